@@ -6,7 +6,6 @@ shell lines are run one by one, and the methods of its Python block are put into
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 import shlex
@@ -19,9 +18,8 @@ from pathlib import Path
 import pytest
 from suite_runs import ROOT, Run, conform, install, python
 
-from islices.backend import PARTS, OwnCalls
+from islices.backend import PARTS
 from islices.cli import main
-from islices.conformance.deviations import Deviation
 from islices.conformance.new_backend import skeleton, to_do
 
 PAGE = (ROOT / "docs" / "new_backend.md").read_text("utf-8")
@@ -56,15 +54,6 @@ def test_every_primitive_is_declared_under_its_contract() -> None:
         assert f"{marked} {name} = not_implemented(" in plain, name
     for name in found.keys() - needed - refusing:
         assert f"{name}: {found[name].optional}" in plain  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("framework", ["torch", "tensorflow", "jax", "mxnet"])
-def test_own_calls_are_what_the_suite_has_of_each_framework(framework: str) -> None:
-    tree = ast.parse((ROOT / "conformance" / "own_calls" / f"{framework}.py").read_text("utf-8"))
-    written = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    for name, member in methods(OwnCalls).items():
-        expected = [*inspect.signature(member).parameters][1:]  # type: ignore[arg-type]
-        assert len(written[name].args.args) == len(expected), name
 
 
 def test_what_is_written_is_tidy_and_loads(tmp_path: Path) -> None:
@@ -157,8 +146,3 @@ def test_a_half_done_adapter_passes_what_it_can(site: Path, tmp_path: Path) -> N
     assert missing["unique"] > 10
     assert list(missing.values()) == sorted(missing.values(), reverse=True)
     assert not {"asarray", "reshape", "host_view"} & set(missing)
-
-
-def test_the_deviation_on_the_page_is_one() -> None:
-    (table,) = tomllib.loads(blocks("toml")[1])["deviation"]
-    assert Deviation(**{**table, "modes": tuple(table["modes"])}).kind == "notyet"

@@ -107,22 +107,3 @@ def test_a_long_run_is_heard_of_in_a_log(monkeypatch: pytest.MonkeyPatch, capfd:
                 break
             time.sleep(0.1)
     assert re.match(r"running: jax 0/\?: importing jax(, \d+ s)?\n", said)
-
-
-ASIDE = """
-import time
-from islices.cli import stderr_aside
-from islices.conformance.progress import bar
-with bar("loading the frameworks", 2) as step, stderr_aside():
-    time.sleep(3)
-    step.tell("a second thing")
-    time.sleep(1)
-"""
-
-
-def test_bars_move_while_the_error_output_is_put_aside() -> None:
-    screen = on_a_terminal("-c", ASIDE)
-    assert screen.code == 0, screen.text
-    assert "loading the frameworks" in screen.text
-    assert "a second thing" in screen.text
-    assert screen.longest_silence < SILENCE / 2 + 3 * screen.late, "it slept for 3 s"

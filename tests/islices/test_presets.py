@@ -89,17 +89,6 @@ def test_tensorflow_clip_by_norm(tf: Any) -> None:
     assert largest(pairs, "tf.clip_by_norm") <= 4  # measured: 2
 
 
-def test_tensorflow_clip_by_value(tf: Any) -> None:
-    def pairs(batch: tuple[Any, ...], limit: float) -> list[tuple[Any, Any]]:
-        values, ids, dense = batch
-        s, d = tf_slices(tf, values, ids), tf.constant(dense)
-        a, b = islices.clip_by_value([s, d], -limit, limit / 3, semantics="tensorflow")
-        theirs = tf.clip_by_value(s, -limit, limit / 3)
-        return [(a.values, theirs.values), (b, tf.clip_by_value(d, -limit, limit / 3))]
-
-    assert largest(pairs, "tf.clip_by_value") == 0  # nothing is rounded
-
-
 @pytest.mark.parametrize("option", ["clipnorm", "global_clipnorm", "clipvalue"])
 def test_keras_optimizers(tf: Any, option: str) -> None:
     """Through the optimizer itself: SGD with a rate of 1 from zeros leaves minus what it clipped."""
@@ -134,16 +123,6 @@ def test_keras_optimizers(tf: Any, option: str) -> None:
 
     # the formulas are TensorFlow's, and so is the bound; measured: clipnorm 2, global_clipnorm 3, clipvalue 0
     assert largest(pairs, f"keras {option}") <= (0 if option == "clipvalue" else 4)
-
-
-def test_tensorflow_does_not_sum_duplicates(tf: Any) -> None:
-    """Worked by hand: the gradient's norm is sqrt(52), that of its stored values sqrt(34)."""
-    values = np.array([[3.0, 0.0], [0.0, 4.0], [3.0, 0.0]], np.float32)
-    s = tf.IndexedSlices(tf.constant(values), tf.constant([1, 2, 1]), tf.constant([4, 2]))
-    raw = islices.clip_by_norm(s, 5.0, semantics="tensorflow")
-    assert float(tf.linalg.global_norm([raw])) == pytest.approx(5.0, rel=1e-6)
-    assert float(islices.norm(raw)) == pytest.approx(5 * (52 / 34) ** 0.5, rel=1e-6)  # 6.18: not clipped to 5 at all
-    assert float(islices.norm(islices.clip_by_norm(s, 5.0))) == pytest.approx(5.0, rel=1e-6)
 
 
 # ---------------------------------------------------------------------- PyTorch
@@ -212,31 +191,3 @@ def test_optax_clip_by_global_norm() -> None:
         return [(islices.to_dense(a), c), (b, e)]
 
     assert largest(pairs, "optax.clip_by_global_norm") <= 4  # measured: 2
-
-
-# ---------------------------------------------------------------------- without any framework
-def test_the_formulas_by_hand() -> None:
-    x = np.array([3.0, 4.0], np.float32)  # norm 5
-    f32 = np.float32
-    expected = {
-        "tensorflow": x * (f32(1) * min(f32(1) / f32(5), f32(1) / f32(1))),
-        "torch": x * (f32(1) / (f32(5) + f32(1e-6))),
-        "mxnet": x * (f32(1) / (f32(5) + f32(1e-8))),
-        "optax": x / f32(5) * f32(1),
-    }
-    expected["keras"] = expected["tensorflow"]
-    for name, values in expected.items():
-        (got,), norm = islices.clip_by_global_norm([x], 1.0, semantics=name)
-        assert ulps(got, values) <= 1, name
-        assert norm == 5
-        (same,), _ = islices.clip_by_global_norm([x], 10.0, semantics=name)
-        assert ulps(same, x) <= 1, name
-
-
-@pytest.mark.parametrize("semantics", [name for name in BY_VALUE if name != "islices"])
-def test_raw_value_clipping_comes_before_duplicates_are_summed(semantics: str) -> None:
-    s = islices.IndexedSlices(np.array([[3.0], [3.0]], np.float32), np.array([1, 1]), (4, 1))
-    raw = islices.clip_by_value(s, -3.5, 3.5, semantics=semantics)
-    assert raw.values.tolist() == [[3.0], [3.0]]
-    assert islices.to_dense(raw)[1, 0] == 6.0
-    assert islices.to_dense(islices.clip_by_value(s, -3.5, 3.5))[1, 0] == 3.5

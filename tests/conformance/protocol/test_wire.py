@@ -39,13 +39,6 @@ def test_what_goes_comes_back(value: Any) -> None:
     assert repr(got) == repr(value)  # -0.0 too
 
 
-def test_a_float_is_its_bytes() -> None:
-    assert to_wire(Array("float32", (2,), [1.0, 2.0])) == {"array": "float32", "shape": [2], "bits": "0000803f00000040"}
-    assert to_wire(Array("bfloat16", (1,), [1.0]))["bits"] == "803f"
-    assert to_wire(1.0) == {"float": "000000000000f03f"}
-    assert to_wire(-2) == {"int": "feffffffffffffff"}
-
-
 FLOAT = {"array": "float32", "shape": [1], "bits": "0000803f"}
 
 

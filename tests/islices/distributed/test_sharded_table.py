@@ -452,23 +452,6 @@ def test_saving_again_replaces_and_removes(saved: Path) -> None:
     assert not (saved / before).exists()
 
 
-def test_of_two_saves_at_once_one_is_there(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job that should have ended saves while the one that follows it does."""
-    tables = {
-        name: ShardedTable.from_full(np.full((2, 1), float(value)), Alone()) for name, value in (("old", 1), ("new", 2))
-    }
-    write = shards.write_header
-
-    def write_after_the_other(*arguments: Any) -> None:
-        monkeypatch.setattr(shards, "write_header", write)
-        save_sharded(saved, tables["old"])
-        write(*arguments)
-
-    monkeypatch.setattr(shards, "write_header", write_after_the_other)
-    save_sharded(saved, tables["new"])
-    assert load_sharded(saved, Alone())[0].shard.weights.tolist() == [[2.0], [2.0]]
-
-
 def test_a_checkpoint_that_is_replaced_while_it_is_read_is_read_again(saved: Path) -> None:
     seen: list[str] = []
 
