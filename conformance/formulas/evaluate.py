@@ -33,7 +33,7 @@ _bound = np.frompyfunc(lambda x: x.error and x.error + 2.0**-52 * abs(float(x.va
 
 @dataclass(frozen=True)
 class Expected:
-    """What an array is at a step, and for each grade how far it may be off."""
+    """The value of an array at a step, and its bound of each grade."""
 
     value: Array
     bounds: tuple[Array, ...]

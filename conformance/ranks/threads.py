@@ -9,7 +9,7 @@ from typing import Any
 
 from islices.distributed.group import Bytes, Group, RankError, RankTimeout
 
-__all__ = ["ThreadGroup", "run_threads"]
+__all__ = ["ThreadGroup", "run_threads", "thread_results"]
 
 
 class ThreadGroup(Group):
@@ -59,3 +59,12 @@ def run_threads(size: int, fn: Callable[[Group], Any], *, timeout: float = 20.0)
 
     with ThreadPoolExecutor(size) as pool:
         return list(pool.map(run, range(size)))
+
+
+def thread_results(size: int, fn: Callable[[Group], Any], *, timeout: float = 20.0) -> list[Any]:
+    """Return each rank's result of ``fn(group)``. Raise the first rank's exception, if any raised one."""
+    found = run_threads(size, fn, timeout=timeout)
+    for one in found:
+        if isinstance(one, Exception):
+            raise one
+    return found

@@ -1,4 +1,4 @@
-"""What only MXNet's own types limit, and its floats as ids."""
+"""Limits of MXNet's types, and floats as ids."""
 
 from __future__ import annotations
 

@@ -13,19 +13,11 @@ import pytest
 
 import islices
 from islices import IndexedSlices
-from islices.conformance.ranks.threads import run_threads
+from islices.conformance.ranks.threads import thread_results
 from islices.distributed import Alone, Group, RankError
 
 SIZE = 3
 FLAGS = [False, False, True]
-
-
-def ranks(fn: Any) -> list[Any]:
-    found = run_threads(SIZE, fn)
-    for one in found:
-        if isinstance(one, BaseException):
-            raise one
-    return found
 
 
 def host_tree(rank: int, scale: float = 1.0) -> list[Any]:
@@ -105,7 +97,7 @@ def test_a_front_clips_by_the_norm_of_all_ranks(backend: str, front: Any, semant
         same(values, plain(wanted))
         assert norm is None or np.float32(norm) == whole
 
-    ranks(run)
+    thread_results(SIZE, run)
 
 
 def test_torch_says_what_is_wrong_on_one_rank_to_the_others() -> None:
@@ -133,5 +125,5 @@ def test_torch_says_what_is_wrong_on_one_rank_to_the_others() -> None:
             p.grad = None
         assert clip_grad_norm_(params, 1.0, group=group).item() == float(islices.global_norm(host_tree(0)))
 
-    ranks(run)
+    thread_results(SIZE, run)
     assert clip_grad_norm_(parameters(0), 0.5).item() == clip_grad_norm_(parameters(0), 0.5, group=Alone()).item()

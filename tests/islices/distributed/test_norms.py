@@ -22,7 +22,7 @@ from islices.conformance import oracle
 from islices.conformance.data import Array, Slices
 from islices.conformance.ranks import run_ranks
 from islices.conformance.ranks.launch import absent
-from islices.conformance.ranks.threads import run_threads
+from islices.conformance.ranks.threads import run_threads, thread_results
 from islices.distributed import Alone, Group
 
 SIZE = 4
@@ -140,15 +140,7 @@ def test_the_norm_and_the_clip_are_exact(name: str, size: int) -> None:
         zeroed, _ = islices.clip_by_global_norm(tree, limit, nonfinite="zero", **given)
         assert all((values(x) == 0).all() for side in zeroed.values() for x in side.values())
 
-    everywhere(size, run)
-
-
-def everywhere(size: int, fn: Callable[[Group], Any]) -> list[Any]:
-    found = run_threads(size, fn)
-    for one in found:
-        if isinstance(one, BaseException):
-            raise one
-    return found
+    thread_results(size, run)
 
 
 @pytest.mark.outside
@@ -217,7 +209,7 @@ def test_two_small_collectives() -> None:
         islices.global_norm([np.ones(100_000)], group=group)
         return group.traffic.collectives, group.traffic.received
 
-    for collectives, received in everywhere(SIZE, run):
+    for collectives, received in thread_results(SIZE, run):
         assert collectives == 2
         assert received <= (256 + 4096) * (SIZE - 1)
 

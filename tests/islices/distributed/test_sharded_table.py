@@ -18,7 +18,7 @@ import islices
 from islices import IndexedSlices, embedding_grad, optim
 from islices.conformance.ranks import run_ranks
 from islices.conformance.ranks.launch import absent
-from islices.conformance.ranks.threads import run_threads
+from islices.conformance.ranks.threads import thread_results
 from islices.distributed import Alone, Group, RankError, routes, shard_files, shards
 from islices.distributed.shard_files import ATTEMPTS, read_checkpoint
 from islices.distributed.shard_header import HEADER, ShardedHeader, read_sharded_header
@@ -27,15 +27,6 @@ from islices.distributed.shards import load_sharded, save_sharded
 
 Host = np.ndarray[Any, Any]
 ROWS, DIM, CLIP, STEPS = 23, 3, 0.5, 4
-
-
-def ranks(size: int, fn: Any, **options: Any) -> list[Any]:
-    """What each rank got; the first error that one raised."""
-    found = run_threads(size, fn, **options)
-    for one in found:
-        if isinstance(one, Exception):
-            raise one
-    return found
 
 
 def whole(parts: list[dict[str, Any]]) -> dict[str, Any]:
@@ -128,7 +119,7 @@ def alone(name: str, size: int) -> dict[str, Host]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_is_that_of_the_whole_table(name: str) -> None:
-    assert_same_bits(whole(ranks(4, lambda group: sharded(group, name))), alone(name, 4))
+    assert_same_bits(whole(thread_results(4, lambda group: sharded(group, name))), alone(name, 4))
 
 
 @pytest.mark.outside
@@ -182,7 +173,7 @@ def test_a_framework_trains_as_numpy_in_one_process(framework: str, tmp_path: Pa
 
     each = [islices.coalesce(embedding_grad(full[i] + full[i], i, ROWS, padding_idx=-1)) for i in ids]
     weights, state = optimizer.step(full.copy(), islices.coalesce(islices.concat(each)), optimizer.init(full))
-    assert_same_bits(whole(ranks(2, run)), {"weights": weights, **state})
+    assert_same_bits(whole(thread_results(2, run)), {"weights": weights, **state})
 
 
 def test_a_checkpoint_of_4_ranks_goes_on_with_3_and_with_1(tmp_path: Path) -> None:
@@ -203,12 +194,12 @@ def test_a_checkpoint_of_4_ranks_goes_on_with_3_and_with_1(tmp_path: Path) -> No
         table, state = load_sharded(tmp_path, group)
         return parts_of(table, step(table, state))
 
-    expected = whole(ranks(4, first))
+    expected = whole(thread_results(4, first))
     header = read_sharded_header(tmp_path)
     assert (header.num_rows, header.row_shape, header.dtype, header.padding_idx) == (ROWS, (DIM,), "float32", 9)
     assert (header.steps, len(header.files), header.metadata) == (1, 4, {"epoch": "3"})
     for size in (3, 1):
-        assert_same_bits(whole(ranks(size, later)), expected)
+        assert_same_bits(whole(thread_results(size, later)), expected)
 
 
 # ---------------------------------------------------------------------- lookups
@@ -243,7 +234,7 @@ def options(group: Group) -> dict[str, Any]:
 def test_options_of_lookups_hold_on_fetched_rows(within: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fetch moves 4 bytes and a row for each row of others; within 1 is the path of many ranks."""
     monkeypatch.setattr(routes, "WITHIN", within)
-    found = ranks(4, options)
+    found = thread_results(4, options)
     inputs = [option_inputs(rank) for rank in range(4)]
     each = [embedding_grad(g, ids, 11, padding_idx=9, scale_by_freq=True) for _, ids, g in inputs]
     expected = islices.coalesce(islices.concat(list(map(islices.coalesce, each))))
@@ -266,7 +257,7 @@ def test_options_of_lookups_hold_on_fetched_rows(within: int, monkeypatch: pytes
 
 # ---------------------------------------------------------------------- errors
 def errors(group: Group, folder: str) -> dict[str, tuple[str, str]]:
-    """What each rank raises where one of them, or all together, are wrong: (class, message)."""
+    """Return each rank's error where one rank, or all, are wrong: (class, message)."""
     full = np.arange(20, dtype=np.float32).reshape(10, 2)
     table, twin = ShardedTable.from_full(full, group), ShardedTable.from_full(full, group)
     rank, last = group.rank, group.rank == group.size - 1
@@ -332,7 +323,7 @@ ERRORS = {
 
 
 def test_what_is_wrong_on_one_rank_is_named_on_every_rank(tmp_path: Path) -> None:
-    found = ranks(4, lambda group: errors(group, str(tmp_path)))
+    found = thread_results(4, lambda group: errors(group, str(tmp_path)))
     assert list(tmp_path.glob("full/*")) == list(tmp_path.glob("own/*/*")) == []  # what the others wrote is gone
     for case, (wrong, words) in ERRORS.items():
         kinds, messages = zip(*(rank[case] for rank in found), strict=True)
@@ -371,7 +362,7 @@ def test_of_a_rank_that_leaves_nothing_is_half_done(case: str, message: int, tmp
             with pytest.raises(RankError, match="takes no more calls"):
                 table.fetch(np.array([1]))
 
-    ranks(2, run, timeout=0.5)
+    thread_results(2, run, timeout=0.5)
     table, _ = load_sharded(tmp_path, Alone())  # the one before
     assert table.shard.weights.ravel().tolist() == list(range(12))
 

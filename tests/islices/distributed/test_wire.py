@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import islices
-from islices.conformance.ranks.threads import run_threads
+from islices.conformance.ranks.threads import run_threads, thread_results
 from islices.distributed import Group, Link, RankError, RankTimeout, all_reduce, exchange
 from islices.distributed.agree import FIXED, WITHIN, Agreement, agree
 from islices.distributed.ranges import even_bounds
@@ -26,15 +26,6 @@ from islices.distributed.wire import pack, size_of, unpack
 
 #: Bytes of agree's first message, which a rank gets from each other one.
 HEADER = 8 * (FIXED + WITHIN)
-
-
-def both(size: int, fn: Callable[[Group], Any]) -> list[Any]:
-    """What each rank got; the first error that one raised."""
-    got = run_threads(size, fn)
-    for one in got:
-        if isinstance(one, Exception):
-            raise one
-    return got
 
 
 # ---------------------------------------------------------------------- wire, ranges
@@ -77,7 +68,7 @@ def test_counts_reach_every_rank(count: int) -> None:
     def run(group: Group) -> tuple[Agreement, int]:
         return agree(group, "call", {"a": 1}, counts_of(group.rank)), group.traffic.collectives
 
-    for agreed, collectives in both(3, run):
+    for agreed, collectives in thread_results(3, run):
         assert [x.tolist() for x in agreed.counts] == [counts_of(rank) for rank in range(3)]
         assert agreed.said is None, "all said the same"
         assert collectives == (1 if count <= WITHIN else 2)
@@ -85,7 +76,7 @@ def test_counts_reach_every_rank(count: int) -> None:
 
 @pytest.mark.parametrize("text", ["größer als 表 𝛿", "x" * 100_000], ids=["words", "long"])
 def test_what_ranks_say_may_be_any_text(text: str) -> None:
-    agreed = both(3, lambda group: agree(group, "call", {"text": text, "n": [1, None, [2]]}))
+    agreed = thread_results(3, lambda group: agree(group, "call", {"text": text, "n": [1, None, [2]]}))
     assert all(one.said is None for one in agreed)
 
     def differing(group: Group) -> None:
@@ -225,7 +216,7 @@ def moved(
         all_reduce(s, group=group, strategy=strategy, link=link)
         return group.traffic.received
 
-    return sum(both(ranks, run)) / ranks
+    return sum(thread_results(ranks, run)) / ranks
 
 
 def modelled(ranks: int, each: Sequence[Any], rows: int | None, dim: int) -> dict[str, Cost]:
@@ -287,7 +278,7 @@ def test_a_tree_takes_as_many_collectives_as_a_leaf() -> None:
     s = islices.IndexedSlices(np.ones((3, 2), np.float32), np.array([4, 1, 4]), (9, 2))
     for strategy, expected in (("gather", 2), ("dense", 3), ("ranges", 6)):
         for tree in (s, [s, np.ones(3), {"deep": [s] * 20}]):
-            taken = both(
+            taken = thread_results(
                 3, lambda g, t=tree, n=strategy: (all_reduce(t, group=g, strategy=n), g.traffic.collectives)[1]
             )  # type: ignore[misc]
             assert taken == [expected] * 3, (strategy, json.dumps(taken))
