@@ -26,7 +26,7 @@ from islices.slices import IndexedSlices
 from islices.table import Table
 from islices.trees import flatten, rebuild
 
-__all__ = ["ABSENT", "NODES", "NOTHING", "Node", "Nothing"]
+__all__ = ["ABSENT", "NODES", "NOTHING", "Node"]
 
 
 class Nothing:

@@ -18,7 +18,7 @@ from islices.backend import Slots, Source
 from islices.backends.torch import tracers
 from islices.backends.torch.adapter import TorchBackend, backend
 from islices.backends.torch.layers import INSIDE
-from islices.backends.torch.nodes import ABSENT, NODES, NOTHING, Nothing
+from islices.backends.torch.nodes import ABSENT, NODES, NOTHING
 from islices.optim import Optimizer, optimizer
 from islices.slices import IndexedSlices
 from islices.table import Table
@@ -182,7 +182,7 @@ def _called(node: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _is_ours(x: Any) -> bool:
-    return isinstance(x, (IndexedSlices, Nothing, Optimizer, Table))
+    return isinstance(x, (IndexedSlices, Optimizer, Table))
 
 
 def _or_none(x: Any) -> Any:

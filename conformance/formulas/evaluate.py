@@ -78,8 +78,8 @@ def rounded_up(x: Array) -> Array:
         single = x.astype(np.float32)
     single = np.where(single.astype(np.float64) < x, np.nextafter(single, np.float32(np.inf)), single)
     bits = single.view(np.uint32)
-    upper = (bits + np.where(bits & 0xFFFF, 0x10000, 0)).astype(np.uint32) & 0xFFFF0000
-    return upper.astype(np.uint32).view(np.float32).astype(np.float64)
+    upper = (bits + np.where(bits & 0xFFFF, 0x10000, 0)).astype(np.uint32) >> 16 << 16
+    return upper.view(np.float32).astype(np.float64)
 
 
 def initial_state(
