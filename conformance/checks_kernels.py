@@ -13,7 +13,7 @@ from islices.backend import Backend
 from islices.conformance.checks import check
 from islices.conformance.operations import UnsupportedError, own_calls_of
 from islices.conformance.oracle_optim import OPTIMIZERS
-from islices.host import bfloat16_bits
+from islices.core.host import bfloat16_bits
 
 __all__: list[str] = []
 

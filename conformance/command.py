@@ -24,7 +24,7 @@ from islices.conformance.report.terminal import print_cases, report_console
 from islices.conformance.selection import COMMAND as COMMAND_MODE
 from islices.conformance.selection import PROFILES, Selection, how_many, nearest
 from islices.conformance.variants import VARIANTS
-from islices.registry import BUILTIN
+from islices.core.registry import BUILTIN
 
 __all__ = ["COMMAND"]
 

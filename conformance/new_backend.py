@@ -20,8 +20,8 @@ from typing import Any
 
 from islices.backend import PARTS, PROTOCOL, Backend, OwnCalls
 from islices.cli import Command, UsageError
-from islices.plugins import entry_points
-from islices.registry import BUILTIN, GROUP
+from islices.core.plugins import entry_points
+from islices.core.registry import BUILTIN, GROUP
 
 __all__ = ["COMMAND", "is_optional", "to_do", "unwritten"]
 

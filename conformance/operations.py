@@ -13,7 +13,7 @@ import numpy as np
 
 import islices
 from islices.backend import Backend
-from islices.nonfinite import Nonfinite
+from islices.norms.nonfinite import Nonfinite
 
 __all__ = ["UnsupportedError", "gradients", "operation", "own_calls_of"]
 

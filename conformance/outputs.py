@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from islices.cli import UsageError
-from islices.plugins import entry_points
-from islices.registry import BUILTIN, GROUP
+from islices.core.plugins import entry_points
+from islices.core.registry import BUILTIN, GROUP
 
 __all__ = ["check_backends", "check_picture", "check_writable", "need_rich", "print_text", "wrapped", "write"]
 

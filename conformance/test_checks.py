@@ -14,7 +14,7 @@ from islices.conformance.plugin import parametrize
 from islices.conformance.selection import Selection
 from islices.conformance.variants import Variant
 from islices.conformance.verdicts import judge
-from islices.registry import get_backend
+from islices.core.registry import get_backend
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -20,8 +20,8 @@ from islices.conformance.ranks.running import Said, raise_verdict
 from islices.conformance.selection import Selection
 from islices.conformance.variants import Variant
 from islices.conformance.verdicts import judge
+from islices.core.registry import get_backend
 from islices.distributed.engines import engine_of
-from islices.registry import get_backend
 
 #: Seconds for all cases.
 DEADLINE = 240.0

@@ -16,7 +16,7 @@ from islices.conformance.plugin import parametrize
 from islices.conformance.selection import Selection
 from islices.conformance.variants import Variant
 from islices.conformance.verdicts import MismatchError, judge
-from islices.registry import get_backend
+from islices.core.registry import get_backend
 
 CASES_RUN = pytest.StashKey[int]()
 #: After as many cases it is looked how many pieces of memory the process has mapped.

@@ -8,28 +8,14 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from islices import optim
-from islices.autodiff import value_and_grad
 from islices.backend import PROTOCOL, Backend, NativeParts, not_implemented
-from islices.clip import clip_by_norm, clip_by_row_norm, clip_by_value
-from islices.clip_formulas import Semantics
-from islices.conversion import convert, from_dense, from_native, to_native
-from islices.embedding import drop_padding, embedding_grad, scale_by_frequency
-from islices.global_norms import clip_by_global_norm, global_norm
-from islices.kernels import get_num_threads, set_num_threads, use_kernels
-from islices.linear import add, concat, scale
-from islices.locks import load_module
-from islices.lookups import lookup
-from islices.models import Capture, capture
-from islices.modes import execution
-from islices.norms import norm
-from islices.persample import PerSample, clip_per_sample, per_sample
-from islices.registry import get_backend, list_backends
-from islices.renorm import renorm_rows
-from islices.rows import coalesce, drop_rows, keep_rows, to_dense
-from islices.slices import IndexedSlices
-from islices.table import Table
-from islices.unitwise import adaptive_grad_clip, clip_by_block_rms
-from islices.update import (
+from islices.core.conversion import convert, from_dense, from_native, to_native
+from islices.core.linear import add, concat, scale
+from islices.core.locks import load_module
+from islices.core.modes import execution
+from islices.core.registry import get_backend, list_backends
+from islices.core.rows import coalesce, drop_rows, keep_rows, to_dense
+from islices.core.scatter import (
     scatter_add,
     scatter_div,
     scatter_max,
@@ -38,30 +24,43 @@ from islices.update import (
     scatter_sub,
     scatter_update,
 )
+from islices.core.slices import IndexedSlices
+from islices.embedding.autodiff import value_and_grad
+from islices.embedding.capture import Capture, capture
+from islices.embedding.lookup_gradients import drop_padding, embedding_grad, scale_by_frequency
+from islices.embedding.lookups import lookup
+from islices.embedding.per_sample import PerSample, clip_per_sample, per_sample
+from islices.embedding.renorm import renorm_rows
+from islices.embedding.table import Table
+from islices.kernels import get_num_threads, set_num_threads, use_kernels
+from islices.norms.clip import clip_by_norm, clip_by_row_norm, clip_by_value
+from islices.norms.clip_formulas import Semantics
+from islices.norms.global_norms import clip_by_global_norm, global_norm
+from islices.norms.norm import norm
+from islices.norms.unitwise import adaptive_grad_clip, clip_by_block_rms
 
 if TYPE_CHECKING:
-    from islices import compare as compare
     from islices import distributed as distributed
-    from islices import io as io
+    from islices import files as files
+    from islices import porting as porting
     from islices import vocabulary as vocabulary
-    from islices.compare import Difference, diff
-    from islices.io import load, save
-    from islices.trajectory import Parity, Recorder, parity
+    from islices.files import load, save
+    from islices.porting import Difference, Parity, Recorder, diff, parity
 
 __version__ = "0.1.0"
 
 #: Name -> the module that it is, or is in. It loads when the name is first asked for: importing islices stays fast.
 LATE = {
-    "Difference": "islices.compare",
-    "Parity": "islices.trajectory",
-    "Recorder": "islices.trajectory",
-    "compare": "islices.compare",
-    "diff": "islices.compare",
+    "Difference": "islices.porting",
+    "Parity": "islices.porting",
+    "Recorder": "islices.porting",
+    "diff": "islices.porting",
     "distributed": "islices.distributed",
-    "io": "islices.io",
-    "load": "islices.io",
-    "parity": "islices.trajectory",
-    "save": "islices.io",
+    "files": "islices.files",
+    "load": "islices.files",
+    "parity": "islices.porting",
+    "porting": "islices.porting",
+    "save": "islices.files",
     "vocabulary": "islices.vocabulary",
 }
 

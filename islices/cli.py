@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from islices import __version__
-from islices.plugins import claimants, entry_points, load
-from islices.registry import BUILTIN, get_backend, list_backends
+from islices.core.plugins import claimants, entry_points, load
+from islices.core.registry import BUILTIN, get_backend, list_backends
 
 __all__ = ["Command", "UsageError", "command_names", "load_command", "main", "stderr_aside"]
 

@@ -13,17 +13,17 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from islices import modes
-from islices.arguments import LARGEST, check_name, is_real, show, whole_number
 from islices.backend import FLOATS, INDICES, Array, Backend
-from islices.conversion import from_native, to_native, without_padding
-from islices.ids import check_ids
-from islices.linear import as_float, wide_dtype
+from islices.core import modes
+from islices.core.arguments import LARGEST, check_name, is_real, show, whole_number
+from islices.core.conversion import from_native, to_native, without_padding
+from islices.core.linear import as_float, wide_dtype
+from islices.core.registry import broken_backends, describe, find_backend
+from islices.core.slices import IndexedSlices, check_indices
+from islices.core.trees import named_leaves, rebuild
+from islices.embedding.ids import check_ids
+from islices.embedding.table import Table
 from islices.optim.optimizer import Optimizer
-from islices.registry import broken_backends, describe, find_backend
-from islices.slices import IndexedSlices, check_indices
-from islices.table import Table
-from islices.trees import named_leaves, rebuild
 
 __all__ = ["RowMap", "renumber"]
 

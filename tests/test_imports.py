@@ -9,7 +9,7 @@ that gives its modules' names to its users would be a circle. Modules that are f
 
 A module's docstring may hold a line that this test holds it to::
 
-    May import: `numpy`, `islices.arguments`, the core below `islices.clip`, this folder.
+    May import: `numpy`, `islices.core.arguments`, the core below `islices.norms.clip`, this folder.
 
 Between commas stand: a module or package in backticks, which allows what lies in it, too; "the core", which is islices
 without its backends and its suite; "the core below `M`", which is what of it does not need M; "this folder", the
@@ -56,15 +56,14 @@ FRAMEWORKS = {
 BESIDE = {"keras": ("jax", "tensorflow", "torch"), "tensorflow": ("keras",)}
 #: Imports within functions of what needs no framework and no extra: (module, what it imports) -> why not at its head.
 LATE = {
-    ("islices", "islices.compare"): "importing islices stays fast: see `islices.LATE`",
+    ("islices", "islices.porting"): "importing islices stays fast: see `islices.LATE`",
     ("islices", "islices.distributed"): "importing islices stays fast: see `islices.LATE`",
-    ("islices", "islices.io"): "importing islices stays fast: see `islices.LATE`",
+    ("islices", "islices.files"): "importing islices stays fast: see `islices.LATE`",
     ("islices", "islices.vocabulary"): "importing islices stays fast: see `islices.LATE`",
-    ("islices", "islices.trajectory"): "importing islices stays fast: see `islices.LATE`",
-    ("islices.global_norms", "islices.distributed.norms"): "importing islices stays fast: few give a group",
+    ("islices.norms.global_norms", "islices.distributed.norms"): "importing islices stays fast: few give a group",
     ("islices.kernels.threads", "concurrent.futures"): "importing islices stays fast",
-    ("islices.plugins", "importlib.metadata"): "importing islices stays fast",
-    ("islices.plugins", "tomllib"): "importing islices stays fast",
+    ("islices.core.plugins", "importlib.metadata"): "importing islices stays fast",
+    ("islices.core.plugins", "tomllib"): "importing islices stays fast",
     ("islices.conformance", "islices.conformance.formulas.judge"): "importing the suite stays fast",
     ("islices.conformance.tools.audit.worker", "resource"): "not on Windows",
     ("islices.conformance.properties.files", "resource"): "not on Windows",

@@ -80,7 +80,7 @@ def test_files(built: Path) -> None:
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"LICENSE", "README.md", "pyproject.toml", "islices/slices.py"} <= inside
+    assert {"LICENSE", "README.md", "pyproject.toml", "islices/core/slices.py"} <= inside
     assert {"islices/backends/torch/__init__.py", "islices/conformance/vectors/errors.json"} <= inside
 
 

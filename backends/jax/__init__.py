@@ -13,7 +13,7 @@ What of JAX is minded here (`precision`, `segments` and `memory` have their own 
 
 from __future__ import annotations
 
-from islices.registry import require
+from islices.core.registry import require
 
 require("jax")
 
@@ -28,7 +28,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from islices import modes
 from islices.backend import INDICES, Array, Look, NativeParts, Slots
 from islices.backends.jax import grouping, measuring, memory, precision, scaling, segments, stepping
 from islices.backends.jax.bags import read_bags
@@ -36,10 +35,11 @@ from islices.backends.jax.embeddings import Embeddings
 from islices.backends.jax.memory import BFLOAT16, Tracer
 from islices.backends.jax.precision import constant, users_x64
 from islices.backends.jax.pytree import register
-from islices.locks import load_module
-from islices.memory import empty
-from islices.registry import describe
-from islices.slots import expand
+from islices.core import modes
+from islices.core.host_memory import empty
+from islices.core.locks import load_module
+from islices.core.registry import describe
+from islices.core.slots import expand
 
 __all__ = ["JaxBackend", "backend"]
 

@@ -24,11 +24,11 @@ import numpy as np
 from jax import lax as typed_lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from islices.arguments import show
 from islices.backends.jax.precision import apart
+from islices.core.arguments import show
+from islices.core.host_memory import empty
+from islices.core.registry import describe
 from islices.distributed.group import ArrayGroup, Bytes, Group, RankError, RankTimeout
-from islices.memory import empty
-from islices.registry import describe
 
 __all__ = ["AxisGroup", "JaxGroup", "default_group", "inside", "running", "wrap"]
 

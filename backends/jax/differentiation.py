@@ -25,8 +25,8 @@ from islices.backends.jax.plans import Plan, evaluate
 from islices.backends.jax.primitives import varying
 from islices.backends.jax.reads import Slot
 from islices.backends.jax.tables import Watched, use_of
-from islices.memory import zeros
-from islices.table import Table
+from islices.core.host_memory import zeros
+from islices.embedding.table import Table
 
 __all__ = [
     "Aux",

@@ -17,8 +17,8 @@ from islices.backend import Array, Backend, Gradient, GradientOfValue, Source, T
 from islices.backends.jax import differentiation, gathers, memory, segments
 from islices.backends.jax.lookups import read
 from islices.backends.jax.memory import Tracer
-from islices.memory import empty
-from islices.registry import describe
+from islices.core.host_memory import empty
+from islices.core.registry import describe
 
 __all__ = ["Embeddings"]
 

@@ -15,14 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax, tree_util
 
-from islices import marking
-from islices.arguments import show
 from islices.backend import Backend
 from islices.backends.jax.differentiation import Aux, taken, trace
 from islices.backends.jax.memory import Tracer
 from islices.backends.jax.plans import Plan
 from islices.backends.jax.reads import FLOATS, Marked, whole
-from islices.slices import IndexedSlices
+from islices.core.arguments import show
+from islices.core.slices import IndexedSlices
+from islices.embedding import marking
 
 __all__ = ["per_sample", "value_and_grad"]
 

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from islices.backends.jax import frames, handlers, tasks
+from islices.core.locks import Lock
 from islices.kernels import squares, totals
 from islices.kernels.compiling import INTEGER, Kernel, compile_callback, compile_kernel, contents, inline, vector
 from islices.kernels.folding import fold_kernel
@@ -22,7 +23,6 @@ from islices.kernels.grouping import group_kernel, runs_kernel
 from islices.kernels.halves import FORMATS
 from islices.kernels.scaling import scale_kernel
 from islices.kernels.updating import step_kernel
-from islices.locks import Lock
 from islices.optim.formulas import Formula
 
 __all__ = [

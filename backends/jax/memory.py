@@ -20,7 +20,7 @@ from jax import lax
 
 from islices.backend import Array
 from islices.backends.jax import precision
-from islices.memory import at_address, empty
+from islices.core.host_memory import at_address, empty
 
 __all__ = [
     "BFLOAT16",

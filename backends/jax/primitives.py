@@ -17,10 +17,11 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from islices import kernels, modes
+from islices import kernels
 from islices.backend import Array
 from islices.backends.jax import precision
-from islices.locks import load_module
+from islices.core import modes
+from islices.core.locks import load_module
 
 __all__ = ["calls", "host_calls", "kernels_run", "primitive", "shared", "varying"]
 

@@ -18,10 +18,10 @@ from islices.backend import Array, Backend, Source
 from islices.backends.jax.lookups import RECORDER
 from islices.backends.jax.memory import Tracer
 from islices.backends.jax.precision import constant, scope
-from islices.persample import PerSample
-from islices.registry import get_backend
-from islices.slices import IndexedSlices
-from islices.table import Table
+from islices.core.registry import get_backend
+from islices.core.slices import IndexedSlices
+from islices.embedding.per_sample import PerSample
+from islices.embedding.table import Table
 
 __all__ = ["register"]
 

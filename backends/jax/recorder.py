@@ -11,8 +11,8 @@ import jax
 from jax.experimental import io_callback
 
 from islices.backends.jax.memory import Tracer
-from islices.table import Table
-from islices.trajectory import Recorder as Steps
+from islices.embedding.table import Table
+from islices.porting.trajectory import Recorder as Steps
 
 __all__ = ["Recorder"]
 

@@ -17,8 +17,8 @@ from jax import lax
 
 from islices.backends.keras.branches import taking
 from islices.backends.keras.gradients import Slices, divided
-from islices.rows import coalesce
-from islices.slices import IndexedSlices
+from islices.core.rows import coalesce
+from islices.core.slices import IndexedSlices
 
 __all__ = ["Sum", "accumulate", "has_no_room", "make_room"]
 

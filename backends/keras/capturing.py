@@ -15,13 +15,13 @@ from typing import Any
 
 import keras
 
-from islices import models
 from islices.backend import Array, LayerUse, OtherUse, Use
 from islices.backends.keras.methods import replace
 from islices.backends.keras.native import BACKEND, native
 from islices.backends.keras.stock_models import is_row_sparse
-from islices.persample import PerSample
-from islices.registry import describe, get_backend
+from islices.core.registry import describe, get_backend
+from islices.embedding import capture as models
+from islices.embedding.per_sample import PerSample
 
 __all__ = ["capture"]
 
@@ -77,7 +77,7 @@ class _Capture(models.Capture):
     """Of a model whose steps are eager meanwhile."""
 
     def per_sample(self, *, sample_axis: int = 0) -> dict[str, PerSample]:
-        """See `islices.models.Capture.per_sample`; the losses of ``compile`` must be sums."""
+        """See `islices.embedding.capture.Capture.per_sample`; the losses of ``compile`` must be sums."""
         for one in getattr(getattr(self._model, "_compile_loss", None), "_flat_losses", None) or ():
             reduction = getattr(one.loss, "reduction", "sum")
             if reduction != "sum":

@@ -11,14 +11,14 @@ from typing import Any
 
 import keras
 
-from islices.arguments import is_real
 from islices.backends.keras.gradients import as_array
 from islices.backends.keras.native import native
-from islices.clip import clip_by_norm, clip_by_value
-from islices.clip_formulas import BY_GLOBAL_NORM, BY_NORM, BY_VALUE, Semantics, lookup_formula
-from islices.global_norms import clip_by_global_norm
-from islices.nonfinite import Nonfinite, check_nonfinite
-from islices.registry import describe
+from islices.core.arguments import is_real
+from islices.core.registry import describe
+from islices.norms.clip import clip_by_norm, clip_by_value
+from islices.norms.clip_formulas import BY_GLOBAL_NORM, BY_NORM, BY_VALUE, Semantics, lookup_formula
+from islices.norms.global_norms import clip_by_global_norm
+from islices.norms.nonfinite import Nonfinite, check_nonfinite
 
 __all__ = ["Coalesced", "check_replicas"]
 

@@ -13,11 +13,11 @@ from typing import Any
 import keras
 
 from islices.backend import LayerUse
-from islices.conversion import to_native
-from islices.linear import scale_values
-from islices.norms import parts
-from islices.rows import coalesce, to_dense
-from islices.slices import IndexedSlices
+from islices.core.conversion import to_native
+from islices.core.linear import scale_values
+from islices.core.rows import coalesce, to_dense
+from islices.core.slices import IndexedSlices
+from islices.norms.norm import parts
 
 __all__ = ["Hooks", "Share", "Slices", "arrived", "as_array", "divided", "within"]
 

@@ -13,15 +13,15 @@ import jax
 import jax.numpy as jnp
 import keras
 
-from islices.autodiff import value_and_grad
 from islices.backends.jax import backend
 from islices.backends.jax.memory import Tracer
 from islices.backends.keras import accumulation
 from islices.backends.keras.gradients import Hooks, Slices, arrived, within
-from islices.conversion import from_native
-from islices.registry import describe
-from islices.rows import coalesce
-from islices.slices import IndexedSlices
+from islices.core.conversion import from_native
+from islices.core.registry import describe
+from islices.core.rows import coalesce
+from islices.core.slices import IndexedSlices
+from islices.embedding.autodiff import value_and_grad
 
 __all__ = ["Hooks", "Sum", "adopted", "applying", "cast", "check_build", "check_step", "divisible"]
 __all__ += ["IN_PLACE", "TAKES_GRADIENTS", "accumulate", "is_recorded", "is_sparse", "methods", "noted"]

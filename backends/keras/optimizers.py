@@ -14,7 +14,7 @@ from islices.backends.keras.coalesced import Coalesced
 from islices.backends.keras.gradients import as_array
 from islices.backends.keras.native import native
 from islices.backends.keras.stepped import is_half, take_step
-from islices.slices import IndexedSlices
+from islices.core.slices import IndexedSlices
 
 __all__ = ["SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax"]
 __all__ += ["STOCK", "Ftrl", "Lamb", "Lion", "Nadam", "RMSprop"]

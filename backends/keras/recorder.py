@@ -18,10 +18,10 @@ from islices.backends.keras.methods import replace
 from islices.backends.keras.native import BACKEND
 from islices.backends.keras.states import state_of
 from islices.backends.keras.stepped import Stepped
+from islices.core.registry import find_backend
+from islices.core.slices import IndexedSlices
 from islices.optim.record import RECORDS
-from islices.registry import find_backend
-from islices.slices import IndexedSlices
-from islices.trajectory import Recorder as Steps
+from islices.porting.trajectory import Recorder as Steps
 
 __all__ = ["Recorder"]
 

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from islices.backends.keras.stepped import Stepped
-from islices.registry import describe
+from islices.core.registry import describe
 
 __all__ = ["state_of"]
 

@@ -14,14 +14,14 @@ import keras
 import numpy as np
 
 from islices import optim
-from islices.arguments import check_name
 from islices.backends.keras.branches import note_kept, taken
 from islices.backends.keras.coalesced import Coalesced
 from islices.backends.keras.gradients import Share
 from islices.backends.keras.native import native
+from islices.core.arguments import check_name
+from islices.core.registry import describe
 from islices.optim.inputs import check_frozen
 from islices.optim.record import RECORDS
-from islices.registry import describe
 
 __all__ = ["Stepped", "is_half", "take_step"]
 

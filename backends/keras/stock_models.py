@@ -16,7 +16,7 @@ from islices.backends.keras.methods import replace
 from islices.backends.keras.native import native
 from islices.backends.keras.optimizers import STOCK
 from islices.backends.keras.scaling import LossScaleOptimizer
-from islices.registry import describe
+from islices.core.registry import describe
 
 __all__ = ["is_row_sparse", "row_sparse"]
 

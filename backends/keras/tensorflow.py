@@ -15,10 +15,10 @@ import tensorflow as tf
 
 from islices.backends.tensorflow.host_calls import compiled_by_xla
 from islices.backends.tensorflow.segments import sums_in_place
-from islices.conversion import from_native, to_native
-from islices.linear import add, concat
-from islices.rows import coalesce
-from islices.slices import IndexedSlices
+from islices.core.conversion import from_native, to_native
+from islices.core.linear import add, concat
+from islices.core.rows import coalesce
+from islices.core.slices import IndexedSlices
 
 __all__ = ["Hooks", "Sum", "adopted", "applying", "cast", "check_build", "check_step", "divisible"]
 __all__ += ["IN_PLACE", "is_sparse", "methods", "replicas", "stock", "summed", "writable"]

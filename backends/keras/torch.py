@@ -16,10 +16,10 @@ from islices.backends.keras import gradients
 from islices.backends.keras.gradients import Slices, arrived
 from islices.backends.torch import backend
 from islices.backends.torch.reads import RowReads
-from islices.conversion import from_native
-from islices.linear import add, concat
-from islices.rows import coalesce
-from islices.slices import IndexedSlices
+from islices.core.conversion import from_native
+from islices.core.linear import add, concat
+from islices.core.rows import coalesce
+from islices.core.slices import IndexedSlices
 
 __all__ = ["Hooks", "Sum", "adopted", "applying", "cast", "check_build", "check_step", "divisible"]
 __all__ += ["IN_PLACE", "TAKES_GRADIENTS", "is_recorded", "is_sparse", "methods", "noted", "replicas"]

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from islices.core.host_memory import empty
 from islices.distributed.group import Bytes, Group, RankError, RankTimeout
-from islices.memory import empty
 
 __all__ = ["MPIGroup", "default_group", "launched", "running", "wrap"]
 

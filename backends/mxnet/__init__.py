@@ -15,7 +15,7 @@ What it minds about MXNet, beside the stand-in its import needs (`islices.backen
 
 from __future__ import annotations
 
-from islices.registry import require
+from islices.core.registry import require
 
 require("mxnet")
 
@@ -41,7 +41,7 @@ from islices.backends.mxnet.folds import fold_floats, fold_integers
 from islices.backends.mxnet.gluon_layers import capture
 from islices.backends.mxnet.memory import DTYPES, LIMIT, NAMES, as_array, check_size, mx, operands, share, view, zeros
 from islices.backends.mxnet.recording import differentiate, is_recorded, paused, record_function
-from islices.host import HostBackend, bfloat16_bits, group
+from islices.core.host import HostBackend, bfloat16_bits, group
 
 __all__ = ["MXNetBackend", "backend"]
 

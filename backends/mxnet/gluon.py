@@ -14,15 +14,15 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from islices.arguments import check_flag, is_real, show
 from islices.backend import FLOATS
 from islices.backends.mxnet.memory import mx
 from islices.backends.mxnet.recording import is_recorded
-from islices.clip_formulas import BY_GLOBAL_NORM, Semantics, lookup_formula
-from islices.global_norms import clip_by_global_norm
-from islices.limits import check_max_norm
-from islices.nonfinite import Nonfinite, check_nonfinite
-from islices.registry import describe, get_backend
+from islices.core.arguments import check_flag, is_real, show
+from islices.core.registry import describe, get_backend
+from islices.norms.clip_formulas import BY_GLOBAL_NORM, Semantics, lookup_formula
+from islices.norms.global_norms import clip_by_global_norm
+from islices.norms.limits import check_max_norm
+from islices.norms.nonfinite import Nonfinite, check_nonfinite
 
 __all__ = ["Trainer", "clip_global_norm"]
 

@@ -1,7 +1,7 @@
 """MXNet's arrays and NumPy's: dtypes by name, views of memory, arrays over memory, numbers as arrays.
 
 Everything here works whether `mx.util.np_shape` is on or not.
-May import: `numpy`, `islices.host`, `islices.memory`, this folder.
+May import: `numpy`, `islices.core.host`, `islices.core.host_memory`, this folder.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from islices.backends.mxnet.stand_in import import_mxnet
-from islices.host import bfloat16_bits
-from islices.memory import at_address
+from islices.core.host import bfloat16_bits
+from islices.core.host_memory import at_address
 
 __all__ = ["DTYPES", "LIMIT", "NAMES", "as_array", "check_size", "mx", "operands", "share", "view", "zeros"]
 

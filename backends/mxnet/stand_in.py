@@ -3,7 +3,7 @@
 MXNet's own modules are given builtins of their own whose ``__import__`` hands out a stand-in for NumPy: the real
 module, plus the lost names. So nobody else ever sees it: ``sys.modules["numpy"]`` stays the real module throughout,
 other threads and the packages MXNet imports included, and NumPy gains no attribute. A function of MXNet that reads a
-lost name later, when called, finds it too. May import: `mxnet`, `numpy`, `islices.locks`.
+lost name later, when called, finds it too. May import: `mxnet`, `numpy`, `islices.core.locks`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.locks import Lock
+from islices.core.locks import Lock
 
 __all__ = ["import_mxnet"]
 

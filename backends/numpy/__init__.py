@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from islices.backend import FLOATS, Array, Look, not_implemented
-from islices.host import HostBackend
+from islices.core.host import HostBackend
 
 __all__ = ["NumpyBackend", "backend"]
 

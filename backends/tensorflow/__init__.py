@@ -19,7 +19,7 @@ own type.
 
 from __future__ import annotations
 
-from islices.registry import require
+from islices.core.registry import require
 
 require("tensorflow")
 
@@ -46,7 +46,7 @@ from islices.backends.tensorflow import (
 )
 from islices.backends.tensorflow import segments as segments_of
 from islices.backends.tensorflow.sparse import indexed_slices, take_apart
-from islices.slots import expand
+from islices.core.slots import expand
 
 __all__ = ["TensorflowBackend", "backend", "opaque"]
 

@@ -29,9 +29,9 @@ import tensorflow as tf
 
 from islices.backend import Array
 from islices.backends.tensorflow import memory
+from islices.core.host_memory import empty
+from islices.core.locks import lazy_property
 from islices.distributed.group import Alone, ArrayGroup, Bytes, Group, RankError, RankTimeout
-from islices.locks import lazy_property
-from islices.memory import empty
 
 __all__ = ["Replicas", "TensorFlowGroup", "default_group", "inside", "running", "wrap"]
 

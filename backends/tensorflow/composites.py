@@ -13,9 +13,9 @@ import tensorflow as tf
 from tensorflow.python.framework import composite_tensor, type_spec_registry
 
 from islices.backend import Array, Backend
-from islices.persample import PerSample
-from islices.registry import get_backend
-from islices.slices import IndexedSlices
+from islices.core.registry import get_backend
+from islices.core.slices import IndexedSlices
+from islices.embedding.per_sample import PerSample
 
 __all__ = ["register", "spec_of"]
 

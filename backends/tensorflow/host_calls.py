@@ -28,13 +28,14 @@ from tensorflow.python.eager import record
 from tensorflow.python.ops import control_flow_util
 from tensorflow.python.ops.resource_variable_ops import variable_accessed
 
-from islices import kernels, modes
+from islices import kernels
 from islices.backend import Array, Slots
 from islices.backends.tensorflow import memory
-from islices.bags import sums_of_views
-from islices.host import group
-from islices.memory import empty
-from islices.norms import norm_of_stored
+from islices.core import modes
+from islices.core.host import group
+from islices.core.host_memory import empty
+from islices.embedding.bags import sums_of_views
+from islices.norms.norm import norm_of_stored
 from islices.optim.formulas import Formula
 
 __all__ = ["bags", "compiled_by_xla", "kernels_here", "norm", "step", "sum_rows"]

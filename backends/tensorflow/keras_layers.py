@@ -20,8 +20,8 @@ from tensorflow.python.eager import record
 
 from islices.backend import Array, LayerUse, OtherUse, ProductUse, Use
 from islices.backends.tensorflow.recording import dense_gradient, here
-from islices.locks import Lock
-from islices.registry import describe
+from islices.core.locks import Lock
+from islices.core.registry import describe
 
 __all__ = ["capture", "is_model"]
 

@@ -4,7 +4,7 @@ An eager tensor on CPU shows its memory through the buffer protocol (``tensor.nu
 the protocol does not know, passes as uint16 by a bitcast, which shares memory too. The other way DLPack shares:
 TensorFlow *aborts the process* there for memory that does not start at a multiple of 64 bytes, and NumPy refuses
 read-only memory, so everything else is copied first, into aligned memory (also faster than `tf.constant`).
-May import: `tensorflow`, `numpy`, `islices.backend`, `islices.memory`.
+May import: `tensorflow`, `numpy`, `islices.backend`, `islices.core.host_memory`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tensorflow.python.eager import record
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
 from islices.backend import Array
-from islices.memory import ALIGNMENT, at_address, empty
+from islices.core.host_memory import ALIGNMENT, at_address, empty
 
 __all__ = ["adopt", "copy", "exclusive", "fetch", "handle", "is_plain", "on_cpu", "shared", "view", "writable"]
 

@@ -18,10 +18,11 @@ from tensorflow.python.ops.resource_variable_ops import variable_accessed
 from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as possible_gradient_types
 
 import islices
-from islices import marking, trees
 from islices.backend import Array, Backend, Gradient, LookedUp, Reader, Source, Transform
-from islices.conversion import from_native
-from islices.embedding import empty_slices
+from islices.core import trees
+from islices.core.conversion import from_native
+from islices.embedding import marking
+from islices.embedding.lookup_gradients import empty_slices
 
 __all__ = [
     "custom_gradient",

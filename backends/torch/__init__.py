@@ -6,7 +6,7 @@ torch.nn.utils, which refuse sparse gradients; `optim` has the classes of torch.
 optimizer's state as named arrays, `start_from` lets one go on from such.
 """
 
-from islices.registry import require
+from islices.core.registry import require
 
 require("torch")
 

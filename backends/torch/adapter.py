@@ -37,7 +37,7 @@ from islices.backend import (
 from islices.backends.torch import compiling, layers, ragged, reads, recording, threads
 from islices.backends.torch.arithmetic import as_tensors, in_bags, rounded_sqrt, sum_bags
 from islices.backends.torch.tracers import PLAIN, at_work, bare, below, is_traced, is_wrapped, tracer_of
-from islices.memory import zeros
+from islices.core.host_memory import zeros
 
 __all__ = ["TorchBackend", "backend", "check_data", "check_inference", "shares_elements"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from islices.backends.torch.optim.base import RowOptimizer
-from islices.rows import coalesce
+from islices.core.rows import coalesce
 
 __all__ = ["GradScaler"]
 

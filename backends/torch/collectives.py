@@ -19,8 +19,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from islices.core.host_memory import empty
 from islices.distributed.group import Bytes, Group, RankError, RankTimeout
-from islices.memory import empty
 
 __all__ = ["TorchGroup", "default_group", "running", "wrap"]
 

@@ -23,7 +23,7 @@ __all__ = ["compiled", "forget", "shield"]
 
 DYNAMO = "torch._dynamo"
 #: Modules that Dynamo traces.
-TRACED = ("islices.backends.torch.traced", "islices.transformed", "islices.conformance")
+TRACED = ("islices.backends.torch.traced", "islices.embedding.transformed", "islices.conformance")
 COMPILERS = ("numba", "llvmlite")
 
 

@@ -14,10 +14,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from islices.arguments import check_name
+from islices.core.arguments import check_name
+from islices.core.registry import describe
 from islices.distributed import Link, all_reduce
 from islices.distributed.strategy import STRATEGIES, Strategy
-from islices.registry import describe
 
 __all__ = ["register_ddp_hook"]
 

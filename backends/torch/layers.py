@@ -27,7 +27,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from islices.backend import Array, LayerUse, OtherUse, ProductUse, Use
-from islices.locks import Lock
+from islices.core.locks import Lock
 
 __all__ = ["capture"]
 

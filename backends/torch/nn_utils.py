@@ -17,18 +17,18 @@ import torch
 
 from islices.backend import FLOATS
 from islices.backends.torch.adapter import check_data, check_inference, shares_elements
-from islices.clip import clip_by_value, scale_slices
-from islices.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
-from islices.conversion import adopt, to_native
+from islices.core.conversion import adopt, to_native
+from islices.core.host import quiet
+from islices.core.linear import as_float, round_scalar, scale_values
+from islices.core.modes import HOST
+from islices.core.registry import describe
+from islices.core.rows import coalesce
+from islices.core.slices import IndexedSlices
 from islices.distributed.norms import Question, measure_over
-from islices.host import quiet
-from islices.limits import check_max_norm
-from islices.linear import as_float, round_scalar, scale_values
-from islices.modes import HOST
-from islices.norms import EXACT, check_order, look_at, norm_dtype, norm_of, parts
-from islices.registry import describe
-from islices.rows import coalesce
-from islices.slices import IndexedSlices
+from islices.norms.clip import clip_by_value, scale_slices
+from islices.norms.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
+from islices.norms.limits import check_max_norm
+from islices.norms.norm import EXACT, check_order, look_at, norm_dtype, norm_of, parts
 
 __all__ = ["clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"]
 

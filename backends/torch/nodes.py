@@ -16,15 +16,17 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
-from islices import clip, global_norms, norms, rows
-from islices.autodiff import _table_gradient
 from islices.backend import LookedUp, Slots, Source
-from islices.clip_formulas import BY_VALUE, lookup_formula
-from islices.lookups import lookup
+from islices.core import rows
+from islices.core.slices import IndexedSlices
+from islices.core.trees import flatten, rebuild
+from islices.embedding.autodiff import _table_gradient
+from islices.embedding.lookups import lookup
+from islices.embedding.table import Table
+from islices.norms import clip, global_norms
+from islices.norms import norm as norms
+from islices.norms.clip_formulas import BY_VALUE, lookup_formula
 from islices.optim import Optimizer
-from islices.slices import IndexedSlices
-from islices.table import Table
-from islices.trees import flatten, rebuild
 
 __all__ = ["ABSENT", "NODES", "NOTHING", "Node"]
 
@@ -235,7 +237,7 @@ def _alike(leaf: Any) -> Any:
 
 
 def _scaled(leaf: Any, max_norm: Any, semantics: str, nonfinite: str) -> Any:
-    """A leaf times a factor: with the values it has, where these are its own alone (`islices.slots.times`)."""
+    """A leaf times a factor: with the values it has, where these are its own alone (`islices.core.slots.times`)."""
     slots = leaf._slots if isinstance(leaf, IndexedSlices) else None
     known = semantics == "islices" and nonfinite != "zero" and not isinstance(max_norm, torch.Tensor)
     if slots is None or slots.factor is not None or not known:

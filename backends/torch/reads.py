@@ -17,11 +17,12 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from islices import marking, trees
 from islices.backend import Array, Backend, Source
 from islices.backends.torch import recording
-from islices.conversion import from_native
-from islices.embedding import empty_slices
+from islices.core import trees
+from islices.core.conversion import from_native
+from islices.embedding import marking
+from islices.embedding.lookup_gradients import empty_slices
 
 __all__ = ["RowReads", "differentiate_rows"]
 

@@ -12,8 +12,8 @@ from typing import Any, Self
 import torch
 
 from islices.backends.torch.optim.states import describe_optimizer, state_of
-from islices.registry import describe
-from islices.trajectory import Recorder as Steps
+from islices.core.registry import describe
+from islices.porting.trajectory import Recorder as Steps
 
 __all__ = ["Recorder"]
 

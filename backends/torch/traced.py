@@ -13,16 +13,20 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from islices import autodiff, clip, global_norms, lookups, models, norms, rows, slots
 from islices.backend import Slots, Source
 from islices.backends.torch import tracers
 from islices.backends.torch.adapter import TorchBackend, backend
 from islices.backends.torch.layers import INSIDE
 from islices.backends.torch.nodes import ABSENT, NODES, NOTHING
+from islices.core import rows, slots
+from islices.core.slices import IndexedSlices
+from islices.embedding import autodiff, lookups
+from islices.embedding import capture as models
+from islices.embedding.table import Table
+from islices.embedding.transformed import transformed
+from islices.norms import clip, global_norms
+from islices.norms import norm as norms
 from islices.optim import Optimizer, optimizer
-from islices.slices import IndexedSlices
-from islices.table import Table
-from islices.transformed import transformed
 
 __all__ = ["substitute"]
 
@@ -289,7 +293,7 @@ def differentiate(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> tuple[Any, Any]:
-    """`islices.autodiff._differentiate`."""
+    """`islices.embedding.autodiff._differentiate`."""
     if samples is not None:
         _break("value_and_grad per sample")
     for k in numbers:

@@ -1,6 +1,6 @@
 """An adapter's optimizers and embedding kernels, as `islices judge` takes them: the operation ``formula_step``.
 
-May import: `numpy`, `islices.slices`, `islices.conformance.data`, `islices.conformance.formulas`,
+May import: `numpy`, `islices.core.slices`, `islices.conformance.data`, `islices.conformance.formulas`,
 `islices.conformance.protocol`.
 """
 
@@ -15,7 +15,7 @@ from islices.conformance.data import Array, Slices
 from islices.conformance.formulas.formula import Formula
 from islices.conformance.formulas.inputs import Bags
 from islices.conformance.protocol import CallError, Client, Refused, Unsupported
-from islices.slices import IndexedSlices
+from islices.core.slices import IndexedSlices
 
 __all__ = ["OPERATION", "AdapterStep"]
 

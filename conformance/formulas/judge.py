@@ -1,6 +1,6 @@
 """Judges anyone's step by a documented formula. SPEC clause 28.
 
-May import: `numpy`, `islices.slices`, this folder, `islices.conformance.formulas.records`.
+May import: `numpy`, `islices.core.slices`, this folder, `islices.conformance.formulas.records`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from islices.conformance.formulas.judgement import Judgement
 from islices.conformance.formulas.records import FORMULAS
 from islices.conformance.formulas.scores import Got, Score, score_of
 from islices.conformance.formulas.trajectories import trajectories
-from islices.slices import IndexedSlices
+from islices.core.slices import IndexedSlices
 
 __all__ = ["Judgement", "Step", "formula_of", "judge", "options_of", "run"]
 

@@ -21,7 +21,7 @@ from islices.conformance.properties.hostile import PATIENCE
 from islices.conformance.properties.hostile_files import handmade
 from islices.conformance.properties.mutations import Mutant, mutant
 from islices.conformance.properties.running import search
-from islices.io import read_header
+from islices.files import read_header
 
 __all__ = ["attack", "limit_memory", "outcome_of", "same", "trees"]
 

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from islices.core.registry import is_installed
 from islices.distributed.engines import BUILTIN, list_engines, load_engine
-from islices.registry import is_installed
 
 __all__ = ["Finished", "Ranks", "absent", "run_ranks"]
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from islices.cli import Command, UsageError
-from islices.compare.causes import CAUSES
-from islices.compare.difference import Difference, diff
-from islices.compare.steps.traits import TRAITS
 from islices.conformance.outputs import check_picture, check_writable, print_text
 from islices.conformance.tools.sides import as_pair, from_metadata
-from islices.io import load, read_metadata
+from islices.files import load, read_metadata
+from islices.porting.compare.causes import CAUSES
+from islices.porting.compare.difference import Difference, diff
+from islices.porting.compare.steps.traits import TRAITS
 
 __all__ = ["COMMAND"]
 

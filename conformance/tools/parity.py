@@ -11,9 +11,9 @@ import islices
 from islices.cli import Command, UsageError
 from islices.conformance.outputs import check_picture, check_writable, print_text, write
 from islices.conformance.tools.sides import as_pair, from_metadata
-from islices.io import read_metadata
-from islices.trajectory.folder import step_files
-from islices.trajectory.verdict import ORDER
+from islices.files import read_metadata
+from islices.porting.trajectory.folder import step_files
+from islices.porting.trajectory.verdict import ORDER
 
 __all__ = ["COMMAND"]
 

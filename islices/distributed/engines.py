@@ -1,10 +1,10 @@
 """From an array, or an engine's own object, to the `Group` that connects it with other ranks.
 
-An engine is found as backends are (`islices.registry`): built-in ones are ``islices.backends.NAME.collectives``, others
-entry points of the group ``islices.engines``, whose name is both what ``group=`` calls the engine and the module of its
-own objects, which must have been imported for it to be asked. It is the engine of the arrays of a framework of its
-name; every other framework's bytes go by MPI. An entry point leads to a module, or an object, with the functions of
-`Engine`, and where they apply
+An engine is found as backends are (`islices.core.registry`): built-in ones are ``islices.backends.NAME.collectives``,
+others entry points of the group ``islices.engines``, whose name is both what ``group=`` calls the engine and the
+module of its own objects, which must have been imported for it to be asked. It is the engine of the arrays of a
+framework of its name; every other framework's bytes go by MPI. An entry point leads to a module, or an object, with
+the functions of `Engine`, and where they apply
 
 ``inside(x, traced) -> ArrayGroup | None``
     The ranks of the program that is being run or traced, x being what the caller gave as group; None where there is no
@@ -26,13 +26,13 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
-from islices.arguments import is_real, show
 from islices.backend import Backend
+from islices.core.arguments import is_real, show
+from islices.core.locks import load_module
+from islices.core.plugins import claimants, entry_points, load
+from islices.core.registry import describe, find_backend, get_backend
+from islices.core.slices import IndexedSlices
 from islices.distributed.group import ArrayGroup, Group
-from islices.locks import load_module
-from islices.plugins import claimants, entry_points, load
-from islices.registry import describe, find_backend, get_backend
-from islices.slices import IndexedSlices
 
 __all__ = [
     "BUILTIN",

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from islices import modes
+from islices.core import modes
+from islices.core.dtypes import dtype_name
+from islices.core.modes import HOST
 from islices.distributed.group import Bytes, Group
 from islices.distributed.ranges import NARROW, even_bounds
 from islices.distributed.sketch import sketch, splitters, union_size
 from islices.distributed.strategy import Link, choose, costs, dense_costs
 from islices.distributed.wire import Form, pack, size_of, unpack
-from islices.dtypes import dtype_name
-from islices.modes import HOST
 
 __all__ = ["Dense", "Sparse", "fold_dense", "fold_sparse", "reduce_all"]
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from islices.backend import Array
+from islices.core.rows import coalesce
+from islices.core.slices import IndexedSlices
 from islices.distributed.routes import Host, Routes
+from islices.embedding.table import Table
 from islices.optim.inputs import adopt_gradient
-from islices.rows import coalesce
-from islices.slices import IndexedSlices
-from islices.table import Table
 
 if TYPE_CHECKING:
     from islices.distributed.sharded import ShardedTable

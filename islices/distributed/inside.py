@@ -11,14 +11,14 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from islices import modes
-from islices.arguments import show
 from islices.backend import Array, Backend
+from islices.core import modes
+from islices.core.arguments import show
+from islices.core.rows import ITEMSIZE, coalesce, to_dense
+from islices.core.slices import IndexedSlices
 from islices.distributed.group import ArrayGroup
 from islices.distributed.strategy import Cost, Link, choose, costs, dense_costs
-from islices.norms import parts
-from islices.rows import ITEMSIZE, coalesce, to_dense
-from islices.slices import IndexedSlices
+from islices.norms.norm import parts
 
 __all__ = ["reduce_inside"]
 

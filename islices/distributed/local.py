@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from islices.backend import FLOATS, Array, Backend
+from islices.core.registry import describe
+from islices.core.slices import check_dense_shape
 from islices.distributed.routes import Host
 from islices.optim.hyperparameters import known_hyper
 from islices.optim.inputs import check_frozen
 from islices.optim.optimizer import Optimizer
-from islices.registry import describe
-from islices.slices import check_dense_shape
 
 __all__ = ["LocalOptimizer", "given_like", "local_optimizer", "made_rows"]
 

@@ -3,7 +3,7 @@
 Where compiled kernels run on every rank, each tells the exact sum of its own terms, a kilobyte, and all add these up.
 
 Elsewhere a norm is a sum whose terms are cut at places that follow from the largest of them and from their number
-(`islices.exact_norms`). So two small collectives do, whatever the gradients' size: in the first the ranks learn how
+(`islices.norms.exact`). So two small collectives do, whatever the gradients' size: in the first the ranks learn how
 large and how many all terms are, in the second each tells what its own, cut alike, sum up to. All but the last,
 smallest part of these sums is exact, so that it makes no difference which rank has which leaf, or how many ranks there
 are, and the result is the same. A sum that they leave undecided takes one more for each `DIGIT` bits that are looked
@@ -18,18 +18,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from islices import kernels, modes
-from islices.arguments import check_flag, show
+from islices import kernels
 from islices.backend import Array, Backend
-from islices.clip import clip_leaves
-from islices.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
+from islices.core import modes
+from islices.core.arguments import check_flag, show
+from islices.core.registry import describe
+from islices.core.slices import IndexedSlices
+from islices.core.trees import flatten
 from islices.distributed.agree import agree
 from islices.distributed.engines import find_group
 from islices.distributed.group import ArrayGroup, Group
-from islices.exact_norms import Extent, Matrices, Part, Sums, extent_of, row_norms, sums_of
-from islices.limits import Limit, check_max_norm
-from islices.nonfinite import Nonfinite, check_nonfinite
-from islices.norms import (
+from islices.norms.clip import clip_leaves
+from islices.norms.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
+from islices.norms.exact import Extent, Matrices, Part, Sums, extent_of, row_norms, sums_of
+from islices.norms.limits import Limit, check_max_norm
+from islices.norms.nonfinite import Nonfinite, check_nonfinite
+from islices.norms.norm import (
     Leaf,
     Total,
     adopt_leaves,
@@ -42,9 +46,6 @@ from islices.norms import (
     of_one_framework,
     parts,
 )
-from islices.registry import describe
-from islices.slices import IndexedSlices
-from islices.trees import flatten
 
 __all__ = ["Question", "clip_over", "global_norm_over", "measure_over"]
 
@@ -64,7 +65,7 @@ class Held(NamedTuple):
         return [leaf.adopted for leaf in self.leaves if leaf is not None]
 
     def matrices(self) -> tuple[Matrices, Matrices]:
-        """Of own and shared leaves, as `islices.exact_norms` takes them."""
+        """Of own and shared leaves, as `islices.norms.exact` takes them."""
         found = as_matrices([*self.own, *self.shared], raw=self.raw)
         return found[: len(self.own)], found[len(self.own) :]
 
@@ -284,7 +285,7 @@ def _total(held: Held, tell: Tell, *, in_loops: bool = True) -> Total:
 
 
 class _Joined:
-    """`islices.exact_norms.Ranks` by what each rank tells of its own leaves and of those that all hold."""
+    """`islices.norms.exact.Ranks` by what each rank tells of its own leaves and of those that all hold."""
 
     def __init__(self, held: Held, tell: Tell, in_loops: bool) -> None:
         self.held, self.tell, self.in_loops, self.wide = held, tell, in_loops, False

@@ -20,25 +20,25 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from islices import modes
-from islices.arguments import check_name
 from islices.backend import INTEGERS, Array, Backend
-from islices.conversion import adopt, restored, to_native
+from islices.core import modes
+from islices.core.arguments import check_name
+from islices.core.conversion import adopt, restored, to_native
+from islices.core.dtypes import dtype_name, host_dtype
+from islices.core.host import native_order
+from islices.core.linear import scale_values
+from islices.core.modes import HOST
+from islices.core.registry import describe, find_backend, get_backend
+from islices.core.rows import check_memory, coalesce
+from islices.core.slices import IndexedSlices
+from islices.core.trees import named_leaves, rebuild
 from islices.distributed.agree import agree
 from islices.distributed.engines import find_group, named_backend
 from islices.distributed.exchange import Dense, Sparse, reduce_all
 from islices.distributed.group import ArrayGroup, Group
 from islices.distributed.inside import reduce_inside
 from islices.distributed.strategy import STRATEGIES, Link, Strategy
-from islices.dtypes import dtype_name, host_dtype
-from islices.host import native_order
-from islices.linear import scale_values
-from islices.modes import HOST
-from islices.norms import check_one_framework, parts
-from islices.registry import describe, find_backend, get_backend
-from islices.rows import check_memory, coalesce
-from islices.slices import IndexedSlices
-from islices.trees import named_leaves, rebuild
+from islices.norms.norm import check_one_framework, parts
 
 __all__ = ["OPS", "Op", "all_reduce", "mean_of"]
 

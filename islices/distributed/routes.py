@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from islices import modes
+from islices.core import modes
+from islices.core.host import native_order
+from islices.core.host_memory import empty
+from islices.core.modes import HOST
 from islices.distributed.agree import WITHIN, Agreement
 from islices.distributed.group import Group
 from islices.distributed.ranges import NARROW
 from islices.distributed.wire import Form, pack, size_of, unpack
-from islices.host import native_order
-from islices.memory import empty
-from islices.modes import HOST
 
 __all__ = ["Host", "Routes", "counts_for_agreement", "fetch_rows", "find_routes", "fold_gradients"]
 

@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from islices.core.dtypes import host_dtype
+from islices.core.trees import flatten
 from islices.distributed.group import Group
 from islices.distributed.shard_header import FILE, HEADER, Piece, ShardedHeader, folder_name, read_sharded_header
 from islices.distributed.together import together
-from islices.dtypes import host_dtype
-from islices.files import Archive, Dense, opened, read_manifest
-from islices.files.places import ABANDONED, remove_left
-from islices.files.safetensors import OWN
-from islices.trees import flatten
+from islices.files.manifest import Dense, read_manifest
+from islices.files.places import ABANDONED, opened, remove_left
+from islices.files.safetensors import OWN, Archive
 
 __all__ = [
     "block_rows",

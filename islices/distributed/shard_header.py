@@ -13,12 +13,12 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from islices.arguments import LARGEST, show
 from islices.backend import FLOATS
-from islices.files import named, replacing
-from islices.files.safetensors import parse_json
-from islices.linear import wide_dtype
-from islices.registry import describe
+from islices.core.arguments import LARGEST, show
+from islices.core.linear import wide_dtype
+from islices.core.registry import describe
+from islices.files.places import replacing
+from islices.files.safetensors import named, parse_json
 
 __all__ = ["FILE", "Piece", "ShardedHeader", "folder_name", "read_sharded_header", "write_header"]
 

@@ -7,9 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from islices import modes
-from islices.arguments import check_flag, check_name
 from islices.backend import FLOATS, Array, Backend
+from islices.core import modes
+from islices.core.arguments import check_flag, check_name
+from islices.core.dtypes import dtype_name, host_dtype
+from islices.core.host_memory import empty
+from islices.core.registry import describe
+from islices.core.slices import IndexedSlices
 from islices.distributed.engines import backend_of, find_processes, named_backend
 from islices.distributed.fetched import Batch, gradient_on_host
 from islices.distributed.group import Group
@@ -18,15 +22,11 @@ from islices.distributed.ranges import even_bounds
 from islices.distributed.reduce import OPS, Op, mean_of
 from islices.distributed.routes import Host, counts_for_agreement, fetch_rows, find_routes, fold_gradients
 from islices.distributed.together import together
-from islices.dtypes import dtype_name, host_dtype
-from islices.embedding import check_count, resolve_padding_idx
-from islices.ids import check_ids, check_range
-from islices.lookups import lookup
-from islices.memory import empty
+from islices.embedding.ids import check_ids, check_range
+from islices.embedding.lookup_gradients import check_count, resolve_padding_idx
+from islices.embedding.lookups import lookup
+from islices.embedding.table import Table
 from islices.optim.optimizer import Optimizer, check_works, take_steps
-from islices.registry import describe
-from islices.slices import IndexedSlices
-from islices.table import Table
 
 __all__ = ["ShardedTable"]
 

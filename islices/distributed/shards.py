@@ -14,8 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from islices import io
 from islices.backend import Array
+from islices.core.dtypes import host_dtype
+from islices.core.host_memory import empty
+from islices.core.linear import wide_dtype
+from islices.core.registry import describe
 from islices.distributed.engines import find_processes, named_backend
 from islices.distributed.group import RankError
 from islices.distributed.local import given_like
@@ -40,11 +43,10 @@ from islices.distributed.shard_header import (
 )
 from islices.distributed.sharded import ShardedTable
 from islices.distributed.together import together
-from islices.dtypes import host_dtype
-from islices.files import Archive, check_metadata, opened
-from islices.linear import wide_dtype
-from islices.memory import empty
-from islices.registry import describe
+from islices.files import save
+from islices.files.manifest import check_metadata
+from islices.files.places import opened
+from islices.files.safetensors import Archive
 
 __all__ = ["load_sharded", "save_sharded"]
 
@@ -117,7 +119,7 @@ def save_sharded(
 
     def write() -> Host:
         rows = "{}:{}".format(*bounds[group.rank : group.rank + 2])
-        io.save(path, {name: _blocks(x) for name, x in arrays.items()}, metadata={"rows": rows})
+        save(path, {name: _blocks(x) for name, x in arrays.items()}, metadata={"rows": rows})
         return np.frombuffer(bytes.fromhex(digest(path)), np.int64)
 
     def look() -> None:

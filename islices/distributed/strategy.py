@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from islices.arguments import is_real, show
+from islices.core.arguments import is_real, show
 
 __all__ = ["COLLECTIVES", "STRATEGIES", "Cost", "Link", "Strategy", "choose", "costs", "dense_costs"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from islices.core.host_memory import empty
 from islices.distributed.group import Bytes
-from islices.memory import empty
 
 __all__ = ["Form", "pack", "size_of", "unpack"]
 

@@ -17,16 +17,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from islices.arguments import LARGEST, show
 from islices.backend import FLOATS, INDICES, INTEGERS, Array, Backend
-from islices.conversion import from_native, without_padding
-from islices.dtypes import host_dtype
+from islices.core.arguments import LARGEST, show
+from islices.core.conversion import from_native, without_padding
+from islices.core.dtypes import host_dtype
+from islices.core.modes import HOST
+from islices.core.registry import broken_backends, describe, find_backend
+from islices.core.slices import IndexedSlices, check_dense_shape, check_indices
+from islices.core.trees import DEEPEST
+from islices.embedding.table import Table
 from islices.files.safetensors import DTYPES, OWN, Archive, Outgoing, Stored, named, parse_json
-from islices.modes import HOST
-from islices.registry import broken_backends, describe, find_backend
-from islices.slices import IndexedSlices, check_dense_shape, check_indices
-from islices.table import Table
-from islices.trees import DEEPEST
 
 __all__ = [
     "Contents",

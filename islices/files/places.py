@@ -12,9 +12,9 @@ import stat
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
-from islices.arguments import show
+from islices.core.arguments import show
+from islices.core.registry import describe
 from islices.files.safetensors import Archive, named
-from islices.registry import describe
 
 try:
     import fcntl

@@ -2,7 +2,7 @@
 
 Files are not trusted: every declared size is compared with the real one before anything is allocated, and no byte is
 unpickled or evaluated. Every fault of a file is a ValueError. The library is the extra `io` and loads when needed.
-May import: `numpy`, `safetensors`, `ml_dtypes`, `islices.arguments`, `islices.shapes`.
+May import: `numpy`, `safetensors`, `ml_dtypes`, `islices.core.arguments`, `islices.core.shapes`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from islices.arguments import LARGEST, show
-from islices.shapes import COMMON_NDIM
+from islices.core.arguments import LARGEST, show
+from islices.core.shapes import COMMON_NDIM
 
 __all__ = ["DTYPES", "OWN", "Archive", "Host", "Outgoing", "Stored", "named", "parse_json", "write_arrays"]
 

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from types import ModuleType
 
-from islices.arguments import check_flag
+from islices.core.arguments import check_flag
+from islices.core.locks import Lock, load_module
 from islices.kernels.threads import get_num_threads, set_num_threads
-from islices.locks import Lock, load_module
 
 __all__ = ["active", "get_num_threads", "loaded", "set_num_threads", "use_kernels"]
 

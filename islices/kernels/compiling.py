@@ -2,7 +2,7 @@
 
 A kernel is a *template*, a plain function over arrays, and a signature; what a template leaves open (how a 16-bit float
 is widened, an optimizer's rule) are names, bound when it is compiled. Kernels hold no GIL, raise nothing and start no
-threads: `islices.kernels.threads` runs them in several. May import: `numba`, `llvmlite`, `numpy`, `islices.locks`,
+threads: `islices.kernels.threads` runs them in several. May import: `numba`, `llvmlite`, `numpy`, `islices.core.locks`,
 `islices.kernels.expanding`.
 """
 
@@ -26,8 +26,8 @@ from numba.core import cgutils
 from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic
 
+from islices.core.locks import hold_innermost, without_collector
 from islices.kernels.expanding import code_bytes, expand
-from islices.locks import hold_innermost, without_collector
 
 __all__ = [
     "INTEGER",
@@ -55,7 +55,7 @@ ROOM = 1 << 26
 
 #: numba looks at one file's date to see whether what it keeps is still true; a template's depends on all of these.
 _PACKAGE = Path(__file__).resolve().parent
-_BESIDE = (_PACKAGE.parent / "row_operators.py", _PACKAGE.parent / "optim" / "operators.py")
+_BESIDE = (_PACKAGE.parent / "core" / "row_operators.py", _PACKAGE.parent / "optim" / "operators.py")
 _SOURCES = (*sorted(_PACKAGE.glob("*.py")), *_BESIDE)
 
 _njit: Any = numba.njit

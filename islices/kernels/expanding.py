@@ -6,7 +6,7 @@ a call becomes assignments of its arguments, the function's statements under nam
 cannot be rewritten (no source, two returns, scopes of its own, a call that may not be evaluated) is left to numba,
 whose result is the same. A function whose value is used must change nothing that the rest of the statement reads: it is
 evaluated before that.
-May import: `islices.locks`.
+May import: `islices.core.locks`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
-from islices.locks import Lock
+from islices.core.locks import Lock
 
 __all__ = ["code_bytes", "expand"]
 

@@ -2,7 +2,7 @@
 
 The one module of this folder that the core calls (`islices.kernels.active`). Values are (n, *row_shape), 16-bit floats
 as NumPy's float16 or as uint16, which means bfloat16; whatever is not contiguous, aligned and of this machine's byte
-order is copied first. May import: `numpy`, this folder, `islices.dtypes`, `islices.memory`,
+order is copied first. May import: `numpy`, this folder, `islices.core.dtypes`, `islices.core.host_memory`,
 `islices.optim.formulas`.
 """
 
@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from islices.dtypes import dtype_name
+from islices.core.dtypes import dtype_name
+from islices.core.host_memory import ALIGNMENT, empty, zeros
 from islices.kernels import squares
 from islices.kernels.compiling import Kernel
 from islices.kernels.folding import fold_kernel, sum_kernel
@@ -25,7 +26,6 @@ from islices.kernels.scaling import scale_kernel
 from islices.kernels.threads import get_num_threads, rouse, run_parts
 from islices.kernels.totals import limbs_of, rounded
 from islices.kernels.updating import rest_kernel, scatter_kernel, step_kernel
-from islices.memory import ALIGNMENT, empty, zeros
 from islices.optim.formulas import Formula
 
 __all__ = [

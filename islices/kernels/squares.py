@@ -5,7 +5,7 @@ to a large constant, a term shows its upper bits as an integer, exactly; what is
 in whatever order, by block size in *bins*, one for each power of two, which `islices.kernels.totals` puts together.
 A block whose numbers are close to one another in size drops nothing. A term of another drops at most 2^-97 of the
 block's bound; `islices.kernels.totals` knows from the number of these terms whether this can change the result. If it
-can, `islices.exact_norms` forms the norm, as it does for frameworks and traces. SPEC clause 7.
+can, `islices.norms.exact` forms the norm, as it does for frameworks and traces. SPEC clause 7.
 May import: `numpy`, this folder.
 """
 

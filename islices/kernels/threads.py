@@ -4,7 +4,7 @@ numba's own layers are no choice: one kills forked children, one aborts when cal
 caller works too and waits for nothing but parts that have begun, so that a busy pool costs speed, never progress; a
 forked child (a DataLoader's worker) makes itself a new pool. A framework whose own threads would compete with these
 may lend them (`share`). Bits do not depend on the number of threads: a part
-writes what no other one does. May import: `islices.locks`.
+writes what no other one does. May import: `islices.core.locks`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from threading import Semaphore
 from typing import TYPE_CHECKING, Any
 
-from islices.locks import Lock, without_collector
+from islices.core.locks import Lock, without_collector
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor

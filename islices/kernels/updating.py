@@ -3,7 +3,7 @@
 A row is read, changed and written by one thread, all its contributions at once: the gradient's sum is made where the
 rule then finds it, and never stored. A rule is the code object of `islices.optim.rules`, on compiled operators.
 SPEC clauses 15 and 16. May import: `numba`, `numpy`, this folder, `islices.optim.formulas`, `islices.optim.operators`,
-`islices.optim.rules`, `islices.row_operators`.
+`islices.optim.rules`, `islices.core.row_operators`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numba.np.unsafe import ndarray
 
+from islices.core.row_operators import OPERATORS
 from islices.kernels.compiling import (
     INTEGER,
     Kernel,
@@ -31,7 +32,6 @@ from islices.kernels.halves import FORMATS
 from islices.optim import rules
 from islices.optim.formulas import Formula
 from islices.optim.operators import bind, number_operators
-from islices.row_operators import OPERATORS
 
 __all__ = ["rest_kernel", "scatter_kernel", "step_kernel"]
 
@@ -175,7 +175,7 @@ def _changed(g: Any, q: Any, w: Any, old: Any, n: Any) -> Any:
 
 
 def _row_mean(x: Any, width: Any) -> Any:
-    """The mean of x[0], whose sum is taken by halves as `islices.exact_norms.row_sums` does; x is overwritten."""
+    """The mean of x[0], whose sum is taken by halves as `islices.norms.exact.row_sums` does; x is overwritten."""
     zero, one, two = np.uint64(0), np.uint64(1), np.uint64(2)
     m = width
     rest = x[zero, zero] - x[zero, zero]

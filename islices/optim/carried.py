@@ -2,7 +2,7 @@
 
 Most arrays mean the same everywhere. A momentum buffer holds gradients (rmsprop's: what the learning rate is multiplied
 by), or steps, which have the learning rate and the sign within. amsgrad's maximum is that of running means or, in
-optax, of corrected ones: neither follows from the other. May import: `islices.arguments`, `islices.optim.record`.
+optax, of corrected ones: neither follows from the other. May import: `islices.core.arguments`, `islices.optim.record`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from islices.arguments import show
+from islices.core.arguments import show
 from islices.optim.record import Record
 
 __all__ = ["carried", "terms_of"]

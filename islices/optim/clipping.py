@@ -1,7 +1,7 @@
 """Steps on gradients that are clipped together first: by one grouping and one factor, not by a copy of the gradients.
 
-May import: `islices.clip`, `islices.clip_formulas`, `islices.limits`, `islices.norms`, `islices.optim.step`,
-`islices.slices`, `islices.slots`.
+May import: `islices.norms.clip`, `islices.norms.clip_formulas`, `islices.norms.limits`, `islices.norms.norm`,
+`islices.optim.step`, `islices.core.slices`, `islices.core.slots`.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from islices.clip import clip_leaves
-from islices.clip_formulas import ClipFormula
-from islices.limits import Limit
-from islices.norms import Leaf, total_norm
+from islices.core.slices import IndexedSlices
+from islices.core.slots import deferred
+from islices.norms.clip import clip_leaves
+from islices.norms.clip_formulas import ClipFormula
+from islices.norms.limits import Limit
+from islices.norms.norm import Leaf, total_norm
 from islices.optim.step import Work
-from islices.slices import IndexedSlices
-from islices.slots import deferred
 
 __all__ = ["clip_works"]
 

@@ -15,9 +15,9 @@ from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, get_type_hints
 
 import numpy as np
 
-from islices.arguments import check_flag, check_name, is_real, show
-from islices.clip_formulas import Semantics, lookup_formula
-from islices.linear import as_float
+from islices.core.arguments import check_flag, check_name, is_real, show
+from islices.core.linear import as_float
+from islices.norms.clip_formulas import Semantics, lookup_formula
 from islices.optim.hyperparameters import check_hyper
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import RECORDS, Record

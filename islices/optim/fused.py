@@ -14,14 +14,15 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from islices import kernels, modes
+from islices import kernels
 from islices.backend import Array
+from islices.core import modes
+from islices.core.scatter import Host, as_given, open_tables
+from islices.core.slices import IndexedSlices
+from islices.core.slots import known_factor
 from islices.optim.formulas import Formula, parameters_of
 from islices.optim.step import Work, row_blocks, without_frozen
 from islices.optim.traced import traced_step
-from islices.slices import IndexedSlices
-from islices.slots import known_factor
-from islices.update import Host, as_given, open_tables
 
 __all__ = ["fused_steps"]
 

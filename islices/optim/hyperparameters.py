@@ -12,12 +12,12 @@ from collections.abc import Callable, Container, Mapping
 from types import FunctionType
 from typing import Any, NamedTuple, cast
 
-from islices import modes
-from islices.arguments import check_flag, is_real, show
 from islices.backend import FLOATS, INTEGERS, Array, Backend
-from islices.linear import as_float
-from islices.registry import describe, find_backend
-from islices.shapes import size_of
+from islices.core import modes
+from islices.core.arguments import check_flag, is_real, show
+from islices.core.linear import as_float
+from islices.core.registry import describe, find_backend
+from islices.core.shapes import size_of
 
 __all__ = [
     "Hyper",

@@ -11,16 +11,16 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from islices import modes
 from islices.backend import FLOATS, INDICES, INTEGERS, Array, Backend, Look
-from islices.conversion import adopt, without_padding
-from islices.linear import wide_dtype
+from islices.core import modes
+from islices.core.conversion import adopt, without_padding
+from islices.core.linear import wide_dtype
+from islices.core.registry import describe, find_backend
+from islices.core.rows import integers_or_mask
+from islices.core.scatter import adopt_table, check_shape
+from islices.core.shapes import size_of
+from islices.core.slices import IndexedSlices, check_indices
 from islices.optim.formulas import Formula
-from islices.registry import describe, find_backend
-from islices.rows import integers_or_mask
-from islices.shapes import size_of
-from islices.slices import IndexedSlices, check_indices
-from islices.update import adopt_table, check_shape
 
 __all__ = [
     "Tables",

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from islices import modes
-from islices.arguments import is_real
 from islices.backend import Array, Backend
-from islices.host import quiet
-from islices.linear import as_float
+from islices.core import modes
+from islices.core.arguments import is_real
+from islices.core.host import quiet
+from islices.core.linear import as_float
 from islices.optim.formulas import Formula
 from islices.optim.hyperparameters import Hyper, at_step, known_hyper
 
@@ -34,7 +34,7 @@ class Numbers:
     Attributes
     ----------
     E : Backend
-        `islices.modes.HOST` where the step count is known, else the backend that traces.
+        `islices.core.modes.HOST` where the step count is known, else the backend that traces.
     count : Array
         The steps taken before this one, int32.
     lr : Array

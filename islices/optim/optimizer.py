@@ -9,10 +9,15 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from islices import modes
-from islices.arguments import check_flag
 from islices.backend import Array
-from islices.linear import as_float, wide_dtype
+from islices.core import modes
+from islices.core.arguments import check_flag
+from islices.core.linear import as_float, wide_dtype
+from islices.core.registry import describe
+from islices.core.sharing import Part, check_apart
+from islices.core.slices import IndexedSlices
+from islices.core.trees import aligned, flatten, opened, rebuild
+from islices.core.warn import warn_caller
 from islices.optim.formulas import Formula
 from islices.optim.fused import fused_steps
 from islices.optim.hyperparameters import is_on
@@ -28,11 +33,6 @@ from islices.optim.inputs import (
 )
 from islices.optim.numbers import step_numbers
 from islices.optim.step import Work, rows_step
-from islices.registry import describe
-from islices.sharing import Part, check_apart
-from islices.slices import IndexedSlices
-from islices.trees import aligned, flatten, opened, rebuild
-from islices.warn import warn_caller
 
 __all__ = ["Optimizer", "check_works", "step_tables", "take_steps"]
 

@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from islices import modes
-from islices.arguments import is_real, show, whole_number
 from islices.backend import INTEGERS, Array, Backend
-from islices.conversion import map_leaves
-from islices.linear import as_float
+from islices.core import modes
+from islices.core.arguments import is_real, show, whole_number
+from islices.core.conversion import map_leaves
+from islices.core.linear import as_float
+from islices.core.registry import describe, find_backend, get_backend
+from islices.core.rows import coalesce
+from islices.core.scatter import write_rows
+from islices.core.shapes import size_of
+from islices.core.slices import IndexedSlices
 from islices.optim.inputs import changes_in_place, is_taken
-from islices.registry import describe, find_backend, get_backend
-from islices.rows import coalesce
-from islices.shapes import size_of
-from islices.slices import IndexedSlices
-from islices.update import write_rows
 
 __all__ = ["LossScale"]
 

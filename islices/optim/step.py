@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from islices import modes
 from islices.backend import Array, Backend, Look
-from islices.exact_norms import row_sums
-from islices.memory import empty
+from islices.core import modes
+from islices.core.host_memory import empty
+from islices.core.rows import check_memory, coalesce
+from islices.core.scatter import write_rows
+from islices.core.shapes import size_of
+from islices.core.slices import IndexedSlices
+from islices.norms.exact import row_sums
 from islices.optim import rules
 from islices.optim.formulas import Formula
 from islices.optim.operators import array_operators, bind
-from islices.rows import check_memory, coalesce
-from islices.shapes import size_of
-from islices.slices import IndexedSlices
-from islices.update import write_rows
 
 __all__ = ["Work", "count_step", "row_blocks", "rows_step", "without_frozen", "write_pieces"]
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from islices.backend import Array, Slots
+from islices.core.scatter import as_given
+from islices.core.slices import IndexedSlices
+from islices.core.slots import slots_of
 from islices.optim.step import Work, count_step, without_frozen, write_pieces
-from islices.slices import IndexedSlices
-from islices.slots import slots_of
-from islices.update import as_given
 
 __all__ = ["traced_step"]
 

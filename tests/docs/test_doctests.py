@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 #: those that need nothing but NumPy; fronts, whose examples need their framework, run theirs in tests of their own
-PACKAGES = ("islices", "islices.backend", "islices.compare", "islices.distributed", "islices.files", "islices.optim")
+PACKAGES = (
+    "islices",
+    "islices.backend",
+    "islices.porting",
+    "islices.distributed",
+    "islices.files",
+    "islices.optim",
+)
 MODULES = sorted(
     m.name
     for package in PACKAGES
@@ -36,5 +43,5 @@ def test_examples_of_a_module(name: str) -> None:
 
 
 def test_examples_of_decorated_functions_are_run() -> None:
-    found = {example.name for example in Finder().find(importlib.import_module("islices.modes"), "modes")}
+    found = {example.name for example in Finder().find(importlib.import_module("islices.core.modes"), "modes")}
     assert "modes.execution" in found

@@ -88,7 +88,7 @@ def test_json_lines() -> None:
 PLUGIN = """
 import os
 import numpy
-from islices.host import HostBackend
+from islices.core.host import HostBackend
 
 class {name}(HostBackend):
     name = module = "{module}"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import islices
-from islices.host import bfloat16_to_float32
+from islices.core.host import bfloat16_to_float32
 
 __all__ = ["FRAMEWORKS", "MODES", "Tape", "read"]
 

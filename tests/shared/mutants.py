@@ -258,7 +258,7 @@ MUTANTS = [
     # ================================================================== core: clipping, norms
     Mutant(
         "clip-norm-of-raw-duplicates",  # blatant
-        "islices/clip_formulas.py",
+        "islices/norms/clip_formulas.py",
         "ISLICES = ClipFormula(islices_formula, wide=True)\n",
         "ISLICES = ClipFormula(islices_formula, raw=True, wide=True)\n",
         "numpy",
@@ -266,7 +266,7 @@ MUTANTS = [
     ),
     Mutant(
         "clip-mxnet-preset-scales-up",  # blatant
-        "islices/clip_formulas.py",
+        "islices/norms/clip_formulas.py",
         '    return [("mul", E.minimum(E.div(max_norm, norm + 1e-8), 1.0))]\n',
         '    return [("mul", E.div(max_norm, norm + 1e-8))]\n',
         "numpy",
@@ -274,7 +274,7 @@ MUTANTS = [
     ),
     Mutant(
         "clip-infinite-norm-gives-zeros",  # narrow
-        "islices/clip_formulas.py",
+        "islices/norms/clip_formulas.py",
         '    return [("mul", E.where(within, one, factor) + (norm - norm))]\n',
         '    return [("mul", E.where(within, one, factor))]\n',
         "numpy",
@@ -283,7 +283,7 @@ MUTANTS = [
     ),
     Mutant(
         "norm-dtype-of-the-last-leaf",  # narrow
-        "islices/norms.py",
+        "islices/norms/norm.py",
         '        dtype = "float64" if seen.dtype == "float64" else dtype\n',
         '        dtype = "float64" if seen.dtype == "float64" else "float32"\n',
         "numpy",
@@ -291,7 +291,7 @@ MUTANTS = [
     ),
     Mutant(
         "norm-gradient-at-zero",  # medium
-        "islices/derivatives.py",
+        "islices/norms/derivatives.py",
         "        slope = B.div(x, B.where(none, _ones(B, norm), norm))\n"
         "        return B.where(none, B.zeros_like(x), slope)\n",
         "        return B.div(x, norm)\n",
@@ -300,7 +300,7 @@ MUTANTS = [
     ),
     Mutant(
         "max-norm-accepts-nan",  # narrow
-        "islices/limits.py",
+        "islices/norms/limits.py",
         "    if not limit >= 0:\n",
         "    if limit < 0:\n",
         "numpy",
@@ -309,7 +309,7 @@ MUTANTS = [
     # ================================================================== core: slices, indices, ids
     Mutant(
         "indices-coalesced-may-repeat",  # medium
-        "islices/slices.py",
+        "islices/core/slices.py",
         "        ascending = view[1:] > view[:-1]\n",
         "        ascending = view[1:] >= view[:-1]\n",
         "numpy",
@@ -318,7 +318,7 @@ MUTANTS = [
     ),
     Mutant(
         "concat-narrows-indices",  # narrow
-        "islices/linear.py",
+        "islices/core/linear.py",
         '            indices = [B.astype(i, "int64") for i in indices]\n',
         '            indices = [B.astype(i, "int32") for i in indices]\n',
         "numpy",
@@ -326,7 +326,7 @@ MUTANTS = [
     ),
     Mutant(
         "ids-floats-are-truncated",  # narrow
-        "islices/ids.py",
+        "islices/embedding/ids.py",
         "    whole = np.isfinite(flat) & (np.trunc(flat) == flat)\n",
         "    whole = np.isfinite(flat)\n",
         "mxnet",
@@ -334,7 +334,7 @@ MUTANTS = [
     ),
     Mutant(
         "scatter-update-first-wins",  # medium
-        "islices/update.py",
+        "islices/core/scatter.py",
         '        last = B.segment_max(B.astype(B.arange(values), "int32"), place, B.shape(rows)[0])\n',
         '        last = -B.segment_max(-B.astype(B.arange(values), "int32"), place, B.shape(rows)[0])\n',
         "torch",
@@ -344,7 +344,7 @@ MUTANTS = [
     # ================================================================== core: embeddings, bags, samples
     Mutant(
         "padding-idx-negative-not-wrapped",  # blatant
-        "islices/embedding.py",
+        "islices/embedding/lookup_gradients.py",
         "    return p % num_rows\n",
         "    return p\n",
         "numpy",
@@ -352,7 +352,7 @@ MUTANTS = [
     ),
     Mutant(
         "bags-ends-belong-to-the-bag-before",  # blatant
-        "islices/layouts.py",
+        "islices/embedding/layouts.py",
         "        segments = B.searchsorted(ends, B.astype(B.arange(ids), B.dtype(ends)), right=True)\n",
         "        segments = B.searchsorted(ends, B.astype(B.arange(ids), B.dtype(ends)), right=False)\n",
         "numpy",
@@ -360,7 +360,7 @@ MUTANTS = [
     ),
     Mutant(
         "bags-mean-counts-all-members",  # medium
-        "islices/bags.py",
+        "islices/embedding/bags.py",
         "        total = B.astype(_fold(B, _members(B, segments, keep), segments, bags), dtype)\n",
         "        total = B.astype(_fold(B, _members(B, segments, None), segments, bags), dtype)\n",
         "numpy",
@@ -368,7 +368,7 @@ MUTANTS = [
     ),
     Mutant(
         "bags-max-tie-to-the-last",  # medium
-        "islices/bags.py",
+        "islices/embedding/bags.py",
         '    place = -B.astype(B.arange(x), "int32")\n',
         '    place = B.astype(B.arange(x), "int32")\n',
         "torch",
@@ -376,7 +376,7 @@ MUTANTS = [
     ),
     Mutant(
         "bags-max-ignores-mask",  # narrow
-        "islices/bags.py",
+        "islices/embedding/bags.py",
         "        return B.astype(_maximum(B, x, segments, bags, keep), B.dtype(rows))\n",
         "        return B.astype(_maximum(B, x, segments, bags, None), B.dtype(rows))\n",
         "numpy",
@@ -385,7 +385,7 @@ MUTANTS = [
     ),
     Mutant(
         "frequency-by-reciprocal",  # narrow
-        "islices/embedding.py",
+        "islices/embedding/lookup_gradients.py",
         "    return B.astype(B.div(wide, B.astype(B.as_column(counts, wide), B.dtype(wide))), dtype)\n",
         "    return B.astype(\n"
         "        B.round_product(wide, B.div(1.0, B.astype(B.as_column(counts, wide), B.dtype(wide)))), dtype\n"
@@ -396,7 +396,7 @@ MUTANTS = [
     ),
     Mutant(
         "per-sample-row-0-of-the-sample-before",  # medium
-        "islices/persample.py",
+        "islices/embedding/per_sample.py",
         'sample = B.astype(B.searchsorted(starts, ids, right=True), "int32")',
         'sample = B.astype(B.searchsorted(starts, ids, right=False), "int32")',
         "numpy",
@@ -405,7 +405,7 @@ MUTANTS = [
     ),
     Mutant(
         "tied-table-rows-counted-twice",  # medium
-        "islices/products.py",
+        "islices/embedding/products.py",
         "        part[:, known[first:last] - start] = 0.0\n",
         "",
         "numpy",
@@ -588,18 +588,18 @@ OF_TESTS = [
     ),
     Mutant(
         "influence-seen-in-nan",
-        "islices/sample_check.py",
+        "islices/embedding/sample_check.py",
         "    return (x != 0) & ~np.isnan(x)\n",
         "    return x != 0\n",
-        "tests/islices/test_value_and_grad.py",
+        "tests/islices/embedding/test_value_and_grad.py",
         "A gradient that is NaN in every sample is taken for influence of one sample on others.",
     ),
     Mutant(
         "auto-marks-what-does-not-pay",
-        "islices/marking.py",
+        "islices/embedding/marking.py",
         "sparse == ALWAYS or reads < rows",
         "sparse == ALWAYS or reads <= rows",
-        "tests/islices/test_value_and_grad.py",
+        "tests/islices/embedding/test_value_and_grad.py",
         'sparse="auto" makes slices of a table of which as many rows are read as it has.',
     ),
     Mutant(

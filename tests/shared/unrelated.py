@@ -12,7 +12,7 @@ import numpy as np
 
 import islices
 from islices import IndexedSlices
-from islices.compare import Step, explain_steps
+from islices.porting.compare import Step, explain_steps
 
 try:
     import ml_dtypes

@@ -17,7 +17,6 @@ try:
 except ImportError as missing:
     raise ImportError('islices.backends.jax.optax needs optax: pip install "islices[optax]"') from missing
 
-from islices.arguments import check_flag
 from islices.backends.jax.optax.accumulation import accumulate
 from islices.backends.jax.optax.recording import recorded
 from islices.backends.jax.optax.rows import (
@@ -41,10 +40,11 @@ from islices.backends.jax.optax.transforms import (
     from_optim,
     on_rows,
 )
-from islices.registry import get_backend
-from islices.sharing import check_apart
-from islices.slices import IndexedSlices
-from islices.table import Table
+from islices.core.arguments import check_flag
+from islices.core.registry import get_backend
+from islices.core.sharing import check_apart
+from islices.core.slices import IndexedSlices
+from islices.embedding.table import Table
 
 __all__ = [
     "accumulate",

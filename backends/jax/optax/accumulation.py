@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from islices.arguments import check_flag, show, whole_number
 from islices.backend import Array
 from islices.backends.jax.optax.rows import (
     Rows,
@@ -25,7 +24,8 @@ from islices.backends.jax.optax.rows import (
     weights_of,
 )
 from islices.backends.jax.optax.transforms import Transformation
-from islices.slices import IndexedSlices
+from islices.core.arguments import check_flag, show, whole_number
+from islices.core.slices import IndexedSlices
 
 __all__ = ["Accumulated", "accumulate"]
 

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from islices.backends.jax.optax.rows import is_leaf, leaves_of, map_slices, on_named_rows
-from islices.registry import get_backend
-from islices.rows import to_dense
-from islices.slices import IndexedSlices
+from islices.core.registry import get_backend
+from islices.core.rows import to_dense
+from islices.core.slices import IndexedSlices
 
 __all__ = ["check_rows"]
 

@@ -13,8 +13,8 @@ from islices.backends.jax.optax.rows import check_transformation, is_leaf
 from islices.backends.jax.optax.states import path_name, state_of
 from islices.backends.jax.optax.transforms import OPTIMIZER, Transformation
 from islices.backends.jax.recorder import Recorder
-from islices.registry import describe
-from islices.trajectory.replay import as_description
+from islices.core.registry import describe
+from islices.porting.trajectory.replay import as_description
 
 __all__ = ["recorded"]
 

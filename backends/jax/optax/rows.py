@@ -15,13 +15,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from islices import modes
 from islices.backend import INDICES, Array, Backend
+from islices.core import modes
+from islices.core.registry import describe, get_backend
+from islices.core.rows import coalesce, to_dense
+from islices.core.slices import IndexedSlices, check_indices
+from islices.embedding.table import Table
 from islices.optim.optimizer import Optimizer
-from islices.registry import describe, get_backend
-from islices.rows import coalesce, to_dense
-from islices.slices import IndexedSlices, check_indices
-from islices.table import Table
 
 __all__ = [
     "WITNESSES",

@@ -13,12 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from islices.arguments import show
 from islices.backends.jax.optax.rows import is_leaf, weights_of
-from islices.conversion import convert
+from islices.core.arguments import show
+from islices.core.conversion import convert
+from islices.core.registry import describe
 from islices.optim.carried import carried
 from islices.optim.record import RECORDS, Record
-from islices.registry import describe
 
 __all__ = ["path_name", "start_from", "state_of"]
 

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from islices.arguments import check_name
 from islices.backends.jax.optax.probing import check_rows
 from islices.backends.jax.optax.rows import (
     Rows,
@@ -26,20 +25,21 @@ from islices.backends.jax.optax.rows import (
     step_rows,
     weights_of,
 )
-from islices.clip import clip_by_value
-from islices.clip_formulas import BY_GLOBAL_NORM, Semantics, lookup_formula
+from islices.core.arguments import check_name
+from islices.core.registry import describe
+from islices.core.rows import coalesce as sum_duplicates
+from islices.core.slices import IndexedSlices
 from islices.distributed.norms import clip_over
-from islices.global_norms import clip_by_global_norm as clip_tree
-from islices.limits import check_max_norm, limit_of
-from islices.nonfinite import Nonfinite, check_nonfinite
+from islices.norms.clip import clip_by_value
+from islices.norms.clip_formulas import BY_GLOBAL_NORM, Semantics, lookup_formula
+from islices.norms.global_norms import clip_by_global_norm as clip_tree
+from islices.norms.limits import check_max_norm, limit_of
+from islices.norms.nonfinite import Nonfinite, check_nonfinite
+from islices.norms.unitwise import adaptive_grad_clip as adaptive
+from islices.norms.unitwise import clip_by_block_rms as block_rms
 from islices.optim.hyperparameters import is_on
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import RECORDS
-from islices.registry import describe
-from islices.rows import coalesce as sum_duplicates
-from islices.slices import IndexedSlices
-from islices.unitwise import adaptive_grad_clip as adaptive
-from islices.unitwise import clip_by_block_rms as block_rms
 
 __all__ = [
     "OPTIMIZER",

@@ -13,17 +13,17 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
 import numpy as np
 import torch
 
-from islices.arguments import check_flag
 from islices.backends.torch.optim import checkpoints
 from islices.backends.torch.optim.hyperparameters import Rate, asked_of, check_group, complete, lasting, made_from
-from islices.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
-from islices.limits import Limit, limit_of
+from islices.core.arguments import check_flag
+from islices.core.registry import describe
+from islices.norms.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
+from islices.norms.limits import Limit, limit_of
 from islices.optim import Optimizer
 from islices.optim.clipping import clip_works
 from islices.optim.factory import Rows
 from islices.optim.optimizer import check_works, take_steps
 from islices.optim.step import Work
-from islices.registry import describe
 
 __all__ = ["Options", "RowOptimizer"]
 

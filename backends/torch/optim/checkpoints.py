@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from islices.arguments import show, whole_number
 from islices.backends.torch.adapter import backend
 from islices.backends.torch.optim.hyperparameters import Rate, complete, in_islices, made_from, torch_names
-from islices.linear import wide_dtype
+from islices.core.arguments import show, whole_number
+from islices.core.linear import wide_dtype
+from islices.core.registry import describe
+from islices.core.rows import to_dense
 from islices.optim import Optimizer
 from islices.optim.carried import terms_of
 from islices.optim.formulas import State
 from islices.optim.numbers import LAST_STEP
 from islices.optim.record import RECORDS
-from islices.registry import describe
-from islices.rows import to_dense
 
 if TYPE_CHECKING:
     from islices.backends.torch.optim.base import RowOptimizer

@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from islices.arguments import check_flag, is_real, show
-from islices.clip_formulas import lookup_formula
+from islices.core.arguments import check_flag, is_real, show
+from islices.core.registry import describe
+from islices.norms.clip_formulas import lookup_formula
 from islices.optim import Optimizer
 from islices.optim.factory import make
 from islices.optim.hyperparameters import Schedule, check_range
 from islices.optim.record import RECORDS
-from islices.registry import describe
 
 __all__ = [
     "OPTIONS",

@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from islices.arguments import show
 from islices.backends.torch.adapter import backend
 from islices.backends.torch.optim.base import RowOptimizer
 from islices.backends.torch.optim.checkpoints import held_array, step_count
 from islices.backends.torch.optim.hyperparameters import Rate, made_from
-from islices.conversion import convert
-from islices.linear import wide_dtype
+from islices.core.arguments import show
+from islices.core.conversion import convert
+from islices.core.linear import wide_dtype
+from islices.core.registry import describe
 from islices.optim.carried import carried
 from islices.optim.formulas import State
 from islices.optim.record import RECORDS, Record
-from islices.registry import describe
 
 __all__ = ["describe_optimizer", "start_from", "state_of"]
 

@@ -1,7 +1,7 @@
 """Paddle's tensors and NumPy's arrays over one memory, and Paddle's dtypes by name.
 
 Paddle takes NumPy memory through DLPack at any alignment and gives read-only views of its own, both without a copy;
-`Tensor.numpy` and `paddle.to_tensor` copy. May import: Paddle, NumPy and `islices.memory`.
+`Tensor.numpy` and `paddle.to_tensor` copy. May import: Paddle, NumPy and `islices.core.host_memory`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import paddle
 
-from islices.memory import at_address
+from islices.core.host_memory import at_address
 
 __all__ = ["as_tensor", "dtype_name", "share", "view", "writable_view"]
 

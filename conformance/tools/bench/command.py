@@ -22,7 +22,7 @@ from islices.conformance.tools.bench.cases import AXES, cross, default_cases
 from islices.conformance.tools.bench.formulas import OPTIMIZERS
 from islices.conformance.tools.bench.report import show, tables
 from islices.conformance.tools.bench.step import cases_of
-from islices.registry import list_backends
+from islices.core.registry import list_backends
 
 __all__ = ["COMMAND"]
 

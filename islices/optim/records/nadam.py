@@ -8,8 +8,8 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from islices import modes
 from islices.backend import Array
+from islices.core import modes
 from islices.optim.factory import Options, make, public
 from islices.optim.formulas import Formula, State
 from islices.optim.frameworks import ALL, correction, raw

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Unpack
 
-from islices.arguments import show
+from islices.core.arguments import show
 from islices.optim.factory import Options, make, public
 from islices.optim.formulas import Formula, State
 from islices.optim.frameworks import ALL, one_less, raw, with_rate

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Unpack
 
-from islices.arguments import is_real
+from islices.core.arguments import is_real
 from islices.optim.factory import Options, make, public
 from islices.optim.formulas import Formula, State
 from islices.optim.frameworks import ALL, TOUCHED, raw, with_rate

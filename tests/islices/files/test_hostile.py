@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import islices
-from islices import io
 from islices.conformance.properties import files
 from islices.conformance.properties.hostile_files import handmade
 from islices.conformance.properties.mutations import Mutant
+from islices.files import saving
 
 pytest.importorskip("safetensors")
 
@@ -79,7 +79,7 @@ def test_a_lying_header_costs_no_memory(tmp_path: Path) -> None:
 
 def test_a_file_that_shrinks_while_it_is_read_is_truncated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The header is read, then the file is cut: an error, no signal that ends the process."""
-    read = io.read_manifest
+    read = saving.read_manifest
 
     def then_cut(archive: Any) -> Any:
         found = read(archive)
@@ -87,7 +87,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_truncated(tmp_path: Path, monke
             file.truncate(1 << 16)
         return found
 
-    monkeypatch.setattr(io, "read_manifest", then_cut)
+    monkeypatch.setattr(saving, "read_manifest", then_cut)
     path = tmp_path / "x.safetensors"
     islices.save(path, np.ones(1 << 16))
     with pytest.raises(ValueError, match=r"x\.safetensors: "):

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 
 import islices
 from islices.conformance.properties.files import same
-from islices.files import Archive
-from islices.io import read_header, read_metadata
+from islices.files import read_header, read_metadata
+from islices.files.safetensors import Archive
 
 safetensors = pytest.importorskip("safetensors")
 safetensors_numpy = pytest.importorskip("safetensors.numpy")
@@ -258,7 +258,7 @@ def test_what_is_refused_leaves_no_file(name: str, tmp_path: Path) -> None:
 
 WRITES = """
 import sys, time
-from islices.files import replacing
+from islices.files.places import replacing
 with replacing(sys.argv[1]):
     print("writes", flush=True)
     time.sleep(600)

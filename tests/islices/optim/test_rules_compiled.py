@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from islices import modes, optim
+from islices import optim
 from islices.conformance.oracle_optim import OPTIMIZERS
+from islices.core import modes
 from islices.optim import rules
 from islices.optim.operators import array_operators, bind, number_operators
 

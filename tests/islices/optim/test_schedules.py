@@ -14,7 +14,7 @@ import pytest
 
 import islices
 from islices import optim
-from islices.clip_formulas import BY_GLOBAL_NORM, BY_NORM, BY_VALUE
+from islices.norms.clip_formulas import BY_GLOBAL_NORM, BY_NORM, BY_VALUE
 from islices.optim.record import RECORDS
 
 jax = pytest.importorskip("jax", reason="JAX is not installed")

@@ -12,7 +12,7 @@ import numpy as np
 from loopback import LoopbackArray, LoopbackRows, box, unbox
 
 from islices import Backend, NativeParts, not_implemented
-from islices.host import HostBackend
+from islices.core.host import HostBackend
 
 
 class Arithmetic(HostBackend):

@@ -1,0 +1,303 @@
+"""Type in, type out: a framework's sparse objects to IndexedSlices and back, dense arrays too, and between frameworks.
+
+`adopt` turns any leaf a user may hand over into what the library computes on, `restored` turns results back, and
+`map_leaves` does both for each leaf of lists, tuples, named tuples and dicts. Every public function is built on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from islices.backend import INDEX_NAMES, INDICES, Array, Backend
+from islices.core import modes
+from islices.core.arguments import check_flag
+from islices.core.coalescing import coalesce_slices
+from islices.core.registry import broken_backends, describe, find_backend, get_backend
+from islices.core.slices import IndexedSlices, check_dense_shape, check_indices, check_values_dtype
+from islices.core.trees import flatten, rebuild
+
+__all__ = [
+    "adopt",
+    "convert",
+    "from_dense",
+    "from_native",
+    "map_leaves",
+    "restored",
+    "to_native",
+    "without_padding",
+]
+
+T = TypeVar("T")
+
+
+# ---------------------------------------------------------------------- one leaf
+def from_native(x: Any, *, dense_shape: Iterable[int | None] | None = None, validate: bool = True) -> IndexedSlices:
+    """The `IndexedSlices` over a framework's own sparse gradient; memory is shared, nothing is summed.
+
+    Parameters
+    ----------
+    x : tf.IndexedSlices, torch sparse COO tensor, jax BCOO, mxnet RowSparseNDArray or IndexedSlices
+        One sparse dimension, the rows. Validated before its framework touches it.
+    dense_shape : sequence of int, optional
+        For an object that does not know its shape (a tf.IndexedSlices whose dense_shape is None).
+    validate : bool
+        False skips the passes over the indices.
+
+    Returns
+    -------
+    IndexedSlices
+
+    Raises
+    ------
+    TypeError
+        x is dense (use `from_dense`) or of no framework islices knows.
+    ValueError, IndexError
+        x is not row-sparse, or its indices contradict its shape or its own claim to be coalesced. SPEC clauses 1 and 2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> s = IndexedSlices(np.ones((1, 2)), np.array([0]), (3, 2))
+    >>> from_native(s) is s
+    True
+    """
+    if isinstance(x, IndexedSlices):
+        if dense_shape is None or check_dense_shape(dense_shape) == x.dense_shape:
+            return x
+        return IndexedSlices(
+            x.values, x.indices, dense_shape, coalesced=x.coalesced, padded=x.padded, validate=validate
+        )
+    backend = find_backend(x)
+    if backend is None or not backend.is_native(x):
+        hint = "; a dense array becomes slices by from_dense(x)" if backend is not None else ""
+        raise TypeError(f"x: got {describe(x)}; accepted is a framework's row-sparse gradient{hint}")
+    s = IndexedSlices._of_native(backend, x, dense_shape, validate=check_flag(validate, "validate"))
+    object.__setattr__(s, "indices", s.indices)  # an array, where there was a view until now
+    object.__setattr__(s, "_look", None)  # the caller may keep it, and change the arrays' memory
+    return s
+
+
+def to_native(s: IndexedSlices, *, like: Any = None) -> Any:
+    """The framework's own sparse object over slices.
+
+    Parameters
+    ----------
+    s : IndexedSlices
+    like : native sparse object, optional
+        What the result answers; details of the type (the dtype of TensorFlow's dense_shape) follow it.
+
+    Returns
+    -------
+    tf.IndexedSlices, torch sparse COO tensor, jax BCOO or mxnet RowSparseNDArray
+        NumPy has none: s itself.
+
+    Raises
+    ------
+    ValueError
+        The framework's type cannot express s (MXNet: 2^31 elements or more; torch, JAX, MXNet: rows unknown).
+
+    Notes
+    -----
+    Indices widen to int64 where the type demands it (torch, MXNet). MXNet's type holds no duplicates: s is
+    coalesced. SPEC clause 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> s = IndexedSlices(np.ones((1, 2)), np.array([0]), (3, 2))
+    >>> to_native(s) is s
+    True
+    """
+    if not isinstance(s, IndexedSlices):
+        raise TypeError(f"s: got {describe(s)}; accepted is an IndexedSlices")
+    backend = s.backend
+    if not backend.native_name:
+        return s
+    if s.padded and not backend.sentinel_padding:
+        s = without_padding(s)
+    if backend.native_needs_coalesced and not s.coalesced:
+        s = coalesce_slices(s)
+    look = s._look if backend.native_of_views else None
+    indices = s.indices if look is None or look.views is None else look.views[1]
+    with backend.scope():
+        return backend.to_native(s.values, indices, s.dense_shape, coalesced=s.coalesced, padded=s.padded, like=like)
+
+
+def without_padding(s: IndexedSlices) -> IndexedSlices:
+    """s without its sentinel slots (in traced code with static shapes they stay, and hold zeros)."""
+    if not s.padded:
+        return s
+    values, indices = modes.run(_drop_invalid, s.backend, (s.values, s.indices), rows=s.dense_shape[0])
+    still = modes.keeps_slots(s.backend, values, indices)
+    return IndexedSlices._trusted(s.backend, values, indices, s.dense_shape, coalesced=s.coalesced, padded=still)
+
+
+def _drop_invalid(B: Backend, values: Array, indices: Array, *, rows: int | None) -> tuple[Array, Array]:
+    return B.select(values, indices, B.in_range(indices, rows), rows)
+
+
+def adopt(x: Any, argument: str = "x") -> Any:
+    """What the library computes on in the place of x: an IndexedSlices, or a dense array. See `restored`."""
+    if isinstance(x, IndexedSlices):
+        return x
+    backend = find_backend(x)
+    if backend is None:
+        raise TypeError(
+            f"{argument}: got {describe(x)}; accepted are sparse gradients and dense arrays of "
+            "NumPy, TensorFlow, PyTorch, JAX and MXNet, IndexedSlices, None, or lists, tuples and dicts of them"
+            f"{broken_backends()}"
+        )
+    if not backend.is_native(x):
+        check_values_dtype(backend, x, argument)
+        return x
+    return IndexedSlices._of_native(backend, x)
+
+
+def restored(result: Any, leaf: Any, given: Any) -> Any:
+    """A result of leaf, which `adopt` made of what was given, as the type of that; the object itself if unchanged."""
+    if result is leaf:
+        return given
+    sparse = isinstance(result, IndexedSlices) and not isinstance(given, IndexedSlices)
+    return to_native(result, like=given) if sparse and leaf is not given else result
+
+
+def map_leaves(
+    fn: Callable[[Any], Any], tree: T, argument: str = "x", *, native: Callable[[Backend, Any], Any] | None = None
+) -> T:
+    """fn over every leaf of tree, adopted on the way in and restored to its own type on the way out. native(backend, x)
+    may be quicker at a framework's own sparse object of `Backend.native_of_views`; fn is asked where it answers None.
+    """
+    if isinstance(tree, IndexedSlices):
+        return fn(tree)  # type: ignore[no-any-return]
+    if tree is None:
+        return tree
+    if isinstance(tree, (list, tuple, dict)):
+        leaves = iter([map_leaves(fn, leaf, argument, native=native) for leaf in flatten(tree, argument)])
+        return rebuild(tree, leaves)  # type: ignore[no-any-return]
+    if native is not None:
+        backend = find_backend(tree)
+        if backend is not None and backend.native_of_views and backend.is_native(tree):
+            done = native(backend, tree)
+            if done is not None:
+                return done  # type: ignore[no-any-return]
+    leaf = adopt(tree, argument)
+    result = fn(leaf)
+    return to_native(result, like=tree) if leaf is not tree and isinstance(result, IndexedSlices) else result  # type: ignore[no-any-return]
+
+
+# ---------------------------------------------------------------------- dense arrays, other frameworks
+def from_dense(x: Array, indices: Any = None) -> IndexedSlices:
+    """Row-sparse slices of a dense array: the rows that hold anything but zeros, or those that are asked for.
+
+    Parameters
+    ----------
+    x : array, shape (rows, *row_shape)
+    indices : 1-D array of int32 or int64, optional
+        The rows to store, in this order, each once. By default those that hold anything but zeros, ascending.
+
+    Returns
+    -------
+    IndexedSlices
+
+    Raises
+    ------
+    ValueError
+        x is traced and indices is not given (which rows are zero is not known yet), or indices names one twice. SPEC
+        clause 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from_dense(np.array([[0.0, 0.0], [1.0, 0.0]])).indices
+    array([1])
+    """
+    backend = find_backend(x)
+    if backend is None or not backend.is_array(x):
+        raise TypeError(f"x: got {describe(x)}; accepted is a dense array (a sparse one becomes slices by from_native)")
+    check_values_dtype(backend, x, "x")
+    shape = backend.shape(x)
+    if not shape:
+        raise ValueError("x: got a 0-d array; accepted is shape (rows, *row_shape)")
+    if indices is None:
+        if backend.is_traced(x):
+            raise ValueError(
+                "indices: must be given while tracing, and for arrays without data: which rows hold zeros is not known"
+            )
+        ids = backend.asarray(_nonzero_rows(backend.to_numpy(x)), x)
+    else:
+        ids = _distinct(backend, indices, shape[0], x)
+    values = modes.run("take", backend, (x, ids))
+    return IndexedSlices._trusted(backend, values, ids, shape, coalesced=indices is None)
+
+
+def _nonzero_rows(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    flat = x.reshape(x.shape[0], int(np.prod(x.shape[1:])))
+    if x.dtype == np.uint16:  # bfloat16 bit patterns: all but the sign
+        flat = flat & 0x7FFF
+    return np.flatnonzero((flat != 0).any(axis=1))
+
+
+def _distinct(backend: Backend, indices: Any, rows: int | None, like: Array) -> Array:
+    """indices checked: integers of the backend, in range, none twice."""
+    if isinstance(indices, np.ndarray) and not backend.is_array(indices) and indices.dtype.name in INDICES:
+        indices = backend.asarray(indices, like)
+    if not backend.is_array(indices) or backend.dtype(indices) not in INDICES or len(backend.shape(indices)) != 1:
+        raise TypeError(
+            f"indices: got {describe(indices)}; accepted is a 1-D {INDEX_NAMES} array of {backend.name} or NumPy"
+        )
+    if not backend.is_traced(indices):
+        check_indices(backend, indices, rows)
+        seen, counts = np.unique(backend.to_numpy(indices), return_counts=True)
+        if len(seen) and counts.max() > 1:
+            row, times = int(seen[counts.argmax()]), int(counts.max())
+            raise ValueError(f"indices: got row {row} {times} times; accepted are rows once each")
+    return indices
+
+
+def convert(x: Any, backend: str | Backend) -> Any:
+    """Gradients or arrays in another framework, leaf by leaf, through NumPy; memory is not shared.
+
+    Parameters
+    ----------
+    x : sparse gradient, dense array, None, or a list, tuple or dict of them
+    backend : str or Backend
+        Where to.
+
+    Returns
+    -------
+    structure of x
+        IndexedSlices over the target's arrays for sparse leaves, the target's dense arrays for dense ones. dtypes stay.
+
+    Raises
+    ------
+    TypeError
+        The target has no such dtype (bfloat16 in NumPy without ml_dtypes; float64 in JAX unless jax_enable_x64).
+    IndexError
+        An int64 index that the target would store as int32 does not fit. SPEC clause 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> convert([np.ones(2), None], "numpy")
+    [array([1., 1.]), None]
+    """
+    target = get_backend(backend)
+
+    def one(leaf: Any) -> Any:
+        if isinstance(leaf, IndexedSlices):
+            leaf = without_padding(leaf)
+            values = target.asarray(leaf.backend.to_numpy(leaf.values))
+            indices = target.asarray(leaf.backend.to_numpy(leaf.indices), values)
+            return IndexedSlices._trusted(target, values, indices, leaf.dense_shape, coalesced=leaf.coalesced)
+        if leaf is None:
+            return None
+        source = get_backend(leaf)
+        if not source.is_array(leaf):
+            return one(from_native(leaf))
+        check_values_dtype(source, leaf, "x")
+        return target.asarray(source.to_numpy(leaf))
+
+    return rebuild(x, map(one, flatten(x)))

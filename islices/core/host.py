@@ -1,0 +1,391 @@
+"""Host arithmetic: the primitives of `Backend` on NumPy arrays.
+
+This is what runs, by default, under every framework whose arrays lie in CPU memory: the framework's memory is
+viewed as NumPy arrays, the arithmetic happens here, and so the bits agree by construction. bfloat16, which
+NumPy does not know, travels as uint16 bit patterns. Where compiled kernels are active they do what they can, with the
+same bits. May import: `numpy`, `islices.backend`, `islices.core.dtypes`, `islices.kernels`, `islices.core.host_memory`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from islices import kernels
+from islices.backend import Array, Backend, Gradient, elements_meet, view_span
+from islices.core.dtypes import dtype_name, host_dtype
+from islices.core.host_memory import empty, zeros
+
+__all__ = [
+    "HostBackend",
+    "bfloat16_bits",
+    "bfloat16_to_float32",
+    "group",
+    "native_order",
+    "quiet",
+]
+
+#: Elements of float64 that fit the second-level cache several times over.
+BLOCK = 1 << 15
+#: Up to this many rows that still receive contributions may be finished one by one instead of layer by layer.
+HEAVY_ROWS = 128
+#: Elements gathered at a time while rows are summed.
+PIECE = 1 << 16
+#: Up to this many indices are sorted by one call.
+FEW = 4096
+#: Up to this many elements are added up by one call, slow for each of them.
+SMALL = 1 << 14
+
+
+class _Quiet:
+    """np.errstate(all="ignore") at a fifth of the time, for a NumPy that has these two functions: before 2."""
+
+    __slots__ = ("before",)
+    numpy: Any = np  # the checker knows NumPy 2 alone
+
+    def __enter__(self) -> None:
+        self.before = self.numpy.geterrobj()
+        self.numpy.seterrobj([self.before[0], 0, self.before[2]])
+
+    def __exit__(self, *raised: object) -> None:
+        self.numpy.seterrobj(self.before)
+
+
+#: A context in which NumPy warns of nothing. (Asked once: NumPy 2 takes longer to say no than to enter errstate.)
+quiet: Callable[[], contextlib.AbstractContextManager[Any]] = (
+    _Quiet if hasattr(np, "seterrobj") else partial(np.errstate, all="ignore")
+)
+
+
+def bfloat16_to_float32(bits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The float32 values of bfloat16 bit patterns: exact, the pattern is the upper half."""
+    wide: np.ndarray[Any, Any] = bits.astype(np.uint32) << np.uint32(16)
+    return wide.view(np.float32)
+
+
+def bfloat16_bits(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """float32 rounded to bfloat16, to nearest even, as uint16 bit patterns; NaN stays NaN."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    lowest_kept = (bits >> np.uint32(16)) & np.uint32(1)
+    rounded = ((bits + (np.uint32(0x7FFF) + lowest_kept)) >> np.uint32(16)).astype(np.uint16)
+    nan = np.isnan(x)
+    if nan.any():  # the addition above may carry a NaN's payload into infinity
+        rounded[nan] = 0x7FC0
+    return rounded.reshape(np.shape(x))  # 0-d stays 0-d
+
+
+class HostBackend(Backend):
+    """Primitives on NumPy arrays. A uint16 array of values holds bfloat16."""
+
+    name = "host"
+    module = "numpy"
+
+    def version(self) -> str:
+        return np.__version__
+
+    def is_array(self, x: object) -> bool:
+        return isinstance(x, np.ndarray)
+
+    def dtype(self, x: Array) -> str:
+        return dtype_name(x.dtype)
+
+    def shape(self, x: Array) -> tuple[int | None, ...]:
+        return x.shape  # type: ignore[no-any-return]
+
+    def host_view(self, x: Array) -> np.ndarray[Any, Any] | None:
+        return x  # type: ignore[no-any-return]
+
+    memory_span = staticmethod(view_span)  # type: ignore[assignment]
+
+    def from_host(self, array: np.ndarray[Any, Any], like: Array) -> Array:
+        return array
+
+    def asarray(self, array: np.ndarray[Any, Any], like: Array | None = None) -> Array:
+        return np.array(array)
+
+    def to_numpy(self, x: Array) -> np.ndarray[Any, Any]:
+        return x  # type: ignore[no-any-return]
+
+    def scalar(self, x: np.ndarray[Any, Any], like: Array) -> Array:
+        return x.copy()
+
+    def scope(self) -> contextlib.AbstractContextManager[Any]:
+        return quiet()  # overflow and NaN are results here, not accidents
+
+    # ------------------------------------------------------------------ array primitives
+    def astype(self, x: Array, dtype: str) -> Array:
+        if x.dtype == np.uint16:
+            x = bfloat16_to_float32(x)
+        return bfloat16_bits(x) if dtype == "bfloat16" else x.astype(dtype, copy=False)
+
+    def reshape(self, x: Array, shape: Sequence[int | None]) -> Array:
+        return x.reshape(shape)
+
+    def zeros(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
+        return zeros(shape, host_dtype(dtype))
+
+    def concat(self, arrays: Sequence[Array]) -> Array:
+        first = arrays[0]
+        out = empty((sum(a.shape[0] for a in arrays), *first.shape[1:]), first.dtype)
+        return np.concatenate(arrays, out=out)
+
+    def take(self, x: Array, positions: Array) -> Array:
+        out = empty((*positions.shape, *x.shape[1:]), x.dtype)
+        return np.take(x, positions, axis=0, out=out, mode="clip")  # positions are in range; clip avoids a buffer
+
+    def where(self, mask: Array, a: Array, b: Array) -> Array:
+        if isinstance(a, float):
+            a = b.dtype.type(a)
+        elif isinstance(b, float):
+            b = a.dtype.type(b)
+        return np.where(mask, a, b)
+
+    def abs(self, x: Array) -> Array:
+        return np.abs(x)
+
+    def minimum(self, a: Array, b: Array) -> Array:
+        return np.minimum(a, b)
+
+    def maximum(self, a: Array, b: Array) -> Array:
+        return np.maximum(a, b)
+
+    def less_equal(self, a: Array, b: Array) -> Array:
+        return np.less_equal(a, b)
+
+    def isfinite(self, x: Array) -> Array:
+        return np.isfinite(x)
+
+    def sqrt(self, x: Array) -> Array:
+        return np.sqrt(x)
+
+    def div(self, a: Array, b: Array) -> Array:
+        return np.divide(a, b)
+
+    def round_product(self, a: Array, b: Array | float) -> Array:
+        return np.multiply(a, b, out=empty(np.broadcast_shapes(a.shape, np.shape(b)), a.dtype))
+
+    def row_amax(self, x: Array) -> Array:
+        if x.shape[1] == 0:
+            return np.zeros(x.shape[0], x.dtype)
+        # two reductions without a temporary; both carry NaN through
+        return np.maximum(np.maximum.reduce(x, axis=1), -np.minimum.reduce(x, axis=1))
+
+    def row_sum(self, x: Array) -> Array:
+        return np.add.reduce(x, axis=1)
+
+    def blocks(self, x: Array) -> Sequence[Array]:
+        m = x.shape[1]
+        return [x[:, i : i + BLOCK] for i in range(0, m, BLOCK)] or [x]
+
+    # ------------------------------------------------------------------ sparse primitives
+    def equal(self, x: Array, value: int | Array) -> Array:
+        return np.equal(x, value)
+
+    def in_range(self, indices: Array, rows: int | None) -> Array:
+        mask = indices >= 0
+        return mask if rows is None else mask & (indices < rows)
+
+    def logical_not(self, mask: Array) -> Array:
+        return ~mask
+
+    def isin(self, indices: Array, rows: Array) -> Array:
+        return np.isin(indices, rows)
+
+    def select(self, values: Array, indices: Array, keep: Array, rows: int | None) -> tuple[Array, Array]:
+        places = np.flatnonzero(keep)
+        return self.take(values, places), self.take(indices, places)
+
+    def unique(self, indices: Array, rows: int | None) -> tuple[Array, Array]:
+        order, ids, starts = group(indices)
+        return ids, _places(order, starts)
+
+    def segment_sum(self, values: Array, segments: Array, count: int | None) -> Array:
+        order, ids, starts = group(segments)
+        sums = _fold(values, order, starts)
+        if len(ids) == count:
+            return sums
+        out = zeros((count or 0, *values.shape[1:]), values.dtype)
+        out[ids] = sums
+        return out
+
+    def outer_products(self, g: Array, x: Array) -> Array:
+        return np.matmul(g.transpose(0, 2, 1), x)
+
+    def sum_duplicates(self, values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
+        order, ids, starts = group(indices)
+        return _fold(values, order, starts), ids
+
+    def scatter_rows(self, values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
+        out = zeros(shape, values.dtype)
+        out[ids] = values
+        return out
+
+    def add_rows(self, dense: Array, values: Array, ids: Array) -> Array:
+        out = empty(dense.shape, dense.dtype)
+        out[...] = dense
+        if dense.dtype == np.uint16:
+            out[ids] = bfloat16_bits(bfloat16_to_float32(dense[ids]) + bfloat16_to_float32(values))
+        else:
+            out[ids] += values
+        return out
+
+    def permute(self, x: Array, order: Sequence[int]) -> Array:
+        return x.transpose(order)
+
+    def arange(self, x: Array) -> Array:
+        return np.arange(x.shape[0])
+
+    def searchsorted(self, ordered: Array, queries: Array, *, right: bool) -> Array:
+        return np.searchsorted(ordered, queries, "right" if right else "left")
+
+    def segment_max(self, values: Array, segments: Array, count: int | None, *, least: float | None = None) -> Array:
+        lowest = -np.inf if values.dtype.kind == "f" else np.iinfo(values.dtype).min
+        out = np.full((count or 0, *values.shape[1:]), lowest, values.dtype)
+        if values.size:
+            order, ids, starts = group(segments)
+            out[ids] = np.maximum.reduceat(values[order], starts[:-1], axis=0)
+        return out
+
+    def set_rows(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array:
+        self.in_place(table)
+        table[ids] = values
+        return table
+
+    def in_place(self, x: Array) -> bool:
+        if not x.flags.writeable:
+            raise ValueError("table: got a read-only array; accepted is one that can be written to")
+        if not x.flags.c_contiguous and elements_meet(x.shape, x.strides, x.itemsize):
+            raise ValueError(
+                f"table: got strides {x.strides} for shape {x.shape}, by which elements share memory; accepted is an "
+                "array whose elements have each their own"
+            )
+        return True
+
+    # ------------------------------------------------------------------ differentiation
+    def stop_gradient(self, x: Array) -> Array:
+        return x
+
+    def custom_gradient(self, forward: Callable[..., Array], backward: Gradient) -> Callable[..., Array]:
+        return forward  # nothing is ever recorded
+
+
+def native_order(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """x in this machine's byte order, in which bits are compared and sent; NumPy has arrays of the other, too."""
+    return x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
+
+
+def group(indices: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """(order, ids, starts): a stable order that sorts the indices, the distinct ones ascending, and where each
+    one's run starts in the sorted order, with the end appended."""
+    n = len(indices)
+    if n == 0:
+        return np.empty(0, np.int64), indices[:0].copy(), np.zeros(1, np.int64)
+    compiled = kernels.active()
+    found = compiled.group(indices) if compiled else None
+    if found is not None:
+        order, ids, starts = found
+        return order.view(np.int64), ids, starts.view(np.int64)
+    order = _stable_order(indices)
+    ordered = indices[order]
+    first = np.empty(n + 1, bool)
+    first[0] = first[n] = True
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:n])
+    starts = np.flatnonzero(first)
+    return order, ordered[starts[:-1]], starts
+
+
+def _stable_order(indices: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """np.argsort(indices, kind="stable"), several times faster where there are many."""
+    if len(indices) < FEW:
+        return np.argsort(indices, kind="stable")
+    digits = -(-int(indices.max()).bit_length() // 16) or 1
+    if digits > 3 or int(indices.min()) < 0:
+        return np.argsort(indices, kind="stable")
+    # for 16-bit numbers NumPy's stable sort is a radix sort: one for each digit, the lowest first
+    order = np.argsort(indices.astype(np.uint16), kind="stable")
+    for digit in range(1, digits):
+        higher = (indices >> (16 * digit)).astype(np.uint16)
+        order = order[np.argsort(higher[order], kind="stable")]
+    return order
+
+
+def _places(order: np.ndarray[Any, Any], starts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """For each index the number of its run."""
+    places = np.empty(len(order), np.int64)
+    places[order] = np.repeat(np.arange(len(starts) - 1), starts[1:] - starts[:-1])
+    return places
+
+
+def _fold(
+    values: np.ndarray[Any, Any], order: np.ndarray[Any, Any], starts: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    """Sums of the runs of a grouping, each added left to right (clause 3).
+
+    Layer k adds the k-th occurrence of every row that has one, so that each step is one vectorised addition;
+    the few rows with very many occurrences are finished one by one. Either way values are gathered a piece at a
+    time into a buffer that stays in the caches.
+    """
+    compiled = kernels.active()
+    if compiled:
+        return compiled.fold(values, order.view(np.uint64), starts.view(np.uint64))  # type: ignore[no-any-return]
+    row_shape = values.shape[1:]
+    count, width = len(starts) - 1, math.prod(row_shape)
+    if count == len(values) or width == 0:  # nothing to add
+        return np.take(values, order[starts[:-1]], axis=0, out=empty((count, *row_shape), values.dtype), mode="clip")
+    if values.size <= SMALL:
+        few = empty((count, *row_shape), values.dtype)
+        few.fill(-0.0)  # -0 plus anything is that, -0 as well
+        np.add.at(few, _places(order, starts), values)
+        return few
+    rows = values.reshape(len(values), width)
+    counts = np.diff(starts)
+    by_count = np.argsort(-counts, kind="stable")
+    descending = counts[by_count]
+    begin = starts[:-1][by_count]
+    sums = np.take(rows, order[begin], axis=0, mode="clip")
+    # active[k] = how many rows have more than k occurrences
+    active = (count - np.cumsum(np.bincount(descending))).tolist()
+    buffer = np.empty((min(max(16, PIECE // width), len(rows)), width), values.dtype)
+    k = 1
+    while active[k] > min(HEAVY_ROWS, len(active) - k):  # while that takes fewer steps, or the steps are large
+        positions = order[begin[: active[k]] + k]
+        for i in range(0, len(positions), len(buffer)):
+            part = positions[i : i + len(buffer)]
+            into = sums[i : i + len(part)]
+            into += np.take(rows, part, axis=0, out=buffer[: len(part)], mode="clip")
+        k += 1
+    for row in range(active[k]):
+        _fold_row(rows, order[begin[row] + k : begin[row] + descending[row]], sums[row], buffer)
+    place = np.empty(count, np.int64)
+    place[by_count] = np.arange(count)
+    out = empty((count, *row_shape), values.dtype)
+    np.take(sums, place, axis=0, out=out.reshape(count, width), mode="clip")
+    return out
+
+
+def _fold_row(
+    rows: np.ndarray[Any, Any],
+    positions: np.ndarray[Any, Any],
+    total: np.ndarray[Any, Any],
+    buffer: np.ndarray[Any, Any],
+) -> None:
+    """Add rows[positions] to total, in place and left to right.
+
+    NumPy's own reduction is a left fold along an axis that is not the innermost one; along the innermost it is
+    pairwise, so rows of one element are accumulated.
+    """
+    step = len(buffer) - 1
+    for i in range(0, len(positions), step):
+        part = positions[i : i + step]
+        terms = buffer[: len(part) + 1]
+        terms[0] = total
+        np.take(rows, part, axis=0, out=terms[1:], mode="clip")
+        if len(total) == 1:
+            total[:] = np.add.accumulate(terms, axis=0)[-1]
+        else:
+            np.add.reduce(terms, axis=0, out=total)

@@ -1,0 +1,333 @@
+"""Linear operations: scale, divide, concatenate, add.
+
+Also where scalars are rounded (clause 18) and values multiplied by them, for every other module that does so.
+Functions whose name starts with an underscore and whose first argument is ``B`` are operations (see
+`islices.core.modes`). SPEC clause 6.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, TypeVar
+
+import numpy as np
+
+from islices.backend import FLOATS, INTEGERS, Array, Backend
+from islices.core import modes
+from islices.core.arguments import is_real, show
+from islices.core.conversion import adopt, map_leaves, restored
+from islices.core.host import bfloat16_to_float32
+from islices.core.registry import describe, get_backend
+from islices.core.rows import coalesce
+from islices.core.slices import IndexedSlices, check_indices
+from islices.core.trees import aligned, flatten, rebuild, structure
+
+__all__ = [
+    "add",
+    "as_float",
+    "concat",
+    "join_arrays",
+    "number_of",
+    "round_float",
+    "round_scalar",
+    "scale",
+    "scale_values",
+    "wide_dtype",
+]
+
+T = TypeVar("T")
+
+#: dtypes that a scalar may have.
+REAL = (*FLOATS, *INTEGERS, "bool", "int8", "int16", "uint8", "uint16", "uint32", "uint64")
+
+
+def scale(x: T, c: Any) -> T:
+    """A gradient times a number, c.
+
+    Parameters
+    ----------
+    x : sparse gradient, dense array, None, or a list, tuple or dict of them
+    c : real number or 0-d array
+        Rounded to the values' type (float32 for 16-bit values) before use. An integer gradient takes an integer.
+
+    Returns
+    -------
+    same type as x
+        Sparse values stay uncoalesced if they were. SPEC clauses 6 and 18.
+
+    Raises
+    ------
+    TypeError
+        c is no real number, or x is integer and c is not.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> scale([np.array([1.0, 2.0]), None], 0.5)
+    [array([0.5, 1. ]), None]
+    """
+    return map_leaves(lambda leaf: _scale(leaf, c), x)
+
+
+def _scale(leaf: Any, c: Any) -> Any:
+    B = get_backend(leaf)
+    values = leaf.values if isinstance(leaf, IndexedSlices) else leaf
+    factor = round_scalar(B, values, c, "c")
+    scaled = scale_values(B, values, [("mul", factor)])
+    return leaf.replace(values=scaled) if isinstance(leaf, IndexedSlices) else scaled
+
+
+def _divide(s: IndexedSlices, c: Any) -> IndexedSlices:
+    B, values = s.backend, s.values
+    if B.dtype(values) in INTEGERS:
+        raise TypeError(f"values: got {B.dtype(values)}; accepted is a floating dtype, since integers do not divide")
+    flag = isinstance(c, (bool, np.bool_)) or (B.is_array(c) and B.dtype(c) == "bool")
+    if flag or (isinstance(c, np.ndarray) and c.dtype.kind == "b"):
+        raise TypeError(f"divisor: got {describe(c)}; accepted is a real number, and no bool")
+    divisor = round_scalar(B, values, c, "divisor")
+    return s.replace(values=scale_values(B, values, [("div", divisor)]))
+
+
+def round_scalar(B: Backend, values: Array, c: Any, argument: str) -> Any:
+    """A hyperparameter as clause 18 has it: a Python number exact in the values' type (float32 for 16-bit), or,
+    where c is traced or its gradient is recorded, a 0-d array of that type."""
+    dtype = B.dtype(values)
+    if type(c) is float and dtype in FLOATS:  # what it nearly always is
+        return round_float(c, dtype)
+    if not isinstance(c, numbers.Real) and not isinstance(c, np.generic):
+        c = _zero_d(B, c, argument)
+        if not isinstance(c, numbers.Real):
+            if dtype in INTEGERS and B.dtype(c) not in (*INTEGERS, "bool"):
+                raise TypeError(f"{argument}: got {describe(c)}; accepted is an int, since the values are {dtype}")
+            with B.scope():
+                return B.astype(c, wide_dtype(dtype))
+    if isinstance(c, (bool, np.bool_)):
+        c = int(c)
+    if not is_real(c):
+        raise TypeError(f"{argument}: got {describe(c)}; accepted is a real number")
+    if dtype in INTEGERS:
+        if not isinstance(c, (int, np.integer)):
+            raise TypeError(f"{argument}: got {describe(c)}; accepted is an int, since the values are {dtype}")
+        limit = np.iinfo(dtype)
+        if not limit.min <= c <= limit.max:
+            raise ValueError(f"{argument}: got {show(c)}; accepted is what fits the values' {dtype}")
+        return int(c)
+    return round_float(as_float(c), dtype)
+
+
+def round_float(c: float, dtype: str) -> float:
+    """c as the type of the sums of a floating dtype holds it; infinite, without a warning, beyond."""
+    if dtype == "float64":
+        return c
+    if -3e38 < c < 3e38:
+        return float(np.float32(c))
+    with np.errstate(over="ignore"):
+        return float(np.float32(c))
+
+
+def as_float(c: Any) -> float:
+    """c as a float, infinite where it is an int too large for one."""
+    try:
+        return float(c)
+    except OverflowError:
+        return math.inf if c > 0 else -math.inf
+
+
+def _zero_d(B: Backend, c: Any, argument: str) -> Any:
+    if (B.is_array(c) and B.shape(c) in ((), (1,))) or (isinstance(c, np.ndarray) and c.shape == ()):
+        if not isinstance(c, np.ndarray) and (B.is_traced(c) or B.records_gradient(c)):
+            return c
+        number = c.reshape(()).item() if isinstance(c, np.ndarray) else number_of(B, c)
+        if isinstance(number, numbers.Real):
+            return number
+    raise TypeError(f"{argument}: got {describe(c)}; accepted is a real number or a 0-d array of {B.name}")
+
+
+def number_of(B: Backend, c: Array) -> Any:
+    """The one element of an array, None of a dtype that has no numbers."""
+    dtype = B.dtype(c)
+    if dtype not in REAL:  # some have no NumPy form
+        return None
+    host = B.to_numpy(c)
+    return (bfloat16_to_float32(host) if dtype == "bfloat16" else host).reshape(()).item()
+
+
+@cache
+def wide_dtype(dtype: str) -> str:
+    """The type arithmetic on dtype is done in: float32 for 16-bit floats, else the type itself."""
+    return "float32" if dtype in ("float16", "bfloat16") else dtype
+
+
+def scale_values(B: Backend, values: Array, steps: Sequence[tuple[str, Any]]) -> Array:
+    """values multiplied and divided by scalars, one after the other, each step rounded (16-bit: in float32, and
+    to 16 bits once at the end). A scalar is a Python number, a 0-d array, or an array of values' rank."""
+    known = True
+    for _, c in steps:
+        known = known and isinstance(c, (int, float))
+    if known:
+        return modes.run("scaled", B, (values,), steps=steps)
+    with B.scope():
+        return B.scaled(values, steps)
+
+
+# ---------------------------------------------------------------------- add, concat
+def concat(xs: Sequence[T]) -> T:
+    """Sparse gradients of one table, slices one after the other: their sum, nothing added up yet.
+
+    Parameters
+    ----------
+    xs : sequence of sparse gradients
+        At least one; of one framework, dtype and dense_shape (an unknown number of rows joins a known one).
+
+    Returns
+    -------
+    same type as the first
+        int32 and int64 indices join as int64. SPEC clause 6.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Nothing to join, a dense array among them, or frameworks, dtypes or shapes that differ.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> a = IndexedSlices(np.ones((1, 2)), np.array([0]), (3, 2))
+    >>> concat([a, a]).indices.tolist()
+    [0, 0]
+    """
+    if isinstance(xs, IndexedSlices) or not isinstance(xs, (list, tuple)):
+        raise TypeError(f"xs: got {describe(xs)}; accepted is a list or tuple of sparse gradients")
+    if not xs:
+        raise ValueError("xs: got nothing; accepted is at least one sparse gradient")
+    leaves = []
+    for x in xs:
+        leaf = adopt(x, "xs")
+        if not isinstance(leaf, IndexedSlices):
+            raise TypeError(f"xs: got {describe(x)}; accepted are sparse gradients (add takes dense ones too)")
+        leaves.append(leaf)
+    return restored(_concat(leaves, "xs"), leaves[0], xs[0])  # type: ignore[no-any-return]
+
+
+def _concat(leaves: list[IndexedSlices], argument: str) -> IndexedSlices:
+    first = leaves[0]
+    if len(leaves) == 1:
+        return first
+    B = first.backend
+    shape = first.dense_shape
+    for s in leaves[1:]:
+        _same_kind(B, first.values, s.backend, s.values, argument)
+        shape = _join_shapes(shape, s.dense_shape, argument)
+    for s in leaves:
+        if s.dense_shape[0] is None and shape[0] is not None and not B.is_traced(s.indices):
+            check_indices(B, s.indices, shape[0])
+    indices = [s.indices for s in leaves]
+    if len({B.dtype(i) for i in indices}) > 1:
+        with B.scope():
+            indices = [B.astype(i, "int64") for i in indices]
+    values = modes.run(join_arrays, B, [s.values for s in leaves])
+    return IndexedSlices._trusted(
+        B, values, modes.run(join_arrays, B, indices), shape, padded=any(s.padded for s in leaves)
+    )
+
+
+def join_arrays(B: Backend, *arrays: Array) -> Array:
+    return B.concat(arrays)
+
+
+def _same_kind(B: Backend, a: Array, other: Backend, b: Array, argument: str) -> None:
+    if other is not B:
+        raise TypeError(f"{argument}: got arrays of {B.name} and {other.name}; accepted is one framework (see convert)")
+    if B.dtype(a) != B.dtype(b):
+        raise TypeError(f"{argument}: got {B.dtype(a)} and {B.dtype(b)}; accepted is one dtype")
+
+
+def _join_shapes(a: tuple[int | None, ...], b: tuple[int | None, ...], argument: str) -> tuple[int | None, ...]:
+    if len(a) != len(b) or a[1:] != b[1:] or (a[:1] != b[:1] and None not in (a[0], b[0])):
+        raise ValueError(f"{argument}: got dense shapes {a} and {b}; accepted is one shape")
+    return b if a and a[0] is None else a
+
+
+def add(*xs: Any) -> Any:
+    """The sum of gradients: sparse ones are concatenated (no sort), a dense one makes the result dense.
+
+    Parameters
+    ----------
+    *xs : sparse gradient, dense array, None, or lists, tuples or dicts of them
+        Structures are added leaf by leaf and must agree. None adds nothing.
+
+    Returns
+    -------
+    same type and structure as the first that is not None
+
+    Raises
+    ------
+    TypeError, ValueError
+        Structures, frameworks, dtypes or shapes differ.
+
+    Notes
+    -----
+    sparse + dense: the dense terms are added left to right, then each coalesced row is added to its own. Rows no
+    gradient names keep their bits. SPEC clause 6.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> s = IndexedSlices(np.array([[1.0]]), np.array([1]), (2, 1))
+    >>> add(s, s).indices.tolist(), add(s, np.array([[10.0], [20.0]])).tolist()
+    ([1, 1], [[10.0], [21.0]])
+    """
+    if not xs:
+        raise TypeError("xs: got nothing; accepted is at least one gradient")
+    flatten(xs, "xs")  # none is nested without end
+    trees = [x for x in xs if x is not None]
+    if not trees:
+        return None
+    if any(structure(tree) != structure(trees[0]) for tree in trees[1:]):
+        raise ValueError("xs: got structures that differ; accepted are equal nestings of lists, tuples and dicts")
+    columns = zip(*(aligned(trees[0], tree) for tree in trees), strict=True)
+    return rebuild(trees[0], iter([_add_leaves([leaf for leaf in column if leaf is not None]) for column in columns]))
+
+
+def _add_leaves(xs: list[Any]) -> Any:
+    if not xs:
+        return None
+    leaves = [adopt(x, "xs") for x in xs]
+    sparse = [leaf for leaf in leaves if isinstance(leaf, IndexedSlices)]
+    dense = [leaf for leaf in leaves if not isinstance(leaf, IndexedSlices)]
+    if not dense:
+        return restored(_concat(sparse, "xs"), leaves[0], xs[0])
+    B = get_backend(dense[0])
+    shape = B.shape(dense[0])
+    for x in dense[1:]:
+        _same_kind(B, dense[0], get_backend(x), x, "xs")
+        _join_shapes(shape, B.shape(x), "xs")
+    total = dense[0] if len(dense) == 1 else modes.run(_sum, B, dense)
+    if not sparse:
+        return total
+    _same_kind(B, total, sparse[0].backend, sparse[0].values, "xs")
+    s = _concat(sparse, "xs")
+    _join_shapes(s.dense_shape, shape, "xs")
+    if s.dense_shape[0] is None and not modes.is_traced(B, s.indices):
+        check_indices(B, s.indices, shape[0])
+    s = coalesce(s)
+    return modes.run("add_rows", B, (total, s.values, s.indices))
+
+
+def _sum(B: Backend, *arrays: Array) -> Array:
+    dtype = B.dtype(arrays[0])
+    total = arrays[0]
+    for x in arrays[1:]:
+        total = B.astype(B.widen(total) + B.widen(x), dtype)
+    return total
+
+
+# ---------------------------------------------------------------------- the operators of IndexedSlices
+IndexedSlices._add = staticmethod(add)
+IndexedSlices._scale = staticmethod(scale)
+IndexedSlices._divide = staticmethod(_divide)

@@ -1,0 +1,131 @@
+"""How an operation runs: on the host, by the framework's own operations, or inside a trace.
+
+What `run` is given is the name of one of `Backend`'s methods, or a function ``fn(backend, *arrays, **static)`` written
+on them: an operation. It decides which backend's: those of `HostBackend` on views of the arrays' memory (mode "host"),
+or the arrays' own (mode "framework", and whenever a trace or a gradient is being recorded). On the host a compiled
+kernel stands in for a method that has one (`islices.kernels.operations.KERNELS`), where kernels are on and it takes
+what it is given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+
+from islices import kernels
+from islices.backend import Array, Backend, Look
+from islices.core.arguments import check_name
+from islices.core.host import HostBackend
+
+__all__ = [
+    "HOST",
+    "compute",
+    "execution",
+    "host_views",
+    "is_traced",
+    "keeps_slots",
+    "on_host",
+    "run",
+]
+
+MODES = ("host", "framework")
+HOST = HostBackend()
+_mode: ContextVar[str] = ContextVar("islices_execution", default="host")
+
+
+@contextlib.contextmanager
+def execution(mode: str) -> Iterator[None]:
+    """Choose how operations on concrete arrays run within a ``with`` block.
+
+    Parameters
+    ----------
+    mode : {"host", "framework"}
+        "host", the default: in NumPy or compiled kernels, on views of the framework's CPU memory. "framework": by the
+        framework's own operations, on any device. Arrays that are not in CPU memory, arrays whose gradient is being
+        recorded, and traced code (jax.jit, tf.function) take these in either mode. "native" is the deprecated name of
+        "framework".
+
+    Raises
+    ------
+    ValueError
+        For another mode.
+
+    Notes
+    -----
+    The choice belongs to the current context (`contextvars`): threads and tasks do not disturb one another.
+    SPEC clause 20.
+
+    Examples
+    --------
+    >>> import islices
+    >>> with islices.execution("framework"):
+    ...     pass
+    """
+    mode = check_name(mode, MODES, "mode")
+    token = _mode.set(mode)
+    try:
+        yield
+    finally:
+        _mode.reset(token)
+
+
+def is_traced(backend: Backend, *arrays: Array) -> bool:
+    """Whether any of the arrays stands for a value not known yet."""
+    return any(map(backend.is_traced, arrays))
+
+
+def keeps_slots(backend: Backend, *arrays: Array) -> bool:
+    """Whether slots that hold nothing stay, marked by the sentinel index, since traced code can drop none."""
+    return backend.sentinel_padding and is_traced(backend, *arrays)
+
+
+def on_host() -> bool:
+    """Whether the host computes where it can (`execution`)."""
+    return _mode.get() == "host"
+
+
+def host_views(backend: Backend, arrays: Sequence[Array]) -> list[np.ndarray[Any, Any]] | None:
+    """NumPy views of the arrays if the host may compute on them now, else None."""
+    return backend.look(arrays).views if backend.host_only or _mode.get() == "host" else None
+
+
+def run(
+    fn: str | Callable[..., Any], backend: Backend, arrays: Sequence[Array], look: Look | None = None, **static: Any
+) -> Any:
+    """fn's result as the backend's arrays: an array, a tuple of them, or Python values. look is the backend's at the
+    arrays, and perhaps at more behind them, where it is known."""
+    views = None
+    if backend.host_only or _mode.get() == "host":
+        views = (look or backend.look(arrays)).views
+    if views is None:
+        try:
+            with backend.scope():
+                return (
+                    getattr(backend, fn)(*arrays, **static) if isinstance(fn, str) else fn(backend, *arrays, **static)
+                )
+        except Exception as error:
+            if backend.memory_error and backend.memory_error in str(error):
+                raise MemoryError(f"{backend.name}: {backend.memory_error}; {fn}") from error
+            raise
+    out = compute(fn, views if len(views) == len(arrays) else views[: len(arrays)], **static)
+    results = []
+    for x in out if isinstance(out, tuple) else (out,):
+        if isinstance(x, (np.ndarray, np.generic)):  # the latter is what NumPy makes of 0-d arrays
+            x = backend.from_host(np.asarray(x), arrays[0])
+        results.append(x)
+    return tuple(results) if isinstance(out, tuple) else results[0]
+
+
+def compute(fn: str | Callable[..., Any], views: Sequence[np.ndarray[Any, Any]], **static: Any) -> Any:
+    """fn's result on views of host memory: by a kernel, or by NumPy."""
+    compiled = kernels.active() if isinstance(fn, str) else None
+    kernel = compiled.KERNELS.get(fn) if compiled else None
+    out = kernel(*views, **static) if kernel else None
+    if out is None:
+        with HOST.scope():
+            out = getattr(HOST, fn)(*views, **static) if isinstance(fn, str) else fn(HOST, *views, **static)
+    return out

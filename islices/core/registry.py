@@ -1,0 +1,210 @@
+"""From an array's type, or a name, to its backend; nothing is imported before it is needed.
+
+Order of lookup: an explicit backend, the cache of array types seen, the built-in adapters whose framework has
+been imported, then entry points of the group ``islices.backends``. An entry point's *name* is the module that
+must have been imported for it to be asked, so a plug-in that is merely installed costs nothing and breaks nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from islices.backend import PROTOCOL, Backend
+from islices.core.arguments import show
+from islices.core.locks import Lock
+from islices.core.plugins import claimants, entry_points, load
+
+__all__ = ["BUILTIN", "GROUP", "get_backend", "list_backends"]
+
+#: Built-in adapters: framework module -> what to install. The adapter is ``islices.backends.<module>``.
+BUILTIN = {
+    "numpy": "pip install numpy",
+    "torch": 'pip install "islices[torch]"',
+    "tensorflow": 'pip install "islices[tensorflow]"',
+    "jax": 'pip install "islices[jax]"',
+    "mxnet": 'pip install "islices[mxnet]"',
+}
+GROUP = "islices.backends"
+
+_lock = Lock()
+_loaded: dict[str, Backend] = {}
+_by_type: dict[type, Backend] = {}
+_broken: dict[str, Exception] = {}
+
+
+def list_backends() -> list[str]:
+    """Names of the backends whose framework is installed, built-in ones first; none is imported.
+
+    Returns
+    -------
+    list of str
+
+    Examples
+    --------
+    >>> import islices
+    >>> "numpy" in islices.list_backends()
+    True
+    """
+    names = [name for name in BUILTIN if is_installed(name)]
+    return names + [name for name in entry_points(GROUP) if name not in BUILTIN and is_installed(name)]
+
+
+def get_backend(name_or_array: Any) -> Backend:
+    """The backend of a name, an array, a native sparse object or an `IndexedSlices`.
+
+    Parameters
+    ----------
+    name_or_array : str, Backend, IndexedSlices or array
+        A backend's name, or any object of a framework islices knows.
+
+    Returns
+    -------
+    Backend
+        One object a framework, loaded when first asked for.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        The named framework is not installed; the message gives the line that installs it.
+    ValueError
+        No backend has that name, or two plug-ins claim it.
+    TypeError
+        The object belongs to no known framework.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> get_backend("numpy") is get_backend(np.zeros(3))
+    True
+    """
+    if isinstance(name_or_array, str):
+        return _load(name_or_array)
+    if isinstance(name_or_array, Backend):
+        return name_or_array
+    backend = find_backend(name_or_array)
+    if backend is None:
+        raise TypeError(
+            f"no backend knows {describe(name_or_array)}; accepted are arrays and sparse gradients of "
+            f"{', '.join(list_backends())}{broken_backends()}"
+        )
+    return backend
+
+
+def find_backend(x: object) -> Backend | None:
+    """The backend of an object, or None if it is no array or sparse object of any loaded framework."""
+    kind = type(x)
+    backend = _by_type.get(kind)
+    if backend is not None:
+        return backend
+    own = getattr(kind, "_islices_backend", None)
+    if own is not None:  # an IndexedSlices: each instance knows its backend, so its type is not cached
+        return x.backend  # type: ignore[attr-defined, no-any-return]
+    for candidate in loaded_backends():
+        if candidate.is_array(x) or candidate.is_native(x):
+            _by_type[kind] = candidate
+            return candidate
+    return None
+
+
+def loaded_backends() -> Iterator[Backend]:
+    """The backends whose framework has been imported, in the order they are asked; without those that fail to load."""
+    for name in _candidates():
+        try:
+            backend = _load(name)
+        except (ImportError, TypeError, ValueError) as error:
+            _broken[name] = error  # its own arrays are unknown then, everybody else's are not its business
+            continue
+        yield backend
+
+
+def broken_backends() -> str:
+    """A remark for messages about objects no backend knows, naming the backends that failed to load."""
+    return "".join(f" (backend {name!r} failed to load: {error})" for name, error in _broken.items())
+
+
+def describe(x: object) -> str:
+    """An object in a few words, for messages: its type, and what fits on the line."""
+    kind = type(x)
+    name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    if x is None:
+        return "None"
+    if isinstance(x, (bool, int, float, complex, str)):
+        return f"{name} {show(x)}"
+    sparse = getattr(kind, "_islices_backend", False)
+    try:
+        values = x.values if sparse else x  # type: ignore[attr-defined]
+        owner = next((backend for backend in list(_loaded.values()) if backend.is_array(values)), None)
+        if owner is not None:  # a plug-in's arrays need not have the attributes
+            shape = x.shape if sparse else owner.shape(x)  # type: ignore[attr-defined]
+            return f"{name} of dtype {owner.dtype(values)} and shape {shape}"
+        shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
+        return name if dtype is None or shape is None else f"{name} of dtype {dtype} and shape {shape}"
+    except Exception:  # torch's nested tensors have no shape, TensorFlow's may have no rank, others raise as they like
+        return name
+
+
+def _candidates() -> list[str]:
+    known = [name for name in BUILTIN if name in sys.modules]
+    # numpy is always imported, so it would be asked first: ask it last, since others subclass its arrays
+    known.append(known.pop(0))
+    return [name for name in entry_points(GROUP) if name not in BUILTIN and name in sys.modules] + known
+
+
+def is_installed(module: str) -> bool:
+    """Whether a module can be imported, as far as can be told without importing it."""
+    if module in sys.modules:
+        return sys.modules[module] is not None
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def require(name: str) -> None:
+    """Raise ModuleNotFoundError with the line that installs it, if the framework of a built-in backend is missing."""
+    if not is_installed(name):
+        raise ModuleNotFoundError(f"backend {name!r} needs {name}: {BUILTIN[name]}", name=name)
+
+
+def _load(name: str) -> Backend:
+    backend = _loaded.get(name)
+    if backend is not None:
+        return backend
+    with _lock:
+        if name in _loaded:
+            return _loaded[name]
+        backend = _loaded[name] = _load_builtin(name) if name in BUILTIN else _load_plugin(name)
+    return backend
+
+
+def _load_builtin(name: str) -> Backend:
+    if name in entry_points(GROUP):
+        raise ValueError(
+            f"backend {name!r} is built in, and also claimed by {claimants(entry_points(GROUP)[name])}: "
+            "uninstall one of them"
+        )
+    return _checked(importlib.import_module(f"islices.backends.{name}").backend, name)
+
+
+def _load_plugin(name: str) -> Backend:
+    points = entry_points(GROUP).get(name, [])
+    if not points:
+        known = [*BUILTIN, *(n for n in entry_points(GROUP) if n not in BUILTIN)]
+        raise ValueError(f"no backend is named {name!r}; known are {', '.join(known)}")
+    found = load("backend", name, points)
+    return _checked(found() if isinstance(found, type) else found, name)
+
+
+def _checked(backend: Any, name: str) -> Backend:
+    if not isinstance(backend, Backend):
+        raise TypeError(f"backend {name!r} must be an islices.Backend, got {describe(backend)}")
+    if backend.protocol != PROTOCOL:
+        newer = "islices" if backend.protocol > PROTOCOL else "the adapter (docs/adapter_author.md)"
+        raise ImportError(
+            f"backend {name!r} was written for protocol {backend.protocol}, islices has {PROTOCOL}: upgrade {newer}"
+        )
+    return backend

@@ -1,0 +1,294 @@
+"""Operations on rows: coalesce, densify, select.
+
+Written once, on the primitives of `Backend`. Functions whose name starts with an underscore and whose first
+argument is ``B`` are operations (see `islices.core.modes`). SPEC clauses 3 to 5 and 13.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import numpy as np
+
+from islices.backend import INDEX_NAMES, INDICES, Array, Backend
+from islices.core import modes
+from islices.core.arguments import LARGEST, show, whole_number
+from islices.core.coalescing import coalesce_few, coalesce_slices
+from islices.core.conversion import map_leaves
+from islices.core.registry import describe, find_backend, get_backend
+from islices.core.slices import IndexedSlices, check_indices
+
+__all__ = ["check_memory", "coalesce", "drop_rows", "integers_or_mask", "keep_rows", "to_dense"]
+
+T = TypeVar("T")
+
+NO_MASK = "rows: got a mask, while the number of rows is unknown; accepted are row numbers then"
+ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}
+
+
+# ---------------------------------------------------------------------- coalesce, to_dense
+def coalesce(x: T) -> T:
+    """Sum duplicate rows and sort: the same gradient with strictly ascending indices.
+
+    Parameters
+    ----------
+    x : sparse gradient, dense array, None, or a list, tuple or dict of them
+        Dense arrays come back as they are.
+
+    Returns
+    -------
+    same type as x
+        Free if x is known to be coalesced. Under jax.jit as many slots as x has, the spare ones at the end holding the
+        index ``rows`` and zeros, and flagged `padded`.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        A leaf that is no gradient, or whose indices are not valid (clause 2).
+
+    Notes
+    -----
+    Contributions to a row are added left to right in order of occurrence; 16-bit values in float32, rounded once.
+    Rows that sum to zero stay. SPEC clauses 3 and 4.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> s = IndexedSlices(np.array([[1.0], [2.0], [4.0]]), np.array([5, 0, 5]), (6, 1))
+    >>> c = coalesce(s)
+    >>> c.indices.tolist(), c.values.tolist()
+    ([0, 5], [[2.0], [5.0]])
+    """
+    return map_leaves(coalesce_slices, x, native=coalesce_few)
+
+
+def to_dense(x: Any) -> Any:
+    """The dense arrays that sparse gradients stand for. The one operation that allocates the whole table.
+
+    Parameters
+    ----------
+    x : sparse gradient, dense array, None, or a list, tuple or dict of them
+
+    Returns
+    -------
+    dense array of the same framework
+        In the structure of x; dense leaves as they are.
+
+    Raises
+    ------
+    ValueError
+        The number of rows is unknown.
+    MemoryError
+        The array would exceed this machine's memory; nothing has been allocated.
+
+    Notes
+    -----
+    Bit for bit the rows of `coalesce`, zeros elsewhere. SPEC clause 5.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> to_dense(IndexedSlices(np.array([[1.0], [2.0]]), np.array([1, 1]), (3, 1))).tolist()
+    [[0.0], [3.0], [0.0]]
+    """
+    return map_leaves(_to_dense, x)
+
+
+def _to_dense(s: Any) -> Any:
+    if not isinstance(s, IndexedSlices):
+        return s
+    B = s.backend
+    shape = _known_shape(s)
+    check_memory(repr(s), shape, B.dtype(s.values), "keep it sparse (coalesce(x) holds the rows that are not zero)")
+    traced = modes.is_traced(B, s.values, s.indices)
+    if s.coalesced and (traced or not s.padded):
+        return modes.run("scatter_rows", B, (s.values, s.indices), shape=shape)
+    return modes.run("dense_rows", B, (s.values, s.indices), shape=shape, loose=traced or s.padded)
+
+
+def check_memory(what: str, shape: tuple[int, ...], dtype: str, way_out: str) -> None:
+    """Raise MemoryError for a dense array that exceeds this machine's memory, before anything is allocated."""
+    nbytes = math.prod(shape) * ITEMSIZE[dtype]
+    # NumPy makes no array whose other dimensions alone are beyond int64, even of no elements
+    if nbytes > _physical_memory() or math.prod(n for n in shape if n) * ITEMSIZE[dtype] > LARGEST:
+        raise MemoryError(
+            f"x: to_dense of {what} needs {min(nbytes, 2**1000):.3g} bytes; accepted is what fits this machine's "
+            f"{_physical_memory():.3g}: {way_out}"
+        )
+
+
+def _known_shape(s: IndexedSlices) -> tuple[int, ...]:
+    rows, *row_shape = s.dense_shape
+    if rows is None:
+        raise ValueError(
+            "x: the number of rows is unknown (dense_shape[0] is None); accepted is a known shape: "
+            "from_native(x, dense_shape=...)"
+        )
+    return (rows, *row_shape)  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=1)
+def _physical_memory() -> float:
+    try:
+        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, ValueError, OSError):  # not on Windows: only what no machine has is refused
+        return 2.0**47
+
+
+# ---------------------------------------------------------------------- selection
+def keep_rows(x: T, rows: Any) -> T:
+    """Only the named rows of a gradient: to train part of a table.
+
+    Parameters
+    ----------
+    x : sparse gradient, dense array, None, or a list, tuple or dict of them
+    rows : 1-D integer array or sequence, or boolean mask of length dense_shape[0]
+        Which rows stay. An integer array may be in any order, with duplicates.
+
+    Returns
+    -------
+    same type as x
+        Sparse without the other slices (under jax.jit they become padding), dense with zeros there.
+
+    Raises
+    ------
+    IndexError, TypeError, ValueError
+        A row out of range, another dtype, a mask of another length. SPEC clause 13.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> keep_rows(np.array([[1.0], [2.0], [3.0]]), [0, 2]).tolist()
+    [[1.0], [0.0], [3.0]]
+    """
+    return map_leaves(lambda leaf: _filter(leaf, rows, drop=False), x)
+
+
+def drop_rows(x: T, rows: Any) -> T:
+    """A gradient without the named rows, the counterpart of `keep_rows`.
+
+    Parameters
+    ----------
+    x : sparse gradient, dense array, None, or a list, tuple or dict of them
+    rows : 1-D integer array or sequence, or boolean mask of length dense_shape[0]
+        Which rows go. An integer array may be in any order, with duplicates.
+
+    Returns
+    -------
+    same type as x
+        Sparse without these slices (under jax.jit they become padding), dense with zeros there.
+
+    Raises
+    ------
+    IndexError, TypeError, ValueError
+        A row out of range, another dtype, a mask of another length. SPEC clause 13.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> drop_rows(np.array([[1.0], [2.0], [3.0]]), [0, 2]).tolist()
+    [[0.0], [2.0], [0.0]]
+    """
+    return map_leaves(lambda leaf: _filter(leaf, rows, drop=True), x)
+
+
+def _filter(leaf: Any, rows: Any, *, drop: bool) -> Any:
+    B = get_backend(leaf)
+    sparse = isinstance(leaf, IndexedSlices)
+    array = leaf.values if sparse else leaf
+    shape = leaf.dense_shape if sparse else B.shape(leaf)
+    if not shape:
+        raise ValueError("x: got a 0-d array; accepted is shape (rows, *row_shape)")
+    chosen, is_mask = _row_selection(B, rows, shape[0], array)
+    if not sparse:
+        return modes.run(_filter_dense, B, (leaf, chosen), is_mask=is_mask, drop=drop)
+    values, indices = modes.run(
+        _filter_slices, B, (leaf.values, leaf.indices, chosen), is_mask=is_mask, drop=drop, rows=shape[0]
+    )
+    moved = modes.keeps_slots(B, values, indices)
+    return IndexedSlices._trusted(
+        B, values, indices, shape, coalesced=leaf.coalesced and not moved, padded=leaf.padded or moved
+    )
+
+
+def _row_selection(B: Backend, rows: Any, count: int | None, like: Array) -> tuple[Array, bool]:
+    """(selection, is_mask): row numbers, or a mask as integers 0 and 1, as an array of B."""
+    if B.is_array(rows) and not isinstance(rows, np.ndarray) and B.is_traced(rows):
+        is_mask = B.dtype(rows) not in INDICES
+        if is_mask and count is None:
+            raise ValueError(NO_MASK)
+        return (B.astype(rows, "int32") if is_mask else rows), is_mask
+    if B.is_array(rows) and B.dtype(rows) not in ("bool", *INDICES):  # some cannot be read by NumPy
+        raise _no_selection(rows)
+    view = B.to_numpy(rows) if B.is_array(rows) else integers_or_mask(rows)
+    if view.ndim != 1 or (view.dtype != bool and view.dtype.name not in INDICES):
+        raise _no_selection(rows)
+    if view.dtype != bool:
+        check_indices(modes.HOST, view, count, argument="rows")
+        return B.asarray(view, like), False
+    if count is None:
+        raise ValueError(NO_MASK)
+    if len(view) != count:
+        raise ValueError(f"rows: got a mask of length {len(view)}; accepted is one entry a row, {count}")
+    return B.asarray(view.astype(np.int32), like), True
+
+
+def _no_selection(rows: Any) -> TypeError:
+    return TypeError(f"rows: got {describe(rows)}; accepted are 1-D {INDEX_NAMES} row numbers, or a boolean mask")
+
+
+def integers_or_mask(rows: Any, argument: str = "rows") -> np.ndarray[Any, Any]:
+    """Row numbers or a mask, of Python or NumPy, as NumPy's."""
+    try:
+        backend = find_backend(rows)
+        if backend is not None and backend.is_native(rows):  # NumPy would take them for sequences of all their rows
+            raise TypeError(describe(rows))
+        view, bare = np.asarray(rows), not hasattr(rows, "dtype")
+    except Exception as error:  # whatever an object's __array__ or a framework says
+        raise TypeError(f"{argument}: got {describe(rows)}; accepted are row numbers or a boolean mask") from error
+    if bare and view.ndim == 1 and view.dtype not in (bool, np.int64):
+        if view.size == 0:
+            return view.astype(np.int64)
+        _check_int64(rows, argument)
+    return view
+
+
+def _check_int64(rows: Iterable[Any], argument: str) -> None:
+    """IndexError for the first that is an int and no int64, of which NumPy makes something else."""
+    for position, row in enumerate(rows):
+        number = whole_number(row)
+        if number is not None and abs(number) > LARGEST:
+            raise IndexError(f"{argument}: got {show(number)} at position {position}; accepted is an int64")
+
+
+def _filter_slices(
+    B: Backend, values: Array, indices: Array, chosen: Array, *, is_mask: bool, drop: bool, rows: int | None
+) -> tuple[Array, Array]:
+    if is_mask:
+        # a slot out of range (padding, or bad while traced) reads some row of the mask; it names no row anyway
+        places = B.where(B.in_range(indices, B.shape(chosen)[0]), indices, B.zeros_like(indices))
+        keep = B.equal(B.take(chosen, places), 1)
+    else:
+        keep = B.isin(indices, chosen)
+    return B.select(values, indices, B.logical_not(keep) if drop else keep, rows)
+
+
+def _filter_dense(B: Backend, dense: Array, chosen: Array, *, is_mask: bool, drop: bool) -> Array:
+    if not is_mask:
+        ones = B.add_rows(B.zeros(B.shape(dense)[:1], "int32", dense), *_ones_at(B, chosen, B.shape(dense)[0]))  # type: ignore[arg-type]
+        chosen = ones
+    mask = B.equal(chosen, 1)
+    if drop:
+        mask = B.logical_not(mask)
+    return B.where(B.as_column(mask, dense), dense, B.zeros_like(dense))
+
+
+def _ones_at(B: Backend, chosen: Array, rows: int | None) -> tuple[Array, Array]:
+    ids, _ = B.unique(chosen, rows)
+    return B.astype(B.equal(ids, ids), "int32"), ids

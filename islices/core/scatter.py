@@ -1,0 +1,461 @@
+"""Slices applied to the rows of a table: add, sub, update, min, max, mul, div.
+
+The rows that the slices name are read, changed beside the table, and written back: cost and memory follow the slices,
+and a call that raises has not written anything. SPEC clause 15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from islices import kernels
+from islices.backend import INTEGERS, Array, Backend, Look
+from islices.core import modes
+from islices.core.arguments import check_flag
+from islices.core.conversion import adopt, without_padding
+from islices.core.host import group
+from islices.core.registry import describe, find_backend
+from islices.core.row_operators import OPERATORS, RowOperator
+from islices.core.sharing import share_memory
+from islices.core.slices import IndexedSlices, check_indices
+from islices.embedding.table import Table
+
+__all__ = [
+    "adopt_table",
+    "as_given",
+    "check_shape",
+    "distinct_rows",
+    "open_tables",
+    "scatter_add",
+    "scatter_div",
+    "scatter_max",
+    "scatter_min",
+    "scatter_mul",
+    "scatter_sub",
+    "scatter_update",
+    "write_rows",
+]
+
+T = TypeVar("T")
+
+Host = np.ndarray[Any, Any]
+
+
+def scatter_add(table: T, x: Any, *, donate: bool = False) -> T:
+    """The table with slices added to its rows.
+
+    Parameters
+    ----------
+    table : Table, or array of shape (rows, *row_shape)
+        A tf.Variable, torch Parameter, NDArray, NumPy or JAX array ...
+    x : sparse gradient
+        Of the same framework, dtype and shape (an unknown number of rows joins the table's).
+    donate : bool
+        A JAX array may be written over, and must not be used afterwards: else the result is a copy of the table.
+        Without meaning where the framework's arrays change in place, and inside jit, which decides itself.
+
+    Returns
+    -------
+    same type as table
+        Use the return value. tf.Variables, torch tensors, NDArrays and NumPy arrays are changed in place; JAX arrays
+        and tf.Tensors cannot change, so that the result is a new one.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        Frameworks, dtypes, shapes or indices that do not fit; nothing has been written then.
+
+    Notes
+    -----
+    Every contribution is added in order of occurrence, beginning with the table's own row: in float32 for 16-bit types,
+    rounded once at the end. All other rows keep their bits. No gradient is recorded. SPEC clause 15.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> table = np.array([[1.0], [2.0], [3.0]])
+    >>> scatter_add(table, IndexedSlices(np.array([[10.0], [5.0], [1.0]]), np.array([2, 0, 2]), (3, 1))).tolist()
+    [[6.0], [2.0], [14.0]]
+    """
+    return _scatter(table, x, "add", donate)
+
+
+def scatter_sub(table: T, x: Any, *, donate: bool = False) -> T:
+    """The table with slices subtracted from its rows, one after the other.
+
+    Parameters
+    ----------
+    table : Table, or array of shape (rows, *row_shape)
+    x : sparse gradient
+    donate : bool
+        As `scatter_add` takes them.
+
+    Returns
+    -------
+    same type as table
+        In place where the framework's arrays change, else a new one.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        Frameworks, dtypes, shapes or indices that do not fit; nothing has been written then. SPEC clause 15.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> scatter_sub(np.array([[1.0], [2.0]]), IndexedSlices(np.array([[0.5]]), np.array([1]), (2, 1))).tolist()
+    [[1.0], [1.5]]
+    """
+    return _scatter(table, x, "sub", donate)
+
+
+def scatter_update(table: T, x: Any, *, donate: bool = False) -> T:
+    """The table with rows replaced by slices; where several name one row the last one counts.
+
+    Parameters
+    ----------
+    table : Table, or array of shape (rows, *row_shape)
+    x : sparse gradient
+    donate : bool
+        As `scatter_add` takes them.
+
+    Returns
+    -------
+    same type as table
+        In place where the framework's arrays change, else a new one.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        Frameworks, dtypes, shapes or indices that do not fit; nothing has been written then. SPEC clause 15.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> scatter_update(np.zeros((2, 1)), IndexedSlices(np.array([[3.0], [4.0]]), np.array([1, 1]), (2, 1))).tolist()
+    [[0.0], [4.0]]
+    """
+    return _scatter(table, x, "update", donate)
+
+
+def scatter_min(table: T, x: Any, *, donate: bool = False) -> T:
+    """The table with the elementwise minimum of its rows and slices, NaN if one is.
+
+    Parameters
+    ----------
+    table : Table, or array of shape (rows, *row_shape)
+    x : sparse gradient
+    donate : bool
+        As `scatter_add` takes them.
+
+    Returns
+    -------
+    same type as table
+        In place where the framework's arrays change, else a new one.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        Frameworks, dtypes, shapes or indices that do not fit; nothing has been written then. SPEC clause 15.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> x = IndexedSlices(np.array([[3.0], [1.5]]), np.array([0, 1]), (2, 1))
+    >>> scatter_min(np.array([[1.0], [2.0]]), x).tolist()
+    [[1.0], [1.5]]
+    """
+    return _scatter(table, x, "min", donate)
+
+
+def scatter_max(table: T, x: Any, *, donate: bool = False) -> T:
+    """The table with the elementwise maximum of its rows and slices, NaN if one is.
+
+    Parameters
+    ----------
+    table : Table, or array of shape (rows, *row_shape)
+    x : sparse gradient
+    donate : bool
+        As `scatter_add` takes them.
+
+    Returns
+    -------
+    same type as table
+        In place where the framework's arrays change, else a new one.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        Frameworks, dtypes, shapes or indices that do not fit; nothing has been written then. SPEC clause 15.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> x = IndexedSlices(np.array([[3.0], [1.5]]), np.array([0, 1]), (2, 1))
+    >>> scatter_max(np.array([[1.0], [2.0]]), x).tolist()
+    [[3.0], [2.0]]
+    """
+    return _scatter(table, x, "max", donate)
+
+
+def scatter_mul(table: T, x: Any, *, donate: bool = False) -> T:
+    """The table with its rows multiplied by slices, one after the other.
+
+    Parameters
+    ----------
+    table : Table, or array of shape (rows, *row_shape)
+    x : sparse gradient
+    donate : bool
+        As `scatter_add` takes them.
+
+    Returns
+    -------
+    same type as table
+        In place where the framework's arrays change, else a new one.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        Frameworks, dtypes, shapes or indices that do not fit; nothing has been written then. SPEC clause 15.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> x = IndexedSlices(np.array([[3.0], [4.0]]), np.array([1, 1]), (2, 1))
+    >>> scatter_mul(np.array([[1.0], [2.0]]), x).tolist()
+    [[1.0], [24.0]]
+    """
+    return _scatter(table, x, "mul", donate)
+
+
+def scatter_div(table: T, x: Any, *, donate: bool = False) -> T:
+    """The table with its rows divided by slices, one after the other.
+
+    Parameters
+    ----------
+    table : Table, or array of shape (rows, *row_shape)
+    x : sparse gradient
+    donate : bool
+        As `scatter_add` takes them.
+
+    Returns
+    -------
+    same type as table
+        In place where the framework's arrays change, else a new one.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        Frameworks, dtypes, shapes or indices that do not fit, integers; nothing has been written then. SPEC clause 15.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> x = IndexedSlices(np.array([[2.0], [4.0]]), np.array([1, 1]), (2, 1))
+    >>> scatter_div(np.array([[1.0], [8.0]]), x).tolist()
+    [[1.0], [1.0]]
+    """
+    return _scatter(table, x, "div", donate)
+
+
+def _scatter(table: T, x: Any, name: str, donate: bool) -> T:
+    op = OPERATORS[name]
+    donate = check_flag(donate, "donate")
+    B, weights, _ = adopt_table(table)
+    s = _adopt_slices(B, weights, x, op)
+    rows = B.shape(weights)[0]
+    if not modes.is_traced(B, weights, s.values, s.indices):
+        s = without_padding(s)
+        check_indices(B, s.indices, rows)  # whoever vouched for them: what is written stays inside the table
+        B.in_place(weights)
+        with B.scope():
+            values = B.stop_gradient(s.values)
+        if B.in_place(weights) or donate:  # what is written must not be read again as somebody's contribution
+            s, values = _beside(B, weights, s, values)
+        changed = _on_host(B, weights, values, s.indices, name, donate)
+        if changed is None and op.sign and B.dtype(weights) not in ("float16", "bfloat16"):
+            with B.scope():
+                changed = B.add_in_order(weights, s.indices, values if op.sign > 0 else -values, donate=donate)
+        if changed is not None:
+            return as_given(table, weights, changed)
+    ids, place = distinct_rows(B, s.indices, rows)
+    with B.scope():
+        old = B.stop_gradient(B.read_rows(weights, ids))
+        values = B.stop_gradient(s.values)
+    new = modes.run(_change, B, (old, values, place), op=name)
+    return write_rows(B, table, ids, new, donate=donate)
+
+
+def _beside(B: Backend, weights: Array, s: IndexedSlices, values: Array) -> tuple[IndexedSlices, Array]:
+    """(s, values), copied where they lie in the table's memory."""
+    if not (share_memory(B, weights, values) or share_memory(B, weights, s.indices)):
+        return s, values
+    values, indices = (B.asarray(B.to_numpy(x), x) for x in (values, s.indices))
+    return IndexedSlices._trusted(B, values, indices, s.dense_shape, coalesced=s.coalesced), values
+
+
+def _on_host(B: Backend, weights: Array, values: Array, indices: Array, op: str, donate: bool) -> Array | None:
+    """The table after a compiled kernel has changed its rows in place; None where none can, and nothing happened."""
+    compiled = kernels.active()
+    views = modes.host_views(B, (values, indices)) if compiled else None
+    if compiled is None or views is None or not compiled.is_packed(views[1], B.shape(weights)[0]):
+        return None
+    opened = open_tables(B, [weights], donate=donate)
+    if opened is None:
+        return None
+    (view,), (changed,) = opened
+    compiled.scatter(view, views[0], compiled.group(views[1]), op)
+    return changed
+
+
+def open_tables(
+    B: Backend, tables: Sequence[Array], *, donate: bool, held: Look | None = None
+) -> tuple[list[Host], list[Array]] | None:
+    """(views, results) for kernels that write into tables, as `Backend.writable` has them; None where there is no
+    memory for that, and nothing has happened. What the kernels read shares none of it. held is what
+    `Backend.plain_tables` says of them."""
+    if held is not None and held.views is not None:
+        B.mark_written(tables)
+        return held.views, list(tables)
+    opened = B.writable(tables, donate=donate)
+    for view in opened[0] if opened is not None else ():
+        flags = view.flags
+        if not (flags.c_contiguous and flags.aligned and flags.writeable and view.dtype.isnative):
+            return None
+    return opened
+
+
+def distinct_rows(B: Backend, indices: Array, rows: int | None) -> tuple[Array, Array]:
+    """(ids, place): the distinct indices, and each one's place among them; in traced code some may be out of range."""
+    return modes.run(_distinct, B, (indices,), rows=rows)  # type: ignore[no-any-return]
+
+
+def write_rows(B: Backend, table: T, ids: Array | None, rows: Array, *, donate: bool = False) -> T:
+    """A Table or an array with rows ids (unique; None for all of them) set to rows: itself where it changed in place,
+    else a new one."""
+    weights = table.weights if isinstance(table, Table) else table
+    with B.scope():
+        if ids is not None:
+            changed = B.set_rows(weights, ids, rows, donate=donate)
+        else:
+            changed = B.set_rows(weights, B.arange(weights), rows) if B.in_place(weights) else rows
+    return as_given(table, weights, changed)
+
+
+def as_given(table: T, weights: Array, changed: Array) -> T:
+    """The table itself where it changed in place, else one of its kind."""
+    if changed is weights:
+        return table
+    return cast(T, table.replace(changed) if isinstance(table, Table) else changed)
+
+
+def adopt_table(table: Any) -> tuple[Backend, Array, str]:
+    """(backend, weights, their dtype) of a Table or an array, or TypeError, ValueError."""
+    if isinstance(table, Table):
+        if table._source.watched:
+            raise TypeError("table: got one whose gradient is being taken; accepted is an update after value_and_grad")
+        return table.backend, table._source.weights, table.backend.dtype(table._source.weights)
+    B = find_backend(table)
+    dtype = B.dtype(table) if B is not None and B.is_array(table) else None
+    if B is None or dtype is None or dtype not in (*B.float_dtypes, *INTEGERS):
+        sparse = f" (a {B.native_name})" if B is not None and B.native_name and B.is_native(table) else ""
+        raise TypeError(
+            f"table: got {describe(table)}{sparse}; accepted is a Table, or a dense array of floats or integers"
+        )
+    shape = B.shape(table)
+    if not shape or None in shape:
+        raise ValueError(f"table: got shape {shape}; accepted is (rows, *row_shape), all of it known")
+    return B, table, dtype
+
+
+def _adopt_slices(B: Backend, weights: Array, x: Any, op: RowOperator) -> IndexedSlices:
+    s = adopt(x)
+    if not isinstance(s, IndexedSlices):
+        raise TypeError(f"x: got {describe(x)}; accepted is a sparse gradient (a dense one: table + x)")
+    if s.backend is not B:
+        raise TypeError(f"x: got slices of {s.backend.name} for a table of {B.name}; accepted is one framework")
+    if B.dtype(s.values) != B.dtype(weights):
+        raise TypeError(f"x: got {B.dtype(s.values)} for a table of {B.dtype(weights)}; accepted is one dtype")
+    if not op.integers and B.dtype(weights) in INTEGERS:
+        raise TypeError(f"table: got {describe(weights)}; accepted by scatter_{op.name} is a floating dtype")
+    check_shape(s, B.shape(weights), "x")
+    return s
+
+
+def check_shape(s: IndexedSlices, shape: tuple[int | None, ...], argument: str) -> None:
+    """ValueError unless the slices are of a table of that shape; an unknown number of rows is any."""
+    if s.dense_shape[1:] != shape[1:] or s.dense_shape[0] not in (None, shape[0]):
+        raise ValueError(
+            f"{argument}: got dense_shape {s.dense_shape} for a table of shape {shape}; accepted is one shape"
+        )
+
+
+def _distinct(B: Backend, indices: Array, *, rows: int | None) -> tuple[Array, Array]:
+    if B.is_traced(indices) and B.sentinel_padding:  # slots out of range go to the sentinel, whose row is not written
+        _, indices = B.select(indices, indices, B.in_range(indices, rows), rows)
+    return B.unique(indices, rows)
+
+
+def _change(B: Backend, rows: Array, values: Array, place: Array, *, op: str) -> Array:
+    """rows changed by each of the values of their place, in order."""
+    how, dtype = OPERATORS[op], B.dtype(rows)
+    rows, values = B.widen(rows), B.widen(values)
+    if how.sign:
+        values = values if how.sign > 0 else -values
+        first = B.astype(B.arange(rows), B.dtype(place))
+        new = B.segment_sum(B.concat([rows, values]), B.concat([first, place]), B.shape(rows)[0])
+    elif how.last:
+        last = B.segment_max(B.astype(B.arange(values), "int32"), place, B.shape(rows)[0])
+        new = B.take(values, last)
+    elif how.extreme > 0:
+        new = B.maximum(rows, B.segment_max(values, place, B.shape(rows)[0]))
+    elif how.extreme < 0:
+        new = _reflected(
+            B, B.maximum(_reflected(B, rows), B.segment_max(_reflected(B, values), place, B.shape(rows)[0]))
+        )
+    elif B.is_traced(place):
+        new = B.fold_rows(op, rows, values, place)
+    else:
+        assert how.fold is not None, "an operator acts in one way"
+        new = _fold_layers(B, how.fold, rows, values, place)
+    return B.astype(new, dtype)
+
+
+def _reflected(B: Backend, x: Array) -> Array:
+    """What turns minima into maxima; -x - 1 for integers, of which the least has no negative."""
+    return -x if B.dtype(x) not in INTEGERS else -x - B.asarray(np.ones(1, B.dtype(x)), x)
+
+
+def _fold_layers(
+    B: Backend, fold: Callable[[Backend, Array, Array], Array], rows: Array, values: Array, place: Array
+) -> Array:
+    """One contribution after the other: layer k has the k-th value of every row that has one."""
+    order, _, starts = group(B.to_numpy(place))
+    counts = np.diff(starts)
+    by_count = np.argsort(-counts, kind="stable")
+    descending, begin = counts[by_count], starts[:-1][by_count]
+
+    def positions(x: np.ndarray[Any, Any]) -> Array:
+        return B.asarray(x, rows)
+
+    current, finished = B.take(rows, positions(by_count)), []
+    for k in range(int(counts.max(initial=0))):
+        active = int(np.searchsorted(-descending, -k, side="left"))  # rows with more than k values
+        if active < B.shape(current)[0]:  # type: ignore[operator]
+            finished.append(B.take(current, positions(np.arange(active, B.shape(current)[0]))))
+            current = B.take(current, positions(np.arange(active)))
+        current = fold(B, current, B.take(values, positions(order[begin[:active] + k])))
+    joined = B.concat([current, *reversed(finished)])
+    place_of = np.empty(len(by_count), np.int64)
+    place_of[by_count] = np.arange(len(by_count))
+    return B.take(joined, positions(place_of))

@@ -1,0 +1,497 @@
+"""IndexedSlices: the container, what makes one valid, its repr and operators.
+
+The arrays inside are the framework's own; nothing is copied. Everything that computes lives in `islices.core.rows`,
+`islices.core.linear` and `islices.norms.clip`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, NoReturn
+
+import numpy as np
+
+from islices import kernels
+from islices.backend import INDEX_NAMES, INDICES, INTEGERS, Array, Backend, Look, Slots
+from islices.core.arguments import LARGEST, check_flag, show
+from islices.core.registry import describe, find_backend
+from islices.core.shapes import MOST_NDIM
+
+__all__ = ["IndexedSlices", "check_dense_shape", "check_indices", "check_values_dtype"]
+
+
+class IndexedSlices:
+    """A row-sparse gradient: rows of a table, named by index; duplicates mean their sum.
+
+    Denotes the dense array T of shape ``dense_shape`` with T[r] the sum of ``values[k]`` over all k with
+    ``indices[k] == r`` (SPEC clause 1). Immutable; compared by identity.
+
+    Parameters
+    ----------
+    values : array, shape (n, *row_shape)
+        float16, bfloat16, float32, float64, int32 or int64, of any framework islices knows. n may be 0.
+    indices : array, shape (n,)
+        int32 or int64, of the same framework (a NumPy array is taken into it), each in [0, rows). Kept as it came.
+    dense_shape : sequence of int
+        (rows, *row_shape). rows may be None for unknown: then no upper bound is checked and nothing densifies.
+    coalesced : bool
+        The caller's word that indices are strictly ascending; checked unless validate is False.
+    padded : bool
+        The index ``rows`` is legal and marks a slot that holds nothing (what fixed-size traced code leaves).
+    validate : bool
+        False skips the passes over indices, where the caller vouches for them. Shapes and types are always checked.
+
+    Raises
+    ------
+    TypeError
+        An argument is no array, or of another framework than values, or of a dtype that has no meaning here.
+    ValueError
+        Shapes that do not fit, or indices that are not ascending although coalesced was claimed.
+    IndexError
+        An index outside [0, rows); the message names the first one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> s = IndexedSlices(np.ones((3, 2), np.float32), np.array([1, 4, 1]), (6, 2))
+    >>> s
+    IndexedSlices(n=3, dense_shape=(6, 2), float32, int64, numpy)
+    >>> (s * 2).values[0], (s / 4).values[0]
+    (array([2., 2.], dtype=float32), array([0.25, 0.25], dtype=float32))
+    """
+
+    __slots__ = (
+        "__weakref__", "_leaves", "_look", "_slots", "backend", "coalesced", "dense_shape", "indices", "padded",
+        "values",
+    )  # fmt: skip
+    __array_ufunc__ = None  # NumPy's operators hand over to ours
+    _islices_backend = True
+
+    values: Array
+    indices: Array
+    dense_shape: tuple[int | None, ...]
+    coalesced: bool
+    padded: bool
+    backend: Backend
+    #: the backend's at the arrays, of slices that live no longer than the call that adopted them. With views of host
+    #: memory there may be no array of indices until somebody reads it.
+    _look: Look | None
+    #: what the values are computed from when they are first read (`islices.core.slots`); None where they are there
+    _slots: Slots | None
+    #: the leaves of a JAX pytree (values, indices, guard), checked before the arrays are first read; None otherwise
+    _leaves: tuple[Any, ...] | None
+
+    def __init__(
+        self,
+        values: Array,
+        indices: Array,
+        dense_shape: Iterable[int | None],
+        *,
+        coalesced: bool = False,
+        padded: bool = False,
+        validate: bool = True,
+    ) -> None:
+        coalesced, padded = check_flag(coalesced, "coalesced"), check_flag(padded, "padded")
+        validate = check_flag(validate, "validate")
+        backend = _backend_of(values)
+        check_values_dtype(backend, values)
+        indices = _same_backend(indices, backend, values)
+        shape = check_dense_shape(dense_shape)
+        look = _check_arrays(backend, values, indices, shape, backend.look((values, indices), views=False))
+        if validate and not look.traced[1]:
+            check_indices(backend, indices, shape[0], coalesced=coalesced, padded=padded, look=look)
+        _fill(self, backend, values, indices, shape, coalesced, padded, None)
+
+    @classmethod
+    def _of_native(cls, backend: Backend, x: Any, dense_shape: Any = None, *, validate: bool = True) -> IndexedSlices:
+        """An instance over a native sparse object; what a framework calls its own is validated here."""
+        values, indices, shape, coalesced, padded, look = backend.from_native(x)
+        if dense_shape is not None or not _is_known(shape):
+            shape = check_dense_shape(shape if dense_shape is None else dense_shape)
+        look = _check_arrays(backend, values, indices, shape, look or backend.look((values, indices)))
+        if validate and not look.traced[1]:
+            check_indices(backend, indices, shape[0], coalesced=coalesced, padded=padded, look=look)
+        return _fill(object.__new__(cls), backend, values, indices, shape, coalesced, padded, look)
+
+    @classmethod
+    def _of_views(
+        cls,
+        like: IndexedSlices,
+        values: np.ndarray[Any, Any],
+        indices: np.ndarray[Any, Any],
+        *,
+        coalesced: bool = False,
+        padded: bool = False,
+    ) -> IndexedSlices:
+        """An instance of what the host has computed of slices that were adopted in this call, and which are handed back
+        in it."""
+        backend, adopted = like.backend, like._look
+        assert adopted is not None, "adopted in this call"
+        look = Look(adopted.dtypes, [values.shape, indices.shape], adopted.traced, [values, indices])
+        array = backend.from_host(values, like.values)
+        return _fill(object.__new__(cls), backend, array, None, like.dense_shape, coalesced, padded, look)
+
+    @classmethod
+    def _trusted(
+        cls,
+        backend: Backend,
+        values: Array,
+        indices: Array,
+        dense_shape: tuple[int | None, ...],
+        *,
+        coalesced: bool = False,
+        padded: bool = False,
+    ) -> IndexedSlices:
+        """An instance of parts the library itself made: nothing is looked at."""
+        return _fill(object.__new__(cls), backend, values, indices, dense_shape, coalesced, padded, None)
+
+    @classmethod
+    def _deferred(
+        cls,
+        backend: Backend,
+        slots: Slots,
+        dense_shape: tuple[int | None, ...],
+        *,
+        coalesced: bool = False,
+        padded: bool = False,
+    ) -> IndexedSlices:
+        """An instance whose values are computed when they are read: nobody else holds, or can change, what they are
+        computed from."""
+        self = _fill(object.__new__(cls), backend, None, slots.indices, dense_shape, coalesced, padded, None, slots)
+        object.__delattr__(self, "values")
+        return self
+
+    @classmethod
+    def _unread(
+        cls,
+        backend: Backend,
+        leaves: tuple[Any, ...],
+        dense_shape: tuple[int | None, ...],
+        *,
+        coalesced: bool = False,
+        padded: bool = False,
+    ) -> IndexedSlices:
+        """An instance whose leaves are checked when one of its arrays is read."""
+        self = _fill(object.__new__(cls), backend, None, None, dense_shape, coalesced, padded, None)
+        object.__setattr__(self, "_leaves", leaves)
+        object.__delattr__(self, "values")
+        object.__delattr__(self, "indices")
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        """The values, or the indices, that are not there yet: Python asks here for what is not set."""
+        if name not in ("values", "indices"):  # before any slot is read: Dynamo asks instances without any
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        if self._leaves is not None:
+            IndexedSlices._check_leaves(*self._leaves)
+            object.__setattr__(self, "values", self._leaves[0])
+            object.__setattr__(self, "indices", self._leaves[1])
+            return object.__getattribute__(self, name)
+        if name == "indices":
+            if self._look is None or self._look.views is None:
+                return object.__getattribute__(self, name)
+            indices = self.backend.from_host(self._look.views[1], self.values)
+            object.__setattr__(self, "indices", indices)
+            return indices
+        if self._slots is None:  # another thread has computed them meanwhile
+            return object.__getattribute__(self, name)
+        values = IndexedSlices._compute(self)
+        if not self.backend.is_traced(values):  # a value of one trace does not outlive it
+            object.__setattr__(self, "values", values)
+            object.__setattr__(self, "_slots", None)  # the caller may change the values in place
+        return values
+
+    #: of `islices.core.slots`, which is built on this module
+    _compute: ClassVar[Callable[[IndexedSlices], Array]]
+    #: of the JAX adapter
+    _check_leaves: ClassVar[Callable[..., None]]
+
+    @property
+    def _arrays(self) -> tuple[Array, ...]:
+        """What there is in memory: values and indices, or the array of rows, indices and positions."""
+        slots = self._slots
+        if slots is None:
+            return self.values, self.indices
+        return slots.values, self.indices, *(() if slots.positions is None else (slots.positions,))
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"IndexedSlices is immutable: use .replace({name}=...) for a changed copy")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError("IndexedSlices is immutable")
+
+    def __reduce__(self) -> Any:
+        return _rebuild, (self.values, self.indices, self.dense_shape, self.coalesced, self.padded)
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        """The shape of the dense array this stands for."""
+        return self.dense_shape
+
+    @property
+    def dtype(self) -> Any:
+        """The framework's own dtype of the values."""
+        return self._as_they_are()[0].dtype
+
+    def _as_they_are(self) -> tuple[Any, Any]:
+        """The values, or what they are computed from, and the indices, neither of them checked."""
+        values, indices, *_ = self._leaves or self._arrays
+        return values, indices
+
+    def replace(self, *, values: Array | None = None, indices: Array | None = None) -> IndexedSlices:
+        """A copy with other values, or other indices, or both; what is replaced is checked.
+
+        Parameters
+        ----------
+        values : array, optional
+            Of the same length n; another floating dtype is allowed.
+        indices : array, optional
+            Replacing them forgets `coalesced`.
+
+        Returns
+        -------
+        IndexedSlices
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> s = IndexedSlices(np.array([[3.0], [-9.0]]), np.array([0, 2]), (4, 1))
+        >>> s.replace(values=np.clip(s.values, -5, 5)).values.tolist()
+        [[3.0], [-5.0]]
+        """
+        if indices is None:
+            new = self.values if values is None else values
+            backend = _backend_of(new)
+            if backend is not self.backend:
+                raise TypeError(f"values: got {describe(new)}; accepted is an array of {self.backend.name}")
+            _check_arrays(backend, new, self.indices, self.dense_shape, backend.look((new, self.indices), views=False))
+            return IndexedSlices._trusted(
+                backend, new, self.indices, self.dense_shape, coalesced=self.coalesced, padded=self.padded
+            )
+        return IndexedSlices(self.values if values is None else values, indices, self.dense_shape, padded=self.padded)
+
+    def __repr__(self) -> str:
+        values, indices = self._as_they_are()
+        if not (self.backend.is_array(values) and self.backend.is_array(indices)):  # a pytree of something else
+            return f"IndexedSlices({values!r}, {indices!r}, {self.dense_shape})"
+        n = (*self.backend.shape(indices), None)[0]
+        flags = "".join(f", {name}" for name in ("coalesced", "padded") if getattr(self, name))
+        dtypes = f"{self.backend.dtype(values)}, {self.backend.dtype(indices)}"
+        return f"IndexedSlices(n={n}, dense_shape={self.dense_shape}, {dtypes}, {self.backend.name}{flags})"
+
+    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError("an IndexedSlices does not turn into a dense array by accident: say islices.to_dense(x)")
+
+    def __len__(self) -> NoReturn:
+        raise TypeError(
+            "len() of an IndexedSlices is ambiguous: stored slices are len(x.indices), rows x.dense_shape[0]"
+        )
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("the truth value of an IndexedSlices is ambiguous")
+
+    #: `islices.add`, `islices.scale` and the quotient, which `islices.core.linear`, built on this module, puts here.
+    _add: ClassVar[Callable[..., Any]]
+    _scale: ClassVar[Callable[[Any, Any], Any]]
+    _divide: ClassVar[Callable[[IndexedSlices, Any], IndexedSlices]]
+
+    def __add__(self, other: Any) -> Any:
+        return IndexedSlices._add(self, other) if _is_operand(other) else NotImplemented
+
+    def __radd__(self, other: Any) -> Any:
+        return self if isinstance(other, int) and other == 0 else self + other  # sum() starts at 0
+
+    def __sub__(self, other: Any) -> Any:
+        return IndexedSlices._add(self, IndexedSlices._scale(other, -1)) if _is_operand(other) else NotImplemented
+
+    def __rsub__(self, other: Any) -> Any:
+        return IndexedSlices._add(other, IndexedSlices._scale(self, -1)) if _is_operand(other) else NotImplemented
+
+    def __mul__(self, factor: Any) -> Any:
+        return IndexedSlices._scale(self, factor)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor: Any) -> IndexedSlices:
+        return IndexedSlices._divide(self, divisor)
+
+    def __rtruediv__(self, other: Any) -> NoReturn:  # without it torch would multiply by a rounded reciprocal
+        raise TypeError(
+            f"divisor: got an IndexedSlices below {describe(other)}; accepted is a number or a 0-d array below slices"
+        )
+
+    def __neg__(self) -> Any:
+        return IndexedSlices._scale(self, -1)
+
+
+#: What sets a slot of an instance: `IndexedSlices` itself refuses to.
+_backend, _values, _indices, _dense_shape, _coalesced, _padded, _look_at, _slots, _leaves = (
+    vars(IndexedSlices)[name].__set__
+    for name in ("backend", "values", "indices", "dense_shape", "coalesced", "padded", "_look", "_slots", "_leaves")
+)
+
+
+def _fill(
+    self: IndexedSlices,
+    backend: Backend,
+    values: Array,
+    indices: Array,
+    dense_shape: tuple[int | None, ...],
+    coalesced: bool,
+    padded: bool,
+    look: Look | None,
+    slots: Slots | None = None,
+) -> IndexedSlices:
+    """An instance with its parts set, each by the call that takes least time; indices may be None where look has their
+    view."""
+    _backend(self, backend)
+    _values(self, values)
+    if indices is not None or look is None:
+        _indices(self, indices)
+    _dense_shape(self, dense_shape)
+    _coalesced(self, coalesced)
+    _padded(self, padded)
+    _look_at(self, look)
+    _slots(self, slots)
+    _leaves(self, None)
+    return self
+
+
+def _is_operand(x: object) -> bool:
+    return isinstance(x, IndexedSlices) or find_backend(x) is not None
+
+
+def _rebuild(
+    values: Array, indices: Array, dense_shape: tuple[int | None, ...], coalesced: bool, padded: bool
+) -> IndexedSlices:
+    return IndexedSlices(values, indices, dense_shape, coalesced=coalesced, padded=padded)
+
+
+# ---------------------------------------------------------------------- validation
+def _backend_of(values: object) -> Backend:
+    backend = find_backend(values)
+    if backend is None or not backend.is_array(values):
+        raise TypeError(f"values: got {describe(values)}; accepted is a dense array of shape (n, *row_shape)")
+    return backend
+
+
+def _same_backend(indices: object, backend: Backend, values: Array) -> Array:
+    if backend.is_array(indices):
+        return indices
+    if isinstance(indices, np.ndarray):
+        _check_index_dtype(indices.dtype.name, indices)
+        return backend.asarray(indices, values)
+    raise TypeError(
+        f"indices: got {describe(indices)}; accepted is {INDEX_NAMES} of {backend.name} (as values are) or NumPy"
+    )
+
+
+def _check_index_dtype(dtype: str, indices: Array) -> None:
+    if dtype not in INDICES:
+        raise TypeError(f"indices: got {describe(indices)}; accepted dtypes are {' and '.join(INDICES)}")
+
+
+def check_dense_shape(dense_shape: Any) -> tuple[int | None, ...]:
+    try:
+        dims: tuple[int | None, ...] = ()
+        for n in itertools.islice(dense_shape, MOST_NDIM + 1):  # an iterator may have no end
+            if type(n) is bool:  # NumPy's is no index
+                raise TypeError
+            dims += (None if n is None else operator.index(n),)
+    except Exception:  # whatever a framework's tensors, or an object of the caller's, say of it
+        raise TypeError(
+            f"dense_shape: got {show(dense_shape)}; accepted is a tuple of ints (rows, *row_shape), rows may be None"
+        ) from None
+    known = dims[dims[:1] == (None,) :]  # only rows may be None
+    if not 0 < len(dims) <= MOST_NDIM or None in known or (known and not 0 <= min(known) <= max(known) <= LARGEST):  # type: ignore[operator, type-var]
+        raise ValueError(
+            f"dense_shape: got {show(dims)}; accepted is (rows, *row_shape), at least one long, "
+            "no dimension negative or beyond int64, only rows may be None"
+        )
+    return dims
+
+
+def _is_known(shape: tuple[int | None, ...]) -> bool:
+    """Whether `check_dense_shape` has nothing to say of a shape of ints."""
+    for n in shape:
+        if type(n) is not int or not 0 <= n <= LARGEST:
+            return False
+    return 0 < len(shape) <= MOST_NDIM
+
+
+def check_values_dtype(backend: Backend, values: Array, argument: str = "values") -> None:
+    dtype = backend.dtype(values)
+    if dtype not in backend.float_dtypes and dtype not in INTEGERS:
+        raise TypeError(
+            f"{argument}: got {describe(values)}; accepted dtypes are {', '.join((*backend.float_dtypes, *INTEGERS))}"
+        )
+
+
+def _check_arrays(
+    backend: Backend, values: Array, indices: Array, dense_shape: tuple[int | None, ...], look: Look
+) -> Look:
+    dtype, index_dtype = look.dtypes
+    if dtype not in backend.float_dtypes:
+        check_values_dtype(backend, values)
+    if index_dtype not in INDICES:
+        _check_index_dtype(index_dtype, indices)
+    shape, index_shape = look.shapes
+    if len(index_shape) != 1:
+        raise ValueError(f"indices: got shape {index_shape}; accepted is one dimension (n,)")
+    if not shape:
+        raise ValueError("values: got a 0-d array; accepted is shape (n, *row_shape)")
+    if None not in (shape[0], index_shape[0]) and shape[0] != index_shape[0]:
+        raise ValueError(f"values and indices: got {shape[0]} values and {index_shape[0]} indices; one index a value")
+    row_shape, asked = shape[1:], dense_shape[1:]
+    unlike = row_shape != asked and (
+        len(row_shape) != len(asked) or any(a not in (None, b) for a, b in zip(row_shape, asked, strict=True))
+    )
+    if unlike:
+        raise ValueError(f"values: got rows of shape {row_shape}; dense_shape {dense_shape} asks for {asked}")
+    return look
+
+
+def check_indices(
+    backend: Backend,
+    indices: Array,
+    rows: int | None,
+    *,
+    coalesced: bool = False,
+    padded: bool = False,
+    argument: str = "indices",
+    look: Look | None = None,
+) -> None:
+    """Raise IndexError for an index out of range, ValueError for a false claim of coalesced (SPEC clause 2). look is
+    the backend's at `IndexedSlices._arrays`, where it is known."""
+    view = look.views[1] if look and look.views else backend.host_view(indices)
+    if view is None:
+        view = backend.to_numpy(indices)
+    if len(view) == 0:
+        return
+    limit = None if rows is None else rows + bool(padded)
+    compiled = kernels.loaded()
+    lowest, highest, ascends = compiled.bounds(view) if compiled else (view.min(), view.max(), False)
+    if lowest < 0 or (limit is not None and highest >= limit):
+        bad = view < 0 if limit is None else (view < 0) | (view >= limit)
+        position = int(np.argmax(bad))
+        way_out = (
+            " (the index equal to rows is legal where padded=True)"
+            if view[position] == rows and not padded and argument == "indices"
+            else ""
+        )
+        raise IndexError(
+            f"{argument}: got {int(view[position])} at position {position}; "
+            f"accepted is 0 <= index < {'inf' if rows is None else rows}{way_out}"
+        )
+    if coalesced and not ascends:
+        ascending = view[1:] > view[:-1]
+        if padded:  # sentinel slots follow at the end, all alike
+            ascending |= view[1:] == rows
+        if not ascending.all():
+            position = int(np.argmin(ascending)) + 1
+            raise ValueError(
+                f"indices: claimed coalesced, but index {int(view[position])} at position {position} follows "
+                f"{int(view[position - 1])}; accepted are strictly ascending indices (or coalesced=False)"
+            )

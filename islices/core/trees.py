@@ -1,0 +1,144 @@
+"""Nested structures of gradients as their leaves and back: lists, tuples, named tuples, dicts, and what a framework
+has of its own (JAX's registered pytrees: flax's State, equinox's Module).
+
+None is a leaf like any other. May import: `islices.core.registry`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from islices.core.registry import find_backend, loaded_backends
+
+__all__ = ["DEEPEST", "aligned", "flatten", "named_leaves", "opened", "rebuild", "structure"]
+
+#: Levels of containers that may lie in one another.
+DEEPEST = 100
+
+
+#: Types of leaves, so that most leaves are told by a look at their type.
+_LEAVES = {type(None), str, bytes, bool, int, float, complex}
+
+
+def opened(x: Any) -> tuple[Sequence[Any], Callable[[Any], Any]] | None:
+    """Return a container's children and a function from new children to a container like it; None for a leaf."""
+    if isinstance(x, dict):
+        return list(x.values()), partial(_dict_like, x)
+    if isinstance(x, list):
+        return x, list
+    if isinstance(x, tuple):
+        return x, getattr(x, "_make", tuple)
+    if type(x) in _LEAVES:
+        return None
+    if find_backend(x) is not None or type(x).__module__.startswith(
+        "islices."
+    ):  # also pytrees to JAX: PerSample, Table
+        _LEAVES.add(type(x))
+        return None
+    for B in loaded_backends():
+        found = B.flatten_tree(x, lambda item: item is not x)
+        if found is not None:
+            return found
+    return None
+
+
+def _dict_like(x: dict[Any, Any], items: Sequence[Any]) -> Any:
+    new = dict(zip(x, items, strict=True))
+    if type(x) is dict:
+        return new
+    out = copy.copy(x)
+    out.update(new)
+    return out
+
+
+def flatten(tree: Any, argument: str = "x") -> list[Any]:
+    """The leaves of nested containers, in order; None is a leaf too. ValueError beyond `DEEPEST`."""
+    leaves: list[Any] = []
+    _collect(tree, leaves, DEEPEST, argument)
+    return leaves
+
+
+def _collect(tree: Any, leaves: list[Any], depth: int, argument: str) -> None:
+    children: Iterable[Any]
+    if isinstance(tree, (list, tuple)):
+        children = tree
+    else:
+        found = opened(tree)
+        if found is None:
+            leaves.append(tree)
+            return
+        children = found[0]
+    if not depth:
+        raise ValueError(_ENDLESS.format(argument))
+    for item in children:
+        if type(item) in _LEAVES:
+            leaves.append(item)
+        else:
+            _collect(item, leaves, depth - 1, argument)
+
+
+_ENDLESS = f"{{}}: got a structure of more than {DEEPEST} levels, or one within itself"
+
+
+def named_leaves(tree: Any, argument: str, into: dict[str, Any] | None = None) -> dict[str, Any]:
+    """name -> leaf, None included: keys and positions joined by dots; a tree that is one leaf has the name "".
+
+    ValueError where two leaves come to the same name, or a structure does not end; what is in ``into`` by then are the
+    leaves before that.
+    """
+    found: dict[str, Any] = {} if into is None else into
+    _name(tree, "", found, DEEPEST, argument)
+    return found
+
+
+def _name(tree: Any, path: str, into: dict[str, Any], depth: int, argument: str) -> None:
+    found = opened(tree)
+    if found is None:
+        if path in into:
+            raise ValueError(f"{argument}: got two leaves of the name {path!r}; accepted is one")
+        into[path] = tree
+        return
+    if not depth:
+        raise ValueError(_ENDLESS.format(argument))
+    for key, item in tree.items() if isinstance(tree, dict) else enumerate(found[0]):
+        _name(item, f"{path}.{key}" if path else f"{key}", into, depth - 1, argument)
+
+
+def aligned(first: Any, tree: Any) -> list[Any]:
+    """The leaves of tree in the order of first, whose structure it shares: equal dicts may differ in order.
+
+    TypeError, KeyError or ValueError where it does not.
+    """
+    if isinstance(first, dict):
+        if not isinstance(tree, dict) or tree.keys() != first.keys():
+            raise KeyError("another dict")
+        return [leaf for key, item in first.items() for leaf in aligned(item, tree[key])]
+    found = opened(first)
+    if found is None:
+        return [tree]
+    other, lists = opened(tree), isinstance(first, (list, tuple))
+    if other is None or lists != isinstance(tree, (list, tuple)) or not (lists or type(first) is type(tree)):
+        raise TypeError("another container")
+    return [leaf for item, part in zip(found[0], other[0], strict=True) for leaf in aligned(item, part)]
+
+
+def structure(tree: Any) -> Any:
+    """What two nested structures must share to be combined leaf by leaf."""
+    if isinstance(tree, dict):
+        return {key: structure(item) for key, item in tree.items()}
+    found = opened(tree)
+    return None if found is None else [structure(item) for item in found[0]]
+
+
+def rebuild(tree: Any, leaves: Iterator[Any]) -> Any:
+    """A structure like tree, of the same container types, with its leaves taken from an iterator."""
+    found = (tree, None) if isinstance(tree, list) else opened(tree)
+    if found is None:
+        return next(leaves)
+    made = []
+    for item in found[0]:
+        made.append(next(leaves) if type(item) in _LEAVES else rebuild(item, leaves))
+    return made if found[1] is None else found[1](made)

@@ -1,0 +1,1 @@
+"""Embeddings: ids and bags, lookups, gradients with respect to tables, gradients per sample."""

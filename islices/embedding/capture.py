@@ -1,0 +1,311 @@
+"""Gradients of the embedding layers of a model that somebody else wrote.
+
+The adapter hooks the layers (`Backend.capture`); here is what becomes of what they looked up and of the gradients
+that arrived. SPEC clauses 12, 14 and 19.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any
+
+from islices.backend import Array, Backend, LayerUse, OtherUse, ProductUse, Use
+from islices.core.linear import add, concat
+from islices.core.registry import describe, loaded_backends
+from islices.core.shapes import size_of
+from islices.core.slices import IndexedSlices
+from islices.embedding.bags import reduce_bags_backward
+from islices.embedding.ids import check_ids, first_axis
+from islices.embedding.layouts import BagLayout, bags_at_offsets, bags_of_last_axis
+from islices.embedding.lookup_gradients import empty_slices, flat_slices, table_gradient
+from islices.embedding.lookups import members
+from islices.embedding.per_sample import (
+    PerSample,
+    axis_of,
+    batch_of,
+    check_axis,
+    join,
+    samples_of,
+    with_product,
+    with_samples,
+)
+
+__all__ = ["Capture", "capture"]
+
+
+def capture(model: Any) -> Capture:
+    """Hook the stock embedding layers of a model: after a backward pass, their gradients as slices.
+
+    Parameters
+    ----------
+    model : torch.nn.Module, keras.Model or Layer, mxnet.gluon.Block
+        With torch.nn.Embedding or EmbeddingBag, keras.layers.Embedding, or gluon.nn.Embedding anywhere in it. Its code
+        and weights stay as they are, sparse gradients or not. On torch and Keras the weights may be tied to an output
+        layer (torch.nn.Linear, keras.layers.ReversibleEmbedding). For JAX, where models are functions, use
+        `value_and_grad` with ``sparse=``.
+
+    Returns
+    -------
+    Capture
+        A context manager. Within it run the model and an ordinary backward pass; then `Capture.gradients` and
+        `Capture.per_sample` have what arrived, also after the context has ended.
+
+    Raises
+    ------
+    TypeError
+        No such model, one without embedding layers, or one whose layers cannot be hooked (the message says why).
+
+    Notes
+    -----
+    The framework computes its own gradient of the weights as it always does, dense for sparse=False. Freeze the
+    layer (requires_grad=False, trainable=False, grad_req="null"), and the captured gradient is the only one: that of
+    the captured layers, as if nothing else used the weights. A layer that scales by frequency follows SPEC clause 12
+    (torch's EmbeddingBag(scale_grad_by_freq=True) does otherwise), tied weights per sample clause 14.
+
+    Examples
+    --------
+    >>> import torch, islices
+    >>> model = torch.nn.Sequential(torch.nn.Embedding(1000, 2), torch.nn.Linear(2, 1))
+    >>> with islices.capture(model) as captured:
+    ...     model(torch.tensor([[5, 7], [5, 5]])).sum().backward()
+    >>> captured.gradients()
+    {'0': IndexedSlices(n=4, dense_shape=(1000, 2), float32, int64, torch)}
+    >>> captured.per_sample()["0"].slices(1).indices.tolist()
+    [5, 5]
+    """
+    for B in loaded_backends():
+        if B.is_model(model):
+            return Capture(B, model)
+    raise TypeError(
+        f"model: got {describe(model)}; accepted are torch.nn.Module, keras models and layers, and mxnet.gluon.Block "
+        "(JAX: value_and_grad with sparse=)"
+    )
+
+
+class Capture:
+    """What the embedding layers of a model looked up within a ``with`` block, and the gradients that arrived.
+
+    Made by `capture`. What several forward and backward passes bring adds up until `clear`. SPEC clauses 12 and 14.
+
+    Examples
+    --------
+    >>> import torch, islices
+    >>> model = torch.nn.Sequential(torch.nn.Embedding(1000, 2))
+    >>> with islices.capture(model) as captured:
+    ...     model(torch.tensor([[5, 7], [5, 5]])).sum().backward()
+    >>> captured
+    <islices.Capture: 1 layers, 1 lookups>
+    >>> captured.clear()
+    >>> captured.gradients()["0"].indices.tolist()
+    []
+    """
+
+    def __init__(self, backend: Backend, model: Any) -> None:
+        self.backend = backend
+        self._model = model
+        self._uses: list[Use] = []
+        self._weights: dict[str, Array] = {}
+        self._seen = False
+        self._context: AbstractContextManager[dict[str, Array]] | None = None
+
+    def __enter__(self) -> Capture:
+        if self._context is not None:
+            raise RuntimeError("capture: entered twice; accepted is one `with` block at a time")
+        context = self.backend.capture(self._model, self._uses)
+        self._weights = context.__enter__()
+        self._context = context
+        if not self._weights:
+            self.__exit__(None, None, None)
+            raise TypeError(
+                f"model: got {describe(self._model)} without stock embedding layers; accepted is a model with some"
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        context, self._context = self._context, None
+        if context is not None:
+            context.__exit__(kind, error, trace)
+
+    def __repr__(self) -> str:
+        return f"<islices.Capture: {len(self._weights)} layers, {len(self._uses)} lookups>"
+
+    def clear(self) -> None:
+        """Forget what has been captured, as zero_grad does between steps.
+
+        A forward pass whose backward pass is still to come is no past step (torch, where loops such as Lightning's zero
+        the gradients between the two): it stays.
+        """
+        self._seen = self._seen or bool(self._uses)
+        self._uses[:] = [use for use in self._uses if _is_pending(use)]
+
+    def gradients(self) -> dict[str, Any]:
+        """The gradient of each layer's weights, by the layer's name in the model.
+
+        Returns
+        -------
+        dict of str to IndexedSlices
+            One slice for each row looked up, uncoalesced, in the order of the forward passes; without the padding's.
+            Empty for a layer that was not used, or that no gradient reached. Dense where the weights are an output
+            layer, too. Weights that several layers share have one gradient, under the first layer's name.
+
+        Raises
+        ------
+        TypeError
+            The weights were used in another way as well, whose gradient would be missing here.
+        """
+        self._check_seen()
+        made = {}
+        for name in self._weights:
+            lookups, products = self._arrived(name)
+            parts = [table_gradient(self._slices(use)[0], use.padding_idx, use.scale_by_freq) for use in lookups]
+            slices = concat(parts) if parts else self._nothing(name)
+            if not products:
+                made[name] = slices
+                continue
+            together = self._with_products(self._no_samples(name, 1), products)
+            made[name] = add(together.sum(), slices)
+        return made
+
+    def per_sample(self, *, sample_axis: int = 0) -> dict[str, PerSample]:
+        """Return each sample's gradient of each layer's weights.
+
+        The loss must be a sum over samples (no mean) of one batch: `clear` between batches. No loss of a sample may
+        depend on other samples, as it does with batch norm. A capture sees no losses and cannot check that;
+        `value_and_grad` with per_sample=True can. Ids that the batch shares (positions, negatives) are no samples:
+        expand them to one row per sample before the lookup.
+
+        Parameters
+        ----------
+        sample_axis : int
+            The axis of the samples in what the layers looked up, and in what output layers with the same weights
+            multiplied: 1 for time-major ids (L, B). Arrays with fewer axes have their samples along the last one. Of
+            ids with offsets the bags are the samples.
+
+        Returns
+        -------
+        dict of str to PerSample
+            Without the layers that no gradient reached. Weights that several layers share have one gradient, under
+            the first layer's name.
+
+        Raises
+        ------
+        TypeError
+            The weights were used in another way as well, whose gradient cannot be told apart by samples.
+        ValueError
+            Lookups, or products, of different numbers of samples.
+        """
+        axis = check_axis(sample_axis)
+        self._check_seen()
+        made = {}
+        for name in self._weights:
+            lookups, products = self._arrived(name)
+            parts = [self._samples(use, axis) for use in lookups]
+            if products and not parts:
+                inputs = products[0].inputs
+                batch = batch_of(self.backend, inputs, axis_of(self.backend, inputs, axis, trailing=1))
+                parts = [self._no_samples(name, batch)]
+            if parts:
+                made[name] = self._with_products(join(parts), products, axis)
+        counts = {name: g.dense_shape[0] for name, g in made.items()}
+        if len(set(counts.values())) > 1:
+            raise ValueError(
+                f"per_sample: got numbers of samples {counts}; accepted is one number for all layers (ids that the "
+                "batch shares, as positions, are expanded to (batch, length) before they are looked up)"
+            )
+        return made
+
+    def _check_seen(self) -> None:
+        """An empty result must mean that no gradient arrived, not that the layers ran where nothing could be seen."""
+        if not self._seen and not self._uses:
+            raise RuntimeError(
+                "capture: no embedding layer of the model has run since; accepted is a forward and backward pass "
+                "within the `with` block (a graph compiled before it does not call the layers again)"
+            )
+
+    def _arrived(self, name: str) -> tuple[list[LayerUse], list[ProductUse]]:
+        """The uses of a layer's weights that a gradient reached: lookups, and products with them."""
+        uses = [use for use in self._uses if use.layer == name]
+        for use in uses:
+            if isinstance(use, OtherUse):
+                raise TypeError(
+                    f"capture: the weights of layer {name!r} {use.what}, and what that adds to their gradient is not "
+                    "captured; accepted are stock embedding layers, and stock output layers that share their weights"
+                )
+        found = [use for use in uses if not isinstance(use, OtherUse) and use.upstream is not None]
+        products = [use for use in found if isinstance(use, ProductUse)]
+        return [use for use in found if isinstance(use, LayerUse)], products
+
+    def _nothing(self, name: str) -> IndexedSlices:
+        return empty_slices(self.backend, self._weights[name])
+
+    def _no_samples(self, name: str, batch: int | None) -> PerSample:
+        empty = self._nothing(name)
+        return with_samples(empty, first_axis(self.backend, empty.indices), batch or 0, None)
+
+    def _with_products(self, x: PerSample, uses: Sequence[ProductUse], axis: int | None = None) -> PerSample:
+        """x with what the output layers add; without an axis of samples, as those of the one sample of x."""
+        B = self.backend
+        for use in uses:
+            with B.scope():
+                pair = [B.astype(a, B.dtype(x.values)) for a in (use.upstream, use.inputs)]
+                if axis is None:
+                    pair = [B.reshape(a, (1, size_of(B.shape(a)[:-1]), B.shape(a)[-1])) for a in pair]
+            x = with_product(x, pair, f"per_sample: layer {use.layer!r}", axis or 0)
+        return x
+
+    def _samples(self, use: LayerUse, axis: int) -> PerSample:
+        if use.scale_by_freq:
+            raise NotImplementedError(
+                f"per_sample: layer {use.layer!r} scales by frequency: one sample's gradient depends on the others"
+            )
+        s, ids, layout = self._slices(use)
+        B = self.backend
+        if not B.shape(ids):
+            raise ValueError(f"per_sample: layer {use.layer!r}: got ids of shape (); accepted is (B, ...)")
+        if use.offsets is None:
+            samples, batch = samples_of(B, ids, axis, bags=use.combiner is not None)
+        else:
+            assert layout is not None
+            samples, batch = layout.segments, batch_of(B, layout.bags)
+        return with_samples(s, samples, batch, use.padding_idx)
+
+    def _slices(self, use: LayerUse) -> tuple[IndexedSlices, Array, BagLayout | None]:
+        """Return one use's slices, the padding's too, its ids, and its bags or samples at offsets."""
+        B, upstream = self.backend, use.upstream
+        ids = check_ids(B, use.ids, upstream)
+        layout, flat = None, ids
+        if use.offsets is not None:
+            layout = bags_at_offsets(B, use.offsets, ids)
+        elif use.combiner is not None:
+            layout = bags_of_last_axis(B, ids)
+        if use.combiner is not None:
+            assert layout is not None
+            upstream, flat = self._members_gradient(use, upstream, ids, layout)
+        return flat_slices(B, upstream, flat, use.num_rows), ids, layout
+
+    def _members_gradient(self, use: LayerUse, upstream: Array, ids: Array, layout: BagLayout) -> tuple[Array, Array]:
+        """(gradient of each member's row, ids), both flat."""
+        B = self.backend
+        assert use.combiner is not None
+        keep = members(B, ids, None, use.padding_idx, use.num_rows)
+        with B.scope():
+            flat = B.reshape(ids, (layout.n,))
+            keep = None if keep is None else B.reshape(keep, (layout.n,))
+            weights = None if use.weights is None else B.reshape(use.weights, (layout.n,))
+            rows = use.rows
+            if rows is None:  # their values do not matter then
+                rows = B.take(B.zeros_like(upstream), layout.segments)
+        return reduce_bags_backward(
+            B, upstream, rows, layout.segments, layout.bags, use.combiner, keep=keep, weights=weights
+        ), flat
+
+
+def _is_pending(use: Use) -> bool:
+    """Whether a gradient may still arrive."""
+    if isinstance(use, OtherUse) or use.upstream is not None:
+        return False
+    return use.awaited is not None and use.awaited() is not None

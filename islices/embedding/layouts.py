@@ -1,0 +1,219 @@
+"""Where bags lie in ids: along the last axis, at offsets, by lengths, or as a framework's own ragged array says.
+
+SPEC clause 19. A layout gives each of the ids its bag; what bags are reduced to is in `islices.embedding.bags`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from islices.backend import Array, Backend, RaggedParts
+from islices.core.registry import describe
+from islices.core.shapes import same_shape, size_of
+from islices.embedding.ids import check_ids, first_axis
+
+__all__ = [
+    "BagLayout",
+    "Ragged",
+    "adopt_ragged",
+    "bags_at_offsets",
+    "bags_of_last_axis",
+    "spread",
+    "values_of",
+]
+
+
+class BagLayout(NamedTuple):
+    """Where bags lie in ids."""
+
+    segments: Array  # the bag of each of the ids, flattened: int32; ascending but for those that lie in none
+    bags: Array  # an array as long as there are bags
+    shape: tuple[int | None, ...]  # of the bags
+    n: int | None  # how many ids
+    present: Array | None = None  # int32: 1 for each of the ids that lies in a bag, None if all do
+
+
+class Ragged(NamedTuple):
+    """Ids whose rows differ in length: a framework's own ragged array of integers, or a pair (values, lengths)."""
+
+    values: Array  # (n, ...): the ids of all rows, one after the other
+    layout: BagLayout  # of the innermost rows
+    samples: Array  # the outermost row of each value: int32, shape (n,)
+    batch: Array  # an array as long as there are outermost rows
+    present: Array | None
+    parts: RaggedParts | None  # None of a pair
+    lengths: Array | None  # of a pair
+
+    def with_rows(self, rows: Array) -> Any:
+        """Looked-up rows (n, ..., *row_shape) in the form the ids came in."""
+        if self.parts is None:
+            return rows, self.lengths
+        if self.parts.with_rows is None:
+            raise ValueError(
+                f"combiner: got None with ids of a {self.parts.kind}, which has no form for rows; accepted is one of "
+                "the combiners, or ids.values for the rows themselves"
+            )
+        return self.parts.with_rows(rows)
+
+    def with_bags(self, bags: Array) -> Any:
+        """Reduced bags (bags, *row_shape) in what is left of that form."""
+        return bags if self.parts is None else self.parts.with_bags(bags)
+
+
+# ---------------------------------------------------------------------- of one length
+def bags_of_last_axis(B: Backend, ids: Array) -> BagLayout:
+    """The bags along the last axis of ids (..., L)."""
+    shape = B.shape(ids)
+    if len(shape) < 2:
+        raise ValueError(
+            f"ids: got shape {shape} with a combiner; accepted are two dimensions or more (bags along the last one), "
+            "or one dimension with offsets"
+        )
+    if len(shape) > 2 and None in shape[1:]:
+        raise ValueError(f"ids: got shape {shape}; accepted for bags of three dimensions or more is a known shape")
+    lead = shape[:-1]
+    with B.scope():
+        bags = ids if len(shape) == 2 else B.reshape(ids, (size_of(lead), shape[-1]))
+    return BagLayout(first_axis(B, bags), bags, lead, size_of(shape))
+
+
+# ---------------------------------------------------------------------- at offsets, by lengths
+def bags_at_offsets(B: Backend, offsets: Any, ids: Array, *, include_last: bool = False) -> BagLayout:
+    """The bags that start at offsets in ids (n,); include_last: the last of the offsets is the end of the last bag."""
+    offsets = check_ids(B, offsets, ids, "offsets")
+    shape, n = B.shape(offsets), B.shape(ids)[0] if B.shape(ids) else None
+    if len(shape) != 1:
+        raise ValueError(f"offsets: got shape {shape}; accepted is one dimension (bags,)")
+    if len(B.shape(ids)) != 1:
+        raise ValueError(f"ids: got shape {B.shape(ids)} with offsets; accepted is one dimension (n,)")
+    if include_last and shape[0] == 0:
+        raise ValueError("offsets: got [] with include_last_offset=True; accepted is at least the end of the last bag")
+    starts = None if B.is_traced(offsets) else B.to_numpy(offsets)
+    if starts is not None:
+        _check_offsets(starts, n, include_last)
+    if not include_last:
+        with B.scope():
+            places = B.searchsorted(offsets, B.astype(B.arange(ids), B.dtype(offsets)), right=True)
+            segments = B.astype(places, "int32") - B.astype(B.equal(ids, ids), "int32")
+        return BagLayout(segments, offsets, shape, n)
+    if starts is not None:
+        return _bags_at_ends(B, B.asarray(starts[1:], ids), ids, full=n == starts[-1])
+    with B.scope():
+        row = B.columns(B.reshape(offsets, (1, shape[0])), 1, shape[0])  # type: ignore[arg-type]
+        ends = B.reshape(row, (None if shape[0] is None else shape[0] - 1,))
+    return _bags_at_ends(B, ends, ids, full=False)
+
+
+def _check_offsets(starts: np.ndarray[Any, Any], n: int | None, include_last: bool) -> None:
+    if (len(starts) and starts[0] != 0) or (not len(starts) and n):
+        raise ValueError(f"offsets: got {starts[:1].tolist()} first; accepted is 0, where the first bag starts")
+    if (starts[1:] < starts[:-1]).any():
+        at = int(np.argmax(starts[1:] < starts[:-1])) + 1
+        raise ValueError(
+            f"offsets: got {int(starts[at])} at position {at} after {int(starts[at - 1])}; accepted is ascending"
+        )
+    if len(starts) and n is not None and starts[-1] > n:
+        raise ValueError(f"offsets: got {int(starts[-1])} last, with {n} ids; accepted is at most their number")
+    if include_last and len(starts) == 1 and n:
+        raise ValueError(f"offsets: got {starts.tolist()}, no bags, with {n} ids; accepted is at least one bag")
+
+
+def _bags_at_ends(B: Backend, ends: Array, ids: Array, *, full: bool) -> BagLayout:
+    """The bags that end at ends in ids (n,), the first beginning at 0; full: the last one ends with the ids."""
+    bags = B.shape(ends)
+    with B.scope():
+        segments = B.searchsorted(ends, B.astype(B.arange(ids), B.dtype(ends)), right=True)
+        segments = B.astype(segments, "int32")
+        if full:
+            return BagLayout(segments, ends, bags, B.shape(ids)[0])
+        if bags[0] is None:
+            inside = B.isin(segments, B.astype(B.arange(ends), "int32"))
+        else:
+            inside = B.in_range(segments, bags[0])
+        present = B.astype(inside, "int32")
+        segments = B.where(B.equal(present, 0), B.zeros_like(segments), segments)
+    return BagLayout(segments, ends, bags, B.shape(ids)[0], present)
+
+
+def _bags_of_lengths(B: Backend, lengths: Array, values: Array) -> BagLayout:
+    """The bags of those lengths, one after the other in values (n,)."""
+    n, shape = B.shape(values)[0], B.shape(lengths)
+    if len(shape) != 1:
+        raise ValueError(f"ids: got lengths of shape {shape}; accepted is one dimension (bags,)")
+    if shape[0] == 0 and n:
+        raise ValueError(f"ids: got {n} values and no lengths; accepted is at least one")
+    if B.is_traced(lengths):
+        with B.scope():
+            return _bags_at_ends(B, B.running_sum(lengths), values, full=False)
+    numbers = B.to_numpy(lengths)
+    if (numbers < 0).any():
+        at = int(np.argmax(numbers < 0))
+        raise ValueError(f"ids: got length {int(numbers[at])} at position {at}; accepted are lengths >= 0")
+    total = sum(numbers.tolist())  # as Python's numbers, which do not wrap around
+    if n is not None and total > n:
+        raise ValueError(f"ids: got lengths that add up to {total} with {n} values; accepted is at most their number")
+    ends = B.asarray(np.cumsum(numbers, dtype=numbers.dtype), values)
+    return _bags_at_ends(B, ends, values, full=total == n)
+
+
+# ---------------------------------------------------------------------- ragged
+def adopt_ragged(B: Backend, ids: Any, like: Array) -> Ragged | None:
+    """ids in ragged form, of the backend or as a pair (values, lengths); None for anything else."""
+    if isinstance(ids, tuple) and len(ids) == 2:
+        return _adopt_pair(B, ids[0], ids[1], like)
+    parts = B.take_ragged(ids, "ids")
+    if parts is None:
+        return None
+    values = check_ids(B, parts.values, like)
+    with B.scope():
+        segments, samples = (B.astype(x, "int32") for x in (parts.segments, parts.samples))
+    layout = BagLayout(segments, parts.bags, B.shape(parts.bags), B.shape(values)[0])
+    return Ragged(values, layout, samples, parts.batch, None, parts, None)
+
+
+def _adopt_pair(B: Backend, values: Any, lengths: Any, like: Array) -> Ragged:
+    values = check_ids(B, values, like)
+    lengths = check_ids(B, lengths, like)
+    if len(B.shape(values)) != 1:
+        raise ValueError(f"ids: got values of shape {B.shape(values)} with lengths; accepted is one dimension (n,)")
+    layout = _bags_of_lengths(B, lengths, values)
+    return Ragged(values, layout, layout.segments, layout.bags, layout.present, None, lengths)
+
+
+def values_of(B: Backend, x: Any, ragged: Ragged, argument: str) -> Any:
+    """The values of weights or a mask beside ragged ids: of the same form, or an array of the values' shape."""
+    if x is None or B.is_array(x) or isinstance(x, np.ndarray):
+        return x
+    parts = B.take_ragged(x, argument)
+    if parts is None:
+        raise TypeError(
+            f"{argument}: got {describe(x)} beside ragged ids; accepted is the ids' own form, or an array of the shape "
+            f"of their values, {B.shape(ragged.values)}"
+        )
+    if ragged.parts is None or not _same_structure(B, parts, ragged.parts):
+        raise ValueError(f"{argument}: got a {parts.kind} whose rows are not those of the ids; accepted are the same")
+    return parts.values
+
+
+def _same_structure(B: Backend, one: RaggedParts, other: RaggedParts) -> bool:
+    """Whether the rows lie alike, as far as it is known."""
+    if one.kind != other.kind or len(one.structure) != len(other.structure):
+        return False
+    for a, b in zip(one.structure, other.structure, strict=True):
+        if a is b:
+            continue
+        if not same_shape(B.shape(a), B.shape(b)):
+            return False
+        if not (B.is_traced(a) or B.is_traced(b)) and not np.array_equal(B.to_numpy(a), B.to_numpy(b)):
+            return False
+    return True
+
+
+def spread(B: Backend, numbers: Array, values: Array) -> Array:
+    """numbers (n,) repeated for each element of values (n, ...), flattened; within `Backend.scope`."""
+    shape = B.shape(values)
+    if len(shape) == 1:
+        return numbers
+    return B.reshape(B.as_column(numbers, values) + B.astype(B.zeros_like(values), "int32"), (size_of(shape),))

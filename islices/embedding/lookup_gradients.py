@@ -1,0 +1,360 @@
+"""From the gradient of looked-up rows to the gradient of the table: padding, masks, frequency.
+
+SPEC clause 12.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from islices.backend import INTEGERS, Array, Backend, Slots
+from islices.core import modes
+from islices.core.arguments import LARGEST, check_flag, show, whole_number
+from islices.core.conversion import map_leaves
+from islices.core.registry import describe, find_backend, get_backend, loaded_backends
+from islices.core.rows import drop_rows
+from islices.core.shapes import same_shape, size_of
+from islices.core.slices import IndexedSlices, check_values_dtype
+from islices.embedding.ids import Invalid, check_ids, check_invalid, check_mask, check_range
+from islices.embedding.layouts import adopt_ragged, spread, values_of
+
+__all__ = [
+    "bag_slices",
+    "check_count",
+    "counting",
+    "drop_padding",
+    "embedding_grad",
+    "empty_slices",
+    "find_upstream",
+    "flat_slices",
+    "resolve_padding_idx",
+    "scale_by_frequency",
+    "table_gradient",
+    "zeros_where_false",
+]
+
+T = TypeVar("T")
+
+
+def embedding_grad(
+    upstream: Array,
+    ids: Array,
+    num_rows: int,
+    *,
+    padding_idx: int | None = None,
+    mask: Array | None = None,
+    scale_by_freq: bool = False,
+    invalid: Invalid = "raise",
+) -> IndexedSlices:
+    """The gradient of a table whose rows ids were looked up, one slice an occurrence.
+
+    Parameters
+    ----------
+    upstream : float array, shape (*ids.shape, *row_shape)
+        The gradient that arrives at the looked-up rows; ragged as ids are, or of their values' shape.
+    ids : int32 or int64 array of any shape, or ragged as `lookup` takes them
+        Of the same framework, or NumPy.
+    num_rows : int
+        Rows of the table.
+    padding_idx : int, optional
+        The row that gets no gradient; negative counts from the end.
+    mask : boolean array of ids' shape, optional
+        Where False, upstream counts as zero, NaN included; the slice stays, as zeros.
+    scale_by_freq : bool
+        Divide each contribution by how often its index occurs in ids (padding not counted).
+    invalid : {"raise", "drop"}
+        "drop": negative ids are absent and get no slice.
+
+    Returns
+    -------
+    IndexedSlices
+        In order of occurrence, uncoalesced. Without the slices of the padding and of absent ids (under jax.jit they
+        become padding slots). Where nothing had to change, it shares upstream's and ids' memory.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        dtypes, shapes or ids that do not fit. SPEC clauses 2 and 12.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> g = embedding_grad(np.ones((2, 3, 1)), np.array([[1, 2, 0], [1, 0, 0]]), 4, padding_idx=0)
+    >>> g.indices.tolist(), g.dense_shape
+    ([1, 2, 1], (4, 1))
+    """
+    scale_by_freq = check_flag(scale_by_freq, "scale_by_freq")
+    drop = check_invalid(invalid)
+    found = find_upstream(upstream, ids, mask)
+    num_rows = check_count(num_rows)
+    padding = resolve_padding_idx(padding_idx, num_rows)
+    s = found.slices(num_rows, drop)
+    return table_gradient(s, padding, scale_by_freq, absent=found.has_absent(drop))
+
+
+def table_gradient(
+    s: IndexedSlices, padding: int | None, scale_by_freq: bool, *, absent: bool = False
+) -> IndexedSlices:
+    """The slices of a lookup without those of the padding, and of absent ids (-1), divided by their frequency.
+
+    In traced code, where ids were not checked, slices out of range go with them.
+    """
+    if padding is not None or absent or modes.is_traced(s.backend, s.indices):
+        s = _rows_that_count(s, padding, absent)
+    return scale_by_frequency(s) if scale_by_freq else s
+
+
+def _rows_that_count(s: IndexedSlices, padding: int | None, absent: bool) -> IndexedSlices:
+    B, rows = s.backend, s.dense_shape[0]
+    slots = s._slots if s._slots and s._slots.factor is None and s._slots.positions is not None else None
+    held = s.values if slots is None else slots.positions
+    held, indices = modes.run(_select_counting, B, (held, s.indices), padding=padding, rows=rows, absent=absent)
+    padded = modes.keeps_slots(B, held, indices)
+    if slots is None:
+        return IndexedSlices._trusted(B, held, indices, s.dense_shape, padded=padded)
+    return IndexedSlices._deferred(B, slots._replace(indices=indices, positions=held), s.dense_shape, padded=padded)
+
+
+def _select_counting(
+    B: Backend, values: Array, indices: Array, *, padding: int | None, rows: int, absent: bool
+) -> tuple[Array, Array]:
+    return B.select(values, indices, counting(B, indices, padding, rows, absent), rows)
+
+
+def counting(B: Backend, indices: Array, padding: int | None, rows: int | None, absent: bool) -> Array:
+    """The mask of the indices that get a gradient: rows, and not the padding's."""
+    if padding is None:
+        return B.in_range(indices, rows)
+    if not absent and not B.is_traced(indices):
+        return B.logical_not(B.equal(indices, padding))
+    # a padding index becomes one that is no row
+    return B.in_range(B.where(B.equal(indices, padding), _nowhere(B, indices), indices), rows)
+
+
+def _nowhere(B: Backend, like: Array) -> Array:
+    """An index that names no row."""
+    return B.asarray(np.full(1, -1, B.dtype(like)), like)
+
+
+class Upstream(NamedTuple):
+    """A gradient and the ids of the rows it arrived at, of one shape: ragged ones by their values."""
+
+    backend: Backend
+    upstream: Array
+    ids: Array
+    mask: Array | None
+    #: (the sample of each of the ids, an array as long as there are samples) where ids are ragged
+    samples: tuple[Array, Array] | None
+    #: 1 for each of the ids that lies in a row, None if all do
+    present: Array | None
+
+    def has_absent(self, drop: bool) -> bool:
+        """Whether some of the ids may name nothing."""
+        return drop or self.present is not None
+
+    def slices(self, num_rows: int, drop: bool) -> IndexedSlices:
+        """One slice for each of the ids; drop: negative ones are absent."""
+        return flat_slices(
+            self.backend, self.upstream, self.ids, num_rows, mask=self.mask, present=self.present, absent=drop
+        )
+
+
+def find_upstream(upstream: Any, ids: Any, mask: Any) -> Upstream:
+    """The arguments of `embedding_grad` and `per_sample` on the backend they belong to, or TypeError or ValueError."""
+    B = find_backend(upstream) or next((B for B in loaded_backends() if B.take_ragged(upstream, "upstream")), None)
+    ragged = None if B is None or B.is_array(ids) else adopt_ragged(B, ids, upstream)
+    if B is not None and ragged is not None:
+        upstream, mask = values_of(B, upstream, ragged, "upstream"), values_of(B, mask, ragged, "mask")
+    if B is None or not B.is_array(upstream):
+        raise TypeError(f"upstream: got {describe(upstream)}; accepted is a dense array")
+    check_values_dtype(B, upstream, "upstream")
+    if ragged is None:
+        return Upstream(B, upstream, check_ids(B, ids, upstream), mask, None, None)
+    with B.scope():
+        samples = spread(B, ragged.samples, ragged.values)
+    return Upstream(B, upstream, ragged.values, mask, (samples, ragged.batch), ragged.present)
+
+
+def flat_slices(
+    B: Backend,
+    upstream: Array,
+    ids: Array,
+    num_rows: int,
+    *,
+    mask: Array | None = None,
+    present: Array | None = None,
+    absent: bool = False,
+) -> IndexedSlices:
+    """One slice for each of the ids, in order: upstream (*ids.shape, *row_shape) at them, zeros where mask is False.
+
+    absent: negative ids name nothing. They stay, and so do those that are not present, as -1.
+    """
+    ids_shape, shape = B.shape(ids), B.shape(upstream)
+    if not same_shape(shape[: len(ids_shape)], ids_shape):
+        raise ValueError(f"upstream: got shape {shape}; accepted is {ids_shape} (of ids) followed by the row's shape")
+    row_shape = shape[len(ids_shape) :]
+    if None in row_shape:
+        raise ValueError(f"upstream: got rows of unknown shape {row_shape}; accepted is a shape known while tracing")
+    n = size_of(ids_shape)
+    with B.scope():
+        values, indices = B.reshape(upstream, (n, *row_shape)), B.reshape(ids, (n,))
+        keep = check_mask(B, mask, ids, upstream)
+        keep = None if keep is None else B.reshape(keep, (n,))
+    if keep is not None:
+        values = modes.run(zeros_where_false, B, (values, keep))
+    check_range(B, indices, num_rows, absent=absent)  # JAX knows the ids of a traced function now, if at all
+    indices = _where_present(B, indices, present)
+    return IndexedSlices._trusted(B, values, indices, (num_rows, *row_shape))
+
+
+def _where_present(B: Backend, indices: Array, present: Array | None) -> Array:
+    """Flat ids, -1 where they are not present."""
+    if present is None:
+        return indices
+    with B.scope():
+        return B.where(B.equal(B.reshape(present, B.shape(indices)), 0), _nowhere(B, indices), indices)
+
+
+def bag_slices(
+    B: Backend, upstream: Array, ids: Array, segments: Array, num_rows: int, present: Array | None
+) -> IndexedSlices:
+    """One slice for each of the ids, in order: the gradient that arrived at its bag, upstream (number of bags, *row
+    shape)."""
+    with B.scope():
+        indices = B.reshape(ids, (size_of(B.shape(ids)),))
+    check_range(B, indices, num_rows)
+    slots = Slots(upstream, _where_present(B, indices, present), num_rows, positions=segments)
+    s = IndexedSlices._deferred(B, slots, (num_rows, *B.shape(upstream)[1:]))
+    # what is recorded is recorded now: the tape may have ended when the values are read
+    return s.replace(values=s.values) if B.records_gradient(upstream) else s
+
+
+def empty_slices(B: Backend, weights: Array) -> IndexedSlices:
+    """The gradient of a table that nothing was looked up in."""
+    shape = B.shape(weights)
+    with B.scope():
+        values = B.zeros((0, *shape[1:]), B.dtype(weights), weights)  # type: ignore[arg-type]
+        return IndexedSlices._trusted(B, values, B.asarray(np.empty(0, np.int64), weights), shape, coalesced=True)
+
+
+def check_count(rows: Any, argument: str = "num_rows") -> int:
+    """A number of rows as an int."""
+    count = whole_number(rows)
+    if count is None:
+        raise TypeError(f"{argument}: got {describe(rows)}; accepted is an int >= 0")
+    if not 0 <= count <= LARGEST:
+        raise ValueError(f"{argument}: got {show(count)}; accepted is 0 <= {argument} < 2^63")
+    return count
+
+
+def zeros_where_false(B: Backend, values: Array, mask: Array) -> Array:
+    """The operation: values, but zeros where the mask, of its leading shape, is 0."""
+    return B.where(B.equal(B.as_column(mask, values), 0), B.zeros_like(values), values)
+
+
+def resolve_padding_idx(padding_idx: Any, num_rows: int | None) -> int | None:
+    """padding_idx as a row number; negative counts from the end (SPEC clause 12)."""
+    if padding_idx is None:
+        return None
+    p = whole_number(padding_idx)
+    if p is None:
+        raise TypeError(f"padding_idx: got {describe(padding_idx)}; accepted is an int or None")
+    if num_rows is None:
+        if not 0 <= p <= LARGEST:
+            raise ValueError(f"padding_idx: got {show(p)}; accepted is 0 <= p < 2^63 for an unknown number of rows")
+        return p
+    if not -num_rows <= p < num_rows:
+        raise IndexError(f"padding_idx: got {show(p)}; accepted is -{num_rows} <= padding_idx < {num_rows}")
+    return p % num_rows
+
+
+def drop_padding(x: T, padding_idx: int) -> T:
+    """A gradient without the padding row.
+
+    Parameters
+    ----------
+    x : sparse gradient, dense array, None, or a list, tuple or dict of them
+    padding_idx : int
+        Negative counts from the end.
+
+    Returns
+    -------
+    same type as x
+        Sparse without those slices (under jax.jit they become padding slots), dense with zeros there.
+
+    Raises
+    ------
+    IndexError
+        padding_idx is no row. SPEC clause 12.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> drop_padding(IndexedSlices(np.ones((2, 1)), np.array([0, 3]), (4, 1)), -1).indices.tolist()
+    [0]
+    """
+
+    def one(leaf: Any) -> Any:
+        rows = leaf.dense_shape[0] if isinstance(leaf, IndexedSlices) else _rows_of(leaf)
+        p = resolve_padding_idx(padding_idx, rows)
+        return leaf if p is None else drop_rows(leaf, [p])
+
+    return map_leaves(one, x)
+
+
+def _rows_of(dense: Array) -> int | None:
+    shape = get_backend(dense).shape(dense)
+    if not shape:
+        raise ValueError("x: got a 0-d array; accepted is shape (rows, *row_shape)")
+    return shape[0]
+
+
+def scale_by_frequency(x: T) -> T:
+    """Each stored slice divided by how often its index occurs in x.
+
+    Parameters
+    ----------
+    x : sparse gradient, None, or a list, tuple or dict of them
+        Uncoalesced, as `embedding_grad` gives it: coalesced rows all occur once.
+
+    Returns
+    -------
+    same type as x
+
+    Raises
+    ------
+    TypeError
+        A dense array: how often a row occurred is no longer known. SPEC clause 12.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> scale_by_frequency(IndexedSlices(np.ones(3), np.array([1, 0, 1]), (2,))).values.tolist()
+    [0.5, 1.0, 0.5]
+    """
+    return map_leaves(_by_frequency, x)
+
+
+def _by_frequency(leaf: Any) -> IndexedSlices:
+    if not isinstance(leaf, IndexedSlices):
+        raise TypeError(f"x: got {describe(leaf)}; accepted are sparse gradients (counts are not known for dense ones)")
+    if leaf.backend.dtype(leaf.values) in INTEGERS:
+        raise TypeError(f"x: got {describe(leaf.values)}; accepted is a floating dtype, since counts divide")
+    if leaf.coalesced and not leaf.padded:
+        return leaf
+    rows = leaf.dense_shape[0]
+    values = modes.run(_divide_by_counts, leaf.backend, (leaf.values, leaf.indices), rows=rows)
+    return leaf.replace(values=values)
+
+
+def _divide_by_counts(B: Backend, values: Array, indices: Array, *, rows: int | None) -> Array:
+    dtype = B.dtype(values)
+    ids, place = B.unique(indices, rows)
+    ones = B.astype(B.equal(indices, indices), "int32")
+    counts = B.take(B.segment_sum(ones, place, B.shape(ids)[0]), place)
+    wide = B.widen(values)
+    return B.astype(B.div(wide, B.astype(B.as_column(counts, wide), B.dtype(wide))), dtype)

@@ -1,0 +1,368 @@
+"""Looking rows up, one by one or in bags.
+
+SPEC clauses 2, 12 and 19. Where bags lie is in `islices.embedding.layouts`, what they are reduced to, and the
+gradient, in `islices.embedding.bags`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from islices.backend import Array, Backend, Reader, Source
+from islices.core import modes
+from islices.core.arguments import check_flag, show
+from islices.core.registry import describe, find_backend
+from islices.core.shapes import COMMON_NDIM, same_shape
+from islices.embedding.bags import COMBINERS, Combiner, read_bags, reduce_bags
+from islices.embedding.ids import Invalid, check_ids, check_invalid, check_mask, check_range
+from islices.embedding.layouts import (
+    BagLayout,
+    Ragged,
+    adopt_ragged,
+    bags_at_offsets,
+    bags_of_last_axis,
+    spread,
+    values_of,
+)
+from islices.embedding.lookup_gradients import resolve_padding_idx, zeros_where_false
+from islices.embedding.max_norm import limit_rows
+from islices.embedding.table import Table
+from islices.norms.limits import check_max_norm
+
+__all__ = ["LookupOptions", "lookup", "lookup_source", "members"]
+
+
+class LookupOptions(NamedTuple):
+    """What of a lookup the gradient needs to know, beside the ids; hashable."""
+
+    padding_idx: int | None = None
+    scale_by_freq: bool = False
+    #: the ids of all samples lie one after the other; the first extra arrays are each one's sample, and one as long as
+    #: there are samples
+    at_offsets: bool = False
+    #: the last of the extra arrays is 0 for each of the ids that is absent: it names no row
+    absent: bool = False
+    #: what bags were reduced by, where the lookup is of bags: before all other extra arrays come each of the ids' bag,
+    #: and an array as long as there are bags
+    combiner: str | None = None
+
+
+def lookup(
+    table: Any,
+    ids: Any,
+    *,
+    padding_idx: int | None = None,
+    mask: Any = None,
+    combiner: Combiner | None = None,
+    weights: Any = None,
+    offsets: Array | None = None,
+    include_last_offset: bool = False,
+    invalid: Invalid = "raise",
+    max_norm: float | None = None,
+) -> Any:
+    """Rows of a table, or bags of rows reduced to one row each.
+
+    Parameters
+    ----------
+    table : Table, or float array of shape (rows, *row_shape)
+        With an array the gradient is the framework's own.
+    ids : integer array of any shape, or ragged
+        Of the same framework, or NumPy; int8 to uint32 count as int32 or int64. MXNet's may be floats that are whole
+        numbers. Ragged ids are a tf.RaggedTensor, a tf.SparseTensor (bags along its last axis; with a combiner), a
+        torch nested tensor of layout=torch.jagged, or a pair (values, lengths) of 1-D arrays: row after row, and how
+        many ids each row has. What lies behind the last row is in none.
+    padding_idx : int, optional
+        The row that gets no gradient and is no member of a bag; negative counts from the end. A Table's own holds
+        anyway, and another one raises.
+    mask : boolean array of ids' shape, optional
+        Where False, the row gets no gradient (not even a NaN's) and is no member of a bag. Beside ragged ids: of their
+        form, or of their values' shape.
+    combiner : {"sum", "mean", "sqrtn", "max"}, optional
+        Reduce bags: those along the last axis of ids (two dimensions or more), those that start at offsets, or the
+        innermost rows of ragged ids. mean divides by the number of members (weighted: by the sum of their weights),
+        sqrtn by its root (weighted: by the root of the sum of the squares). A bag without members is zeros, and sends
+        no gradient. max sends the gradient to the first of equal members.
+    weights : array of the table's dtype and ids' shape, optional
+        What each member is multiplied by; gets a gradient too. Not with "max". Beside ragged ids as mask.
+    offsets : int32 or int64 array, shape (bags,), optional
+        Where the bags start in ids, which then has one dimension: ascending from 0.
+    include_last_offset : bool
+        offsets has the shape (bags + 1,): its last is where the last bag ends. What lies behind it is in no bag.
+    invalid : {"raise", "drop"}
+        What a negative id does: "drop" takes it as absent. It reads as zeros, is no member of a bag, and has no
+        gradient.
+    max_norm : float, optional
+        Rows are clipped to this norm once they are read, before they are reduced, as in tf.nn.embedding_lookup; their
+        gradient passes through the clipping. The table stays as it is: torch's max_norm, which writes to it first, is
+        `renorm_rows` before the lookup.
+
+    Returns
+    -------
+    array of the table's framework and dtype
+        (*ids.shape, *row_shape); bags: (*ids.shape[:-1], *row_shape), or (bags, *row_shape). Without a combiner,
+        ragged ids give rows in their own form, a pair (rows, lengths); bags of several ragged dimensions a
+        tf.RaggedTensor.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        dtypes, shapes, ids or options that do not fit. SPEC clauses 2, 12 and 19. In traced code an id out of range
+        cannot be raised: its row reads as zeros, gets no gradient and is no member of a bag.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> table = np.array([[1.0], [2.0], [4.0]])
+    >>> lookup(table, np.array([[0, 2], [1, 1]])).tolist()
+    [[[1.0], [4.0]], [[2.0], [2.0]]]
+    >>> lookup(table, np.array([[0, 2], [1, 1]]), combiner="mean", padding_idx=0).tolist()
+    [[4.0], [2.0]]
+    >>> lookup(table, np.array([0, 2, 1]), combiner="sum", offsets=np.array([0, 2])).tolist()
+    [[5.0], [2.0]]
+    >>> lookup(table, (np.array([0, 2, 1]), np.array([2, 0, 1])), combiner="sum").tolist()
+    [[5.0], [0.0], [2.0]]
+    >>> lookup(table, np.array([[0, -1], [-1, -1]]), combiner="mean", invalid="drop").tolist()
+    [[1.0], [0.0]]
+    """
+    B, source, options = lookup_source(table, padding_idx)
+    ragged = None if B.is_array(ids) else adopt_ragged(B, ids, source.weights)
+    if ragged is not None:
+        if offsets is not None:
+            raise ValueError(
+                f"offsets: got {describe(offsets)} with ragged ids; accepted is None: ids say where bags lie"
+            )
+        ids = ragged.values
+        mask, weights = values_of(B, mask, ragged, "mask"), values_of(B, weights, ragged, "weights")
+    else:
+        ids = check_ids(B, ids, source.weights)
+    together = len(B.shape(ids)) + len(B.shape(source.weights)) - 1
+    if together > COMMON_NDIM:
+        raise ValueError(
+            f"ids: got {describe(ids)}, whose rows would have {together} dimensions; accepted are {COMMON_NDIM} in all"
+        )
+    drop = check_invalid(invalid)
+    limit = None if max_norm is None else check_max_norm(max_norm)
+    last = include_last_offset is not False and check_flag(include_last_offset, "include_last_offset")
+    if last and offsets is None:
+        raise ValueError("include_last_offset: got True without offsets; accepted with some")
+    check_range(B, ids, B.shape(source.weights)[0], absent=drop)
+    request = _Request(B, source, ids, options, mask, ragged, drop, limit)
+    if combiner is None:
+        for name, given in (("weights", weights), ("offsets", offsets)):
+            if given is not None:
+                raise ValueError(f"{name}: got {describe(given)} without a combiner; accepted with {_names()}")
+        rows = _lookup_rows(request)
+        return rows if ragged is None else ragged.with_rows(rows)
+    if not isinstance(combiner, str) or combiner not in COMBINERS:
+        raise ValueError(f"combiner: got {show(combiner)}; accepted are {_names()}, or None for the rows themselves")
+    if weights is not None and combiner == "max":
+        raise ValueError("weights: got some with combiner='max', which has none; accepted with 'sum', 'mean', 'sqrtn'")
+    if ragged is None:
+        in_shape = offsets is None
+        layout = bags_of_last_axis(B, ids) if in_shape else bags_at_offsets(B, offsets, ids, include_last=last)
+        return _lookup_bags(request, layout, () if in_shape else (layout.segments, layout.bags), combiner, weights)
+    if len(B.shape(ids)) != 1:
+        raise ValueError(
+            f"ids: got ragged rows of arrays {B.shape(ids)[1:]} with a combiner; accepted are ragged rows of numbers"
+        )
+    samples = (ragged.samples, ragged.batch)
+    return ragged.with_bags(_lookup_bags(request, ragged.layout, samples, combiner, weights))
+
+
+class _Request(NamedTuple):
+    """A lookup whose arguments fit together."""
+
+    B: Backend
+    source: Source
+    ids: Array
+    options: LookupOptions
+    mask: Any
+    ragged: Ragged | None  # what the ids came from
+    drop: bool  # negative ids are absent
+    limit: float | None  # the norm that rows are clipped to
+
+
+def _names() -> str:
+    return ", ".join(map(repr, COMBINERS))
+
+
+def lookup_source(table: Any, padding_idx: Any) -> tuple[Backend, Source, LookupOptions]:
+    """A Table or an array as (backend, source, options), or TypeError or ValueError."""
+    scale_by_freq = False
+    if isinstance(table, Table):
+        B, source, own, scale_by_freq = table.backend, table._source, table.padding_idx, table.scale_by_freq
+    else:
+        owner = find_backend(table)
+        if owner is None or not owner.is_array(table) or owner.dtype(table) not in owner.float_dtypes:
+            raise TypeError(f"table: got {describe(table)}; accepted is a Table or a dense float array")
+        if not owner.shape(table):
+            raise ValueError("table: got a 0-d array; accepted is shape (rows, *row_shape)")
+        B, source, own = owner, Source(table), None
+    padding = resolve_padding_idx(padding_idx, B.shape(source.weights)[0])
+    if own is not None and padding not in (None, own):
+        raise ValueError(f"padding_idx: got {padding_idx}; accepted is the table's own, {own}")
+    return B, source, LookupOptions(own if padding is None else padding, scale_by_freq)
+
+
+def _read(
+    request: _Request,
+    samples: tuple[Array, ...],
+    present: Array | None,
+    bags: tuple[Reader, str, tuple[Array, ...]] | None = None,
+) -> Array:
+    """The rows that ids name, those of ids that are not present some row; or the bags of (their reader, what it reduces
+    by, each of the ids' bag and as many as there are bags)."""
+    B, source, ids, options = request[:4]
+    extras, weights = samples, source.weights
+    if samples:
+        options = options._replace(at_offsets=True)
+    if present is not None:
+        if B.shape(weights)[0] == 0:  # there is no row to read in their place
+            with B.scope():
+                return B.zeros((*B.shape(ids), *B.shape(weights)[1:]), B.dtype(weights), ids)  # type: ignore[arg-type]
+        with B.scope():
+            ids = B.where(B.equal(present, 0), B.zeros_like(ids), ids)
+        extras, options = (*extras, present), options._replace(absent=True)
+    if bags is not None:
+        read, combiner, where = bags
+        if source.recorder is None:
+            return read(weights, ids)
+        extras, options = (*where, *extras), options._replace(combiner=combiner)
+        return source.recorder.bags(weights, ids, extras, options, read)
+    if source.recorder is not None:
+        return source.recorder.lookup(weights, ids, extras, options)
+    with B.scope():
+        return B.read_rows(weights, ids)
+
+
+def _present(B: Backend, ids: Array, drop: bool, present: Array | None) -> Array | None:
+    """1 for each of the ids that names a row, of ids' shape, as int32; None if all must."""
+    if not drop:
+        return present
+    with B.scope():
+        named = B.astype(B.in_range(ids, None), "int32")
+        return named if present is None else named * present
+
+
+def _without_gradient(B: Backend, source: Source, ids: Array, options: LookupOptions) -> Array | None:
+    """1 for each of the ids but the padding's; None if there is no padding, or the differentiation drops its slices."""
+    if options.padding_idx is None or source.watched:
+        return None
+    return B.logical_not(B.equal(ids, options.padding_idx))
+
+
+def _lookup_rows(request: _Request) -> Array:
+    B, source, ids, options, mask, ragged, drop, limit = request
+    present = _present(B, ids, drop, None if ragged is None else ragged.present)
+    samples: tuple[Array, ...] = ()
+    if ragged is not None:
+        with B.scope():
+            samples = (spread(B, ragged.samples, ids), ragged.batch)
+    rows = _read(request, samples, present)
+    with B.scope():
+        for keep in (check_mask(B, mask, ids, rows), _as_ints(B, _without_gradient(B, source, ids, options))):
+            rows = _passing(B, rows, keep)
+    if limit is not None:
+        rows = limit_rows(B, rows, len(B.shape(ids)), limit)
+    return rows if present is None else modes.run(zeros_where_false, B, (rows, present))
+
+
+def _passing(B: Backend, rows: Array, keep: Array | None) -> Array:
+    """rows, which pass no gradient where keep is 0."""
+    if keep is None:
+        return rows
+    return B.where(B.equal(B.as_column(keep, rows), 0), B.stop_gradient(rows), rows)
+
+
+def _as_ints(B: Backend, mask: Array | None) -> Array | None:
+    return None if mask is None else B.astype(mask, "int32")
+
+
+# ---------------------------------------------------------------------- bags
+def _lookup_bags(
+    request: _Request, layout: BagLayout, samples: tuple[Array, ...], combiner: str, weights: Any
+) -> Array:
+    B, source, ids, options, mask, _, drop, limit = request
+    weights = _check_weights(B, weights, ids, source.weights)
+    count, *row_shape = B.shape(source.weights)
+    present = _present(B, ids, drop, layout.present)
+    reads_bags = weights is None and limit is None and combiner != "max" and _reads_bags(request)
+    mask = check_mask(B, mask, ids, source.weights)
+    keep = members(B, ids, mask, options.padding_idx, count, present, in_range=reads_bags)
+    with B.scope():
+        keep, weights = (None if x is None else B.reshape(x, (layout.n,)) for x in (keep, weights))
+    if reads_bags:
+
+        def read(table: Array, ids: Array) -> Array:
+            with B.scope():
+                ids = B.reshape(ids, (layout.n,))
+            out = read_bags(B, table, ids, layout.segments, layout.bags, combiner, keep)
+            with B.scope():
+                return B.reshape(out, (*layout.shape, *row_shape))
+
+        return _read(request, samples, present, (read, combiner, (layout.segments, layout.bags)))
+    rows = _read(request, samples, present)
+    with B.scope():
+        rows = B.reshape(rows, (layout.n, *row_shape))
+    if limit is not None:  # what does not count passes nothing, not even through a row without a norm
+        with B.scope():
+            rows = _passing(B, rows, keep)
+        rows = limit_rows(B, rows, 1, limit)
+    out = reduce_bags(B, rows, layout.segments, layout.bags, combiner, keep=keep, weights=weights)
+    with B.scope():
+        return B.reshape(out, (*layout.shape, *row_shape))
+
+
+def _reads_bags(request: _Request) -> bool:
+    """Whether rows need not be there apart: nobody differentiates by them, or by bags as well. (The gradient of masked
+    members is zeros, not that of their bag.)"""
+    B, source = request[:2]
+    if source.recorder is not None:
+        return request.mask is None and hasattr(source.recorder, "bags")
+    return not B.records_gradient(source.weights)
+
+
+def members(
+    B: Backend,
+    ids: Array,
+    mask: Array | None,
+    padding_idx: int | None,
+    rows: int | None,
+    present: Array | None = None,
+    *,
+    in_range: bool = False,
+) -> Array | None:
+    """1 where one of the ids counts in its bag, else 0, of ids' shape, as int32; None if all do. in_range: nobody asks
+    here whether they name a row, as traced ids may not."""
+    masks = [] if mask is None else [mask]
+    with B.scope():
+        if present is not None:
+            masks.append(present)
+        if padding_idx is not None:
+            masks.append(B.astype(B.logical_not(B.equal(ids, padding_idx)), "int32"))
+        if B.is_traced(ids) and not in_range:
+            masks.append(B.astype(B.in_range(ids, rows), "int32"))
+        if mask is not None:  # whatever stands for True
+            masks[0] = B.astype(B.logical_not(B.equal(mask, 0)), "int32")
+        for other in masks[1:]:
+            masks[0] = masks[0] * other
+    return masks[0] if masks else None
+
+
+def _check_weights(B: Backend, weights: Any, ids: Array, table: Array) -> Array | None:
+    if weights is None:
+        return None
+    if isinstance(weights, np.ndarray) and not B.is_array(weights) and weights.dtype.name == B.dtype(table):
+        weights = B.asarray(weights, table)
+    if not B.is_array(weights) or B.dtype(weights) != B.dtype(table):
+        raise TypeError(f"weights: got {describe(weights)}; accepted is an array of the table's {B.dtype(table)}")
+    given, wanted = B.shape(weights), B.shape(ids)
+    if not same_shape(given, wanted):
+        raise ValueError(f"weights: got shape {given}; accepted is ids' shape {wanted}")
+    return weights
+
+
+# ---------------------------------------------------------------------- table[ids]
+Table._lookup = staticmethod(lookup)

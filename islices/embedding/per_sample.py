@@ -1,0 +1,679 @@
+"""Gradients of single samples, out of one backward pass.
+
+Where a loss is a sum over samples, the gradient that arrives at a looked-up row belongs to the sample that looked it
+up: one backward pass holds every sample's gradient. SPEC clause 14.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
+
+import numpy as np
+
+from islices.backend import Array, Backend
+from islices.core import modes
+from islices.core.arguments import LARGEST, show, whole_number
+from islices.core.linear import add, concat, join_arrays
+from islices.core.registry import describe, find_backend
+from islices.core.rows import check_memory
+from islices.core.slices import IndexedSlices
+from islices.core.trees import flatten, rebuild
+from islices.embedding.ids import Invalid, along_axis, axis_first, check_invalid
+from islices.embedding.lookup_gradients import check_count, counting, find_upstream, resolve_padding_idx
+from islices.embedding.products import Product, check_product, dense_sum, dense_terms, host_parts, squares
+from islices.norms import derivatives
+from islices.norms.clip import attach_rows, row_factors, scale_rows
+from islices.norms.derivatives import Layout, Member
+from islices.norms.exact import Groups, as_rows, row_norms, sample_keys
+from islices.norms.limits import Limit, limit_of
+from islices.norms.nonfinite import Nonfinite, check_nonfinite, refuse_nonfinite
+from islices.norms.norm import check_float, rounded_norms
+
+__all__ = ["PerSample", "clip_per_sample", "per_sample"]
+
+T = TypeVar("T")
+
+_ARRAYS = ("values", "indices", "samples", "products")
+
+
+class PerSample:
+    """The gradients of one table for each of B samples: slices, and the sample each belongs to.
+
+    `per_sample`, ``value_and_grad(..., per_sample=True)`` and `capture` make them; what is stored is one slice for
+    each occurrence of a row, as in an `IndexedSlices`. Immutable; a pytree to JAX.
+
+    Attributes
+    ----------
+    values : float array, shape (n, *row_shape)
+    indices : int32 or int64 array, shape (n,)
+    samples : int32 array, shape (n,)
+        The sample of each slice.
+    dense_shape : tuple of int
+        (B, rows, *row_shape).
+    products : tuple of Product
+        Of a tied table, which is an output layer too: the factors of what that adds, a pair for each use, ``upstream``
+        (B, T, rows) and ``inputs`` (B, T, width). Sample b's gradient is its slices and the sum over t of the outer
+        products of upstream[b, t] and inputs[b, t]. Empty otherwise.
+
+    Notes
+    -----
+    SPEC clause 14.
+
+    Examples
+    --------
+    >>> import numpy as np, islices
+    >>> upstream = np.array([[[3.0], [1.0]], [[4.0], [4.0]]])
+    >>> g = islices.per_sample(upstream, np.array([[0, 2], [1, 1]]), 3)
+    >>> g
+    PerSample(n=4, dense_shape=(2, 3, 1), float64, int64, numpy)
+    >>> g.norms().tolist()
+    [3.1622776601683795, 8.0]
+    """
+
+    __slots__ = ("__weakref__", "_leaves", "backend", "dense_shape", "indices", "products", "samples", "values")
+    __array_ufunc__ = None
+
+    values: Array
+    indices: Array
+    samples: Array
+    dense_shape: tuple[int, ...]
+    products: tuple[Product, ...]
+    backend: Backend
+    #: the leaves of a JAX pytree (the four above and a guard), checked before they are first read; None otherwise
+    _leaves: tuple[Any, ...] | None
+
+    def __init__(self) -> None:
+        raise TypeError("PerSample: made by per_sample, value_and_grad(..., per_sample=True) or capture")
+
+    @classmethod
+    def _trusted(
+        cls,
+        backend: Backend,
+        values: Array,
+        indices: Array,
+        samples: Array,
+        dense_shape: tuple[int, ...],
+        products: tuple[Product, ...] = (),
+    ) -> PerSample:
+        self = object.__new__(cls)
+        put = object.__setattr__
+        for name, part in zip(
+            ("backend", "values", "indices", "samples", "dense_shape", "products", "_leaves"),
+            (backend, values, indices, samples, dense_shape, products, None),
+            strict=True,
+        ):
+            put(self, name, part)
+        return self
+
+    @classmethod
+    def _unread(cls, backend: Backend, leaves: tuple[Any, ...], dense_shape: tuple[int, ...]) -> PerSample:
+        """An instance whose leaves are checked when one of its arrays is read."""
+        self = object.__new__(cls)
+        for name, part in (("backend", backend), ("dense_shape", dense_shape), ("_leaves", leaves)):
+            object.__setattr__(self, name, part)
+        return self
+
+    #: of the JAX adapter
+    _check_leaves: ClassVar[Callable[..., None]]
+
+    def __getattr__(self, name: str) -> Any:
+        """Check the leaves of a pytree: Python calls this for a slot that is not set."""
+        if name not in _ARRAYS or self._leaves is None:
+            raise AttributeError(f"'PerSample' object has no attribute {name!r}", name=name, obj=self)
+        PerSample._check_leaves(*self._leaves)
+        for each, part in zip(_ARRAYS, self._leaves, strict=False):
+            object.__setattr__(self, each, part)
+        return object.__getattribute__(self, name)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError("PerSample is immutable")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError("PerSample is immutable")
+
+    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError("a PerSample does not turn into a dense array by accident: say .to_dense()")
+
+    def __len__(self) -> NoReturn:
+        raise TypeError("len() of a PerSample is ambiguous: stored slices are len(x.indices), samples x.dense_shape[0]")
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("the truth value of a PerSample is ambiguous")
+
+    def __reduce__(self) -> Any:
+        return _rebuild, (self.values, self.indices, self.samples, self.dense_shape, self.products)
+
+    def __repr__(self) -> str:
+        B = self.backend
+        values, indices, samples, products, *_ = self._leaves or [getattr(self, name) for name in _ARRAYS]
+        if not (B.is_array(values) and B.is_array(indices)):  # a pytree of something else
+            return f"PerSample({values!r}, {indices!r}, {samples!r}, {self.dense_shape})"
+        tied = f"products={len(products)}, " if products else ""
+        return (
+            f"PerSample(n={(*B.shape(values), None)[0]}, dense_shape={self.dense_shape}, {tied}{B.dtype(values)}, "
+            f"{B.dtype(indices)}, {B.name})"
+        )
+
+    @property
+    def dtype(self) -> Any:
+        """The framework's own dtype of the values."""
+        return self.values.dtype
+
+    def norms(self) -> Array:
+        """The 2-norm of each sample's gradient, its own duplicates summed first.
+
+        Returns
+        -------
+        array, shape (B,)
+            As clause 7 has it: float32, or float64 for float64 values.
+        """
+        return _norms([self]).given
+
+    def clip(self, max_norm: float, *, nonfinite: Nonfinite = "propagate") -> PerSample:
+        """Each sample's gradient scaled down to a norm of at most max_norm, by the factor of clause 10.
+
+        For one norm a sample over several tables and dense gradients: `clip_per_sample`.
+
+        Parameters
+        ----------
+        max_norm : float
+            0 gives zeros, inf changes nothing.
+        nonfinite : {"propagate", "raise", "zero"}
+            What a NaN or infinite norm does to its sample.
+
+        Returns
+        -------
+        PerSample
+        """
+        return clip_per_sample(self, max_norm, nonfinite=nonfinite)[0]
+
+    def sum(self) -> Any:
+        """The gradient of all samples together: one slice for each occurrence, nothing added up yet.
+
+        Returns
+        -------
+        IndexedSlices
+            Of a tied table (`products`) a dense array (rows, width), as its gradient is everywhere.
+        """
+        return self._whole(self._stored(), _factors(self))
+
+    def _stored(self) -> IndexedSlices:
+        """The slices of all samples."""
+        B = self.backend
+        padded = modes.keeps_slots(B, self.values, self.indices)
+        return IndexedSlices._trusted(B, self.values, self.indices, self.dense_shape[1:], padded=padded)
+
+    def _whole(self, s: IndexedSlices, factors: list[Array]) -> Any:
+        """Slices and the dense part of the same samples, together."""
+        if not factors:
+            return s
+        B = self.backend
+        check_memory(repr(self), self.dense_shape[1:], B.dtype(self.values), "the gradient of a tied table is dense")
+        return add(modes.run(dense_sum, B, factors, dtype=B.dtype(self.values)), s)
+
+    def slices(self, b: int) -> Any:
+        """The gradient of one sample.
+
+        Parameters
+        ----------
+        b : int
+            0 <= b < B.
+
+        Returns
+        -------
+        IndexedSlices
+            Of a tied table (`products`) a dense array (rows, width).
+
+        Raises
+        ------
+        TypeError, IndexError
+            b is no int, or no sample.
+        """
+        number = whole_number(b)
+        if number is None:
+            raise TypeError(f"b: got {describe(b)}; accepted is an int")
+        batch, *shape = self.dense_shape
+        if not 0 <= number < batch:
+            raise IndexError(f"b: got {show(number)}; accepted is 0 <= b < {batch}")
+        B = self.backend
+        values, indices = modes.run(
+            _of_sample, B, (self.values, self.indices, self.samples), number=number, rows=shape[0]
+        )
+        padded = modes.keeps_slots(B, values, indices)
+        s = IndexedSlices._trusted(B, values, indices, tuple(shape), padded=padded)
+        return self._whole(s, [modes.run(_one_sample, B, (x,), number=number) for x in _factors(self)])
+
+    def to_dense(self) -> Array:
+        """The dense array this stands for.
+
+        Returns
+        -------
+        array, shape (B, rows, *row_shape)
+
+        Raises
+        ------
+        MemoryError
+            It exceeds the machine's memory; nothing has been allocated.
+        """
+        check_memory(repr(self), self.dense_shape, self.backend.dtype(self.values), "keep it sparse")
+        factors = _factors(self)
+        arrays = (self.values, self.indices, self.samples, *factors)
+        return modes.run(_densify, self.backend, arrays, dense_shape=self.dense_shape)
+
+
+def _rebuild(
+    values: Array,
+    indices: Array,
+    samples: Array,
+    dense_shape: tuple[int, ...],
+    products: tuple[Product, ...] = (),
+) -> PerSample:
+    backend = find_backend(values)
+    assert backend is not None
+    return PerSample._trusted(backend, values, indices, samples, dense_shape, products)
+
+
+def _one_sample(B: Backend, x: Array, *, number: int) -> Array:
+    return B.take(x, B.asarray(np.full(1, number), x))
+
+
+def _of_sample(
+    B: Backend, values: Array, indices: Array, samples: Array, *, number: int, rows: int
+) -> tuple[Array, Array]:
+    return B.select(values, indices, B.equal(samples, number), rows)
+
+
+# ---------------------------------------------------------------------- making them
+def per_sample(
+    upstream: Any,
+    ids: Any,
+    num_rows: int,
+    *,
+    padding_idx: int | None = None,
+    mask: Any = None,
+    invalid: Invalid = "raise",
+    product: tuple[Array, Array] | None = None,
+    sample_axis: int = 0,
+) -> PerSample:
+    """Every sample's gradient of a table, from the gradient of its looked-up rows.
+
+    Parameters
+    ----------
+    upstream : float array, shape (B, ..., *row_shape)
+        The gradient, at the looked-up rows, of a loss that is a sum over samples; ragged as ids are, or of their
+        values' shape.
+    ids : int32 or int64 array, shape (B, ...), or ragged as `lookup` takes them
+        Of the same framework, or NumPy; ``sample_axis`` is the sample, of ragged ids the outermost row.
+    num_rows : int
+        Rows of the table.
+    padding_idx : int, optional
+        The row that gets no gradient; negative counts from the end.
+    mask : boolean array of ids' shape, optional
+        Where False, upstream counts as zero, NaN included.
+    invalid : {"raise", "drop"}
+        "drop": negative ids are absent and get no slice.
+    product : tuple of two float arrays (B, ..., num_rows) and (B, ..., width), optional
+        Of a tied table, whose rows (num_rows, width) are an output layer too: the gradient of ``x @ table.T``, and x.
+        What it adds to each sample's gradient is kept as these factors, and counted by norms and clipping.
+    sample_axis : int
+        The axis of the samples in ids, upstream, mask and product: 1 for time-major ids (L, B). Arrays with fewer axes
+        have their samples along the last one. It is never guessed from lengths.
+
+    Returns
+    -------
+    PerSample
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        dtypes, shapes or ids that do not fit. SPEC clauses 2, 12 and 14.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> g = per_sample(np.ones((2, 3, 1)), np.array([[1, 2, 0], [1, 0, 0]]), 4, padding_idx=0)
+    >>> g.slices(1).indices.tolist()
+    [1]
+    >>> g.clip(1.0).sum().values.ravel().round(3).tolist()
+    [0.707, 0.707, 1.0]
+    """
+    drop = check_invalid(invalid)
+    found = find_upstream(upstream, ids, mask)
+    B = found.backend
+    axis = check_axis(sample_axis)
+    num_rows = check_count(num_rows)
+    padding = resolve_padding_idx(padding_idx, num_rows)
+    if not B.shape(found.ids):
+        raise ValueError("ids: got a 0-d array; accepted is shape (B, ...), one entry per sample along sample_axis")
+    s = found.slices(num_rows, drop)
+    if found.samples is None:
+        samples, batch = samples_of(B, found.ids, axis)
+    else:
+        samples, batch = found.samples[0], batch_of(B, found.samples[1])
+    made = with_samples(s, samples, batch, padding, absent=found.has_absent(drop))
+    return made if product is None else with_product(made, product, "product", axis)
+
+
+def check_axis(sample_axis: Any) -> int:
+    """sample_axis as an int, at least 0."""
+    axis = whole_number(sample_axis)
+    if axis is None:
+        raise TypeError(f"sample_axis: got {show(sample_axis)}; accepted is an int")
+    if axis < 0:
+        raise ValueError(f"sample_axis: got {show(axis)}; accepted is 0 <= sample_axis")
+    return axis
+
+
+def axis_of(B: Backend, x: Array, axis: int, *, trailing: int = 0) -> int:
+    """The axis of the samples in an array: the last one, where it has fewer axes; none of the trailing axes."""
+    return min(axis, max(len(B.shape(x)) - 1 - trailing, 0))
+
+
+def samples_of(B: Backend, ids: Array, axis: int, *, bags: bool = False) -> tuple[Array, int]:
+    """The sample of each of the ids, flattened, and the number of samples; bags: the last axis is a bag's."""
+    axis = axis_of(B, ids, axis, trailing=int(bags))
+    return along_axis(B, ids, axis), batch_of(B, ids, axis)
+
+
+def with_product(x: PerSample, product: Any, argument: str, axis: int = 0) -> PerSample:
+    """x with one more use of its table as an output layer: the gradient of the product, and what was multiplied."""
+    if not isinstance(product, (tuple, list)) or len(product) != 2:
+        raise TypeError(
+            f"{argument}: got {describe(product)}; accepted is a pair, the gradient (B, ..., rows) of x @ table.T and x"
+        )
+    B, (batch, *shape) = x.backend, x.dense_shape
+    upstream, inputs = (
+        axis_first(B, a, axis_of(B, a, axis, trailing=1)) if axis and B.is_array(a) else a for a in product
+    )
+    made = check_product(B, upstream, inputs, B.dtype(x.values), (batch, *shape), argument)
+    return PerSample._trusted(B, x.values, x.indices, x.samples, x.dense_shape, (*x.products, made))
+
+
+def batch_of(B: Backend, ids: Array, axis: int = 0) -> int:
+    """The number of samples, or ValueError where it is unknown."""
+    batch = B.shape(ids)[axis]
+    if batch is None:
+        raise ValueError(
+            f"ids: got shape {B.shape(ids)}; accepted per sample is a number of samples known while tracing"
+        )
+    return batch
+
+
+def with_samples(
+    s: IndexedSlices, samples: Array, batch: int, padding: int | None, *, absent: bool = False
+) -> PerSample:
+    """Slices and their samples, without the padding's and those of absent ids (in traced code, those out of range)."""
+    B, values, indices, rows = s.backend, s.values, s.indices, s.dense_shape[0]
+    if rows is not None and (batch + 1) * rows > LARGEST:  # a sample and a row make one int64 where norms are taken
+        raise ValueError(f"num_rows: got {rows} for {batch} samples; accepted is less than 2^63 for all together")
+    if padding is not None or absent or modes.is_traced(B, indices):
+        values, indices, samples = modes.run(
+            _drop_rows, B, (values, indices, samples), padding=padding, rows=rows, absent=absent
+        )
+    return PerSample._trusted(B, values, indices, samples, (batch, *s.dense_shape))  # type: ignore[arg-type]
+
+
+def _drop_rows(
+    B: Backend, values: Array, indices: Array, samples: Array, *, padding: int | None, rows: int, absent: bool
+) -> tuple[Array, Array, Array]:
+    keep = counting(B, indices, padding, rows, absent)
+    kept, places = B.select(values, indices, keep, rows)
+    # where slots cannot go, this one's sample is 0 then and its index, the sentinel, tells that it holds nothing
+    samples, _ = B.select(samples, indices, keep, rows)
+    return kept, places, samples
+
+
+def check_one_batch(parts: Sequence[PerSample]) -> int:
+    """The number of samples they all have, 0 if there are none; ValueError if it differs."""
+    batches = {p.dense_shape[0] for p in parts}
+    if len(batches) > 1:
+        raise ValueError(
+            f"per_sample: got lookups of {sorted(batches)} samples; accepted is one number, along sample_axis"
+        )
+    return next(iter(batches), 0)
+
+
+def join(parts: Sequence[PerSample]) -> PerSample:
+    """The slices of several lookups of one table, one lookup after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    check_one_batch(parts)
+    slices = concat([p._stored() for p in parts])
+    samples = modes.run(join_arrays, parts[0].backend, [p.samples for p in parts])
+    products = tuple(pair for p in parts for pair in p.products)
+    return PerSample._trusted(parts[0].backend, slices.values, slices.indices, samples, parts[0].dense_shape, products)
+
+
+# ---------------------------------------------------------------------- norms, clipping
+def clip_per_sample(tree: T, max_norm: float, *, nonfinite: Nonfinite = "propagate") -> tuple[T, Array]:
+    """Each sample's gradient, over all leaves, scaled down to a norm of at most max_norm: what DP-SGD clips.
+
+    Parameters
+    ----------
+    tree : PerSample, dense array (B, ...), or a list, tuple or dict of them
+        None is kept.
+    max_norm : float
+        0 gives zeros, inf changes nothing.
+    nonfinite : {"propagate", "raise", "zero"}
+        What a NaN or infinite norm does to its sample.
+
+    Returns
+    -------
+    (tree, norms)
+        The clipped tree and the norms before, shape (B,), as `PerSample.norms` gives them. Samples within max_norm
+        keep their bits.
+
+    Raises
+    ------
+    ValueError, TypeError
+        max_norm is no number >= 0; leaves of different frameworks or numbers of samples; nothing to clip.
+    FloatingPointError
+        nonfinite="raise" and a norm is NaN or infinite. SPEC clauses 10 and 14.
+
+    Examples
+    --------
+    >>> import numpy as np, islices
+    >>> g = islices.per_sample(np.array([[[3.0]], [[1.0]]]), np.array([[0], [0]]), 2)
+    >>> (clipped, dense), norms = clip_per_sample([g, np.array([[4.0], [0.0]])], 2.5)
+    >>> norms.tolist(), clipped.values.ravel().tolist(), dense.ravel().tolist()
+    ([5.0, 1.0], [1.5, 1.0], [2.0, 0.0])
+    """
+    limit = limit_of(max_norm)
+    nonfinite = check_nonfinite(nonfinite)
+    leaves = flatten(tree, "tree")
+    given = [x for x in leaves if x is not None]
+    _check_leaves(given)
+    leaves = [None if x is None else _lifted(x, limit) for x in leaves]
+    measured = _norms([x for x in leaves if x is not None])
+    E = measured.E
+    with E.scope():
+        refuse_nonfinite(E, measured.exact, nonfinite)
+        factors = row_factors(E, measured.exact, limit, nonfinite)
+    out = (None if x is None else _scaled(x, measured, factors, limit, nonfinite) for x in leaves)
+    return rebuild(tree, out), measured.given
+
+
+def _check_leaves(leaves: Sequence[Any]) -> None:
+    if not leaves:
+        raise ValueError("tree: got nothing to clip; accepted is at least one PerSample or dense array (B, ...)")
+    owners: set[str] = set()
+    batches: set[Any] = set()
+    for x in leaves:
+        B = x.backend if isinstance(x, PerSample) else find_backend(x)
+        if B is None or (not isinstance(x, PerSample) and not B.is_array(x)):
+            raise TypeError(f"tree: got {describe(x)}; accepted are PerSample and dense arrays (B, ...)")
+        shape = x.dense_shape if isinstance(x, PerSample) else B.shape(x)
+        if not shape:
+            raise ValueError("tree: got a 0-d array; accepted are PerSample and dense arrays (B, ...)")
+        owners.add(B.name)
+        batches.add(shape[0])
+    if len(owners) > 1:
+        raise TypeError(f"tree: got arrays of {' and '.join(sorted(owners))}; accepted is one framework (see convert)")
+    if len(batches) > 1:
+        raise ValueError(f"tree: got {sorted(batches)} samples; accepted is one number of samples")
+
+
+def _scaled(x: Any, norms: Norms, factors: Array, limit: Limit, nonfinite: str) -> Any:
+    B, member = _member(x)
+
+    def clip(a: Array, by: Array, place: Array | None) -> Array:
+        out = scale_rows(B, derivatives.constant(B, a) if norms.attached else a, norms.E, by, place)
+        return _undifferentiated(B, out, (a,)) if norms.attached and norms.tied else out
+
+    scaled = clip(member.values, factors, x.samples if isinstance(x, PerSample) else None)
+    if norms.attached and not norms.tied:
+        scaled = attach_rows(B, scaled, member, norms.given, norms.E, norms.exact, limit, nonfinite)
+    if not isinstance(x, PerSample):
+        return scaled
+    products = tuple(_scaled_product(pair, norms.E, factors, clip) for pair in x.products)
+    return PerSample._trusted(B, scaled, x.indices, x.samples, x.dense_shape, products)
+
+
+def _scaled_product(pair: Product, E: Backend, factors: Array, clip: Callable[..., Array]) -> Product:
+    """x, the smaller one, takes the clip factor; where zeros are wanted in place of what is not finite, both do."""
+    with E.scope():
+        zeros = E.where(E.less_equal(factors, -0.5), factors, 1.0)
+    finite = E is modes.HOST and not (factors < 0).any()
+    return Product(pair.upstream if finite else clip(pair.upstream, zeros, None), clip(pair.inputs, factors, None))
+
+
+class Norms(NamedTuple):
+    """One norm a sample, over all leaves: as arrays of E in float64, and as the user gets them."""
+
+    E: Backend
+    exact: Array
+    given: Array
+    attached: bool  # whether a gradient may be asked for
+    tied: bool  # whether it is refused then
+
+
+def _member(x: Any) -> tuple[Backend, Member]:
+    """(backend, what the norms of samples are of) of a leaf."""
+    if isinstance(x, PerSample):
+        return x.backend, Member(Layout("samples", True, x.dense_shape[1]), x.values, (x.indices, x.samples))
+    B = find_backend(x)
+    assert B is not None
+    return B, Member(Layout("samples"), x)
+
+
+def _lifted(x: Any, limit: Limit) -> Any:
+    """A leaf, traced where the limit is."""
+    if not isinstance(x, PerSample):
+        return limit.lift(x)
+    return PerSample._trusted(x.backend, limit.lift(x.values), x.indices, x.samples, x.dense_shape, x.products)
+
+
+def _factors(x: Any) -> list[Array]:
+    """The factors of a tied table, one pair after the other."""
+    return [part for pair in x.products for part in pair] if isinstance(x, PerSample) else []
+
+
+def _norms(leaves: Sequence[Any]) -> Norms:
+    members = [_member(x) for x in leaves]
+    for owner, member in members:
+        check_float(owner, member.values)
+    B, first = members[0]
+    factors = [part for x in leaves for part in _factors(x)]
+    asked = derivatives.asks(B, *factors, *(member.values for _, member in members))
+    measured: list[tuple[tuple[Backend, Array], Groups | None]] = []
+    for x, (_, member) in zip(leaves, members, strict=True):
+        values = derivatives.constant(B, member.values) if asked else member.values
+        if not isinstance(x, PerSample):
+            measured.append(((B, as_rows(B, values, B.shape(values)[0])), None))
+        elif x.products:
+            own = _factors(x)
+            measured += _parts_of_tied(x, values, [derivatives.constant(B, part) for part in own] if asked else own)
+        else:
+            measured.append(_sums_by_sample(x, values))
+    E, norms = row_norms([matrix for matrix, _ in measured], 2.0, [group for _, group in measured])
+    dtype = "float64" if any(owner.dtype(member.values) == "float64" for owner, member in members) else "float32"
+    given = rounded_norms(B, E, norms, dtype, first.values)
+    if asked and factors:
+        given = _undifferentiated(B, given, [*factors, *(member.values for _, member in members)])
+    elif asked:
+        given = derivatives.attach_norms(B, given, [member for _, member in members])
+    return Norms(E, norms, given, asked, bool(factors))
+
+
+def _undifferentiated(B: Backend, value: Array, arrays: Sequence[Array]) -> Array:
+    """What was computed of arrays, whose gradient is refused: as a constant it would be wrong."""
+
+    def backward(*args: Any) -> NoReturn:
+        raise NotImplementedError(
+            "per_sample: got norms or clips of a tied table (PerSample.products) to differentiate; accepted is the "
+            "framework's stop_gradient (detach) of it"
+        )
+
+    with B.scope():
+        return B.with_gradient(value, tuple(arrays), backward)
+
+
+def _where_summed(x: PerSample, arrays: Sequence[Array]) -> tuple[Backend, Sequence[Array], bool]:
+    """(backend, arrays, whether they are traced): what is summed here nobody sees, it need not go back."""
+    traced = modes.is_traced(x.backend, *arrays)
+    views = None if traced else modes.host_views(x.backend, arrays)
+    return (x.backend, arrays, traced) if views is None else (modes.HOST, views, traced)
+
+
+def _sums_by_sample(x: PerSample, values: Array) -> tuple[tuple[Backend, Array], Groups]:
+    """The distinct rows of every sample, duplicates summed, as a matrix, and which sample each belongs to; of values,
+    x's own or the same as constants."""
+    batch, rows, *_ = x.dense_shape
+    B, arrays, traced = _where_summed(x, (values, x.indices, x.samples))
+    with B.scope():
+        sums, samples = _distinct(B, *arrays, batch=batch, rows=rows)
+        return (B, as_rows(B, sums, B.shape(sums)[0])), Groups(samples if traced else B.to_numpy(samples), batch)
+
+
+def _parts_of_tied(
+    x: PerSample, values: Array, factors: Sequence[Array]
+) -> list[tuple[tuple[Backend, Array], Groups | None]]:
+    """What makes the norms of a tied table's gradients: distinct rows by sample, and the norm of all others."""
+    batch, rows, *_ = x.dense_shape
+    B, (values, indices, samples, *factors), _ = _where_summed(x, (values, x.indices, x.samples, *factors))
+    with B.scope():
+        sums, keys, starts = _sums_by_key(B, values, indices, samples, batch, rows)
+        place = B.astype(B.searchsorted(starts, keys, right=True), B.dtype(keys))
+        samples = place - B.astype(B.equal(keys, keys), B.dtype(keys))
+        named = keys - B.take(starts, samples)
+        if B is not modes.HOST:
+            found = squares(B, sums, samples, named, factors, batch=batch, rows=rows)
+            return [((B, B.reshape(B.sqrt(found), (batch, 1))), None)]
+        sums, rest = host_parts(sums, samples, named, factors, batch)
+        return [((B, sums), Groups(samples, batch)), ((B, np.sqrt(rest).reshape(batch, 1)), None)]
+
+
+def _distinct(B: Backend, values: Array, indices: Array, samples: Array, *, batch: int, rows: int) -> tuple[Any, Any]:
+    """(sums, samples): duplicates within each sample summed as clause 3 has it, samples ascending."""
+    sums, ids, starts = _sums_by_key(B, values, indices, samples, batch, rows)
+    sample = B.astype(B.searchsorted(starts, ids, right=True), "int32")  # counted from 1: the first start is 0
+    return sums, sample - B.astype(B.equal(ids, ids), "int32")
+
+
+def _sums_by_key(
+    B: Backend, values: Array, indices: Array, samples: Array, batch: int, rows: int
+) -> tuple[Array, Array, Array]:
+    """(sums, keys, starts): the distinct rows of each sample, duplicates summed; key = sample * rows + index names one,
+    starts has each sample's first key. A slot that holds nothing (traced code) has the key after the last."""
+    dtype = B.dtype(values)
+    keys = sample_keys(B, values, indices, samples, rows)
+    if B.is_traced(indices):
+        values, keys = B.select(values, keys, B.in_range(indices, rows), batch * rows)
+    stride = B.astype(B.asarray(np.full(1, rows), values), "int64")  # as an array: JAX narrows 64-bit numbers
+    starts = B.astype(B.asarray(np.arange(batch + 1), values), "int64") * stride
+    sums, keys = B.sum_duplicates(B.widen(values), keys, batch * rows)
+    return B.astype(sums, dtype), keys, starts
+
+
+def _densify(
+    B: Backend, values: Array, indices: Array, samples: Array, *factors: Array, dense_shape: tuple[int, ...]
+) -> Array:
+    batch, rows, *row_shape = dense_shape
+    sums, keys, _ = _sums_by_key(B, values, indices, samples, batch, rows)
+    if not factors:
+        flat = B.scatter_rows(sums, keys, (batch * rows, *row_shape))
+    else:
+        dense = dense_terms(B, *factors, dtype=B.dtype(values))
+        flat = B.add_rows(B.reshape(dense, (batch * rows, *row_shape)), sums, keys)
+    return B.reshape(flat, dense_shape)

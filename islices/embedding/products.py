@@ -1,0 +1,204 @@
+"""The dense part of a tied table's gradient per sample: what an output layer x @ table.T leaves, kept as its factors.
+
+With g the gradient of the product, sample b's part is the sum over t of the outer products of g[b, t] and x[b, t], an
+array of the table's shape and of rank at most T. It is never made a sample: its rows are formed by blocks, in float64,
+and measured as they come.
+
+On the host two shortcuts are taken, both without cancellation of squares (|S + D|^2 from |S|^2, |D|^2 and their cross
+term, or |D|^2 from the factors' Gram matrices, would lose half of the bits where parts cancel): rows that slices name
+too are formed one by one and added to the slices' sums, and where T is less than the width, x gives way to the
+triangular factor of its QR decomposition, (T, T), which leaves the norm alone. SPEC clause 14.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from islices.backend import Array, Backend
+from islices.core import modes
+from islices.core.registry import describe
+from islices.core.shapes import same_shape, size_of
+
+__all__ = ["Product", "check_product", "dense_sum", "dense_terms", "host_parts", "squares"]
+
+#: Elements of float64 that are formed at a time.
+BLOCK = 1 << 20
+#: Blocks of a traced program, which holds each of them, at most.
+TRACED_BLOCKS = 64
+
+
+class Product(NamedTuple):
+    """The factors of one use of a table as an output layer."""
+
+    upstream: Array  # g, the gradient of the product: (B, T, rows)
+    inputs: Array  # x: (B, T, width)
+
+
+def check_product(
+    B: Backend, upstream: Any, inputs: Any, dtype: str, dense_shape: tuple[int, ...], argument: str
+) -> Product:
+    """Factors (B, ..., rows) and (B, ..., width) as a Product, or TypeError or ValueError."""
+    batch, *table = dense_shape
+    if len(table) != 2:
+        raise ValueError(f"{argument}: got one for a table of shape {tuple(table)}; accepted is a table (rows, width)")
+    for what, x in (("gradient", upstream), ("inputs", inputs)):
+        if not B.is_array(x) or B.dtype(x) != dtype:
+            raise TypeError(f"{argument}: got {describe(x)} as {what}; accepted is a {dtype} array of {B.name}")
+    given, wanted = B.shape(upstream), B.shape(inputs)
+    if len(given) < 2 or len(given) != len(wanted) or not same_shape(given[:-1], wanted[:-1]):
+        raise ValueError(
+            f"{argument}: got a gradient of shape {given} and inputs of shape {wanted}; accepted are (B, ..., rows) "
+            "and (B, ..., width), the samples first"
+        )
+    if not same_shape((given[-1], wanted[-1]), tuple(table)):
+        raise ValueError(
+            f"{argument}: got factors of {given[-1]} rows of {wanted[-1]}; accepted is the table's {tuple(table)}"
+        )
+    if not same_shape(given[:1], (batch,)):
+        raise ValueError(f"{argument}: got {given[0]} samples; accepted is the lookups' {batch}")
+    t = size_of(given[1:-1])
+    with B.scope():
+        g, x = (B.reshape(a, (batch, t, n)) for a, n in zip((upstream, inputs), table, strict=True))
+    return Product(g, x)
+
+
+# ---------------------------------------------------------------------- norms
+def host_parts(
+    sums: np.ndarray[Any, Any],
+    samples: np.ndarray[Any, Any],
+    rows: np.ndarray[Any, Any],
+    products: Sequence[Array],
+    batch: int,
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """(named, rest) in float64, on the host: the rows that slices name with their dense part, (k, width), and the
+    squares of what all other rows hold, (batch,).
+
+    sums are the distinct rows (k, width) of each sample, samples (ascending) and rows where they belong; products are
+    the factors, one pair after the other.
+    """
+    named = modes.HOST.astype(sums, "float64").copy()
+    rest = np.zeros(batch)
+    starts = np.searchsorted(samples, np.arange(batch + 1))
+    for b in range(batch):
+        own = slice(starts[b], starts[b + 1])
+        lefts = [g[b] for g in products[::2]]
+        right = np.concatenate([modes.HOST.astype(x[b], "float64") for x in products[1::2]])
+        known = rows[own]
+        if len(known):
+            named[own] += np.concatenate([modes.HOST.astype(g[:, known], "float64") for g in lefts]).T @ right
+        rest[b] = _squares_but(lefts, _narrow(right), known)
+    return named, rest
+
+
+def _narrow(right: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """(T, r) with the same norm of every left.T @ it: of fewer columns where T is less than the width."""
+    t, width = right.shape
+    if not 0 < t < width or not np.isfinite(right).all():
+        return right
+    return np.asarray(np.linalg.qr(right.T, mode="r")).T
+
+
+def _squares_but(
+    lefts: Sequence[np.ndarray[Any, Any]], right: np.ndarray[Any, Any], known: np.ndarray[Any, Any]
+) -> float:
+    """The sum of the squares of left.T @ right, without the known rows (ascending)."""
+    total, count, (t, width) = 0.0, lefts[0].shape[1], right.shape
+    step = max(1, BLOCK // max(1, t + width))
+    for start in range(0, count if t else 0, step):
+        part = np.concatenate([modes.HOST.astype(g[:, start : start + step], "float64") for g in lefts])
+        first, last = np.searchsorted(known, (start, start + step))
+        part[:, known[first:last] - start] = 0.0
+        block = part.T @ right
+        total += np.vdot(block, block)
+    return float(total)
+
+
+def squares(
+    B: Backend, sums: Array, samples: Array, rows_named: Array, products: Sequence[Array], *, batch: int, rows: int
+) -> Array:
+    """The sum of the squares of each sample's gradient, (batch,) in float64, by any backend's primitives.
+
+    sums are the distinct rows (k, width) of each sample, samples and rows_named (int64) where they belong; a slot that
+    holds nothing has the sample ``batch``.
+    """
+    factors = [B.astype(x, "float64") for x in products]
+    width = B.shape(factors[1])[2]
+    sums = B.astype(sums, "float64")
+    step = _step(B, sums, batch, rows, width)  # type: ignore[arg-type]
+    total = None
+    for start in range(0, rows, step):
+        size = min(step, rows - start)
+        block = _block(B, factors, start, size)
+        here = rows_named - _number(B, start, rows_named)
+        places = samples * _number(B, size, samples) + here
+        places = B.where(B.in_range(here, size), places, B.zeros_like(places) - _number(B, 1, places))
+        values, places = B.select(sums, places, B.in_range(places, batch * size), batch * size)
+        block = B.add_rows(B.reshape(block, (batch * size, width)), values, places)
+        part = B.row_sum(B.reshape(block * block, (batch, size * width)))  # type: ignore[operator]
+        total = part if total is None else total + part
+    return B.zeros((batch,), "float64", sums) if total is None else total
+
+
+def _step(B: Backend, like: Array, batch: int, rows: int, width: int) -> int:
+    step = max(1, 4 * BLOCK // max(1, batch * width))
+    return max(step, math.ceil(rows / TRACED_BLOCKS)) if B.is_traced(like) else step
+
+
+def _number(B: Backend, value: int, like: Array) -> Array:
+    """An integer as an array, since JAX narrows 64-bit numbers in traced code."""
+    return B.astype(B.asarray(np.full(1, value), like), B.dtype(like))
+
+
+def _block(B: Backend, factors: Sequence[Array], start: int, size: int) -> Array:
+    """Rows start to start + size of the float64 dense part: (b, size, width)."""
+    total = None
+    for g, x in zip(factors[::2], factors[1::2], strict=True):
+        b, t, rows = B.shape(g)
+        if size != rows:
+            flat = B.reshape(g, (size_of((b, t)), rows))
+            g = B.reshape(B.columns(flat, start, start + size), (b, t, size))
+        part = B.outer_products(g, x)
+        total = part if total is None else total + part
+    return total
+
+
+# ---------------------------------------------------------------------- dense arrays
+def dense_sum(B: Backend, *products: Array, dtype: str) -> Array:
+    """The dense part of all samples together, (rows, width): formed in float64 by blocks, rounded once."""
+    together = [B.reshape(x, (1, size_of(B.shape(x)[:2]), B.shape(x)[2])) for x in products]
+    rows, width = B.shape(products[0])[2], B.shape(products[1])[2]
+    assert rows is not None
+    assert width is not None
+    t = sum(B.shape(x)[1] or 0 for x in together[::2])
+    step = max(1, 4 * BLOCK // max(1, t + width))
+    if B.is_traced(products[0]):
+        step = max(step, math.ceil(rows / TRACED_BLOCKS))
+    parts = []
+    for start in range(0, rows, step):
+        size = min(step, rows - start)
+        cut = [
+            B.astype(x if k % 2 or size == rows else _cut(B, x, start, size), "float64") for k, x in enumerate(together)
+        ]
+        block = _block(B, cut, 0, size)
+        parts.append(B.astype(B.reshape(block, (size, width)), dtype))
+    if not parts:
+        return B.zeros((rows, width), dtype, products[0])
+    return parts[0] if len(parts) == 1 else B.concat(parts)
+
+
+def _cut(B: Backend, g: Array, start: int, size: int) -> Array:
+    """Columns of (1, t, rows)."""
+    _, t, rows = B.shape(g)
+    return B.reshape(B.columns(B.reshape(g, (t, rows)), start, start + size), (1, t, size))
+
+
+def dense_terms(B: Backend, *products: Array, dtype: str) -> Array:
+    """The dense part of each sample, (B, rows, width): formed in float64, rounded once."""
+    factors = [B.astype(x, "float64") for x in products]
+    rows = B.shape(products[0])[2]
+    assert rows is not None
+    return B.astype(_block(B, factors, 0, rows), dtype)

@@ -1,0 +1,73 @@
+"""Rows of a table kept within a norm: what torch, TensorFlow and MXNet users know as max_norm.
+
+SPEC clause 12.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from islices.backend import Array
+from islices.core.scatter import distinct_rows, write_rows
+from islices.embedding.ids import check_ids, check_range, flat_ids
+from islices.embedding.lookups import lookup_source
+from islices.norms.clip import clip_by_row_norm
+from islices.norms.limits import check_max_norm
+from islices.norms.nonfinite import Nonfinite, check_nonfinite
+
+__all__ = ["renorm_rows"]
+
+T = TypeVar("T")
+
+
+def renorm_rows(table: T, ids: Array, max_norm: float, *, nonfinite: Nonfinite = "propagate") -> T:
+    """The table with the rows that ids name scaled down to a norm of at most max_norm.
+
+    Parameters
+    ----------
+    table : Table, or float array of shape (rows, *row_shape)
+    ids : int32 or int64 array of any shape
+        Each row is looked at once, however often it occurs.
+    max_norm : float
+    nonfinite : {"propagate", "raise", "zero"}
+        What a NaN or infinite norm does to its row.
+
+    Returns
+    -------
+    same type as table
+        Use the return value: JAX arrays and tf.Tensors cannot change, so the result is a new one (a copy of the table);
+        everything else is changed in place, and not at all by a call that raises. No gradient is recorded.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        dtypes, ids or a max_norm that do not fit.
+
+    Notes
+    -----
+    The factor is clause 10's, exactly max_norm / norm (torch adds 1e-7 to the norm). SPEC clause 12.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> table = np.array([[3.0, 4.0], [6.0, 8.0], [0.0, 1.0]])
+    >>> renorm_rows(table, np.array([0, 2, 0]), 1.0).round(3).tolist()
+    [[0.6, 0.8], [6.0, 8.0], [0.0, 1.0]]
+    """
+    B, source, _ = lookup_source(table, None)
+    if source.watched:
+        raise TypeError("table: got one whose gradient is being taken; accepted is renorm_rows before value_and_grad")
+    limit = check_max_norm(max_norm)
+    nonfinite = check_nonfinite(nonfinite)
+    weights = source.weights
+    count = B.shape(weights)[0]
+    ids = check_ids(B, ids, weights)
+    check_range(B, ids, count)
+    distinct, _ = distinct_rows(B, flat_ids(B, ids), count)
+    with B.scope():
+        rows = B.stop_gradient(B.read_rows(weights, distinct))
+    clipped = clip_by_row_norm(rows, limit, nonfinite=nonfinite)
+    if clipped is rows:
+        return table
+    B.in_place(weights)  # ValueError for an array that must not change
+    return write_rows(B, table, distinct, clipped)

@@ -1,0 +1,166 @@
+"""Table: a parameter whose gradient is row-sparse.
+
+It is read by `islices.embedding.lookups.lookup` alone, which is what keeps the gradient sparse. SPEC clause 12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, NoReturn
+
+from islices.backend import Array, Backend, Source
+from islices.core.arguments import check_flag
+from islices.core.registry import describe, find_backend
+from islices.embedding.lookup_gradients import resolve_padding_idx
+
+__all__ = ["Table"]
+
+
+class Table:
+    """A row-sparse parameter: its gradient comes as `IndexedSlices`.
+
+    Parameters
+    ----------
+    weights : float array, shape (rows, *row_shape)
+        Of any framework; a tf.Variable, a torch Parameter or the like stays itself. Not copied.
+    padding_idx : int, optional
+        The row that gets no gradient; negative counts from the end.
+    scale_by_freq : bool
+        Divide each contribution to the gradient by how often its row occurs in its lookup (padding not counted).
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        weights is no float array of at least one dimension; padding_idx is no row. SPEC clause 12.
+
+    Notes
+    -----
+    Immutable itself; ``table[ids]`` is ``lookup(table, ids)``. A pytree to JAX.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> table = Table(np.arange(6.0).reshape(3, 2), padding_idx=-1)
+    >>> table
+    Table((3, 2), float64, numpy, padding_idx=2)
+    >>> table[np.array([1, 1])].tolist()
+    [[2.0, 3.0], [2.0, 3.0]]
+    """
+
+    __slots__ = ("__weakref__", "_source", "backend", "padding_idx", "scale_by_freq")
+    __array_ufunc__ = None
+    __iter__ = None
+    _islices_table = True
+
+    _source: Source
+    backend: Backend
+    padding_idx: int | None
+    scale_by_freq: bool
+
+    def __init__(self, weights: Array, *, padding_idx: int | None = None, scale_by_freq: bool = False) -> None:
+        scale_by_freq = check_flag(scale_by_freq, "scale_by_freq")
+        backend = find_backend(weights)
+        if backend is None or isinstance(weights, Table) or not backend.is_array(weights):
+            raise TypeError(f"weights: got {describe(weights)}; accepted is a dense float array (rows, *row_shape)")
+        if backend.dtype(weights) not in backend.float_dtypes:
+            raise TypeError(f"weights: got {describe(weights)}; accepted dtypes are {', '.join(backend.float_dtypes)}")
+        shape = backend.shape(weights)
+        if not shape or None in shape:
+            raise ValueError(f"weights: got shape {shape}; accepted is (rows, *row_shape), all of it known")
+        _fill(self, backend, Source(weights), resolve_padding_idx(padding_idx, shape[0]), scale_by_freq)
+
+    @classmethod
+    def _trusted(cls, backend: Backend, source: Source, padding_idx: int | None, scale_by_freq: bool) -> Table:
+        """A table of parts the library itself made: nothing is looked at."""
+        self = object.__new__(cls)
+        _fill(self, backend, source, padding_idx, scale_by_freq)
+        return self
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"Table is immutable: use .replace(weights) for another {name}")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError("Table is immutable")
+
+    def __reduce__(self) -> Any:
+        return _rebuild, (self.weights, self.padding_idx, self.scale_by_freq)
+
+    @property
+    def weights(self) -> Array:
+        """The whole table as an array; while its gradient is being taken in JAX alone, where that gradient is dense."""
+        recorder = self._source.recorder
+        if recorder is not None:
+            operand = getattr(recorder, "operand", None)
+            if operand is not None:
+                return operand(self._source.weights)
+            raise TypeError(
+                "table.weights: not accepted inside the function that value_and_grad differentiates, since the "
+                "gradient would be dense; use lookup(table, ids), or pass the array itself for a dense gradient"
+            )
+        return self._source.weights
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(rows, *row_shape)."""
+        return self.backend.shape(self._source.weights)  # type: ignore[return-value]
+
+    @property
+    def dtype(self) -> Any:
+        """The framework's own dtype of the weights."""
+        return self._source.weights.dtype
+
+    def replace(self, weights: Array) -> Table:
+        """A table with the same options and other weights.
+
+        Parameters
+        ----------
+        weights : float array, shape (rows, *row_shape)
+
+        Returns
+        -------
+        Table
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> Table(np.zeros((3, 2)), padding_idx=0).replace(np.ones((3, 2)))
+        Table((3, 2), float64, numpy, padding_idx=0)
+        """
+        return Table(weights, padding_idx=self.padding_idx, scale_by_freq=self.scale_by_freq)
+
+    #: `islices.lookup`, which `islices.embedding.lookups`, built on this module, puts here.
+    _lookup: ClassVar[Callable[..., Any]]
+
+    def __getitem__(self, ids: Array) -> Array:
+        return Table._lookup(self, ids)
+
+    def __repr__(self) -> str:
+        options = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
+        options += ", scale_by_freq=True" if self.scale_by_freq else ""
+        weights = self._source.weights
+        if not self.backend.is_array(weights):  # a pytree of something else
+            return f"Table({weights!r}{options})"
+        return f"Table({self.shape}, {self.backend.dtype(weights)}, {self.backend.name}{options})"
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError(
+            "a Table is read by lookup(table, ids) only, so that its gradient stays sparse; table.weights is the "
+            "whole array, outside of value_and_grad (a tf.function takes no Table: close over it; a stock layer of JAX "
+            "takes plain arrays: see sparse= of islices.value_and_grad)"
+        )
+
+    __array__ = __jax_array__ = __len__ = __bool__ = __float__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __matmul__ = __rmatmul__ = __neg__ = __pow__ = __rpow__ = _refuse
+
+
+def _fill(self: Table, backend: Backend, source: Source, padding_idx: int | None, scale_by_freq: bool) -> None:
+    put = object.__setattr__
+    put(self, "backend", backend)
+    put(self, "_source", source)
+    put(self, "padding_idx", padding_idx)
+    put(self, "scale_by_freq", scale_by_freq)
+
+
+def _rebuild(weights: Array, padding_idx: int | None, scale_by_freq: bool) -> Table:
+    return Table(weights, padding_idx=padding_idx, scale_by_freq=scale_by_freq)

@@ -1,0 +1,195 @@
+"""save and load: trees of sparse gradients, dense arrays and tables in one file, for every framework alike.
+
+A file is a plain .safetensors of named arrays that other programs read, with two texts besides: the *manifest*,
+which says how the arrays make up the tree, and the manifest's digest. The manifest holds each array's dtype, shape and
+digest, so that nothing a file holds can change unnoticed. SPEC clause 21.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from islices.backend import Backend
+from islices.core.arguments import check_flag
+from islices.core.registry import get_backend
+from islices.core.trees import flatten, rebuild
+from islices.files.manifest import Contents, Giver, check_metadata, flat, read_manifest
+from islices.files.places import file_name, opened, replacing
+from islices.files.safetensors import named, write_arrays
+
+__all__ = ["Header", "load", "read_header", "read_metadata", "save"]
+
+
+class Header(NamedTuple):
+    """What a file says about itself: see `read_header`."""
+
+    metadata: dict[str, str]
+    #: name -> (dtype, shape)
+    arrays: dict[str, tuple[str, tuple[int, ...]]]
+    #: whether islices wrote the file, so that it says which arrays make up slices
+    own: bool
+
+
+# ---------------------------------------------------------------------- save
+def save(path: str | os.PathLike[str], tree: Any, *, metadata: Mapping[str, str] | None = None) -> None:
+    """Write gradients and tables to a file, all of it or nothing.
+
+    Parameters
+    ----------
+    path : str or path
+        Ending in .safetensors. A file that is there is replaced at once, by a rename.
+    tree : sparse gradient, dense array, Table, None, or a list, tuple or dict of them
+        Of any framework, also of several. Dense arrays may hold integers of 8 to 64 bits or bools too, and be 0-d.
+        Keys are strings (any) or ints. Named tuples come back as tuples, other dicts as dicts.
+    metadata : mapping of str to str, optional
+        What else is to be remembered; `read_metadata` returns it. Names beginning with "islices." are ours.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        What cannot be saved: the message says where in the tree. Slices whose indices are invalid are not.
+    ModuleNotFoundError
+        The extra is missing: ``pip install "islices[io]"``.
+    OSError
+        What the system says; the old file, if there was one, is still there.
+
+    Notes
+    -----
+    Never densifies: the file is as large as the stored rows. Slots of padded slices, which hold nothing, are left out.
+    Arrays that are not in this machine's memory are fetched one by one. SPEC clause 21.
+
+    Examples
+    --------
+    >>> import os, tempfile, numpy as np, islices
+    >>> s = islices.IndexedSlices(np.ones((2, 3), np.float32), np.array([4, 999_999_999]), (1_000_000_000, 3))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "grads.safetensors")
+    ...     islices.save(path, {"embedding": s, "bias": np.zeros(3)}, metadata={"step": "100"})
+    ...     print(islices.load(path)["embedding"])
+    ...     print(sorted(islices.files.read_header(path).arrays))
+    IndexedSlices(n=2, dense_shape=(1000000000, 3), float32, int64, numpy)
+    ['bias', 'embedding.indices', 'embedding.values']
+    """
+    path = file_name(path)
+    remarks = check_metadata(metadata)
+    contents = Contents(tree)
+    with named(path), replacing(path) as beside:
+        write_arrays(beside, contents.arrays, lambda digests: contents.texts(digests, remarks))
+
+
+# ---------------------------------------------------------------------- load
+def load(path: str | os.PathLike[str], *, backend: str | Backend = "numpy", foreign: bool = False) -> Any:
+    """Read a file that `save` wrote, into any framework.
+
+    Parameters
+    ----------
+    path : str or path
+        Ending in .safetensors.
+    backend : str or Backend
+        Whose arrays to make.
+    foreign : bool
+        True takes files too that something else wrote (`safetensors.torch.save_file`): a dict of their
+        dense arrays by name. Files of ours are read as ever.
+
+    Returns
+    -------
+    The tree that was saved: `IndexedSlices` for sparse gradients, dense arrays, `Table`, all over the backend's arrays.
+
+    Raises
+    ------
+    FileNotFoundError, OSError
+        As open does.
+    ValueError
+        The file is truncated, damaged, hostile, of a newer version, or foreign; the message names it.
+    TypeError, IndexError
+        The framework has no such dtype (bfloat16 in NumPy without ml_dtypes; float64 in JAX unless jax_enable_x64), or
+        holds int64 as int32 and a number does not fit.
+
+    Notes
+    -----
+    Nothing in a file is executed. What it declares is compared with its size before anything is allocated, and every
+    array with its SHA-256. Indices are checked as those of any slices. Memory: one copy of the data, and of one
+    array at a time where the framework cannot share it. SPEC clause 21.
+
+    Examples
+    --------
+    >>> import os, tempfile, numpy as np, islices
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "step.safetensors")
+    ...     islices.save(path, [np.arange(3), None, (np.float32(0.5),)])
+    ...     islices.load(path)
+    [array([0, 1, 2]), None, (array(0.5, dtype=float32),)]
+    """
+    target = get_backend(backend)
+    foreign = check_flag(foreign, "foreign")
+    with opened(path, foreign) as archive:
+        manifest = read_manifest(archive)
+        tree = flat(archive) if manifest is None else manifest.tree
+        leaves = flatten(tree)
+        give = Giver(target, archive, set().union(*(leaf.dtypes() for leaf in leaves if leaf is not None)))
+        return rebuild(tree, iter([None if leaf is None else leaf.load(give) for leaf in leaves]))
+
+
+def read_header(path: str | os.PathLike[str], *, foreign: bool = False) -> Header:
+    """What a file holds, without reading its data.
+
+    Parameters
+    ----------
+    path, foreign
+        As for `load`.
+
+    Returns
+    -------
+    Header
+        ``metadata`` (of a foreign file the file's), ``arrays`` (name -> (dtype, shape)), and ``own``.
+
+    Raises
+    ------
+    FileNotFoundError, OSError, ValueError, TypeError
+        As `load`; damage to the data alone is not seen. SPEC clause 21.
+
+    Examples
+    --------
+    >>> import os, tempfile, numpy as np, islices.files
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "step.safetensors")
+    ...     islices.save(path, {"w": np.zeros((2, 3))}, metadata={"epoch": "7"})
+    ...     islices.files.read_header(path)
+    Header(metadata={'epoch': '7'}, arrays={'w': ('float64', (2, 3))}, own=True)
+    """
+    with opened(path, check_flag(foreign, "foreign")) as archive:
+        manifest = read_manifest(archive)
+        held = flat(archive) if manifest is None else manifest.held
+        metadata = archive.texts if manifest is None else manifest.metadata
+        return Header(metadata, {name: (leaf.dtype, leaf.shape) for name, leaf in held.items()}, manifest is not None)
+
+
+def read_metadata(path: str | os.PathLike[str], *, foreign: bool = False) -> dict[str, str]:
+    """The metadata alone: ``read_header(path).metadata``.
+
+    Parameters
+    ----------
+    path, foreign
+        As for `load`.
+
+    Returns
+    -------
+    dict of str to str
+
+    Raises
+    ------
+    FileNotFoundError, OSError, ValueError, TypeError
+        As `read_header`. SPEC clause 21.
+
+    Examples
+    --------
+    >>> import os, tempfile, islices.files
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "empty.safetensors")
+    ...     islices.save(path, None, metadata={"why": "no gradient"})
+    ...     islices.files.read_metadata(path)
+    {'why': 'no gradient'}
+    """
+    return read_header(path, foreign=foreign).metadata

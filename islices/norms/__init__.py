@@ -1,0 +1,1 @@
+"""Exact norms of gradients, their derivatives, and clipping by them. SPEC clauses 7 to 11."""

@@ -1,0 +1,139 @@
+"""The frameworks' own clipping formulas, as data: for a port that must follow its old trajectory.
+
+A formula maps (norm, max_norm) to steps: ("mul" | "div", scalar) applied to the values one after the other, each
+rounded. It is written on primitives, so it runs on NumPy scalars and under a trace alike. `raw` formulas see the
+stored values without duplicates summed, as the framework does. SPEC clause 11.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from islices.backend import Array, Backend
+from islices.core.arguments import show
+
+__all__ = [
+    "ADAPTIVE",
+    "BY_BLOCK_RMS",
+    "BY_GLOBAL_NORM",
+    "BY_NORM",
+    "BY_VALUE",
+    "ISLICES",
+    "ClipFormula",
+    "Semantics",
+    "Steps",
+    "islices_formula",
+    "lookup_formula",
+]
+
+#: Whose formula a clip or an optimizer computes: islices' own, or a framework's. No function has them all.
+Semantics: TypeAlias = Literal["islices", "fbgemm", "keras", "mxnet", "optax", "tensorflow", "torch"]
+Steps = list[tuple[str, Any]]
+
+
+class ClipFormula(NamedTuple):
+    """steps(E, norm, max_norm) -> Steps; raw: duplicates are not summed; wide: norm comes in float64.
+
+    What every formula multiplies by is max_norm / (norm + slack) or 1; at the edge between them the derivative is that
+    of the former, in islices' own formula (wide) of the latter.
+    """
+
+    steps: Callable[[Backend, Array, float], Steps]
+    raw: bool = False
+    wide: bool = False
+    slack: float = 0.0
+    source: str = ""
+
+    def over(self, E: Backend, norm: Array, max_norm: Any) -> Array:
+        """1 where it is the former, else 0, in norm's dtype."""
+        zero = E.zeros_like(norm)
+        if self.wide:
+            return E.where(E.less_equal(norm, max_norm), zero, 1.0)
+        return E.where(E.less_equal(max_norm, norm + self.slack), 1.0, zero)
+
+
+def islices_formula(E: Backend, norm: Array, max_norm: float) -> Steps:
+    """max_norm / norm in float64 where norm exceeds it, else 1; NaN where norm is not finite (SPEC clause 10)."""
+    one = E.minimum(E.maximum(norm, 1.0), 1.0)
+    within = E.less_equal(norm, max_norm)
+    # a quotient that is not taken is a number too: norm / 1
+    factor = E.div(E.minimum(norm, max_norm), E.where(within, one, norm))
+    return [("mul", E.where(within, one, factor) + (norm - norm))]
+
+
+def _torch(E: Backend, norm: Array, max_norm: float) -> Steps:
+    # torch forms number / tensor as the tensor's reciprocal times the number
+    return [("mul", E.minimum(E.div(1.0, norm + 1e-6) * max_norm, 1.0))]
+
+
+def _mxnet(E: Backend, norm: Array, max_norm: float) -> Steps:
+    return [("mul", E.minimum(E.div(max_norm, norm + 1e-8), 1.0))]
+
+
+def _tensorflow_global(E: Backend, norm: Array, max_norm: float) -> Steps:
+    # TensorFlow takes the smaller of two reciprocals; the last term makes every value NaN when the norm is not finite
+    return [("mul", E.div(1.0, E.maximum(norm, max_norm)) * max_norm + (norm - norm))]
+
+
+def _tensorflow_norm(E: Backend, norm: Array, max_norm: float) -> Steps:
+    return [("mul", max_norm), ("div", E.maximum(norm, max_norm))]
+
+
+def _optax(E: Backend, norm: Array, max_norm: float) -> Steps:
+    one = E.minimum(E.maximum(norm, 1.0), 1.0)
+    # "norm < max_norm" is "not (max_norm <= norm)", a NaN norm included in neither
+    over = E.less_equal(max_norm, norm)
+    return [("div", E.where(over, norm, one + (norm - norm))), ("mul", E.where(over, one * max_norm, one))]
+
+
+def _optax_rms(E: Backend, rms: Array, threshold: float) -> Steps:
+    return [("div", E.maximum(E.div(rms, threshold), 1.0))]
+
+
+def _optax_adaptive(E: Backend, norm: Array, max_norm: Any) -> Steps:
+    one = E.minimum(E.maximum(norm, 1.0), 1.0)
+    factor = E.div(max_norm, E.maximum(norm, 1e-6))
+    # "norm < max_norm", so that a NaN in either gives NaN
+    within = E.where(E.less_equal(max_norm, norm), factor, one)
+    return [("mul", E.where(E.less_equal(norm, max_norm), within, factor))]
+
+
+ISLICES = ClipFormula(islices_formula, wide=True)
+
+BY_GLOBAL_NORM: Mapping[str, ClipFormula] = {
+    "islices": ISLICES,
+    "tensorflow": ClipFormula(_tensorflow_global, raw=True, source="tf.clip_by_global_norm"),
+    "keras": ClipFormula(_tensorflow_global, raw=True, source="keras.optimizers.Optimizer(global_clipnorm=)"),
+    "torch": ClipFormula(_torch, slack=1e-6, source="torch.nn.utils.clip_grad_norm_"),
+    "mxnet": ClipFormula(_mxnet, slack=1e-8, source="mxnet.gluon.utils.clip_global_norm"),
+    "optax": ClipFormula(_optax, source="optax.clip_by_global_norm"),
+}
+
+BY_NORM: Mapping[str, ClipFormula] = {
+    "islices": ISLICES,
+    "tensorflow": ClipFormula(_tensorflow_norm, raw=True, source="tf.clip_by_norm"),
+    "keras": ClipFormula(_tensorflow_norm, raw=True, source="keras.optimizers.Optimizer(clipnorm=)"),
+}
+
+#: Of the root mean square, in place of the norm.
+BY_BLOCK_RMS: Mapping[str, ClipFormula] = {
+    "islices": ISLICES,
+    "optax": ClipFormula(_optax_rms, source="optax.clip_by_block_rms"),
+}
+
+#: max_norm is each unit's own.
+ADAPTIVE: Mapping[str, ClipFormula] = {
+    "islices": ISLICES,
+    "optax": ClipFormula(_optax_adaptive, source="optax.adaptive_grad_clip"),
+}
+
+#: For clip_by_value the formula is the same everywhere; what differs is whether duplicates are summed first.
+BY_VALUE: Mapping[str, bool] = {"islices": False, "tensorflow": True, "keras": True, "fbgemm": True}
+
+
+def lookup_formula(table: Mapping[str, Any], semantics: str, function: str) -> Any:
+    """The entry of a preset table, or ValueError listing those that exist for the function."""
+    if not isinstance(semantics, str) or semantics not in table:
+        raise ValueError(f"semantics: got {show(semantics)}; {function} has {', '.join(table)}")
+    return table[semantics]

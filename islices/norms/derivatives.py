@@ -1,0 +1,317 @@
+"""Derivatives of norms and of what is scaled by them: what autograd is told in place of how they are computed.
+
+A norm's bits come from cuts and exact sums (`islices.norms.exact`), on the host or in float64, of which no autograd
+makes a gradient that is finite at 0. So a norm and a clipped gradient are computed of constants, in whatever mode, and
+then *attached*: a value that is known becomes a function of the arrays it came from (`Backend.with_gradient`). The
+gradient is made of the primitives and of attached norms again, so derivatives of every order are those of the formula.
+It is formed in the norm's own dtype, since JAX has no other without x64. SPEC clauses 7 and 10.
+
+How to attach another norm or scale: describe how the slots of a leaf make up norms by a `Member` (`of_leaf` for one
+norm of everything), give the norms, shape (k,), to `attach_norms`, and what was scaled by them to `attach_scaled`. A
+norm of another order is one more case of `_direction`. Functions that start with an underscore and whose first
+argument is ``B`` are operations or parts of them (see `islices.core.modes`). May import: the core below
+`islices.norms.norm`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+from islices.backend import Array, Backend
+from islices.core import modes
+from islices.core.slices import IndexedSlices
+from islices.norms.exact import as_rows, sample_keys
+
+__all__ = ["Layout", "Member", "asks", "attach_clamped", "attach_norms", "attach_scaled", "constant", "of_leaf"]
+
+
+class Layout(NamedTuple):
+    """How the slots of a leaf make up norms: what is static of a `Member`."""
+
+    #: one norm of everything, one for each distinct row (for each along axis 0 of a dense array), or for each sample
+    norms: Literal["all", "rows", "samples"]
+    summed: bool = False  # duplicates count as their sum
+    rows: int | None = None  # of the table, where there are indices
+
+
+class Member(NamedTuple):
+    """A leaf among those that norms are of."""
+
+    layout: Layout
+    values: Array
+    #: () of a dense array; (indices,) of slices; (indices, groups) where there are several norms: each slot's
+    keys: tuple[Array, ...] = ()
+
+
+def of_leaf(leaf: Any, *, raw: bool = False) -> Member:
+    """An adopted leaf as part of one norm of everything; raw: duplicates are not summed."""
+    if not isinstance(leaf, IndexedSlices):
+        return Member(Layout("all"), leaf)
+    layout = Layout("all", not raw and not leaf.coalesced, leaf.dense_shape[0])
+    # indices tell duplicates, and slots that hold nothing
+    bare = not layout.summed and not leaf.padded and not modes.is_traced(leaf.backend, leaf.indices)
+    return Member(layout, leaf.values, () if bare else (leaf.indices,))
+
+
+def asks(backend: Backend, *arrays: Array) -> bool:
+    """Whether a gradient may be asked for with respect to one of the arrays."""
+    return any(backend.is_traced(x) or backend.records_gradient(x) for x in arrays)
+
+
+def constant(backend: Backend, leaf: Any) -> Any:
+    """An adopted leaf, or an array, as a constant to differentiation."""
+    sparse = isinstance(leaf, IndexedSlices)
+    values = leaf._arrays[0] if sparse else leaf
+    if not asks(backend, values):
+        return leaf
+    with backend.scope():
+        values = backend.stop_gradient(values)
+    if not sparse:
+        return values
+    flags = {"coalesced": leaf.coalesced, "padded": leaf.padded}
+    if leaf._slots is None:
+        return IndexedSlices._trusted(backend, values, leaf.indices, leaf.dense_shape, **flags)
+    return IndexedSlices._deferred(backend, leaf._slots._replace(values=values), leaf.dense_shape, **flags)
+
+
+# ---------------------------------------------------------------------- norms
+def attach_norms(backend: Backend, norms: Array, members: Sequence[Member], ord: float = 2.0) -> Array:
+    """Norms that are known, as functions of what they are of.
+
+    Parameters
+    ----------
+    backend : Backend
+    norms : float32 or float64 array, shape (k,)
+        Rounded as the user gets them, computed of constants.
+    members : sequence of Member
+        All leaves the norms are of, of one framework.
+    ord : float
+        1, 2 or inf; others than 2 only of everything ("all").
+
+    Returns
+    -------
+    array, shape (k,)
+        The same bits. Its gradient at a stored slot is that at the sum of its row; 0 where the norm is 0. SPEC
+        clause 7.
+    """
+    layouts = tuple((m.layout, len(m.keys)) for m in members)
+
+    def attach(value: Array, arrays: tuple[Array, ...]) -> Array:
+        return backend.with_gradient(value, arrays, backward)
+
+    def backward(value: Array, arrays: tuple[Array, ...], upstream: Array) -> tuple[Array | None, ...]:
+        known = attach(value, arrays)  # a second derivative passes through the norm too
+        return modes.run(  # type: ignore[no-any-return]
+            _gradient_of_norms, backend, (known, upstream, *arrays), layouts=layouts, ord=ord
+        )
+
+    with backend.scope():
+        return attach(norms, tuple(x for m in members for x in (m.values, *m.keys)))
+
+
+def _gradient_of_norms(
+    B: Backend, norms: Array, upstream: Array, *arrays: Array, layouts: Sequence[tuple[Layout, int]], ord: float
+) -> tuple[Array | None, ...]:
+    dtype, rest = B.dtype(norms), iter(arrays)
+    leaves = [(layout, next(rest), tuple(next(rest) for _ in range(n))) for layout, n in layouts]
+    rows = [_distinct(B, layout, x, keys, norms) for layout, x, keys in leaves]
+    if ord == math.inf:
+        upstream = _shared(B, norms, upstream, [B.astype(sums, dtype) for sums, _, _ in rows])
+    out: list[Array | None] = []
+    for (layout, x, keys), (sums, place, valid) in zip(leaves, rows, strict=True):
+        of_sums = layout._replace(summed=False), keys
+        wide = B.astype(sums, dtype)
+        if place is not None and layout.norms == "samples":  # the samples of slots are known, those of sums are not
+            wide, place = B.take(wide, place), None
+        elif place is not None:
+            of_sums = Layout(layout.norms), ()
+        own = _spread(B, norms, wide, *of_sums)
+        slope = _direction(B, wide, own, ord) * _spread(B, upstream, wide, *of_sums)
+        if place is not None:
+            slope = B.take(slope, place)
+        out += [B.astype(_masked(B, valid, slope), B.dtype(x)), *(None for _ in keys)]
+    return tuple(out)
+
+
+def _direction(B: Backend, x: Array, norm: Array, ord: float) -> Array:
+    """The derivative of a norm by the elements it is of, 0 where the norm is; for inf by one of the largest."""
+    none = B.less_equal(norm, 0.0)
+    if ord == 2:
+        slope = B.div(x, B.where(none, _ones(B, norm), norm))
+        return B.where(none, B.zeros_like(x), slope)
+    sign = _sign(B, x)
+    if ord == 1:
+        return sign
+    size = B.abs(x)
+    return B.where(none, B.zeros_like(x), B.where(B.less_equal(norm, size), sign, B.zeros_like(x)))
+
+
+def _sign(B: Backend, x: Array) -> Array:
+    one, zero = _ones(B, x), B.zeros_like(x)
+    return B.where(B.less_equal(x, 0.0), B.where(B.less_equal(0.0, x), zero, -one), one)
+
+
+def _shared(B: Backend, norm: Array, upstream: Array, rows: Sequence[Array]) -> Array:
+    """What each of the largest elements gets of the upstream gradient of their common |x|: equal parts."""
+    total = None
+    for x in rows:
+        largest = B.less_equal(_spread(B, norm, x, Layout("all"), ()), B.abs(x))
+        count = _gathered(B, B.where(largest, _ones(B, x), B.zeros_like(x)), Layout("all"), (), 1)
+        total = count if total is None else total + count
+    assert total is not None
+    return B.div(upstream, B.maximum(total, 1.0))
+
+
+# ---------------------------------------------------------------------- what is scaled by a norm
+def attach_scaled(
+    backend: Backend, scaled: Array, member: Member, norms: Array, limit: Array, over: Array, slack: float = 0.0
+) -> Array:
+    """Values that were scaled to norms, as a function of them and of the norms.
+
+    Parameters
+    ----------
+    backend : Backend
+    scaled : array of the member's values' dtype and shape
+        Computed of constants.
+    member : Member
+    norms : array, shape (k,)
+        Of `attach_norms`.
+    limit : array of norms' dtype, shape (1,) or (k,)
+    over : array of norms' dtype, shape (k,)
+        1 where values are multiplied by limit / (norms + slack), 0 where they stay, -1 where they are zeros.
+    slack : float
+
+    Returns
+    -------
+    array
+        The same bits. SPEC clause 10.
+    """
+    layout = member.layout
+
+    def backward(value: Array, arrays: tuple[Array, ...], upstream: Array) -> tuple[Array | None, ...]:
+        return modes.run(  # type: ignore[no-any-return]
+            _gradient_of_scaled, backend, (upstream, *arrays), layout=layout, slack=slack
+        )
+
+    with backend.scope():
+        return backend.with_gradient(scaled, (norms, limit, over, member.values, *member.keys), backward)
+
+
+def _gradient_of_scaled(
+    B: Backend,
+    upstream: Array,
+    norms: Array,
+    limit: Array,
+    over: Array,
+    x: Array,
+    *keys: Array,
+    layout: Layout,
+    slack: float,
+) -> tuple[Array | None, ...]:
+    dtype = B.dtype(norms)
+    one = _ones(B, norms)
+    clipped = B.less_equal(1.0, over)
+    divisor = B.where(clipped, norms + slack if slack else norms, one)
+    factor = B.where(clipped, B.div(limit, divisor), one) + (norms - norms)  # NaN where the norm is not finite
+    factor = B.where(B.less_equal(over, -1.0), B.zeros_like(factor), factor)
+    wide, upstream = B.astype(x, dtype), B.astype(upstream, dtype)
+
+    def spread(c: Array) -> Array:
+        return _spread(B, c, wide, layout, keys)
+
+    # <upstream, x> / norm, each quotient formed first: no square of a norm overflows
+    products = B.where(B.less_equal(1.0, spread(over)), upstream * B.div(wide, spread(divisor)), B.zeros_like(wide))
+    if keys:
+        products = _masked(B, B.as_column(B.in_range(keys[0], layout.rows), wide), products)
+    inner = _gathered(B, products, layout, keys, B.shape(norms)[0])
+    by_values = B.astype(upstream * spread(factor), B.dtype(x))
+    return (-(inner * factor), None, None, by_values, *(None for _ in keys))
+
+
+# ---------------------------------------------------------------------- what is limited by value
+def attach_clamped(backend: Backend, clamped: Array, values: Array, lo: Array, hi: Array) -> Array:
+    """Values that were limited to [lo, hi], as a function of them.
+
+    Parameters
+    ----------
+    backend : Backend
+    clamped : array of values' dtype and shape
+        Computed of constants.
+    values : float array
+    lo, hi : arrays of the type that values are compared in, shape (1,)
+
+    Returns
+    -------
+    array
+        The same bits. What equals a bound is within it; a NaN has no gradient. SPEC clause 9.
+    """
+
+    def backward(value: Array, arrays: tuple[Array, ...], upstream: Array) -> tuple[Array | None, ...]:
+        return modes.run(_gradient_of_clamped, backend, (upstream, *arrays))  # type: ignore[no-any-return]
+
+    with backend.scope():
+        return backend.with_gradient(clamped, (values, lo, hi), backward)
+
+
+def _gradient_of_clamped(B: Backend, upstream: Array, x: Array, lo: Array, hi: Array) -> tuple[Array | None, ...]:
+    wide, g, everything = B.widen(x), B.widen(upstream), Layout("all")
+    least, most = (_spread(B, c, wide, everything, ()) for c in (lo, hi))
+    zero = B.zeros_like(g)
+    within = B.where(B.less_equal(least, wide), B.where(B.less_equal(wide, most), g, zero), zero)
+    return B.astype(within, B.dtype(x)), None, None
+
+
+# ---------------------------------------------------------------------- slots, rows and norms
+def _distinct(
+    B: Backend, layout: Layout, x: Array, keys: tuple[Array, ...], norms: Array
+) -> tuple[Array, Array | None, Array | None]:
+    """(rows, place, valid): what the norms are of, in x's dtype, duplicates summed; for each slot its place among them
+    (None: its own), and the mask of those that hold something (None: all)."""
+    if not keys:
+        return x, None, None
+    valid = B.as_column(B.in_range(keys[0], layout.rows), x)
+    x = _masked(B, valid, x)
+    if not layout.summed:
+        return x, None, valid
+    if layout.norms == "rows":
+        place, count = keys[1], B.shape(norms)[0]
+    else:
+        ids, place = B.unique(*_row_keys(B, layout, x, keys, norms))
+        count = B.shape(ids)[0]
+    sums = B.segment_sum(B.widen(x), place, count)
+    return B.astype(sums, B.dtype(x)), place, valid
+
+
+def _row_keys(B: Backend, layout: Layout, x: Array, keys: tuple[Array, ...], norms: Array) -> tuple[Array, int | None]:
+    """(what tells the rows apart that are summed by themselves, the bound of it)."""
+    if layout.norms == "all":
+        return keys[0], layout.rows
+    (batch,), rows = B.shape(norms), layout.rows
+    assert batch is not None, "the number of samples is known while tracing"
+    assert rows is not None, "the number of a table's rows is known"
+    return sample_keys(B, x, keys[0], keys[1], rows), batch * rows
+
+
+def _masked(B: Backend, valid: Array | None, x: Array) -> Array:
+    return x if valid is None else B.where(valid, x, B.zeros_like(x))
+
+
+def _ones(B: Backend, x: Array) -> Array:
+    return B.zeros_like(x) + 1.0
+
+
+def _spread(B: Backend, c: Array, x: Array, layout: Layout, keys: tuple[Array, ...]) -> Array:
+    """Numbers of the norms, (k,), beside the slots of x."""
+    if layout.norms == "all":
+        return B.reshape(c, (1,) * len(B.shape(x)))
+    return B.as_column(B.take(c, keys[1]) if keys else c, x)
+
+
+def _gathered(B: Backend, x: Array, layout: Layout, keys: tuple[Array, ...], count: int | None) -> Array:
+    """The sums of the slots of x by norm, (k,)."""
+    if layout.norms == "all":
+        return B.row_sum(as_rows(B, x, 1))
+    sums = B.row_sum(as_rows(B, x, B.shape(x)[0]))
+    return B.segment_sum(sums, keys[1], count) if keys else sums

@@ -1,0 +1,460 @@
+"""Norms that do not depend on the order of summation.
+
+Frameworks sum in different orders, with different numbers of threads, so a plain sum of squares differs between
+them in its last bits. Here every term is cut, by additions alone, into a part that is a multiple of one large
+power of two and a rest: parts that share such a unit add up without any rounding, in whatever order. Two cuts (more
+for very many terms) and the sum of the rests bound the exact sum so closely that it rounds to one float64, except
+where it lies next to the midpoint of two. There, `_finish` finds the sign of the exact sum minus the midpoint: a few
+bits of all terms at a time, from the highest down, until the sign is certain or no bit is left.
+
+The cut is ExtractVector of S. M. Rump, T. Ogita, S. Oishi, "Accurate floating-point summation, part I: faithful
+rounding", SIAM J. Sci. Comput. 31(1), 2008, which also gives `_power_of_two` (its NextPowerTwo). A square of a
+float32 is exact in float64; a float64 is first cut in two halves whose products are exact. In `_finish` the halves
+are those of T. J. Dekker, "A floating-point technique for extending the available precision", Numer. Math. 18, 1971.
+
+The same code runs on NumPy, on every framework's float64 arrays, and under a trace. SPEC clause 7.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from islices.backend import Array, Backend
+from islices.core import modes
+from islices.core.shapes import size_of
+
+__all__ = [
+    "Extent",
+    "Groups",
+    "Matrices",
+    "Part",
+    "Ranks",
+    "Sums",
+    "as_rows",
+    "computing",
+    "extent_of",
+    "row_norms",
+    "row_sums",
+    "sample_keys",
+    "sums_of",
+]
+
+#: Up to how many terms two cuts, and three, leave a rest whose error is small next to a float64's last bit.
+TWO_CUTS, THREE_CUTS = 2.0**24, 2.0**30
+#: Up to how many terms the size of what two cuts leave is small enough, and tells that nothing is left.
+FEW_TERMS = 2.0**17
+#: `_finish` looks at this many bits at a time, a multiple of 4: 2^40 terms' are exact sums.
+DIGIT = 12
+#: Added to a number of less than 2^51 in size, rounds it to a whole one.
+WHOLE = 1.5 * 2.0**52
+HUGE, TINY = 2.0**400, 2.0**-400
+RESCALE = 2.0**600
+
+
+class Groups(NamedTuple):
+    """Which rows of a leaf belong together: the group of each row, ascending, and how many groups there are."""
+
+    segments: Array  # (k,), of NumPy unless traced; the number of groups, in traced code, is none
+    number: int
+
+
+#: Leaves whose rows are measured together: (backend, float array of shape (k, m)) each.
+Matrices = Sequence[tuple[Backend, Array]]
+Members = Sequence[Groups | None]
+
+
+def as_rows(B: Backend, values: Array, k: int | None) -> Array:
+    """values as a matrix: one row (k = 1), or one for each along axis 0 (k = its length)."""
+    shape = B.shape(values)
+    inner = shape if k == 1 else shape[1:]
+    with B.scope():
+        return B.reshape(values, (k, size_of(inner)))
+
+
+def sample_keys(B: Backend, values: Array, indices: Array, samples: Array, rows: int) -> Array:
+    """sample * rows + index of each slot, int64: what names a row of one sample. values say where arrays lie."""
+    # as an array: JAX narrows 64-bit numbers in traced code
+    stride = B.astype(B.asarray(np.full(1, rows), values), "int64")
+    return B.astype(samples, "int64") * stride + B.astype(indices, "int64")
+
+
+def row_norms(
+    leaves: Matrices, ord: float, groups: Members | None = None, *, ranks: Ranks | None = None
+) -> tuple[Backend, Array]:
+    """The norm of each row over all leaves together, in float64.
+
+    Parameters
+    ----------
+    leaves : sequence of (backend, float array of shape (k, m))
+        The k agrees (or there are no leaves at all).
+    ord : float
+        1, 2 or inf.
+    groups : sequence of Groups or None, one for each leaf, optional
+        The rows of a group count as one; then k is the number of groups.
+    ranks : Ranks, optional
+        Those that hold the other leaves, where these are not all.
+
+    Returns
+    -------
+    (Backend, array of shape (k,))
+        float64, with the backend whose primitives work on it: `HostBackend` unless a leaf is traced. NaN if the row
+        holds NaN, else infinite if it holds an infinity.
+    """
+    E = computing(leaves)
+    members = [None] * len(leaves) if groups is None else groups
+    with E.scope():
+        extent = ranks.extent(E) if ranks else extent_of(E, leaves, members)
+        if ord == float("inf"):
+            return E, extent.top
+
+        def sums(fn: Part, units: Sequence[Array], number: int) -> Sums:
+            if ranks:
+                return ranks.sums(E, extent.top, fn, units, number)
+            return sums_of(E, leaves, members, fn, units, number)
+
+        return E, _norms_of(E, extent, sums, ord, loops=ranks is None or ranks.in_loops or E is modes.HOST)
+
+
+class Ranks(Protocol):
+    """Ranks that hold the leaves of one norm together (islices.distributed.norms): the sums that each tells."""
+
+    in_loops: bool  # whether a loop in traced code may call these
+
+    def extent(self, E: Backend) -> Extent:
+        """`extent_of` all ranks' leaves."""
+        ...
+
+    def sums(self, E: Backend, top: Array, fn: Part, units: Sequence[Array], number: int) -> Sums:
+        """`sums_of` all ranks' leaves, whose largest number is top."""
+        ...
+
+
+# ---------------------------------------------------------------------- step by step
+class Extent(NamedTuple):
+    """What decides where terms are cut, of all leaves that are measured together."""
+
+    top: Array  # (k,), the largest |x| of each row, in float64
+    count: Any  # at most how many terms make one norm, and some: a number, or an array that broadcasts with top
+    wide: bool  # whether a leaf is float64
+
+
+#: Several sums of each row, (k,) each; all but the last are exact.
+Sums = tuple[Array, ...]
+#: Such sums of a leaf's rows: fn(backend, values, units), the units of each row as columns (k, 1).
+Part = Callable[[Backend, Array, Sequence[Array]], Sums]
+
+
+def computing(leaves: Matrices) -> Backend:
+    """The backend whose primitives work on norms of these: that of a traced leaf, else the host's."""
+    return next((B for B, x in leaves if B.is_traced(x)), modes.HOST)
+
+
+def extent_of(E: Backend, leaves: Matrices, members: Members) -> Extent:
+    """The extent of some leaves, of one at least."""
+    tops = [_top_of_groups(E, _top(E, B, x), g) for (B, x), g in zip(leaves, members, strict=True)]
+    top = tops[0]
+    for other in tops[1:]:
+        top = E.maximum(top, other)
+    count: Any = 4.0
+    for (B, x), g in zip(leaves, members, strict=True):
+        terms = _terms_of(B, x, g)
+        count = count + (terms + terms + terms if B.dtype(x) == "float64" else terms)
+    return Extent(top, count, any(B.dtype(x) == "float64" for B, x in leaves))
+
+
+def sums_of(E: Backend, leaves: Matrices, members: Members, fn: Part, units: Sequence[Array], number: int) -> Sums:
+    """The sums that fn forms, so many, of the rows of some leaves, of one at least."""
+    parts = [_of_groups(E, B, x, g, fn, units, number) for (B, x), g in zip(leaves, members, strict=True)]
+    total = parts[0]
+    for part in parts[1:]:
+        total = tuple(a + b for a, b in zip(total, part, strict=True))
+    return total
+
+
+def _norms_of(
+    E: Backend, extent: Extent, sums: Callable[[Part, Sequence[Array], int], Sums], ord: float, *, loops: bool
+) -> Array:
+    """The norms of rows of this extent, whose leaves' sums are those; without loops, undecided sums are rounded to
+    either neighbour."""
+    top, count, wide = extent
+    one = E.minimum(E.maximum(top, 1.0), 1.0)
+    scale = one
+    if wide:  # then every leaf is scaled: they share one sum
+        scale = E.where(E.less_equal(top, TINY), _times(E, one, RESCALE), one)
+        scale = E.where(E.less_equal(HUGE, top), _times(E, one, 1.0 / RESCALE), scale)
+    largest = E.round_product(top, scale)
+    bound = largest if ord == 1 else _times(E, largest * largest, 4.0)
+    size = _power_of_two(E, largest)
+    # what added to a term leaves its coarse part, and then finer ones of the rest
+    units = [_power_of_two(E, _times(E, bound, count))]
+    if isinstance(count, float):
+        ratio: Any = 2.0 ** (math.frexp(count)[1] - 53)
+    else:
+        ratio = _times(E, _power_of_two(E, _times(E, one, count)), 2.0**-53)
+    cuts = _cuts(E, count)
+    for _ in range(cuts - 1):
+        units.append(_times(E, units[-1], ratio))
+    columns = [scale, _times(E, size, 2.0**27), *units]
+    # terms that are no rounded products often end at a midpoint, with nothing left
+    few = cuts == 2 and (ord == 1 or not wide) and bool(np.all(count <= FEW_TERMS))
+    parts = sums(partial(_cut_and_sum, ord=ord, rescaled=wide, sizes=few), columns, cuts + 1)
+    if few:
+        slack, parts = _times(E, parts[-1], 2.0), parts[:-1]
+    else:  # what the sum of the rests errs by at most, and a square of a float64's lower half
+        slack = _times(E, _times(E, units[-1], count * count) + units[0], 2.0**-104)
+    total, off = _rounded(E, parts, slack)
+    if loops and (E is not modes.HOST or off.any()):
+        off = E.where(E.isfinite(top), off, 0.0)
+        total = _finish(E, total, off, count, (scale, size), sums, ord)
+    if ord == 2:
+        total = E.sqrt(total)
+    return E.where(E.isfinite(top), E.div(total, scale), top)
+
+
+def _cuts(E: Backend, count: Any) -> int:
+    """How many cuts that many terms take."""
+    if not isinstance(count, float) and E is modes.HOST:
+        count = float(count.max())
+    known = isinstance(count, float)
+    return 2 if known and count <= TWO_CUTS else 3 if known and count <= THREE_CUTS else 4
+
+
+def _terms_of(B: Backend, x: Array, group: Groups | None) -> Any:
+    """At most how many numbers of a leaf make one norm: a float, or an array of shape (1,) under a trace."""
+    shape = B.shape(x)
+    known = shape[1:2] if group is None else shape[:2]
+    if all(isinstance(n, int) for n in known):
+        return float(math.prod(known))  # type: ignore[arg-type]
+    zeros = B.zeros_like(B.reshape(x, (1, size_of(shape))))
+    return B.row_sum(B.astype(B.less_equal(zeros, 0.0), "float64"))
+
+
+def _top_of_groups(E: Backend, top: Array, group: Groups | None) -> Array:
+    if group is None:
+        return top
+    if E is modes.HOST:
+        return E.maximum(E.segment_max(top, group.segments, group.number), 0.0)  # a group may be empty
+    return E.segment_max(top, group.segments, group.number, least=0.0)
+
+
+def _of_groups(
+    E: Backend, B: Backend, x: Array, group: Groups | None, fn: Part, units: Sequence[Array], number: int
+) -> Sums:
+    """`_of_rows`, with every row cut at its group's units, and the rows' sums added up by group: as exactly."""
+    if group is None:
+        return _of_rows(E, B, x, fn, units)
+    if 0 in B.shape(x) or group.number == 0:
+        return (units[0] - units[0],) * number
+    own = [E.take(u, group.segments) for u in units]
+    return tuple(E.segment_sum(s, group.segments, group.number) for s in _of_rows(E, B, x, fn, own))
+
+
+def _top(E: Backend, B: Backend, x: Array) -> Array:
+    """The largest |x| of each row, in float64, where the small arithmetic happens."""
+    views = modes.host_views(B, (x,)) if E is modes.HOST else None
+    if views is not None:  # not by modes.run: the way through the framework and back costs more than the numbers
+        return _amax(modes.HOST, views[0])
+    with B.scope():
+        top = _amax(B, x)
+    return B.to_numpy(top) if E is modes.HOST else top
+
+
+def _of_rows(E: Backend, B: Backend, x: Array, fn: Part, units: Sequence[Array]) -> Sums:
+    columns = [E.reshape(u, (E.shape(u)[0], 1)) for u in units]
+    views = modes.host_views(B, (x,)) if E is modes.HOST else None
+    if views is not None:
+        return fn(modes.HOST, views[0], columns)
+    with B.scope():
+        if E is modes.HOST:
+            columns = [B.asarray(u, x) for u in columns]  # not Python numbers: MXNet parses those from text, inexactly
+        sums = fn(B, x, columns)
+    return tuple(map(B.to_numpy, sums)) if E is modes.HOST else sums
+
+
+def _amax(B: Backend, x: Array) -> Array:
+    return B.astype(B.row_amax(x if B.dtype(x) != "bfloat16" else B.widen(x)), "float64")
+
+
+def _cut_and_sum(B: Backend, x: Array, columns: Sequence[Array], *, ord: float, rescaled: bool, sizes: bool) -> Sums:
+    """The sums of the parts that terms are cut into, and of the rests, or their sizes."""
+    scale, half, *units = columns
+    dtype = B.dtype(x)
+    sums: list[Array] = []
+    for block in B.blocks(x):
+        wide = B.astype(block, "float64")
+        for term in _terms(B, wide, scale, half, ord, split=dtype == "float64", rescaled=rescaled):
+            parts = []
+            for unit in units:
+                coarse = (term + unit) - unit
+                term = term - coarse
+                parts.append(B.row_sum(coarse))
+            parts.append(B.row_sum(B.abs(term) if sizes else term))
+            sums = [a + b for a, b in zip(sums, parts, strict=True)] if sums else parts
+    return tuple(sums)
+
+
+def _terms(B: Backend, x: Array, scale: Any, half: Any, ord: float, *, split: bool, rescaled: bool) -> list[Array]:
+    if rescaled:
+        x = B.round_product(x, scale)
+    if ord == 1:
+        return [B.abs(x)]
+    if not split:
+        return [x * x]
+    upper = (x + half) - half
+    lower = x - upper
+    cross = upper * lower
+    return [upper * upper, cross + cross, lower * lower]  # a number times an array would be narrowed, as in `_times`
+
+
+def _power_of_two(E: Backend, x: Array) -> Array:
+    """The smallest power of two that is at least x (x >= 0; 0 gives 0)."""
+    q = _times(E, x, 2.0**53)
+    power = E.abs((q + x) - q)
+    return E.where(E.less_equal(power, 0.0), x, power)
+
+
+def _times(E: Backend, x: Array, c: Any) -> Array:
+    """x * c; under a trace by the adapter: JAX 0.7 narrows a Python number in float64 arithmetic there, and
+    TensorFlow's graph optimiser moves constant factors to where they overflow."""
+    return x * c if E is modes.HOST else E.round_product(x, c)
+
+
+# ---------------------------------------------------------------------- rounding
+def _rounded(E: Backend, parts: Sequence[Array], slack: Array) -> tuple[Array, Array]:
+    """(the sum of the parts rounded, off): off is 0 where a sum that differs from it by up to slack rounds alike, else
+    the distance to the other float64 that it may round to."""
+    first, second, *more = parts
+    if E is modes.HOST and len(more) < 2:  # mostly decided at once, by fewer steps
+        total, low = first, second + more[0] if more else second
+        around = np.where(slack > 0.0, slack + np.abs(low) * 2.0**-51, 0.0)
+        above = total + (low + around)
+        off = above - (total + (low - around))
+        if not off.any():
+            return above, off
+    total, low = _two_sum(first, second)
+    for part in more:
+        total, error = _two_sum(total, part)
+        low = low + error
+    total, low = _two_sum(total, low)
+    around = E.where(E.less_equal(slack, 0.0), slack, slack + _times(E, total, 2.0**-100))
+    above, below = total + (low + around), total + (low - around)
+    return total, E.where(E.less_equal(above, total), below, above) - total
+
+
+def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+    """a + b rounded, and what it errs by, exactly (Knuth)."""
+    total = a + b
+    other = total - a
+    return total, (a - (total - other)) + (b - other)
+
+
+def _finish(
+    E: Backend,
+    total: Array,
+    off: Array,
+    count: Any,
+    scaling: tuple[Array, Array],
+    sums: Callable[[Part, Sequence[Array], int], Sums],
+    ord: float,
+) -> Array:
+    """The exact sums rounded, each to total or to total + off, which are neighbours: by the sign of the sum minus the
+    midpoint.
+
+    Terms and midpoint are rounded to multiples of ever smaller powers of two, the units, by `DIGIT` bits a step. The
+    difference of what they are rounded to is a whole number of units, without an error. Its sign is that of the exact
+    difference once it exceeds what all roundings together can amount to, half a unit a term, or once nothing is left.
+    """
+    first, second = scaling
+    zero = off - off
+    one = E.where(E.isfinite(zero), 1.0, zero)
+    second = E.where(E.less_equal(second, 0.0), one, second)
+    middle = _times(E, off, 0.5)
+    # terms are at most size^2, or size: less than half the first unit, so that they are rounded to 0
+    unit = _times(E, E.round_product(second, second) if ord == 2 else second, 4.0)
+    second = E.div(one, _times(E, second, 2.0 if ord == 2 else 4.0))
+    large, near = _times(E, one, 2.0 ** (52 + DIGIT)), _times(E, one, WHOLE)
+    start = [E.div(x, unit) for x in (total, middle)]
+    difference = zero - ((start[0] + near) - near) - ((start[1] + near) - near)
+    left = E.where(E.less_equal(E.abs(off), 0.0), zero, 1.0)
+    step = 2.0 ** (DIGIT // 4 if ord == 2 else DIGIT // 2)
+
+    def asked(difference: Array, left: Array, *_: Array) -> Array:
+        return E.logical_not(E.less_equal(E.where(E.less_equal(E.abs(difference), count), left, 0.0), 0.0))
+
+    def go_on(difference: Array, left: Array, *numbers: Array) -> tuple[Array, ...]:
+        goes_on = asked(difference, left)
+        first, second = (_times(E, x, step) for x in numbers[:2])
+        upper, lower = (_times(E, x, 2.0**DIGIT) for x in numbers[2:])
+        digits, rest = sums(partial(_digits, ord=ord), (first, second, large, near), 2)
+        for x in (upper, lower):
+            digit, error = _digit(E, x, large, near)
+            digits, rest = digits - digit, rest + error
+        digits = _times(E, difference, 2.0**DIGIT) + digits
+        return (
+            E.where(goes_on, digits, difference), E.where(goes_on, rest, left), first, second, upper, lower
+        )  # fmt: skip
+
+    state = (difference, left, first, second, *start)
+    difference = E.while_any(asked, go_on, state)[0]
+    beyond = E.where(E.less_equal(off, 0.0), zero - difference, difference)
+    nearest = E.where(E.less_equal(zero, beyond), total + middle, total)  # a midpoint rounds to even
+    return E.where(E.less_equal(beyond, 0.0), nearest, total + off)
+
+
+def _digits(B: Backend, x: Array, columns: Sequence[Array], *, ord: float) -> Sums:
+    """(the sum of the terms' bits at this step, in units; a number above 0 if any has lower bits)."""
+    first, second, large, near = columns
+    sums: list[Array] = []
+    for block in B.blocks(x):
+        wide = B.astype(block, "float64")
+        y = B.round_product(B.round_product(wide, first), second)
+        size = B.abs(y)
+        rest = B.where(B.less_equal(1.0, size), 0.0, B.abs(wide))
+        y = B.where(B.less_equal(size, 2.0**300), y, 0.0)  # larger ones have no bits here
+        if ord == 2:
+            shifted = B.round_product(y, 2.0**27 + 1.0)
+            upper = shifted - (shifted - y)
+            lower = y - upper
+            cross = B.round_product(upper, lower)
+            terms = [B.round_product(upper, upper), cross + cross, B.round_product(lower, lower)]
+        else:
+            terms = [B.abs(y)]
+        digits = None
+        for term in terms:
+            digit, error = _digit(B, term, large, near)
+            digits = digit if digits is None else digits + digit
+            rest = rest + error
+        parts = [B.row_sum(digits), B.row_sum(rest)]
+        sums = [a + b for a, b in zip(sums, parts, strict=True)] if sums else parts
+    return tuple(sums)
+
+
+def _digit(B: Backend, x: Array, large: Array, near: Array) -> tuple[Array, Array]:
+    """(x rounded to a whole number less x rounded to a multiple of 2^DIGIT, what is left in size)."""
+    away = B.where(B.less_equal(x, 0.0), -large, large)
+    x = B.where(B.less_equal(B.abs(x), large), x - ((x + away) - away), 0.0)  # larger ones are multiples
+    digit = (x + near) - near
+    return digit, B.abs(x - digit)
+
+
+# ---------------------------------------------------------------------- in a fixed order
+def row_sums(B: Backend, x: Array) -> Array:
+    """The sum of each row by halves: the second half is added to the first until one column is left (clause 19)."""
+    n, m = B.shape(x)[0], math.prod(k for k in B.shape(x)[1:] if k is not None)
+    if m == 0:
+        return B.astype(B.zeros_like(B.arange(x)), B.dtype(x))
+    x = B.reshape(x, (n, m))
+    rest = None
+    while m > 1:
+        half = m // 2
+        if m % 2:
+            last = B.columns(x, m - 1, m)
+            rest = last if rest is None else rest + last
+        x = B.columns(x, 0, half) + B.columns(x, half, 2 * half)
+        m = half
+    return B.reshape(x if rest is None else x + rest, (n,))

@@ -1,0 +1,131 @@
+"""The norm of all gradients of a tree together, and clipping by it: of one process, or over the ranks of a group.
+
+What measures and scales is in `islices.norms.norm` and `islices.norms.clip`; over ranks in
+`islices.distributed.norms`, which is loaded with the first group. SPEC clauses 8, 10, 11 and 25. May import: the
+core.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from islices.norms.clip import clip_leaves
+from islices.norms.clip_formulas import BY_GLOBAL_NORM, Semantics, lookup_formula
+from islices.norms.limits import limit_of
+from islices.norms.nonfinite import Nonfinite, check_nonfinite
+from islices.norms.norm import adopt_leaves, check_order, of_one_framework, total_norm
+
+__all__ = ["clip_by_global_norm", "global_norm"]
+
+T = TypeVar("T")
+
+
+def global_norm(tree: Any, ord: float = 2, *, group: Any = None, replicated: Any = False) -> Any:
+    """The norm of all gradients of a tree together, over many ranks if a group of them is given.
+
+    Parameters
+    ----------
+    tree : list, tuple or dict, nested, of sparse gradients and dense arrays; None is skipped
+    ord : float
+        The order: any number above 0, or inf. On every rank of a group the same.
+    group : str, Group or an engine's own object, optional
+        The ranks that hold the parts of one gradient, each in its own tree (whose structure may be another on each):
+        see `islices.distributed.get_group`; in traced code the name of a mapped axis too. None: this tree is all.
+    replicated : bool, or a structure of bools like the tree's, or like an upper part of it
+        The leaves of which every rank holds the same (dense gradients after an all-reduce, say): they count once.
+
+    Returns
+    -------
+    0-d array of the same framework
+        Of the widest leaf's dtype, at least float32, on whichever rank it is. Of NumPy if there is no leaf. With a
+        group the same bits on every rank, those of one process that has all leaves. SPEC clauses 8 and 25.
+
+    Raises
+    ------
+    TypeError
+        A leaf of integers or of no framework, or leaves of two.
+    ValueError
+        ord is not 1, 2 or inf, or not the same on every rank, replicated has another structure, or replicated leaves
+        differ between ranks (on every rank).
+    RankError, RankTimeout
+        Another rank's tree cannot be measured, or another rank did not come.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> tree = {"w": np.array([3.0]), "b": [np.array([4.0]), None]}
+    >>> float(global_norm(tree)), float(global_norm(tree, 1))
+    (5.0, 7.0)
+    """
+    if group is not None or replicated is not False:
+        from islices.distributed.norms import global_norm_over
+
+        return global_norm_over(tree, ord, group, replicated)
+    order = check_order(ord, "ord")
+    return total_norm(of_one_framework(adopt_leaves(tree, "tree")), order).given
+
+
+def clip_by_global_norm(
+    tree: T,
+    max_norm: float,
+    *,
+    semantics: Semantics = "islices",
+    nonfinite: Nonfinite = "propagate",
+    group: Any = None,
+    replicated: Any = False,
+) -> tuple[T, Any]:
+    """All gradients of a tree scaled down together to a global norm of at most max_norm.
+
+    Parameters
+    ----------
+    tree : list, tuple or dict, nested, of sparse gradients and dense arrays; None is kept
+    max_norm : float
+        0 gives zeros, inf changes nothing.
+    semantics : {"islices", "tensorflow", "keras", "torch", "mxnet", "optax"}
+        Whose arithmetic; SPEC clause 11.
+    nonfinite : {"propagate", "raise", "zero"}
+        What a NaN or infinite norm does: every stored value NaN, FloatingPointError, or zeros (by which momentum and
+        Adam's moments still move rows: to leave a step out, give `Optimizer.step` ``apply=isfinite(norm)``).
+    group, replicated
+        As in `global_norm`: the norm is over all ranks' leaves, and every rank scales its own.
+
+    Returns
+    -------
+    (tree, norm)
+        The clipped tree, leaves of their own types, and the norm before clipping as `global_norm` gives it. Leaves may
+        share memory with the given ones, as all results may (SPEC clause 1): copy one before changing it in place.
+
+    Raises
+    ------
+    ValueError
+        max_norm is negative or NaN, or nonfinite="raise" under a trace, where nothing can be raised.
+    FloatingPointError
+        nonfinite="raise" and the norm is NaN or infinite (on every rank of a group).
+
+    Notes
+    -----
+    SPEC clauses 10 and 11, with a group 25. What `global_norm` raises is raised here too.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> s = IndexedSlices(np.array([[3.0], [3.0]]), np.array([1, 1]), (4, 1))
+    >>> (clipped, dense), norm = clip_by_global_norm([s, np.array([8.0])], 5.0)
+    >>> float(norm), clipped.values.tolist(), dense.tolist()
+    (10.0, [[1.5], [1.5]], [4.0])
+    """
+    if group is not None or replicated is not False:
+        from islices.distributed.norms import clip_over
+
+        return clip_over(lambda: (tree, replicated), max_norm, semantics, nonfinite, group)
+    formula = lookup_formula(BY_GLOBAL_NORM, semantics, "clip_by_global_norm")
+    limit = limit_of(max_norm)
+    nonfinite = check_nonfinite(nonfinite)
+    leaves = adopt_leaves(tree, "tree")
+    adopted = of_one_framework(leaves)
+    if limit.number is None:
+        leaves = [leaf and leaf._replace(adopted=limit.lift(leaf.adopted)) for leaf in leaves]
+        adopted = of_one_framework(leaves)
+    total = total_norm(adopted, raw=formula.raw)
+    return clip_leaves(tree, leaves, total, limit, formula, nonfinite), total.given

@@ -1,0 +1,117 @@
+"""Limits of clips: a number, or a 0-d array of the framework, also a traced one. No gradient flows to a limit.
+
+A known limit is checked; under a trace nothing can be raised. SPEC clause 10.
+May import: `numpy`, the core below `islices.norms.clip`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from islices.backend import FLOATS, INTEGERS, Array, Backend
+from islices.core import modes
+from islices.core.arguments import is_real
+from islices.core.linear import as_float, number_of
+from islices.core.registry import describe, find_backend
+from islices.core.slices import IndexedSlices
+from islices.norms.derivatives import asks
+from islices.norms.norm import parts
+
+__all__ = ["Limit", "bound_of", "check_max_norm", "limit_of"]
+
+
+class Limit(NamedTuple):
+    """A max_norm or bound: its number, or the array while it is traced."""
+
+    number: Any
+    array: Array | None = None
+    backend: Backend | None = None
+    name: str = "max_norm"
+
+    def check(self, backend: Backend) -> None:
+        """Raise TypeError where it is an array of another framework than what it clips."""
+        if self.backend is not None and self.backend is not backend:
+            raise TypeError(
+                f"{self.name}: got an array of {self.backend.name}; accepted is a real number, or a 0-d array of "
+                f"{backend.name}"
+            )
+
+    def lift(self, leaf: Any) -> Any:
+        """An adopted leaf, traced where the limit is: what decides about it is not known either."""
+        if self.number is not None:
+            return leaf
+        B, values = parts(leaf)
+        self.check(B)
+        if modes.is_traced(B, values):
+            return leaf
+        with B.scope():
+            known = B.less_equal(self.array, self.array)
+            values = B.where(B.reshape(known, (1,) * len(B.shape(values))), values, values)
+        return leaf.replace(values=values) if isinstance(leaf, IndexedSlices) else values
+
+    def of(self, E: Backend, dtype: str) -> Any:
+        """What E compares norms of a dtype to: a float, or an array of shape (1,), a constant to differentiation."""
+        if self.number is not None:
+            return self.number
+        x = E.astype(E.reshape(E.stop_gradient(self.array), (1,)), dtype)
+        return x if self.name in ("lo", "hi") else _at_least_0(E, x)
+
+    def as_array(self, backend: Backend, like: Array) -> Array:
+        """Return the limit in like's dtype, shape (1,)."""
+        dtype = backend.dtype(like)
+        if self.number is not None:
+            return backend.asarray(np.full(1, self.number, dtype), like)
+        return self.of(backend, dtype)
+
+
+def _at_least_0(B: Backend, x: Array) -> Array:
+    """Return x, or 0 where it is negative; NaN stays."""
+    return B.where(B.less_equal(0.0, x), x, B.where(B.less_equal(x, 0.0), B.zeros_like(x), x))
+
+
+def limit_of(max_norm: Any, name: str = "max_norm") -> Limit:
+    """A limit as it was given, or TypeError or ValueError."""
+    if type(max_norm) is float and max_norm >= 0:  # what it nearly always is
+        return Limit(max_norm)
+    if is_real(max_norm):
+        return Limit(check_max_norm(max_norm, name))
+    B = find_backend(max_norm)
+    if B is None or not B.is_array(max_norm) or B.shape(max_norm) not in ((), (1,)):
+        return Limit(check_max_norm(max_norm, name))
+    if B.dtype(max_norm) not in (*FLOATS, *INTEGERS):
+        raise TypeError(f"{name}: got {describe(max_norm)}; accepted is a real number >= 0")
+    number = _known(B, max_norm)
+    return Limit(None, max_norm, B, name) if number is None else Limit(check_max_norm(number, name))
+
+
+def bound_of(bound: Any, name: str) -> Limit:
+    """A bound of clip_by_value as it was given, a number as it is, or TypeError."""
+    if is_real(bound):
+        return Limit(bound, name=name)
+    B = find_backend(bound)
+    if B is None or not B.is_array(bound) or B.shape(bound) not in ((), (1,)):
+        raise TypeError(f"{name}: got {describe(bound)}; accepted is a real number")
+    if B.dtype(bound) not in (*FLOATS, *INTEGERS):
+        raise TypeError(f"{name}: got {describe(bound)}; accepted is a real number")
+    number = _known(B, bound)
+    return Limit(None, bound, B, name) if number is None else Limit(number, name=name)
+
+
+def _known(B: Backend, x: Array) -> Any:
+    """The one number of an array; None while it is traced (what jax.grad alone traces is known)."""
+    if asks(B, x):
+        with B.scope():
+            x = B.stop_gradient(x)
+    return None if B.is_traced(x) else number_of(B, x)
+
+
+def check_max_norm(max_norm: Any, name: str = "max_norm") -> float:
+    """max_norm as a float, or TypeError or ValueError."""
+    if not is_real(max_norm):
+        raise TypeError(f"{name}: got {describe(max_norm)}; accepted is a real number >= 0")
+    limit = as_float(max_norm)
+    if not limit >= 0:
+        raise ValueError(f"{name}: got {limit}; accepted is a number >= 0 (inf changes nothing)")
+    return limit

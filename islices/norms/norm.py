@@ -1,0 +1,410 @@
+"""Norms of the gradient itself: duplicates are summed before anything is measured.
+
+How the sums are taken is in `islices.norms.exact`; here is what is summed, and what the caller gets. SPEC clauses 7 and
+8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+
+from islices import kernels
+from islices.backend import FLOATS, Array, Backend, Slots
+from islices.core import modes
+from islices.core.arguments import is_real, show
+from islices.core.conversion import adopt, restored, without_padding
+from islices.core.host import quiet
+from islices.core.linear import as_float
+from islices.core.registry import describe, get_backend
+from islices.core.rows import coalesce
+from islices.core.slices import IndexedSlices
+from islices.core.slots import known_factor, slots_of
+from islices.core.trees import flatten, rebuild
+from islices.norms import derivatives
+from islices.norms.exact import Matrices, as_rows, row_norms
+
+__all__ = [
+    "EXACT",
+    "Leaf",
+    "Seen",
+    "Total",
+    "adopt_leaves",
+    "apply_to",
+    "as_matrices",
+    "check_float",
+    "check_one_framework",
+    "check_order",
+    "each_leaf",
+    "exact_sum",
+    "look_at",
+    "norm",
+    "norm_dtype",
+    "norm_of",
+    "norm_of_stored",
+    "norm_out",
+    "of_one_framework",
+    "parts",
+    "rounded_norms",
+    "total_norm",
+]
+
+T = TypeVar("T")
+Host = np.ndarray[Any, Any]
+#: The orders of norms.
+EXACT = (1.0, 2.0, float("inf"))
+#: (values, indices, positions) of a leaf, or (values, order, starts): see `_stored` and `_grouped`
+Stored: TypeAlias = tuple[Host, Host | None, Host | None]
+
+
+def norm(x: Any, ord: float = 2) -> Any:
+    """The norm of a gradient, seen as one vector.
+
+    Parameters
+    ----------
+    x : sparse gradient or dense array
+        Of a floating dtype.
+    ord : float
+        The order: 1, 2 or inf.
+
+    Returns
+    -------
+    0-d array of the same framework
+        float32, or float64 for float64 input. (MXNet, whose NDArray knows no 0-d arithmetic: shape (1,).)
+
+    Raises
+    ------
+    ValueError
+        ord is not 1, 2 or inf.
+    TypeError
+        x is integer, or no array; ord is no real number.
+
+    Notes
+    -----
+    Duplicates are summed first. The sum is exact to about 100 bits whatever the sequence, so the result does not
+    depend on it; the root is taken in float64 and rounded once. Differentiable wherever the framework differentiates;
+    the gradient at norm 0 is 0. SPEC clause 7.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> s = IndexedSlices(np.array([[3.0, 0.0], [0.0, 8.0], [3.0, 0.0]]), np.array([1, 2, 1]), (4, 2))
+    >>> float(norm(s))
+    10.0
+    """
+    return total_norm([adopt(x)], check_order(ord, "ord")).given
+
+
+def check_order(ord: Any, argument: str) -> float:
+    """Return the order of a norm as a float, or raise TypeError or ValueError."""
+    if not is_real(ord):
+        raise TypeError(f"{argument}: got {describe(ord)}; accepted is a real number: 1, 2 or inf")
+    if ord not in EXACT:
+        raise ValueError(f"{argument}: got {show(ord)}; accepted is 1, 2 or inf")
+    return as_float(ord)
+
+
+class Leaf(NamedTuple):
+    """A leaf of a tree: the caller's object, and what the library computes on."""
+
+    given: Any
+    adopted: Any
+
+
+def adopt_leaves(tree: Any, argument: str) -> list[Leaf | None]:
+    """The leaves of a tree in order, None included."""
+    leaves: list[Leaf | None] = []
+    for x in flatten(tree, argument):
+        leaves.append(None if x is None else Leaf(x, adopt(x, argument)))
+    return leaves
+
+
+def apply_to(fn: Callable[[Any], Any], leaf: Leaf | None) -> Any:
+    """fn of a leaf as the caller's type; what fn returns as it is stays the caller's own object."""
+    return None if leaf is None else restored(fn(leaf.adopted), leaf.adopted, leaf.given)
+
+
+def each_leaf(fn: Callable[[Any], Any], tree: T) -> T:
+    """Like `map_leaves`, but what fn leaves alone stays the caller's own object."""
+    found = iter([apply_to(fn, leaf) for leaf in adopt_leaves(tree, "x")])
+    return rebuild(tree, found)  # type: ignore[no-any-return]
+
+
+def of_one_framework(leaves: Sequence[Leaf | None]) -> list[Any]:
+    """What the library computes on of the leaves there are; TypeError if frameworks are mixed."""
+    adopted, backends = [], []
+    for leaf in filter(None, leaves):
+        adopted.append(leaf.adopted)
+        backends.append(leaf.adopted.backend if isinstance(leaf.adopted, IndexedSlices) else get_backend(leaf.adopted))
+    if len(backends) > 1:
+        check_one_framework(backends, "tree")
+    return adopted
+
+
+def check_one_framework(backends: Sequence[Backend], argument: str) -> None:
+    """Raise TypeError if these are several."""
+    names = {B.name for B in backends}
+    if len(names) > 1:
+        raise TypeError(
+            f"{argument}: got arrays of {' and '.join(sorted(names))}; accepted is one framework (see convert)"
+        )
+
+
+def parts(leaf: Any) -> tuple[Backend, Array]:
+    """(backend, its values) of an adopted leaf."""
+    if isinstance(leaf, IndexedSlices):
+        return leaf.backend, leaf.values
+    return get_backend(leaf), leaf
+
+
+class Total(NamedTuple):
+    """A norm: in float64, shape (1,), as an array of E; its dtype by clause 8; and as the user gets it."""
+
+    E: Backend
+    exact: Array
+    dtype: str
+    given: Any
+    #: the latter with shape (1,), where a gradient may be asked for; None where it is a constant
+    attached: Array | None = None
+
+
+class Seen(NamedTuple):
+    """An adopted leaf of floats that has been looked at."""
+
+    leaf: Any
+    B: Backend
+    values: Array
+    dtype: str
+    views: list[Host] | None  # of its arrays, if the host may compute on them now
+
+
+def look_at(leaf: Any) -> Seen:
+    """What is to be known of a leaf to measure it; TypeError for one of integers, which have no norm here."""
+    sparse = isinstance(leaf, IndexedSlices)
+    B = leaf.backend if sparse else get_backend(leaf)
+    on_host = B.host_only or modes.on_host()
+    look = leaf._look if sparse else None
+    if look is not None:
+        values = leaf.values
+    else:
+        arrays = leaf._arrays if sparse else (leaf,)
+        look, values = B.look(arrays, views=on_host), arrays[0]
+    if look.dtypes[0] not in FLOATS:
+        check_float(B, values)
+    return Seen(leaf, B, values, look.dtypes[0], look.views if on_host else None)
+
+
+def total_norm(leaves: Sequence[Any], ord: float = 2.0, *, raw: bool = False) -> Total:
+    """Return the norm of all leaves together. raw: duplicates are not summed."""
+    if not leaves:
+        exact = np.zeros(1)
+        return Total(modes.HOST, exact, "float32", norm_out(modes.HOST, exact, "float32"))
+    found, attach = [], False
+    for leaf in leaves:
+        seen = look_at(leaf)
+        # what the host may compute on is neither traced nor recorded
+        attach = attach or (seen.views is None and derivatives.asks(seen.B, seen.values))
+        found.append(seen)
+    B, values = found[0].B, found[0].values
+    if not attach:
+        E, exact, dtype = norm_of(found, ord, raw=raw)
+        return Total(E, exact, dtype, norm_out(E, exact, dtype, B, values))
+    constants = [derivatives.constant(B, leaf) for leaf in leaves]
+    E, exact, dtype = norm_of([look_at(leaf) for leaf in constants], ord, raw=raw)
+    given = norm_out(
+        E, exact, dtype, B, constants[0]._arrays[0] if isinstance(constants[0], IndexedSlices) else constants[0]
+    )
+    with B.scope():
+        members = [derivatives.of_leaf(leaf, raw=raw) for leaf in leaves]
+        attached = derivatives.attach_norms(B, B.reshape(given, (1,)), members, ord)
+        return Total(E, exact, dtype, B.reshape(attached, B.shape(given)), attached)
+
+
+def norm_of(found: Sequence[Seen], ord: float, *, raw: bool) -> tuple[Backend, Array, str]:
+    """(E, norm, dtype): the float64 norm of all leaves together, shape (1,), with the backend that computes on it, and
+    the dtype that it is given in."""
+    dtype, viewed = "float32", True
+    for seen in found:
+        dtype = "float64" if seen.dtype == "float64" else dtype
+        viewed = viewed and seen.views is not None
+    compiled = kernels.active() if viewed and ord in (1.0, 2.0) else None
+    if compiled:
+        exact = _by_kernel(compiled, [_stored(seen, raw) for seen in found], int(ord))
+        if exact is not None:
+            return modes.HOST, np.array((exact,)), dtype
+    traced = _by_traced_kernel(found, int(ord), raw) if not viewed and ord in (1.0, 2.0) else None
+    return *(traced or row_norms(_matrices(found, raw), ord)), dtype
+
+
+def _by_kernel(compiled: Any, stored: Sequence[Stored], ord: int) -> float | None:
+    """The norm of leaves on the host, in float64; None for indices that kernels do not group."""
+    if len(stored) == 1 and stored[0][2] is None:
+        few: float | None = compiled.norm_of_few(*stored[0][:2], ord)
+        if few is not None:
+            return few
+    leaves = _grouped(compiled, stored)
+    return None if leaves is None else norm_of_stored(compiled, leaves, ord)
+
+
+def norm_of_stored(compiled: Any, leaves: Sequence[Stored], ord: int) -> float:
+    """Return the norm of leaves on the host, grouped as kernels take them, in float64."""
+    exact: float | None = compiled.norm(leaves, ord)
+    if exact is not None:
+        return exact
+    matrices = []
+    for values, order, starts in leaves:
+        sums = values if order is None else compiled.fold(values, order, starts)
+        matrices.append((modes.HOST, as_rows(modes.HOST, sums, 1)))
+    return float(row_norms(matrices, ord)[1][0])
+
+
+def _by_traced_kernel(found: Sequence[Seen], ord: int, raw: bool) -> tuple[Backend, Array] | None:
+    """The norm in traced code, where the framework can call a compiled kernel there."""
+    B = next((seen.B for seen in found if modes.is_traced(seen.B, seen.values)), None)
+    if B is None or not modes.on_host() or kernels.active() is None:
+        return None
+
+    def otherwise(leaves: Sequence[Slots]) -> Array:
+        matrices = [(B, as_rows(B, _summed(B, x), 1)) for x in leaves]
+        return row_norms(matrices, ord)[1]
+
+    with B.scope():
+        exact = B.traced_norm([_slots(seen, raw) for seen in found], ord, otherwise)
+    return None if exact is None else (B, exact)
+
+
+def _slots(seen: Seen, raw: bool) -> Slots:
+    """A leaf as its stored slots; without indices where no duplicates are to be summed."""
+    leaf = seen.leaf
+    if not isinstance(leaf, IndexedSlices):
+        return Slots(seen.values)
+    if raw or leaf.coalesced:
+        return Slots(without_padding(leaf).values if raw else leaf.values)
+    return slots_of(leaf)
+
+
+def _summed(B: Backend, x: Slots) -> Array:
+    """The numbers of a leaf, duplicates summed."""
+    if x.indices is None:
+        return x.values
+    return coalesce(IndexedSlices._deferred(B, x, (x.rows, *B.shape(x.values)[1:]))).values
+
+
+def as_matrices(leaves: Sequence[Any], *, raw: bool) -> Matrices:
+    """Each leaf's numbers, duplicates summed unless raw, as a matrix of one row, for `islices.norms.exact`."""
+    return _matrices([look_at(leaf) for leaf in leaves], raw)
+
+
+def _matrices(found: Sequence[Seen], raw: bool) -> Matrices:
+    flat = []
+    traced = any(seen.views is None and modes.is_traced(seen.B, seen.values) for seen in found)
+    for seen in found:
+        B, leaf = seen.B, seen.leaf
+        if seen.views is not None and not traced:  # what is summed here nobody sees: it need not go back
+            B, leaf = modes.HOST, _over(leaf, seen.views)
+        if isinstance(leaf, IndexedSlices):
+            leaf = (without_padding(leaf) if raw else coalesce(leaf)).values
+        flat.append((B, as_rows(B, leaf, 1)))
+    return flat
+
+
+def _over(leaf: Any, views: list[Host]) -> Any:
+    """The leaf over the views of its arrays."""
+    if not isinstance(leaf, IndexedSlices):
+        return views[0]
+    flags = {"coalesced": leaf.coalesced, "padded": leaf.padded}
+    if leaf._slots is None:
+        return IndexedSlices._trusted(modes.HOST, views[0], views[1], leaf.dense_shape, **flags)
+    positions = views[2] if len(views) > 2 else None
+    factor = known_factor(leaf.backend, leaf._slots)
+    slots = leaf._slots._replace(values=views[0], indices=views[1], positions=positions, factor=factor)
+    return IndexedSlices._deferred(modes.HOST, slots, leaf.dense_shape, **flags)
+
+
+def _stored(seen: Seen, raw: bool) -> Stored:
+    """(values, indices, positions) of a leaf on the host: no indices where nothing is to be summed, no positions where
+    each slot has a row of values."""
+    leaf, views = seen.leaf, seen.views
+    assert views is not None, "the host may compute on it"
+    if len(views) == 1:
+        return views[0], None, None
+    if leaf.padded or (leaf._slots is not None and (raw or leaf._slots.factor is not None)):
+        s = without_padding(_over(leaf, views))
+        views = [s.values, s.indices]
+    if raw or leaf.coalesced:
+        return views[0], None, None
+    return views[0], views[1], views[2] if len(views) > 2 else None
+
+
+def _grouped(compiled: Any, stored: Sequence[Stored]) -> list[Stored] | None:
+    """(values, order, starts) of leaves on the host, as kernels sum duplicates on the way, the latter two None where
+    nothing is to be summed; None for indices that they do not group."""
+    named = []
+    for _, indices, _ in stored:
+        if indices is not None:
+            named.append(indices)
+    groups = compiled.group_kept(named)
+    if None in groups:
+        return None
+    remaining = iter(groups)
+    leaves: list[Stored] = []
+    for values, indices, positions in stored:
+        if indices is None:
+            leaves.append((values, None, None))
+            continue
+        one = next(remaining)
+        order, _, starts = one if positions is None else compiled.placed(one, positions)
+        leaves.append((values, order, starts))
+    return leaves
+
+
+def exact_sum(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Host, int] | None:
+    """(the sum of the terms of a norm, as `islices.kernels.totals` has it, how many terms they are), on the host
+    by kernels; None where these do not form it."""
+    found = [look_at(leaf) for leaf in leaves]
+    compiled = kernels.active() if ord in (1.0, 2.0) and all(seen.views is not None for seen in found) else None
+    stored = None if compiled is None else _grouped(compiled, [_stored(seen, raw) for seen in found])
+    if compiled is None or stored is None:
+        return None
+    terms = 0
+    for values, _, starts in stored:
+        terms += values.size if starts is None else (len(starts) - 1) * (values.size // max(1, len(values)))
+    return compiled.limbs(stored, int(ord)), terms
+
+
+def check_float(B: Backend, values: Array) -> None:
+    """Raise TypeError for integers, which have no norm here."""
+    if B.dtype(values) not in FLOATS:
+        raise TypeError(f"x: got {describe(values)}; accepted is a floating dtype")
+
+
+def norm_out(E: Backend, norm64: Array, dtype: str, B: Backend | None = None, like: Array = None) -> Any:
+    """The norm as the user gets it: a scalar of the leaves' framework where they lie, of NumPy if there are none."""
+    if E is not modes.HOST:
+        with E.scope():
+            return E.reshape(E.astype(norm64, dtype), ())
+    number = norm64.item()
+    if 1e-37 < number < 1e38:  # what rounds to a number that is normal warns of nothing
+        rounded = np.array(number, dtype)
+    else:
+        with quiet():  # whatever the caller asked NumPy for
+            rounded = norm64.astype(dtype).reshape(())
+    if B is None or B.host_only:
+        return rounded
+    with B.scope():
+        return B.scalar(rounded, like)
+
+
+def rounded_norms(B: Backend, E: Backend, norms: Array, dtype: str, like: Array) -> Array:
+    """float64 norms, arrays of E, as B's arrays of a dtype."""
+    with E.scope():
+        rounded = E.astype(norms, dtype)
+    return B.asarray(rounded, like) if E is modes.HOST else rounded
+
+
+def norm_dtype(leaves: Sequence[Any]) -> str:
+    """float64 if a leaf is, else float32 (SPEC clause 8)."""
+    return "float64" if any(B.dtype(v) == "float64" for B, v in map(parts, leaves)) else "float32"

@@ -1,0 +1,367 @@
+"""Clipping by what is measured over the dense array that a gradient denotes: its units, or all of its elements.
+
+A unit is what a norm along some axes is of: a row, a column, a filter of a convolution. SPEC clauses 10 and 11.
+`islices.norms.clip` has what clips by norms of whole gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from islices.backend import FLOATS, Array, Backend
+from islices.core import modes
+from islices.core.conversion import without_padding
+from islices.core.linear import round_scalar, wide_dtype
+from islices.core.registry import describe, find_backend
+from islices.core.rows import coalesce
+from islices.core.shapes import same_shape
+from islices.core.slices import IndexedSlices
+from islices.core.trees import aligned, rebuild
+from islices.embedding.table import Table
+from islices.norms import derivatives
+from islices.norms.clip_formulas import ADAPTIVE, BY_BLOCK_RMS, ClipFormula, Semantics, lookup_formula
+from islices.norms.derivatives import Layout, Member
+from islices.norms.exact import row_norms
+from islices.norms.limits import Limit, check_max_norm, limit_of
+from islices.norms.nonfinite import Nonfinite, check_nonfinite, refuse_nonfinite
+from islices.norms.norm import (
+    Leaf,
+    adopt_leaves,
+    apply_to,
+    check_float,
+    each_leaf,
+    look_at,
+    norm_dtype,
+    norm_of,
+    parts,
+    rounded_norms,
+)
+from islices.norms.units import Units, check_axes, units_of
+
+__all__ = ["adaptive_grad_clip", "clip_by_block_rms", "clip_units"]
+
+T = TypeVar("T")
+
+
+# ---------------------------------------------------------------------- by the root mean square
+def clip_by_block_rms(
+    x: T, threshold: float, *, semantics: Semantics = "islices", nonfinite: Nonfinite = "propagate"
+) -> T:
+    """A gradient scaled down to a root mean square of at most threshold; in a tree, each leaf by its own.
+
+    Parameters
+    ----------
+    x : sparse gradient, dense array, None, or a list, tuple or dict of them
+        The mean is over all elements of the dense array: rows that are not stored count, as zeros.
+    threshold : float, or 0-d array of the framework
+        0 gives zeros, inf changes nothing.
+    semantics : {"islices", "optax"}
+        Whose arithmetic; SPEC clause 11.
+    nonfinite : {"propagate", "raise", "zero"}
+        What a NaN or infinite root mean square does: every stored value NaN, FloatingPointError, or zeros.
+
+    Returns
+    -------
+    same type as x
+        Sparse gradients coalesced; those whose root mean square is within threshold are x itself if they were.
+
+    Raises
+    ------
+    ValueError
+        threshold is negative or NaN, a sparse gradient does not know its number of rows, or nonfinite="raise" under a
+        trace, where nothing can be raised.
+    FloatingPointError
+        nonfinite="raise" and the norm is NaN or infinite.
+
+    Notes
+    -----
+    Cost and memory follow the stored rows. SPEC clause 10.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> s = IndexedSlices(np.array([[3.0], [1.0]]), np.array([1, 1]), (4, 1))
+    >>> clip_by_block_rms(s, 1.0).values.tolist()  # the root of 16 / 4 is 2
+    [[2.0]]
+    """
+    formula = lookup_formula(BY_BLOCK_RMS, semantics, "clip_by_block_rms")
+    limit = limit_of(threshold, "threshold")
+    nonfinite = check_nonfinite(nonfinite)
+
+    def one(leaf: Any) -> Any:
+        shape = _shape(leaf)
+        if None in shape:
+            raise ValueError(f"x: got shape {shape}; accepted is a known number of rows, which the mean is over")
+        measured = _measured(limit.lift(leaf), tuple(range(len(shape))), formula)
+        count = math.sqrt(max(math.prod(n for n in shape if n is not None), 1))
+        E = measured.E
+        with E.scope():
+            ones = E.minimum(E.maximum(measured.norms, 1.0), 1.0)
+            rms = E.div(measured.norms, E.round_product(ones, count))
+        return _clipped(measured._replace(norms=rms, divisor=count), limit, formula, nonfinite)
+
+    return each_leaf(one, x)
+
+
+# ---------------------------------------------------------------------- by the parameters' norms
+def adaptive_grad_clip(
+    x: T,
+    params: Any,
+    clipping: float,
+    *,
+    eps: float = 1e-3,
+    axes: Any = None,
+    semantics: Semantics = "islices",
+    nonfinite: Nonfinite = "propagate",
+) -> T:
+    """Every unit of a gradient scaled down to a norm of at most clipping times that of the same unit of the parameters.
+
+    Parameters
+    ----------
+    x : sparse gradient, dense array, None, or a list, tuple or dict of them
+    params : Table or dense array for each leaf of x, in the same structure
+        Of the leaf's framework and shape.
+    clipping : float, or 0-d array of the framework
+        Not negative.
+    eps : float
+        Norms of parameters count as at least this, so that parameters of zeros can move.
+    axes : int, or list or tuple of ints, optional
+        Along which norms are taken: (1,) makes a unit of each row of a table. By default optax's: everything of a
+        vector, also one within axes of length 1; axis 0 of two and three dimensions, so that *columns* are the units of
+        a table; all but the last of four and five.
+    semantics : {"islices", "optax"}
+        Whose arithmetic; SPEC clause 11.
+    nonfinite : {"propagate", "raise", "zero"}
+        What a NaN or infinite norm of a unit of the gradient does to that unit.
+
+    Returns
+    -------
+    same type as x
+        Sparse gradients coalesced; those of which no unit changes are x itself if they were.
+
+    Raises
+    ------
+    TypeError, ValueError
+        params of another structure, framework or shape; axes that are not there, or none for six dimensions and more.
+    FloatingPointError
+        nonfinite="raise" and a norm is NaN or infinite (ValueError under a trace).
+
+    Notes
+    -----
+    Where axis 0 is reduced (the default) the whole table is read, since norms of its columns are of all its rows; time
+    follows the table then, memory on the CPU does not. Along other axes only the rows that x names are read. To
+    autograd the norms of params are constants. SPEC clause 10. Brock et al., "High-performance large-scale image
+    recognition without normalization", 2021.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> table = np.array([[3.0, 4.0], [0.0, 0.0], [6.0, 8.0]])
+    >>> s = IndexedSlices(np.array([[30.0, 40.0], [0.3, 0.4]]), np.array([2, 0]), (3, 2))
+    >>> adaptive_grad_clip(s, table, 0.5, axes=1).values.tolist()
+    [[0.3, 0.4], [3.0, 4.0]]
+    """
+    formula = lookup_formula(ADAPTIVE, semantics, "adaptive_grad_clip")
+    ratio, least = limit_of(clipping, "clipping"), check_max_norm(eps, "eps")
+    nonfinite = check_nonfinite(nonfinite)
+    leaves = adopt_leaves(x, "x")
+    tables = _parameters(x, params, leaves)
+
+    def one(leaf: Any, weights: Array) -> Any:
+        along = unit_axes(_shape(weights)) if axes is None else axes
+        measured = _measured(ratio.lift(leaf), along, formula)
+        norms = _parameter_norms(measured, weights)
+        E = measured.E
+        with E.scope():
+            if not formula.wide:
+                norms = E.astype(norms, measured.dtype)
+            least_norms = E.maximum(norms, least)
+        return _clipped(measured._replace(share=least_norms), ratio, formula, nonfinite)
+
+    pairs = zip(leaves, tables, strict=True)
+    clipped = iter([apply_to(partial(one, weights=weights), leaf) for leaf, weights in pairs])
+    return rebuild(x, clipped)  # type: ignore[no-any-return]
+
+
+def unit_axes(shape: tuple[int | None, ...]) -> tuple[int, ...]:
+    """Along which axes optax's units of parameters of a shape lie."""
+    rank = len(shape)
+    if sum(n != 1 for n in shape) <= 1:
+        return tuple(range(rank))
+    if rank > 5:
+        raise ValueError(f"axes: got None for parameters of shape {shape}; accepted is None up to five dimensions")
+    return tuple(range(1 if rank <= 3 else rank - 1))
+
+
+def _parameters(x: Any, params: Any, leaves: list[Leaf | None]) -> list[Array]:
+    """The weights for each leaf of x, None for None."""
+    try:
+        given = aligned(x, params)
+    except (TypeError, KeyError, ValueError):
+        raise ValueError("params: got another structure than x has; accepted is a parameter for each leaf") from None
+    found: list[Array | None] = []
+    for leaf, p in zip(leaves, given, strict=True):
+        if leaf is None:
+            found.append(None)
+            continue
+        B, _ = parts(leaf.adopted)
+        weights = p.weights if isinstance(p, Table) else p
+        if find_backend(weights) is not B or not B.is_array(weights) or B.dtype(weights) not in FLOATS:
+            raise TypeError(f"params: got {describe(p)}; accepted is a Table or a dense float array of {B.name}")
+        if not same_shape(B.shape(weights), _shape(leaf.adopted)):
+            raise ValueError(
+                f"params: got shape {B.shape(weights)} for a gradient of {_shape(leaf.adopted)}; accepted is its shape"
+            )
+        found.append(weights)
+    return found
+
+
+# ---------------------------------------------------------------------- norms along axes
+def clip_units(leaf: Any, axes: Any, limit: Limit, formula: ClipFormula, nonfinite: str) -> Any:
+    """`islices.clip_by_norm` along some axes of an adopted leaf."""
+    return _clipped(_measured(leaf, axes, formula), limit, formula, nonfinite)
+
+
+class Measured(NamedTuple):
+    """A leaf as it is clipped, and the norms of its units."""
+
+    leaf: Any  # coalesced, unless the formula takes stored values as they are
+    units: Units  # of its values
+    axes: tuple[int, ...]
+    E: Backend
+    norms: Array  # float64 array of E, one for each unit
+    dtype: str  # of clause 8
+    divisor: float = 1.0  # of the norms
+    share: Array | None = None  # what limits are a multiple of, one for each unit
+
+
+def _measured(leaf: Any, axes: Any, formula: ClipFormula) -> Measured:
+    check_float(*parts(leaf))
+    along = check_axes(axes, len(_shape(leaf)), "axes")
+    if isinstance(leaf, IndexedSlices):
+        leaf = without_padding(leaf) if formula.raw else coalesce(leaf)
+    B, values = parts(leaf)
+    units = units_of(B.shape(values), along)
+    E, norms = _unit_norms(B, derivatives.constant(B, values), units)
+    return Measured(leaf, units, along, E, norms, norm_dtype([leaf]))
+
+
+def _unit_norms(B: Backend, values: Array, units: Units) -> tuple[Backend, Array]:
+    """The norms of the units of an array, nothing of whose size is copied on the host."""
+    if units.matrix[0] == 1:
+        E, norms, _ = norm_of([look_at(values)], 2.0, raw=True)
+        return E, norms
+    views = modes.host_views(B, (values,))
+    if views is not None:
+        B, values = modes.HOST, views[0]
+    with B.scope():
+        matrix = units.of(B, values if B is modes.HOST else B.widen(values))
+    return row_norms([(B, matrix)], 2.0)
+
+
+def _parameter_norms(measured: Measured, weights: Array) -> Array:
+    """The norms of the same units of the parameters, float64 arrays of measured.E."""
+    leaf, E = measured.leaf, measured.E
+    B, values = parts(leaf)
+    weights = derivatives.constant(B, weights)
+    if isinstance(leaf, IndexedSlices) and 0 not in measured.axes:
+        with B.scope():
+            weights = B.read_rows(weights, leaf.indices)
+        units = measured.units
+    else:
+        units = units_of(B.shape(weights), measured.axes)
+    own, norms = _unit_norms(B, weights, units)
+    if own is E:
+        return norms
+    with B.scope():  # one of the two is traced
+        return B.asarray(norms, values) if own is modes.HOST else norms
+
+
+def _limits(measured: Measured, limit: Limit, dtype: str) -> Any:
+    """What norms of a dtype are held against: a number, or an array of E."""
+    most = limit.of(measured.E, dtype)
+    return most if measured.share is None else measured.E.round_product(measured.share, most)
+
+
+def _clipped(measured: Measured, limit: Limit, formula: ClipFormula, nonfinite: str) -> Any:
+    """The leaf with each unit clipped to the limit."""
+    E, norms = measured.E, measured.norms
+    B, values = parts(measured.leaf)
+    wide = wide_dtype(B.dtype(values))
+    with E.scope():
+        refuse_nonfinite(E, norms, nonfinite)
+        if 0 in B.shape(values):
+            return measured.leaf
+        known = norms if formula.wide else E.astype(norms, measured.dtype)
+        most = _limits(measured, limit, E.dtype(known))
+        if formula.wide and E is modes.HOST and np.isfinite(norms).all() and (norms <= most).all():
+            return measured.leaf
+        steps = formula.steps(E, known, most)
+        arrays = [E.astype(c, wide) for _, c in steps if not isinstance(c, float)]
+        if nonfinite == "zero":
+            zeros = E.zeros_like(known)
+            arrays.append(E.astype(E.where(E.isfinite(norms), 1.0, zeros), wide))
+    if E is modes.HOST:
+        with B.scope():
+            arrays = [B.asarray(a, values) for a in arrays]
+    rounded = [(name, round_scalar(B, values, c, name) if isinstance(c, float) else None) for name, c in steps]
+    asked = derivatives.asks(B, values)
+    known_values = derivatives.constant(B, values) if asked else values
+    clipped = modes.run(
+        _scale_units, B, (known_values, *arrays), units=measured.units, steps=rounded, zero=nonfinite == "zero"
+    )
+    if asked:
+        clipped = _attached(measured, clipped, limit, formula, nonfinite)
+    return measured.leaf.replace(values=clipped) if isinstance(measured.leaf, IndexedSlices) else clipped
+
+
+def _attached(measured: Measured, clipped: Array, limit: Limit, formula: ClipFormula, nonfinite: str) -> Array:
+    """What `_scale_units` made of the values, as a function of them: through the norms, not those of parameters."""
+    E, norms, dtype, units = measured.E, measured.norms, measured.dtype, measured.units
+    B, values = parts(measured.leaf)
+    with E.scope():
+        known = norms if formula.wide else E.astype(norms, dtype)
+        over = formula.over(E, known, _limits(measured, limit, E.dtype(known)))
+        if nonfinite == "zero":
+            over = E.where(E.isfinite(norms), over, -1.0)
+        if measured.share is None:
+            zeros = E.zeros_like(norms)
+            multiple = E.where(E.isfinite(zeros), 1.0, zeros)
+        else:
+            multiple = E.astype(measured.share, "float64")
+        multiple = E.astype(E.round_product(multiple, measured.divisor), dtype)
+        over = E.astype(over, dtype)
+        whole = E.astype(E.round_product(norms, measured.divisor), dtype)
+    with B.scope():
+        if E is modes.HOST:
+            multiple, over = B.asarray(multiple, values), B.asarray(over, values)
+        matrix, scaled = (units.of(B, B.widen(x)) for x in (values, clipped))
+        member = Member(Layout("rows"), matrix)
+        attached = derivatives.attach_norms(B, rounded_norms(B, E, whole, dtype, values), [member])
+        limits = multiple * limit.as_array(B, attached)
+        out = derivatives.attach_scaled(B, scaled, member, attached, limits, over, slack=formula.slack)
+        return B.astype(units.back(B, out), B.dtype(values))
+
+
+def _scale_units(
+    B: Backend, values: Array, *arrays: Array, units: Units, steps: list[tuple[str, float | None]], zero: bool
+) -> Array:
+    numbers = iter([B.reshape(a, (B.shape(a)[0], 1)) for a in arrays])
+    out = units.of(B, B.widen(values))
+    for name, c in steps:
+        number = next(numbers) if c is None else c
+        out = B.round_product(out, number) if name == "mul" else B.div(out, number)
+    if zero:
+        out = B.where(B.less_equal(next(numbers), 0.0), B.zeros_like(out), out)
+    return B.astype(units.back(B, out), B.dtype(values))
+
+
+def _shape(leaf: Any) -> tuple[int | None, ...]:
+    """The shape of the dense array."""
+    return leaf.dense_shape if isinstance(leaf, IndexedSlices) else find_backend(leaf).shape(leaf)  # type: ignore[union-attr]

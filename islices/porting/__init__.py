@@ -1,0 +1,9 @@
+"""Why two gradients, two steps or two trainings differ: what somebody who ports a model calls.
+
+May import: `islices.porting`.
+"""
+
+from islices.porting.compare import Difference, Step, diff, explain_steps
+from islices.porting.trajectory import Parity, Recorder, parity
+
+__all__ = ["Difference", "Parity", "Recorder", "Step", "diff", "explain_steps", "parity"]

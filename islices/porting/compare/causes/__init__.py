@@ -1,0 +1,20 @@
+"""The causes: every `Cause` that a module of this folder holds, the one that can explain least first."""
+
+from __future__ import annotations
+
+import pkgutil
+from importlib import import_module
+
+from islices.porting.compare.cause import Cause
+
+__all__ = ["CAUSES"]
+
+_modules = [import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)]
+#: name -> cause
+CAUSES = {
+    cause.name: cause
+    for cause in sorted(
+        {x for module in _modules for x in vars(module).values() if isinstance(x, Cause)},
+        key=lambda c: (c.rank, c.name),
+    )
+}

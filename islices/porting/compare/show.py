@@ -1,0 +1,229 @@
+"""A Difference as text for people and as a dict for programs."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from islices.porting.compare.explanation import Explanation
+from islices.porting.compare.fix import fixes
+from islices.porting.compare.measure import SHOWN, Place, RowSample, TensorDifference
+
+if TYPE_CHECKING:
+    from islices.porting.compare.difference import Difference
+
+__all__ = ["as_json", "report"]
+
+#: Elements of a row shown in a line of the report.
+IN_LINE = 4
+#: Tensors that a report shows unless it is asked for all.
+TENSORS = 2
+
+
+# ---------------------------------------------------------------------- text
+def report(found: Difference, *, verbose: bool = False) -> str:
+    """The report, plain text: the verdict, why, how to mend it, and where.
+
+    verbose: every tensor, with the rows that differ.
+    """
+    a, b = found.names
+    lines = [_verdict(found)]
+    if not found.equal and found.tensors:
+        lines += ["", *_why(found), *(f"  {line}" for line in fixes(found))]
+    lines += [f"note: {note}" for note in found.notes]
+    told = [t for t in found.tensors if not t.equal or t.notes]
+    for t in told if verbose else told[:TENSORS]:
+        lines += ["", *_tensor(t, found.names, verbose)]
+    if len(told) > TENSORS and not verbose:
+        lines += ["", f"and {len(told) - TENSORS} more tensors; all of them, and rows: verbose=True (-v)"]
+    for name, tensors in ((a, found.only_a), (b, found.only_b)):
+        if tensors:
+            lines += ["", f"tensors only in {name}: {', '.join(tensors)}"]
+    return "\n".join(lines)
+
+
+def _verdict(found: Difference) -> str:
+    a, b = found.names
+    same = sum(t.equal for t in found.tensors)
+    count = f"{same} of {len(found.tensors)} {'tensor' if len(found.tensors) == 1 else 'tensors'} the same to the bit"
+    if found.equal:
+        return f"{a} and {b} are equal: {count}"
+    return f"{a} and {b} differ: {count}"
+
+
+def _tensor(t: TensorDifference, names: tuple[str, str], verbose: bool) -> list[str]:
+    title = (t.name if t.name == t.name_b or not t.name_b else f"{t.name} / {t.name_b}") or "the tensor"
+    lines = [title + f"  {'same bits' if t.equal else 'differs'}"]
+    rows: list[tuple[str, ...]] = [("", "dtype", "shape", "stored rows", "norm", "")]
+    for k, name in enumerate(names):
+        shape = "x".join("?" if n is None else f"{n}" for n in t.shapes[k]) or "()"
+        rows.append((name, t.dtypes[k], shape, f"{t.slots[k]:,}", _number(t.norms[k]), t.kinds[k]))
+    lines += _table(rows, "  ", right=(3, 4))
+    if t.equal:
+        return lines + [f"  note: {note}" for note in t.notes]
+    if not t.comparable:
+        return [*lines, f"  rows have different shapes, {t.shapes[0][1:]} and {t.shapes[1][1:]}: nothing to compare"]
+    counts = [
+        f"{t.rows:,} in both, {t.differing.count:,} of them differ", f"{t.only_a.count:,} only in {names[0]}",
+        f"{t.only_b.count:,} only in {names[1]}",
+    ]  # fmt: skip
+    lines.append("  rows: " + ", ".join(counts))
+    if t.largest_absolute is not None and t.largest_relative is not None:
+        lines.append(f"  largest difference: {_place(t.largest_absolute, names)}")
+        lines.append(f"  largest relative:   {_place(t.largest_relative, names)}")
+    if t.differing.count:
+        lines.append("  ulps apart: " + _histogram(t))
+    lines += [f"  note: {note}" for note in t.notes]
+    if not verbose:
+        return lines
+    for k, sample in enumerate((t.only_a, t.only_b)):
+        lines += _rows(f"rows only in {names[k]}", sample, (names[k],))
+    return lines + _rows("rows that differ", t.differing, names)
+
+
+def _histogram(t: TensorDifference) -> str:
+    return ", ".join(f"{label}: {n:,}" for label, n in t.ulps) + f"  ({t.elements:,} elements in both)"
+
+
+def _place(place: Place, names: tuple[str, str]) -> str:
+    where = f"row {place.row}" + (f", element {', '.join(map(str, place.position))}" if place.position else "")
+    return f"{place.size:.3g} at {where}: {names[0]} {_number(place.a)}, {names[1]} {_number(place.b)}"
+
+
+def _rows(title: str, sample: RowSample, names: tuple[str, ...]) -> list[str]:
+    if not sample.count:
+        return []
+    more = f", the first {SHOWN}" if sample.count > SHOWN else ""
+    table: list[tuple[str, ...]] = [("row", *names)]
+    table += [(f"{row}", *map(_elements, values)) for row, values in sample.first]
+    return [f"  {title} ({sample.count:,}{more})", *_table(table, "    ", right=(0,))]
+
+
+def _elements(values: tuple[float, ...]) -> str:
+    return " ".join(f"{_number(v):>12}" for v in values[:IN_LINE]) + (" ..." if len(values) > IN_LINE else "")
+
+
+def _number(x: float) -> str:
+    return f"{x:.7g}"
+
+
+def _table(rows: list[tuple[str, ...]], indent: str, right: tuple[int, ...] = ()) -> list[str]:
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = (c.rjust(w) if k in right else c.ljust(w) for k, (c, w) in enumerate(zip(row, widths, strict=True)))
+        lines.append((indent + "  ".join(cells)).rstrip())
+    return lines
+
+
+def _why(found: Difference) -> list[str]:
+    if not found.causes:
+        return ["why", *_without_cause(found)]
+    head = "why: " + ("this makes the sides equal" if len(found.causes) == 1 else "each of these makes the sides equal")
+    lines = [head]
+    for k, e in enumerate(found.causes, 1):
+        how = "to the bit" if e.exact else "within rounding"
+        if e.slack:
+            how = f"up to {e.slack:.1e} of a tensor's largest value, left to the models' own arithmetic"
+        for j, cause in enumerate(e.causes):
+            lead = f"  {k}. " if j == 0 else "     and "
+            lines.append(lead + cause.text + (f"  ({how})" if j == len(e.causes) - 1 else ""))
+    return lines
+
+
+def _without_cause(found: Difference) -> list[str]:
+    if all(t.same_rows for t in found.tensors):
+        kinds = [
+            ("types", any(t.dtypes[0] != t.dtypes[1] for t in found.tensors)),
+            ("shapes", any(not t.equal and t.dtypes[0] == t.dtypes[1] for t in found.tensors)),
+            ("sets of tensors", bool(found.only_a or found.only_b)),
+        ]
+        what = " and ".join(kind for kind, differs in kinds if differs)
+        return [f"  only the {what} differ: all rows that stand beside one another are the same"]
+    if found.rounding:
+        return [
+            "  rounding: no element is further apart than the order of additions may bring it "
+            "((m + 8) eps sum |terms|, m slots a row)"
+        ]
+    if found.arithmetic is not None:
+        return [
+            f"  the models' own arithmetic: no element is further apart than {found.arithmetic:.1e} of its tensor's "
+            "largest value"
+        ]
+    lines = [
+        "  no known cause, alone or with one other, makes the sides equal",
+        "  (random numbers are beyond it: compare without dropout, by one seed and one order of samples)",
+    ]
+    if len(found.tensors) > 1:
+        lines.append("  (one that makes all tensors equal together; only=, --only NAME, asks for one tensor alone)")
+    return lines
+
+
+# ---------------------------------------------------------------------- JSON
+def as_json(found: Difference) -> dict[str, Any]:
+    """Finite numbers as they are, others as strings: "inf", "-inf", "nan"."""
+    return {
+        "equal": found.equal,
+        "names": list(found.names),
+        "tensors": [_tensor_json(t) for t in found.tensors],
+        "only_a": list(found.only_a),
+        "only_b": list(found.only_b),
+        "causes": [_explanation_json(e) for e in found.causes],
+        "within_rounding": found.rounding,
+        "within_arithmetic": found.arithmetic,
+        "notes": list(found.notes),
+    }
+
+
+def _explanation_json(e: Explanation) -> dict[str, Any]:
+    return {
+        "exact": e.exact,
+        "slack": e.slack,
+        "bits": e.bits,
+        "causes": [{"name": c.name, "text": c.text, "details": _plain(c.details)} for c in e.causes],
+    }
+
+
+def _tensor_json(t: TensorDifference) -> dict[str, Any]:
+    return {
+        "name": t.name,
+        "name_b": t.name_b,
+        "equal": t.equal,
+        "comparable": t.comparable,
+        "kinds": list(t.kinds),
+        "dtypes": list(t.dtypes),
+        "shapes": [list(shape) for shape in t.shapes],
+        "slots": list(t.slots),
+        "norms": _plain(t.norms),
+        "rows": t.rows,
+        "elements": t.elements,
+        "ulps": dict(t.ulps),
+        "largest_absolute": _place_json(t.largest_absolute),
+        "largest_relative": _place_json(t.largest_relative),
+        "only_a": _sample_json(t.only_a, ("a",)),
+        "only_b": _sample_json(t.only_b, ("b",)),
+        "differing": _sample_json(t.differing, ("a", "b")),
+        "notes": list(t.notes),
+    }
+
+
+def _place_json(place: Place | None) -> dict[str, Any] | None:
+    if place is None:
+        return None
+    return {
+        "row": place.row, "position": list(place.position), "a": _plain(place.a), "b": _plain(place.b),
+        "size": _plain(place.size),
+    }  # fmt: skip
+
+
+def _sample_json(sample: RowSample, sides: tuple[str, ...]) -> dict[str, Any]:
+    first = [{"row": row, **dict(zip(sides, map(_plain, values), strict=True))} for row, values in sample.first]
+    return {"count": sample.count, "first": first}
+
+
+def _plain(x: Any) -> Any:
+    if isinstance(x, float):
+        return x if math.isfinite(x) else str(x)
+    if isinstance(x, dict):
+        return {str(k): _plain(v) for k, v in x.items()}
+    return [_plain(v) for v in x] if isinstance(x, (list, tuple)) else x

@@ -1,0 +1,130 @@
+"""Why two steps differ: what each side's step was made by, and in what the two differ.
+
+Each side is explained by itself (`islices.porting.compare.steps.identify`). Of all pairs of recipes, the one
+that differs least is taken. A difference is named only if the step would be another without it, on enough elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+
+from islices.porting.compare.evidence import ENOUGH
+from islices.porting.compare.explanation import Explanation, Finding
+from islices.porting.compare.steps.identify import recipes
+from islices.porting.compare.steps.recipe import Recipe
+from islices.porting.compare.steps.side import Side
+from islices.porting.compare.steps.traits import CLOSE, TRAITS, Trait
+
+__all__ = ["explain_sides"]
+
+#: Pairs of recipes that are looked at closely, and what a trait weighs in bits.
+PAIRS, WEIGHT = 12, 12.0
+
+
+def explain_sides(a: Side, b: Side) -> tuple[Explanation, ...] | None:
+    """Return what makes the steps differ; nothing where a step has no recipe, None where one recipe makes both."""
+    found, others = recipes(a), recipes(b)
+    pairs = sorted(_pairs(found, others, a, b), key=lambda p: p[0])
+    if any(_one_step(x, y) and a.confirms(x) and b.confirms(y) for _, x, y in pairs):
+        return None
+    for _, x, y in pairs[:PAIRS]:
+        explanation = _explained(x, y, a, b)
+        if explanation and a.confirms(x) and b.confirms(y):
+            return (explanation,)
+    return ()
+
+
+def _one_step(x: Recipe, y: Recipe) -> bool:
+    return not any(t.differs(x, y) for t in TRAITS)
+
+
+def _pairs(
+    found: Sequence[Recipe], others: Sequence[Recipe], a: Side, b: Side
+) -> Iterator[tuple[float, Recipe, Recipe]]:
+    """All pairs of recipes, with what is between them; each moves the rows that the other does, where its own elements
+    do not say which."""
+    for x, y in product(found, others):
+        x = _by_rows_of(x, y, a)
+        y = _by_rows_of(y, x, b)
+        yield _distance(x, y), x, y
+
+
+def _by_rows_of(r: Recipe, other: Recipe, side: Side) -> Recipe:
+    """The recipe with the other's rows, where its elements do not tell them."""
+    return r if other.rows == r.rows or _rows_told(r, side) else replace(r, rows=other.rows)
+
+
+def _rows_told(r: Recipe, side: Side) -> bool:
+    """Whether a step of all rows would be another than one of those touched: else nothing says which it was."""
+    instead = replace(r, rows="touched" if r.rows == "all" else "all")
+    if side.elements.state or instead.rows not in r.formula.rows:
+        return True
+    return not np.array_equal(side.stepped(r), side.stepped(instead), equal_nan=True)
+
+
+def _distance(x: Recipe, y: Recipe) -> float:
+    """Bits: the traits in which two recipes differ, and what was read off the data for each."""
+    apart = sum(t.weight for t in TRAITS if t.differs(x, y))
+    apart += x.name == y.name and (x.get("eps") is None) != (y.get("eps") is None)  # none, beside one
+    return WEIGHT * apart + x.bits + y.bits
+
+
+def _explained(x: Recipe, y: Recipe, a: Side, b: Side) -> Explanation | None:
+    """The traits that matter of those in which two recipes differ; None where they say too little."""
+    apart = [t for t in TRAITS if t.differs(x, y)]
+    if any(t.name == "optimizer" for t in apart):
+        apart = [t for t in apart if t.name in ("optimizer", "weight_decay", "sign")]
+    told: list[tuple[Trait, float]] = []
+    for t in sorted(apart, key=lambda t: t.name == "formula"):  # which says the least, last
+        bits = max(_bits(x, t.take(x, y), a), _bits(y, t.take(y, x), b))
+        if bits >= ENOUGH:
+            told.append((t, bits))
+    net = min((bits for _, bits in told), default=0.0) - max(x.bits, y.bits)  # without what numbers were read off by
+    if net < ENOUGH or not _suffices([t for t, _ in told], x, y, a):
+        return None
+    steps = {"step": [_details(x), _details(y)]}
+    findings = tuple(Finding(t.name, t.says(x, y), {"a": t.of(x), "b": t.of(y), **steps}) for t, _ in told)
+    return Explanation(findings, False, round(net, 1))
+
+
+def _details(r: Recipe) -> dict[str, object]:
+    return {
+        "optimizer": r.name, "semantics": r.semantics, "rows": r.rows, "duplicates": r.duplicates, "decay": r.decay,
+        "up": r.up, **dict(r.hyper),
+    }  # fmt: skip
+
+
+def _bits(r: Recipe, other: Recipe, side: Side) -> float:
+    """What tells a recipe from another: the elements that would come out otherwise."""
+    try:
+        made, instead = side.stepped(r), side.stepped(other)
+    except (ValueError, KeyError):  # the formula has no such trait: what it makes then is not known
+        return 0.0
+    e, limit = side.elements, side.bound(r, made)
+    with np.errstate(all="ignore"):
+        bits = np.clip(np.nan_to_num(np.log2(np.abs(made - instead) / limit), nan=0.0, neginf=0.0), 0.0, e.precision)
+    _, first = np.unique(np.stack([e.after, e.g]), axis=1, return_index=True)
+    bits = bits[first]
+    return float(bits.sum()) if (bits > 0).sum() >= 2 else 0.0
+
+
+def _with(traits: Sequence[Trait], x: Recipe, y: Recipe) -> Recipe:
+    """y with these traits of x."""
+    for t in traits:
+        y = t.take(y, x)
+    return replace(y, rows=y.rows if y.rows in y.formula.rows else x.rows)
+
+
+def _suffices(traits: Sequence[Trait], x: Recipe, y: Recipe, side: Side) -> bool:
+    """Whether the other's step is this one's with these traits of this one: nothing else differs."""
+    y = _with(traits, x, y)
+    rate, own = float(y.get("lr")), float(x.get("lr"))
+    if abs(rate - own) <= CLOSE * own:  # numbers that a semantics rounds otherwise
+        y = y.having(lr=own)
+    made, instead = side.stepped(x), side.stepped(y)
+    near = np.abs(made - instead) <= 2 * side.bound(x, made) + CLOSE * np.abs(made - side.elements.w)
+    return bool((near | (made == instead)).all())

@@ -1,0 +1,72 @@
+"""Write the line that gives the second side's step the first side's optimizer, by islices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from islices import optim
+from islices.optim.frameworks import SPELLED
+from islices.optim.record import RECORDS
+from islices.porting.compare.explanation import Finding
+from islices.porting.compare.steps.traits import is_rate
+
+__all__ = ["step_line"]
+
+#: The framework whose recorder wrote the side ("" for any other) -> an optimizer of islices in its idiom.
+FRONTS = {
+    "": "islices.optim.{name}({numbers})",
+    "torch": "islices.backends.torch.optim.{title}(parameters, {numbers})",
+    "keras": "islices.backends.keras.Stepped(islices.optim.{name}({numbers}))",
+    "jax": "islices.backends.jax.optax.from_optim(islices.optim.{name}({numbers}))",
+}
+
+
+def step_line(causes: Sequence[Finding], front: str, *, alike: bool) -> str:
+    """Return one line for all causes of a step; "" where there is none. alike: both sides are of one framework."""
+    if any(c.name == "learning_rate" and not is_rate(c.details["a"], c.details["b"]) for c in causes):
+        return ""  # something else scales the step
+    wanted, own = causes[0].details["step"]
+    words = ("optimizer", "semantics", "rows", "duplicates", "decay", "up")
+    if alike and all(wanted[word] == own[word] for word in words):
+        changed = {k: v for k, v in wanted.items() if v != own.get(k)}
+        return f"give the optimizer {_shown(changed)}"
+    name, decay, raw = wanted["optimizer"], wanted["decay"], wanted["duplicates"] == "raw"
+    if decay == "decoupled" and name == "adam" and wanted["semantics"] != "keras":
+        name = "adamw"
+    given = _arguments(RECORDS[name].presets, wanted)
+    try:
+        getattr(optim, name)(**given)
+    except (TypeError, ValueError):  # islices has no such optimizer
+        return ""
+    if wanted["rows"] == "touched":
+        del given["rows"]  # the default; if it is given, dense gradients of the model raise
+    if front == "jax" and (raw or decay or not RECORDS[name].additive):
+        front = ""  # an update of optax is added to the table
+    if front == "torch":
+        given = _for_torch(given, wanted)
+    line = FRONTS.get(front, FRONTS[""]).format(name=name, title=RECORDS[name].title, numbers=_shown(given))
+    lazy = wanted["rows"] == "touched" and any(c.name == "lazy_step" for c in causes)
+    return f"optimizer = {line}" + (", on sparse gradients" if front and (raw or lazy) else "")
+
+
+def _arguments(presets: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the learning rate, the numbers that are no defaults of the semantics, and the words."""
+    defaults = presets[wanted["semantics"]].defaults
+    given = {k: wanted[k] for k in defaults if k in wanted and (k == "lr" or wanted[k] != defaults[k])}
+    given = {"lr": wanted["lr"], **given, "semantics": wanted["semantics"], "rows": wanted["rows"]}
+    if wanted["duplicates"] == "raw":
+        given["duplicates"] = "raw"
+    if wanted["up"]:
+        given["maximize"] = True
+    return given
+
+
+def _for_torch(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments by torch's names, whose betas are one."""
+    spelled = {SPELLED["torch"].get(k, k): v for k, v in given.items() if k not in ("beta1", "beta2")}
+    return {**spelled, "betas": (wanted["beta1"], wanted["beta2"])} if {"beta1", "beta2"} & set(given) else spelled
+
+
+def _shown(given: Mapping[str, Any]) -> str:
+    return ", ".join(f"{k}={v:.6g}" if type(v) is float else f"{k}={v!r}" for k, v in given.items())

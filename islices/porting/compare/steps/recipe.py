@@ -1,0 +1,156 @@
+"""A recipe: one optimizer with all that decides what its step does, and what it makes of elements.
+
+The formulas are those of `islices.optim`, run in float64 with the numbers as the semantics rounds them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from islices.core import modes
+from islices.optim.formulas import Formula
+from islices.optim.numbers import step_numbers
+from islices.optim.operators import array_operators, bind
+from islices.optim.record import RECORDS
+from islices.porting.compare.steps.elements import Elements
+from islices.porting.compare.stored import Array
+
+__all__ = ["NO_DECAY", "Recipe", "bound", "corrected_digits", "quick_bound", "stepped"]
+
+#: Decay stands ahead of the rule here: frameworks that have it within differ from that by rounding alone.
+NO_DECAY = {"weight_decay": 0.0, "lr_decay": 0.0}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What makes a step: the formula of an optimizer under a semantics, and its numbers.
+
+    rows: which rows a sparse gradient moves. duplicates: "sum", or "raw" (squares of each). decay: "", "coupled" or
+    "decoupled", by ``hyper["weight_decay"]``. up: whether the step follows the gradient upwards. bits: of its numbers,
+    read off the data.
+    """
+
+    name: str
+    semantics: str
+    rows: str
+    duplicates: str
+    hyper: tuple[tuple[str, Any], ...]
+    decay: str = ""
+    up: bool = False
+    bits: float = field(default=0.0, compare=False)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A hyperparameter."""
+        return dict(self.hyper).get(name, default)
+
+    def having(self, **numbers: Any) -> Recipe:
+        """With other hyperparameters."""
+        return replace(self, hyper=tuple({**dict(self.hyper), **numbers}.items()))
+
+    @property
+    def formula(self) -> Formula:
+        return _formula(self.name, self.semantics, self.rows, self.duplicates == "raw", self._options)
+
+    @property
+    def _options(self) -> tuple[tuple[str, Any], ...]:
+        """What chooses the formula: flags, and whether there is momentum."""
+        return tuple(
+            (k, bool(v) if isinstance(v, bool) else float(v != 0))
+            for k, v in self.hyper
+            if isinstance(v, bool) or k in ("momentum", "dampening")
+        )
+
+
+@lru_cache(maxsize=4096)
+def _formula(name: str, semantics: str, rows: str, raw: bool, options: tuple[tuple[str, Any], ...]) -> Formula:
+    preset = RECORDS[name].presets[semantics]
+    chosen = {**preset.defaults, "lr": 1.0, **NO_DECAY, **dict(options)}
+    return replace(preset.formula({**chosen, "rows": rows, "duplicates": "raw" if raw else "sum"}), decay="")
+
+
+_OPERATORS = array_operators(modes.HOST)
+
+
+def _initial(formula: Formula, recipe: Recipe, spec: Any, like: Array) -> Array:
+    value = recipe.get("initial_accumulator", spec.initial) if spec.name in ("accumulator", "n") else spec.initial
+    return np.full(like.shape, value if isinstance(value, (int, float)) else recipe.get(value, 0.0))
+
+
+def stepped(
+    recipe: Recipe, e: Elements, steps: int, *, nudged: str = "", size: Array | None = None
+) -> tuple[Array, dict[str, Array]]:
+    """(table, state) after the step. nudged: an input ("g" or a state) to which size is added first."""
+    formula = recipe.formula
+    hyper = {**dict(recipe.hyper), **NO_DECAY}
+    wide = "float32" if e.precision <= 24 else "float64"
+    taken = np.array([steps], np.int32)
+    numbers = step_numbers(modes.HOST, formula, hyper, taken, wide, taken).astype(np.float64)
+    given: dict[str, Any] = {name: numbers[k : k + 1] for k, name in enumerate(formula.names)}
+    g = e.g
+    q = e.squares["row" if formula.squares == "row" else "raw" if recipe.duplicates == "raw" else "element"]
+    if nudged == "g" and size is not None:
+        g = g + size
+    changed = nudged == "g" or recipe.decay == "coupled"
+    g, w = -g if recipe.up else g, e.w
+    if recipe.decay == "coupled":
+        g = g + recipe.get("weight_decay") * w
+    elif recipe.decay == "decoupled":
+        w = (1.0 - recipe.get("lr") * recipe.get("weight_decay")) * w
+    if formula.squares:
+        given["q"] = g * g if changed and not formula.raw and formula.squares == "element" else q
+    for spec in formula.state:
+        x = e.state.get(spec.name)
+        given[spec.name] = _initial(formula, recipe, spec, e.w) if x is None else x
+        if nudged == spec.name and size is not None:
+            given[spec.name] = given[spec.name] + size
+    old = {spec.name: given[spec.name] for spec in formula.state}
+    with np.errstate(all="ignore"):
+        new_w, *new = bind(formula.rule, _OPERATORS)(g=g, w=w, **given)
+    state = dict(zip(old, new, strict=True))
+    if recipe.rows == "touched" and not e.named.all():
+        new_w = np.where(e.named, new_w, e.w)
+        state = {name: np.where(e.named, x, old[name]) for name, x in state.items()}
+    return new_w, state
+
+
+def bound(recipe: Recipe, e: Elements, steps: int, after: Array) -> Array:
+    """How far a framework's own step may be from `stepped` by rounding, for each element.
+
+    The table is rounded once, or twice with decay; a quotient, root or product of the step loses an eps each, at most
+    sixteen. What is rounded ahead of that, sums of duplicates and running means, is carried through the rule: the
+    bound holds what it does to the step. SPEC clause 22.
+    """
+    slack = quick_bound(e, after)
+    beta2 = recipe.get("beta2")
+    if beta2 is not None and any(spec.name == "v" for spec in recipe.formula.state):
+        slack = slack + corrected_digits(float(beta2), steps + 1) * e.eps * np.abs(after - e.w)
+    size = 2 * e.eps * (e.counts + 1) * e.terms
+    formula = recipe.formula
+    nudges = {"g": size}
+    for spec in formula.state:
+        x = e.state.get(spec.name)
+        if x is not None:
+            nudges[spec.name] = 4 * e.eps * (np.abs(x) + (0 if spec.positive else np.abs(e.g)))
+    with np.errstate(all="ignore"):
+        for name, size in nudges.items():
+            for sign in (1.0, -1.0):
+                moved, _ = stepped(recipe, e, steps, nudged=name, size=sign * size)
+                slack = slack + np.nan_to_num(np.abs(moved - after), nan=0.0, posinf=0.0)
+    return slack
+
+
+def corrected_digits(beta2: float, t: int) -> float:
+    """Eps of step t that are lost where beta2 and beta2^t are float32, rounded by a quarter of an eps each, and
+    1 - beta2^t has cancelled; the root halves them. SPEC clause 28, grade 2."""
+    return (1.0 + t * beta2 ** (t - 1)) / (8.0 * (1.0 - beta2**t)) if 0.0 < beta2 < 1.0 and t > 0 else 0.0
+
+
+def quick_bound(e: Elements, after: Array) -> Array:
+    """What of the bound is the same for every recipe."""
+    tiny = 2.0**-149 if e.precision <= 24 else 5e-324
+    result: Array = e.eps * (np.abs(e.w) + np.abs(e.after) + 16 * np.abs(after - e.w)) + tiny
+    return result

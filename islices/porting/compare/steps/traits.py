@@ -1,0 +1,183 @@
+"""In what two recipes differ, by name: each a `Trait`, which one recipe can take over from another.
+
+To add one, add its record: search and report know of a trait what stands in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from islices.porting.compare.digits import is_written
+from islices.porting.compare.steps.recipe import Recipe
+
+__all__ = ["CLOSE", "TRAITS", "Trait", "epsilon_place", "is_rate"]
+
+#: Learning rates nearer than this, relatively, are one: a semantics that rounds its corrections to float32 moves them.
+CLOSE = 1e-4
+#: What scales a step and cannot be told from a learning rate that nobody would write.
+HIDDEN = "a clip, a trust ratio or a schedule within the optimizer"
+
+
+@dataclass(frozen=True, eq=False)
+class Trait:
+    """One thing that decides what a step does.
+
+    name: of the cause, which programs read. of: a recipe -> its value. take: (recipe, other) -> the recipe with the
+    other's. says: (a, b, value of a, value of b) -> the sentence. weight: how much rather another explanation is taken.
+    """
+
+    name: str
+    title: str
+    of: Callable[[Recipe], Any]
+    take: Callable[[Recipe, Recipe], Recipe]
+    says: Callable[[Recipe, Recipe], str]
+    weight: float = 1.0
+
+    def differs(self, a: Recipe, b: Recipe) -> bool:
+        """Whether two recipes have it otherwise."""
+        x, y = self.of(a), self.of(b)
+        if x is None or y is None:
+            return False
+        if isinstance(x, float) and isinstance(y, float):
+            return abs(x - y) > CLOSE * max(abs(x), abs(y))
+        return bool(x != y)
+
+
+def _number(name: str, cause: str, title: str, says: Callable[[float, float], str]) -> Trait:
+    def take(r: Recipe, other: Recipe) -> Recipe:
+        return r if r.get(name) is None or other.get(name) is None else r.having(**{name: other.get(name)})
+
+    def of(r: Recipe) -> Any:
+        value = r.get(name)
+        return None if value is None else float(value)
+
+    return Trait(cause, title, of, take, lambda a, b: says(float(a.get(name)), float(b.get(name))))
+
+
+def _flag(name: str, cause: str, title: str, on: str, off: str) -> Trait:
+    def take(r: Recipe, other: Recipe) -> Recipe:
+        return r if r.get(name) is None else r.having(**{name: bool(other.get(name, False))})
+
+    def says(a: Recipe, b: Recipe) -> str:
+        return f"{{a}} {on if a.get(name) else off}, {{b}} {on if b.get(name) else off}"
+
+    return Trait(cause, title, lambda r: bool(r.get(name, False)), take, says)
+
+
+def _optimizer(r: Recipe, other: Recipe) -> Recipe:
+    """The other's formula and its numbers; only what is no part of a formula stays."""
+    taken = replace(other, rows=r.rows if r.rows in other.formula.rows else other.rows, decay=r.decay, up=r.up)
+    return taken.having(weight_decay=r.get("weight_decay", 0.0)) if r.decay else taken
+
+
+def _say_rate(x: float, y: float) -> str:
+    text = f"learning rate: {{a}} steps by {x:.6g}, {{b}} by {y:.6g} ({x / y:.6g} to 1)"
+    return text if is_rate(x, y) else f"{text}, as {HIDDEN} does too"
+
+
+def is_rate(x: float, y: float) -> bool:
+    """Whether two learning rates may have been written so."""
+    return (is_written(x) and is_written(y)) or is_written(x / y) or is_written(y / x)
+
+
+def _say_rows(a: Recipe, b: Recipe) -> str:
+    texts = {"touched": "moves the rows that its gradient names alone", "all": "moves every row"}
+    return f"lazy against dense step: {{a}} {texts[a.rows]}, {{b}} {texts[b.rows]}"
+
+
+def _say_duplicates(a: Recipe, b: Recipe) -> str:
+    texts = {"sum": "sums duplicates before it squares them", "raw": "squares duplicates one by one"}
+    return f"duplicates in the step: {{a}} {texts[a.duplicates]}, {{b}} {texts[b.duplicates]}"
+
+
+def _decay(r: Recipe) -> tuple[str, float]:
+    return (r.decay, round(float(r.get("weight_decay", 0.0)), 12)) if r.decay else ("", 0.0)
+
+
+def _say_decay(a: Recipe, b: Recipe) -> str:
+    texts = {
+        "": "has none", "coupled": "adds {0:.6g} times the table to the gradient (coupled: l2)",
+        "decoupled": "takes {0:.6g} times the learning rate off the table (decoupled: AdamW)",
+    }  # fmt: skip
+    parts = (texts[x.decay].format(x.get("weight_decay", 0.0)) for x in (a, b))
+    return "weight decay: " + ", ".join(f"{{{side}}} {text}" for side, text in zip("ab", parts, strict=True))
+
+
+def _take_decay(r: Recipe, other: Recipe) -> Recipe:
+    return replace(r.having(weight_decay=other.get("weight_decay", 0.0)), decay=other.decay)
+
+
+def _say_formula(a: Recipe, b: Recipe) -> str:
+    places = [epsilon_place(r) for r in (a, b)]
+    if places[0] != places[1] and all(places):
+        return f"place of epsilon in {a.name}: {{a}} adds it {places[0]}, {{b}} {places[1]}"
+    return f"formula of {a.name}: {{a}} computes as {a.semantics} does, {{b}} as {b.semantics}"
+
+
+def epsilon_place(r: Recipe) -> str:
+    """Where a formula adds epsilon, in words; "" where it has none, or where no other does it otherwise."""
+    if r.name == "adam":
+        early = r.semantics in ("keras", "tensorflow", "mxnet") or (r.semantics == "torch" and r.rows == "touched")
+        return "to the root before its bias is corrected" if early else "to the corrected root"
+    if r.name in ("adagrad", "rmsprop") and r.get("eps") is not None:
+        within = {"adagrad": ("keras", "mxnet", "optax"), "rmsprop": ("keras", "optax", "tensorflow")}[r.name]
+        return "under the root" if r.semantics in within else "to the root"
+    return ""
+
+
+def initial_accumulator(r: Recipe) -> float | None:
+    """What the sums of squares begin with, where there are such."""
+    if r.name not in ("adagrad", "rowwise_adagrad", "ftrl"):
+        return None
+    return float(r.get("initial_accumulator", 0.0))
+
+
+def _take_formula(r: Recipe, other: Recipe) -> Recipe:
+    known = dict(other.hyper)
+    hyper = {**known, **{k: v for k, v in r.hyper if k in known or k == "weight_decay"}}
+    if "initial_accumulator" in known and r.get("initial_accumulator") is None:  # of formulas that always begin with 0
+        hyper["initial_accumulator"] = initial_accumulator(r) or 0.0
+    return replace(r, semantics=other.semantics, hyper=tuple(hyper.items()))
+
+
+#: The plainest first.
+TRAITS: tuple[Trait, ...] = (
+    Trait(
+        "optimizer", "another optimizer", lambda r: r.name, _optimizer,
+        lambda a, b: f"optimizer: {{a}} steps as {a.name} does, {{b}} as {b.name}", 3.0,
+    ),
+    Trait(
+        "sign", "sign", lambda r: r.up, lambda r, other: replace(r, up=other.up),
+        lambda a, b: f"sign: {{{'a' if a.up else 'b'}}} follows its gradient upwards, {{{'b' if a.up else 'a'}}} down",
+        2.0,
+    ),
+    _number("lr", "learning_rate", "learning rate", _say_rate),
+    Trait(
+        "lazy_step", "lazy against dense steps", lambda r: r.rows, lambda r, o: replace(r, rows=o.rows), _say_rows, 0.5
+    ),
+    Trait(
+        "step_duplicates", "duplicates in the step", lambda r: r.duplicates,
+        lambda r, other: replace(r, duplicates=other.duplicates), _say_duplicates,
+    ),
+    _number(
+        "eps", "step_epsilon", "epsilon of an optimizer", lambda x, y: f"epsilon of the step: {{a}} {x:g}, {{b}} {y:g}"
+    ),
+    Trait("formula", "an optimizer's formula", lambda r: r.semantics, _take_formula, _say_formula, 0.25),
+    Trait(
+        "initial_accumulator", "initial accumulator", initial_accumulator,
+        lambda r, other: r.having(initial_accumulator=initial_accumulator(other) or 0.0),
+        lambda a, b: f"initial accumulator: {{a}} begins with {initial_accumulator(a):.6g}, {{b}} with "
+        f"{initial_accumulator(b):.6g}",
+    ),
+    Trait("weight_decay", "weight decay", _decay, _take_decay, _say_decay),
+    _number("momentum", "momentum", "momentum", lambda x, y: f"momentum: {{a}} {x:.6g}, {{b}} {y:.6g}"),
+    _flag("nesterov", "nesterov", "Nesterov's momentum", "steps by Nesterov's momentum", "by plain momentum"),
+    _flag("amsgrad", "amsgrad", "AMSGrad", "keeps the largest mean of squares (amsgrad)", "does not"),
+    _flag("centered", "centered", "centred mean squares", "takes the mean off its squares (centered)", "does not"),
+    *(
+        _number(name, name, f"{name} of running means", lambda x, y, n=name: f"{n}: {{a}} {x:.6g}, {{b}} {y:.6g}")  # type: ignore[misc]
+        for name in ("beta1", "beta2", "rho")
+    ),
+)  # fmt: skip

@@ -1,0 +1,183 @@
+"""A leaf as it is compared: its slots and its coalesced rows, as host arrays, whichever framework it came from.
+
+Nothing of a table's size is made: a sparse leaf costs its stored rows, a dense one its own elements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from islices.core.conversion import adopt, without_padding
+from islices.core.host import bfloat16_to_float32, native_order
+from islices.core.locks import lazy_property
+from islices.core.modes import HOST
+from islices.core.registry import find_backend
+from islices.core.rows import coalesce
+from islices.core.slices import IndexedSlices
+from islices.embedding.table import Table
+from islices.norms.exact import row_norms
+from islices.norms.norm import parts
+
+__all__ = [
+    "BLOCK",
+    "Array",
+    "Stored",
+    "bits_equal",
+    "blocks",
+    "contained",
+    "dot",
+    "nonzero_rows",
+    "norm_of",
+    "read",
+    "wide",
+]
+
+Array = np.ndarray[Any, Any]
+#: Elements that are looked at together: what is made of them on the way stays small.
+BLOCK = 1 << 17
+#: Dense tensors may hold these too.
+WHOLE = ("bool", "int8", "uint8", "int16", "uint16", "uint32", "uint64")
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """One tensor of one side. A dense tensor has a slot for each of its rows; a 0-d one counts as one row.
+
+    values and slots are host arrays: uint16 holds bfloat16.
+    """
+
+    name: str
+    backend: str
+    dtype: str
+    shape: tuple[int | None, ...]
+    sparse: bool
+    ids: Array  # (k,), ascending, distinct
+    values: Array  # (k, *row_shape), duplicates summed
+    slot_ids: Array  # (n,), as they came
+    slots: Array  # (n, *row_shape)
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """The shape of one row."""
+        return tuple(self.values.shape[1:])
+
+    @property
+    def has_duplicates(self) -> bool:
+        """Whether a row has several slots."""
+        return len(self.slot_ids) > len(self.ids)
+
+    @lazy_property
+    def counts(self) -> Array:
+        """(k,): how many slots each row has."""
+        if not self.has_duplicates:
+            return np.ones(len(self.ids), np.int64)
+        return np.bincount(np.searchsorted(self.ids, self.slot_ids), minlength=len(self.ids))
+
+    @lazy_property
+    def beyond_float64(self) -> bool:
+        """Whether it holds whole numbers that float64 rounds."""
+        if self.values.dtype not in (np.int64, np.uint64):
+            return False
+        return bool((self.values > 1 << 53).any() or (self.values < -(1 << 53)).any())
+
+    @lazy_property
+    def norm(self) -> float:
+        """The norm of the gradient: duplicates are summed (SPEC clause 7)."""
+        return norm_of([self.values])
+
+
+def read(x: Any, name: str, argument: str) -> Stored:
+    """A leaf of any framework as host arrays; TypeError if no backend knows it."""
+    if isinstance(x, Table):
+        x = x.weights
+    leaf = x if _is_whole(x) else adopt(x, argument)
+    B, values = parts(leaf)
+    if isinstance(leaf, IndexedSlices):
+        leaf = without_padding(leaf)
+        summed = coalesce(leaf)
+        return Stored(
+            name, B.name, B.dtype(values), leaf.dense_shape, True,
+            _ids(B.to_numpy(summed.indices)), native_order(B.to_numpy(summed.values)),
+            _ids(B.to_numpy(leaf.indices)), native_order(B.to_numpy(leaf.values)),
+        )  # fmt: skip
+    array = np.atleast_1d(native_order(B.to_numpy(x)))
+    if _is_whole(x) and array.dtype != np.uint64:  # a host array of uint16 is bfloat16
+        array = array.astype(np.int64)
+    shape = tuple(B.shape(x))
+    ids = np.arange(len(array))
+    return Stored(name, B.name, B.dtype(x), shape, False, ids, array, ids, array)
+
+
+def _is_whole(x: Any) -> bool:
+    """Whether x is a dense array of a type that slices and norms do not have: a mask, a counter."""
+    backend = find_backend(x)
+    return (
+        backend is not None and not isinstance(x, IndexedSlices) and not backend.is_native(x)
+        and backend.dtype(x) in WHOLE
+    )  # fmt: skip
+
+
+def _ids(indices: Array) -> Array:
+    return np.asarray(indices).astype(np.int64, copy=False)
+
+
+# ---------------------------------------------------------------------- host arrays
+def wide(x: Array) -> Array:
+    """Floating values of any type as float64, exactly; integers beyond 2^53 rounded."""
+    x = bfloat16_to_float32(x) if x.dtype == np.uint16 else x
+    return x.astype(np.float64, copy=False)
+
+
+def bits_equal(a: Array, b: Array) -> Array:
+    """Elementwise: equal, NaN equal to any NaN and -0 to +0 (SPEC, same bits). Of one type and shape."""
+    if a.dtype == np.uint16:
+        a, b = bfloat16_to_float32(a), bfloat16_to_float32(b)
+    same: Array = a == b
+    if a.dtype.kind == "f" and not same.all():
+        same |= (a != a) & (b != b)
+    return same
+
+
+def nonzero_rows(values: Array) -> Array:
+    """(k,): whether a row holds anything but zeros; NaN counts."""
+    x = values & 0x7FFF if values.dtype == np.uint16 else values
+    found: Array = (x != 0).reshape(len(x), math.prod(x.shape[1:])).any(axis=1)
+    return found
+
+
+def dot(x: Array, y: Array) -> float:
+    """Of flat arrays, by one thread: BLAS's threads wait for one another far longer than a block takes, and their
+    number decides the order of its sums."""
+    return float(np.einsum("i,i->", x, y))
+
+
+def norm_of(arrays: Sequence[Array]) -> float:
+    """The 2-norm of all arrays as one vector, by clause 7's sums, before its last rounding."""
+    floats = [x if x.dtype == np.uint16 or x.dtype.kind == "f" else wide(x) for x in arrays]
+    if not floats:
+        return 0.0
+    with HOST.scope():
+        _, norms = row_norms([(HOST, x.reshape(1, x.size)) for x in floats], 2.0)
+    return float(norms[0])
+
+
+def contained(ids: Array, others: Array) -> Array:
+    """(k,): which of ids are among others, both ascending."""
+    if not len(others):
+        return np.zeros(len(ids), bool)
+    place = np.searchsorted(others, ids)
+    place[place == len(others)] = 0
+    found: Array = others[place] == ids
+    return found
+
+
+def blocks(rows: int, row_shape: tuple[int, ...]) -> Iterator[slice]:
+    """Parts of so many rows, at least one."""
+    size = max(1, BLOCK // max(1, math.prod(row_shape)))
+    for k in range(0, max(rows, 1), size):
+        yield slice(k, min(k + size, rows))

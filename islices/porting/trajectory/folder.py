@@ -1,0 +1,160 @@
+"""A recording on disk: a folder with a file for each step, which `islices.save` writes and any program reads.
+
+Tables and states change little from step to step. What a recording holds of one after the first is the rows that have
+changed: a leaf of slices at these positions stands for what was there before, with those rows in the place of the old.
+
+May import: `numpy`, the core, this folder.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from islices.core.slices import IndexedSlices
+from islices.core.trees import named_leaves
+from islices.files import load, read_metadata, save
+from islices.porting.trajectory.steps import AFTER, BEFORE, POSITIONS, Leaf, Leaves, Step
+
+__all__ = ["is_folder", "read_folder", "same_bits", "step_files", "write_step"]
+
+FILE = re.compile(r"step-(\d+)\.safetensors")
+#: Positions that go on from step to step.
+LASTING = (*BEFORE, *AFTER)
+
+
+def is_folder(x: Any) -> bool:
+    """Whether what was given for a side names a folder: a str or a path."""
+    return isinstance(x, (str, bytes, os.PathLike))
+
+
+def step_files(folder: str | os.PathLike[str]) -> list[tuple[int, Path]]:
+    """(number, file) of each step of a recording, in order."""
+    found = ((FILE.fullmatch(path.name), path) for path in Path(folder).iterdir())
+    return sorted((int(match[1]), path) for match, path in found if match)
+
+
+# ---------------------------------------------------------------------- writing
+def write_step(folder: Path, step: Step, last: Mapping[str, Leaves], remarks: Mapping[str, str]) -> dict[str, Leaves]:
+    """Write a step, whole or not at all; returns tables and states as they now are, to be given with the next."""
+    trees: dict[str, Leaves] = {}
+    now = dict(last)
+    for position, leaves in step.trees.items():
+        before = BEFORE.get(position, position)
+        if position not in LASTING:
+            trees[position] = leaves
+            continue
+        known = now.get(before, {})
+        changed = {name: _changed(x, known.get(name)) for name, x in leaves.items()}
+        trees[position] = {name: x for name, x in changed.items() if x is not None}
+        now[before] = leaves
+    metadata = {"step": str(step.number), **({"framework": step.framework} if step.framework else {}), **remarks}
+    if step.optimizers:
+        metadata["optimizer"] = json.dumps(step.optimizers, sort_keys=True)
+    save(folder / f"step-{step.number:08d}.safetensors", trees, metadata=metadata)
+    return now
+
+
+def _changed(x: Leaf, known: Leaf | None) -> Leaf | None:
+    """What has changed of a table: nothing, some rows, or all of it."""
+    if isinstance(x, IndexedSlices) or not isinstance(known, np.ndarray) or x.dtype != known.dtype:
+        return x
+    if x.shape != known.shape:
+        return x
+    if not x.ndim:
+        return None if same_bits(x, known).all() else x
+    rows = np.flatnonzero(~same_bits(x, known).reshape(len(x), -1).all(axis=1)) if x.size else np.zeros(0, np.int64)
+    if not len(rows):
+        return None
+    if x.dtype.kind != "f" or x.ndim < 2 or 2 * len(rows) > len(x):
+        return x
+    return IndexedSlices(x[rows], rows, x.shape, coalesced=True)
+
+
+def same_bits(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Elementwise: the same bytes; an array of bool of x's shape."""
+    if x.dtype.itemsize not in (1, 2, 4, 8):
+        return np.asarray(x == y)
+    kind = f"u{x.dtype.itemsize}"
+    found: np.ndarray[Any, Any] = np.ascontiguousarray(x).view(kind) == np.ascontiguousarray(y).view(kind)
+    return found.reshape(x.shape)
+
+
+# ---------------------------------------------------------------------- reading
+def read_folder(folder: Any, argument: str) -> Iterator[Step]:
+    """The steps of a recording, one by one; ValueError if there are none, FileNotFoundError if there is no folder."""
+    path = Path(os.fsdecode(folder))
+    if not path.is_dir():
+        raise FileNotFoundError(f"{argument}: got {str(path)!r}; accepted is a folder of steps")
+    files = step_files(path)
+    if not files:
+        raise ValueError(
+            f"{argument}: {str(path)!r} holds no step; accepted are files step-1.safetensors, step-2.safetensors ..."
+        )
+    doubled = next((n for (n, _), (m, _) in itertools.pairwise(files) if n == m), None)
+    if doubled is not None:
+        raise ValueError(f"{argument}: {str(path)!r} holds step {doubled} twice; accepted is one file for each step")
+    return _steps(files, argument)
+
+
+def _steps(files: list[tuple[int, Path]], argument: str) -> Iterator[Step]:
+    now: dict[str, Leaves] = {}
+    last = None
+    left: set[str] = set()  # what the step before left behind
+    for number, path in files:
+        tree = load(path)
+        if not isinstance(tree, dict) or not set(tree) <= set(POSITIONS):
+            raise ValueError(f"{argument}: {str(path)!r} holds other than {', '.join(POSITIONS)}")
+        metadata = read_metadata(path)
+        step = Step(number, {}, _described(metadata, path), metadata.get("framework", ""))
+        follows = last is not None and number == last + 1
+        for position in POSITIONS:
+            given = named_leaves(tree[position], position) if position in tree else None
+            leaves = None if given is None else {name: x for name, x in given.items() if x is not None}
+            if position in LASTING:
+                before = BEFORE.get(position, position)
+                if leaves is not None:
+                    now[before] = _applied(now.get(before, {}), leaves, f"{path}: {position}")
+                elif position in BEFORE or not follows or AFTER[position] not in left:
+                    continue
+                leaves = now.get(before)
+            if leaves is not None:
+                step.trees[position] = leaves
+        last, left = number, set(tree)
+        yield step
+
+
+def _applied(known: Leaves, leaves: Leaves, place: str) -> Leaves:
+    """Tables after some of their rows have been replaced."""
+    out = dict(known)
+    for name, x in leaves.items():
+        if isinstance(x, IndexedSlices):
+            old = known.get(name)
+            if not isinstance(old, np.ndarray) or old.shape != x.dense_shape or old.dtype != x.values.dtype:
+                raise ValueError(f"{place}: {name!r} has rows of a table that no step before holds")
+            new = old.copy()
+            new[x.indices] = x.values
+            out[name] = new
+        else:
+            out[name] = x
+    return out
+
+
+def _described(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
+    text = metadata.get("optimizer")
+    if text is None:
+        return {}
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(x, dict) for x in found.values()):
+        raise ValueError(f"{path}: the metadata 'optimizer' are no JSON object of descriptions")
+    return found

@@ -1,0 +1,324 @@
+"""Test the core on NumPy: the container, structures, modes, aliasing, threads and scalars.
+
+What the golden vectors say about values is not repeated here.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import operator
+import pickle
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+import islices
+from islices import IndexedSlices
+
+IDS = np.array([4, 1, 4, 0, 1, 4], np.int64)
+SHAPE = (6, 2)
+
+
+def make(dtype: Any = np.float32, ids: np.ndarray = IDS, shape: tuple[int, ...] = SHAPE, **flags: Any) -> IndexedSlices:
+    rng = np.random.default_rng(5)
+    values = rng.normal(size=(len(ids), *shape[1:])).astype(dtype)
+    return IndexedSlices(values, ids, shape, **flags)
+
+
+def dense_of(s: IndexedSlices) -> np.ndarray:
+    """What slices denote, summed in float64 with ufunc.at: close to, not bit-equal with, to_dense."""
+    out = np.zeros(s.dense_shape, np.float64)
+    keep = s.indices < s.dense_shape[0]
+    np.add.at(out, s.indices[keep], s.values[keep].astype(np.float64))
+    return out
+
+
+def bits(x: Any) -> Any:
+    """Something that is equal where the bits are, -0 and +0 alike."""
+    if isinstance(x, IndexedSlices):
+        return (bits(x.values), bits(x.indices), x.dense_shape, x.coalesced, x.padded)
+    if isinstance(x, (list, tuple)):
+        return [bits(item) for item in x]
+    if x is None:
+        return None
+    x = np.asarray(x)
+    return (x.dtype.name, x.shape, (x + np.zeros((), x.dtype)).tobytes() if x.dtype.kind == "f" else x.tobytes())
+
+
+# ---------------------------------------------------------------------- the container
+def test_the_parts_are_the_callers_own_arrays() -> None:
+    values, ids = np.ones((2, 3), np.float32), np.array([1, 0], np.int32)
+    s = IndexedSlices(values, ids, [np.int64(4), 3])
+    assert s.values is values
+    assert s.indices is ids
+    assert s.dense_shape == s.shape == (4, 3)
+    assert all(type(n) is int for n in s.dense_shape)
+    assert s.dtype == np.float32
+    assert s.backend is islices.get_backend("numpy")
+    assert (s.coalesced, s.padded) == (False, False)
+
+
+@pytest.mark.parametrize("name", ["indices", "brand_new"])
+def test_nothing_can_be_assigned_or_deleted(name: str) -> None:
+    s = make()
+    with pytest.raises(AttributeError, match=rf"immutable.*replace\({name}="):
+        setattr(s, name, None)
+    with pytest.raises(AttributeError, match="immutable"):
+        delattr(s, name)
+    assert s.values.shape == (6, 2)
+
+
+def test_equality_is_identity_and_slices_are_hashable_and_weakly_referable() -> None:
+    a = make()
+    b = IndexedSlices(a.values, a.indices, a.dense_shape)
+    assert a == a
+    assert a != b
+    assert len({a, b, a}) == 2
+    ref = weakref.ref(b)
+    del b
+    gc.collect()
+    assert ref() is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "rows", "text"),
+    [
+        (
+            {"coalesced": True, "padded": True},
+            6,
+            "IndexedSlices(n=2, dense_shape=(6, 2), float32, int64, numpy, coalesced, padded)",
+        ),
+        ({}, None, "IndexedSlices(n=2, dense_shape=(None, 2), float32, int64, numpy)"),
+    ],
+)
+def test_repr(flags: dict[str, bool], rows: int | None, text: str) -> None:
+    assert repr(IndexedSlices(np.ones((2, 2), np.float32), np.array([1, 3]), (rows, 2), **flags)) == text
+
+
+def test_replace_values_keeps_everything_else() -> None:
+    s = make(ids=np.array([0, 2, 5]), coalesced=True)
+    new = s.replace(values=s.values.astype(np.float64) * 2)
+    assert new.indices is s.indices
+    assert (new.coalesced, new.dtype, new.dense_shape) == (True, np.float64, s.dense_shape)
+
+
+def test_replace_indices_checks_them_and_forgets_that_they_were_sorted() -> None:
+    s = make(ids=np.array([0, 2, 5]), coalesced=True)
+    new = s.replace(indices=np.array([5, 5, 1]))
+    assert (new.coalesced, new.values is s.values) == (False, True)
+    with pytest.raises(IndexError, match="got 6 at position 1"):
+        s.replace(indices=np.array([0, 6, 1]))
+    with pytest.raises(ValueError, match="3 values and 2 indices"):
+        s.replace(indices=np.array([0, 1]))
+    both = s.replace(values=np.zeros((1, 2)), indices=np.array([3]))
+    assert both.values.shape == (1, 2)
+
+
+def test_validate_false_skips_the_passes_over_indices_not_the_shapes() -> None:
+    s = IndexedSlices(np.ones((1, 2)), np.array([99]), SHAPE, validate=False)
+    assert s.indices[0] == 99
+    with pytest.raises(ValueError, match="2 values and 1 indices"):
+        IndexedSlices(np.ones((2, 2)), np.array([0]), SHAPE, validate=False)
+
+
+@pytest.mark.parametrize("convert", [np.asarray, lambda s: np.add(s, 1.0), lambda s: np.stack([s, s])])
+def test_numpy_never_makes_it_dense(convert: Callable[[Any], Any]) -> None:
+    with pytest.raises(TypeError):
+        convert(make())
+
+
+@pytest.mark.parametrize("of", [bool, len])
+def test_neither_slices_nor_samples_have_a_truth_value_or_a_length(of: Callable[[Any], Any]) -> None:
+    for x in (make(), islices.per_sample(np.ones((2, 1, 1)), np.array([[0], [1]]), 3)):
+        with pytest.raises(TypeError, match=f"of an? {type(x).__name__} is ambiguous"):
+            of(x)
+
+
+@pytest.mark.parametrize("flags", [{}, {"coalesced": True, "padded": True}])
+def test_pickle_and_copy_keep_the_bits_and_flags(flags: dict[str, bool]) -> None:
+    s = make(ids=np.array([0, 2, 6 if "padded" in flags else 5]), **flags)
+    for other in (pickle.loads(pickle.dumps(s)), copy.deepcopy(s), copy.copy(s)):
+        assert bits(other) == bits(s)
+        assert other.backend is s.backend
+
+
+def test_a_pickle_is_validated_when_it_is_read() -> None:
+    broken = IndexedSlices(np.ones((1, 2)), np.array([99]), SHAPE, validate=False)
+    data = pickle.dumps(broken)
+    with pytest.raises(IndexError, match="99"):
+        pickle.loads(data)
+
+
+def test_a_native_object_keeps_its_arrays() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    x = torch.sparse_coo_tensor([[1, 0, 1]], torch.ones(3, 2), (5, 2), check_invariants=False)
+    s = islices.from_native(x)
+    assert s.indices.tolist() == [1, 0, 1]
+    assert s.indices.data_ptr() == x._indices().data_ptr()
+
+
+# ---------------------------------------------------------------------- operators
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("op", [operator.add, operator.sub])
+def test_sparse_and_dense_give_dense_from_either_side(op: Callable[..., Any], side: str) -> None:
+    s, d = make(), np.linspace(-1, 1, 12, dtype=np.float32).reshape(6, 2)
+    got = op(d, s) if side == "left" else op(s, d)
+    expected = op(d, dense_of(s)) if side == "left" else op(dense_of(s), d)
+    assert type(got) is np.ndarray
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("c", [-1.5, np.float64(0.1), np.int64(3), np.array(0.5), True])
+def test_multiplication_by_a_scalar_from_either_side(c: Any) -> None:
+    s = make()
+    expected = bits(s.replace(values=s.values * np.float32(c)))
+    assert bits(s * c) == expected
+    assert bits(c * s) == expected
+    assert (s * c).dtype == np.float32
+
+
+@pytest.mark.parametrize("c", [49.0, np.float64(0.1), np.array(3.0), Fraction(1, 3)])
+def test_division_is_one_rounded_quotient(c: Any) -> None:
+    s = make(shape=(6, 50))
+    expected = bits(s.replace(values=s.values / np.float32(c)))
+    assert bits(s / c) == expected
+    s /= c
+    assert bits(s) == expected
+
+
+# ---------------------------------------------------------------------- structures
+class Gradients(NamedTuple):
+    table: Any
+    bias: Any
+
+
+def test_structures_come_back_with_their_types_and_order() -> None:
+    s, d = make(), np.ones(3, np.float32)
+    tree = {"list": [s, None, (d, s)], "named": Gradients(s, d), "ordered": OrderedDict(z=d, a=s), "empty": [], 7: ()}
+    out = islices.scale(tree, 2)
+    assert list(out) == list(tree)
+    assert out["list"][1] is None
+    assert isinstance(out["list"][2], tuple)
+    assert type(out["named"]) is Gradients
+    assert type(out["ordered"]) is OrderedDict
+    assert list(out["ordered"]) == ["z", "a"]
+    assert (out["empty"], out[7]) == ([], ())
+    assert_array_equal(out["named"].table.values, s.values * 2)
+    assert_array_equal(out["ordered"]["z"], d * 2)
+    assert tree["list"][0] is s
+
+
+def test_none_alone_stays_none() -> None:
+    for fn in (islices.coalesce, islices.to_dense, islices.scale_by_frequency):
+        assert fn(None) is None
+    assert islices.scale(None, 2.0) is islices.clip_by_norm(None, 1.0) is None
+    assert islices.clip_by_global_norm(None, 1.0)[0] is None
+    assert islices.global_norm([None, [None]]) == 0
+
+
+def test_within_the_bound_leaves_stay_the_callers_objects() -> None:
+    s, d = make(), np.ones(3, np.float32)
+    (a, (b, none)), _ = islices.clip_by_global_norm([s, (d, None)], 1e9)
+    assert a is s
+    assert b is d
+    assert none is None
+
+
+# ---------------------------------------------------------------------- execution()
+def test_modes_nest_and_come_back_after_an_error() -> None:
+    from islices.core import modes
+
+    seen = []
+    with islices.execution("framework"):
+        seen.append(modes._mode.get())
+        with islices.execution("host"):
+            seen.append(modes._mode.get())
+        with pytest.raises(RuntimeError, match="stop"), islices.execution("host"):
+            raise RuntimeError("stop")
+        seen.append(modes._mode.get())
+    assert [*seen, modes._mode.get()] == ["framework", "host", "framework", "host"]
+
+
+def test_threads_do_not_see_each_others_mode() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed: with NumPy alone there is one mode")
+    calls: dict[str, int] = {"host": 0, "framework": 0}
+    backend = islices.get_backend("torch")
+    barrier = threading.Barrier(2)
+
+    def work(mode: str) -> None:
+        with islices.execution(mode):
+            barrier.wait()
+            from islices.core.modes import host_views
+
+            calls[mode] = sum(host_views(backend, [torch.ones(2)]) is not None for _ in range(100))
+            barrier.wait()
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(work, ("host", "framework")))
+    assert calls == {"host": 100, "framework": 0}
+
+
+# ---------------------------------------------------------------------- from_dense, keep_rows, drop_rows
+
+
+@pytest.mark.parametrize(
+    "rows", [[4, 0], (4, 0, 4), np.array([True, False, False, False, True, False])], ids=["list", "tuple", "mask"]
+)
+def test_rows_may_be_numbers_or_a_mask(rows: Any) -> None:
+    s, d = make(), np.arange(12, dtype=np.float32).reshape(6, 2) + 1
+    kept, dropped = islices.keep_rows(s, rows), islices.drop_rows(s, rows)
+    assert kept.indices.tolist() == [4, 4, 0, 4]
+    assert dropped.indices.tolist() == [1, 1]
+    assert_array_equal(kept.values, s.values[[0, 2, 3, 5]])
+    assert_array_equal(np.flatnonzero(islices.keep_rows(d, rows).any(1)), [0, 4])
+    assert_array_equal(islices.keep_rows(d, rows) + islices.drop_rows(d, rows), d)
+
+
+# ---------------------------------------------------------------------- memory layouts
+OPERATIONS: dict[str, Callable[[IndexedSlices], Any]] = {
+    "coalesce": islices.coalesce,
+    "to_dense": islices.to_dense,
+    "add": lambda s: islices.add(s, s),
+    "add dense": lambda s: islices.add(s, np.ones(s.dense_shape, s.values.dtype)),
+    "concat": lambda s: islices.concat([s, s]),
+    "scale": lambda s: islices.scale(s, 0.3),
+    "keep_rows": lambda s: islices.keep_rows(s, [4, 0]),
+    "drop_padding": lambda s: islices.drop_padding(s, 4),
+    "scale_by_frequency": islices.scale_by_frequency,
+    "norm": islices.norm,
+    "clip_by_value": lambda s: islices.clip_by_value(s, -0.5, 0.5),
+    "clip_by_row_norm": lambda s: islices.clip_by_row_norm(s, 0.5),
+    "clip_by_global_norm": lambda s: islices.clip_by_global_norm([s, None], 0.5),
+}
+
+
+def test_no_operation_changes_its_input_or_hands_out_its_memory() -> None:
+    s = make()
+    before = bits(s)
+    for name, fn in OPERATIONS.items():
+        for part in arrays_of(fn(s)):
+            assert not np.shares_memory(part, s.values), name
+        assert bits(s) == before, name
+
+
+def arrays_of(x: Any) -> list[np.ndarray]:
+    if isinstance(x, (list, tuple)):
+        return [array for item in x for array in arrays_of(item)]
+    if isinstance(x, IndexedSlices):
+        return [x.values]
+    return [] if x is None else [np.asarray(x)]
+
+
+# ---------------------------------------------------------------------- scalars (clause 18)

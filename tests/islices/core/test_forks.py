@@ -1,0 +1,250 @@
+"""A child forked at any moment of what other threads do first: it computes, and waits for nobody.
+
+Real forks in interpreters of their own, with time limits, so that a deadlock is a failure.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import islices
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+
+LIMIT = 90
+#: What scripts begin with. SIGALRM ends a script or a child that has not ended by itself within its time: where its
+#: threads stand is printed before.
+START = f"""
+import faulthandler, os, signal, sys, threading, time, warnings
+faulthandler.register(signal.SIGALRM, chain=True)
+signal.alarm({LIMIT - 10})
+warnings.simplefilter("ignore")  # a fork beside threads, which is what is tested
+import numpy as np
+import islices
+from islices.core import locks
+
+def fork(call, seconds=45):
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(seconds)
+        try:
+            call()
+        except BaseException:
+            import traceback
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return pid
+
+def ended(pid):
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+def small():
+    s = islices.IndexedSlices(np.ones((3, 2), np.float32), np.array([1, 4, 1]), (6, 2))
+    assert islices.coalesce(s).values.tolist() == [[2, 2], [1, 1]]
+"""
+
+
+def run(code: str, *arguments: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", START + textwrap.dedent(code), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        env={**os.environ, **environment},
+    )
+    assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.outside
+@pytest.mark.parametrize("name", ["torch", "jax"])
+def test_while_another_thread_loads_a_backend(name: str) -> None:
+    """The module is half imported when the fork is asked for; the child asks for the same backend."""
+    if importlib.util.find_spec(name) is None:
+        pytest.skip(f"{name} is not installed")
+    run(
+        """
+        name = sys.argv[1]
+        other = threading.Thread(target=islices.get_backend, args=(name,))
+        other.start()
+        while name not in sys.modules:
+            time.sleep(0.001)
+        first = fork(lambda: (islices.get_backend(name), small()))
+        time.sleep(0.05)
+        second = fork(lambda: (small(), islices.get_backend(name)))
+        assert ended(first) == ended(second) == 0
+        other.join()
+        """,
+        name,
+    )
+
+
+def test_while_another_thread_loads_the_kernels() -> None:
+    pytest.importorskip("numba", reason="numba is not installed")
+    run(
+        """
+        other = threading.Thread(target=small)
+        other.start()
+        while "numba" not in sys.modules:
+            time.sleep(0.001)
+        children = [fork(small)]
+        time.sleep(0.05)
+        children.append(fork(lambda: (small(), islices.set_num_threads(2), small())))
+        assert [ended(pid) for pid in children] == [0, 0]
+        other.join()
+        """
+    )
+
+
+@pytest.mark.outside
+def test_while_another_thread_holds_any_of_the_locks() -> None:
+    """Each lock of the library, of all backends: fork waits while it is held, the child and the parent have it then."""
+    out = run(
+        """
+        import importlib
+        for name in islices.list_backends():
+            islices.get_backend(name)
+            if name == "torch":
+                import islices.backends.torch.layers
+            if name == "tensorflow":
+                import islices.backends.tensorflow.keras_layers
+        small()
+        def take(lock):
+            with lock:
+                pass
+        for lock in locks._locks:
+            held = threading.Event()
+            def hold():
+                with lock:
+                    held.set()
+                    time.sleep(0.05)
+            other = threading.Thread(target=hold)
+            other.start()
+            held.wait()
+            assert ended(fork(lambda: take(lock))) == 0
+            take(lock)
+            other.join()
+        print(len(locks._locks))
+        """
+    )
+    assert int(out) >= 5
+
+
+def test_a_fork_does_not_wait_for_ever() -> None:
+    """A lock held by a thread that waits, itself, for the one that forks: after a time the child is made, with a new
+    lock; everything else it has as it was."""
+    run(
+        """
+        locks.PATIENCE = 0.2
+        first, stuck, last = locks.Lock(), locks.Lock(), locks.Lock()
+        over, held = threading.Event(), threading.Event()
+        def hold():
+            with stuck:
+                held.set()
+                over.wait()
+        other = threading.Thread(target=hold)
+        other.start()
+        held.wait()
+        def child():
+            for lock in (first, stuck, last):
+                with lock:
+                    pass
+            small()
+        with first:  # held by the thread that forks, too
+            pid = fork(child)
+        assert ended(pid) == 0
+        over.set()
+        other.join()
+        child()
+        """
+    )
+
+
+def test_locks_within_locks_in_any_order_while_threads_fork() -> None:
+    run(
+        """
+        a, b, c = locks.Lock(), locks.Lock(), locks.Lock()
+        over = threading.Event()
+        def nested(*order):
+            while not over.is_set():
+                with order[0], order[1], order[2]:
+                    time.sleep(0.0005)
+                time.sleep(0.0005)
+        # the three agree on an order, which is not the one in which they were made
+        others = [threading.Thread(target=nested, args=(c, a, b), daemon=True) for _ in range(2)]
+        def child():
+            with c, a, b, islices.use_kernels(False):
+                small()
+        def forks():
+            for _ in range(5):
+                assert ended(fork(child)) == 0
+            done.append(1)
+        done = []
+        forking = [threading.Thread(target=forks, daemon=True) for _ in range(2)]
+        for thread in (*others, *forking):
+            thread.start()
+        forks()
+        for thread in forking:
+            thread.join()
+        over.set()
+        assert len(done) == 3
+        with a, b, c:
+            pass
+        """
+    )
+
+
+def test_a_lazy_property_holds_no_lock() -> None:
+    """functools.cached_property has one for all instances in Python 3.11."""
+    run(
+        """
+        entered, over = threading.Event(), threading.Event()
+        class Slow:
+            def __init__(self, wait):
+                self.wait = wait
+            @locks.lazy_property
+            def value(self):
+                if self.wait:
+                    entered.set()
+                    over.wait()
+                return [1]
+        first = Slow(True)
+        other = threading.Thread(target=lambda: first.value)
+        other.start()
+        entered.wait()
+        assert ended(fork(lambda: Slow(False).value)) == 0
+        over.set()
+        other.join()
+        assert first.value is first.value and isinstance(Slow.value, locks.lazy_property)
+        """
+    )
+
+
+def test_no_module_has_locks_of_its_own() -> None:
+    """Locks of modules are `islices.core.locks.Lock`s; what is named here is an object's own."""
+    allowed = {
+        ("islices/core/locks.py", "RLock"),
+        ("islices/distributed/group.py", "RLock"),  # renewed in another process
+        ("islices/kernels/threads.py", "Semaphore"),  # one call's
+    }
+    kinds = {"Lock", "RLock", "Condition", "Event", "Barrier", "Semaphore", "BoundedSemaphore", "cached_property"}
+    root = Path(islices.__file__).resolve().parent.parent
+    found = set()
+    for path in (*root.glob("islices/**/*.py"), *root.glob("backends/**/*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module in ("threading", "functools", "multiprocessing"):
+                names = [alias.name for alias in node.names]
+            else:
+                owner = getattr(getattr(node, "value", None), "id", "") if isinstance(node, ast.Attribute) else ""
+                names = [node.attr] if isinstance(node, ast.Attribute) and owner in ("threading", "functools") else []
+            found |= {(path.relative_to(root).as_posix(), name) for name in names if name in kinds}
+    assert found == allowed

@@ -1,0 +1,309 @@
+"""What `islices.diff` measures, what counts as equal, how tensors are paired, what it refuses; command and picture."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import islices
+from islices import IndexedSlices
+from islices.cli import main
+from islices.porting.compare.cause import Cause, Change, each_tensor
+from islices.porting.compare.causes import CAUSES
+from islices.porting.compare.comparison import Comparison
+
+BACKENDS = [name for name in ("numpy", "torch", "tensorflow", "jax", "mxnet") if name in islices.list_backends()]
+
+
+def slices(rows: Any, ids: Any, count: int | None = 8, dtype: str = "float32") -> IndexedSlices:
+    values = np.array(rows, dtype)
+    return IndexedSlices(values, np.array(ids, np.int64), (count, *values.shape[1:]))
+
+
+G = slices([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [0.5, -8.0]], [5, 1, 5, 2])
+
+
+# ---------------------------------------------------------------------- what is equal
+@pytest.mark.parametrize("name", BACKENDS)
+def test_one_gradient_in_two_frameworks_is_equal(name: str) -> None:
+    """Native objects, uncoalesced beside coalesced: one meaning."""
+    other = islices.to_native(islices.convert(G, name))
+    found = islices.diff({"e": G}, {"e": other})
+    assert found.equal
+    assert found.causes == ()
+    assert islices.diff([other, None], [islices.coalesce(G), None]).equal
+
+
+def test_nan_equals_nan_and_the_sign_of_zero_is_not_seen() -> None:
+    a = slices([[np.nan, 0.0], [np.inf, 1.0]], [1, 2])
+    b = slices([[-np.nan, -0.0], [np.inf, 1.0]], [1, 2])
+    assert islices.diff(a, b).equal
+    assert not islices.diff(a, slices([[np.nan, 0.0], [-np.inf, 1.0]], [1, 2])).equal
+
+
+def test_a_stored_row_of_zeros_is_a_difference_to_a_sparse_side_and_none_to_a_dense_one() -> None:
+    a, b = slices([[1.0, 2.0], [0.0, 0.0]], [1, 3]), slices([[1.0, 2.0]], [1])
+    assert not islices.diff(a, b).equal
+    assert islices.diff(a, islices.to_dense(b)).equal
+    assert islices.diff(islices.to_dense(a), b).equal
+
+
+def test_shapes_that_differ() -> None:
+    assert not islices.diff(G, slices(G.values, G.indices, 9)).equal
+    assert islices.diff(G, slices(G.values, G.indices, None)).equal  # one side does not know
+    rows = islices.diff(slices(np.ones((2, 3)), [0, 1]), slices(np.ones((2, 4)), [0, 1]))
+    assert not rows.equal
+    assert not rows.tensors[0].comparable
+    assert "nothing to compare" in str(rows)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint64"])
+def test_masks_and_counters_are_compared_and_explain_nothing(dtype: str) -> None:
+    """What `save` takes, `diff` takes; a mask that both sides have says nothing about a factor between gradients."""
+    x = np.array([[1, 0], [1, 1]]).astype(dtype)
+    y = np.array([[1, 0], [0, 1]]).astype(dtype)
+    assert islices.diff({"m": x}, {"m": x.copy()}).equal
+    found = islices.diff({"m": x}, {"m": y})
+    assert not found.equal
+    assert (found.rounding, found.arithmetic, found.causes) == (False, None, ())
+    assert found.tensors[0].dtypes == (dtype, dtype)
+    g = np.random.default_rng(0).standard_normal((20, 4)).astype(np.float32)
+    assert islices.diff({"g": g, "m": x}, {"g": -g, "m": x}).causes[0].names == ("sign",)
+
+
+def test_integers_are_not_rounded() -> None:
+    big = np.array([2**31 - 2, 5, 7], np.int32)
+    assert not islices.diff(big, big - 1).rounding
+    ends = np.array([-(2**63), 2**63 - 1])
+    found = islices.diff(ends, ends[::-1].copy())
+    assert found.causes == ()
+    assert found.tensors[0].ulps == (("over 65535", 2),)
+    assert "beyond 2^53" in str(found)
+    assert not islices.diff(np.array([2**62]), np.array([2**62 + 1])).rounding
+
+
+# ---------------------------------------------------------------------- what is measured
+def test_rows_places_norms() -> None:
+    a = slices([[3.0, 4.0], [1.0, 1.0], [7.0, 7.0]], [0, 2, 4])
+    b = slices([[3.0, 4.5], [1.0, 1.0], [2.0, 0.0]], [0, 2, 7])
+    (t,) = islices.diff(a, b).tensors
+    assert (t.rows, t.differing.count, t.only_a.count, t.only_b.count) == (2, 1, 1, 1)
+    assert t.differing.first == ((0, ((3.0, 4.0), (3.0, 4.5))),)
+    assert t.only_a.first == ((4, ((7.0, 7.0),)),)
+    assert t.only_b.first == ((7, ((2.0, 0.0),)),)
+    assert t.largest_absolute is not None
+    assert t.largest_relative is not None
+    assert (t.largest_absolute.row, t.largest_absolute.position, t.largest_absolute.size) == (0, (1,), 0.5)
+    assert (t.largest_absolute.a, t.largest_absolute.b) == (4.0, 4.5)
+    assert t.largest_relative.size == 0.5 / 4.5
+    assert t.norms == (float(np.sqrt(125.0)), float(np.sqrt(9 + 20.25 + 2 + 4)))
+
+
+def test_the_histogram_counts_units_in_the_last_place() -> None:
+    start = np.array([1.0, -1.0, 2.0, 0.0, 1e-4, 1.0, np.nan], np.float32)
+    moved = (start.view(np.int32) + np.array([0, -1, 2, 1, 300, 70_000, 0])).astype(np.int32).view(np.float32)
+    moved[6] = 2.0
+    (t,) = islices.diff(start, moved).tensors
+    assert dict(t.ulps) == {
+        "0": 1, "1": 2, "2-3": 1, "256-65535": 1, "over 65535": 1, "not a number": 1
+    }  # fmt: skip
+    assert t.largest_absolute is not None
+    assert t.largest_absolute.size == np.inf
+
+
+def test_the_report_shows_ten_rows_and_says_how_many_there_are() -> None:
+    r = np.random.default_rng(0)
+    a, b = (slices(r.standard_normal((25, 6)), range(25), 30) for _ in range(2))
+    assert "rows that differ" not in str(islices.diff(a, b))
+    text = islices.diff(a, b).report(verbose=True)
+    assert "rows that differ (25, the first 10)" in text
+    assert "no known cause" in text
+    assert sum(line.startswith("   ") and line.split()[0].isdigit() for line in text.splitlines()) == 10
+
+
+def test_cost_follows_the_stored_rows() -> None:
+    """A table of 1e9 rows: 16 GB if anyone made it dense."""
+    r = np.random.default_rng(0)
+    ids = np.sort(r.choice(10**9, 50_000, replace=False))
+    a, b = (slices(r.standard_normal((50_000, 4)), ids, 10**9) for _ in range(2))
+    islices.diff(a, a)
+    tracemalloc.start()
+    try:
+        assert islices.diff(a, a).equal
+        assert not islices.diff(a, b).equal
+        assert tracemalloc.get_traced_memory()[1] < 40 * a.values.nbytes
+    finally:
+        tracemalloc.stop()
+
+
+def test_json_is_plain_and_complete() -> None:
+    found = islices.diff({"e": slices([[np.nan, 1.0]], [3])}, {"e": slices([[2.0, np.inf]], [3]), "more": np.ones(2)})
+    said = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert {"equal", "names", "tensors", "only_a", "only_b", "causes", "notes"} <= set(said)
+    assert said["only_b"] == ["more"]
+    assert said["tensors"][0]["differing"]["first"] == [{"row": 3, "a": ["nan", 1.0], "b": [2.0, "inf"]}]
+    named = islices.diff(G, G * -1, names=("x", "y")).to_json()["causes"][0]["causes"][0]
+    assert named["name"] == "sign"
+    assert named["text"] == "sign: x has the opposite sign of y"
+
+
+# ---------------------------------------------------------------------- which tensor beside which
+def test_tensors_are_paired_by_name() -> None:
+    a = {"enc": {"e": G, "b": np.ones(3)}, "skip": None}
+    b = {"enc": {"b": np.ones(3), "e": G}}
+    assert islices.diff(a, b).equal
+    missing = islices.diff(a, {"enc": {"e": G}})
+    assert not missing.equal
+    assert missing.only_a == ("enc.b",)
+    assert "tensors only in a: enc.b" in str(missing)
+
+
+def test_tensors_of_other_names_are_paired_on_request() -> None:
+    a, b = {"w": G, "x": np.ones(2)}, {"emb": G, "x": np.ones(2)}
+    assert not islices.diff(a, b).equal
+    assert islices.diff(a, b, pair={"w": "emb"}).equal
+    assert islices.diff({"w": G, "x": np.zeros(2)}, b, pair={"w": "emb"}, only="w").equal
+    by_position = islices.diff({"w": G, "x": np.ones(2)}, {"emb": G, "head": np.ones(2)})
+    assert by_position.equal
+    assert "paired by their position" in str(by_position)
+    assert islices.diff(G, [G]).equal
+
+
+BAD: list[tuple[str, dict[str, Any], type[Exception], str]] = [
+    ("b", {"b": {"w": object()}, "a": {"w": G}}, TypeError, r"b\['w'\]"),
+    ("names", {"names": "ab"}, TypeError, "names"),
+    ("max_norm", {"max_norm": -1.0}, ValueError, "max_norm"),
+    ("padding_idx", {"padding_idx": 0.5}, TypeError, "padding_idx"),
+    ("pair", {"pair": {"q": "w"}}, ValueError, "pair"),
+    ("only", {"only": "q"}, ValueError, "only"),
+    ("before", {"a": {"w": G}, "b": {"w": G}, "before": {"q": G, "r": G}}, ValueError, "before"),
+]
+
+
+@pytest.mark.parametrize(("label", "call", "error", "match"), BAD, ids=[label for label, *_ in BAD])
+def test_bad_input_is_refused_by_name(label: str, call: dict[str, Any], error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        islices.diff(**{"a": G, "b": G * 2, **call})
+
+
+# ---------------------------------------------------------------------- causes
+def test_every_cause_is_in_the_docs_and_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(islices.__file__).parents[1] / "docs" / "diff.md").read_text("utf-8")
+    documented = {name for line in page.splitlines() if line[:3] == "| `" for name in line.split("|")[1].split("`")}
+    assert CAUSES.keys() - documented == set()
+    assert main(["diff", "--help"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert [cause.name for cause in CAUSES.values() if cause.title not in said] == []
+
+
+def test_a_cause_can_be_looked_for_and_subsumes_causes_that_there_are() -> None:
+    assert len({cause.rank for cause in CAUSES.values()}) == len(CAUSES)
+    for name, cause in CAUSES.items():
+        assert cause.name == name
+        assert cause.propose or cause.foretell or cause.fit, name
+        assert set(cause.subsumes) <= CAUSES.keys() - {name}
+
+
+def test_a_cause_is_its_record_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Search and explanation know a new one by its traits: alone, with a factor, and before what it subsumes."""
+
+    def propose(both: Comparison, which: int) -> Iterator[Change]:
+        found = each_tensor(both, which, lambda x, y, t: replace(x, values=x.values[:, ::-1], terms=None))
+        if found:
+            text = "mirrored: columns of {x} are those of {y} from the last to the first"
+            yield Change(found.rows, text, found.named)
+
+    mirrored = Cause("mirrored", "mirrored columns", 999, propose=propose, sides="a")
+    values = np.random.default_rng(0).standard_normal((30, 4)).astype(np.float32)
+    a, b = slices(values, range(30), 40), slices(values[:, ::-1], range(30), 40)
+    assert islices.diff(a, b).causes == ()
+    monkeypatch.setitem(CAUSES, "mirrored", mirrored)
+    (alone,) = islices.diff(a, b, names=("old", "new")).causes
+    assert (alone.names, alone.exact) == (("mirrored",), True)
+    assert alone.causes[0].text == "mirrored: columns of old are those of new from the last to the first"
+    assert alone.causes[0].details == {"side": "a", "tensors": [""]}
+    assert [e.names for e in islices.diff(a * 0.25, b, batch_size=4).causes] == [("mirrored", "mean")]
+    twice = slices(np.concatenate([values, values[:, ::-1]]), range(60), 60)  # its rows turned round, or mirrored
+    other = slices(np.concatenate([values[:, ::-1], values]), range(60), 60)
+    assert [e.names for e in islices.diff(twice, other).causes] == [("permuted",), ("mirrored",)]
+    monkeypatch.setitem(CAUSES, "mirrored", replace(mirrored, subsumes=("permuted",)))
+    assert [e.names for e in islices.diff(twice, other).causes] == [("mirrored",)]
+
+
+# ---------------------------------------------------------------------- the command
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("diff")
+    r = np.random.default_rng(0)
+    g = slices(r.standard_normal((40, 4)), np.r_[0, 0, r.integers(0, 8, 38)])
+    islices.save(folder / "keeps.safetensors", {"w": g}, metadata={"padding_idx": "0", "epoch": "3"})
+    islices.save(folder / "drops.safetensors", {"w": islices.drop_padding(g, 0)})
+    islices.save(folder / "other_name.safetensors", {"emb": g, "more": np.ones(2)})
+    islices.save(folder / "contradicts.safetensors", {"w": g}, metadata={"padding_idx": "1"})
+    from safetensors.numpy import save_file
+
+    save_file({"w": islices.to_dense(g)}, folder / "foreign.safetensors")
+    (folder / "broken.safetensors").write_bytes((folder / "keeps.safetensors").read_bytes()[:100])
+    return folder
+
+
+def run(files: Path, *words: str) -> int:
+    return main(["diff", *(str(files / w) if w.endswith(".safetensors") else w for w in words)])
+
+
+def test_the_exit_code_says_whether_files_are_equal(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(files, "keeps.safetensors", "keeps.safetensors") == 0
+    assert run(files, "keeps.safetensors", "foreign.safetensors") == 0  # values, dense beside sparse
+    assert run(files, "keeps.safetensors", "other_name.safetensors", "--pair", "w=emb") == 1  # one tensor more
+    assert run(files, "keeps.safetensors", "other_name.safetensors", "--pair", "w=emb", "--only", "w") == 0
+    capsys.readouterr()
+    assert run(files, "keeps.safetensors", "drops.safetensors") == 1
+    out = capsys.readouterr().out
+    assert "from the files' metadata: padding_idx 0" in out
+    assert "padding: keeps keeps the gradient of the padding row 0, drops does not" in out
+
+
+def test_json_of_the_command(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(files, "keeps.safetensors", "drops.safetensors", "--json") == 1
+    said = json.loads(capsys.readouterr().out)
+    assert said["from_metadata"] == {"padding_idx": 0}
+    assert [[c["name"] for c in e["causes"]] for e in said["causes"]] == [["padding"]]
+
+
+USAGE = [
+    ("a file that is not there", ("none.safetensors", "keeps.safetensors"), "none.safetensors: No such file"),
+    ("a broken file", ("broken.safetensors", "keeps.safetensors"), "broken.safetensors"),
+    ("metadata that disagree", ("keeps.safetensors", "contradicts.safetensors"), "disagree on padding_idx"),
+    ("a picture of no kind", ("keeps.safetensors", "drops.safetensors", "--plot", "x.xyz"), "png"),
+]
+
+
+@pytest.mark.parametrize(("label", "words", "said"), USAGE, ids=[label for label, *_ in USAGE])
+def test_usage_errors_exit_with_2(
+    files: Path, capsys: pytest.CaptureFixture[str], label: str, words: tuple[str, ...], said: str
+) -> None:
+    if "--plot" in words:
+        pytest.importorskip("matplotlib")
+    assert run(files, *words) == 2
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert "Traceback" not in shown.err
+
+
+# ---------------------------------------------------------------------- the picture
+def test_the_picture(files: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    r = np.random.default_rng(0)
+    many = slices(r.standard_normal((5000, 2)), range(5000), 6000)
+    for k, other in enumerate((many, islices.drop_rows(many * 3, np.arange(100)), slices([[np.nan, 1.0]], [1]))):
+        islices.diff(many, other).plot(tmp_path / f"{k}.png")
+        assert (tmp_path / f"{k}.png").read_bytes().startswith(b"\x89PNG")
+    assert run(files, "keeps.safetensors", "drops.safetensors", "--plot", str(tmp_path / "c.png")) == 1
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")

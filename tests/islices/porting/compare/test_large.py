@@ -1,0 +1,103 @@
+"""Large tensors: causes are tried on some rows and confirmed on all; what is named is what all rows together say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import islices
+from islices import IndexedSlices
+from islices.porting.compare import whole
+from islices.porting.compare.stored import read
+
+f4 = np.float32
+ROWS, WIDTH = 400, 4
+
+
+@pytest.fixture
+def in_parts(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Makes every tensor a large one: about a sixth of the rows is looked at first, then blocks of 16."""
+
+    def make() -> None:
+        for name, value in {"LARGE": 64, "SAMPLE": 256, "BLOCK": 64, "LEAST": 16}.items():
+            monkeypatch.setattr(whole, name, value)
+
+    return make
+
+
+def slices(values: Any, ids: Any, rows: int = ROWS) -> IndexedSlices:
+    return IndexedSlices(np.asarray(values), np.asarray(ids), (rows, *np.shape(values)[1:]))
+
+
+def made() -> dict[str, Any]:
+    """name -> (a, b, options): one side as some cause makes it of the other."""
+    r = np.random.default_rng(0)
+    v = r.standard_normal((ROWS, WIDTH)).astype(f4)
+    ids = r.integers(0, ROWS, ROWS)
+    g, c = slices(v, ids), islices.coalesce(slices(v, ids))
+    k, rows = np.asarray(c.values), np.asarray(c.indices)
+    w = r.standard_normal((ROWS, WIDTH)).astype(f4)
+    last = np.zeros_like(k)
+    last[np.searchsorted(rows, ids)] = v
+    order = r.permutation(len(rows))
+    tables = r.standard_normal((ROWS, WIDTH)).astype(f4)
+    lazy = tables.copy()
+    lazy[rows] -= f4(0.1) * k
+    dense = np.where(np.isin(np.arange(ROWS), rows)[:, None], lazy, tables + f4(0.5))
+    clipped, unsummed = (
+        islices.clip_by_global_norm([g], 1.0, semantics=s)[0][0] for s in ("islices", "tensorflow")
+    )  # fmt: skip
+    return {
+        "mean": (g, slices(v / f4(96), ids), {"batch_size": 96}),
+        "regulariser": (c, islices.to_dense(c) + f4(1e-2) * w, {"tables": w}),
+        "sixteen_bits": (c, c.replace(values=k.astype("f2").astype(f4)), {}),
+        "last_duplicate": (g, c.replace(values=last), {}),
+        "value_clip": (c, c.replace(values=np.clip(k, f4(-1.5), f4(1.5))), {}),
+        "padding": (c, slices(k[1:], rows[1:]), {}),
+        "padding, mean": (c, slices(k[1:] / f4(8), rows[1:]), {"batch_size": 8}),
+        "duplicates": (clipped, unsummed, {}),
+        "off_by_one": (c, slices(k, rows + 1, ROWS + 1), {}),
+        "permuted": (c, slices(k, rows[order]), {}),
+        "lazy_step": (lazy, dense, {"before": tables}),
+        "nothing": (g, slices(r.standard_normal(v.shape).astype(f4), ids), {"batch_size": 4}),
+        "rounding": (g, slices(np.nextafter(v, f4(9)), ids), {}),
+    }  # fmt: skip
+
+
+def short(details: dict[str, Any]) -> dict[str, Any]:
+    """Numbers to nine digits: of a factor's bounds, which blocks round in another order."""
+    return {k: f"{x:.9g}" if isinstance(x, float) else x for k, x in details.items()}
+
+
+@pytest.mark.parametrize("name", made())
+def test_what_is_named_by_some_rows_and_all_is_what_all_at_once_say(name: str, in_parts: Callable[[], None]) -> None:
+    a, b, options = made()[name]
+    expected = islices.diff(a, b, **options)
+    in_parts()
+    got = islices.diff(a, b, **options)
+    told = [
+        [(e.names, e.exact, [(c.text, short(c.details)) for c in e.causes]) for e in x.causes] for x in (got, expected)
+    ]
+    assert told[0] == told[1], f"{got}\n{expected}"
+    for e, o in zip(got.causes, expected.causes, strict=True):
+        assert e.bits == pytest.approx(o.bits, rel=0.02), name
+    assert (got.rounding, got.equal) == (expected.rounding, expected.equal)
+
+
+def test_one_row_that_is_not_looked_at_first_is_enough_to_name_nothing(in_parts: Callable[[], None]) -> None:
+    """All rows but one are divided by eight; in that one an element is off by a hundredth."""
+    r = np.random.default_rng(1)
+    v = r.standard_normal((ROWS, WIDTH)).astype(f4)
+    in_parts()
+    a, b = (whole.Held(read(x, "", "x")) for x in (v, v / f4(8)))
+    seen = whole._looked_at(a, b, whole.SAMPLE)
+    assert len(seen) < ROWS // 2
+    row = int(np.setdiff1d(np.arange(ROWS), seen)[3])
+    other = v / f4(8)
+    other[row, 1] *= f4(1.01)
+    assert [e.names for e in islices.diff(v, v / f4(8), batch_size=8).causes] == [("mean",)]
+    assert row not in whole._looked_at(a, whole.Held(read(other, "", "x")), whole.SAMPLE)
+    assert islices.diff(v, other, batch_size=8).causes == ()

@@ -1,0 +1,136 @@
+"""Steps that two frameworks take otherwise: what makes them differ is named, alone, by twos, and after many steps."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ported import STEPS, Batch, summed, torch_step
+
+import islices
+from islices.backends.torch import state_of
+from islices.porting.compare import Step, explain_steps
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_what_makes_a_step_another_is_named(name: str) -> None:
+    d = Batch(2)
+    one, other, names = STEPS[name]
+    g = summed(d)
+    found = islices.diff(one(d, g), other(d, g), before=d.tables, grad=d.raw)
+    assert [set(e.names) for e in found.causes] == [names], str(found)
+
+
+def test_an_optimizer_that_keeps_nothing_beside_one_that_does() -> None:
+    """Of plain SGD the states are an empty dict, of momentum's second step an array for each table."""
+    d = Batch(2)
+    g = summed(d)
+
+    def second(momentum: float) -> tuple[Any, Any]:
+        parameters = {n: torch.nn.Parameter(torch.tensor(x)) for n, x in d.tables.items()}
+        sgd = torch.optim.SGD(parameters.values(), 0.1, momentum=momentum)
+        for k in range(2):
+            for n, p in parameters.items():
+                with torch.no_grad():
+                    p.copy_(torch.tensor(d.tables[n]))
+                p.grad = torch.tensor(g[n])
+            state = copy.deepcopy(state_of(sgd, parameters)) if k else {}
+            sgd.step()
+        return {n: p.detach().numpy() for n, p in parameters.items()}, state
+
+    (plain, none), (heavy, state) = second(0.0), second(0.9)
+    assert none == {}
+    found = islices.diff(plain, heavy, before=d.tables, grad=g, states=(none, state))
+    assert [e.names for e in found.causes] == [("momentum",)], str(found)
+
+
+def described(name: str, **numbers: float) -> dict[str, Any]:
+    return {"name": name, "semantics": "torch", "rows": "all", **numbers}
+
+
+#: One side by torch, its description, and what it differs in from Adam by 1e-3.
+DESCRIBED = {
+    "decoupled decay and epsilon": (
+        lambda p: torch.optim.AdamW(p, 1e-3, eps=1e-5, weight_decay=0.1),
+        described("adamw", lr=1e-3, eps=1e-5, weight_decay=0.1), {"weight_decay", "step_epsilon"},
+    ),
+    "sign": (
+        lambda p: torch.optim.Adam(p, 1e-3, maximize=True), {**described("adam", lr=1e-3), "maximize": True}, {"sign"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DESCRIBED)
+def test_what_is_described_in_full_is_what_steps(name: str) -> None:
+    """Adagrad from zeros makes the same first step as Adam: the description decides."""
+    make, description, names = DESCRIBED[name]
+    d = Batch(2)
+    g = summed(d)
+    sides = [
+        Step(d.tables, torch_step(d, by, g), g, optimizer=x)
+        for by, x in ((lambda p: torch.optim.Adam(p, 1e-3), described("adam", lr=1e-3)), (make, description))
+    ]
+    found = explain_steps(*sides)
+    assert [set(e.names) for e in found.causes] == [names], str(found)
+
+
+def test_a_state_on_one_side_does_not_hide_what_its_sums_began_with() -> None:
+    """MXNet makes its Adagrad's state in the first step, optax before it."""
+    d = Batch(2)
+    table, g = d.tables["u"], summed(d)["u"]
+    sides = []
+    for semantics, state in (("mxnet", None), ("optax", {"": {"accumulator": np.full_like(table, 0.1)}})):
+        adagrad = islices.optim.adagrad(0.1, semantics=semantics, rows="all")
+        after, _ = adagrad.step(table.copy(), g, adagrad.init(table))
+        sides.append(Step(table, after, g, state, optimizer={"semantics": semantics}))
+    found = explain_steps(*sides)
+    assert [e.names for e in found.causes] == [("initial_accumulator",)], str(found)
+
+
+def test_a_class_that_is_not_known_is_not_taken_for_another() -> None:
+    """torch's RAdam begins as gradient descent does, by its own words."""
+    d = Batch(2)
+    g = summed(d)
+    a, b = (torch_step(d, lambda p, make=make: make(p, 1e-2), g) for make in (torch.optim.RAdam, torch.optim.Adam))
+    found = explain_steps(Step(d.tables, a, g, optimizer={"class": "torch.optim.RAdam"}), Step(d.tables, b, g))
+    assert not any("step" in c.details for e in found.causes for c in e.causes), str(found)
+
+
+@pytest.mark.parametrize("make", [lambda p: torch.optim.Adam(p, 1e-3), lambda p: torch.optim.SGD(p, 0.1)])
+def test_of_one_optimizer_from_other_tables_no_cause_is_named(make: Any) -> None:
+    """Two recipes of which one explains both sides say more than one does, and nothing is named of them."""
+    steps = []
+    for d in (Batch(2), Batch(5)):
+        g = summed(d)
+        steps.append(Step(d.tables, torch_step(d, make, g), g))
+    found = explain_steps(*steps)
+    assert not found.equal
+    assert not found.causes, str(found)
+
+
+@pytest.mark.parametrize("optimizer", ["Adam", "Adagrad", "RMSprop"])
+def test_without_states_a_rate_shows_at_any_step(optimizer: str) -> None:
+    """From one state, which nobody gives: steps in proportion."""
+    r = np.random.default_rng(6)
+    table, after = Batch(4).tables["u"], []
+    p = torch.nn.Parameter(torch.from_numpy(table.copy()))
+    own = getattr(torch.optim, optimizer)([p], 1e-3)
+    for _ in range(9):
+        p.grad = torch.from_numpy(r.standard_normal(p.shape).astype("f4"))
+        own.step()
+    before, grad, state = p.detach().numpy().copy(), r.standard_normal(p.shape).astype("f4"), own.state_dict()
+    for lr in (1e-3, 3e-3):
+        q = torch.nn.Parameter(torch.from_numpy(before.copy()))
+        again = getattr(torch.optim, optimizer)([q], lr)
+        again.load_state_dict(copy.deepcopy(state))
+        again.param_groups[0]["lr"] = lr
+        q.grad = torch.from_numpy(grad)
+        again.step()
+        after.append(q.detach())
+    found = explain_steps(*(Step(before, x, grad) for x in after))
+    assert [e.names for e in found.causes] == [("factor",)], str(found)
+    assert "learning rate" in found.causes[0].causes[0].text
+    assert found.causes[0].causes[0].details["factor"] == pytest.approx(1 / 3, rel=1e-4)
