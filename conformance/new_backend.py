@@ -233,6 +233,6 @@ Row-sparse gradients of @NAME@ in islices. An adapter in the making:
    (a sparse type), differentiate and custom_gradient (gradients), trace (a compiler), own_calls (real gradients).
 4. A case that fails by the framework's nature is declared in `@PACKAGE@/deviations.toml`.
 
-What each method must do: `python -c "import islices; help(islices.backend.Backend)"`. What results must be: the clauses of
-SPEC.md in the package `islices.conformance`.
+What each method must do: `python -c "import islices; help(islices.backend.Backend)"`. What results must be: the
+clauses of SPEC.md in the package `islices.conformance`.
 """

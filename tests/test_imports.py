@@ -61,7 +61,7 @@ LATE = {
     ("islices.core.plugins", "importlib.metadata"): "importing islices stays fast",
     ("islices.core.plugins", "tomllib"): "importing islices stays fast",
     ("islices.conformance", "islices.conformance.formulas.judge"): "importing the suite stays fast",
-    ("islices.conformance.tools.audit.worker", "resource"): "not on Windows",
+    ("islices.conformance.tools.audit.prober", "resource"): "not on Windows",
     ("islices.conformance.properties.files", "resource"): "not on Windows",
     ("islices.conformance.corpus", "pydoc_data.topics"): "half a megabyte, and not in every Python",
 }

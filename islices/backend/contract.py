@@ -65,7 +65,7 @@ def primitive(method: _Method) -> _Method:
 
     Examples
     --------
-    >>> from islices import Backend
+    >>> from islices.backend import Backend
     >>> Backend.take.primitive, hasattr(Backend.shape, "primitive")
     (True, False)
     """
