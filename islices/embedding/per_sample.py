@@ -11,16 +11,23 @@ from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
-from islices.backend import Array, Backend
+from islices.backend import Array, Backend, ProductUse
 from islices.core import modes
 from islices.core.arguments import LARGEST, show, whole_number
 from islices.core.linear import add, concat, join_arrays
 from islices.core.registry import describe, find_backend
 from islices.core.rows import check_memory
+from islices.core.shapes import size_of
 from islices.core.slices import IndexedSlices
 from islices.core.trees import flatten, rebuild
-from islices.embedding.ids import Invalid, along_axis, axis_first, check_invalid
-from islices.embedding.lookup_gradients import check_count, counting, find_upstream, resolve_padding_idx
+from islices.embedding.ids import Invalid, along_axis, axis_first, check_invalid, first_axis
+from islices.embedding.lookup_gradients import (
+    check_count,
+    counting,
+    empty_slices,
+    find_upstream,
+    resolve_padding_idx,
+)
 from islices.embedding.products import Product, check_product, dense_sum, dense_terms, host_parts, squares
 from islices.norms import derivatives
 from islices.norms.clip import attach_rows, row_factors, scale_rows
@@ -434,15 +441,61 @@ def check_one_batch(parts: Sequence[PerSample]) -> int:
     return next(iter(batches), 0)
 
 
-def join(parts: Sequence[PerSample]) -> PerSample:
-    """The slices of several lookups of one table, one lookup after the other."""
-    if len(parts) == 1:
-        return parts[0]
-    check_one_batch(parts)
-    slices = concat([p._stored() for p in parts])
-    samples = modes.run(join_arrays, parts[0].backend, [p.samples for p in parts])
-    products = tuple(pair for p in parts for pair in p.products)
-    return PerSample._trusted(parts[0].backend, slices.values, slices.indices, samples, parts[0].dense_shape, products)
+def no_samples(B: Backend, weights: Array, batch: int) -> PerSample:
+    """The gradient of a table that no sample looked up."""
+    empty = empty_slices(B, weights)
+    return with_samples(empty, first_axis(B, empty.indices), batch, None)
+
+
+def join(
+    B: Backend, weights: Array, parts: list[PerSample], products: Sequence[ProductUse], axis: int, argument: str
+) -> PerSample | None:
+    """The gradient of a table of several lookups and products, one after the other; None where there are none."""
+    if products and not parts:
+        inputs = products[0].inputs
+        parts = [no_samples(B, weights, batch_of(B, inputs, axis_of(B, inputs, axis, trailing=1)))]
+    if not parts:
+        return None
+    made = parts[0]
+    if len(parts) > 1:
+        check_one_batch(parts)
+        slices = concat([p._stored() for p in parts])
+        samples = modes.run(join_arrays, B, [p.samples for p in parts])
+        made = PerSample._trusted(B, slices.values, slices.indices, samples, made.dense_shape)
+    for one in products:
+        made = with_product(made, _pair(B, made, one), argument, axis)
+    return made
+
+
+def whole_gradient(
+    B: Backend,
+    weights: Array,
+    parts: Sequence[IndexedSlices],
+    products: Sequence[ProductUse],
+    dense: Sequence[Array] = (),
+) -> Any:
+    """The gradient of a table of several lookups, products and whole uses: dense where there are any but lookups."""
+    slices = concat(parts) if parts else empty_slices(B, weights)
+    if products:
+        together = no_samples(B, weights, 1)
+        for one in products:
+            pair = _pair(B, together, one)
+            flat = [B.reshape(x, (1, size_of(B.shape(x)[:-1]), B.shape(x)[-1])) for x in pair]
+            together = with_product(together, flat, "table.weights")
+        dense = [*dense, B.custom_gradient(lambda x: x, _refuse)(together.sum())]
+    return add(*dense, slices) if dense else slices
+
+
+def _pair(B: Backend, x: PerSample, one: ProductUse) -> list[Array]:
+    with B.scope():
+        return [B.astype(a, B.dtype(x.values)) for a in (one.upstream, one.inputs)]
+
+
+def _refuse(arrays: tuple[Array, ...], upstream: Array) -> NoReturn:
+    raise NotImplementedError(
+        "table.weights: got a product with those of a table whose gradient is being taken twice; accepted in second "
+        "derivatives is lookup(table, ids), or the array itself beside the table"
+    )
 
 
 # ---------------------------------------------------------------------- norms, clipping

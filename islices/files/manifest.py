@@ -11,8 +11,8 @@ import json
 import re
 import urllib.parse
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,12 +32,10 @@ __all__ = [
     "Contents",
     "Dense",
     "Giver",
-    "InPieces",
     "Leaf",
     "Manifest",
     "StoredSlices",
     "StoredTable",
-    "Written",
     "check_metadata",
     "flat",
     "read_manifest",
@@ -51,27 +49,6 @@ Path = tuple[str | int, ...]
 
 
 # ---------------------------------------------------------------------- from a tree
-@dataclass(frozen=True)
-class InPieces:
-    """An array to be written that is not there as a whole."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    #: its rows, a piece at a time
-    pieces: Callable[[], Iterable[np.ndarray[Any, Any]]]
-
-
-@dataclass(frozen=True)
-class Written:
-    """A leaf of arrays that come in pieces, as the manifest says it: "array", "table" or "slices"."""
-
-    kind: str
-    #: part -> array; that of an "array" is ""
-    parts: Mapping[str, InPieces]
-    #: what else is said of the leaf
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
 class Contents:
     """What is to be written, found out before the file is touched: the arrays, and the manifest's tree."""
 
@@ -93,9 +70,6 @@ class Contents:
         if isinstance(x, (list, tuple)):
             kind = "list" if isinstance(x, list) else "tuple"
             return {kind: [self.node(item, (*path, i), depth - 1) for i, item in enumerate(x)]}
-        if isinstance(x, Written):
-            names = {part: self.add(array, path, part) for part, array in x.parts.items()}
-            return {x.kind: names[""] if x.kind == "array" else {**names, **x.options}}
         if isinstance(x, Table):
             weights = self.array(x.backend, x.weights, path, "weights")
             return {"table": {"weights": weights, "padding_idx": x.padding_idx, "scale_by_freq": x.scale_by_freq}}
@@ -128,11 +102,8 @@ class Contents:
                 f"{_place(path)}: got {describe(x)}, traced or without data; accepted are arrays whose values are known"
             )
         shape = tuple(int(n or 0) for n in backend.shape(x))  # all are known
-        return self.add(InPieces(dtype, shape, lambda: [backend.to_numpy(x)]), path, part)
-
-    def add(self, x: InPieces, path: Path, part: str) -> str:
         name = self.name(path, part)
-        self.arrays.append(Outgoing(name, x.dtype, x.shape, x.pieces))
+        self.arrays.append(Outgoing(name, dtype, shape, lambda: backend.to_numpy(x)))
         return name
 
     def name(self, path: Path, part: str) -> str:

@@ -154,7 +154,7 @@ MUTANTS = [
         "        return out\n",
         "jax",
         "XLA may skip a rounding to 16 bits that is widened again: float16 or bfloat16 in jit where a rounded intermediate is "
-        "used on (max_norm before a bag, the sum of duplicates before a norm).",
+        "used on (the sum of duplicates before a norm).",
     ),
     Mutant(
         "jax-round-product-contracted",  # narrow, traced
@@ -356,7 +356,7 @@ MUTANTS = [
         "        segments = B.searchsorted(ends, B.astype(B.arange(ids), B.dtype(ends)), right=True)\n",
         "        segments = B.searchsorted(ends, B.astype(B.arange(ids), B.dtype(ends)), right=False)\n",
         "numpy",
-        "Off by one at every boundary: bags by lengths, and by offsets with include_last_offset=True.",
+        "Off by one at every boundary: bags by lengths.",
     ),
     Mutant(
         "bags-mean-counts-all-members",  # medium
