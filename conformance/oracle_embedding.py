@@ -260,7 +260,7 @@ def samples(
     row_shape = upstream.shape[len(values.shape) :]
     width = math.prod(row_shape)
     if isinstance(ids, tuple):
-        starts = starts_of(ids, None, False)
+        starts = starts_of(ids, None)
     else:
         each = math.prod(ids.shape[1:])
         starts = [b * each for b in range(ids.shape[0] + 1)]

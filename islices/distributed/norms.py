@@ -21,13 +21,12 @@ import numpy as np
 from islices import kernels
 from islices.backend import Array, Backend
 from islices.core import modes
-from islices.core.arguments import check_flag, show
-from islices.core.registry import describe
+from islices.core.arguments import check_flag
 from islices.core.slices import IndexedSlices
-from islices.core.trees import flatten
 from islices.distributed.agree import agree
 from islices.distributed.engines import find_group
 from islices.distributed.group import ArrayGroup, Group
+from islices.embedding.marking import prefix_flags
 from islices.norms.clip import clip_leaves
 from islices.norms.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
 from islices.norms.exact import Extent, Matrices, Part, Sums, extent_of, row_norms, sums_of
@@ -150,26 +149,13 @@ def _held(tree: Any, replicated: Any, raw: bool, said: Mapping[str, Any]) -> Hel
 
 def _spread(replicated: Any, tree: Any) -> list[bool]:
     """A flag for each leaf of a tree; one of replicated's is for all that lies below its place."""
-    if isinstance(replicated, (dict, list, tuple)):
-        kinds = dict if isinstance(replicated, dict) else (list, tuple)
-        if not isinstance(tree, kinds) or _places(tree) != _places(replicated):
-            raise ValueError(
-                f"replicated: got {_shape(replicated)} for {_shape(tree)}; accepted is the tree's structure, or an "
-                "upper part of it, of bools"
-            )
-        return [flag for place in _places(tree) for flag in _spread(replicated[place], tree[place])]
-    return [check_flag(replicated, "replicated")] * len(flatten(tree, "tree"))
-
-
-def _places(node: Any) -> Any:
-    """What the items of a dict, a list or a tuple go by; dicts of the same keys are equal in whatever order."""
-    return node.keys() if isinstance(node, dict) else range(len(node))
-
-
-def _shape(node: Any) -> str:
-    if isinstance(node, dict):
-        return f"a dict of {', '.join(map(show, node)) or 'nothing'}"
-    return f"a {type(node).__name__} of {len(node)}" if isinstance(node, (list, tuple)) else describe(node)
+    try:
+        flags = prefix_flags(replicated, tree)
+    except ValueError as error:
+        raise ValueError(
+            f"replicated: got {error} than the tree's; accepted is its structure, or an upper part of it, of bools"
+        ) from None
+    return [check_flag(flag, "replicated") for flag in flags]
 
 
 def _form(leaf: Any) -> Any:

@@ -51,13 +51,13 @@ class Ids:
         return np.flatnonzero(~(self.absent | self.padding))
 
 
-def _bags(ids: Any, count: int, offsets: Any, last: bool, by: str) -> tuple[Any, int]:
+def _bags(ids: Any, count: int, offsets: Any, by: str) -> tuple[Any, int]:
     if isinstance(ids, tuple):
         lengths = ids[1].x.tolist()
         ends = np.cumsum([0, *lengths]).tolist()
     elif offsets is not None:
         starts = offsets.x.tolist()
-        ends = starts if last else [*starts, count]
+        ends = [*starts, count]
         lengths = np.diff(ends).tolist()
     else:
         shape = ids.x.shape
