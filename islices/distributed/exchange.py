@@ -14,10 +14,9 @@ from islices.core import modes
 from islices.core.dtypes import dtype_name
 from islices.core.modes import HOST
 from islices.distributed.group import Bytes, Group
-from islices.distributed.ranges import NARROW, even_bounds
 from islices.distributed.sketch import sketch, splitters, union_size
 from islices.distributed.strategy import choose, costs, dense_costs
-from islices.distributed.wire import Form, pack, size_of, unpack
+from islices.distributed.wire import NARROW, Form, even_bounds, pack, size_of, unpack
 
 __all__ = ["Dense", "Sparse", "fold_dense", "fold_sparse", "reduce_all"]
 
@@ -97,6 +96,8 @@ def reduce_all(
     strategy : str
         "auto" or one of `STRATEGIES`.
     """
+    if group.size == 1 or not leaves:
+        return list(leaves)
     ways = _ways(group, leaves, counts, strategy)
     owned = [way for way in ways if not isinstance(way, _Gather)]
     if owned:

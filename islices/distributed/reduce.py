@@ -172,7 +172,7 @@ def _over_group(
             there = {name: one for name, one in prepared.items() if one.host is not None}
             kept = [k for k, name in enumerate(names) if name in there]
             rows = [each[kept] for each in agreed.counts]
-            summed = _sum(group, [one.host for one in there.values()], rows, strategy)  # type: ignore[misc]
+            summed = reduce_all(group, [one.host for one in there.values()], rows, strategy)  # type: ignore[misc]
     sums = dict(zip(there, summed, strict=True))
     return {
         name: there[name].back(_mean_on_host(sums[name], op, group.size)) if name in there else None  # type: ignore[misc]
@@ -269,17 +269,6 @@ def _filled(one: _Prepared, name: str, said: Sequence[Mapping[str, Any]], B: Bac
         return to_native(s)
 
     return _Prepared(Sparse(values, np.zeros(0, form[4]), rows), back)
-
-
-def _sum(
-    group: Group,
-    hosts: Sequence[Sparse | Dense],
-    counts: Sequence[np.ndarray[Any, Any]],
-    strategy: str,
-) -> Sequence[Sparse | Dense]:
-    if group.size == 1 or not hosts:
-        return hosts
-    return reduce_all(group, hosts, counts, strategy)
 
 
 def _divided(leaf: Any, op: str, ranks: int) -> Any:

@@ -25,13 +25,13 @@ from islices.core.host_memory import empty
 from islices.core.linear import wide_dtype
 from islices.core.registry import describe
 from islices.core.trees import flatten
+from islices.distributed.agree import together
 from islices.distributed.engines import find_processes, named_backend
 from islices.distributed.group import RankError
 from islices.distributed.local import given_like
-from islices.distributed.ranges import even_bounds
 from islices.distributed.routes import Host
 from islices.distributed.sharded import ShardedTable
-from islices.distributed.together import together
+from islices.distributed.wire import even_bounds
 from islices.files import read_metadata, save
 from islices.files.manifest import Dense, check_metadata, read_manifest
 from islices.files.places import opened, remove_left

@@ -21,8 +21,8 @@ from islices.core.registry import describe, find_backend, get_backend
 from islices.core.shapes import size_of
 from islices.core.slices import IndexedSlices
 from islices.core.trees import flatten, rebuild
-from islices.embedding.bags import divided_upstream
-from islices.embedding.ids import axis_first
+from islices.embedding.bags import Bags, divided_upstream
+from islices.embedding.ids import axis_back, axis_first
 from islices.embedding.lookup_gradients import bag_slices, flat_slices, table_gradient
 from islices.embedding.lookups import LookupOptions, members
 from islices.embedding.per_sample import (
@@ -440,7 +440,7 @@ def _slots(B: Backend, table: Table, one: LookedUp) -> IndexedSlices:
     with B.scope():
         upstream = B.reshape(one.upstream, (B.shape(bags)[0], *row_shape))
         keep = None if keep is None else B.reshape(keep, B.shape(segments))
-    upstream = divided_upstream(B, upstream, segments, bags, combiner, keep)
+    upstream = divided_upstream(B, upstream, Bags(segments, bags, combiner, keep))
     return bag_slices(B, upstream, one.ids, segments, table.shape[0], present)
 
 
@@ -549,10 +549,7 @@ class _Batch:
     def one_sample(self, B: Backend, cut: Sequence[Array]) -> dict[int | str, Any]:
         """The arguments with one sample of `data`, of shape (1, ...)."""
         with B.scope():
-            return self._replaced(
-                B.permute(x, [*range(1, axis + 1), 0, *range(axis + 1, len(B.shape(x)))]) if axis else x
-                for x, axis in zip(cut, self.axes, strict=True)
-            )
+            return self._replaced(axis_back(B, x, axis) for x, axis in zip(cut, self.axes, strict=True))
 
     def sample(self, b: int) -> dict[int | str, Any]:
         """The arguments with sample b alone."""

@@ -13,7 +13,7 @@ from typing import Any
 from islices.backend import Array, Backend, LayerUse, OtherUse, ProductUse, Use
 from islices.core.registry import describe, loaded_backends
 from islices.core.slices import IndexedSlices
-from islices.embedding.bags import reduce_bags_backward
+from islices.embedding.bags import Bags, reduce_bags_backward
 from islices.embedding.ids import check_ids
 from islices.embedding.layouts import BagLayout, bags_at_offsets, bags_of_last_axis
 from islices.embedding.lookup_gradients import flat_slices, table_gradient
@@ -269,9 +269,8 @@ class Capture:
             rows = use.rows
             if rows is None:  # their values do not matter then
                 rows = B.take(B.zeros_like(upstream), layout.segments)
-        return reduce_bags_backward(
-            B, upstream, rows, layout.segments, layout.bags, use.combiner, keep=keep, weights=weights
-        ), flat
+        bags = Bags(layout.segments, layout.bags, use.combiner, keep, weights)
+        return reduce_bags_backward(B, upstream, rows, bags), flat
 
 
 def _is_pending(use: Use) -> bool:

@@ -15,7 +15,7 @@ from islices.core import modes
 from islices.core.arguments import show
 from islices.core.registry import describe, find_backend
 from islices.core.shapes import COMMON_NDIM, same_shape
-from islices.embedding.bags import COMBINERS, Combiner, read_bags, reduce_bags
+from islices.embedding.bags import COMBINERS, Bags, Combiner, read_bags, reduce_bags
 from islices.embedding.ids import Invalid, check_ids, check_invalid, check_mask, check_range
 from islices.embedding.layouts import (
     BagLayout,
@@ -281,7 +281,7 @@ def _lookup_bags(
         def read(table: Array, ids: Array) -> Array:
             with B.scope():
                 ids = B.reshape(ids, (layout.n,))
-            out = read_bags(B, table, ids, layout.segments, layout.bags, combiner, keep)
+            out = read_bags(B, table, ids, Bags(layout.segments, layout.bags, combiner, keep))
             with B.scope():
                 return B.reshape(out, (*layout.shape, *row_shape))
 
@@ -289,7 +289,7 @@ def _lookup_bags(
     rows = _read(request, samples, present)
     with B.scope():
         rows = B.reshape(rows, (layout.n, *row_shape))
-    out = reduce_bags(B, rows, layout.segments, layout.bags, combiner, keep=keep, weights=weights)
+    out = reduce_bags(B, rows, Bags(layout.segments, layout.bags, combiner, keep, weights))
     with B.scope():
         return B.reshape(out, (*layout.shape, *row_shape))
 
