@@ -14,9 +14,9 @@ from islices.core import modes
 from islices.core.dtypes import dtype_name
 from islices.core.modes import HOST
 from islices.distributed.group import Bytes, Group
+from islices.distributed.packing import NARROW, Form, even_bounds, pack, size_of, unpack
 from islices.distributed.sketch import sketch, splitters, union_size
 from islices.distributed.strategy import choose, costs, dense_costs
-from islices.distributed.wire import NARROW, Form, even_bounds, pack, size_of, unpack
 
 __all__ = ["Dense", "Sparse", "fold_dense", "fold_sparse", "reduce_all"]
 

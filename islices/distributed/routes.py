@@ -18,7 +18,7 @@ from islices.core.host_memory import empty
 from islices.core.modes import HOST
 from islices.distributed.agree import Agreement
 from islices.distributed.group import Group
-from islices.distributed.wire import NARROW, Form, pack, size_of, unpack
+from islices.distributed.packing import NARROW, Form, pack, size_of, unpack
 
 __all__ = ["Host", "Routes", "fetch_rows", "find_routes", "fold_gradients"]
 

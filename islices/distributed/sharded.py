@@ -19,9 +19,9 @@ from islices.distributed.engines import backend_of, find_processes, named_backen
 from islices.distributed.fetched import Batch, gradient_on_host
 from islices.distributed.group import Group
 from islices.distributed.local import LocalOptimizer, given_like, local_optimizer, made_rows
+from islices.distributed.packing import even_bounds
 from islices.distributed.reduce import OPS, Op, mean_of
 from islices.distributed.routes import Host, fetch_rows, find_routes, fold_gradients
-from islices.distributed.wire import even_bounds
 from islices.embedding.ids import check_ids, check_range
 from islices.embedding.lookup_gradients import check_count, resolve_padding_idx
 from islices.embedding.lookups import lookup

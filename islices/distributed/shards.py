@@ -29,11 +29,11 @@ from islices.distributed.agree import together
 from islices.distributed.engines import find_processes, named_backend
 from islices.distributed.group import RankError
 from islices.distributed.local import given_like
+from islices.distributed.packing import even_bounds
 from islices.distributed.routes import Host
 from islices.distributed.sharded import ShardedTable
-from islices.distributed.wire import even_bounds
 from islices.files import read_metadata, save
-from islices.files.manifest import Dense, check_metadata, read_manifest
+from islices.files.manifest import StoredArray, check_metadata, read_manifest
 from islices.files.places import opened, remove_left
 from islices.files.safetensors import OWN, Archive, named, parse_json
 
@@ -428,7 +428,7 @@ def _read_piece(archive: Archive, piece: Piece, forms: Mapping[str, Form], start
     for name, (shape, dtype) in forms.items():
         into, at = out[name], piece.start
         for leaf in flatten(tree[name]):
-            if not isinstance(leaf, Dense) or leaf.shape[1:] != shape or leaf.dtype != dtype.name:
+            if not isinstance(leaf, StoredArray) or leaf.shape[1:] != shape or leaf.dtype != dtype.name:
                 raise ValueError(f"{name!r} holds other arrays than {dtype} of rows {shape}")
             end = at + leaf.shape[0]
             first, last = max(at, start), min(end, start + len(into))

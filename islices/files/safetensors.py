@@ -22,7 +22,7 @@ import numpy as np
 from islices.core.arguments import LARGEST, show
 from islices.core.shapes import COMMON_NDIM
 
-__all__ = ["DTYPES", "OWN", "Archive", "Host", "Outgoing", "Stored", "named", "parse_json", "write_arrays"]
+__all__ = ["DTYPES", "OWN", "Archive", "ArrayEntry", "Host", "Outgoing", "named", "parse_json", "write_arrays"]
 
 Host = np.ndarray[Any, Any]
 
@@ -51,7 +51,7 @@ class Outgoing(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Stored:
+class ArrayEntry:
     """An array in a file."""
 
     name: str
@@ -151,16 +151,16 @@ class Archive:
         self.arrays = {name: self._entry(name) for name in self.opened.keys()}  # noqa: SIM118
         _library(array.dtype for array in self.arrays.values())
 
-    def _entry(self, name: str) -> Stored:
+    def _entry(self, name: str) -> ArrayEntry:
         """Describe an array; the library has checked that the arrays cover the file and fit their shapes."""
         entry = self.opened.get_slice(name)
         tag, shape = entry.get_dtype(), tuple(entry.get_shape())
         if tag not in DTYPE_OF:
             raise ValueError(f"{name!r}: got dtype {show(tag)}; accepted are {', '.join(DTYPE_OF)}")
         _nbytes(name, DTYPE_OF[tag], shape)
-        return Stored(name, DTYPE_OF[tag], shape)
+        return ArrayEntry(name, DTYPE_OF[tag], shape)
 
-    def read(self, array: Stored, sha256: str | None = None) -> Host:
+    def read(self, array: ArrayEntry, sha256: str | None = None) -> Host:
         """Read an array into writable memory, bfloat16 as uint16; ValueError if it has another SHA-256."""
         try:
             out: Host = self.opened.get_tensor(array.name)

@@ -19,9 +19,9 @@ import islices
 from islices.conformance.ranks.threads import run_threads, thread_results
 from islices.distributed import Group, RankError, RankTimeout, all_reduce, exchange
 from islices.distributed.agree import FIXED, WITHIN, Agreement, agree
+from islices.distributed.packing import even_bounds, pack, size_of, unpack
 from islices.distributed.sketch import SIZE, sketch, splitters, union_size
 from islices.distributed.strategy import Cost, choose, costs
-from islices.distributed.wire import even_bounds, pack, size_of, unpack
 
 #: Bytes of agree's first message, which a rank gets from each other one.
 HEADER = 8 * (FIXED + WITHIN)
