@@ -110,10 +110,9 @@ def lookup(d: Draw) -> Arguments:
     combiner = d.one(None, "sum", "mean", "sqrtn", "max")
     flat = d.rarely(50)
     out = of_ids(d, (d.n,) if flat else (d.n, 2))
-    out |= {"combiner": combiner, "weights": None, "max_norm": d.made(lambda: None, lambda: limit(d))}
+    out |= {"combiner": combiner, "weights": None}
     if flat and combiner and not isinstance(out["ids"], tuple):
         out["offsets"] = d.own(np.array([0, d.n // 2] if d.n > 1 else [0], "int64"), "offsets")
-        out["include_last_offset"] = d.n > 1 and d.rarely()
     if combiner and combiner != "max" and not isinstance(out["ids"], tuple) and d.rarely(50):
         out["weights"] = d.dense(d.backend.shape(out["ids"]), label="weights")  # type: ignore[arg-type]
     return out

@@ -52,7 +52,7 @@ def test_the_host_stands_in_and_mode_framework_has_to_wait() -> None:
     assert not bare.in_place(x)
     with (
         islices.config.execution("framework"),
-        pytest.raises(NotImplementedError, match="^bare: take: to be") as waiting,
+        pytest.raises(NotImplementedError, match=r"^bare: take: to be") as waiting,
     ):
         bare.take(x, k)
     assert waiting.value.primitive == "take", "the suite counts it as unsupported"  # type: ignore[attr-defined]
