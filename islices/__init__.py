@@ -15,15 +15,7 @@ from islices.core.locks import load_module
 from islices.core.modes import execution
 from islices.core.registry import get_backend, list_backends
 from islices.core.rows import coalesce, drop_rows, keep_rows, to_dense
-from islices.core.scatter import (
-    scatter_add,
-    scatter_div,
-    scatter_max,
-    scatter_min,
-    scatter_mul,
-    scatter_sub,
-    scatter_update,
-)
+from islices.core.scatter import scatter
 from islices.core.slices import IndexedSlices
 from islices.embedding.autodiff import value_and_grad
 from islices.embedding.capture import Capture, capture
@@ -119,13 +111,7 @@ __all__ = [
     "save",
     "scale",
     "scale_by_frequency",
-    "scatter_add",
-    "scatter_div",
-    "scatter_max",
-    "scatter_min",
-    "scatter_mul",
-    "scatter_sub",
-    "scatter_update",
+    "scatter",
     "set_num_threads",
     "to_dense",
     "to_native",

@@ -76,40 +76,39 @@ def clipped_samples_are_clipped_alone(upstream, ids, num_rows):
 @law("15", table_and_slices(exact))
 def scatter_add_adds_the_dense_gradient(table, x):
     expected = islices.add(table, islices.to_dense(x))
-    return islices.scatter_add(table, x), expected
+    return islices.scatter(table, x), expected
 
 
 @law("15", table_and_slices(wild))
 def scatter_sub_adds_the_negative(table, x):
-    expected = islices.scatter_add(islices.scale(table, 1), islices.scale(x, -1))
-    return islices.scatter_sub(table, x), expected
+    expected = islices.scatter(islices.scale(table, 1), islices.scale(x, -1))
+    return islices.scatter(table, x, op="sub"), expected
 
 
 @law("15", table_and_shards)
 def scatter_add_takes_shards_one_by_one(table, x, parts):
-    expected = islices.scatter_add(islices.scale(table, 1), x)
+    expected = islices.scatter(islices.scale(table, 1), x)
     for part in parts:
-        table = islices.scatter_add(table, part)
+        table = islices.scatter(table, part)
     return table, expected
 
 
 @law("15", with_option(table_and_slices(wild), op=("add", "sub", "update", "min", "max", "mul", "div")))
 def scatter_keeps_other_rows(table, x, op):
     expected = islices.drop_rows(table, x.indices)
-    return islices.drop_rows(getattr(islices, "scatter_" + op)(table, x), x.indices), expected
+    return islices.drop_rows(islices.scatter(table, x, op), x.indices), expected
 
 
 @law("15", with_option(table_and_slices(wild), op=("update", "min", "max")))
 def scatter_twice_is_once(table, x, op):
-    scatter = getattr(islices, "scatter_" + op)
-    once = islices.scale(scatter(table, x), 1)
-    return scatter(islices.scale(once, 1), x), once
+    once = islices.scale(islices.scatter(table, x, op), 1)
+    return islices.scatter(islices.scale(once, 1), x, op), once
 
 
 @law("15", table_and_slices(wild))
 def scatter_min_is_the_reflected_maximum(table, x):
-    reflected = islices.scatter_max(islices.scale(table, -1), islices.scale(x, -1))
-    return islices.scatter_min(table, x), islices.scale(reflected, -1)
+    reflected = islices.scatter(islices.scale(table, -1), islices.scale(x, -1), op="max")
+    return islices.scatter(table, x, op="min"), islices.scale(reflected, -1)
 
 
 # ---------------------------------------------------------------------- optimizers: clause 16
@@ -159,6 +158,6 @@ def no_gradient_is_no_step(table, x, optimizer):
 
 @law("16", with_option(table_and_slices(moderate, "float32", "float64"), lr=(0.1, 1.0, 0.03)))
 def gradient_descent_subtracts_the_scaled_gradient(table, x, lr):
-    expected = islices.scatter_sub(islices.scale(table, 1), islices.scale(islices.coalesce(x), lr))
+    expected = islices.scatter(islices.scale(table, 1), islices.scale(islices.coalesce(x), lr), op="sub")
     table, _ = islices.optim.sgd(lr).step(table, x, islices.optim.sgd(lr).init(table))
     return table, expected

@@ -34,7 +34,7 @@ A, B, C = floats(999, 2), floats(999, 3), floats(999, 4)
 TABLE, ONE, NEGATIVE, BEYOND = jnp.asarray(WEIGHTS), np.ones((1, 2), np.float32), np.array([-1]), np.array([ROWS])
 LONG_ID = np.array([2**32 + 1])
 ADD, COALESCE, LOOKUP = (
-    "islices.scatter_add(table, gradient)",
+    "islices.scatter(table, gradient)",
     "islices.coalesce(gradient)",
     "islices.lookup(table, ids)",
 )
@@ -131,7 +131,7 @@ PROBES = [
     Probe("jnp.linalg.norm(bcoo)", "7", "it refuses BCOO", NORM, "unique rows", lambda: jnp.linalg.norm(native(UNIQUE)), 5, "raises"),
     Probe("sparse.sparsify(jnp.clip)(bcoo, lo, hi)", "9", "it has no rule for clipping", CLIP, "duplicates",
           lambda: sparse.sparsify(lambda x: jnp.clip(x, -3.5, 3.5))(native(DUPLICATES)).todense(), DUPLICATES.dense.clip(-3.5, 3.5), "raises"),
-    Probe("table - lr * bcoo", "15", "a sparse array cannot be subtracted from a dense one", "islices.scatter_sub(table, gradient)",
+    Probe("table - lr * bcoo", "15", "a sparse array cannot be subtracted from a dense one", "islices.scatter(table, gradient, op='sub')",
           "duplicates", lambda: TABLE - native(DUPLICATES), WEIGHTS - DUPLICATES.dense, "raises"),
     Probe("BCOO.sum_duplicates() in jax.jit", "4", "it raises unless nse= is given", COALESCE, "duplicates",
           lambda: jax.jit(lambda x: x.sum_duplicates())(native(DUPLICATES)).todense(), DUPLICATES.dense, "raises"),

@@ -34,7 +34,7 @@ CLIP_NORM, CLIP_VALUE = "islices.clip_by_norm(gradient, clip_norm)", "islices.cl
 LOOKUP, GRADIENT, ADD = (
     "islices.lookup(table, ids)",
     "islices.value_and_grad(fn)(islices.Table(weights), ...)",
-    "islices.scatter_add(table, x)",
+    "islices.scatter(table, x)",
 )
 BAGS = "islices.lookup(table, ids, combiner='mean', weights=..., offsets=...)"
 #: The library's own operations are guarded against what graphs do to arithmetic.
@@ -239,15 +239,15 @@ PROBES = [
           lambda: gradient(lambda w: tf.gather(w, tf.constant([1], tf.int64)), tf.zeros((2**31 + 5, 0))).dense_shape, [2**31 + 5, 0],
           issue="tensorflow/tensorflow#9780"),
     # ------------------------------------------------------------------ scatters
-    Probe("tf.Variable.scatter_div", "15", "a divisor of 0 raises, in float types too", "islices.scatter_div(table, x)",
+    Probe("tf.Variable.scatter_div", "15", "a divisor of 0 raises, in float types too", "islices.scatter(table, x, op='div')",
           "(3, 4) by (0, 4)", lambda: scattered("div", slices([[0, 4]], [1])), [[1, 2], [np.inf, 1], [5, 6], [7, 8]], "raises"),
     Probe("tf.Variable.scatter_min, scatter_max", "15", "a NaN among the slices is passed over, one in the table stays",
-          "islices.scatter_min(table, x), islices.scatter_max(table, x)", "min, NaN in the slices",
+          "islices.scatter(table, x, op='min'), islices.scatter(table, x, op='max')", "min, NaN in the slices",
           lambda: scattered("min", slices([[np.nan] * 2], [0], 1), ZEROS[:1]), [[np.nan] * 2]),
     Probe("tf.Variable.scatter_add, float16", "15", "the sums are taken in 16 bits and stop growing: 4096 ones give 2048", ADD,
           "4096 ones", lambda: scattered("add", HALF, np.zeros((1, 2), np.float16)), [[4096, 4096]]),
     Probe("tf.Variable.scatter_add, scatter_update", "15", "a call that raises for one index has written the rows before it",
-          "islices.scatter_add(table, x): a call that raises has written nothing", "add, index -1 last", half_written, "untouched"),
+          "islices.scatter(table, x): a call that raises has written nothing", "add, index -1 last", half_written, "untouched"),
     Probe("tf.raw_ops.ResourceSparseApplyAdagradV2", "16", "duplicates are separate steps, one after the other",
           "islices.optim.adagrad(lr).step(table, grad, state)", "duplicates: state", lambda: adagrad(X), 1 + DUPLICATES.dense**2),
     # ------------------------------------------------------------------ rounding
