@@ -26,21 +26,18 @@ from islices.norms import derivatives
 from islices.norms.clip_formulas import (
     BY_NORM,
     BY_VALUE,
-    ISLICES,
     ClipFormula,
     Semantics,
     Steps,
     islices_formula,
     lookup_formula,
 )
-from islices.norms.derivatives import Member
 from islices.norms.limits import Limit, bound_of, limit_of
 from islices.norms.nonfinite import Nonfinite, check_nonfinite, refuse_nonfinite
 from islices.norms.norm import Leaf, Total, each_leaf, parts, total_norm
 from islices.norms.unitwise import clip_rows, clip_units
 
 __all__ = [
-    "attach_rows",
     "clip_by_norm",
     "clip_by_row_norm",
     "clip_by_value",
@@ -370,15 +367,6 @@ def clip_by_row_norm(x: T, max_norm: float, *, nonfinite: Nonfinite = "propagate
     limit = limit_of(max_norm)
     nonfinite = check_nonfinite(nonfinite)
     return each_leaf(lambda leaf: clip_rows(limit.lift(leaf), limit, nonfinite), x)
-
-
-def attach_rows(
-    B: Backend, clipped: Array, member: Member, attached: Array, E: Backend, norms: Array, limit: Limit, nonfinite: str
-) -> Array:
-    """What `scale_rows` made of a member's values, as a function of them and of their attached norms."""
-    return derivatives.attach_scaled(
-        B, clipped, member, *_ingredients(B, E, attached, norms, limit, ISLICES, nonfinite)
-    )
 
 
 def row_factors(E: Backend, norms: Array, limit: Limit, nonfinite: str) -> Array:
