@@ -61,11 +61,9 @@ def _register_slices(backend: Backend) -> None:
         *part, guard = leaves = tuple(children)
         owner, flags = _owner(backend, leaves[0]), {"coalesced": coalesced, "padded": padded}
         if _is_read_later([part], guard):
-            return IndexedSlices._unread(owner, leaves, shape, **flags)
+            return IndexedSlices._trusted(owner, None, None, shape, **flags, leaves=leaves)
         values, indices = _intact(part, guard, shape[0])
-        s = IndexedSlices._trusted(owner, values, indices, shape, **flags)
-        object.__setattr__(s, "_leaves", leaves)
-        return s
+        return IndexedSlices._trusted(owner, values, indices, shape, **flags, leaves=leaves)
 
     tree_util.register_pytree_with_keys(IndexedSlices, flatten_with_keys, unflatten, flatten)
     IndexedSlices._check_leaves = staticmethod(lambda values, indices, guard: _check([(values, indices)], guard))

@@ -252,7 +252,7 @@ MUTANTS = [
         "                    wide[0, j] = change(wide[0, j], load(values[p, j]))\n",
         "                    wide[0, j] = load(store(change(wide[0, j], load(values[p, j]))))\n",
         "numpy",
-        "scatter_add and its like round a 16-bit row after each contribution: float16 or bfloat16 tables with two slots or "
+        "scatter rounds a 16-bit row after each contribution: float16 or bfloat16 tables with two slots or "
         "more of one row.",
     ),
     # ================================================================== core: clipping, norms

@@ -196,7 +196,7 @@ def parity(
     ...     table = np.ones((4, 2), np.float32)
     ...     for row in (1, 2, 1):
     ...         grad = islices.IndexedSlices(np.full((1, 2), 0.1, np.float32), np.array([row]), (4, 2))
-    ...         before, table = table, islices.scatter_sub(table.copy(), islices.scale(grad, rate))
+    ...         before, table = table, islices.scatter(table.copy(), islices.scale(grad, rate), op="sub")
     ...         yield {"tables": {"w": before}, "gradients": {"w": grad}, "tables_after": {"w": table}}
     >>> islices.parity(training(0.5), training(0.5)).equal
     True
