@@ -29,9 +29,9 @@ import numpy as np
 from jax import lax
 
 from islices.backend import INDICES, Array, Look, NativeParts, Slots
-from islices.backends.jax import grouping, measuring, memory, precision, scaling, segments, stepping
-from islices.backends.jax.bags import read_bags
+from islices.backends.jax import memory, precision, segments
 from islices.backends.jax.embeddings import Embeddings
+from islices.backends.jax.host_calls import traced
 from islices.backends.jax.memory import BFLOAT16, Tracer
 from islices.backends.jax.precision import constant, users_x64
 from islices.backends.jax.pytree import register
@@ -298,19 +298,19 @@ class JaxBackend(Embeddings):
 
     def unique(self, indices: Array, rows: int | None) -> tuple[Array, Array]:
         if isinstance(indices, Tracer):
-            return grouping.group(indices, rows)
+            return segments.group(indices, rows)
         ids, inverse = modes.HOST.unique(np.asarray(indices), rows)
         return memory.put(ids, indices), memory.put(inverse.astype(np.int32), indices)
 
     def sum_rows(self, values: Array, indices: Array, rows: int | None, *, loose: bool) -> tuple[Array, Array]:
-        at_once = grouping.sum_rows(values, indices, rows) if isinstance(indices, Tracer) else None
+        at_once = traced.sum_rows(values, indices, rows) if isinstance(indices, Tracer) else None
         return at_once or super().sum_rows(values, indices, rows, loose=loose)
 
     def outer_products(self, g: Array, x: Array) -> Array:
         return jnp.matmul(jnp.swapaxes(g, 1, 2), x, precision="highest")
 
     def sum_duplicates(self, values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
-        at_once = grouping.sum_rows(values, indices, rows) if isinstance(indices, Tracer) else None
+        at_once = traced.sum_rows(values, indices, rows) if isinstance(indices, Tracer) else None
         return at_once or super().sum_duplicates(values, indices, rows)
 
     def traced_step(
@@ -321,13 +321,13 @@ class JaxBackend(Embeddings):
         tables: Sequence[Array],
         otherwise: Callable[..., Sequence[Array]],
     ) -> Sequence[Array] | None:
-        return stepping.step(formula, slots, numbers, tables, otherwise)
+        return traced.step(formula, slots, numbers, tables, otherwise)
 
     def traced_norm(
         self, leaves: Sequence[Slots], ord: int, otherwise: Callable[[Sequence[Slots]], Array]
     ) -> Array | None:
         leaves = [x if x.factor is None else Slots(expand(self, x), x.indices, x.rows) for x in leaves]
-        return measuring.norm(leaves, ord, otherwise)
+        return traced.norm(leaves, ord, otherwise)
 
     def traced_bags(
         self,
@@ -338,12 +338,7 @@ class JaxBackend(Embeddings):
         keep: Array | None,
         otherwise: Callable[[Array, Array, Array, Array, Array | None], Array],
     ) -> Array | None:
-        return read_bags(table, ids, segments, bags, keep, otherwise)
-
-    def scaled(self, values: Array, steps: Sequence[tuple[str, Any]]) -> Array:
-        traced = isinstance(values, Tracer) or any(isinstance(c, Tracer) for _, c in steps)
-        out = scaling.scaled(values, steps, super().scaled) if traced else None
-        return super().scaled(values, steps) if out is None else out
+        return traced.read_bags(table, ids, segments, bags, keep, otherwise)
 
     def segment_sum(self, values: Array, segments_: Array, count: int | None) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]
         assert count is not None, "JAX knows its shapes"

@@ -19,10 +19,10 @@ from jax.custom_derivatives import SymbolicZero
 
 from islices.backend import Array, Gradient, GradientOfValue, Source, TableUse, Transform
 from islices.backends.jax import memory
+from islices.backends.jax.host_calls.primitive import varying
 from islices.backends.jax.lookups import RECORDER
 from islices.backends.jax.memory import Tracer
 from islices.backends.jax.plans import Plan, evaluate
-from islices.backends.jax.primitives import varying
 from islices.backends.jax.reads import Slot
 from islices.backends.jax.tables import Watched, use_of
 from islices.core.host_memory import zeros

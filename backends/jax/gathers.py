@@ -64,10 +64,7 @@ def value_and_grad(B: Backend, fn: Callable[[Any], tuple[Any, Any]], tree: Any, 
     dense = [k for k in floats if k not in marked]
 
     (loss, *rest), gradients, reads = taken(plan, closed.consts, arrays, [floats.index(k) for k in dense])
-    rest = [
-        x if m is None else whole(leaves[m.leaf], m._replace(masked=False))
-        for m, x in zip(plan.outputs[1:], rest, strict=True)
-    ]
+    rest = [x if m is None else whole(leaves[m.leaf], m) for m, x in zip(plan.outputs[1:], rest, strict=True)]
     out: list[Any] = [None] * len(leaves)
     for k, gradient in zip(dense, gradients, strict=True):
         out[k] = gradient

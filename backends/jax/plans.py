@@ -81,11 +81,8 @@ class Plan:
             step = tables.whole(eqn, marks)
         others = {} if step is None else step.others
         if step is None:
-            moving = {m.leaf for m in marks if m is not None and not m.stopped}
-            if not moving:
-                return constant(eqn, marks)
             why = f" ({REFUSED[name]})" if name in REFUSED else ""
-            others = dict.fromkeys(moving, Use(name + why))
+            others = {m.leaf: Use(name + why) for m in marks if m is not None}
         for leaf, use in others.items():
             self.others.setdefault(leaf, use if use.line else use._replace(line=_line(eqn)))
         return step
@@ -122,12 +119,11 @@ _OWN = tuple(os.path.dirname(path or "") + os.sep for path in (jax.__file__, np.
 
 
 def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """(outputs, what each slot found) of a jaxpr; an output that is a marked leaf is its mask, or None."""
+    """(outputs, what each slot found) of a jaxpr; an output that is a marked leaf is None."""
     jaxpr = plan.jaxpr
     consts = [_as_jax(c, v) for c, v in zip(consts, jaxpr.constvars, strict=True)]
     env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
-    held = ((m, env[v]) for v, m in plan.marks.items() if v in env and not isinstance(m, Operand))
-    leaves = {m.leaf: x[0] if m.masked else x for m, x in held}
+    leaves = {m.leaf: env[v] for v, m in plan.marks.items() if v in env and not isinstance(m, Operand)}
     found: list[Any] = []
     for eqn, step, slots, wide, dead in plan.steps:
         values = [_as_jax(v.val, v) if isinstance(v, Literal) else env[v] for v in eqn.invars]
@@ -138,25 +134,16 @@ def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Seq
                 outs, new = step.run(values, deltas[slots])
                 found += new
         for v, x in zip(eqn.outvars, outs, strict=True):
-            mark = plan.mark(v)
-            if mark is not None and x is None:
-                x = leaves[mark.leaf]
-            elif mark is not None and mark.masked and not isinstance(x, tuple):
-                x = leaves[mark.leaf], x
-            env[v] = x
+            env[v] = leaves[plan.marks[v].leaf] if x is None else x
         for v in dead:
             env.pop(v, None)
-    outputs = [
-        _as_jax(v.val, v) if isinstance(v, Literal) else _handed_on(env[v], m)
-        for v, m in zip(jaxpr.outvars, plan.outputs, strict=True)
-    ]
+    outputs: list[Any] = []
+    for v, mark in zip(jaxpr.outvars, plan.outputs, strict=True):
+        if mark is not None and not isinstance(mark, Operand):
+            outputs.append(None)  # not to be copied out of a call
+        else:
+            outputs.append(_as_jax(v.val, v) if isinstance(v, Literal) else env[v])
     return outputs, found
-
-
-def _handed_on(x: Any, mark: Any) -> Any:
-    if mark is None or isinstance(mark, Operand):
-        return x
-    return x[1] if mark.masked else None
 
 
 def _last_uses(jaxpr: Any) -> list[list[Any]]:
@@ -189,44 +176,28 @@ _WIDE = frozenset(map(np.dtype, ("int64", "uint64", "float64", "complex128")))
 
 
 # ---------------------------------------------------------------------- rules: equations that hold jaxprs
-def _opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
-    """(jaxpr, consts) of a jaxpr, closed or not."""
-    return (jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, "consts") else (jaxpr, ())
+def _calling(key: str, wrap: Callable[..., Any], *options: str) -> Callable[[Any, Marks, Wanted], Step]:
+    """The rule of equations that call the jaxpr at a key, wrapped with these of their parameters."""
 
+    def rule(eqn: Any, marks: Marks, wanted: Wanted) -> Step:
+        return _called(eqn.params[key], marks, wanted, wrap, tuple((name, eqn.params[name]) for name in options))
 
-def _inline(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
-    jaxpr, consts = _opened(eqn.params["call_jaxpr"])
-    plan = Plan(jaxpr, marks, wanted)
-    return Step(lambda values, deltas: evaluate(plan, consts, values, deltas), plan.outputs, plan.slots, plan.others)
-
-
-def _jit(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
-    # shardings and donation, which change no value, are left to the compiler
-    return _jitted(eqn.params["jaxpr"], marks, wanted, eqn.params["inline"])
+    return rule
 
 
 # kept by the jaxpr, which JAX's own cache makes the same object at each call: an eager step does not compile anew
 @lru_cache(KEPT)
-def _jitted(jaxpr: Any, marks: Marks, wanted: Wanted, inline: bool) -> Step:
-    plan = Plan(jaxpr.jaxpr, marks, wanted)
-    run = jax.jit(lambda values, deltas: evaluate(plan, jaxpr.consts, values, deltas), inline=inline)
-    return Step(run, plan.outputs, plan.slots, plan.others)
-
-
-def _checkpoint(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
-    return _rematerialised(eqn.params["jaxpr"], marks, wanted, eqn.params["prevent_cse"], eqn.params["policy"])
-
-
-@lru_cache(KEPT)
-def _rematerialised(jaxpr: Any, marks: Marks, wanted: Wanted, prevent_cse: Any, policy: Any) -> Step:
-    jaxpr, consts = _opened(jaxpr)
+def _called(
+    jaxpr: Any, marks: Marks, wanted: Wanted, wrap: Callable[..., Any], options: tuple[tuple[str, Any], ...]
+) -> Step:
+    jaxpr, consts = (jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, "consts") else (jaxpr, ())
     plan = Plan(jaxpr, marks, wanted)
-
-    def body(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
-        return evaluate(plan, consts, values, deltas)
-
-    run = jax.checkpoint(body, prevent_cse=prevent_cse, policy=policy)
+    run = wrap(lambda values, deltas: evaluate(plan, consts, values, deltas), **dict(options))
     return Step(run, plan.outputs, plan.slots, plan.others)
+
+
+def _as_it_is(body: Callable[..., Any]) -> Callable[..., Any]:
+    return body
 
 
 def _cond(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
@@ -311,7 +282,7 @@ def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
     for mark, spec in zip(marks, p["in_specs"], strict=True):
         if mark is not None:
             first, *others = (*list(spec), None)
-            if any(others) or mark.copies or mark.masked or parts.setdefault(mark.leaf, first) != first:
+            if any(others) or parts.setdefault(mark.leaf, first) != first:
                 return None
     axes = [tuple(a for a in mesh.axis_names if a in (s.varying if checked else manual)) for s in plan.slots]
     counts = [math.prod(mesh.shape[a] for a in names) for names in axes]
@@ -364,13 +335,10 @@ def _uses(plans: Sequence[Plan], outputs: Marks, name: str) -> dict[int, Use]:
 
 #: Rules of equations that hold jaxprs; wanted: which of their results have a gradient.
 NESTED: dict[str, Callable[[Any, Marks, Wanted], Step | None]] = {
-    "jit": _jit,
-    "pjit": _jit,
-    "closed_call": _inline,
-    "core_call": _inline,
-    "checkpoint": _checkpoint,
-    "remat": _checkpoint,
-    "remat2": _checkpoint,
+    # shardings and donation, which change no value, are left to the compiler
+    **dict.fromkeys(("jit", "pjit"), _calling("jaxpr", jax.jit, "inline")),
+    **dict.fromkeys(("closed_call", "core_call"), _calling("call_jaxpr", _as_it_is)),
+    **dict.fromkeys(("checkpoint", "remat", "remat2"), _calling("jaxpr", jax.checkpoint, "prevent_cse", "policy")),
     "cond": _cond,
     "scan": _scan,
     "shard_map": _shard_map,

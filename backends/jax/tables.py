@@ -26,11 +26,7 @@ __all__ = ["OPERAND_RULES", "RULES", "Operand", "Watched", "use_of", "whole"]
 @dataclass(frozen=True)
 class _Weights:
     leaf: int
-    # what a `Marked` leaf may have
-    casts: ClassVar[tuple[Any, ...]] = ()
-    copies: ClassVar[tuple[int, ...]] = ()
-    stopped: ClassVar[bool] = False
-    masked: ClassVar[bool] = False
+    casts: ClassVar[tuple[Any, ...]] = ()  # what a `Marked` leaf may have
 
 
 @dataclass(frozen=True)

@@ -99,15 +99,6 @@ def doubled(x: Any) -> Any:
 
 doubled.defjvp(lambda primals, tangents: (primals[0], 2 * tangents[0]))
 
-MASK = (np.arange(ROWS) % 2 == 0)[:, None]
-
-
-def choice(p: Any, i: Any) -> Any:
-    return lax.switch(
-        i % 3, [lambda: p["table"][i], lambda: p["second"][i % 7] * 2, lambda: p["table"][2] + p["table"][i]]
-    )
-
-
 READS: dict[str, Callable[[Any, Any], Any]] = {
     "indexing": lambda p, ids: out(p["table"][ids] @ p["mix"]),
     "take": taken(None),
@@ -131,8 +122,6 @@ READS: dict[str, Callable[[Any, Any], Any]] = {
     "switch before the first": lambda p, ids: lax.switch(
         ids[0, 0] - 2, [lambda: out(p["table"][ids]), lambda: out(p["second"][ids % 7])]
     ),
-    "cond mapped twice": lambda p, ids: out(jax.vmap(jax.vmap(lambda i: choice(p, i)))(ids)),
-    "stopped where": lambda p, ids: out(jnp.where(MASK, p["table"], lax.stop_gradient(p["table"]))[ids]),
     "carried as it is": lambda p, ids: lax.fori_loop(
         0, 2, lambda k, c: (c[0], c[1] + out(c[0][ids + k])), (p["table"], jnp.float32(0))
     )[1],
@@ -213,6 +202,10 @@ OTHERS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     ),
     "tied": (lambda p, ids: out(p["table"][ids] @ p["table"].T), "transpose"),
     "penalty": (lambda p, ids: out(p["table"][ids]) + jnp.sum(p["table"] ** 2), "integer_pow|square"),
+    "cond mapped": (
+        lambda p, ids: out(jax.vmap(lambda i: lax.cond(i > 1, lambda: p["table"][i], lambda: p["table"][2]))(ids[0])),
+        "broadcast_in_dim",
+    ),
     "along axis 1": (lambda p, ids: out(jnp.take(p["table"], ids % 4, axis=1)), "gather"),
     "carried": (lambda p, ids: out(lax.fori_loop(0, 2, lambda k, w: w * 2, p["table"])[ids]), "scan"),
     "out of cond": (lambda p, ids: out(lax.cond(ids[0, 0] > 0, lambda: W, lambda: p["table"])[ids]), "cond"),
@@ -434,13 +427,8 @@ def random_program(seed: int) -> Callable[[Any, Any], Any]:
             w = p[table].astype(jnp.float16) if cast else p[table]
             return factor * jnp.nan_to_num(w.at[ids].get(mode=mode)).astype(jnp.float32)
 
-        def masked(p: Any, ids: Any) -> Any:
-            w = jnp.where(jnp.arange(64) % 3 == 0, p[table], lax.stop_gradient(p[table]))
-            return jnp.nan_to_num(w[ids])
-
         kinds = [
             rows,
-            masked,
             lambda p, ids: jnp.nan_to_num(p[table][ids]) @ p["mix"],
             lambda p, ids: jax.vmap(lambda i: lax.dynamic_index_in_dim(p[table], i, 0, False))(ids.reshape(-1)),
             lambda p, ids: p[table][1:5:2] * factor + lax.stop_gradient(p[table]).sum(),
@@ -461,9 +449,6 @@ def random_program(seed: int) -> Callable[[Any, Any], Any]:
             lambda p, ids: jax.jit(lambda p, ids: (p, f(p, ids)))(p, ids)[1] + g(p, ids),
             lambda p, ids: jax.checkpoint(f)(p, ids),
             lambda p, ids: lax.cond(p["mix"].sum() > bound, lambda: f(p, ids), lambda: g(p, ids)),
-            lambda p, ids: jax.vmap(lambda k: lax.cond(k > bound, lambda: f(p, ids + k), lambda: g(p, ids)))(
-                jnp.arange(3) + ids[0, 0]
-            ).sum(),
             lambda p, ids: lax.scan(lambda c, k: (0.5 * c + f(p, ids + k), g(p, ids - k)), 0.0, jnp.arange(3))[0],
             lambda p, ids: lax.scan(lambda c, k: (c, f(p, ids + k)), 0.0, jnp.arange(2), reverse=True)[1].sum(),
             lambda p, ids: lax.fori_loop(0, 2, lambda k, c: (c[0], c[1] + f(c[0], ids + k)), (p, 0.0))[1],
