@@ -17,9 +17,9 @@ from jax import lax, tree_util
 
 from islices.backend import Backend
 from islices.backends.jax.differentiation import Aux, taken, trace
-from islices.backends.jax.memory import Tracer
+from islices.backends.jax.host_views import Tracer
 from islices.backends.jax.plans import Plan
-from islices.backends.jax.reads import FLOATS, Marked, whole
+from islices.backends.jax.row_reads import FLOATS, Marked, whole
 from islices.core.arguments import show
 from islices.core.slices import IndexedSlices
 from islices.embedding import marking

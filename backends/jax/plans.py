@@ -22,10 +22,10 @@ from jax import lax
 from jax.extend.core import Literal
 from jax.sharding import PartitionSpec
 
-from islices.backends.jax import precision, reads, tables
-from islices.backends.jax.memory import Tracer
-from islices.backends.jax.reads import Marked, Marks, Rule, Slot, Step, Use, bind, constant
-from islices.backends.jax.tables import Operand, Watched
+from islices.backends.jax import precision, row_reads, tables
+from islices.backends.jax.host_views import Tracer
+from islices.backends.jax.row_reads import Evaluation, Marked, Marks, Rule, Slot, Use, bind, constant
+from islices.backends.jax.tables import Operand, TableWeights
 
 __all__ = ["Plan", "evaluate"]
 
@@ -45,10 +45,10 @@ class Plan:
         self.jaxpr = jaxpr
         self.slots: list[Slot] = []
         self.others: dict[int, Use] = {}  # by leaf, where it is first used other than by rows
-        self.steps: list[tuple[Any, Step | None, slice, bool, list[Any]]] = []
+        self.steps: list[tuple[Any, Evaluation | None, slice, bool, list[Any]]] = []
         self.marks = {v: m for v, m in zip(jaxpr.invars, marks, strict=True) if m is not None}
         needed, self.moving = _needed(jaxpr, wanted or (True,) * len(jaxpr.outvars))
-        if any(isinstance(m, Watched) for m in marks):  # whose lookups all count
+        if any(isinstance(m, TableWeights) for m in marks):  # whose lookups all count
             needed, self.moving = set(map(id, jaxpr.eqns)), {v for eqn in jaxpr.eqns for v in eqn.outvars}
         for eqn, over in zip(jaxpr.eqns, _last_uses(jaxpr), strict=True):
             if id(eqn) not in needed:
@@ -64,7 +64,7 @@ class Plan:
     def mark(self, v: Any) -> Any:
         return None if isinstance(v, Literal) else self.marks.get(v)
 
-    def _step(self, eqn: Any) -> Step | None:
+    def _step(self, eqn: Any) -> Evaluation | None:
         marks = tuple(map(self.mark, eqn.invars))
         kinds = [type(m) for m in marks if m is not None]
         if not kinds:
@@ -176,10 +176,10 @@ _WIDE = frozenset(map(np.dtype, ("int64", "uint64", "float64", "complex128")))
 
 
 # ---------------------------------------------------------------------- rules: equations that hold jaxprs
-def _calling(key: str, wrap: Callable[..., Any], *options: str) -> Callable[[Any, Marks, Wanted], Step]:
+def _calling(key: str, wrap: Callable[..., Any], *options: str) -> Callable[[Any, Marks, Wanted], Evaluation]:
     """The rule of equations that call the jaxpr at a key, wrapped with these of their parameters."""
 
-    def rule(eqn: Any, marks: Marks, wanted: Wanted) -> Step:
+    def rule(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation:
         return _called(eqn.params[key], marks, wanted, wrap, tuple((name, eqn.params[name]) for name in options))
 
     return rule
@@ -189,23 +189,23 @@ def _calling(key: str, wrap: Callable[..., Any], *options: str) -> Callable[[Any
 @lru_cache(KEPT)
 def _called(
     jaxpr: Any, marks: Marks, wanted: Wanted, wrap: Callable[..., Any], options: tuple[tuple[str, Any], ...]
-) -> Step:
+) -> Evaluation:
     jaxpr, consts = (jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, "consts") else (jaxpr, ())
     plan = Plan(jaxpr, marks, wanted)
     run = wrap(lambda values, deltas: evaluate(plan, consts, values, deltas), **dict(options))
-    return Step(run, plan.outputs, plan.slots, plan.others)
+    return Evaluation(run, plan.outputs, plan.slots, plan.others)
 
 
 def _as_it_is(body: Callable[..., Any]) -> Callable[..., Any]:
     return body
 
 
-def _cond(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
+def _cond(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
     return _switch(eqn.params["branches"], marks[1:], wanted)
 
 
 @lru_cache(KEPT)
-def _switch(branches: tuple[Any, ...], marks: Marks, wanted: Wanted) -> Step:
+def _switch(branches: tuple[Any, ...], marks: Marks, wanted: Wanted) -> Evaluation:
     plans = [Plan(b.jaxpr, marks, wanted) for b in branches]
     slots = [slot.in_branch() for plan in plans for slot in plan.slots]
     ends = np.cumsum([0, *(len(plan.slots) for plan in plans)]).tolist()
@@ -226,10 +226,10 @@ def _switch(branches: tuple[Any, ...], marks: Marks, wanted: Wanted) -> Step:
             return branch(int(index), values, deltas)
         return lax.switch(index, runs, values, deltas)  # type: ignore[no-any-return]
 
-    return Step(run, outputs, slots, _uses(plans, outputs, "cond"))
+    return Evaluation(run, outputs, slots, _uses(plans, outputs, "cond"))
 
 
-def _scan(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
+def _scan(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
     p = eqn.params
     if any(m is not None for m in marks[p["num_consts"] + p["num_carry"] :]):
         return None
@@ -240,7 +240,7 @@ def _scan(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
 @lru_cache(KEPT)
 def _looped(
     jaxpr: Any, marks: Marks, wanted: Wanted, num_consts: int, num_carry: int, how: tuple[tuple[str, Any], ...]
-) -> Step | None:
+) -> Evaluation | None:
     plan = Plan(jaxpr.jaxpr, marks, (True,) * num_carry + wanted[num_carry:])
     carried = marks[num_consts:][:num_carry]
     if any(m not in (None, out) for m, out in zip(carried, plan.outputs, strict=False)):
@@ -267,10 +267,10 @@ def _looped(
         return [*whole(carry), *ys], found
 
     slots = [slot.repeated(dict(how)["length"]) for slot in plan.slots]
-    return Step(jax.jit(run), outputs, slots, _uses([plan], outputs, "scan"))
+    return Evaluation(jax.jit(run), outputs, slots, _uses([plan], outputs, "scan"))
 
 
-def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
+def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
     """Ranks read rows each for itself: their slots are laid one after the other along an axis in front."""
     p = eqn.params
     mesh, checked, jaxpr = p["mesh"], p["check_vma"], p["jaxpr"]
@@ -317,7 +317,7 @@ def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
         replace(slot.repeated(count), rows=slot.rows * _size(mesh, parts[slot.leaf]), varying=frozenset())
         for slot, count in zip(plan.slots, counts, strict=True)
     ]
-    return Step(run, (None,) * len(wanted), slots, _uses([plan], (None,) * len(wanted), "shard_map"))
+    return Evaluation(run, (None,) * len(wanted), slots, _uses([plan], (None,) * len(wanted), "shard_map"))
 
 
 def _size(mesh: Any, axes: Any) -> int:
@@ -334,7 +334,7 @@ def _uses(plans: Sequence[Plan], outputs: Marks, name: str) -> dict[int, Use]:
 
 
 #: Rules of equations that hold jaxprs; wanted: which of their results have a gradient.
-NESTED: dict[str, Callable[[Any, Marks, Wanted], Step | None]] = {
+NESTED: dict[str, Callable[[Any, Marks, Wanted], Evaluation | None]] = {
     # shardings and donation, which change no value, are left to the compiler
     **dict.fromkeys(("jit", "pjit"), _calling("jaxpr", jax.jit, "inline")),
     **dict.fromkeys(("closed_call", "core_call"), _calling("call_jaxpr", _as_it_is)),
@@ -344,7 +344,11 @@ NESTED: dict[str, Callable[[Any, Marks, Wanted], Step | None]] = {
     "shard_map": _shard_map,
 }
 #: The other rules, by what is marked.
-RULES: dict[type, dict[str, Rule]] = {Marked: reads.RULES, Watched: tables.RULES, Operand: tables.OPERAND_RULES}
+RULES: dict[type, dict[str, Rule]] = {
+    Marked: row_reads.RULES,
+    TableWeights: tables.RULES,
+    Operand: tables.OPERAND_RULES,
+}
 #: Why an equation has no rule, or what to do instead.
 REFUSED = {
     "broadcast_in_dim": "as of a table mapped by jax.vmap, or of lax.cond whose predicate is mapped; read the rows "

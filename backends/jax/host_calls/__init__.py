@@ -3,7 +3,7 @@
 An operation that a training step spends its time in (sums of rows, bags, norms, optimizers' steps) is one primitive
 (`primitive`). Lowered for CPU, it is a custom call of the target "islices", with a number as its attribute. The handler
 (`ffi`) finds the Python function of that number and calls it on NumPy views of XLA's buffers, without a copy. The
-functions (`traced`) run the kernels of `islices.kernels.operations`, which eager code runs as well.
+functions (`row_calls`) run the kernels of `islices.kernels.operations`, which eager code runs as well.
 
 It relies on of XLA's C API (xla/ffi/api/c_api.h, in `jax.ffi.include_dir()`):
 
@@ -14,5 +14,5 @@ It relies on of XLA's C API (xla/ffi/api/c_api.h, in `jax.ffi.include_dir()`):
 - that a handler may run in any thread, which takes Python's lock for it. JAX holds the lock nowhere while it waits.
 
 XLA's operations run as well where there is no numba, within ``use_kernels(False)`` or ``execution("framework")`` at the
-time of tracing, under vmap, in exported programs, on other platforms, and for few elements (`traced.FEW`).
+time of tracing, under vmap, in exported programs, on other platforms, and for few elements (`row_calls.FEW`).
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from ctypes import CFUNCTYPE, addressof, c_char, c_int32, c_int64, c_void_p, cast, create_string_buffer
 from functools import cache
 from typing import Any
@@ -43,7 +43,7 @@ def call(
     function: Callable[..., None],
     operands: Sequence[Array],
     results: Sequence[tuple[Any, Any]],
-    aliases: Mapping[int, int] | None = None,
+    aliases: dict[int, int] | None = None,
 ) -> list[Array]:
     """Call function(*operands, *results) on NumPy views when the program runs.
 
@@ -53,10 +53,10 @@ def call(
         Tells the function from all others, in other processes too: compiled programs are kept on disk under it.
     results : sequence of (shape, dtype)
         The arrays that the function fills.
-    aliases : mapping of int to int, optional
+    aliases : dict of int to int, optional
         Operand -> the result that has its memory.
     """
-    kinds = [_kinds((x.shape, x.dtype) for x in operands), _kinds(results)]
+    kinds = _kinds((x.shape, x.dtype) for x in operands), _kinds(results)
     # shapes and dtypes are the program's own
     number = int.from_bytes(hashlib.sha256(repr((name, kinds)).encode()).digest()[:8], "little", signed=True)
     _calls[number] = (function, *kinds)
@@ -77,7 +77,7 @@ def _kinds(some: Iterable[tuple[Any, Any]]) -> list[Kind]:
 def available() -> bool:
     """Whether XLA takes the handler: it refuses one that is written to another version of its API."""
     try:
-        jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(cast(_handle, c_void_p).value), platform="cpu")
+        jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(cast(_HANDLER, c_void_p).value), platform="cpu")
     except (RuntimeError, TypeError, ValueError) as error:
         warnings.warn(f"islices computes without compiled kernels in jitted code: {error}", stacklevel=2)
         return False
@@ -88,7 +88,6 @@ def _word(address: int, position: int) -> int:
     return c_int64.from_address(address + 8 * position).value
 
 
-@CFUNCTYPE(c_void_p, c_void_p)
 def _handle(frame: int) -> int | None:
     """Answer XLA; return None, or the address of an error."""
     extension = _word(frame, EXTENSION)
@@ -105,6 +104,10 @@ def _handle(frame: int) -> int | None:
     except Exception as error:
         return _error(_word(frame, API), f"{type(error).__name__}: {error}")
     return None
+
+
+#: What XLA calls.
+_HANDLER = CFUNCTYPE(c_void_p, c_void_p)(_handle)
 
 
 def _views(buffers: int, kinds: Sequence[Kind]) -> list[np.ndarray[Any, Any]]:

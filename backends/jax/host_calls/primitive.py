@@ -3,7 +3,7 @@
 What runs is chosen when a program is lowered for its platform, so that one trace serves all of them. XLA's operations
 run where a program is exported, since another process knows none of the calls, under vmap, and, of operations on whole
 tables, where arrays are spread over several devices, from which XLA would gather them.
-May import: `jax`, `numpy`, the core, this folder, `islices.backends.jax.precision`.
+May import: `jax`, the core, this folder, `islices.backends.jax.precision`.
 """
 
 from __future__ import annotations

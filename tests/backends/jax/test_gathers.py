@@ -103,10 +103,8 @@ READS: dict[str, Callable[[Any, Any], Any]] = {
     "indexing": lambda p, ids: out(p["table"][ids] @ p["mix"]),
     "take": taken(None),
     "take, fill 0.3": taken("fill", fill_value=0.3),
-    "get, fill": got("fill"),
     "get, fill, no wrapping": got("fill", wrap_negative_indices=False),
     "dynamic_slice": lambda p, ids: out(lax.dynamic_slice(p["table"], (ids[0, 1], ids[0, 0]), (3, WIDTH))),
-    "static": lambda p, ids: out(p["table"][3]) + out(p["table"][-2:]) + out(p["table"][1:9:3]),
     "vmap of dynamic_index": lambda p, ids: out(
         jax.vmap(lambda i: lax.dynamic_index_in_dim(p["table"], i, 0, keepdims=False), out_axes=1)(ids[0])
     ),
@@ -118,14 +116,12 @@ READS: dict[str, Callable[[Any, Any], Any]] = {
     "scan": carried,
     "cond": lambda p, ids: lax.cond(ids[0, 0] > 3, lambda: out(p["table"][ids]), lambda: out(p["second"][ids % 7])),
     "a table out of jit": lambda p, ids: (lambda w, rows: out(rows) + out(w[ids[0]]))(*compiled(p["table"], ids)),
-    "custom_jvp of the rows": lambda p, ids: out(doubled(jax.nn.relu(p["table"][ids]))),
     "switch before the first": lambda p, ids: lax.switch(
         ids[0, 0] - 2, [lambda: out(p["table"][ids]), lambda: out(p["second"][ids % 7])]
     ),
     "carried as it is": lambda p, ids: lax.fori_loop(
         0, 2, lambda k, c: (c[0], c[1] + out(c[0][ids + k])), (p["table"], jnp.float32(0))
     )[1],
-    "ranks": lambda p, ids: out(p["table"][ids]) + 0 * jnp.argmax(p["table"] @ p["mix"][0]),
     "stopped after": lambda p, ids: out(p["table"][ids]) * lax.stop_gradient(jnp.tanh(p["table"]).sum()),
     "other use, unused": lambda p, ids: (p["table"] * 2, out(p["table"][ids]))[1],
 }
@@ -157,13 +153,6 @@ def test_slices_are_stored_in_order_and_padded_where_traced() -> None:
     _, g = jax.jit(step)(W, ids)
     assert (g.indices.tolist(), g.padded) == ([5, ROWS, 5, 10], True)
     assert not g.values[1].any()
-
-
-def test_compute_in_bfloat16_stores_rows_of_the_table() -> None:
-    def loss(p: Any, ids: Any) -> Any:
-        return out((p["table"].astype(jnp.bfloat16)[ids] @ p["mix"].astype(jnp.bfloat16)).astype(jnp.float32))
-
-    assert check(loss, PARAMS, IDS, tolerance=0.1)["table"].values.dtype == jnp.float32
 
 
 # ---------------------------------------------------------------------- libraries

@@ -19,7 +19,7 @@ from jax import export  # noqa: E402
 
 import islices  # noqa: E402
 from islices import IndexedSlices, Table, optim  # noqa: E402
-from islices.backends.jax.host_calls import ffi, traced  # noqa: E402
+from islices.backends.jax.host_calls import ffi, row_calls  # noqa: E402
 from islices.kernels import operations  # noqa: E402
 
 ROWS = 40
@@ -31,7 +31,7 @@ OPTIMIZER = optim.adam(0.1)
 @pytest.fixture(autouse=True)
 def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Call kernels for few elements too."""
-    monkeypatch.setattr(traced, "FEW", 1)
+    monkeypatch.setattr(row_calls, "FEW", 1)
 
 
 def slices(n: int, width: int = 3) -> tuple[Any, Any]:
@@ -111,7 +111,7 @@ def test_the_kernel_is_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
             assert CALL not in text(fn, *args)
     monkeypatch.undo()
     assert CALL not in text(coalesce, values, indices)
-    assert CALL in text(coalesce, *slices(traced.FEW))
+    assert CALL in text(coalesce, *slices(row_calls.FEW))
 
 
 def test_int64_indices_over_a_vast_table() -> None:

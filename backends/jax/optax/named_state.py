@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from islices.backends.jax.optax.rows import is_leaf, weights_of
+from islices.backends.jax.optax.named_rows import is_leaf, weights_of
 from islices.core.arguments import show
 from islices.core.conversion import convert
 from islices.core.registry import describe

@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 
 from islices.backend import Array
-from islices.backends.jax import memory
+from islices.backends.jax import host_views
 from islices.backends.jax.precision import apart, constant
 
 __all__ = [
@@ -190,5 +190,5 @@ def _donated(fn: Any, table: Array, ids: Array, values: Array) -> Array:
     if 0 in values.shape:
         return table
     if table.shape[0] <= np.iinfo(ids.dtype).max:
-        values, ids = memory.lengthened(values, ids, table.shape[0])
+        values, ids = host_views.lengthened(values, ids, table.shape[0])
     return fn(table, ids, values)

@@ -1,6 +1,6 @@
 """Sums, bags, norms and steps of optimizers in traced code, by compiled kernels on CPU.
 
-May import: `jax`, `numpy`, the core, this folder, `islices.backends.jax.segments`, `islices.backends.jax.precision`.
+May import: `jax`, `numpy`, the core, this folder, `islices.backends.jax.scatters`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 
 from islices.backend import Array, Slots
-from islices.backends.jax import segments
+from islices.backends.jax import scatters
 from islices.backends.jax.host_calls import ffi
 from islices.backends.jax.host_calls.primitive import Operation, kernels_run, run
 from islices.core.host import group
@@ -95,11 +95,14 @@ def _takes(*leaves: Slots) -> bool:
 
 
 # ---------------------------------------------------------------------- sums
-def sum_rows(values: Array, indices: Array, rows: int | None) -> Sequence[Array] | None:
+def sum_rows(values: Array, indices: Array, rows: int | None) -> tuple[Array, Array] | None:
     """(sums, ids) of traced indices, as many as there are slots: the sums of the rows ascending, zeros in the spare
     ones, which hold rows; slots out of range are left out. None where no kernel does it."""
-    sentinel = segments.check_sentinel(rows, indices.dtype)
-    return run(_Sums(sentinel), values, indices) if _takes(Slots(values, indices, rows)) else None
+    sentinel = scatters.check_sentinel(rows, indices.dtype)
+    if not _takes(Slots(values, indices, rows)):
+        return None
+    sums, ids = run(_Sums(sentinel), values, indices)
+    return sums, ids
 
 
 @dataclass(frozen=True)
@@ -115,17 +118,17 @@ class _Sums(Operation):
         return ffi.call(f"sum {self.rows}", partial(_sum, self.rows), given, [(x.shape, x.dtype) for x in given])
 
     def elsewhere(self, values: Array, indices: Array) -> Sequence[Array]:
-        ids, places = segments.group(indices, self.rows)
-        return segments.fold(_widened(values), self._named(places, indices), len(ids)).astype(values.dtype), ids
+        ids, places = scatters.group(indices, self.rows)
+        return scatters.fold(_widened(values), self._named(places, indices), len(ids)).astype(values.dtype), ids
 
     def linear(self, values: Array, indices: Array) -> Sequence[Array]:
-        ids, places = segments.group(indices, self.rows)
+        ids, places = scatters.group(indices, self.rows)
         wide = _widened(values)
-        sums = segments.add_at(jnp.zeros(wide.shape, wide.dtype), self._named(places, indices), wide)
+        sums = scatters.add_at(jnp.zeros(wide.shape, wide.dtype), self._named(places, indices), wide)
         return sums.astype(values.dtype), ids
 
     def _named(self, places: Array, indices: Array) -> Array:
-        return segments.within(places, indices, self.rows, len(places))
+        return scatters.within(places, indices, self.rows, len(places))
 
 
 def _widened(x: Array) -> Array:

@@ -1,6 +1,6 @@
 """Reads of rows of a marked parameter: the rules of the operations that read rows or hand the parameter on.
 
-May import: `jax`, `numpy`, this folder.
+May import: `jax`, `numpy`, this folder, `islices.backends.jax.host_calls`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from islices.backends.jax import segments
+from islices.backends.jax import scatters
 from islices.backends.jax.host_calls.primitive import varying
-from islices.backends.jax.lookups import attach
+from islices.backends.jax.markers import attach
 
-__all__ = ["FLOATS", "RULES", "Marked", "Marks", "Rule", "Slot", "Step", "Use", "bind", "constant", "whole"]
+__all__ = ["FLOATS", "RULES", "Evaluation", "Marked", "Marks", "Rule", "Slot", "Use", "bind", "constant", "whole"]
 
 #: What may be stored by rows.
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -77,7 +77,7 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Step:
+class Evaluation:
     """The steps of an equation that reads a marked leaf: ``run(values, deltas)`` returns (outputs, what slots found).
 
     outputs says which results are marked leaves again; others has the leaves with other uses in nested jaxprs.
@@ -97,7 +97,7 @@ class Use(NamedTuple):
 
 
 #: (equation, marks of its operands) -> how it runs, or None where it is another use.
-Rule = Callable[[Any, Marks], Step | None]
+Rule = Callable[[Any, Marks], Evaluation | None]
 
 
 def bind(eqn: Any, values: Sequence[Any]) -> Sequence[Any]:
@@ -117,17 +117,17 @@ def whole(x: Any, mark: Marked | None) -> Any:
     return x
 
 
-def constant(eqn: Any, marks: Marks) -> Step:
+def constant(eqn: Any, marks: Marks) -> Evaluation:
     """The step of an equation that no gradient passes."""
 
     def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
         return bind(eqn, [whole(x, m) for x, m in zip(values, marks, strict=True)]), []
 
-    return Step(run, (None,) * len(eqn.outvars))
+    return Evaluation(run, (None,) * len(eqn.outvars))
 
 
 # ---------------------------------------------------------------------- rules: reads of rows
-def _gather(eqn: Any, marks: Marks) -> Step | None:
+def _gather(eqn: Any, marks: Marks) -> Evaluation | None:
     mark, numbers, starts = marks[0], eqn.params["dimension_numbers"], eqn.invars[1].aval
     mode, sizes, shape = eqn.params["mode"].name, eqn.params["slice_sizes"], eqn.invars[0].aval.shape
     if mark is None or mode not in _MODES or (mode == "FILL_OR_DROP" and not _fills(eqn.params["fill_value"], mark)):
@@ -173,7 +173,7 @@ def _fills(value: Any, mark: Marked) -> bool:
     return bool(value == 0 or np.isnan(value))
 
 
-def _dynamic_slice(eqn: Any, marks: Marks) -> Step | None:
+def _dynamic_slice(eqn: Any, marks: Marks) -> Evaluation | None:
     mark, shape, (count, *row) = marks[0], eqn.invars[0].aval.shape, eqn.params["slice_sizes"]
     if mark is None or tuple(row) != shape[1:]:
         return None
@@ -185,7 +185,7 @@ def _dynamic_slice(eqn: Any, marks: Marks) -> Step | None:
     return _reading(eqn, mark, count, dtype, ids)
 
 
-def _slice(eqn: Any, marks: Marks) -> Step | None:
+def _slice(eqn: Any, marks: Marks) -> Evaluation | None:
     mark, shape = marks[0], eqn.invars[0].aval.shape
     starts, limits, strides = (eqn.params[k] for k in ("start_indices", "limit_indices", "strides"))
     strides = strides or (1,) * len(shape)
@@ -207,10 +207,10 @@ def _reading(
     dtype: Any,
     ids: Callable[..., Any],
     spread: Callable[[Any], Any] = lambda delta: delta,
-) -> Step:
+) -> Evaluation:
     """The step of one slot of count rows. spread gives a delta (count, *row_shape) the shape of what is read."""
     shape = eqn.invars[0].aval.shape
-    segments.check_sentinel(shape[0], dtype)
+    scatters.check_sentinel(shape[0], dtype)
     found = jax.ShapeDtypeStruct((count,), dtype)
     slot = Slot(mark.leaf, (count, *shape[1:]), mark.dtype, (found,), shape[0], varying(eqn.outvars[0].aval))
 
@@ -219,7 +219,7 @@ def _reading(
         rows = whole(attach(rows, spread(_on_mesh(delta, rows))), mark)
         return [rows], [(_on_mesh(ids(*values[1:]), delta),)]
 
-    return Step(run, (None,), [slot])
+    return Evaluation(run, (None,), [slot])
 
 
 def _on_mesh(x: Any, like: Any) -> Any:
@@ -244,31 +244,31 @@ def _signed(x: Any, dtype: Any) -> Any:
 
 
 # ---------------------------------------------------------------------- rules: a leaf handed on
-def _same(eqn: Any, marks: Marks) -> Step | None:
+def _same(eqn: Any, marks: Marks) -> Evaluation | None:
     """The leaf itself: an operation that changes no number, and is left out."""
-    return Step(lambda values, deltas: (list(values), []), marks)
+    return Evaluation(lambda values, deltas: (list(values), []), marks)
 
 
-def _barrier(eqn: Any, marks: Marks) -> Step | None:
+def _barrier(eqn: Any, marks: Marks) -> Evaluation | None:
     def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
         others = iter(bind(eqn, [x for x, m in zip(values, marks, strict=True) if m is None]))
         return [next(others) if m is None else x for x, m in zip(values, marks, strict=True)], []
 
-    return Step(run, marks)
+    return Evaluation(run, marks)
 
 
-def _convert(eqn: Any, marks: Marks) -> Step | None:
+def _convert(eqn: Any, marks: Marks) -> Evaluation | None:
     (mark,), dtype = marks, np.dtype(eqn.params["new_dtype"])
     if mark is None or dtype.name not in FLOATS:
         return None
     return _same(eqn, (mark._replace(casts=(*mark.casts, dtype)),))
 
 
-def _placed(eqn: Any, marks: Marks) -> Step | None:
+def _placed(eqn: Any, marks: Marks) -> Evaluation | None:
     """The leaf, placed or typed otherwise."""
     if None in marks:
         return None
-    return Step(lambda values, deltas: (bind(eqn, values), []), marks)
+    return Evaluation(lambda values, deltas: (bind(eqn, values), []), marks)
 
 
 #: Rules by primitive.
