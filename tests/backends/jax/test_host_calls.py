@@ -102,7 +102,7 @@ def test_the_kernel_is_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         (coalesce, (values, indices)),
         (islices.global_norm, ([s, jnp.ones(5)],)),
         (bags, (table, jnp.ones((7, 5), np.int32))),
-        (lambda v: OPTIMIZER.step(table, IndexedSlices(v, indices, (ROWS, 3)), OPTIMIZER.init(table)), (values,)),
+        (lambda v: OPTIMIZER.step(table, IndexedSlices(v, s.indices, (ROWS, 3)), OPTIMIZER.init(table)), (values,)),
     ):
         assert CALL in text(fn, *args)
         with islices.use_kernels(False):
