@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from jax.experimental import io_callback
 
-from islices.backends.jax.memory import Tracer
+from islices.backends.jax.host_views import Tracer
 from islices.embedding.table import Table
 from islices.porting.trajectory import Recorder as Steps
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import keras
 
 from islices.backends.jax import backend
-from islices.backends.jax.memory import Tracer
+from islices.backends.jax.host_views import Tracer
 from islices.backends.keras import accumulation
 from islices.backends.keras.gradients import Hooks, Slices, arrived, within
 from islices.core.conversion import from_native

@@ -114,7 +114,7 @@ MUTANTS = [
     # ================================================================== jax (6)
     Mutant(
         "jax-set-at-clips",  # blatant
-        "backends/jax/segments.py",
+        "backends/jax/scatters.py",
         '    return lax.scatter(x, ids[:, None], updates, _dimensions(updates), mode="drop")\n',
         '    return lax.scatter(x, ids[:, None], updates, _dimensions(updates), mode="clip")\n',
         "jax",
@@ -123,16 +123,16 @@ MUTANTS = [
     ),
     Mutant(
         "jax-sum-rows-one-slot-short",  # blatant, traced
-        "backends/jax/handlers.py",
-        "    named = carray(data(operand(frame, 3)), calls, I64)[call]\n",
-        "    named = min(carray(data(operand(frame, 3)), calls, I64)[call], n - 1)\n",
+        "backends/jax/scatters.py",
+        "    place = lax.cumsum(first.astype(np.int32))\n",
+        "    place = lax.cumsum(first[:-1].astype(np.int32), 0).clip(0, n - 2)[jnp.arange(n).clip(0, n - 2)]\n",
         "jax",
         "The traced result is taken to hold one row fewer than slots: in jit, where all indices are distinct, the last row's "
-        "sum is zero.",
+        "values are added to the row before it.",
     ),
     Mutant(
         "jax-gather-clips",  # medium, traced
-        "backends/jax/lookups.py",
+        "backends/jax/markers.py",
         "        mode=lax.GatherScatterMode.FILL_OR_DROP,\n        fill_value=0,\n",
         "        mode=lax.GatherScatterMode.CLIP,\n",
         "jax",
@@ -572,7 +572,7 @@ OF_TESTS = [
     ),
     Mutant(
         "jax-fill-value-before-the-cast",
-        "backends/jax/reads.py",
+        "backends/jax/row_reads.py",
         "    return bool(value == 0 or np.isnan(value))\n",
         "    return True\n",
         "tests/backends/jax/test_gathers.py",
@@ -580,9 +580,9 @@ OF_TESTS = [
     ),
     Mutant(
         "jax-slice-behind-the-end",
-        "backends/jax/reads.py",
-        "jnp.clip(_signed(starts[copies], dtype), 0, shape[0] - count)",
-        "_signed(starts[copies], dtype)",
+        "backends/jax/row_reads.py",
+        "jnp.clip(_signed(starts[0], dtype), 0, shape[0] - count)",
+        "_signed(starts[0], dtype)",
         "tests/backends/jax/test_gathers.py",
         "lax.dynamic_slice moves a start so that the slice fits: the rows are others than start + iota.",
     ),

@@ -6,14 +6,14 @@ framework; torch's and Keras's fronts read and write the same. May import: `jax`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from islices.backends.jax.optax.rows import is_leaf, weights_of
+from islices.backends.jax.optax.named_rows import is_leaf, weights_of
 from islices.core.arguments import show
 from islices.core.conversion import convert
 from islices.core.registry import describe
@@ -44,25 +44,22 @@ def path_name(path: Any) -> str:
     return ".".join(str(part) for part in parts)
 
 
-def _parts(state: Any) -> Iterator[Any]:
-    """The named tuples of optax in a state, from the outside in."""
-    if type(state).__name__ in (*FIELDS, *COUNTED):
-        yield state
-    elif isinstance(state, Mapping):
-        for item in state.values():
-            yield from _parts(item)
-    elif isinstance(state, (list, tuple)):
-        for item in state:
-            yield from _parts(item)
+def _parts(state: Any, structure: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
+    """(the parts of a state that are known by name, from the outside in: named tuples of optax, and the states of
+    `from_optim`; what makes the state of others in their places)."""
 
+    def known(x: Any) -> bool:
+        return type(x).__name__ in (*FIELDS, *COUNTED) or _parts_of_islices(x, structure) is not None
 
-def _of_islices(state: Any, structure: Any) -> Iterator[list[Any]]:
-    """The states of `from_optim` in a state, from the outside in, each as its parts, one a parameter."""
-    if (parts := _parts_of_islices(state, structure)) is not None:
-        yield parts
-    elif isinstance(state, (list, tuple)) and type(state).__name__ not in (*FIELDS, *COUNTED):
-        for item in state:
-            yield from _of_islices(item, structure)
+    leaves, whole = jax.tree.flatten(state, is_leaf=known)
+    places = [k for k, x in enumerate(leaves) if known(x)]
+
+    def again(parts: list[Any]) -> Any:
+        for k, part in zip(places, parts, strict=True):
+            leaves[k] = part
+        return jax.tree.unflatten(whole, leaves)
+
+    return [leaves[k] for k in places], again
 
 
 def _parts_of_islices(state: Any, structure: Any) -> list[Any] | None:
@@ -118,16 +115,15 @@ def state_of(state: Any, params: Any) -> dict[str, dict[str, Any]]:
     """
     names, _, structure = _names(params)
     found: dict[str, dict[str, Any]] = {name: {} for name in names}
-    for part in _parts(state):
+    for part in _parts(state, structure)[0]:
         if _counts(part):
             for arrays in found.values():
                 arrays.setdefault("step", jnp.reshape(part.count, (1,)))
         for field, ours in FIELDS.get(type(part).__name__, {}).items():
             for name, x in zip(names, _arrays(getattr(part, field), structure) or (), strict=False):
                 found[name][ours] = x
-    for parts in _of_islices(state, structure):
-        for name, part in zip(names, parts, strict=True):
-            found[name] |= {key: x for key, x in part.items() if key != "master"}
+        for name, own in zip(names, _parts_of_islices(part, structure) or (), strict=False):
+            found[name] |= {key: x for key, x in own.items() if key != "master"}
     return {name: arrays for name, arrays in found.items() if arrays}
 
 
@@ -179,27 +175,26 @@ def start_from(
         came = "no" if wrong in names else "a"
         raise ValueError(f"states: got {came} {show(wrong)}; accepted are {', '.join(map(repr, names))}")
     count = _count(states)
+    parts, again = _parts(state, structure)
     held: dict[str, dict[str, Any]] = {name: {} for name in names}
-    for part in _parts(state):
+    for part in parts:
         for field in FIELDS.get(type(part).__name__, {}).values():
             for name, x in zip(names, arrays, strict=True):
                 held[name][field] = x
-    for parts in _of_islices(state, structure):
-        for name, own in zip(names, parts, strict=True):
+        for name, own in zip(names, _parts_of_islices(part, structure) or (), strict=False):
             held[name] |= {key: x for key, x in own.items() if key not in ("step", "master")}
     for name, x in zip(names, arrays, strict=True):
         _check(states[name], held[name], jnp.shape(x), f"states[{name!r}]")
-    for array, record in _kept_otherwise(state):
+    for array, record in _kept_otherwise({type(part).__name__ for part in parts}):
         states = {
             name: {**given, array: carried(_host(given[array]), array, record, semantics, "optax", learning_rate)}
             for name, given in states.items()
         }
-    return _replaced(state, names, structure, states, count)
+    return again([_replaced(part, names, structure, states, count) for part in parts])
 
 
-def _kept_otherwise(state: Any) -> Iterator[tuple[str, Record]]:
-    """The arrays of optax's own that other frameworks may keep in other terms."""
-    kinds = {type(part).__name__ for part in _parts(state)}
+def _kept_otherwise(kinds: set[str]) -> Iterator[tuple[str, Record]]:
+    """The arrays of optax's classes that other frameworks may keep in other terms."""
     if "TraceState" in kinds:
         yield "momentum", RECORDS["rmsprop" if kinds & {"ScaleByRmsState", "ScaleByRStdDevState"} else "sgd"]
     if "ScaleByAmsgradState" in kinds:
@@ -227,39 +222,31 @@ def _check(given: Mapping[str, Any], held: Mapping[str, Any], shape: tuple[int, 
             raise ValueError(f"{place}[{key!r}]: got shape {x.shape}; accepted for the parameter is {wanted}")
 
 
-def _replaced(state: Any, names: list[str], structure: Any, states: Mapping[str, Any], count: int | None) -> Any:
-    def again(x: Any) -> Any:
-        return _replaced(x, names, structure, states, count)
-
-    kind = type(state).__name__
-    if (parts := _parts_of_islices(state, structure)) is not None:
+def _replaced(part: Any, names: list[str], structure: Any, states: Mapping[str, Any], count: int | None) -> Any:
+    """A part of a state with other arrays."""
+    if (parts := _parts_of_islices(part, structure)) is not None:
         return jax.tree.unflatten(
-            structure, [_ours_replaced(part, states[k]) for k, part in zip(names, parts, strict=True)]
+            structure,
+            [
+                {key: _like(x, states[k].get(key, x)) for key, x in own.items()}
+                for k, own in zip(names, parts, strict=True)
+            ],
         )
-    if kind in (*FIELDS, *COUNTED):
-        new: dict[str, Any] = {}
-        if _counts(state) and count is not None:
-            new["count"] = jnp.asarray(count, state.count.dtype)
-        for field, ours in FIELDS.get(kind, {}).items():
-            old = _arrays(getattr(state, field), structure)
-            if old is None:
-                raise ValueError(f"state: got {field} of a part of the parameters; accepted is a state of all of them")
-            leaves = [jnp.asarray(_host(states[k][ours]), x.dtype) for k, x in zip(names, old, strict=True)]
-            new[field] = jax.tree.unflatten(jax.tree.structure(getattr(state, field)), leaves)
-        return state._replace(**new)
-    if isinstance(state, Mapping):
-        return type(state)({key: again(item) for key, item in state.items()})  # type: ignore[call-arg]
-    if isinstance(state, tuple):
-        items = [again(item) for item in state]
-        return type(state)(*items) if hasattr(state, "_fields") else tuple(items)
-    return [again(item) for item in state] if isinstance(state, list) else state
+    new: dict[str, Any] = {}
+    if _counts(part) and count is not None:
+        new["count"] = jnp.asarray(count, part.count.dtype)
+    for field, ours in FIELDS.get(type(part).__name__, {}).items():
+        old = _arrays(getattr(part, field), structure)
+        if old is None:
+            raise ValueError(f"state: got {field} of a part of the parameters; accepted is a state of all of them")
+        leaves = [_like(x, states[k][ours]) for k, x in zip(names, old, strict=True)]
+        new[field] = jax.tree.unflatten(jax.tree.structure(getattr(part, field)), leaves)
+    return part._replace(**new)
 
 
-def _ours_replaced(part: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """A parameter's state of `from_optim` with other arrays."""
-    return {
-        key: jnp.asarray(_host(given[key]), x.dtype).reshape(x.shape) if key in given else x for key, x in part.items()
-    }
+def _like(old: Any, given: Any) -> Any:
+    """An array of any framework in place of one of a state."""
+    return old if given is old else jnp.asarray(_host(given), old.dtype).reshape(old.shape)
 
 
 def _host(x: Any) -> np.ndarray[Any, Any]:

@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 
 from islices.backend import Array
-from islices.backends.jax import memory
+from islices.backends.jax import host_views
 from islices.backends.jax.precision import apart, constant
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "fold",
     "fold_jitted",
     "fold_rows",
+    "group",
     "maximum",
     "maximum_jitted",
     "replace_donated",
@@ -36,6 +37,7 @@ __all__ = [
     "set_at",
     "set_jitted",
     "unique_padded",
+    "within",
 ]
 
 
@@ -59,6 +61,19 @@ _OTHER_SIGN = {"i": "u", "u": "i"}
 
 
 # ---------------------------------------------------------------------- grouping
+def group(indices: Array, rows: int | None) -> tuple[Array, Array]:
+    """(ids, places) of traced indices: the distinct ones ascending, as many as there are slots, the spare ones at the
+    end holding rows; and for each slot its place in ids. What is out of range counts as one more row, `rows`."""
+    sentinel = check_sentinel(rows, indices.dtype)
+    return unique_padded(within(indices, indices, sentinel, sentinel), sentinel)
+
+
+def within(x: Array, indices: Array, rows: int, nowhere: int) -> Array:
+    """x, with nowhere in the slots whose indices name no row."""
+    inside = (indices >= constant(0, indices.dtype)) & (indices < constant(rows, indices.dtype))
+    return jnp.where(inside, x, constant(nowhere, x.dtype))
+
+
 def unique_padded(indices: Array, rows: int | None) -> tuple[Array, Array]:
     """(ids, inverse) with as many ids as slots, the spare ones at the end holding rows."""
     sentinel = check_sentinel(rows, indices.dtype)
@@ -175,5 +190,5 @@ def _donated(fn: Any, table: Array, ids: Array, values: Array) -> Array:
     if 0 in values.shape:
         return table
     if table.shape[0] <= np.iinfo(ids.dtype).max:
-        values, ids = memory.lengthened(values, ids, table.shape[0])
+        values, ids = host_views.lengthened(values, ids, table.shape[0])
     return fn(table, ids, values)

@@ -9,8 +9,8 @@ from typing import Any
 
 import jax
 
-from islices.backends.jax.optax.rows import check_transformation, is_leaf
-from islices.backends.jax.optax.states import path_name, state_of
+from islices.backends.jax.optax.named_rows import check_transformation, is_leaf
+from islices.backends.jax.optax.named_state import path_name, state_of
 from islices.backends.jax.optax.transforms import OPTIMIZER, Transformation
 from islices.backends.jax.recorder import Recorder
 from islices.core.registry import describe

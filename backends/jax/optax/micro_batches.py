@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from islices.backend import Array
-from islices.backends.jax.optax.rows import (
-    Rows,
+from islices.backends.jax.optax.named_rows import (
+    NamedRows,
     check_transformation,
     checked,
     is_leaf,
@@ -98,7 +98,7 @@ def accumulate(inner: Any, every_k: int, *, use_grad_mean: bool = True, slots: i
 
     def room(leaf: int, rows: Any, named: Array, due: Array) -> int:
         """The number of rows that a step sees; ValueError if a compiled one has no room for them."""
-        if not isinstance(rows, Rows):
+        if not isinstance(rows, NamedRows):
             return 0
         shape, n = rows.slices.dense_shape, rows.slices.indices.shape[0]
         if slots is not None and n > slots:
@@ -156,27 +156,27 @@ def accumulate(inner: Any, every_k: int, *, use_grad_mean: bool = True, slots: i
 
 
 def _added(rows: Any, total: Array) -> Array:
-    if not isinstance(rows, Rows):
+    if not isinstance(rows, NamedRows):
         return total + rows
     return rows.write(total, rows.read(total) + rows.B.widen(rows.slices.values))
 
 
 def _marked(rows: Any, named: Array) -> Array:
-    if not isinstance(rows, Rows):
+    if not isinstance(rows, NamedRows):
         return named
     return rows.write(named, jnp.ones(rows.slices.indices.shape, bool))
 
 
 def _mean(rows: Any, total: Array, named: Array, size: int, *, divisor: int) -> Any:
     """The sum over the micro-steps, divided: of slices, in the rows that were named; always traced."""
-    if not isinstance(rows, Rows):
+    if not isinstance(rows, NamedRows):
         return (total / divisor).astype(jnp.result_type(rows))
     B, s = rows.B, rows.slices
     (ids,) = jnp.nonzero(named, size=size, fill_value=named.shape[0])
     ids = ids.astype(s.indices.dtype)
     mean = B.astype(B.div(B.read_rows(total, ids), float(divisor)), B.dtype(s.values))
     mean = jnp.where(jnp.count_nonzero(named) > size, jnp.asarray(jnp.nan, mean.dtype), mean)
-    return Rows(IndexedSlices._trusted(B, mean, ids, s.dense_shape, coalesced=True, padded=True)).update(mean)
+    return NamedRows(IndexedSlices._trusted(B, mean, ids, s.dense_shape, coalesced=True, padded=True)).update(mean)
 
 
 def _emptied(due: Array, mean: Any, x: Array) -> Array:

@@ -25,7 +25,7 @@ from islices.optim.optimizer import Optimizer
 
 __all__ = [
     "WITNESSES",
-    "Rows",
+    "NamedRows",
     "add_to_rows",
     "check_transformation",
     "checked",
@@ -114,7 +114,7 @@ def check_transformation(inner: Any, argument: str) -> Any:
 
 # ---------------------------------------------------------------------- rows
 @dataclass(frozen=True)
-class Rows:
+class NamedRows:
     """The distinct rows that a gradient names, and how to read and write them. No pytree: one leaf to JAX."""
 
     slices: IndexedSlices  # coalesced
@@ -157,9 +157,9 @@ class Rows:
         return IndexedSlices._trusted(self.B, values, s.indices, s.dense_shape, coalesced=s.coalesced, padded=s.padded)
 
 
-def named_rows(s: IndexedSlices) -> Rows:
+def named_rows(s: IndexedSlices) -> NamedRows:
     """The distinct rows of slices; sentinels are among them in traced code alone."""
-    return Rows(coalesce(s))
+    return NamedRows(coalesce(s))
 
 
 def _without_sentinels(B: Backend, values: Array, indices: Array, *, rows: int) -> tuple[Array, Array]:
@@ -191,7 +191,7 @@ class _Part:
     """An array of a transformation's state, and the rows of it that a step sees."""
 
     whole: Array
-    rows: Rows
+    rows: NamedRows
 
 
 def on_named_rows(inner: Any, updates: Any, state: Any, params: Any, extra: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -200,7 +200,7 @@ def on_named_rows(inner: Any, updates: Any, state: Any, params: Any, extra: Mapp
     The arrays of the state that belong to a leaf are those optax itself takes for them (optax.tree_map_params).
     """
     rows = map_slices(named_rows, updates)
-    some = jax.tree.map(lambda x: x.slices.values if isinstance(x, Rows) else x, rows)
+    some = jax.tree.map(lambda x: x.slices.values if isinstance(x, NamedRows) else x, rows)
     weights = None if params is None else jax.tree.map(_rows_of, rows, weights_of(params))
     try:
         parts = optax.tree_map_params(inner, _part, state, rows, is_leaf=_is_masked)
@@ -213,12 +213,12 @@ def on_named_rows(inner: Any, updates: Any, state: Any, params: Any, extra: Mapp
     read = jax.tree.map(lambda x: x.rows.read(x.whole) if isinstance(x, _Part) else x, parts)
     stepped, after = inner.update(some, read, weights, **extra)
     written = jax.tree.map(lambda x, new: x.rows.write(x.whole, new) if isinstance(x, _Part) else new, parts, after)
-    return jax.tree.map(lambda x, new: x.update(new) if isinstance(x, Rows) else new, rows, stepped), written
+    return jax.tree.map(lambda x, new: x.update(new) if isinstance(x, NamedRows) else new, rows, stepped), written
 
 
 def _part(x: Any, rows: Any) -> Any:
     """What belongs to a table with its rows; numbers, of which there is one a table, and dense leaves as they are."""
-    if not isinstance(rows, Rows) or _is_masked(x) or not jnp.ndim(x):
+    if not isinstance(rows, NamedRows) or _is_masked(x) or not jnp.ndim(x):
         return x
     return _Part(rows.holding(x, "state"), rows)
 
@@ -229,7 +229,7 @@ def _is_masked(x: Any) -> bool:
 
 
 def _rows_of(rows: Any, weights: Array) -> Array:
-    if not isinstance(rows, Rows):
+    if not isinstance(rows, NamedRows):
         return weights
     shape = rows.B.shape(weights)
     if shape != rows.slices.dense_shape:

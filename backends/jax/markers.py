@@ -140,7 +140,7 @@ mlir.register_lowering(attach_p, mlir.lower_fun(_attach, multiple_results=False)
 
 
 # ---------------------------------------------------------------------- the recorder
-class Recorder:
+class TraceRecorder:
     """The recorder of every traced table: what was looked up stands in JAX's trace, not here.
 
     To all but `differentiate` what it binds is the identity, so it is there outside of differentiation too.
@@ -167,4 +167,4 @@ class Recorder:
         return "<recorder of the jax backend>"
 
 
-RECORDER = Recorder()
+RECORDER = TraceRecorder()
