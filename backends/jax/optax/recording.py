@@ -14,7 +14,7 @@ from islices.backends.jax.optax.states import path_name, state_of
 from islices.backends.jax.optax.transforms import OPTIMIZER, Transformation
 from islices.backends.jax.recorder import Recorder
 from islices.core.registry import describe
-from islices.porting.trajectory.replay import as_description
+from islices.porting.trajectory.descriptions import as_description
 
 __all__ = ["recorded"]
 

@@ -14,6 +14,6 @@ May import: this folder.
 """
 
 from islices.porting.trajectory.recorder import Recorder
-from islices.porting.trajectory.run import Parity, parity
+from islices.porting.trajectory.trainings import Parity, parity
 
 __all__ = ["Parity", "Recorder", "parity"]

@@ -21,7 +21,7 @@ import numpy as np
 from islices.core.slices import IndexedSlices
 from islices.core.trees import named_leaves
 from islices.files import load, read_metadata, save
-from islices.porting.trajectory.steps import AFTER, BEFORE, POSITIONS, Leaf, Leaves, Step
+from islices.porting.trajectory.positions import AFTER, BEFORE, POSITIONS, Leaf, Leaves, Step
 
 __all__ = ["is_folder", "read_folder", "same_bits", "step_files", "write_step"]
 

@@ -1,6 +1,6 @@
 """One step of two sides: position by position, the first that rounding does not explain.
 
-See `islices.porting.trajectory.drift`.
+See `islices.porting.trajectory.distances`.
 
 May import: `numpy`, the core below `islices.files`, this folder.
 """
@@ -15,16 +15,16 @@ import numpy as np
 
 from islices.core.dtypes import dtype_name
 from islices.porting.compare.stored import blocks
-from islices.porting.trajectory.drift import ARITHMETIC, FLOOR, GROWTH, MOST, distances, eps_of, norm, same_values
-from islices.porting.trajectory.moves import Moves
-from islices.porting.trajectory.steps import Leaves, Step, rows_named
+from islices.porting.trajectory.distances import ARITHMETIC, FLOOR, GROWTH, MOST, distances, eps_of, norm, same_values
+from islices.porting.trajectory.movements import Moves
+from islices.porting.trajectory.positions import Leaves, Step, rows_named
 from islices.porting.trajectory.verdict import Found, Verdict
 
 __all__ = ["Judge"]
 
 
 class Judge:
-    """Judges the steps of two sides, one after the other; b's bear a's names (`islices.porting.trajectory.pairing`).
+    """Judges the steps of two sides, one after the other; b's bear a's names (`islices.porting.trajectory.tensor_names`).
 
     Parameters
     ----------

@@ -18,8 +18,8 @@ from islices.core.registry import describe
 from islices.files.manifest import check_metadata
 from islices.files.places import replacing
 from islices.porting.trajectory.folder import is_folder, step_files, write_step
-from islices.porting.trajectory.replay import as_description
-from islices.porting.trajectory.steps import POSITIONS, Leaves, Step, host_leaves, optimizers_of
+from islices.porting.trajectory.descriptions import as_description
+from islices.porting.trajectory.positions import POSITIONS, Leaves, Step, host_leaves, optimizers_of
 
 __all__ = ["Recorder"]
 

@@ -19,10 +19,10 @@ from islices.porting.compare.step import Step as Taken
 from islices.porting.compare.step import explain_steps
 from islices.porting.compare.stored import norm_of, read
 from islices.porting.compare.why import is_last
-from islices.porting.trajectory.drift import same_values
-from islices.porting.trajectory.moves import Expected
-from islices.porting.trajectory.replay import array_name, other_class
-from islices.porting.trajectory.steps import Leaves, Step, rows_named
+from islices.porting.trajectory.distances import same_values
+from islices.porting.trajectory.movements import Expected
+from islices.porting.trajectory.descriptions import array_name, other_class
+from islices.porting.trajectory.positions import Leaves, Step, rows_named
 
 __all__ = ["Known", "explain"]
 

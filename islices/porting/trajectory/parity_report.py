@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from islices.porting.trajectory.verdict import ORDER
 
 if TYPE_CHECKING:
-    from islices.porting.trajectory.run import Parity
+    from islices.porting.trajectory.trainings import Parity
 
 __all__ = ["TITLES", "as_json", "report"]
 

@@ -17,12 +17,12 @@ from islices.porting.compare.difference import Difference, side_names
 from islices.porting.compare.explanation import name_sides
 from islices.porting.trajectory.folder import is_folder, read_folder
 from islices.porting.trajectory.judge import Judge
-from islices.porting.trajectory.pairing import NAMED, Pairing, pair_names
-from islices.porting.trajectory.picture import draw
-from islices.porting.trajectory.show import as_json, report
-from islices.porting.trajectory.steps import AFTER, BEFORE, Step, optimizers_of, read_step
+from islices.porting.trajectory.tensor_names import NAMED, Pairing, pair_names
+from islices.porting.trajectory.curves import draw
+from islices.porting.trajectory.parity_report import as_json, report
+from islices.porting.trajectory.positions import AFTER, BEFORE, Step, optimizers_of, read_step
 from islices.porting.trajectory.verdict import ORDER, Verdict
-from islices.porting.trajectory.why import Known, explain
+from islices.porting.trajectory.explaining import Known, explain
 
 __all__ = ["Parity", "Stop", "parity"]
 

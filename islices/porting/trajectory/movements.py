@@ -15,9 +15,9 @@ import numpy as np
 from islices.core.dtypes import dtype_name
 from islices.porting.compare.steps.recipe import corrected_digits
 from islices.porting.compare.stored import bits_equal, blocks, contained, wide
-from islices.porting.trajectory.drift import MOST, ROUNDINGS, Beside, apart, beside, eps_of, norm, relative, summed
-from islices.porting.trajectory.replay import OWN_MEANING, Replay, array_name, optimizer_from, other_class
-from islices.porting.trajectory.steps import Leaves, Step, rows_named
+from islices.porting.trajectory.distances import MOST, ROUNDINGS, Beside, apart, beside, eps_of, norm, relative, summed
+from islices.porting.trajectory.descriptions import OWN_MEANING, Replay, array_name, optimizer_from, other_class
+from islices.porting.trajectory.positions import Leaves, Step, rows_named
 from islices.porting.trajectory.verdict import Found
 
 __all__ = ["Moves"]

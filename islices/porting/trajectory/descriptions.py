@@ -19,7 +19,7 @@ from islices.core.registry import describe
 from islices.core.slices import IndexedSlices
 from islices.optim import Optimizer
 from islices.optim.record import RECORDS
-from islices.porting.trajectory.steps import Leaf, Leaves
+from islices.porting.trajectory.positions import Leaf, Leaves
 
 __all__ = ["Replay", "array_name", "as_description", "optimizer_from", "other_class"]
 

@@ -8,7 +8,7 @@ gradients: their relative distance d, over the rows that the step's gradients na
 
 **Clipping** is a projection: it brings two gradients no further apart than they were, in the 2-norm.
 
-**A step** is judged element by element. Where the formula is known (`islices.porting.trajectory.replay`) both results
+**A step** is judged element by element. Where the formula is known (`islices.porting.trajectory.descriptions`) both results
 have been computed from the same numbers: allowed are `ROUNDINGS` + k eps of the tensor's largest movement so far,
 after k steps, and the rounding of the table itself. Where it is not, the two steps began with gradients and states
 that are a relative r apart in this element: twice that, of the tensor's largest movement, is allowed besides. An
@@ -17,7 +17,7 @@ the direction of rounding. A row that a gradient names m times is a sum, which f
 own: `summed` says by how much.
 
 May import: `numpy`, the core below `islices.files`, `islices.porting.compare.evidence`,
-`islices.porting.compare.stored`, `islices.porting.trajectory.steps`.
+`islices.porting.compare.stored`, `islices.porting.trajectory.positions`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import numpy as np
 from islices.core.slices import IndexedSlices
 from islices.porting.compare.evidence import MOST_SLACK, PRECISION
 from islices.porting.compare.stored import Stored, bits_equal, blocks, contained, dot, nonzero_rows, read, wide
-from islices.porting.trajectory.steps import Leaf, Leaves
+from islices.porting.trajectory.positions import Leaf, Leaves
 
 __all__ = [
     "ARITHMETIC", "FLOOR", "GROWTH", "MOST", "ROUNDINGS", "Beside", "apart", "beside", "distances", "eps_of",

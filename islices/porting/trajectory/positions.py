@@ -52,7 +52,7 @@ class Step:
     """A step of one side.
 
     number counts from 1. trees: position -> leaves by name, None leaves left out. optimizers: the name of a tensor,
-    or "" for all, -> what steps it, or the description of that (`islices.porting.trajectory.replay`). framework: its
+    or "" for all, -> what steps it, or the description of that (`islices.porting.trajectory.descriptions`). framework: its
     name, or "".
     """
 
