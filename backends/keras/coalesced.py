@@ -115,10 +115,6 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
         with native.applying():
             super().apply([native.divisible(g, v) for g, v in pairs] + grads[len(variables) :], trainable_variables)
 
-    def _takes_sums(self) -> bool:
-        """Whether a gradient leads to the same bits with its duplicates summed: none is added to it before a step."""
-        return not self.gradient_accumulation_steps and native.replicas() == 1
-
     def _for_rule(self, grad: Any) -> Any:
         return as_array(grad)
 

@@ -11,7 +11,6 @@ from typing import Any
 import keras
 
 from islices.backends.keras.branches import taking
-from islices.backends.keras.coalesced import Coalesced
 from islices.backends.keras.gradients import divided
 from islices.backends.keras.native import BACKEND, native
 
@@ -50,26 +49,7 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
 
     def check_finite(self, grads: Sequence[Any]) -> Any:
         """Whether all gradients are finite: of sparse ones the sums of duplicates, which a step writes."""
-        return super().check_finite([_values(_summed(g)) for g in grads])
-
-    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
-        """Apply gradients as Keras does, divided by the scale, or none where one is not finite.
-
-        Parameters
-        ----------
-        grads, trainable_variables
-            As of keras.optimizers.LossScaleOptimizer.
-        """
-        if trainable_variables is not None:
-            trainable_variables = list(trainable_variables)
-        super().apply(self._kept(grads), trainable_variables)
-
-    def _kept(self, grads: Sequence[Any]) -> list[Any]:
-        """The gradients with sums that `check_finite` and the step look at alike, where that leaves the step's bits."""
-        inner = self.inner_optimizer
-        takers = getattr(inner, "optimizers", (inner,))
-        takes = all(isinstance(one, Coalesced) and one._takes_sums() for one in takers)
-        return [_summed(g) if takes else g for g in grads]
+        return super().check_finite([_sums(g) for g in grads])
 
     def _common_apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
         if BACKEND == "tensorflow":
@@ -90,7 +70,6 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
         """The variables after a step, or after none."""
         if BACKEND != "jax":
             return super().stateless_apply(optimizer_variables, grads, trainable_variables)
-        grads = self._kept(grads)
         finite = self.check_finite(grads)
         before = [*trainable_variables, *optimizer_variables]
         variables = [*self._trainable_variables, *self.variables]
@@ -120,12 +99,8 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
         return ops.where(full, 0, count + 1), ops.where(full, scale * 2.0, scale)
 
 
-def _summed(grad: Any) -> Any:
-    return grad if grad is None or not native.is_sparse(grad) else native.summed(grad)
-
-
-def _values(grad: Any) -> Any:
-    return grad if grad is None or not native.is_sparse(grad) else grad.values
+def _sums(grad: Any) -> Any:
+    return grad if grad is None or not native.is_sparse(grad) else native.summed(grad).values
 
 
 def _over(grad: Any, variable: Any, scale: Any) -> Any:

@@ -27,7 +27,7 @@ from typing import Any
 from islices.backend import LookedUp, Reader, Source, Transform
 from islices.backends.mxnet.memory import mx
 
-__all__ = ["Recorder", "differentiate", "is_recorded", "paused", "record_function"]
+__all__ = ["GraphReads", "differentiate", "is_recorded", "paused", "record_function"]
 
 nd = mx.nd
 autograd = mx.autograd
@@ -50,7 +50,7 @@ def is_recorded(x: Any) -> bool:
 
 
 # ---------------------------------------------------------------------- differentiation by looked-up rows
-class Recorder:
+class GraphReads:
     """The lookups in one table while a function is differentiated."""
 
     def __init__(self, read_rows: Callable[[Any, Any], Any]) -> None:
@@ -114,7 +114,7 @@ def differentiate(
             "value_and_grad: got a Table whose gradient is being taken already; MXNet has no second derivatives. Pass "
             "the inner function a Table of the weights, from outside of the outer one"
         )
-    recorders = [Recorder(read_rows) for _ in sources]
+    recorders = [GraphReads(read_rows) for _ in sources]
     outer, watch = _current.watch, _Watch()
     _current.watch = watch
     try:

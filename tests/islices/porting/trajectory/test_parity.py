@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -327,9 +326,7 @@ def test_folder_is_what_was_recorded(tmp_path: Path) -> None:
     found = islices.parity(tmp_path / "a", training())
     assert found.equal
     assert found.same_bits == 5
-    manifest = json.loads((tmp_path / "a" / "recording.json").read_text("utf-8"))
-    assert manifest["versions"]["numpy"] == np.__version__
-    assert sorted(p.name for p in (tmp_path / "a").iterdir())[1:3] == [f"step-0000000{k}.safetensors" for k in (1, 2)]
+    assert sorted(p.name for p in (tmp_path / "a").iterdir())[:2] == [f"step-0000000{k}.safetensors" for k in (1, 2)]
 
 
 def test_tables_are_stored_by_rows(tmp_path: Path) -> None:
