@@ -64,8 +64,8 @@ class Sum:
 
     def no_rows(self) -> Any:
         """Return a gradient of the framework without rows."""
-        values, indices = self._held()
-        return to_native(IndexedSlices(values[:0], indices[:0], self.shape, coalesced=True, validate=False))
+        values, indices = keras.ops.zeros((0, *self.shape[1:]), self.dtype), keras.ops.zeros(0, "int64")
+        return to_native(IndexedSlices(values, indices, self.shape, validate=False))
 
     def _held(self) -> tuple[Any, Any]:
         return native.held(self.values), native.held(self.indices)

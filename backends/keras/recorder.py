@@ -12,7 +12,6 @@ from typing import Any
 import keras
 import numpy as np
 
-from islices.backends.keras.branches import taken
 from islices.backends.keras.coalesced import Coalesced
 from islices.backends.keras.methods import replace
 from islices.backends.keras.native import BACKEND
@@ -144,7 +143,7 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
 
     def _clip(self, method: Any, grads: Sequence[Any]) -> Any:
         clipped = method(grads)
-        if not self.recorder.wanted or not taken():  # on JAX the mean of micro-batches is formed ahead of a step, too
+        if not self.recorder.wanted:
             return clipped
         # also where nothing clips, but a loss scale or micro-batches make them others than arrived
         if any(x is not g for x, g in zip(clipped, self._given.values(), strict=True)):

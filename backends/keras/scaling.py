@@ -10,7 +10,6 @@ from typing import Any
 
 import keras
 
-from islices.backends.keras.branches import taking
 from islices.backends.keras.gradients import divided
 from islices.backends.keras.native import BACKEND, native
 
@@ -21,17 +20,21 @@ ops = keras.ops
 
 @keras.saving.register_keras_serializable("islices")
 class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
-    """keras.optimizers.LossScaleOptimizer that takes sparse gradients, on torch and JAX too.
+    """keras.optimizers.LossScaleOptimizer that takes sparse gradients, on TensorFlow and torch.
 
     Parameters
     ----------
     inner_optimizer, initial_scale, dynamic_growth_steps, name
         Those of Keras' class.
 
+    Raises
+    ------
+    ValueError
+        On JAX, where the branch of a step that is not taken would copy the tables.
+
     Notes
     -----
-    Where a gradient is not finite, duplicates summed, no step is taken, and the scale is halved. In a compiled step of
-    JAX that is no branch, which would copy tables: `Stepped` writes nothing then, and all other variables are put back.
+    Where a gradient is not finite, duplicates summed, no step is taken, and the scale is halved.
 
     Examples
     --------
@@ -41,9 +44,14 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
     1024.0
     """
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        _check_backend()
+        super().__init__(*args, **kwargs)
+
     @classmethod
     def around(cls, stock: Any) -> LossScaleOptimizer:
-        """Keras' own, become one of these: what it has built it keeps."""
+        """Change the class of Keras's optimizer to this one; it keeps all that it has built."""
+        _check_backend()
         stock.__class__ = cls
         return stock  # type: ignore[no-any-return]
 
@@ -62,28 +70,10 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
 
     def _stateful_handle_finite_grads(self, grads: Sequence[Any], trainable_variables: Any) -> None:
         self.inner_optimizer.apply(self._unscaled(grads, trainable_variables), trainable_variables)
-        counted, scaled = self._grown()
-        self.step_counter.assign(counted)
-        self.dynamic_scale.assign(scaled)
-
-    def stateless_apply(self, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
-        """The variables after a step, or after none."""
-        if BACKEND != "jax":
-            return super().stateless_apply(optimizer_variables, grads, trainable_variables)
-        finite = self.check_finite(grads)
-        before = [*trainable_variables, *optimizer_variables]
-        variables = [*self._trainable_variables, *self.variables]
-        with keras.StatelessScope(list(zip(variables, before, strict=True))) as scope, taking(finite) as kept:
-            counted, scaled = self._grown()
-            self.inner_optimizer.apply(self._unscaled(grads, None), self._trainable_variables)
-            self.step_counter.assign(ops.where(finite, counted, 0))
-            own = {id(v) for v in self._variables}
-            for variable, value in zip(variables, before, strict=True):
-                if id(variable) not in kept and id(variable) not in own:
-                    variable.assign(ops.where(finite, variable.value, value))
-            self.dynamic_scale.assign(ops.where(finite, scaled, self.dynamic_scale * 0.5))
-        after = [scope.get_current_value(v) for v in variables]
-        return after[: len(trainable_variables)], after[len(trainable_variables) :]
+        count, scale = (ops.convert_to_tensor(x) for x in (self.step_counter, self.dynamic_scale))
+        full = ops.equal(count, self.dynamic_growth_steps - 1)
+        self.step_counter.assign(ops.where(full, 0, count + 1))
+        self.dynamic_scale.assign(ops.where(full, scale * 2.0, scale))
 
     def _unscaled(self, grads: Sequence[Any], trainable_variables: Any) -> list[Any]:
         variables, scale = trainable_variables or self._trainable_variables, ops.convert_to_tensor(self.dynamic_scale)
@@ -92,11 +82,13 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
             for g, v in zip(grads, variables, strict=True)
         ]
 
-    def _grown(self) -> tuple[Any, Any]:
-        """The count and the scale after a finite step."""
-        count, scale = (ops.convert_to_tensor(x) for x in (self.step_counter, self.dynamic_scale))
-        full = ops.equal(count, self.dynamic_growth_steps - 1)
-        return ops.where(full, 0, count + 1), ops.where(full, scale * 2.0, scale)
+
+def _check_backend() -> None:
+    if BACKEND == "jax":
+        raise ValueError(
+            "optimizer: got a LossScaleOptimizer on JAX; accepted there are a fixed loss_scale_factor and the dtype "
+            "policy 'mixed_bfloat16', which need none"
+        )
 
 
 def _sums(grad: Any) -> Any:

@@ -14,7 +14,6 @@ import keras
 import numpy as np
 
 from islices import optim
-from islices.backends.keras.branches import note_kept, taken
 from islices.backends.keras.coalesced import Coalesced
 from islices.backends.keras.micro_batches import Share, Sum
 from islices.backends.keras.native import native
@@ -220,7 +219,7 @@ class Stepped(Coalesced):
         ops = keras.ops
         row, gradient = (ops.reshape(ops.convert_to_tensor(x), (1,)) for x in (variable, gradient))
         held = {part: ops.copy(x) for part, x in state.items()}  # of TensorFlow a tensor, as the row
-        row, new = rule.step(row, gradient, held, apply=taken())
+        row, new = rule.step(row, gradient, held)
         variable.assign(ops.reshape(row, ()))
         _assign(state, new)
 
@@ -271,11 +270,10 @@ def take_step(
     held = {part: x.value for part, x in state.items()}
     if steps is not None:
         held["step"] = steps
-    table, new = rule.step(native.writable(variable), gradient, held, apply=taken())
+    table, new = rule.step(native.writable(variable), gradient, held)
     if not native.IN_PLACE:
         variable.assign(table)
         _assign(state, new)
-    note_kept([variable, *state.values()])
 
 
 # ---------------------------------------------------------------------- the rule, and what Keras knows of it

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from islices.core.dtypes import dtype_name
-from islices.core.slices import IndexedSlices
 from islices.porting.compare.evidence import PRECISION
 from islices.porting.compare.stored import Stored, bits_equal, blocks, contained, dot, nonzero_rows, read, wide
 from islices.porting.trajectory.positions import Leaf, Leaves
@@ -78,16 +77,8 @@ def same_values(x: Leaf, y: Leaf) -> bool:
     """Check that two leaves denote the same numbers, of whatever types."""
     if isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and x.dtype == y.dtype != np.uint16:
         return x.shape == y.shape and bool(np.all(bits_equal(x, y)))  # of whole tables: without copies in float64
-    if isinstance(x, IndexedSlices) and isinstance(y, IndexedSlices) and _same_arrays(x, y):
-        return True
     pairs = beside(x, y)
     return pairs is not None and not any(apart(p, q).any() for _, p, q in pairs)
-
-
-def _same_arrays(x: IndexedSlices, y: IndexedSlices) -> bool:
-    """Check whether the stored arrays are the same."""
-    same = x.dense_shape == y.dense_shape and x.values.dtype == y.values.dtype != np.uint16
-    return bool(same and np.array_equal(x.indices, y.indices) and np.all(bits_equal(x.values, y.values)))
 
 
 def gap(x: Array, y: Array) -> float:

@@ -71,7 +71,7 @@ PROGRAM = """
         return found
 
     if keras.backend.backend() == "jax":
-        del rules["micro-batches"]
+        del rules["micro-batches"], rules["scaled"]
     for name in rules:
         found |= trained(name, False)
         for part, x in trained(name, True).items():
