@@ -1,4 +1,4 @@
-"""`islices new-backend`: the skeleton of an adapter, written from what `islices.Backend` itself says.
+"""`islices new-backend`: the skeleton of an adapter, written from what `islices.backend.Backend` itself says.
 
 Every primitive stands in it as a `not_implemented` declaration under its contract, read from the parts of `Backend` as
 they are installed here, and optional ones are marked. `islices conform` then counts the cases that still wait for each:
@@ -88,7 +88,7 @@ def unwritten(backend: Backend) -> list[str]:
 
     Examples
     --------
-    >>> from islices import not_implemented
+    >>> from islices.backend import not_implemented
     >>> class Toy(Backend):
     ...     name = "toy"
     ...     capture = not_implemented(TO_DO)
@@ -249,13 +249,13 @@ from __future__ import annotations
 
 import importlib
 
-from islices import Backend, not_implemented
+from islices.backend import Backend, not_implemented
 
 
 class @CLASS@(Backend):
     name = module = "@MODULE@"
     pip = "pip install @ROOT@"  # to be corrected if the framework's distribution has another name than its module
-    protocol = @PROTOCOL@  # what islices.PROTOCOL was when this was written
+    protocol = @PROTOCOL@  # what islices.backend.PROTOCOL was when this was written
     float_dtypes = ("float16", "bfloat16", "float32", "float64")  # those the framework can hold
     native_name = ""  # of its row-sparse gradient, if it has one: then is_native, from_native and to_native are needed
 
@@ -314,6 +314,6 @@ Row-sparse gradients of @NAME@ in islices. An adapter in the making:
 
 5. `@PACKAGE@/own_calls.py` says what the suite asks of the framework itself, to hold real gradients against.
 
-What each primitive must do: `python -c "import islices; help(islices.Backend)"`. What results must be: the clauses of
-SPEC.md in the package `islices.conformance`.
+What each primitive must do: `python -c "import islices; help(islices.backend.Backend)"`. What results must be: the
+clauses of SPEC.md in the package `islices.conformance`.
 """

@@ -17,6 +17,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import islices
+from islices import config
 from islices.backend import Backend
 from islices.conformance.operations import own_calls_of
 from islices.conformance.oracle_optim import OPTIMIZERS
@@ -60,7 +61,7 @@ class Call(NamedTuple):
     @contextlib.contextmanager
     def environment(self) -> Iterator[None]:
         """The mode, and the framework's 64-bit types switched on or not."""
-        with self.backend.wide_types() if self.wide else contextlib.nullcontext(), islices.execution(self.mode):
+        with self.backend.wide_types() if self.wide else contextlib.nullcontext(), config.execution(self.mode):
             yield
 
     def __repr__(self) -> str:
@@ -256,9 +257,9 @@ def samples_and_dense(d: Draw) -> Arguments:
 
 
 def threads(n: Any) -> None:
-    before = islices.get_num_threads()
-    islices.set_num_threads(n)
-    islices.set_num_threads(before)
+    before = config.get_num_threads()
+    config.set_num_threads(n)
+    config.set_num_threads(before)
 
 
 def filed(tree: Any, metadata: Any, backend: Any, foreign: Any) -> Any:
@@ -306,7 +307,7 @@ ENTRIES: dict[str, Entry] = {
     "operators": Entry(operators, lambda d: {"c": d.made(d.slices, d.dense)}, words=("operand", "supported", "xs")),
     "concat": Entry(islices.concat, lambda d: {"xs": [d.sparse() for _ in range(d.one(1, 2, 3))]}),
     "norm": Entry(islices.norm, lambda d: {"x": d.gradient()}, weight=6),
-    "adaptive_grad_clip": Entry(islices.adaptive_grad_clip, lambda d: {"x": d.gradient()}),
+    "adaptive_grad_clip": Entry(islices.norms.adaptive_grad_clip, lambda d: {"x": d.gradient()}),
     "drop_padding": Entry(islices.drop_padding, lambda d: {"padding_idx": 0 if d.rows else None}),
     "scale_by_frequency": Entry(islices.scale_by_frequency, lambda d: {"x": d.sparse()}),
     "embedding_grad": Entry(islices.embedding_grad, upstream, weight=8),
@@ -336,8 +337,8 @@ ENTRIES: dict[str, Entry] = {
     "diff": Entry(islices.diff, two_sides, fixed=DETAILS, weight=1),  # a thousand times as slow as the others
     "parity": Entry(islices.parity, two_runs, words=("gradients",), fixed=DETAILS, weight=1),
     "capture": Entry(islices.capture, weight=1),
-    "execution": Entry(entered(islices.execution), lambda d: {"argument": "framework"}, words=("mode",), weight=1),
-    "use_kernels": Entry(entered(islices.use_kernels), lambda d: {"argument": False}, words=("on",), weight=1),
+    "execution": Entry(entered(config.execution), lambda d: {"argument": "framework"}, words=("mode",), weight=1),
+    "use_kernels": Entry(entered(config.use_kernels), lambda d: {"argument": False}, words=("on",), weight=1),
     "set_num_threads": Entry(threads, weight=1),
     "all_reduce": Entry(all_reduce, lambda d: {"group": Alone()}, fixed=("group",)),
     "ShardedTable": Entry(sharded, shard_arguments, words=("weights", "batch"), weight=8),

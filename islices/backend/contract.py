@@ -29,7 +29,7 @@ def optional(without: str) -> Callable[[_Method], _Method]:
 
     Examples
     --------
-    >>> from islices import Backend
+    >>> from islices.backend import Backend
     >>> Backend.is_traced.optional
     'nothing is traced'
     >>> hasattr(Backend.take, "optional")
@@ -82,7 +82,7 @@ def not_implemented(reason: str) -> Any:
 
     Examples
     --------
-    >>> from islices import Backend
+    >>> from islices.backend import Backend
     >>> class Partial(Backend):
     ...     name = "partial"
     ...     segment_sum = not_implemented("partial has no scatter")

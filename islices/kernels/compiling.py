@@ -157,7 +157,7 @@ def _check_room() -> None:
         mmap.mmap(-1, ROOM).close()
     except OSError:
         raise MemoryError(
-            f"{ROOM >> 20} MiB for a compiled kernel are not free; islices.use_kernels(False) computes without kernels"
+            f"{ROOM >> 20} MiB for a compiled kernel are not free; islices.config.use_kernels(False) computes without"
         ) from None
 
 

@@ -127,7 +127,7 @@ def program(group: Group) -> dict[str, str]:
     failed = {}
     for check in CHECKS:
         try:
-            with islices.use_kernels(False):  # which each rank would compile
+            with islices.config.use_kernels(False):  # which each rank would compile
                 check(group)
         except Exception:
             failed[check.__name__] = traceback.format_exc()

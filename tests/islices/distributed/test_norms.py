@@ -123,7 +123,7 @@ def test_the_norm_and_the_clip_are_exact(name: str, size: int) -> None:
         for order, answer in norms.items():
             expected = np.dtype(answer.dtype).type(answer.data[0])
             same(np.asarray(islices.global_norm(tree, order, **given)), expected, f"order {order}")
-        with islices.use_kernels(group.rank > 1):
+        with islices.config.use_kernels(group.rank > 1):
             found, got = islices.clip_by_global_norm(tree, limit, **given)
         same(np.asarray(got), np.asarray(islices.global_norm(whole_tree)), "norm")
         by_keras, _ = islices.clip_by_global_norm(tree, limit, semantics="keras", **given)
