@@ -12,6 +12,8 @@ except ModuleNotFoundError as missing:  # of Keras, or of its backend
     raise ModuleNotFoundError(f"islices.backends.keras needs {missing.name}: {pip}", name=missing.name) from missing
 
 from islices.backends.keras.coalesced import Coalesced
+from islices.backends.keras.loss_scale import LossScaleOptimizer
+from islices.backends.keras.named_states import state_of
 from islices.backends.keras.optimizers import (
     SGD,
     Adadelta,
@@ -27,8 +29,6 @@ from islices.backends.keras.optimizers import (
     RMSprop,
 )
 from islices.backends.keras.recorder import KerasRecorder
-from islices.backends.keras.scaling import LossScaleOptimizer
-from islices.backends.keras.states import state_of
 from islices.backends.keras.stepped import Stepped
 from islices.backends.keras.stock_models import row_sparse
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import keras
 
-from islices.backends.keras.gradients import as_array
 from islices.backends.keras.native import native
+from islices.backends.keras.sparse_gradients import as_array
 from islices.core.arguments import is_real
 from islices.core.registry import describe
 from islices.norms.clip import clip_by_norm, clip_by_value

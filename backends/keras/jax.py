@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import keras
 
 from islices.backends.jax import backend
-from islices.backends.keras.gradients import Hooks, Slices
+from islices.backends.keras.sparse_gradients import ArrayHooks, Slices
 from islices.core.conversion import from_native
 from islices.core.registry import describe
 from islices.core.rows import coalesce
@@ -27,6 +27,7 @@ __all__ += ["IN_PLACE", "cell", "is_sparse", "methods", "replicas", "stock", "su
 IN_PLACE = False
 
 applying = contextlib.nullcontext
+Hooks = ArrayHooks
 cell: Any = None
 
 

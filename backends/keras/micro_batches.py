@@ -10,8 +10,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from islices.backends.keras.gradients import Slices, divided
 from islices.backends.keras.native import native
+from islices.backends.keras.sparse_gradients import Slices, divided
 from islices.core.conversion import to_native
 from islices.core.linear import add, concat
 from islices.core.rows import coalesce

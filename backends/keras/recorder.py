@@ -14,8 +14,8 @@ import numpy as np
 
 from islices.backends.keras.coalesced import Coalesced
 from islices.backends.keras.methods import replace
+from islices.backends.keras.named_states import state_of
 from islices.backends.keras.native import BACKEND
-from islices.backends.keras.states import state_of
 from islices.backends.keras.stepped import Stepped
 from islices.core.registry import find_backend
 from islices.core.slices import IndexedSlices

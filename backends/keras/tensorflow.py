@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from islices.backends.tensorflow.host_calls import compiled_by_xla
-from islices.backends.tensorflow.segments import sums_in_place
+from islices.backends.tensorflow.row_segments import sums_in_place
 from islices.core.conversion import from_native, to_native
 from islices.core.rows import coalesce
 from islices.core.slices import IndexedSlices
@@ -46,7 +46,7 @@ def applying() -> Iterator[None]:
         _applying.reset(token)
 
 
-class Hooks(keras.optimizers.Optimizer):  # type: ignore[misc]
+class ReplicaHooks(keras.optimizers.Optimizer):  # type: ignore[misc]
     """Clips where the shares of all replicas have been added up."""
 
     def _clip_gradients(self, grads: list[Any]) -> list[Any]:
@@ -62,6 +62,9 @@ class Hooks(keras.optimizers.Optimizer):  # type: ignore[misc]
 
     def _clip(self, grads: list[Any]) -> list[Any]:
         raise NotImplementedError
+
+
+Hooks = ReplicaHooks
 
 
 # ---------------------------------------------------------------------- models

@@ -13,8 +13,7 @@ import keras
 import numpy as np
 import torch
 
-from islices.backends.keras import gradients
-from islices.backends.keras.gradients import Slices
+from islices.backends.keras.sparse_gradients import ArrayHooks, Slices
 from islices.backends.torch import backend
 from islices.backends.torch.reads import RowReads
 from islices.core.conversion import from_native
@@ -83,7 +82,7 @@ def cast(grad: Any, dtype: str) -> Any:
 
 
 # ---------------------------------------------------------------------- steps
-class Hooks(gradients.Hooks):
+class TorchHooks(ArrayHooks):
     """Steps on slices variable by variable, since Keras's steps on all variables at once take arrays."""
 
     def _backend_update_step(
@@ -96,6 +95,9 @@ class Hooks(gradients.Hooks):
         arrays = [(g, v) for g, v in pairs if not isinstance(g, IndexedSlices)]
         if arrays:
             super()._backend_update_step(*map(list, zip(*arrays, strict=True)), learning_rate)
+
+
+Hooks = TorchHooks
 
 
 def check_build(optimizer: Any) -> None:

@@ -9,7 +9,7 @@ What it minds about MXNet, beside the stand-in its import needs (`islices.backen
     - Computation is asynchronous: memory may be looked at only after `wait_to_read`.
     - Operations take fewer than 2**31 - 1 elements, zero slices of a larger table included.
     - The gradient of `gather_nd` is a race; a product with a CSR matrix is a left fold, see `fold_floats`.
-    - Its autograd is minded by `islices.backends.mxnet.recording`, Gluon's layers by `gluon_layers`.
+    - Its autograd is minded by `islices.backends.mxnet.mxnet_autograd`, Gluon's layers by `gluon_layers`.
     - `mx.np.ndarray` is not taken: the legacy operators refuse it. `x.as_nd_ndarray()` shares its memory.
 """
 
@@ -39,8 +39,8 @@ from islices.backend import (
 )
 from islices.backends.mxnet.folds import fold_floats, fold_integers
 from islices.backends.mxnet.gluon_layers import capture
-from islices.backends.mxnet.memory import DTYPES, LIMIT, NAMES, as_array, check_size, mx, operands, share, view, zeros
-from islices.backends.mxnet.recording import differentiate, is_recorded, paused, record_function
+from islices.backends.mxnet.mxnet_autograd import differentiate, is_recorded, paused, record_function
+from islices.backends.mxnet.ndarrays import DTYPES, LIMIT, NAMES, as_array, check_size, mx, operands, share, view, zeros
 from islices.core.host import HostBackend, bfloat16_bits, group
 
 __all__ = ["MXNetBackend", "backend"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.backends.mxnet.memory import mx, share, zeros
+from islices.backends.mxnet.ndarrays import mx, share, zeros
 
 __all__ = ["fold_floats", "fold_integers"]
 

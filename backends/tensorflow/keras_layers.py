@@ -20,7 +20,7 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 
 from islices.backend import Array, LayerUse, OtherUse, ProductUse, Use
-from islices.backends.tensorflow.recording import dense_gradient, here
+from islices.backends.tensorflow.tapes import dense_gradient, here
 from islices.core.registry import describe
 
 __all__ = ["capture", "is_model"]

@@ -70,7 +70,7 @@ MUTANTS = [
     # ================================================================== tensorflow (5)
     Mutant(
         "tensorflow-isin-lower-bound",  # blatant
-        "backends/tensorflow/segments.py",
+        "backends/tensorflow/row_segments.py",
         "after = tf.raw_ops.UpperBound(",
         "after = tf.raw_ops.LowerBound(",
         "tensorflow",
@@ -79,7 +79,7 @@ MUTANTS = [
     ),
     Mutant(
         "tensorflow-fold-rows-last-layer",  # blatant, traced
-        "backends/tensorflow/segments.py",
+        "backends/tensorflow/row_segments.py",
         "    layers = tf.reduce_max(tf.concat([[-1], layer], 0)) + 1\n",
         "    layers = tf.reduce_max(tf.concat([[-1], layer], 0))\n",
         "tensorflow",
@@ -88,7 +88,7 @@ MUTANTS = [
     ),
     Mutant(
         "tensorflow-segment-max-nan",  # medium
-        "backends/tensorflow/segments.py",
+        "backends/tensorflow/row_segments.py",
         "rank = tf.where(values > lowest, 1, tf.where(tf.math.is_nan(values), 2, 0))",
         "rank = tf.where(values > lowest, 1, 0)",
         "tensorflow",
@@ -96,7 +96,7 @@ MUTANTS = [
     ),
     Mutant(
         "tensorflow-read-checked-reads-row-0",  # medium, traced
-        "backends/tensorflow/segments.py",
+        "backends/tensorflow/row_segments.py",
         "        return tf.where(column, found, tf.zeros_like(found))\n",
         "        return found\n",
         "tensorflow",
@@ -104,7 +104,7 @@ MUTANTS = [
     ),
     Mutant(
         "tensorflow-in-range-includes-rows",  # narrow, traced
-        "backends/tensorflow/segments.py",
+        "backends/tensorflow/row_segments.py",
         "    return tf.logical_and(mask, tf.less(indices, rows))\n",
         "    return tf.logical_and(mask, tf.less_equal(indices, rows))\n",
         "tensorflow",
@@ -492,7 +492,7 @@ OF_TESTS = [
     ),
     Mutant(
         "tensorflow-variable-twice-is-one",
-        "backends/tensorflow/recording.py",
+        "backends/tensorflow/tapes.py",
         "if isinstance(own, tf.Tensor) or id(own) in taken:",
         "if isinstance(own, tf.Tensor):",
         "tests/backends/tensorflow/test_lookups.py",
@@ -500,7 +500,7 @@ OF_TESTS = [
     ),
     Mutant(
         "tensorflow-ids-as-they-are-later",
-        "backends/tensorflow/recording.py",
+        "backends/tensorflow/tapes.py",
         "(rows, tf.identity(ids), extras, static)",
         "(rows, ids, extras, static)",
         "tests/backends/tensorflow/test_lookups.py",

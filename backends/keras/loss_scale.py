@@ -10,8 +10,8 @@ from typing import Any
 
 import keras
 
-from islices.backends.keras.gradients import divided
 from islices.backends.keras.native import BACKEND, native
+from islices.backends.keras.sparse_gradients import divided
 
 __all__ = ["LossScaleOptimizer"]
 

@@ -17,7 +17,7 @@ from islices.core.rows import coalesce, to_dense
 from islices.core.slices import IndexedSlices
 from islices.norms.norm import parts
 
-__all__ = ["Hooks", "Slices", "as_array", "divided", "within"]
+__all__ = ["ArrayHooks", "Slices", "as_array", "divided", "within"]
 
 
 def divided(gradient: Any, c: float) -> Any:
@@ -50,7 +50,7 @@ class Slices:
         return Slices(divided(self.slices, c))
 
 
-class Hooks(keras.optimizers.Optimizer):  # type: ignore[misc]
+class ArrayHooks(keras.optimizers.Optimizer):  # type: ignore[misc]
     """Clips behind the loss scale and the micro-batches, on the sum of duplicates, where Keras clips."""
 
     def _clip_gradients(self, grads: list[Any]) -> list[Any]:

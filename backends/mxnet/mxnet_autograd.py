@@ -10,7 +10,7 @@ What it minds about MXNet's autograd
     - A gradient function runs in a thread of the engine, later: errors come out where somebody waits, as an MXNetError
       that does not say what happened, and settings that belong to a thread (np_shape, contexts) are not there.
 
-May import: `islices.backend`, this folder. MXNet comes through `memory`, which sees to its stand-in.
+May import: `islices.backend`, this folder. MXNet comes through `ndarrays`, which sees to its stand-in.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from islices.backend import LookedUp, Reader, Source, Transform
-from islices.backends.mxnet.memory import mx
+from islices.backends.mxnet.ndarrays import mx
 
 __all__ = ["GraphReads", "differentiate", "is_recorded", "paused", "record_function"]
 
