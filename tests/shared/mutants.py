@@ -169,11 +169,10 @@ MUTANTS = [
     Mutant(
         "mxnet-fold-in-order-of-arrival",  # blatant
         "backends/mxnet/__init__.py",
-        "            return self.take(values, self.from_host(order[starts[:-1]], values))\n",
-        "            return values\n",
+        "HOST.sum_duplicates(self.to_numpy(values), at, rows)",
+        "HOST.sum_duplicates(self.to_numpy(values)[::-1], at, rows)",
         "mxnet",
-        "Where there is nothing to add up the values stay where they were while the ids are sorted: unsorted indices without "
-        "duplicates in mode framework.",
+        "Values and ids meet in another order: every coalesce in mode framework.",
     ),
     Mutant(
         "mxnet-bfloat16-truncates",  # narrow
