@@ -137,7 +137,7 @@ class Recorder:
             ``loss``, ``gradients``, ``clipped``, ``tables_after``, ``state_after``; a state as {tensor: {array: ...}}.
             Tables after the step are those before the next one, so that either will do. ``optimizer``: a description
             of what steps, {"name": "adam", "semantics": "torch", "lr": 1e-3, ...}, or a dict of tensors' names to
-            such: `parity` replays it. Of one that `islices.optim` does not have, {"class": "its name"}.
+            such: `parity` explains steps by it. Of one that `islices.optim` does not have, {"class": "its name"}.
 
         Raises
         ------

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -210,7 +211,9 @@ def parity(
     ignored = frozenset(check_name(name, ORDER, "ignore") for name in ignore)
     if pair is not None and not isinstance(pair, Mapping):
         raise TypeError(f"pair: got {describe(pair)}; accepted is a dict of names in a to names in b")
-    limit = _limit(steps)
+    limit = None if steps is None else whole_number(steps)
+    if steps is not None and (limit is None or limit < 1):
+        raise ValueError(f"steps: got {show(steps)}; accepted is an int >= 1")
     known = {
         "names": called, "max_norm": max_norm, "padding_idx": padding_idx, "batch_size": batch_size, "tokens": tokens
     }  # fmt: skip
@@ -219,7 +222,7 @@ def parity(
     pairing: Pairing | None = None
     verdicts: list[Verdict] = []
     stop, notes, past = None, dict[str, str](), Past()
-    for x, y in _together(_read(a, "a", optimizers[0]), _read(b, "b", optimizers[1]), notes):
+    for x, y in islice(_together(_read(a, "a", optimizers[0]), _read(b, "b", optimizers[1]), notes), limit):
         if pairing is None:
             pairing = pair_names(x, y, pair or {}, only)
             _check_common(x, y, pairing)
@@ -234,8 +237,6 @@ def parity(
             why = partial(explain, verdict.stop, found.tensor, x, y, known)
             of_state = any(found.tensor in (x.get(position) or {}) for position in ("state", "state_after"))
             stop = Stop(x.number, verdict.stop, found.tensor, found.apart, found.allowed, of_state, why)
-            break
-        if limit is not None and len(verdicts) >= limit:
             break
     if pairing is None:
         raise ValueError("a, b: got no step that both have; accepted are sides that have some of the same numbers")
@@ -332,15 +333,6 @@ def _said_of(pairing: Pairing, names: tuple[str, str], x: Step, y: Step) -> dict
 
 
 # ---------------------------------------------------------------------- options
-def _limit(steps: Any) -> int | None:
-    if steps is None:
-        return None
-    number = whole_number(steps)
-    if number is None or number < 1:
-        raise ValueError(f"steps: got {show(steps)}; accepted is an int >= 1")
-    return number
-
-
 def _optimizers(given: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     if isinstance(given, (list, tuple)):
         if len(given) != 2:

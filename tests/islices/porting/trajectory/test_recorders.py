@@ -38,7 +38,7 @@ def torch_run(folder: Path, make: Callable[..., Any], *, sparse: bool, clip: flo
 
 @pytest.mark.parametrize(("name", "sparse"), [("SGD", True), ("SparseAdam", True), ("RMSprop", False)])
 def test_torch_recorder_knows_the_formula(name: str, sparse: bool, tmp_path: Path) -> None:
-    """Its own class is replayed by the description that hooks wrote; nothing is judged without it."""
+    """Hooks describe torch's class, and write each position."""
     torch = pytest.importorskip("torch")
     options = {"lr": 0.1, **({"momentum": 0.5, "centered": True} if name == "RMSprop" else {})}
     make = getattr(torch.optim, name)
@@ -52,7 +52,7 @@ def test_torch_recorder_knows_the_formula(name: str, sparse: bool, tmp_path: Pat
     torch_run(tmp_path / "b", lambda p: make(p, **{**options, "lr": 0.1001}), sparse=sparse, clip=0.5)
     found = islices.parity(tmp_path / "a", tmp_path / "b")
     assert (found.stop.step, found.stop.position) == (1, "step"), str(found)
-    assert found.notes == (), "both descriptions give their own sides' steps"
+    assert found.notes == ()
 
 
 def test_torch_recorder_counts_and_lets_go(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_keras_recorder(tmp_path: Path) -> None:
     keras_run(kind(**{**KERAS, "learning_rate": 0.1001}), STEPS, tmp_path / "b")
     found = islices.parity(tmp_path / "a", tmp_path / "b")
     assert (found.stop.step, found.stop.position) == (1, "step"), str(found)
-    assert found.notes == (), "both descriptions give their own sides' steps"
+    assert found.notes == ()
 
 
 # ---------------------------------------------------------------------- JAX
