@@ -12,21 +12,21 @@ import jax
 from islices.backends.jax.optax.named_rows import check_transformation, is_leaf
 from islices.backends.jax.optax.named_state import path_name, state_of
 from islices.backends.jax.optax.transforms import OPTIMIZER, Transformation
-from islices.backends.jax.recorder import Recorder
+from islices.backends.jax.recorder import JaxRecorder
 from islices.core.registry import describe
-from islices.porting.trajectory.replay import as_description
+from islices.porting.trajectory.descriptions import as_description
 
 __all__ = ["recorded"]
 
 
-def recorded(tx: Any, recorder: Recorder, *, clip: Any = None) -> Transformation:
+def recorded(tx: Any, recorder: JaxRecorder, *, clip: Any = None) -> Transformation:
     """A transformation that does what it did, and has each update recorded: a training loop stays as it is.
 
     Parameters
     ----------
     tx : optax.GradientTransformation
         Of this front or of optax.
-    recorder : islices.backends.jax.recorder.Recorder
+    recorder : islices.backends.jax.recorder.JaxRecorder
     clip : optax.GradientTransformation, optional
         What stands before tx, as in ``optax.chain(clip, tx)``: what it makes of the gradients is recorded apart.
 
@@ -47,18 +47,18 @@ def recorded(tx: Any, recorder: Recorder, *, clip: Any = None) -> Transformation
     --------
     >>> import tempfile, jax.numpy as jnp, optax, islices
     >>> from islices.backends.jax.optax import recorded
-    >>> from islices.backends.jax.recorder import Recorder
+    >>> from islices.backends.jax.recorder import JaxRecorder
     >>> params = {"w": jnp.zeros((3, 1))}
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     tx = recorded(optax.sgd(0.1), Recorder(folder))
+    ...     tx = recorded(optax.sgd(0.1), JaxRecorder(folder))
     ...     updates, state = tx.update({"w": jnp.ones((3, 1))}, tx.init(params), params)
     ...     islices.parity(folder, folder).equal
     True
     """
     inner = check_transformation(tx, "tx")
     first = None if clip is None else check_transformation(clip, "clip")
-    if not isinstance(recorder, Recorder):
-        raise TypeError(f"recorder: got {describe(recorder)}; accepted is an islices.backends.jax.recorder.Recorder")
+    if not isinstance(recorder, JaxRecorder):
+        raise TypeError(f"recorder: got {describe(recorder)}; accepted is an islices.backends.jax.recorder.JaxRecorder")
 
     said = _description(inner)
 

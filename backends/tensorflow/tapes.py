@@ -46,7 +46,7 @@ def plain(x: Array) -> Array:
 
 
 # ---------------------------------------------------------------------- by rows
-class Recorder:
+class TapeReads:
     """The lookups in one table within one `differentiate`."""
 
     def __init__(self, backend: Backend, tape: tf.GradientTape, outer: Any) -> None:
@@ -111,7 +111,7 @@ def differentiate(
     backend: Backend, fn: Transform, variables: Sequence[Array], sources: Sequence[Source]
 ) -> tuple[Array, Any, list[Array], list[list[LookedUp]]]:
     tape = tf.GradientTape(watch_accessed_variables=False)
-    recorders = [Recorder(backend, tape, s.recorder) for s in sources]
+    recorders = [TapeReads(backend, tape, s.recorder) for s in sources]
     given, watched = _apart(variables, sources)
     try:
         with tape:

@@ -1,6 +1,6 @@
 """Row-sparse gradients on their way through an optimizer of Keras, on the backends whose own optimizers take arrays.
 
-Keras divides gradients by its loss scale and adds micro-batches up by `+` and `/`: `Slices` and `Share` answer these.
+Keras divides gradients by its loss scale: `Slices` has this division.
 TensorFlow's gradients stay tf.IndexedSlices, which tf.distribute sums over replicas (tensorflow.py).
 May import: `keras`, the core.
 """
@@ -12,14 +12,12 @@ from typing import Any
 
 import keras
 
-from islices.backend import LayerUse
-from islices.core.conversion import to_native
 from islices.core.linear import scale_values
 from islices.core.rows import coalesce, to_dense
 from islices.core.slices import IndexedSlices
 from islices.norms.norm import parts
 
-__all__ = ["Hooks", "Share", "Slices", "arrived", "as_array", "divided", "within"]
+__all__ = ["ArrayHooks", "Slices", "as_array", "divided", "within"]
 
 
 def divided(gradient: Any, c: float) -> Any:
@@ -27,11 +25,6 @@ def divided(gradient: Any, c: float) -> Any:
     B, values = parts(gradient)
     values = scale_values(B, values, [("div", c)])
     return gradient.replace(values=values) if isinstance(gradient, IndexedSlices) else values
-
-
-def arrived(use: LayerUse, upstream: Any) -> None:
-    """Note the gradient of the rows that a use looked up; that of several backward passes adds up."""
-    use.upstream = upstream if use.upstream is None else use.upstream + upstream
 
 
 def within(optimizer: Any) -> Iterator[Any]:
@@ -57,21 +50,7 @@ class Slices:
         return Slices(divided(self.slices, c))
 
 
-class Share:
-    """The gradient of one micro-batch: what Keras' own course of accumulation adds to a `Sum`, and divides."""
-
-    def __init__(self, gradient: Any) -> None:
-        self.gradient = gradient  # of the framework; behind an addition, slices are islices' own
-
-    def __add__(self, total: Any) -> Share:
-        return Share(total.plus(self.gradient))
-
-    def __truediv__(self, steps: int) -> Any:
-        mean = divided(self.gradient, float(steps))
-        return to_native(mean) if isinstance(mean, IndexedSlices) else mean
-
-
-class Hooks(keras.optimizers.Optimizer):  # type: ignore[misc]
+class ArrayHooks(keras.optimizers.Optimizer):  # type: ignore[misc]
     """Clips behind the loss scale and the micro-batches, on the sum of duplicates, where Keras clips."""
 
     def _clip_gradients(self, grads: list[Any]) -> list[Any]:

@@ -26,7 +26,8 @@ __all__ = [
     "Leaf",
     "Leaves",
     "Step",
-    "as_host",
+    "common",
+    "described",
     "host_leaves",
     "optimizers_of",
     "read_step",
@@ -52,8 +53,7 @@ class Step:
     """A step of one side.
 
     number counts from 1. trees: position -> leaves by name, None leaves left out. optimizers: the name of a tensor,
-    or "" for all, -> what steps it, or the description of that (`islices.porting.trajectory.replay`). framework: its
-    name, or "".
+    or "" for all, -> its optimizer, or the description of it. framework: its name, or "".
     """
 
     number: int
@@ -66,7 +66,21 @@ class Step:
         return self.trees.get(position)
 
 
-def as_host(x: Any, argument: str) -> Leaf:
+def common(a: Step, b: Step, position: str) -> tuple[Leaves, Leaves]:
+    """Return the leaves at a position whose names both steps have."""
+    x, y = a.trees.get(position, {}), b.trees.get(position, {})
+    return {name: leaf for name, leaf in x.items() if name in y}, {name: y[name] for name in x if name in y}
+
+
+def described(s: Step, name: str, key: str) -> Any:
+    """Return one entry of the description of a tensor's optimizer; None if there is none."""
+    optimizer = s.optimizers.get(name, s.optimizers.get(""))
+    if isinstance(optimizer, Optimizer):
+        return getattr(optimizer, key, optimizer.hyper.get(key))
+    return None if optimizer is None else optimizer.get(key)
+
+
+def _as_host(x: Any, argument: str) -> Leaf:
     """A leaf of any framework as a host array, or as slices of host arrays, copied."""
     if isinstance(x, Table):
         x = x.weights
@@ -89,7 +103,7 @@ def as_host(x: Any, argument: str) -> Leaf:
 def host_leaves(tree: Any, argument: str) -> Leaves:
     """The leaves of a tree by name, as host arrays; None is none."""
     found = named_leaves(tree, argument)
-    return {name: as_host(x, f"{argument}[{name!r}]") for name, x in found.items() if x is not None}
+    return {name: _as_host(x, f"{argument}[{name!r}]") for name, x in found.items() if x is not None}
 
 
 def read_step(given: Any, argument: str, number: int) -> Step:

@@ -10,7 +10,7 @@ What it minds about MXNet's autograd
     - A gradient function runs in a thread of the engine, later: errors come out where somebody waits, as an MXNetError
       that does not say what happened, and settings that belong to a thread (np_shape, contexts) are not there.
 
-May import: `islices.backend`, this folder. MXNet comes through `memory`, which sees to its stand-in.
+May import: `islices.backend`, this folder. MXNet comes through `ndarrays`, which sees to its stand-in.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from islices.backend import LookedUp, Reader, Source, Transform
-from islices.backends.mxnet.memory import mx
+from islices.backends.mxnet.ndarrays import mx
 
-__all__ = ["Recorder", "differentiate", "is_recorded", "paused", "record_function"]
+__all__ = ["GraphReads", "differentiate", "is_recorded", "paused", "record_function"]
 
 nd = mx.nd
 autograd = mx.autograd
@@ -50,7 +50,7 @@ def is_recorded(x: Any) -> bool:
 
 
 # ---------------------------------------------------------------------- differentiation by looked-up rows
-class Recorder:
+class GraphReads:
     """The lookups in one table while a function is differentiated."""
 
     def __init__(self, read_rows: Callable[[Any, Any], Any]) -> None:
@@ -114,7 +114,7 @@ def differentiate(
             "value_and_grad: got a Table whose gradient is being taken already; MXNet has no second derivatives. Pass "
             "the inner function a Table of the weights, from outside of the outer one"
         )
-    recorders = [Recorder(read_rows) for _ in sources]
+    recorders = [GraphReads(read_rows) for _ in sources]
     outer, watch = _current.watch, _Watch()
     _current.watch = watch
     try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -19,16 +19,14 @@ from islices.porting.compare.step import Step as Taken
 from islices.porting.compare.step import explain_steps
 from islices.porting.compare.stored import norm_of, read
 from islices.porting.compare.why import is_last
-from islices.porting.trajectory.drift import same_values
-from islices.porting.trajectory.moves import Expected
-from islices.porting.trajectory.replay import array_name, other_class
-from islices.porting.trajectory.steps import Leaves, Step, rows_named
+from islices.porting.trajectory.descriptions import array_name
+from islices.porting.trajectory.distances import same_values
+from islices.porting.trajectory.positions import Leaves, Step, common, rows_named
 
-__all__ = ["Known", "explain"]
+__all__ = ["explain"]
 
 #: Framework -> the semantics of its own optimizers.
-OWN = {"torch": "torch", "keras": "keras", "jax": "optax", "mxnet": "mxnet"}
-
+OWN = {"torch": "torch", "keras": "keras", "jax": "optax"}
 
 #: Other tensors whose steps are explained where that of the tensor that is furthest off is not.
 LARGER = 2
@@ -38,37 +36,12 @@ BETAS = {"m": "beta1", "v": "beta2"}
 OF_ARRAYS = {"dtype", "factor", "off_by_one", "permuted", "rounded", "sign", "transposed"}
 
 
-@dataclass(frozen=True)
-class Known:
-    """What the caller says, as `diff` takes it."""
-
-    names: tuple[str, str]
-    max_norm: float | None = None
-    padding_idx: int | None = None
-    batch_size: int | None = None
-    tokens: int | None = None
-
-    def check(self) -> None:
-        """TypeError or ValueError now, not at the step that stops."""
-        self.diff(np.zeros(1, np.float32), np.zeros(1, np.float32))
-
-    def diff(self, a: Any, b: Any, **given: Any) -> Difference:
-        """`islices.diff` with what is known."""
-        return diff(a, b, names=self.names, max_norm=self.max_norm, **self._numbers, **given)
-
-    def clipped(self, a: Any, b: Any, raw: Any, max_norm: float | None) -> Difference:
-        """The same of gradients of which the raw one is known."""
-        return compare_clipped(a, b, raw, self.names, max_norm=max_norm, **self._numbers)
-
-    @property
-    def _numbers(self) -> dict[str, Any]:
-        return {"padding_idx": self.padding_idx, "batch_size": self.batch_size, "tokens": self.tokens}
+#: The options of `diff` that the caller gives: names and numbers.
+Known = dict[str, Any]
 
 
-def explain(
-    position: str, tensor: str, a: Step, b: Step, expected: Mapping[str, Sequence[Expected]], known: Known
-) -> tuple[Difference, dict[str, Difference]]:
-    """(the difference at a position, those of others of the step that tell a cause)."""
+def explain(position: str, tensor: str, a: Step, b: Step, known: Known) -> tuple[Difference, dict[str, Difference]]:
+    """Return the difference at a position, and those at other positions of the step that name a cause."""
 
     def told_to(difference: Difference) -> Difference:
         # recordings have the states that they have: there is nothing to give
@@ -76,7 +49,7 @@ def explain(
         return replace(difference, frameworks=(a.framework, b.framework), notes=notes)
 
     if position in ("step", "state"):
-        found = _step(position, tensor, a, b, expected, known)
+        found = _step(position, tensor, a, b, known)
     else:
         found = _position(position, tensor, a, b, known)
     also = {}
@@ -94,29 +67,29 @@ def explain(
 
 def _position(position: str, tensor: str, a: Step, b: Step, known: Known) -> Difference:
     if position == "between":
-        return _all_or_one(tensor, *_common(a, b, "tables"), known)
+        return _all_or_one(tensor, *common(a, b, "tables"), known)
     if position == "start":
-        found = known.diff(*_common(a, b, "tables"))
+        found = diff(*common(a, b, "tables"), **known)
         if found.tensors and not found.equal:
             return _of_arrays(found)
-        sides = _common(a, b, "state")
-        states = _of_arrays(known.diff(*sides))
-        return replace(states, causes=states.causes or _begun(*sides, known.names))
+        sides = common(a, b, "state")
+        states = _of_arrays(diff(*sides, **known))
+        return replace(states, causes=states.causes or _begun(*sides, known["names"]))
     if position == "clipped":
         return _clipped(a, b, known)
-    x, y = _common(a, b, position)
+    x, y = common(a, b, position)
     tables = a.get("tables")
     if position == "gradients" and tables is not None and all(name in tables for name in x):
-        return known.diff(x, y, tables=tables)
-    return known.diff(x, y)
+        return diff(x, y, tables=tables, **known)
+    return diff(x, y, **known)
 
 
 def _all_or_one(tensor: str, a: Leaves, b: Leaves, known: Known, instead: Sequence[Explanation] = ()) -> Difference:
     """What nobody clips or regularises: all tensors together, then the one that is furthest off."""
-    found = _of_arrays(known.diff(a, b), instead)
+    found = _of_arrays(diff(a, b, **known), instead)
     if found.causes or tensor not in a or tensor not in b:
         return found
-    one = _of_arrays(known.diff({tensor: a[tensor]}, {tensor: b[tensor]}))
+    one = _of_arrays(diff({tensor: a[tensor]}, {tensor: b[tensor]}, **known))
     return one if one.causes else found
 
 
@@ -152,10 +125,10 @@ def _unmended(cause: Finding) -> Finding:
 def _clipped(a: Step, b: Step, known: Known) -> Difference:
     """The clipped gradients: to a limit that is said, or that a side's norms show, or to a round number."""
     before = a.get("gradients") or b.get("gradients")
-    limits = (known.max_norm,) if known.max_norm is not None else chain((None,), _limits(a, b))
+    limits = (known["max_norm"],) if known["max_norm"] is not None else chain((None,), _limits(a, b))
     found = []
     for limit in limits:
-        one = known.clipped(rows_named(a), rows_named(b), before, limit)
+        one = compare_clipped(rows_named(a), rows_named(b), before, **{**known, "max_norm": limit})
         if one.causes and not any(map(is_last, one.causes[0].causes)):
             return one
         found.append(one)
@@ -181,9 +154,7 @@ def _limits(a: Step, b: Step) -> Iterator[float]:
                 yield limit
 
 
-def _step(
-    position: str, tensor: str, a: Step, b: Step, expected: Mapping[str, Sequence[Expected]], known: Known
-) -> Difference:
+def _step(position: str, tensor: str, a: Step, b: Step, known: Known) -> Difference:
     """The step of the tensor that is furthest off: of each side by itself, then from one start. Where that one is too
     small to prove a cause, a bias of one element, those with the most elements are asked."""
     name = tensor if tensor in (a.get("tables") or {}) else tensor.rpartition(".")[0]
@@ -198,14 +169,13 @@ def _step(
         return _states(name, tensor, a, b, known, () if found is None else found.causes)
     if found is not None and found.causes:
         return found
-    asked = found is not None or any(other_class(_said(s, name)) for s in (a, b))
-    return _from_one_start(name, a, b, expected, known, asked)
+    return _from_one_start(name, a, b, known, found is not None)
 
 
 def _states(name: str, array: str, a: Step, b: Step, known: Known, of_step: Sequence[Explanation]) -> Difference:
     """The arrays of a tensor's state together, then the one that is furthest off; what explains the tables after a
     step, of_step, explains its states."""
-    x, y = ({k: x for k, x in s.items() if k.startswith(f"{name}.")} for s in _common(a, b, "state_after"))
+    x, y = ({k: x for k, x in s.items() if k.startswith(f"{name}.")} for s in common(a, b, "state_after"))
     found = _all_or_one(array, x, y, known, of_step)
     beta = BETAS.get(array_name(array.removeprefix(f"{name}.")))
     if len(found.tensors) > 1 or beta is None or a.number != 1 or b.number != 1:
@@ -220,7 +190,7 @@ def _steps_of(name: str, a: Step, b: Step, known: Known) -> Difference | None:
     sides = [_taken(s, name) for s in (a, b)]
     if sides[0] is None or sides[1] is None or not all(s.number == 1 or s.get("state") is not None for s in (a, b)):
         return None
-    return _of_arrays(explain_steps(sides[0], sides[1], names=known.names, padding_idx=known.padding_idx))
+    return _of_arrays(explain_steps(sides[0], sides[1], names=known["names"], padding_idx=known["padding_idx"]))
 
 
 def _taken(s: Step, name: str) -> Taken | None:
@@ -248,40 +218,16 @@ def _nested(leaves: Leaves | None, name: str) -> dict[str, dict[str, Any]] | Non
     return {name: found} if found else None
 
 
-def _from_one_start(
-    name: str, a: Step, b: Step, expected: Mapping[str, Sequence[Expected]], known: Known, asked: bool
-) -> Difference:
-    """By a known formula from what one side had; else b's movement from where a stood. asked: each side's step has been
-    explained by itself, in vain, or is one that nothing here explains: then it is not by less than is known."""
-    tables = [(s.get(position) or {})[name] for position in ("tables", "tables_after") for s in (a, b)]
-    w, v, w_after, v_after = map(np.asarray, tables)
-    should = _furthest(expected.get(name, ()), (w_after, v_after))
-    gradient = None if asked else rows_named((a, b)[should.side] if should is not None else a).get(name)
-    if should is None:
-        sides, start = [w_after, _moved(w, v, v_after)], w
-    else:
-        sides, start = [w_after, v_after], (w, v)[should.side]
-        sides[1 - should.side] = should.table.reshape(w.shape)
+def _from_one_start(name: str, a: Step, b: Step, known: Known, asked: bool) -> Difference:
+    """Compare b's movement, from where a stood, with a's. asked: no optimizer explains the steps."""
+    w, v, w_after, v_after = (np.asarray((s.get(k) or {})[name]) for k in ("tables", "tables_after") for s in (a, b))
+    gradient = None if asked else rows_named(a).get(name)
     grad = None if gradient is None else {name: gradient}
-    different = known.diff({name: sides[0]}, {name: sides[1]}, before={name: start}, grad=grad)
-    return _of_arrays(different) if asked else different
-
-
-def _furthest(expected: Sequence[Expected], after: Sequence[Any]) -> Expected | None:
-    """Of what each side should have by the other's formula, what is furthest off."""
-    return max(
-        expected, key=lambda one: float(np.nanmax(np.abs(after[one.side] - one.table.reshape(after[one.side].shape)))),
-        default=None,
-    )  # fmt: skip
+    found = diff({name: w_after}, {name: _moved(w, v, v_after)}, before={name: w}, grad=grad, **known)
+    return _of_arrays(found) if asked else found
 
 
 def _moved(start: np.ndarray[Any, Any], before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]) -> Any:
     """A side's movement taken from where the other stood: what they were apart before is no cause."""
     moved = after.astype(np.float64) - before.astype(np.float64)
     return np.where(moved == 0, start, (start.astype(np.float64) + moved).astype(start.dtype))
-
-
-def _common(a: Step, b: Step, position: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    x, y = a.get(position) or {}, b.get(position) or {}
-    both = [name for name in x if name in y]
-    return {name: x[name] for name in both}, {name: y[name] for name in both}

@@ -16,7 +16,7 @@ import numpy as np
 
 from islices.core.slices import IndexedSlices
 from islices.porting.compare.pairing import check_tensor
-from islices.porting.trajectory.steps import Leaf, Leaves, Step
+from islices.porting.trajectory.positions import Leaf, Leaves, Step
 
 __all__ = ["NAMED", "Pairing", "pair_names"]
 

@@ -8,21 +8,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import Any
+
+import numpy as np
 
 from islices.core.arguments import check_name, show, whole_number
 from islices.core.locks import lazy_property
 from islices.core.registry import describe
-from islices.porting.compare.difference import Difference, side_names
+from islices.porting.compare.difference import Difference, diff, side_names
 from islices.porting.compare.explanation import name_sides
+from islices.porting.trajectory.curves import draw
+from islices.porting.trajectory.descriptions import other_class
+from islices.porting.trajectory.explaining import explain
 from islices.porting.trajectory.folder import is_folder, read_folder
-from islices.porting.trajectory.judge import Judge
-from islices.porting.trajectory.pairing import NAMED, Pairing, pair_names
-from islices.porting.trajectory.picture import draw
-from islices.porting.trajectory.show import as_json, report
-from islices.porting.trajectory.steps import AFTER, BEFORE, Step, optimizers_of, read_step
-from islices.porting.trajectory.verdict import ORDER, Verdict
-from islices.porting.trajectory.why import Known, explain
+from islices.porting.trajectory.movements import Past
+from islices.porting.trajectory.parity_report import as_json, report
+from islices.porting.trajectory.positions import AFTER, BEFORE, Step, optimizers_of, read_step
+from islices.porting.trajectory.tensor_names import NAMED, Pairing, pair_names
+from islices.porting.trajectory.verdict import ORDER, Verdict, judge
 
 __all__ = ["Parity", "Stop", "parity"]
 
@@ -39,7 +43,7 @@ class Stop:
     tensor : str
         The one that is furthest beyond what rounding may do.
     apart, allowed : float
-        How far, and what rounding may do: see `islices.porting.trajectory.verdict.Found`.
+        How far, and what rounding may do: see `islices.porting.trajectory.movements.Found`.
     of_state : bool
         Whether the tensor is one of an optimizer's state.
     explain : callable
@@ -158,8 +162,7 @@ def parity(
     names : (str, str)
         What the report calls the sides.
     optimizer : islices.optim.Optimizer, dict, or a pair of them, optional
-        What steps the tables: its formula is replayed on the other side's gradients, which tells faults from rounding
-        most sharply. A dict names tensors. By default what the recordings say.
+        What steps the tables; a dict names tensors. By default what the recordings say. An explanation uses it.
     pair : mapping of str to str, optional
         Names in a -> names in b, for tensors that are called differently.
     only : str, optional
@@ -208,46 +211,49 @@ def parity(
     ignored = frozenset(check_name(name, ORDER, "ignore") for name in ignore)
     if pair is not None and not isinstance(pair, Mapping):
         raise TypeError(f"pair: got {describe(pair)}; accepted is a dict of names in a to names in b")
-    limit = _limit(steps)
-    known = Known(called, max_norm, padding_idx, batch_size, tokens)
-    known.check()
-    judge = Judge(_optimizers(optimizer), ignored)
+    limit = None if steps is None else whole_number(steps)
+    if steps is not None and (limit is None or limit < 1):
+        raise ValueError(f"steps: got {show(steps)}; accepted is an int >= 1")
+    known = {
+        "names": called, "max_norm": max_norm, "padding_idx": padding_idx, "batch_size": batch_size, "tokens": tokens
+    }  # fmt: skip
+    diff(np.zeros(1, np.float32), np.zeros(1, np.float32), **known)  # raises now, not at the step that stops
+    optimizers = _optimizers(optimizer)
     pairing: Pairing | None = None
     verdicts: list[Verdict] = []
-    stop, notes, last = None, list[str](), None
-    for x, y in _together(_read(a, "a"), _read(b, "b"), notes):
+    stop, notes, past = None, dict[str, str](), Past()
+    for x, y in islice(_together(_read(a, "a", optimizers[0]), _read(b, "b", optimizers[1]), notes), limit):
         if pairing is None:
             pairing = pair_names(x, y, pair or {}, only)
             _check_common(x, y, pairing)
-            notes += _said_of(pairing, called)
+            notes |= _said_of(pairing, called, x, y)
         if only is not None:
             x = _only(x, only)
         y = pairing.renamed(y, x)
-        verdict = judge.step(x, y, follows=last is not None and x.number == last + 1)
-        last = x.number
+        verdict, past = judge(x, y, past, ignored, notes)
         verdicts.append(verdict)
         if verdict.stop is not None:
             found = verdict.positions[verdict.stop]
-            why = partial(explain, verdict.stop, found.tensor, x, y, judge.moves.expected, known)
+            why = partial(explain, verdict.stop, found.tensor, x, y, known)
             of_state = any(found.tensor in (x.get(position) or {}) for position in ("state", "state_after"))
             stop = Stop(x.number, verdict.stop, found.tensor, found.apart, found.allowed, of_state, why)
             break
-        if limit is not None and len(verdicts) >= limit:
-            break
     if pairing is None:
         raise ValueError("a, b: got no step that both have; accepted are sides that have some of the same numbers")
-    notes = [name_sides(note, called) for note in (*notes, *judge.notes)]
+    told = tuple(name_sides(note, called) for note in notes.values())
     pairs = {p: q for q, p in pairing.names.items()}
-    return Parity(stop is None, stop, tuple(verdicts), called, pairs, tuple(sorted(pairing.transposed)), tuple(notes))
+    return Parity(stop is None, stop, tuple(verdicts), called, pairs, tuple(sorted(pairing.transposed)), told)
 
 
 # ---------------------------------------------------------------------- the steps of both sides
-def _read(given: Any, argument: str) -> Iterator[Step]:
+def _read(given: Any, argument: str, optimizers: Mapping[str, Any]) -> Iterator[Step]:
     if is_folder(given):
-        return _linked(read_folder(given, argument))
-    if isinstance(given, Mapping) or not isinstance(given, Iterable):
+        steps = read_folder(given, argument)
+    elif isinstance(given, Mapping) or not isinstance(given, Iterable):
         raise TypeError(f"{argument}: got {describe(given)}; accepted is a folder, or an iterable of steps")
-    return _linked(_numbered(given, argument))
+    else:
+        steps = _numbered(given, argument)
+    return _linked(replace(step, optimizers={**step.optimizers, **optimizers}) for step in steps)
 
 
 def _numbered(given: Iterable[Any], argument: str) -> Iterator[Step]:
@@ -260,7 +266,7 @@ def _numbered(given: Iterable[Any], argument: str) -> Iterator[Step]:
         yield step
 
 
-def _linked(steps: Iterator[Step]) -> Iterator[Step]:
+def _linked(steps: Iterable[Step]) -> Iterator[Step]:
     """What a step leaves is what the next begins with: either is taken for the other where it is missing."""
     held: Step | None = None
     for step in steps:
@@ -278,7 +284,7 @@ def _linked(steps: Iterator[Step]) -> Iterator[Step]:
         yield held
 
 
-def _together(a: Iterator[Step], b: Iterator[Step], notes: list[str]) -> Iterator[tuple[Step, Step]]:
+def _together(a: Iterator[Step], b: Iterator[Step], notes: dict[str, str]) -> Iterator[tuple[Step, Step]]:
     """Steps of one number; those that one side alone has are left out."""
     skipped = 0
     x, y = next(a, None), next(b, None)
@@ -291,9 +297,9 @@ def _together(a: Iterator[Step], b: Iterator[Step], notes: list[str]) -> Iterato
         else:
             skipped, y = skipped + 1, next(b, None)
     if skipped:
-        notes.append(f"{skipped} step{'s' * (skipped > 1)} that one side alone has left out")
+        notes["skipped"] = f"{skipped} step{'s' * (skipped > 1)} that one side alone has left out"
     if x is not None or y is not None:
-        notes.append(f"{{{'a' if y is None else 'b'}}} goes on: the other side has no more steps")
+        notes["goes on"] = f"{{{'a' if y is None else 'b'}}} goes on: the other side has no more steps"
 
 
 def _only(step: Step, name: str) -> Step:
@@ -314,26 +320,19 @@ def _check_common(x: Step, y: Step, pairing: Pairing) -> None:
         )
 
 
-def _said_of(pairing: Pairing, names: tuple[str, str]) -> list[str]:
-    notes = []
-    for name, alone in zip(names, (pairing.only_a, pairing.only_b), strict=True):
+def _said_of(pairing: Pairing, names: tuple[str, str], x: Step, y: Step) -> dict[str, str]:
+    notes = {}
+    for name, alone, step in zip(names, (pairing.only_a, pairing.only_b), (x, y), strict=True):
         if alone:
-            notes.append(f"tensors only in {name}, not compared: {', '.join(alone)}")
+            notes[f"only {name}"] = f"tensors only in {name}, not compared: {', '.join(alone)}"
+        for other in filter(None, map(other_class, step.optimizers.values())):
+            notes[f"{name} {other}"] = f"{name} steps by {other}, which islices.optim does not have"
     if pairing.transposed:
-        notes.append(f"{names[1]} holds these transposed: {', '.join(sorted(pairing.transposed))}")
+        notes["transposed"] = f"{names[1]} holds these transposed: {', '.join(sorted(pairing.transposed))}"
     return notes
 
 
 # ---------------------------------------------------------------------- options
-def _limit(steps: Any) -> int | None:
-    if steps is None:
-        return None
-    number = whole_number(steps)
-    if number is None or number < 1:
-        raise ValueError(f"steps: got {show(steps)}; accepted is an int >= 1")
-    return number
-
-
 def _optimizers(given: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     if isinstance(given, (list, tuple)):
         if len(given) != 2:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from islices.porting.figures import new_figure
 
 if TYPE_CHECKING:
-    from islices.porting.trajectory.run import Parity
+    from islices.porting.trajectory.trainings import Parity
 
 __all__ = ["draw"]
 

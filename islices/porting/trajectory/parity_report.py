@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from islices.porting.trajectory.verdict import ORDER
 
 if TYPE_CHECKING:
-    from islices.porting.trajectory.run import Parity
+    from islices.porting.trajectory.trainings import Parity
 
 __all__ = ["TITLES", "as_json", "report"]
 
@@ -125,33 +126,22 @@ def _largest(numbers: Iterable[float]) -> float | None:
 # ---------------------------------------------------------------------- JSON
 def as_json(found: Parity) -> dict[str, Any]:
     """Finite numbers as they are, others as None."""
-    stop = found.stop
-    return {
-        "equal": found.equal,
-        "names": list(found.names),
-        "same_bits": found.same_bits,
-        "pairs": dict(found.pairs),
-        "transposed": list(found.transposed),
-        "notes": list(found.notes),
-        "steps": [
-            {
-                "step": s.step, "gap": _finite(s.gap), "drift": _finite(s.drift), "loss": [_finite(x) for x in s.loss],
-                "same_bits": s.same_bits,
-                "positions": {
-                    name: {"apart": _finite(p.apart), "allowed": _finite(p.allowed), "tensor": p.tensor,
-                           "judged": p.judged}
-                    for name, p in s.positions.items()
-                },
-            }
-            for s in found.steps
-        ],
-        "stop": None if stop is None else {
-            "step": stop.step, "position": stop.position, "tensor": stop.tensor, "apart": _finite(stop.apart),
-            "allowed": _finite(stop.allowed), "difference": stop.difference.to_json(),
+    said = asdict(replace(found, stop=None))
+    for step in said["steps"]:
+        del step["stop"]
+    if found.stop is not None:
+        stop = found.stop
+        said["stop"] = {
+            "step": stop.step, "position": stop.position, "tensor": stop.tensor, "apart": stop.apart,
+            "allowed": stop.allowed, "difference": stop.difference.to_json(),
             "also": {name: more.to_json() for name, more in stop.also.items()},
-        },
-    }  # fmt: skip
+        }  # fmt: skip
+    return _finite({**said, "same_bits": found.same_bits})  # type: ignore[no-any-return]
 
 
-def _finite(x: float) -> float | None:
-    return x if math.isfinite(x) else None
+def _finite(x: Any) -> Any:
+    if isinstance(x, dict):
+        return {name: _finite(y) for name, y in x.items()}
+    if isinstance(x, (list, tuple)):
+        return [_finite(y) for y in x]
+    return None if isinstance(x, float) and not math.isfinite(x) else x
