@@ -31,7 +31,7 @@ from islices.embedding.lookup_gradients import (
 from islices.embedding.products import Product, check_product, dense_sum, dense_terms, host_parts, squares
 from islices.norms import derivatives
 from islices.norms.clip import row_factors, scale_rows
-from islices.norms.exact import Groups, as_rows, row_norms, sample_keys
+from islices.norms.exact import Groups, as_rows, row_norms
 from islices.norms.limits import Limit, limit_of
 from islices.norms.nonfinite import Nonfinite, check_nonfinite, refuse_nonfinite
 from islices.norms.norm import check_float, rounded_norms
@@ -681,10 +681,10 @@ def _sums_by_key(
     """(sums, keys, starts): the distinct rows of each sample, duplicates summed; key = sample * rows + index names one,
     starts has each sample's first key. A slot that holds nothing (traced code) has the key after the last."""
     dtype = B.dtype(values)
-    keys = sample_keys(B, values, indices, samples, rows)
+    stride = B.astype(B.asarray(np.full(1, rows), values), "int64")  # as an array: JAX narrows 64-bit numbers
+    keys = B.astype(samples, "int64") * stride + B.astype(indices, "int64")
     if B.is_traced(indices):
         values, keys = B.select(values, keys, B.in_range(indices, rows), batch * rows)
-    stride = B.astype(B.asarray(np.full(1, rows), values), "int64")  # as an array: JAX narrows 64-bit numbers
     starts = B.astype(B.asarray(np.arange(batch + 1), values), "int64") * stride
     sums, keys = B.sum_duplicates(B.widen(values), keys, batch * rows)
     return B.astype(sums, dtype), keys, starts
