@@ -651,7 +651,7 @@ def _sums_by_sample(x: PerSample, values: Array) -> tuple[tuple[Backend, Array],
     batch, rows, *_ = x.dense_shape
     B, arrays, traced = _where_summed(x, (values, x.indices, x.samples))
     with B.scope():
-        sums, ids, starts = _sums_by_key(B, *arrays, batch, rows)
+        sums, ids, starts = _sums_by_key(B, *arrays, batch=batch, rows=rows)
         sample = B.astype(B.searchsorted(starts, ids, right=True), "int32")  # counted from 1: the first start is 0
         samples = sample - B.astype(B.equal(ids, ids), "int32")
         return (B, as_rows(B, sums, B.shape(sums)[0])), Groups(samples if traced else B.to_numpy(samples), batch)
@@ -664,7 +664,7 @@ def _parts_of_tied(
     batch, rows, *_ = x.dense_shape
     B, (values, indices, samples, *factors), _ = _where_summed(x, (values, x.indices, x.samples, *factors))
     with B.scope():
-        sums, keys, starts = _sums_by_key(B, values, indices, samples, batch, rows)
+        sums, keys, starts = _sums_by_key(B, values, indices, samples, batch=batch, rows=rows)
         place = B.astype(B.searchsorted(starts, keys, right=True), B.dtype(keys))
         samples = place - B.astype(B.equal(keys, keys), B.dtype(keys))
         named = keys - B.take(starts, samples)
@@ -676,7 +676,7 @@ def _parts_of_tied(
 
 
 def _sums_by_key(
-    B: Backend, values: Array, indices: Array, samples: Array, batch: int, rows: int
+    B: Backend, values: Array, indices: Array, samples: Array, *, batch: int, rows: int
 ) -> tuple[Array, Array, Array]:
     """(sums, keys, starts): the distinct rows of each sample, duplicates summed; key = sample * rows + index names one,
     starts has each sample's first key. A slot that holds nothing (traced code) has the key after the last."""
@@ -694,7 +694,7 @@ def _densify(
     B: Backend, values: Array, indices: Array, samples: Array, *factors: Array, dense_shape: tuple[int, ...]
 ) -> Array:
     batch, rows, *row_shape = dense_shape
-    sums, keys, _ = _sums_by_key(B, values, indices, samples, batch, rows)
+    sums, keys, _ = _sums_by_key(B, values, indices, samples, batch=batch, rows=rows)
     if not factors:
         flat = B.scatter_rows(sums, keys, (batch * rows, *row_shape))
     else:
