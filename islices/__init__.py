@@ -15,20 +15,14 @@ if TYPE_CHECKING:
     from islices import norms as norms
     from islices import optim as optim
     from islices import porting as porting
+    from islices import testing as testing
     from islices import vocabulary as vocabulary
     from islices.core.conversion import convert, from_dense, from_native, to_native
+    from islices.core.leaves import is_sparse, leaves, map_leaves
     from islices.core.linear import add, concat, scale
     from islices.core.registry import get_backend, list_backends
     from islices.core.rows import coalesce, drop_rows, keep_rows, to_dense
-    from islices.core.scatter import (
-        scatter_add,
-        scatter_div,
-        scatter_max,
-        scatter_min,
-        scatter_mul,
-        scatter_sub,
-        scatter_update,
-    )
+    from islices.core.scatter import scatter
     from islices.core.slices import IndexedSlices
     from islices.embedding.autodiff import value_and_grad
     from islices.embedding.capture import capture
@@ -38,6 +32,7 @@ if TYPE_CHECKING:
     from islices.embedding.renorm import renorm_rows
     from islices.embedding.table import Table
     from islices.files import load, save
+    from islices.norms.by_row import row_norms, top_k_rows
     from islices.norms.clip import clip_by_norm, clip_by_row_norm, clip_by_value
     from islices.norms.global_norms import clip_by_global_norm, global_norm
     from islices.norms.norm import norm
@@ -48,10 +43,11 @@ __version__ = "0.1.0"
 #: Module -> the public names that it gives to `islices`.
 _HOMES = {
     "islices.core.conversion": "convert from_dense from_native to_native",
+    "islices.core.leaves": "is_sparse leaves map_leaves",
     "islices.core.linear": "add concat scale",
     "islices.core.registry": "get_backend list_backends",
     "islices.core.rows": "coalesce drop_rows keep_rows to_dense",
-    "islices.core.scatter": "scatter_add scatter_div scatter_max scatter_min scatter_mul scatter_sub scatter_update",
+    "islices.core.scatter": "scatter",
     "islices.core.slices": "IndexedSlices",
     "islices.embedding.autodiff": "value_and_grad",
     "islices.embedding.capture": "capture",
@@ -61,13 +57,14 @@ _HOMES = {
     "islices.embedding.renorm": "renorm_rows",
     "islices.embedding.table": "Table",
     "islices.files": "load save",
+    "islices.norms.by_row": "row_norms top_k_rows",
     "islices.norms.clip": "clip_by_norm clip_by_row_norm clip_by_value",
     "islices.norms.global_norms": "clip_by_global_norm global_norm",
     "islices.norms.norm": "norm",
     "islices.porting": "Recorder diff parity",
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
-_MODULES = ("backend", "config", "distributed", "files", "norms", "optim", "porting", "vocabulary")
+_MODULES = ("backend", "config", "distributed", "files", "norms", "optim", "porting", "testing", "vocabulary")
 
 _linked = os.path.join(__path__[0], "backends")  # in a checkout a link to the folder beside
 if os.path.lexists(_linked) and not os.path.isdir(_linked):
@@ -103,10 +100,13 @@ __all__ = [
     "from_native",
     "get_backend",
     "global_norm",
+    "is_sparse",
     "keep_rows",
+    "leaves",
     "list_backends",
     "load",
     "lookup",
+    "map_leaves",
     "norm",
     "norms",
     "optim",
@@ -114,18 +114,15 @@ __all__ = [
     "per_sample",
     "porting",
     "renorm_rows",
+    "row_norms",
     "save",
     "scale",
     "scale_by_frequency",
-    "scatter_add",
-    "scatter_div",
-    "scatter_max",
-    "scatter_min",
-    "scatter_mul",
-    "scatter_sub",
-    "scatter_update",
+    "scatter",
+    "testing",
     "to_dense",
     "to_native",
+    "top_k_rows",
     "value_and_grad",
     "vocabulary",
 ]

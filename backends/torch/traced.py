@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from islices.backend import Slots, Source
 from islices.backends.torch import tracers
-from islices.backends.torch.adapter import TorchBackend, backend
+from islices.backends.torch.adapter import backend
 from islices.backends.torch.layers import INSIDE
 from islices.backends.torch.nodes import ABSENT, NODES, NOTHING
 from islices.core import rows, slots
@@ -68,7 +68,6 @@ def substitute() -> None:
     _ask_getattr()
     torch.compiler.substitute_in_graph(vars(IndexedSlices)["dtype"].fget)(_dtype)
     torch.compiler.substitute_in_graph(vars(IndexedSlices)["shape"].fget)(_shape)
-    torch.compiler.substitute_in_graph(TorchBackend.is_traced)(TorchBackend.is_traced)
     torch.compiler.substitute_in_graph(tracers.is_traced)(is_traced)
     torch.compiler.substitute_in_graph(optimizer.step_tables)(step_tables)
     torch.compiler.substitute_in_graph(lookups.lookup, skip_signature_check=True)(lookup)

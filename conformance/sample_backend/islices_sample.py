@@ -135,13 +135,7 @@ class SampleBackend(Backend):
     def in_place(self, x: Tensor) -> bool:
         return True
 
-    # ------------------------------------------------------------------ the library records no gradients
-    def stop_gradient(self, x: Tensor) -> Tensor:
-        return x
-
-    def custom_gradient(self, forward: Any, backward: Any) -> Any:
-        return forward
-
+    # ------------------------------------------------------------------ what is not there
     differentiate = not_implemented("sample has no autodiff; embedding_grad makes a table's gradient from its rows'")
 
 

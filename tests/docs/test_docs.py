@@ -27,7 +27,10 @@ from islices import cli
 ROOT = Path(__file__).parents[2]
 #: module of public names -> what has to be installed for it, and the names in its ``__all__`` that are not for users
 PUBLIC: dict[str, tuple[str, set[str]]] = {
-    "islices": ("numpy", {"optim"}),
+    "islices": ("numpy", set()),
+    "islices.config": ("numpy", set()),
+    "islices.norms": ("numpy", set()),
+    "islices.testing": ("numpy", set()),
     "islices.optim": ("numpy", set()),
     "islices.distributed": ("numpy", set()),
     "islices.files": ("numpy", set()),
