@@ -69,7 +69,7 @@ class New:
         return self.like.new_empty(shape, dtype=self.dtype)
 
 
-class Call(NamedTuple):
+class NodeCall(NamedTuple):
     """A call in a graph, but for its tensors."""
 
     name: str
@@ -87,7 +87,7 @@ class Call(NamedTuple):
 
 TENSOR = object()
 #: The calls of all graphs, by what the graphs call them.
-_calls: dict[str, Call] = {}
+_calls: dict[str, NodeCall] = {}
 _library = torch.library.Library("islices", "FRAGMENT")
 
 
@@ -124,7 +124,7 @@ class Node:
         tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
         written = [id(x) in targets for x in tensors]
         constants = [TENSOR if isinstance(x, torch.Tensor) else _known(x) for x in leaves]
-        call = _registered(Call(self.name, spec, constants, written, places))
+        call = _registered(NodeCall(self.name, spec, constants, written, places))
         read, own = ([x for x, w in zip(tensors, written, strict=True) if w is wanted] for wanted in (False, True))
         with torch.no_grad():
             made = getattr(torch.ops.islices, self.name).default(call, read, *[own] * bool(self.writes))
@@ -189,7 +189,7 @@ def _known(x: Any) -> Any:
     return int(x) if isinstance(x, torch.SymInt) else float(x) if isinstance(x, torch.SymFloat) else x
 
 
-def _registered(call: Call) -> str:
+def _registered(call: NodeCall) -> str:
     """The name of a call. Compiled graphs are kept on disk by their text: it says all that decides a result's form."""
     text = f"{call.constants} {call.spec}".replace(repr(TENSOR), "_")
     for number in itertools.count():

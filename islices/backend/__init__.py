@@ -51,7 +51,7 @@ from islices.backend.gradients import (
 )
 from islices.backend.memory import Look, Memory, elements_meet, view_span
 from islices.backend.rows import NativeParts, RaggedParts, Rows, Slots
-from islices.backend.suite import ForTheSuite, OwnCalls
+from islices.backend.suite import ForTheSuite
 
 __all__ = [
     "FLOATS",
@@ -74,7 +74,6 @@ __all__ = [
     "Memory",
     "NativeParts",
     "OtherUse",
-    "OwnCalls",
     "ProductUse",
     "RaggedParts",
     "Reader",
