@@ -77,12 +77,12 @@ def same_bits(B: Backend, *, operation: str, dtype: str) -> None:
     def outcome() -> list[np.ndarray[Any, Any]]:
         return numbers(B, OPERATIONS[operation](B, islices.IndexedSlices(values, B.asarray(ids), (ROWS, WIDTH)), table))
 
-    with islices.use_kernels(False):
+    with islices.config.use_kernels(False):
         expected = outcome()
-    before = islices.get_num_threads()
+    before = islices.config.get_num_threads()
     try:
         for count in THREADS:
-            islices.set_num_threads(count)
+            islices.config.set_num_threads(count)
             got = outcome()
             assert len(got) == len(expected), "as many arrays"
             for k, (g, e) in enumerate(zip(got, expected, strict=True)):
@@ -92,7 +92,7 @@ def same_bits(B: Backend, *, operation: str, dtype: str) -> None:
                     f"got {g[bad[0]]!r}, without kernels {e[bad[0]]!r}"
                 )
     finally:
-        islices.set_num_threads(before)
+        islices.config.set_num_threads(before)
 
 
 #: what an operation's name begins with -> where it stands in the matrix: (group, clause)

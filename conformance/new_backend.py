@@ -1,4 +1,4 @@
-"""`islices new-backend`: the skeleton of an adapter, stage 1 of `islices.Backend` with a guess in each method.
+"""`islices new-backend`: the skeleton of an adapter, stage 1 of `islices.backend.Backend` with a guess in each method.
 
 The guesses are those that the array API makes likely. With stage 1 right, mode host conforms: NumPy stands in for every
 other primitive. `islices conform` counts the cases of mode framework that wait for each: see `to_do`.
@@ -79,7 +79,7 @@ def unwritten(backend: Backend) -> list[str]:
 
     Examples
     --------
-    >>> from islices import not_implemented
+    >>> from islices.backend import not_implemented
     >>> class Toy(Backend):
     ...     name = "toy"
     ...     take = not_implemented("toy has no gather")
@@ -168,13 +168,13 @@ import importlib
 
 import numpy as np
 
-from islices import Backend
+from islices.backend import Backend
 
 
 class @CLASS@(Backend):
     name = module = "@MODULE@"
     pip = "pip install @ROOT@"  # to be corrected if the framework's distribution has another name than its module
-    protocol = @PROTOCOL@  # what islices.PROTOCOL was when this was written
+    protocol = @PROTOCOL@  # what islices.backend.PROTOCOL was when this was written
     float_dtypes = ("float16", "float32", "float64")  # those the framework can hold
 
     def version(self):
@@ -233,6 +233,6 @@ Row-sparse gradients of @NAME@ in islices. An adapter in the making:
    (a sparse type), differentiate and custom_gradient (gradients), trace (a compiler), own_calls (real gradients).
 4. A case that fails by the framework's nature is declared in `@PACKAGE@/deviations.toml`.
 
-What each method must do: `python -c "import islices; help(islices.Backend)"`. What results must be: the clauses of
-SPEC.md in the package `islices.conformance`.
+What each method must do: `python -c "import islices; help(islices.backend.Backend)"`. What results must be: the
+clauses of SPEC.md in the package `islices.conformance`.
 """

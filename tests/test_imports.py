@@ -56,16 +56,12 @@ FRAMEWORKS = {
 BESIDE = {"keras": ("jax", "tensorflow", "torch"), "tensorflow": ("keras",)}
 #: Imports within functions of what needs no framework and no extra: (module, what it imports) -> why not at its head.
 LATE = {
-    ("islices", "islices.porting"): "importing islices stays fast: see `islices.LATE`",
-    ("islices", "islices.distributed"): "importing islices stays fast: see `islices.LATE`",
-    ("islices", "islices.files"): "importing islices stays fast: see `islices.LATE`",
-    ("islices", "islices.vocabulary"): "importing islices stays fast: see `islices.LATE`",
     ("islices.norms.global_norms", "islices.distributed.norms"): "importing islices stays fast: few give a group",
     ("islices.kernels.threads", "concurrent.futures"): "importing islices stays fast",
     ("islices.core.plugins", "importlib.metadata"): "importing islices stays fast",
     ("islices.core.plugins", "tomllib"): "importing islices stays fast",
     ("islices.conformance", "islices.conformance.formulas.judge"): "importing the suite stays fast",
-    ("islices.conformance.tools.audit.worker", "resource"): "not on Windows",
+    ("islices.conformance.tools.audit.prober", "resource"): "not on Windows",
     ("islices.conformance.properties.files", "resource"): "not on Windows",
     ("islices.conformance.corpus", "pydoc_data.topics"): "half a megabyte, and not in every Python",
 }
@@ -149,7 +145,7 @@ def imports(name: str) -> tuple[Import, ...]:
 
     look(tree(name), "")
     if name == "islices":
-        found.extend(Import(target, 0, "__getattr__") for target in sorted(set(islices.LATE.values())))
+        found.extend(Import(target, 0, "") for target in islices._HOMES)  # what its public names load
     return tuple(found)
 
 

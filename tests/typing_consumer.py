@@ -42,7 +42,7 @@ def files(path: str) -> None:
     islices.save(path, {"table": gradient()})
     loaded = islices.load(path, backend="numpy")
     found = islices.diff(loaded["table"], gradient())
-    assert_type(found, islices.Difference)
+    assert_type(found, islices.porting.Difference)
     print(found)
 
 

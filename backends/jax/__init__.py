@@ -252,6 +252,9 @@ class JaxBackend(Embeddings):
     def row_sum(self, x: Array) -> Array:
         return jnp.sum(x, axis=1)
 
+    def largest(self, x: Array, k: int) -> Array:
+        return jnp.sort(jnp.argsort(-x, stable=True)[:k])
+
     def while_any(
         self, condition: Callable[..., Array], body: Callable[..., tuple[Array, ...]], state: tuple[Array, ...]
     ) -> tuple[Array, ...]:

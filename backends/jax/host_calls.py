@@ -21,7 +21,7 @@ from islices.kernels.compiling import INTEGER, Kernel, compile_callback, compile
 from islices.kernels.folding import fold_kernel
 from islices.kernels.grouping import group_kernel, runs_kernel
 from islices.kernels.halves import FORMATS
-from islices.kernels.scaling import scale_kernel
+from islices.kernels.multiplying import scale_kernel
 from islices.kernels.updating import step_kernel
 from islices.optim.formulas import Formula
 

@@ -38,7 +38,7 @@ def capture(model: Any) -> models.Capture:
 
     Returns
     -------
-    islices.Capture
+    islices.embedding.capture.Capture
         A context manager. Within it run `fit` or `train_on_batch`, and read `gradients` or `per_sample` and `clear` in
         a callback's `on_train_batch_end`. Steps run eagerly meanwhile, and compile anew behind it; on JAX an eager step
         copies the tables.

@@ -219,6 +219,9 @@ class TensorflowBackend(Backend):
     def row_sum(self, x: Array) -> Array:
         return opaque(tf.reduce_sum(x, 1))
 
+    def largest(self, x: Array, k: int) -> Array:
+        return tf.sort(tf.math.top_k(x, tf.minimum(k, tf.size(x))).indices)  # of equal ones the first
+
     def while_any(
         self, condition: Callable[..., Array], body: Callable[..., tuple[Array, ...]], state: tuple[Array, ...]
     ) -> tuple[Array, ...]:

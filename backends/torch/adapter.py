@@ -276,6 +276,9 @@ class TorchBackend(Backend):
     def row_sum(self, x: Array) -> Array:
         return x.sum(1)
 
+    def largest(self, x: Array, k: int) -> Array:
+        return torch.sort(torch.argsort(x, descending=True, stable=True)[:k]).values
+
     def while_any(
         self, condition: Callable[..., Array], body: Callable[..., tuple[Array, ...]], state: tuple[Array, ...]
     ) -> tuple[Array, ...]:

@@ -245,7 +245,7 @@ def lookup(table: Any, ids: Any, **options: Any) -> Any:
         _break("a gradient passes through the weights of lookup")
     recorded = isinstance(table, Recorded) and torch.is_grad_enabled()
     if recorded and not _is_linear(options):
-        _break("lookup with a mask, weights, max_norm or combiner='max' in a function that is differentiated")
+        _break("lookup with a mask, weights or combiner='max' in a function that is differentiated")
     out = _called(_nodes["looked_up"], source, ids, options)
     if recorded:
         out = out.requires_grad_()
@@ -255,7 +255,7 @@ def lookup(table: Any, ids: Any, **options: Any) -> Any:
 
 def _is_linear(options: Mapping[str, Any]) -> bool:
     """Whether a lookup's gradient is its upstream, row by row or bag by bag."""
-    for name in ("mask", "weights", "max_norm"):
+    for name in ("mask", "weights"):
         if options.get(name) is not None:
             return False
     return options.get("combiner") != "max"

@@ -201,6 +201,15 @@ class Arrays(Part):
             state = body(*state)
         return state
 
+    @optional("NumPy does it, on the host")
+    def largest(self, x: Array, k: int) -> Array:
+        """Return the positions of the min(k, n) largest of x, ascending, as integers of shape (min(k, n),).
+
+        x is float64 of shape (n,) without NaN. Of equal numbers the first ones count as larger.
+        """
+        order = np.argsort(-self.to_numpy(x), kind="stable")[:k]
+        return self.asarray(np.sort(order), x)
+
     @optional("`astype` does it")
     def widen(self, x: Array) -> Array:
         """16-bit floats as float32, anything else as it is."""

@@ -44,7 +44,7 @@ def optional(without: str) -> Callable[[_Method], _Method]:
 
     Examples
     --------
-    >>> from islices import Backend
+    >>> from islices.backend import Backend
     >>> Backend.is_traced.optional
     'nothing is traced'
     >>> hasattr(Backend.take, "optional")
@@ -65,7 +65,7 @@ def primitive(method: _Method) -> _Method:
 
     Examples
     --------
-    >>> from islices import Backend
+    >>> from islices.backend import Backend
     >>> Backend.take.primitive, hasattr(Backend.shape, "primitive")
     (True, False)
     """
@@ -118,7 +118,7 @@ def not_implemented(reason: str) -> Any:
 
     Examples
     --------
-    >>> from islices import Backend
+    >>> from islices.backend import Backend
     >>> class Partial(Backend):
     ...     name = "partial"
     ...     segment_sum = not_implemented("partial has no scatter")

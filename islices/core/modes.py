@@ -62,7 +62,7 @@ def execution(mode: str) -> Iterator[None]:
     Examples
     --------
     >>> import islices
-    >>> with islices.execution("framework"):
+    >>> with islices.config.execution("framework"):
     ...     pass
     """
     mode = check_name(mode, MODES, "mode")

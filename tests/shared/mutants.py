@@ -154,7 +154,7 @@ MUTANTS = [
         "        return out\n",
         "jax",
         "XLA may skip a rounding to 16 bits that is widened again: float16 or bfloat16 in jit where a rounded intermediate is "
-        "used on (max_norm before a bag, the sum of duplicates before a norm).",
+        "used on (the sum of duplicates before a norm).",
     ),
     Mutant(
         "jax-round-product-contracted",  # narrow, traced
@@ -356,13 +356,13 @@ MUTANTS = [
         "        segments = B.searchsorted(ends, B.astype(B.arange(ids), B.dtype(ends)), right=True)\n",
         "        segments = B.searchsorted(ends, B.astype(B.arange(ids), B.dtype(ends)), right=False)\n",
         "numpy",
-        "Off by one at every boundary: bags by lengths, and by offsets with include_last_offset=True.",
+        "Off by one at every boundary: bags by lengths.",
     ),
     Mutant(
         "bags-mean-counts-all-members",  # medium
         "islices/embedding/bags.py",
-        "        total = B.astype(_fold(B, _members(B, segments, keep), segments, bags), dtype)\n",
-        "        total = B.astype(_fold(B, _members(B, segments, None), segments, bags), dtype)\n",
+        "        total = B.astype(_numbers(B, bags), dtype)\n",
+        "        total = B.astype(_numbers(B, bags._replace(keep=None)), dtype)\n",
         "numpy",
         "mean and sqrtn without weights divide by all members of a bag: any with padding, a mask or absent ids.",
     ),
@@ -377,8 +377,8 @@ MUTANTS = [
     Mutant(
         "bags-max-ignores-mask",  # narrow
         "islices/embedding/bags.py",
-        "        return B.astype(_maximum(B, x, segments, bags, keep), B.dtype(rows))\n",
-        "        return B.astype(_maximum(B, x, segments, bags, None), B.dtype(rows))\n",
+        "    out = _maximum(B, x, bags) if ",
+        "    out = _maximum(B, x, bags._replace(keep=None)) if ",
         "numpy",
         "Masked, padding and absent members count as zeros for max alone: a bag with such a member whose other members are "
         "negative.",

@@ -243,7 +243,7 @@ def clip_by_block_rms(
 
     Notes
     -----
-    `islices.clip_by_block_rms`. SPEC clause 10.
+    `islices.norms.clip_by_block_rms`. SPEC clause 10.
 
     Examples
     --------
@@ -299,7 +299,7 @@ def adaptive_grad_clip(
 
     Notes
     -----
-    `islices.adaptive_grad_clip`. SPEC clause 10.
+    `islices.norms.adaptive_grad_clip`. SPEC clause 10.
 
     Examples
     --------

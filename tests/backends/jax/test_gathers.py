@@ -408,7 +408,7 @@ def test_per_sample_is_the_gradient_of_each_sample() -> None:
     step = jax.jit(islices.value_and_grad(losses, sparse=lambda path: "table" in path, per_sample=True))
     values, grads = step(params, ids, targets)
     np.testing.assert_allclose(values, losses(params, ids, targets), rtol=1e-6)
-    assert isinstance(grads["table"], islices.PerSample)
+    assert isinstance(grads["table"], islices.embedding.per_sample.PerSample)
     np.testing.assert_allclose(grads["table"].to_dense(), expected["table"], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(grads["mix"], expected["mix"], rtol=1e-5, atol=1e-6)
 

@@ -88,7 +88,7 @@ def check_as_xla(fn: Callable[..., Any], *args: Any) -> None:
     """fn gives the same bits by kernels and by XLA."""
     got = fn(*args)
     jax.clear_caches()  # what is traced decides, and jit keeps what it has traced
-    with islices.use_kernels(False):
+    with islices.config.use_kernels(False):
         check_equal(got, fn(*args))
     jax.clear_caches()
 
@@ -115,9 +115,9 @@ def test_the_kernel_is_what_runs() -> None:
 
 def test_choosing_while_tracing() -> None:
     values, indices = slices(20)
-    with islices.use_kernels(False):
+    with islices.config.use_kernels(False):
         assert SUM not in text(coalesce, values, indices)
-    with islices.execution("framework"):
+    with islices.config.execution("framework"):
         assert SUM not in text(coalesce, values, indices)
     assert SUM in text(coalesce, values, indices)
 
@@ -205,15 +205,15 @@ def test_a_clipped_step_writes_no_product() -> None:
 
 
 def test_bits_do_not_depend_on_threads() -> None:
-    before, width = islices.get_num_threads(), 128
+    before, width = islices.config.get_num_threads(), 128
     batch = handlers.SHARED // width // 5 * 4
     step, found = jax.jit(train), []
     try:
         for n in (1, 4):
-            islices.set_num_threads(n)
+            islices.config.set_num_threads(n)
             found.append(two_steps(width, batch, step))
     finally:
-        islices.set_num_threads(before)
+        islices.config.set_num_threads(before)
     check_equal(found[1], found[0])
     with ThreadPoolExecutor(4) as pool:
         for other in pool.map(lambda _: two_steps(width, batch, step), range(4)):

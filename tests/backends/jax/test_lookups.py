@@ -359,22 +359,12 @@ def test_absent_ids_in_a_branch_that_is_not_taken() -> None:
     table, ids = Table(jnp.ones((3, 2))), jnp.array([1, -1])
 
     def loss(table: Any, yes: Any) -> Any:
-        read = lambda: lookup(table, ids, invalid="drop", max_norm=1.0).sum()  # noqa: E731
+        read = lambda: lookup(table, ids, invalid="drop").sum()  # noqa: E731
         return jax.lax.cond(yes, read, lambda: jnp.float32(0.0))
 
     for yes, kept in ((True, [1]), (False, [])):
         g = islices.value_and_grad(loss)(table, yes)[1]
         assert np.asarray(g.indices).tolist() == kept
-
-
-def test_a_second_derivative_through_max_norm_is_refused() -> None:
-    weights = jnp.arange(1.0, 7.0, dtype=jnp.float32).reshape(3, 2)
-
-    def loss(w: Any) -> Any:
-        return (lookup(w, jnp.array([1, 2]), max_norm=1.0) ** 3).sum()
-
-    with pytest.raises(NotImplementedError, match="max_norm"):
-        jax.grad(lambda w: jax.grad(loss)(w).sum())(weights)
 
 
 def test_ids_of_uint32_that_int32_does_not_hold_are_out_of_range() -> None:

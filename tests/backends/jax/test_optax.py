@@ -31,7 +31,7 @@ START = {
 @pytest.fixture(autouse=True)
 def no_kernels() -> Iterator[None]:
     """Without kernels, which are compiled for each rule: the bits are the same."""
-    with islices.use_kernels(False):
+    with islices.config.use_kernels(False):
         yield
 
 
@@ -312,7 +312,7 @@ def test_nothing_of_a_tables_size_is_made() -> None:
             return front.apply_updates(params, updates), state
 
         state = tx.init(table)
-        with islices.use_kernels(True):
+        with islices.config.use_kernels(True):
             lowered = jax.jit(step, donate_argnums=(0, 1)).lower(
                 table, state, jnp.ones((n, dim)), jnp.zeros(n, "int32")
             )

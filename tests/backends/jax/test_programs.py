@@ -25,7 +25,7 @@ PARAMS = {"table": jax.random.normal(jax.random.key(0), (ROWS, WIDTH)), "out": j
 @pytest.fixture(autouse=True)
 def no_kernels() -> Iterator[None]:
     """Without kernels, which are compiled for each rule: the bits are the same."""
-    with islices.use_kernels(False):
+    with islices.config.use_kernels(False):
         yield
 
 

@@ -105,7 +105,7 @@ def test_the_result_is_the_one_of_clip_by_global_norm(semantics: str) -> None:
     whole, halves, given = (with_gradients(ids) for _ in range(3))
     grads = [p.grad for p in given.parameters()]
     expected, norm = islices.clip_by_global_norm(grads, 0.7, semantics=semantics)
-    with islices.execution("framework"):
+    with islices.config.execution("framework"):
         assert torch.equal(clip_grad_norm_(whole.parameters(), 0.7, semantics=semantics), norm)
     total = get_total_norm([p.grad for p in halves.parameters() if p.grad is not None])
     clip_grads_with_norm_(halves.parameters(), 0.7, total, semantics=semantics)

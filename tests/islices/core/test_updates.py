@@ -67,7 +67,7 @@ def test_in_place_where_the_framework_is(kind: str, mode: str) -> None:
     name, make, in_place = TABLES[kind]
     own = make()
     given = islices.Table(own, padding_idx=0)
-    with islices.execution(mode):
+    with islices.config.execution(mode):
         out = islices.scatter_add(given, slices(name))
     assert (out is given) is in_place
     assert out.padding_idx == 0

@@ -71,7 +71,7 @@ def outcome(call: Callable[[], Any]) -> Any:
 
 def agree(call: Callable[[], Any], what: str) -> Any:
     """The outcome of a call with kernels, which must be that without them."""
-    with islices.use_kernels(False):
+    with islices.config.use_kernels(False):
         expected = outcome(call)
     got = outcome(call)
     assert type(got) is type(expected), f"{what}: got {got}, expected {expected}"

@@ -9,10 +9,8 @@ import itertools
 import json
 import os
 import pkgutil
-import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,26 +37,22 @@ JOBS: tuple[tuple[str, dict[str, str]], ...] = tuple(
 )
 
 
-def environment(python: str, node: str | None) -> dict[str, str]:
-    """What a process of another environment gets: this islices, that environment's programs, the packages of node."""
+def environment(python: str) -> dict[str, str]:
+    """What a process of another environment gets: this islices, and that environment's programs."""
     bin = str(Path(python).parent)  # not resolved: a virtual environment's Python is a link
     found = {**os.environ, "PATH": f"{bin}{os.pathsep}{os.environ.get('PATH', '')}", "TF_CPP_MIN_LOG_LEVEL": "3"}
     found["DS_ACCELERATOR"] = "cpu"  # DeepSpeed looks for others and prints that there are none
     found["PYTHONPATH"] = str(Path(islices.__file__).parents[1])
     found["TORCH_EXTENSIONS_DIR"] = str(Path(bin).parent / "extensions")  # what DeepSpeed builds
-    if node:
-        found["NODE_PATH"] = str(Path(node).absolute() / "node_modules")
     return found
 
 
 # ---------------------------------------------------------------------- a library
-def run_library(
-    name: str, pythons: Sequence[str], node: str | None, variables: dict[str, str], formulas: Sequence[str] = ()
-) -> Line:
+def run_library(name: str, pythons: Sequence[str], variables: dict[str, str], formulas: Sequence[str] = ()) -> Line:
     """{module, library, version, entries}, or {module, missing} where no environment has it; formulas: none are all."""
     found: Line = {}
     for python in pythons:
-        found = _judged(name, python, {**environment(python, node), **variables}, formulas)
+        found = _judged(name, python, {**environment(python), **variables}, formulas)
         if "missing" not in found:
             break
     return {"module": name, **found}
@@ -88,7 +82,7 @@ def _judged(name: str, python: str, variables: dict[str, str], formulas: Sequenc
 
 def _work(name: str, given: Sequence[str], python: str, variables: dict[str, str]) -> tuple[list[Line], str]:
     """(what a worker said, how it ended)"""
-    command = [_program(python), "-m", "islices.conformance.tools.judged.worker", name, *given]
+    command = [_program(python), "-m", "islices.conformance.tools.judged.judging", name, *given]
     with tempfile.TemporaryDirectory(prefix="islices-judged-") as folder:
         log = Path(folder, "log")
         with log.open("wb") as errors:
@@ -115,15 +109,11 @@ def ended(code: int) -> str:
 
 
 # ---------------------------------------------------------------------- a finding
-def run_finding(script: Path, pythons: Sequence[str], node: str | None) -> Line:
+def run_finding(script: Path, pythons: Sequence[str]) -> Line:
     """{output}, what a script prints in the first environment that has its imports, or {missing}."""
-    if script.suffix == ".js":
-        if shutil.which("node") is None or node is None:
-            return {"missing": "node"}
-        return _printed(["node", str(script.absolute())], environment(sys.executable, node))
     found: Line = {}
     for python in pythons:
-        found = _printed([_program(python), str(script.absolute())], environment(python, node))
+        found = _printed([_program(python), str(script.absolute())], environment(python))
         if "missing" not in found:
             break
     return found
@@ -139,7 +129,7 @@ def _printed(command: Sequence[str], variables: dict[str, str]) -> Line:
         except subprocess.TimeoutExpired:
             return {"output": f"the process was ended after {SCRIPT_LIMIT} s"}
     last = (process.stderr.strip().splitlines() or [""])[-1]
-    if "ModuleNotFoundError" in last or "MODULE_NOT_FOUND" in process.stderr:
+    if "ModuleNotFoundError" in last:
         return {"missing": last}
     said = process.stdout.strip().splitlines()
     if process.returncode:  # a trace of addresses, which differ from run to run, begins with a line of dashes

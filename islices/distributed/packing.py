@@ -1,4 +1,5 @@
-"""Arrays as bytes, one after the other, each at a multiple of 8; what is in them both sides know already."""
+"""Arrays as bytes, one after the other, each at a multiple of 8; what is in them both sides know already. Ranges of
+rows, one a rank."""
 
 from __future__ import annotations
 
@@ -11,11 +12,13 @@ import numpy as np
 from islices.core.host_memory import empty
 from islices.distributed.group import Bytes
 
-__all__ = ["Form", "pack", "size_of", "unpack"]
+__all__ = ["NARROW", "Form", "even_bounds", "pack", "size_of", "unpack"]
 
 #: (shape, dtype) of an array.
 Form = tuple[tuple[int, ...], Any]
 STEP = 8
+#: Row numbers of up to so many rows travel as int32.
+NARROW = 2**31
 
 
 def size_of(forms: Iterable[Form]) -> int:
@@ -48,3 +51,12 @@ def unpack(data: Bytes, forms: Sequence[Form]) -> Iterator[np.ndarray[Any, Any]]
 
 def _padded(nbytes: int) -> int:
     return -(-nbytes // STEP) * STEP
+
+
+def even_bounds(count: int, parts: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Where ``parts`` ranges that cover 0 to count begin and end, (parts + 1,): their lengths differ by at most one,
+    the longer ones first."""
+    short, longer = divmod(count, parts)
+    places = np.arange(parts + 1, dtype=np.int64)
+    bounds: np.ndarray[Any, np.dtype[np.int64]] = places * short + np.minimum(places, longer)
+    return bounds

@@ -1,4 +1,4 @@
-"""Judges a library's entries in this process: ``python -m islices.conformance.tools.judged.worker LIBRARY``.
+"""Judges a library's entries in this process: ``python -m islices.conformance.tools.judged.judging LIBRARY``.
 
 Prints JSON lines: what is missing, or a line for each entry before it is judged and one after, so that a process that
 ends says in what it ended.

@@ -1,4 +1,4 @@
-"""Runs a module of probes in this process: ``python -m ...audit.worker MODULE EXPRESSION FIRST``.
+"""Run a module of probes in this process: ``python -m islices.conformance.tools.audit.prober MODULE WORDS FIRST``.
 
 Prints JSON lines, two for a probe: one before its call, which stands if the call ends the process, and the finding.
 A probe that is isolated is the first or not run; the process ends after it. The last line says that all are done.
@@ -18,7 +18,7 @@ from typing import Any
 
 from islices.conformance.operations import UnsupportedError
 from islices.conformance.tools.audit import probes
-from islices.conformance.tools.audit.choose import chosen, framework_of
+from islices.conformance.tools.audit.findings import framework_of
 from islices.conformance.tools.audit.probe import Probe, examine, text
 
 __all__ = ["main"]
@@ -34,7 +34,7 @@ def version(framework: str) -> str:
     return "?"
 
 
-def main(module: str, expression: str, first: int) -> int:
+def main(module: str, words: str, first: int) -> int:
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")  # what frameworks print goes to the error output
     os.dup2(2, 1)
     name = module.rpartition(".")[2]
@@ -60,8 +60,8 @@ def main(module: str, expression: str, first: int) -> int:
     for k, probe in enumerate(table, 1):
         about |= {"number": f"{name}-{k}", **probe._asdict(), "expected": text(probe.expected)}
         del about["ask"]
-        words = f"{about['number']} {probe.call} {probe.claim} clause {probe.clause}"
-        if k < first or not chosen(words, expression):
+        about_it = f"{about['number']} {probe.call} {probe.claim} clause {probe.clause}"
+        if k < first or words.lower() not in about_it.lower():
             continue
         if probe.isolated and k > first:
             say(next=k)
