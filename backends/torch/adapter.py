@@ -11,7 +11,6 @@ import contextlib
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
-from types import FunctionType
 from typing import Any, cast
 
 import numpy as np
@@ -203,12 +202,6 @@ class TorchBackend(Backend):
     def on_device(self, x: Array, device: str) -> Array:
         return x.to(device)
 
-    def trace(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        return compiling.compiled(cast("FunctionType", fn))
-
-    def forget_compiled(self) -> None:
-        compiling.forget()
-
     # ------------------------------------------------------------------ functions as they are
     abs = staticmethod(torch.abs)
     isfinite = staticmethod(torch.isfinite)
@@ -222,6 +215,9 @@ class TorchBackend(Backend):
     take_ragged = staticmethod(ragged.take_apart)
     capture = staticmethod(layers.capture)  # type: ignore[assignment]
     records_gradient = staticmethod(recording.is_recorded)
+    stop_gradient = staticmethod(torch.Tensor.detach)
+    trace = staticmethod(compiling.compiled)
+    forget_compiled = staticmethod(compiling.forget)
     custom_gradient = staticmethod(recording.custom_gradient)
     per_sample_gradients = staticmethod(recording.per_sample_gradients)
 
@@ -410,9 +406,6 @@ class TorchBackend(Backend):
         return views, list(arrays)
 
     # ------------------------------------------------------------------ differentiation
-    def stop_gradient(self, x: Array) -> Array:
-        return x.detach()
-
     def differentiate(
         self, fn: Transform, variables: Sequence[Array], sources: Sequence[Source]
     ) -> tuple[Array, Any, list[Array], list[list[LookedUp]]]:

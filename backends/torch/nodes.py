@@ -119,7 +119,7 @@ class Node:
         form = self.form(*args, **kwargs)
         places = [(k, x.dtype) for k, x in enumerate(_parts(form)) if isinstance(x, New)]
         if not places and not self.writes:
-            return pytree.tree_map(_or_absent, form)
+            return _filled(form, iter(()))
         targets = {id(x) for k in self.writes for x in pytree.tree_leaves(args[k])}
         tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
         written = [id(x) in targets for x in tensors]
@@ -128,7 +128,7 @@ class Node:
         read, own = ([x for x, w in zip(tensors, written, strict=True) if w is wanted] for wanted in (False, True))
         with torch.no_grad():
             made = getattr(torch.ops.islices, self.name).default(call, read, *[own] * bool(self.writes))
-        return pytree.tree_map(_or_absent, _filled(form, iter(made or ())))
+        return _filled(form, iter(made or ()))
 
     def _run(self, call: str, read: list[torch.Tensor], written: Sequence[torch.Tensor] = ()) -> Any:
         """What the node does when its graph runs."""
@@ -149,8 +149,10 @@ class Node:
         return [form[k].fake(sizes) for k, _ in _calls[call].places]
 
 
-def _or_absent(x: Any) -> Any:
-    return torch.empty(0, dtype=ABSENT) if x is None else x
+def _filled(form: Any, made: Iterator[torch.Tensor]) -> Any:
+    """A form with tensors in the place of each `New`, and of None."""
+    absent = torch.empty(0, dtype=ABSENT)
+    return pytree.tree_map(lambda x: next(made) if isinstance(x, New) else absent if x is None else x, form)
 
 
 def _is_nothing(x: Any) -> bool:
@@ -165,23 +167,6 @@ def _parts(tree: Any) -> Iterator[Any]:
 
 def _apart(s: IndexedSlices) -> tuple[Any, ...]:
     return s._arrays[0], s.indices, *((None, None) if s._slots is None else s._slots[3:])
-
-
-def _filled(tree: Any, made: Iterator[torch.Tensor]) -> Any:
-    """A form with tensors in the place of each `New`."""
-    leaves: list[Any] = []
-    for leaf in flatten(tree):
-        parts = [next(made) if isinstance(x, New) else x for x in _parts(leaf)]
-        if not isinstance(leaf, IndexedSlices):
-            leaves += parts
-            continue
-        flags = {"coalesced": leaf.coalesced, "padded": leaf.padded}
-        if leaf._slots is None:
-            leaves.append(IndexedSlices._trusted(leaf.backend, parts[0], parts[1], leaf.dense_shape, **flags))
-        else:
-            slots = Slots(parts[0], parts[1], leaf.dense_shape[0], *parts[2:])
-            leaves.append(IndexedSlices._deferred(leaf.backend, slots, leaf.dense_shape, **flags))
-    return rebuild(tree, iter(leaves))
 
 
 def _known(x: Any) -> Any:

@@ -7,6 +7,7 @@ a marked tensor becomes that call. torch differentiates other uses densely, and 
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -128,26 +129,18 @@ _OWN = tuple(os.path.dirname(os.path.abspath(path)) + os.sep for path in (torch.
 
 
 # ---------------------------------------------------------------------- reads: (rows, how many), or None for other uses
-def _embedding(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    padding_idx: int | None = None,
-    max_norm: float | None = None,
-    norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
-    sparse: bool = False,
-) -> Any:
-    rows = functional.embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse=True)
-    return rows, input.numel()
+def _functional(func: Callable[..., Any]) -> Callable[..., Any]:
+    """A lookup of torch.nn.functional with a sparse gradient."""
+    signature = inspect.signature(func)
 
+    def read(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs).arguments
+        if given.get("mode") == "max" or given.get("scale_grad_by_freq"):  # torch has these without sparse gradients
+            return None
+        given["sparse"] = True
+        return func(**given), given["input"].numel()
 
-def _embedding_bag(input: torch.Tensor, weight: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    names = ("offsets", "max_norm", "norm_type", "scale_grad_by_freq", "mode", "sparse", "per_sample_weights")
-    given: dict[str, Any] = dict(zip(names, args, strict=False)) | kwargs
-    if given.get("mode") == "max" or given.get("scale_grad_by_freq"):  # torch has these without sparse gradients
-        return None
-    given["sparse"] = True
-    return functional.embedding_bag(input, weight, **given), input.numel()
+    return read
 
 
 def _index_select(table: torch.Tensor, dim: int, index: torch.Tensor) -> Any:
@@ -189,8 +182,8 @@ class _Rows(torch.autograd.Function):
 
 
 READS: dict[Any, Callable[..., Any]] = {
-    functional.embedding: _embedding,
-    functional.embedding_bag: _embedding_bag,
+    functional.embedding: _functional(functional.embedding),
+    functional.embedding_bag: _functional(functional.embedding_bag),
     torch.index_select: _index_select,
     torch.Tensor.index_select: _index_select,
     torch.Tensor.__getitem__: _getitem,
