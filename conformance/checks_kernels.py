@@ -23,8 +23,8 @@ THREADS = (1, 2, 4)
 Operation = Callable[[Backend, islices.IndexedSlices, Callable[[], Any]], Any]
 
 
-def scatter(name: str) -> Operation:
-    return lambda B, s, table: getattr(islices, name)(table(), s)
+def scatter(op: str) -> Operation:
+    return lambda B, s, table: islices.scatter(table(), s, op)
 
 
 def steps(label: str) -> Operation:
@@ -46,7 +46,7 @@ OPERATIONS: dict[str, Operation] = {
     "to_dense": lambda B, s, table: islices.to_dense(s),
     "norm": lambda B, s, table: [islices.norm(s), islices.norm(s, 1), islices.norm(s.values)],
     "clip_by_global_norm": lambda B, s, table: list(islices.clip_by_global_norm([s, s.values], 1.0)),
-    **{f"scatter_{op}": scatter(f"scatter_{op}") for op in ("add", "sub", "update", "min", "max", "mul", "div")},
+    **{f"scatter_{op}": scatter(op) for op in ("add", "sub", "update", "min", "max", "mul", "div")},
     **{f"step/{label}": steps(label) for label in OPTIMIZERS},
 }
 

@@ -22,15 +22,7 @@ if TYPE_CHECKING:
     from islices.core.linear import add, concat, scale
     from islices.core.registry import get_backend, list_backends
     from islices.core.rows import coalesce, drop_rows, keep_rows, to_dense
-    from islices.core.scatter import (
-        scatter_add,
-        scatter_div,
-        scatter_max,
-        scatter_min,
-        scatter_mul,
-        scatter_sub,
-        scatter_update,
-    )
+    from islices.core.scatter import scatter
     from islices.core.slices import IndexedSlices
     from islices.embedding.autodiff import value_and_grad
     from islices.embedding.capture import capture
@@ -55,7 +47,7 @@ _HOMES = {
     "islices.core.linear": "add concat scale",
     "islices.core.registry": "get_backend list_backends",
     "islices.core.rows": "coalesce drop_rows keep_rows to_dense",
-    "islices.core.scatter": "scatter_add scatter_div scatter_max scatter_min scatter_mul scatter_sub scatter_update",
+    "islices.core.scatter": "scatter",
     "islices.core.slices": "IndexedSlices",
     "islices.embedding.autodiff": "value_and_grad",
     "islices.embedding.capture": "capture",
@@ -126,13 +118,7 @@ __all__ = [
     "save",
     "scale",
     "scale_by_frequency",
-    "scatter_add",
-    "scatter_div",
-    "scatter_max",
-    "scatter_min",
-    "scatter_mul",
-    "scatter_sub",
-    "scatter_update",
+    "scatter",
     "testing",
     "to_dense",
     "to_native",

@@ -35,7 +35,7 @@ def training(table: np.ndarray) -> np.ndarray:
     optimizer = optim.adam(1e-3, rows="touched", semantics="torch")
     assert_type(optimizer, optim.Optimizer)
     table, _state = optimizer.step(table, gradient(), optimizer.init(table))
-    return islices.scatter_add(table, gradient())
+    return islices.scatter(table, gradient())
 
 
 def files(path: str) -> None:

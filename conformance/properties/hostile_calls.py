@@ -143,7 +143,7 @@ def scatter(d: Draw) -> Arguments:
     part = (table.weights if isinstance(table, islices.Table) else table)[: d.n] if d.n and d.rows >= d.n else None
     if d.backend.is_array(part) and d.rarely():
         d.aliased, x = True, islices.IndexedSlices(part, d.ids(), (d.rows, *d.row_shape))
-    return {"table": table, "x": x}
+    return {"table": table, "x": x, "op": d.one("add", "sub", "update", "min", "max", "mul", "div")}
 
 
 def step(d: Draw) -> Arguments:
@@ -254,8 +254,7 @@ ENTRIES: dict[str, Entry] = {
     "embedding_grad": Entry(islices.embedding_grad, upstream, weight=8),
     "lookup": Entry(islices.lookup, lookup, words=("ids", "bags"), weight=12),
     "renorm_rows": Entry(islices.renorm_rows, targets=("table",)),
-    **{f"scatter_{op}": Entry(getattr(islices, f"scatter_{op}"), scatter, targets=("table",), weight=6)
-       for op in ("add", "sub", "update", "min", "max", "mul", "div")},
+    "scatter": Entry(islices.scatter, scatter, targets=("table",), weight=42),
     "per_sample": Entry(islices.per_sample, tied, weight=8),
     "per_sample.clip": of_samples("clip", 1.0, "max_norm"),
     "per_sample.slices": of_samples("slices", 0, "b"),

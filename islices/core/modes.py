@@ -28,6 +28,7 @@ __all__ = [
     "host_views",
     "is_traced",
     "keeps_slots",
+    "look_at",
     "on_host",
     "run",
 ]
@@ -88,9 +89,17 @@ def on_host() -> bool:
     return _mode.get() == "host"
 
 
+def look_at(backend: Backend, arrays: Sequence[Array], look: Look | None = None) -> Look:
+    """Return what is known of arrays, with views of them only if the host computes on them now: who asks for views
+    before this decides nothing. look is the backend's, where it is known."""
+    host = backend.host_only or _mode.get() == "host"
+    look = look or backend.look(arrays, views=host)
+    return look if host or look.views is None else look._replace(views=None)
+
+
 def host_views(backend: Backend, arrays: Sequence[Array]) -> list[np.ndarray[Any, Any]] | None:
     """NumPy views of the arrays if the host may compute on them now, else None."""
-    return backend.look(arrays).views if backend.host_only or _mode.get() == "host" else None
+    return look_at(backend, arrays).views
 
 
 def run(

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from islices.backend import Array, Backend
 from islices.core import modes
 from islices.core.arguments import show, whole_number
-from islices.core.coalescing import coalesce_slices
+from islices.core.conversion import coalesce_slices
 from islices.core.slices import IndexedSlices
 from islices.norms import derivatives
 from islices.norms.derivatives import Layout, Member

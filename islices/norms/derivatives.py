@@ -70,10 +70,7 @@ def constant(backend: Backend, leaf: Any) -> Any:
         values = backend.stop_gradient(values)
     if not sparse:
         return values
-    flags = {"coalesced": leaf.coalesced, "padded": leaf.padded}
-    if leaf._slots is None:
-        return IndexedSlices._trusted(backend, values, leaf.indices, leaf.dense_shape, **flags)
-    return IndexedSlices._deferred(backend, leaf._slots._replace(values=values), leaf.dense_shape, **flags)
+    return leaf._like(values) if leaf._slots is None else leaf._like(slots=leaf._slots._replace(values=values))
 
 
 # ---------------------------------------------------------------------- norms

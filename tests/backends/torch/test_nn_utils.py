@@ -253,7 +253,7 @@ def test_a_tensor_without_data_is_refused_for_that() -> None:
     for call in (
         lambda: clip_grad_norm_([p], 1.0),
         lambda: islices.coalesce(p.grad),
-        lambda: islices.scatter_add(torch.ones(6, 2), p.grad),
+        lambda: islices.scatter(torch.ones(6, 2), p.grad),
         lambda: islices.convert(without_data(False), "numpy"),
     ):
         with pytest.raises(TypeError, match=r"tensor on the device meta of shape .* which holds no data"):

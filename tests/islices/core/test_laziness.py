@@ -67,7 +67,7 @@ s = islices.IndexedSlices(np.ones((3, 2), np.float32), np.array([1, 4, 1]), (6, 
 islices.clip_by_global_norm([s, np.ones(4)], 1.0)
 islices.to_dense(islices.coalesce(s) + s * 2)
 islices.to_native(s)
-table = islices.scatter_add(np.ones((6, 2), np.float32), s)
+table = islices.scatter(np.ones((6, 2), np.float32), s)
 optimizer = islices.optim.adam(0.1)
 optimizer.step(table, s, optimizer.init(table))
 """

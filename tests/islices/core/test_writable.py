@@ -122,7 +122,7 @@ def _stepped(rule: optim.Optimizer) -> Any:
 
 UPDATES = {
     "adam, all rows": _stepped(optim.adam(0.2, rows="all")),
-    "scatter_add": islices.scatter_add,
+    "scatter": islices.scatter,
 }
 
 

@@ -143,7 +143,7 @@ def operations_of(dtype: str) -> dict[str, Callable[[IndexedSlices], Any]]:
 
 def scattered(s: IndexedSlices, op: str, seed: int = 0) -> np.ndarray:
     table = numbers(np.random.default_rng(seed), s.dense_shape, islices.get_backend("numpy").dtype(s.values))
-    return getattr(islices, f"scatter_{op}")(table, s)
+    return islices.scatter(table, s, op)
 
 
 def stepped(label: str, s: IndexedSlices, table: np.ndarray, *, master: bool = False, **options: Any) -> Any:

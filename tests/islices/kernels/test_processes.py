@@ -49,7 +49,7 @@ def work(seed=0):
         optimizer.step(table, s, state)
     clipped, norm = islices.clip_by_global_norm([s], 1.0)
     c = islices.coalesce(s)
-    added = islices.scatter_add(np.ones(s.dense_shape, np.float32), clipped[0])
+    added = islices.scatter(np.ones(s.dense_shape, np.float32), clipped[0])
     return [c.values, c.indices, norm, clipped[0].values, table, state["m"], state["v"], added]
 
 def right(seed=0):

@@ -13,6 +13,7 @@ import numpy as np
 
 import islices
 from islices import optim
+from islices.core.row_operators import OPERATORS
 from islices.distributed import Alone, ShardedTable, all_reduce
 from islices.optim.record import RECORDS
 
@@ -126,11 +127,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "scale_by_frequency": lambda: islices.scale_by_frequency(slices()),
     "to_dense": lambda: islices.to_dense(tree()),
     "to_native": lambda: islices.to_native(slices()),
-    **{
-        name: lambda name=name: getattr(islices, name)(table(), slices())
-        for name in islices.__all__
-        if name.startswith("scatter_")
-    },
+    "scatter": lambda: [islices.scatter(table(), slices(), op) for op in OPERATORS],
 }
 
 
