@@ -3,7 +3,7 @@
 The form of a call's result is known while its graph is made; what it computes runs as in eager code when the graph
 runs, on the arrays of that moment, the checks of clause 2 included: the same bits and the same errors. Dynamo does not
 look into the functions of this module (they are `torch._dynamo.nonstrict_trace`d); what it does trace is in
-`islices.backends.torch.traced`. SPEC clause 17. May import: `torch`, the core.
+`islices.backends.torch.in_graphs`. SPEC clause 17. May import: `torch`, the core.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Dynamo would trace the library's Python, registry and execution modes included, and its guards on that do not end. It
 keeps a list of folders whose frames it leaves alone: the library's are put there but for the modules of `TRACED`, and
-the compiler of the kernels', whose frames are called from the library's. `islices.backends.torch.traced` says which
+the compiler of the kernels', whose frames are called from the library's. `islices.backends.torch.in_graphs` says which
 calls become nodes of a graph. Both happen at once where Dynamo is loaded already, else when it is: importing it here
 would cost every user of torch a second.
 """
@@ -23,7 +23,7 @@ __all__ = ["compiled", "forget", "shield"]
 
 DYNAMO = "torch._dynamo"
 #: Modules that Dynamo traces.
-TRACED = ("islices.backends.torch.traced", "islices.embedding.transformed", "islices.conformance")
+TRACED = ("islices.backends.torch.in_graphs", "islices.embedding.transformed", "islices.conformance")
 COMPILERS = ("numba", "llvmlite")
 
 

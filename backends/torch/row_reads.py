@@ -19,7 +19,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from islices.backend import Array, Backend, Source
-from islices.backends.torch import recording
+from islices.backends.torch import autograd
 from islices.core import trees
 from islices.core.conversion import from_native
 from islices.embedding import marking
@@ -32,7 +32,7 @@ def differentiate_rows(
     backend: Backend, fn: Callable[[Any], tuple[Array, Any]], tree: Any, sparse: Any
 ) -> tuple[Array, Any, Any]:
     """See `Backend.differentiate_rows`."""
-    if recording.is_nested():
+    if autograd.is_nested():
         raise NotImplementedError(
             "sparse: got it within value_and_grad, to which these gradients are constants; accepted for second "
             "derivatives is an islices.Table among the arguments"
@@ -52,9 +52,7 @@ def differentiate_rows(
         with reads:
             return fn(trees.rebuild(tree, iter(full)))
 
-    loss, aux, gradients, _ = recording.differentiate(
-        backend, called, [leaves[k] for k in floats], [], keep_sparse=True
-    )
+    loss, aux, gradients, _ = autograd.differentiate(backend, called, [leaves[k] for k in floats], [], keep_sparse=True)
     grads: list[Any] = [None] * len(leaves)
     for k, gradient in zip(floats, gradients, strict=True):
         x, by_rows = leaves[k], gradient is None or gradient.layout is torch.sparse_coo
@@ -62,7 +60,7 @@ def differentiate_rows(
         if not dense and isinstance(sparse, str):
             dense = not by_rows or not marking.pays(sparse, reads.counts.get(id(tables[k]), 0), x.shape[0])
         if dense:
-            grads[k] = recording.as_dense(gradient, x)
+            grads[k] = autograd.as_dense(gradient, x)
         elif by_rows:
             grads[k] = empty_slices(backend, x) if gradient is None else from_native(gradient)
         else:

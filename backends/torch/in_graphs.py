@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from islices.backend import Slots, Source
 from islices.backends.torch import tracers
 from islices.backends.torch.adapter import backend
-from islices.backends.torch.layers import INSIDE
+from islices.backends.torch.hooked_layers import INSIDE
 from islices.backends.torch.nodes import ABSENT, NODES, NOTHING
 from islices.core import rows, slots
 from islices.core.slices import IndexedSlices
