@@ -475,7 +475,7 @@ OF_TESTS = [
     ),
     Mutant(
         "torch-reads-count-from-the-end",
-        "backends/torch/reads.py",
+        "backends/torch/row_reads.py",
         "torch.where(ids < 0, ids + count, ids)), ids",
         "ids), ids",
         "tests/backends/torch/test_reads.py",
@@ -483,7 +483,7 @@ OF_TESTS = [
     ),
     Mutant(
         "torch-bag-with-sparse-max",
-        "backends/torch/reads.py",
+        "backends/torch/row_reads.py",
         'if given.get("mode") == "max" or',
         "if",
         "tests/backends/torch/test_reads.py",
