@@ -87,7 +87,6 @@ def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
 def timed_calls(operation: str, v: Any, i: Any, num_rows: int, max_norm: float) -> dict[str, Callable[[], Any]]:
     """MXNet's ways to do what islices does, on its own arrays: label -> call.
 
-    `gluon.utils.clip_global_norm` turns a sparse gradient dense; the other labels say what a user writes instead.
     v is of shape (n, dim); there are ways for float32 and float64 only.
     """
     import mxnet as mx
@@ -96,27 +95,6 @@ def timed_calls(operation: str, v: Any, i: Any, num_rows: int, max_norm: float) 
         return {}
     nd = mx.nd
     shape, indices = (num_rows, *v.shape[1:]), i.asnumpy()
-    held: list[Any] = []  # the layer's weights, where a way needs them
-
-    def of_lookup(sparse: bool) -> Any:
-        if not held:
-            held.append(nd.zeros(shape, dtype=v.dtype))
-        # the layer's own backward, which needs a table; the gradient's buffer is part of the work
-        (table,) = held
-        table.attach_grad(stype="row_sparse" if sparse else "default")
-        with mx.autograd.record():
-            rows = nd.Embedding(i, table, input_dim=num_rows, output_dim=shape[1], sparse_grad=sparse, dtype=v.dtype)
-        rows.backward(v)
-        return table.grad
-
-    def unique_take() -> Any:
-        ids, inverse = np.unique(indices, return_inverse=True)
-        summed = nd.zeros((len(ids), *shape[1:]), dtype=v.dtype)
-        summed.attach_grad()
-        with mx.autograd.record():
-            rows = nd.take(summed, _array(inverse.reshape(-1)))
-        rows.backward(v)
-        return nd.sparse.row_sparse_array((summed.grad, _array(ids.astype(np.int64))), shape=shape, dtype=v.dtype)
 
     def sort_csr_dot() -> Any:
         ids, sums = _sums_by_csr(v, indices)
@@ -126,31 +104,14 @@ def timed_calls(operation: str, v: Any, i: Any, num_rows: int, max_norm: float) 
         total = float(gradient.norm().asnumpy()[0])
         return gradient * min(max_norm / (total + 1e-8), 1.0)
 
-    def clip_by_gluon() -> Any:
-        gradients = [sort_csr_dot()]
-        mx.gluon.utils.clip_global_norm(gradients, max_norm)
-        return gradients[0]
-
-    ways: dict[str, Callable[[], Any]] = {
-        "Embedding(sparse_grad=True) backward": lambda: of_lookup(True),
-        "np.unique + take backward": unique_take,
-        "np.argsort + dot(csr, values)": sort_csr_dot,
-    }
+    label = "np.argsort + dot(csr, values)"
     if operation == "coalesce":
-        return ways
+        return {label: sort_csr_dot}
     if operation == "to_dense":
-        return {
-            "Embedding backward": lambda: of_lookup(False),
-            "np.argsort + dot(csr, values), tostype('default')": lambda: sort_csr_dot().tostype("default"),
-        }
+        return {f"{label}, tostype('default')": lambda: sort_csr_dot().tostype("default")}
     if operation == "norm":
-        return {f"{k}, norm": lambda way=way: way().norm() for k, way in ways.items()}  # type: ignore[misc]
-    found: dict[str, Callable[..., Any]] = {
-        f"{k}, norm, g * factor": lambda way=way: scaled(way()) for k, way in ways.items()
-    }
-    if num_rows * shape[1] <= 1 << 22:  # seconds, where the table is large
-        found["np.argsort + dot(csr, values), gluon.utils.clip_global_norm"] = clip_by_gluon
-    return found
+        return {f"{label}, norm": lambda: sort_csr_dot().norm()}
+    return {f"{label}, norm, g * factor": lambda: scaled(sort_csr_dot())}
 
 
 def _sums_by_csr(v: Any, indices: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], Any]:
