@@ -23,8 +23,6 @@ from islices.conformance.generate import FLOATS, INDEX_TYPES, ROW_SHAPES, slices
 from islices.conformance.memory import peak_growth
 from islices.conformance.operations import UnsupportedError, gradients, own_calls_of
 
-__all__ = ["CHECKS", "Check", "check", "same"]
-
 
 class Check(NamedTuple):
     id: str

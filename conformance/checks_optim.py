@@ -17,8 +17,6 @@ from islices.conformance.memory import peak_growth
 from islices.conformance.operations import own_calls_of
 from islices.conformance.oracle_optim import OPTIMIZERS, optimizer_steps
 
-__all__: list[str] = []
-
 #: of one length, so that one program serves all steps
 LAYOUTS = ("unsorted-duplicates", "unsorted-cancelling", "sorted-duplicates")
 STEPS = 100

@@ -26,8 +26,6 @@ from islices.conformance.report import Run, read_runs
 from islices.conformance.selection import Selection
 from islices.conformance.variants import Variant
 
-__all__ = ["Job", "run_all"]
-
 #: Slowest first, so that two at a time end together; but NumPy, beside the slowest, compiles the kernels for all.
 ORDER = ("jax", "numpy", "tensorflow", "torch", "mxnet")
 #: Seconds without a case starting or ending after which a process counts as hung.

@@ -15,8 +15,6 @@ import islices
 from islices.backend import Backend
 from islices.norms.nonfinite import Nonfinite
 
-__all__ = ["UnsupportedError", "gradients", "operation", "own_calls_of"]
-
 
 class UnsupportedError(Exception):
     """The backend declares that it does not have what the case needs."""

@@ -15,8 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-__all__ = ["Bar", "Watched", "bar", "bars", "board"]
-
 #: Seconds after which what still runs is told where nothing moves.
 HEARTBEAT = 60.0
 

@@ -20,9 +20,6 @@ from islices.conformance.formulas.records import FORMULAS
 from islices.conformance.formulas.scores import Got, score_of
 from islices.conformance.formulas.trajectories import trajectories
 
-__all__ = ["highest", "main"]
-
-
 #: A mistake that changes nothing beyond the last digits of float64 is none in this trajectory.
 SAME = 1e-9
 

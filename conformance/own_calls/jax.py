@@ -15,15 +15,6 @@ import numpy as np
 from jax import lax
 from jax.experimental import sparse
 
-__all__ = [
-    "block",
-    "embedding_gradient",
-    "invalid_gradients",
-    "timed_calls",
-    "trainable",
-    "weighted_sum",
-]
-
 
 def weighted_sum(rows: jax.Array, weights: jax.Array) -> jax.Array:
     """sum(rows * weights): a loss whose gradient at rows is weights, to the bit."""

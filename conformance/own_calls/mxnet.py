@@ -13,15 +13,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "block",
-    "embedding_gradient",
-    "invalid_gradients",
-    "timed_calls",
-    "trainable",
-    "weighted_sum",
-]
-
 #: Slots summed by one product: MXNet refuses a matrix of 2**31 - 1 elements or more, stored or not.
 WINDOW = 1 << 15
 

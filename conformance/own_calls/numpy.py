@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["block", "timed_calls", "trainable"]
-
 #: A layer is a step of a Python loop.
 MOST_LAYERS = 256
 

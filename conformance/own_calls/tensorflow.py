@@ -12,15 +12,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-__all__ = [
-    "block",
-    "embedding_gradient",
-    "invalid_gradients",
-    "timed_calls",
-    "trainable",
-    "weighted_sum",
-]
-
 
 def weighted_sum(rows: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
     """sum(rows * weights): a loss whose gradient at rows is weights, to the bit."""

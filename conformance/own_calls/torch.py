@@ -12,15 +12,6 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-__all__ = [
-    "block",
-    "embedding_gradient",
-    "invalid_gradients",
-    "timed_calls",
-    "trainable",
-    "weighted_sum",
-]
-
 
 def weighted_sum(rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """sum(rows * weights): a loss whose gradient at rows is weights, to the bit."""

@@ -20,8 +20,6 @@ from pathlib import Path
 import islices
 from islices.conformance.progress import bar, bars
 
-__all__ = ["main"]
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""

@@ -26,8 +26,6 @@ from islices.conformance.properties.strategies import (
     slices,
 )
 
-__all__ = ["cases"]
-
 Call = tuple[list[Any], dict[str, Any]]
 
 

@@ -23,8 +23,6 @@ from islices.conformance.properties.mutations import Mutant, mutant
 from islices.conformance.properties.running import search
 from islices.files import read_header
 
-__all__ = ["attack", "limit_memory", "outcome_of", "same", "trees"]
-
 #: Bytes of address space that loading may take beyond what the process has when it starts.
 MEMORY = 1 << 30
 #: What may come of a file.

@@ -20,8 +20,6 @@ from islices.backend import Backend
 from islices.conformance.properties.hostile_calls import Call, calls
 from islices.conformance.properties.running import search
 
-__all__ = ["ACCEPTED", "attack", "judge"]
-
 #: The errors that a call may raise, whatever it is given.
 ACCEPTED = (
     TypeError, ValueError, IndexError, MemoryError, NotImplementedError, FloatingPointError, ModuleNotFoundError,

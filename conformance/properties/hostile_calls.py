@@ -23,8 +23,6 @@ from islices.conformance.properties.hostile_junk import NUMBERS, SHAPES, shown
 from islices.distributed import Alone, all_reduce
 from islices.optim.record import RECORDS
 
-__all__ = ["ENTRIES", "Call", "Entry", "calls"]
-
 Arguments = dict[str, Any]
 
 

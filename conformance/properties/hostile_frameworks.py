@@ -14,8 +14,6 @@ import numpy as np
 
 from islices import get_backend
 
-__all__ = ["oddities"]
-
 Makers = dict[str, Callable[[], Any]]
 
 

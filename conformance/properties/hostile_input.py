@@ -17,8 +17,6 @@ from islices.backend import Backend
 from islices.conformance.properties.hostile_frameworks import oddities
 from islices.conformance.properties.hostile_junk import JUNK, MAKERS, NAMES, NUMBERS, REFUSING, SHAPES
 
-__all__ = ["Draw", "Watched"]
-
 BAD_INDICES = (-1, -(2**31), 2**31 - 1, 2**31, 2**62, -(2**63), 2**63 - 1)
 SPECIAL = (float("nan"), float("inf"), -float("inf"), 3e38, -1e-30, -0.0)
 #: Errors for arguments that cannot be made: a dtype that the framework lacks, slices that are none.

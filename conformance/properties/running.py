@@ -25,8 +25,6 @@ from islices.conformance.properties.cases import cases
 from islices.conformance.properties.laws import LAWS, Law
 from islices.conformance.properties.strategies import Arguments, Optimizer
 
-__all__ = ["LAWS", "Counterexample", "Optimizer", "again", "break_law", "columns", "meets_the_oracle", "search"]
-
 T = TypeVar("T")
 
 

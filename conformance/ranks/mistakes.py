@@ -15,8 +15,6 @@ from islices.conformance.execute import to_backend
 from islices.distributed import Group, Link, ShardedTable, all_reduce, get_group, save_sharded
 from islices.distributed.agree import agree
 
-__all__ = ["MISTAKES", "Mistake"]
-
 #: rank, size -> (name of the error's class, words of its message)
 Expected = Callable[[int, int], tuple[str, tuple[str, ...]]]
 

@@ -16,8 +16,6 @@ from islices.conformance.data import GROUPS
 from islices.conformance.report.grid import MARKS, NOTHING, Grid, cell_parts, grid
 from islices.conformance.report.runs import MODES, PROBLEMS, Run, run_labels
 
-__all__ = ["Compact", "Line", "Place", "compact", "failing", "legend"]
-
 #: How the variant without a name is called beside the others.
 STANDARD = "standard"
 PASS = "✓"

@@ -17,8 +17,6 @@ from typing import Any, BinaryIO
 from islices.cli import UsageError
 from islices.conformance.report.runs import OUTCOMES, Run, printable
 
-__all__ = ["read", "read_runs"]
-
 MAX_FILE = 512 * 2**20
 MAX_LINE = 2**20
 

@@ -11,8 +11,6 @@ from islices.conformance.report.compact import Compact, compact, failing, legend
 from islices.conformance.report.grid import MARKS, NOTHING, folded, problems, provenance, remarks, summary
 from islices.conformance.report.runs import Run, details, run_names
 
-__all__ = ["indented", "matrix", "new_console", "print_cases", "print_report", "problem_lines", "report_console"]
-
 #: Between the columns.
 GAP = 2
 #: Heads are cut at as many characters: whoever wrote the report chose them.

@@ -22,8 +22,6 @@ from islices.conformance.tools.bench.report import markdown, tables
 from islices.conformance.tools.bench.step import cases_of
 from islices.core.registry import list_backends
 
-__all__ = ["COMMAND"]
-
 PARTS = ("operations", "small", "updates", "embedding", "step")
 DEFAULT_PARTS = PARTS[:3]
 

@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 from islices.conformance.tools.bench.load import is_disturbed
 
-__all__ = ["Table", "markdown", "measured", "tables"]
-
 HEADS = ("backend", "what", "way", "ms", "x copy", "x own")
 #: The first so many columns are words, the others numbers.
 WORDS = 3

@@ -18,8 +18,6 @@ from islices.conformance.tools.bench.formulas import RATE
 from islices.conformance.tools.bench.rounds import Call, blocking, measure, summary
 from islices.conformance.tools.bench.ways import block_of, framework_of, index_dtype
 
-__all__ = ["OPERATIONS", "run"]
-
 SLICES, DIM, ROWS = 64, 16, 1_000
 OPERATIONS = ("coalesce", "clip_by_global_norm", "sgd step")
 #: Calls timed together, and the least number of rounds: short calls vary most.

@@ -21,8 +21,6 @@ from islices.conformance.tools.bench.limit import Copying
 from islices.conformance.tools.bench.rounds import blocking, does_less, measure, summary
 from islices.conformance.tools.bench.ways import Ready, Way, block_of, framework_of, index_dtype, our_way
 
-__all__ = ["LOSS_SCALE", "MAX_NORM", "Case", "Model", "Problem", "cases_of", "our_ways", "run", "title_of"]
-
 #: The loss is half the squared distance times this: a power of two, so that compilers which contract products into sums
 #: round as eager code does.
 LOSS_SCALE = 2.0**-8

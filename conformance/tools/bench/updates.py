@@ -19,8 +19,6 @@ from islices.conformance.tools.bench.limit import Copying
 from islices.conformance.tools.bench.rounds import blocking, does_less, measure, summary
 from islices.conformance.tools.bench.ways import Way, block_of, framework_of, index_dtype, modes_of, our_way
 
-__all__ = ["run"]
-
 ROWS, DIM, IDS = 1_000_000, 64, 65_536
 #: The framework's own users know their gradient coalesced: this changes no result.
 COALESCED = " (of a gradient coalesced before)"

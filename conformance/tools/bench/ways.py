@@ -12,8 +12,6 @@ from islices.backend import Backend
 from islices.conformance.tools.bench.rounds import Call
 from islices.kernels import active
 
-__all__ = ["Ready", "Way", "block_of", "framework_of", "index_dtype", "modes_of", "our_way", "running"]
-
 
 class Way(NamedTuple):
     """A way to train, from the start."""

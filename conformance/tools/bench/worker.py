@@ -14,8 +14,6 @@ from typing import Any
 import islices
 from islices.conformance.tools.bench.load import Others
 
-__all__ = ["main"]
-
 
 def main(text: str) -> None:
     """Measure what the job says: the module of its part has `run(job, emit)`."""

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 from islices.conformance.formulas.judge import Step
 from islices.conformance.formulas.records import FORMULAS
 
-__all__ = ["Entry", "betas", "formulas", "lacking", "renamed", "taken"]
-
 
 class Entry(NamedTuple):
     """An implementation of a formula.

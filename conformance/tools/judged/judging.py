@@ -23,8 +23,6 @@ from islices.conformance.tools.audit.probe import first_line
 from islices.conformance.tools.judged import libraries
 from islices.conformance.tools.judged.entry import Entry
 
-__all__ = ["main"]
-
 #: library -> the distribution that has its version, where the names differ
 DISTRIBUTIONS = {"tensorflow": "tensorflow-cpu", "fbgemm_gpu": "fbgemm-gpu-cpu", "paddle": "paddlepaddle"}
 

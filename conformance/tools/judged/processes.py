@@ -20,8 +20,6 @@ import islices
 from islices.conformance.logs import last_lines
 from islices.conformance.tools.judged import libraries
 
-__all__ = ["JOBS", "environment", "run_finding", "run_library"]
-
 Line = dict[str, Any]
 #: Seconds for a library: DeepSpeed builds its kernels when they are first used.
 LIMIT = 1500

@@ -18,8 +18,6 @@ from islices.conformance.tools.bench.rounds import Call
 from islices.conformance.tools.bench.step import LOSS_SCALE, MAX_NORM, Problem
 from islices.conformance.tools.bench.ways import Ready, Way, our_way
 
-__all__ = ["compiled", "gradient", "ones", "small", "steps", "table", "total", "updates", "zeros"]
-
 zeros, ones, table, total = jnp.zeros, jnp.ones, jnp.array, jnp.sum
 
 

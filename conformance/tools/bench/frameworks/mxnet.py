@@ -18,8 +18,6 @@ from islices.conformance.tools.bench.rounds import Call  # noqa: E402
 from islices.conformance.tools.bench.step import LOSS_SCALE, MAX_NORM, Problem  # noqa: E402
 from islices.conformance.tools.bench.ways import Ready, Way  # noqa: E402
 
-__all__ = ["gradient", "ones", "small", "steps", "table", "total", "updates", "zeros"]
-
 nd = mx.nd
 zeros, ones, table, total = nd.zeros, nd.ones, nd.array, nd.sum
 

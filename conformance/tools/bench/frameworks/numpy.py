@@ -11,8 +11,6 @@ from islices.conformance.tools.bench.formulas import RATE, corrections, rule, sh
 from islices.conformance.tools.bench.rounds import Call
 from islices.conformance.tools.bench.ways import Ready, Way
 
-__all__ = ["small", "updates", "zeros"]
-
 
 def zeros(shape: tuple[int, ...]) -> Any:
     return np.full(shape, 0.0, np.float32)

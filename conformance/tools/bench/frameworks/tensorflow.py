@@ -15,8 +15,6 @@ from islices.conformance.tools.bench.rounds import Call
 from islices.conformance.tools.bench.step import LOSS_SCALE, MAX_NORM, Problem
 from islices.conformance.tools.bench.ways import Ready, Way
 
-__all__ = ["compiled", "gradient", "ones", "small", "steps", "table", "total", "updates", "zeros"]
-
 table, total = tf.Variable, tf.reduce_sum
 
 

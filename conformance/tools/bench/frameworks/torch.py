@@ -21,10 +21,6 @@ from islices.conformance.tools.bench.rounds import Call
 from islices.conformance.tools.bench.step import LOSS_SCALE, MAX_NORM, Problem
 from islices.conformance.tools.bench.ways import Ready, Way
 
-__all__ = [
-    "compiled", "gradient", "more_of_ours", "ones", "small", "steps", "table", "total", "updates", "zeros",
-]  # fmt: skip
-
 ones, table, total = torch.ones, torch.from_numpy, torch.sum
 #: The numbers of `formulas.OPTIMIZERS` by the names of torch's arguments.
 NUMBERS: dict[str, dict[str, Any]] = {
