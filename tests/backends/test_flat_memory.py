@@ -47,7 +47,7 @@ print(json.dumps(found))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("backend", ["torch", "tensorflow", "jax", "mxnet"])
+@pytest.mark.parametrize("backend", ["torch", "tensorflow", "jax"])
 def test_steps_leave_nothing_behind(backend: str) -> None:
     if backend not in islices.list_backends():
         pytest.skip(f"{backend} is not installed")

@@ -15,7 +15,7 @@ from typing import Any
 from islices.cli import Command, UsageError
 from islices.conformance.outputs import check_backends, check_writable, print_text, write
 from islices.conformance.progress import bar
-from islices.conformance.tools.bench import results, small
+from islices.conformance.tools.bench import frameworks, results, small
 from islices.conformance.tools.bench.cases import AXES, cross, default_cases
 from islices.conformance.tools.bench.formulas import OPTIMIZERS
 from islices.conformance.tools.bench.report import markdown, tables
@@ -34,7 +34,7 @@ parts
               (validated) to a result that is computed
   small       coalesce, clip and an SGD step on 64 x 16: what a call costs
   updates     a step of sgd, adagrad, rowwise_adagrad and adam on the rows of an uncoalesced gradient, next to
-              torch.optim, FBGEMM, MXNet's lazy updates, JAX's donated scatter, and formulas by hand
+              torch.optim, FBGEMM, JAX's donated scatter, and formulas by hand
 and only when asked for (NumPy has neither)
   embedding   value_and_grad of a lookup on 1e5 and on 1e8 rows; up to 5 GB of memory
   step        whole training steps: lookup, loss, gradient, clipping, optimizer, eager and compiled, next to formulas by
@@ -134,7 +134,7 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
 
 def _jobs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield the processes that measure, and how many records each is expected to find."""
-    known = [name for name in list_backends() if importlib.util.find_spec(f"islices.conformance.own_calls.{name}")]
+    known = [name for name in list_backends() if importlib.util.find_spec(f"{frameworks.__name__}.{name}")]
     check_backends(options.backend, known)
     given = {axis: getattr(options, axis) for axis in AXES if getattr(options, axis)}
     cases = cross(given) if given else default_cases()

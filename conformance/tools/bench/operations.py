@@ -135,5 +135,4 @@ def _error(B: Backend, case: Benchmark, g: Gradient, result: Any) -> float:
         pair = B.asarray(values[: len(ids)]), B.asarray(ids)
         result = IndexedSlices(*pair, (case.rows, case.dim), padded=True, validate=False)
     norm = result if case.operation == "norm" else islices.norm(result)
-    number = norm.asscalar() if hasattr(norm, "asscalar") else norm  # MXNet's do not convert
-    return abs(float(number) / (g.max_norm if case.operation == "clip_by_global_norm" else g.norm) - 1)
+    return abs(float(norm) / (g.max_norm if case.operation == "clip_by_global_norm" else g.norm) - 1)

@@ -35,7 +35,7 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
     for operation in OPERATIONS:
         own = owns.get(operation, {})
         ways = _ours(B, framework, operation, values, ids) | own
-        if name in ("jax", "mxnet"):  # the others return when they are done
+        if name == "jax":  # the others return when they are done
             ways = blocking(ways, block_of(name))
         times = measure(ways, max(ROUNDS, job["repeat"]), seconds=job["seconds"], inner=INNER)
         title = f"small calls, {SLICES} x {DIM} float32, milliseconds; inside: builds the IndexedSlices"

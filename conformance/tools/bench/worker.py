@@ -32,7 +32,7 @@ def main(text: str) -> None:
 
     importlib.import_module(f"islices.conformance.tools.bench.{job['part']}").run(job, emit)
     sys.stdout.flush()
-    os._exit(0)  # not by way of the interpreter's end, where MXNet's threads sometimes abort the process
+    os._exit(0)  # not by way of the interpreter's end, where frameworks' threads may wait
 
 
 if __name__ == "__main__":
