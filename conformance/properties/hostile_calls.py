@@ -178,14 +178,6 @@ def gradient_arguments(d: Draw) -> Arguments:
 
 
 # ---------------------------------------------------------------------- calls that are no function of islices
-def replace(s: Any, values: Any, indices: Any) -> Any:
-    return s.replace(values=values, indices=indices) if isinstance(s, islices.IndexedSlices) else None
-
-
-def operators(s: Any, c: Any) -> Any:
-    return (s + c, s - c, s * c, -s) if isinstance(s, islices.IndexedSlices) else None  # else they are not ours
-
-
 def first_step(name: str, **options: Any) -> Any:
     """An optimizer of hostile hyperparameters; its first step is on something good."""
     made = getattr(islices.optim, name)(**options)
@@ -238,12 +230,10 @@ LEFT_OUT = {
 ENTRIES: dict[str, Entry] = {
     **{name: Entry(getattr(islices, name)) for name in FUNCTIONS if name not in LEFT_OUT},
     "IndexedSlices": Entry(islices.IndexedSlices, fixed=("validate",), weight=12),
-    "replace": Entry(replace),
     "Table": Entry(islices.Table),
     "from_native": Entry(islices.from_native, lambda d: {"x": d.native()}, fixed=("validate",), weight=8),
     "get_backend": Entry(islices.get_backend, words=("backend",)),
     "add": Entry(lambda xs: islices.add(*xs) if isinstance(xs, (list, tuple)) else islices.add(xs), weight=8),
-    "operators": Entry(operators, lambda d: {"c": d.made(d.slices, d.dense)}, words=("operand", "supported", "xs")),
     "concat": Entry(islices.concat, lambda d: {"xs": [d.sparse() for _ in range(d.one(1, 2, 3))]}),
     "norm": Entry(islices.norm, lambda d: {"x": d.gradient()}, weight=6),
     "adaptive_grad_clip": Entry(islices.adaptive_grad_clip, lambda d: {"x": d.gradient()}),
@@ -256,9 +246,6 @@ ENTRIES: dict[str, Entry] = {
        for op in ("add", "sub", "update", "min", "max", "mul", "div")},
     "per_sample": Entry(islices.per_sample, tied, weight=8),
     "per_sample.clip": of_samples("clip", 1.0, "max_norm"),
-    "per_sample.slices": of_samples("slices", 0, "b"),
-    "per_sample.to_dense": of_samples("to_dense", None, "shape"),
-    "per_sample.norms": of_samples("norms"),
     "clip_per_sample": Entry(clipped_samples, samples_and_dense, words=("tree",)),
     "optimizer": Entry(first_step, optimizer, words=("lr", "table"), fixed=("name",), weight=8),
     "step": Entry(lambda optimizer, table, grad, state, donate, apply: optimizer.step(

@@ -104,19 +104,9 @@ def _runs(file: BinaryIO, path: str) -> list[Run]:
             raise UsageError(f"{path}, line {number}: {problem}") from None
     if not runs:
         raise UsageError(f"{path}: holds no run; accepted are the JSON lines that islices conform --json writes")
-    _refuse_sprawl(runs, path)
     for run in runs:
         run.error = run.error or _doubt(run)
     return runs
-
-
-def _refuse_sprawl(runs: list[Run], path: str) -> None:
-    """A matrix is rows times columns: a small file of many names would fill the memory."""
-    modes = max(len(run.modes) for run in runs)
-    clauses = len({(case["group"], case["clause"]) for run in runs for case in run.cases})
-    for count, most, what in ((len(runs), 200, "runs"), (modes, 16, "modes in a run"), (clauses, 500, "clauses")):
-        if count > most:
-            raise UsageError(f"{path}: holds {count} {what}; accepted are up to {most}")
 
 
 class _LineError(Exception):

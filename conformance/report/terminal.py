@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from islices.conformance.outputs import wrapped
-from islices.conformance.report.compact import Compact, compact, failing, legend
+from islices.conformance.report.compact import Compact, compact, legend
 from islices.conformance.report.grid import MARKS, NOTHING, folded, problems, provenance, remarks, summary
 from islices.conformance.report.runs import Run, details, run_names
 
@@ -57,8 +57,6 @@ def print_cases(runs: Sequence[Run], console: Any, unless: str | tuple[str, ...]
     for whose, count, why in remarks(runs):
         if not why.endswith(unless):
             _say(console, f"{whose}: {count}: {why}", "dim")
-    for line in failing(runs):
-        _say(console, f"{MARKS['fail']} {line}", STYLES["fail"])
     for run, name in zip(runs, run_names(runs), strict=True):
         for line in problem_lines(run, name):
             console.print(line, highlight=False, soft_wrap=_edgeless(console))

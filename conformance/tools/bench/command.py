@@ -41,9 +41,8 @@ and only when asked for (NumPy has neither)
               hand, the frameworks' optimizers and FBGEMM's; on torch also 26 tables; up to 12 GB of memory
 
 columns
-  way         islices as it runs by default; "kernels off" in NumPy alone; "framework" by its own operations; "compiled"
-              inside tf.function, jax.jit or torch.compile. All others are what the framework's users write without
-              islices for the same result: duplicates summed, rows ascending where islices sorts them. A label that ends
+  way         islices as it runs by default (ISLICES_KERNELS=0: in NumPy alone); "compiled": inside tf.function,
+              jax.jit or torch.compile. All others are what the framework's users write without islices for the same result: duplicates summed, rows ascending where islices sorts them. A label that ends
               in a remark in brackets does less, and is no measure of the others.
   ms          the median; the fastest way stands first
   x copy      by the time of a copy of the bytes that must move (each input read once, each output written once) by as

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn import functional
 
@@ -117,15 +116,7 @@ def updates(kind: str, values: Any, ids: Any, rows: int) -> dict[str, Ready]:
 
         return Way(step, lambda: arrays[:1])
 
-    def fbgemm() -> Way:
-        layer, tables = _fbgemm(kind, [np.zeros((rows, dim), np.float32)])
-        out = layer(i.long(), torch.arange(len(i) + 1))  # each id is a bag of its own
-        # the same graph each time: the forward pass is not part of the step
-        return Way(lambda: out.backward(v, retain_graph=True), lambda: tables)
-
     ways: dict[str, Ready] = {f"optim.{THEIRS[kind].__name__}": optimizer} if kind in THEIRS else {}
-    if _has_fbgemm(kind):
-        ways[f"FBGEMM {FBGEMM[kind]}, backward with step"] = fbgemm
     label, ready = ("index_add_", index_add) if kind == "sgd" else ("unique + index_add_, formula on rows", by_hand)
     return ways | {label: ready}
 
