@@ -42,8 +42,9 @@ and only when asked for (NumPy has neither)
 
 columns
   way         islices as it runs by default (ISLICES_KERNELS=0: in NumPy alone); "compiled": inside tf.function,
-              jax.jit or torch.compile. All others are what the framework's users write without islices for the same result: duplicates summed, rows ascending where islices sorts them. A label that ends
-              in a remark in brackets does less, and is no measure of the others.
+              jax.jit or torch.compile. All others are what the framework's users write without islices for the same
+              result: duplicates summed, rows ascending where islices sorts them. A label that ends in a remark in
+              brackets does less, and is no measure of the others.
   ms          the median; the fastest way stands first
   x copy      by the time of a copy of the bytes that must move (each input read once, each output written once) by as
               many threads, measured next to each case
