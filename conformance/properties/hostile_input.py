@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import islices
 from islices.backend import Backend
-from islices.conformance.properties.hostile_frameworks import oddities
 from islices.conformance.properties.hostile_junk import JUNK, MAKERS, NAMES, NUMBERS, REFUSING, SHAPES
 
 BAD_INDICES = (-1, -(2**31), 2**31 - 1, 2**31, 2**62, -(2**63), 2**63 - 1)
@@ -153,9 +152,8 @@ class Draw:
 
     def spoil(self, good: Any) -> Any:
         """Something bad in the place of a good argument."""
-        odd = oddities(self.backend.name)
         if self.rarely(40):
-            return self.made(*odd.values()) if odd and self.rarely(50) else self.junk()
+            return self.junk()
         if isinstance(good, islices.Table):
             return self.made(lambda: good.weights, lambda: self._bad_array(good.weights))
         if self.backend.is_array(good):
