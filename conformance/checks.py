@@ -329,7 +329,7 @@ def ids_beyond_the_table(backend: Backend) -> None:
     for kernels in (True, False):
         refused, each, means = expected, None, None
         try:
-            with islices.use_kernels(kernels):
+            with islices.config.use_kernels(kernels):
                 each, means = backend.trace(looked_up)(backend.asarray(rows), backend.asarray(ids))
         except IndexError as error:
             refused = str(error)

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from islices.backend import TO_DO
 from islices.cli import Command, UsageError
 from islices.conformance.adapters.command_line import seconds, split_command
 from islices.conformance.adapters.run import AdapterJob
 from islices.conformance.interpreters import here, look_at
 from islices.conformance.jobs import Job, run_all
-from islices.conformance.new_backend import TO_DO, is_optional, to_do
+from islices.conformance.new_backend import to_do
 from islices.conformance.outputs import check_backends, check_writable, write
 from islices.conformance.report import Run, summary
 from islices.conformance.report.merging import json_lines
@@ -185,12 +186,8 @@ def _why_nothing(runs: Sequence[Run]) -> str:
 
 # ---------------------------------------------------------------------- what came of it
 def _unwritten(runs: Sequence[Run]) -> list[str]:
-    """The primitives that backends still declare as to be written."""
+    """The primitives that backends still lack for mode framework."""
     return sorted({name for run in runs for name in run.header.get("unwritten", [])})
-
-
-def _marked(primitive: str) -> str:
-    return f"{primitive} (optional)" if is_optional(primitive) else primitive
 
 
 def _show(console: Any, runs: Sequence[Run]) -> None:
@@ -200,10 +197,10 @@ def _show(console: Any, runs: Sequence[Run]) -> None:
         if waiting:
             console.print(f"{backend}: primitives to be written, by the number of cases that wait for them:")
         for primitive, count in waiting:
-            console.print(f"  {count:6}  {_marked(primitive)}", highlight=False)
+            console.print(f"  {count:6}  {primitive}", highlight=False)
         missing = _unwritten([run for run in runs if run.backend == backend])
         unmet = [name for name in missing if name not in dict(waiting)]
         if unmet:
-            console.print(f"  {0:6}  {', '.join(map(_marked, unmet))}", highlight=False)
+            console.print(f"  {0:6}  {', '.join(unmet)}", highlight=False)
         if missing:
             console.print(f"{backend} is not finished: {len(missing)} primitives are to be written", highlight=False)

@@ -15,6 +15,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import islices
+from islices import config
 from islices.backend import Backend
 from islices.conformance.operations import own_calls_of
 from islices.conformance.oracle_optim import OPTIMIZERS
@@ -56,7 +57,7 @@ class Call(NamedTuple):
     @contextlib.contextmanager
     def environment(self) -> Iterator[None]:
         """The mode, and the framework's 64-bit types switched on or not."""
-        with self.backend.wide_types() if self.wide else contextlib.nullcontext(), islices.execution(self.mode):
+        with self.backend.wide_types() if self.wide else contextlib.nullcontext(), config.execution(self.mode):
             yield
 
     def __repr__(self) -> str:
@@ -107,10 +108,9 @@ def lookup(d: Draw) -> Arguments:
     combiner = d.one(None, "sum", "mean", "sqrtn", "max")
     flat = d.rarely(50)
     out = of_ids(d, (d.n,) if flat else (d.n, 2))
-    out |= {"combiner": combiner, "weights": None, "max_norm": d.made(lambda: None, lambda: limit(d))}
+    out |= {"combiner": combiner, "weights": None}
     if flat and combiner and not isinstance(out["ids"], tuple):
         out["offsets"] = d.own(np.array([0, d.n // 2] if d.n > 1 else [0], "int64"), "offsets")
-        out["include_last_offset"] = d.n > 1 and d.rarely()
     if combiner and combiner != "max" and not isinstance(out["ids"], tuple) and d.rarely(50):
         out["weights"] = d.dense(d.backend.shape(out["ids"]), label="weights")  # type: ignore[arg-type]
     return out
@@ -141,7 +141,7 @@ def scatter(d: Draw) -> Arguments:
     part = (table.weights if isinstance(table, islices.Table) else table)[: d.n] if d.n and d.rows >= d.n else None
     if d.backend.is_array(part) and d.rarely():
         d.aliased, x = True, islices.IndexedSlices(part, d.ids(), (d.rows, *d.row_shape))
-    return {"table": table, "x": x}
+    return {"table": table, "x": x, "op": d.one("add", "sub", "update", "min", "max", "mul", "div")}
 
 
 def step(d: Draw) -> Arguments:
@@ -236,14 +236,13 @@ ENTRIES: dict[str, Entry] = {
     "add": Entry(lambda xs: islices.add(*xs) if isinstance(xs, (list, tuple)) else islices.add(xs), weight=8),
     "concat": Entry(islices.concat, lambda d: {"xs": [d.sparse() for _ in range(d.one(1, 2, 3))]}),
     "norm": Entry(islices.norm, lambda d: {"x": d.gradient()}, weight=6),
-    "adaptive_grad_clip": Entry(islices.adaptive_grad_clip, lambda d: {"x": d.gradient()}),
+    "adaptive_grad_clip": Entry(islices.norms.adaptive_grad_clip, lambda d: {"x": d.gradient()}),
     "drop_padding": Entry(islices.drop_padding, lambda d: {"padding_idx": 0 if d.rows else None}),
     "scale_by_frequency": Entry(islices.scale_by_frequency, lambda d: {"x": d.sparse()}),
     "embedding_grad": Entry(islices.embedding_grad, upstream, weight=8),
     "lookup": Entry(islices.lookup, lookup, words=("ids", "bags"), weight=12),
     "renorm_rows": Entry(islices.renorm_rows, targets=("table",)),
-    **{f"scatter_{op}": Entry(getattr(islices, f"scatter_{op}"), scatter, targets=("table",), weight=6)
-       for op in ("add", "sub", "update", "min", "max", "mul", "div")},
+    "scatter": Entry(islices.scatter, scatter, targets=("table",), weight=42),
     "per_sample": Entry(islices.per_sample, tied, weight=8),
     "per_sample.clip": of_samples("clip", 1.0, "max_norm"),
     "clip_per_sample": Entry(clipped_samples, samples_and_dense, words=("tree",)),

@@ -90,7 +90,7 @@ def call(law: Law, backend: Backend, mode: str, arguments: Arguments) -> Any:
     built = {name: build(backend, value) for name, value in arguments.items()}
     if mode == "traced":
         return traced(backend, law.call, **built)
-    with islices.execution(mode):
+    with islices.config.execution(mode):
         return law.call(**built)
 
 

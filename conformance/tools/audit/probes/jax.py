@@ -28,7 +28,7 @@ A, B, C = floats(999, 2), floats(999, 3), floats(999, 4)
 TABLE, ONE, NEGATIVE, BEYOND = jnp.asarray(WEIGHTS), np.ones((1, 2), np.float32), np.array([-1]), np.array([ROWS])
 LONG_ID = np.array([2**32 + 1])
 ADD, COALESCE, LOOKUP = (
-    "islices.scatter_add(table, gradient)",
+    "islices.scatter(table, gradient)",
     "islices.coalesce(gradient)",
     "islices.lookup(table, ids)",
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.backends.mxnet.memory import mx as mx  # MXNet, imported on a NumPy that it does not know
+from islices.backends.mxnet.ndarrays import mx as mx  # MXNet, imported on a NumPy that it does not know
 from islices.conformance.operations import UnsupportedError
 from islices.conformance.own_calls.mxnet import invalid_gradients
 from islices.conformance.tools.audit.inputs import (

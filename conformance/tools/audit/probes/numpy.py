@@ -33,7 +33,7 @@ PROBES = [
           "600 random rows", lambda: np.add.reduceat(VALUES[ORDER, 0], np.searchsorted(IDS[ORDER], range(3))), FOLDED[:3, 0],
           issue="numpy/numpy#15122"),
     Probe("table[ids] += values", "15", "of an id that occurs several times the last occurrence alone counts",
-          "islices.scatter_add(table, gradient)", "duplicates", assigned, DUPLICATES.dense),
+          "islices.scatter(table, gradient)", "duplicates", assigned, DUPLICATES.dense),
     Probe("table[ids]", "12", "a negative id reads a row from the table's end", "islices.lookup(table, ids)",
           "id -1", lambda: WEIGHTS[[-1]], REFUSED),
     Probe("numpy.linalg.norm", "7", "float64 accumulates in float64, and the order of its sum shows", NORM,

@@ -31,7 +31,7 @@ tf.config.set_logical_device_configuration(CPU, [tf.config.LogicalDeviceConfigur
 DENSIFY, SCALE = "islices.to_dense(x)", "islices.scale(x, c)"
 NORM, CLIP = "islices.global_norm(gradients)", "islices.clip_by_global_norm(gradients, clip_norm)"
 CLIP_NORM, CLIP_VALUE = "islices.clip_by_norm(gradient, clip_norm)", "islices.clip_by_value(x, lo, hi)"
-GRADIENT, ADD = "islices.value_and_grad(fn)(islices.Table(weights), ...)", "islices.scatter_add(table, x)"
+GRADIENT, ADD = "islices.value_and_grad(fn)(islices.Table(weights), ...)", "islices.scatter(table, x)"
 #: The library's own operations are guarded against what graphs do to arithmetic.
 GUARDED = "islices' own functions and islices.optim: traced results are those of eager code"
 CONVERT = 'islices.convert(x, "tensorflow")'
@@ -181,7 +181,7 @@ PROBES = [
     Probe("tf.Variable.scatter_add, float16", "15", "the sums are taken in 16 bits and stop growing: 4096 ones give 2048", ADD,
           "4096 ones", lambda: scattered("add", HALF, np.zeros((1, 2), np.float16)), [[4096, 4096]]),
     Probe("tf.Variable.scatter_add, scatter_update", "15", "a call that raises for one index has written the rows before it",
-          "islices.scatter_add(table, x): a call that raises has written nothing", "add, index -1 last", half_written, "untouched"),
+          "islices.scatter(table, x): a call that raises has written nothing", "add, index -1 last", half_written, "untouched"),
     # ------------------------------------------------------------------ rounding
     Probe("tf.math.segment_sum", "3", "the contributions to a row are not added in their order", "islices.coalesce(x), islices.to_dense(x)",
           "1000 random rows of width 8", lambda: tf.math.segment_sum(WIDE, NAUGHT), left_fold(WIDE, NAUGHT, 1)),

@@ -23,7 +23,7 @@ ADD, COALESCE, NORM, LOOKUP = (
 CLIP = "islices.backends.torch.clip_grad_norm_(parameters, max_norm)"
 CHECKED = "islices.from_native(x), or any function of islices: a native gradient is checked first"
 UPDATE, SGD, SCALE = (
-    "islices.scatter_add(table, x)",
+    "islices.scatter(table, x)",
     "islices.optim.sgd(lr)",
     "islices.optim.LossScale().unscale(grad, state)",
 )
