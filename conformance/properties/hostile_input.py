@@ -22,7 +22,7 @@ SPECIAL = (float("nan"), float("inf"), -float("inf"), 3e38, -1e-30, -0.0)
 IMPOSSIBLE = (TypeError, ValueError, IndexError, NotImplementedError, RuntimeError)
 
 
-class Watched(NamedTuple):
+class WatchedArray(NamedTuple):
     """An array whose bits must survive a call that raises."""
 
     label: str
@@ -44,7 +44,7 @@ class Draw:
 
     def __init__(self, draw: Callable[..., Any], backend: Backend, others: Sequence[Backend]) -> None:
         self._draw, self.backend, self.others = draw, backend, others
-        self.watched: list[Watched] = []
+        self.watched: list[WatchedArray] = []
         #: two arguments share memory, so that a call that succeeds may change either
         self.aliased = False
         self.dtype = self.one(*backend.float_dtypes)
@@ -77,7 +77,7 @@ class Draw:
 
     def watch(self, label: str, x: Any, backend: Backend | None = None) -> Any:
         B = backend or self.backend
-        self.watched.append(Watched(label, x, B, B.to_numpy(x).tobytes()))
+        self.watched.append(WatchedArray(label, x, B, B.to_numpy(x).tobytes()))
         return x
 
     def own(self, array: np.ndarray[Any, Any], label: str, backend: Backend | None = None) -> Any:

@@ -52,20 +52,20 @@ def dense(B: Backend, *shape: int, dtype: str = "float32") -> Any:
     return to_backend(B, Array(dtype, shape, [0.5] * math.prod(shape)))
 
 
-class Options(NamedTuple):
+class ReduceCall(NamedTuple):
     """What is reduced, and how."""
 
     x: Any
     options: dict[str, Any]
 
 
-def given(B: Backend, x: Any = None, **options: Any) -> Options:
+def given(B: Backend, x: Any = None, **options: Any) -> ReduceCall:
     """Slices, or x, reduced with these options."""
-    return Options(slices(B) if x is None else x, options)
+    return ReduceCall(slices(B) if x is None else x, options)
 
 
 def reducing(x: Any) -> Callable[[Group], Any]:
-    x, options = x if isinstance(x, Options) else (x, {})
+    x, options = x if isinstance(x, ReduceCall) else (x, {})
     return lambda group: all_reduce(x, group=group, **options)
 
 

@@ -25,7 +25,7 @@ Parts = list[tuple[str, str]]
 
 
 @dataclass(eq=False)
-class Place:
+class BackendColumn:
     """A column: one backend in one version and environment, with its runs by variant."""
 
     key: Hashable
@@ -89,8 +89,8 @@ def compact(runs: Sequence[Run]) -> Compact:
     return Compact(labels, [[mode for mode in run.modes if mode] for run in leads], groups, settings)
 
 
-def _places(runs: Sequence[Run]) -> list[Place]:
-    places: list[Place] = []
+def _places(runs: Sequence[Run]) -> list[BackendColumn]:
+    places: list[BackendColumn] = []
     for run in runs:
         key = (
             tuple(run.fact(name) for name in ("backend", "version", "python", "numpy", "islices", "profile")),
@@ -101,7 +101,7 @@ def _places(runs: Sequence[Run]) -> list[Place]:
         if "version" not in run.header:  # its process ended before it said anything
             same += [place for place in free if place.lead.backend == run.backend]
         if not same:
-            places.append(Place(key))
+            places.append(BackendColumn(key))
         (same or places[-1:])[0].runs[run.variant] = run
     return places
 

@@ -16,8 +16,8 @@ from islices.cli import Command, UsageError
 from islices.conformance.outputs import check_backends, check_writable, print_text, write
 from islices.conformance.progress import bar
 from islices.conformance.tools.bench import frameworks, results, small
-from islices.conformance.tools.bench.cases import AXES, cross, default_cases
-from islices.conformance.tools.bench.formulas import OPTIMIZERS
+from islices.conformance.tools.bench.benchmarks import AXES, cross, default_cases
+from islices.conformance.tools.bench.rates import OPTIMIZERS
 from islices.conformance.tools.bench.report import markdown, tables
 from islices.conformance.tools.bench.step import cases_of
 from islices.core.registry import list_backends
@@ -159,7 +159,7 @@ def _jobs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 def _records(job: dict[str, Any]) -> list[dict[str, Any]]:
     """Return what one process finds. RuntimeError if it ends badly, or hangs."""
-    command = [sys.executable, "-m", "islices.conformance.tools.bench.worker", json.dumps(job)]
+    command = [sys.executable, "-m", "islices.conformance.tools.bench.measuring", json.dumps(job)]
     environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ}
     try:
         done = subprocess.run(

@@ -16,7 +16,7 @@ import numpy as np
 import islices
 from islices import IndexedSlices, get_backend
 from islices.backend import Backend
-from islices.conformance.tools.bench.cases import Benchmark, draw_ids
+from islices.conformance.tools.bench.benchmarks import Benchmark, draw_ids
 from islices.conformance.tools.bench.limit import Copying
 from islices.conformance.tools.bench.rounds import Call, blocking, does_less, measure, summary
 from islices.conformance.tools.bench.ways import index_dtype

@@ -13,8 +13,8 @@ import numpy as np
 
 import islices
 from islices import IndexedSlices, get_backend, optim
-from islices.conformance.tools.bench.cases import draw_ids
-from islices.conformance.tools.bench.formulas import RATE
+from islices.conformance.tools.bench.benchmarks import draw_ids
+from islices.conformance.tools.bench.rates import RATE
 from islices.conformance.tools.bench.rounds import Call, blocking, measure, summary
 from islices.conformance.tools.bench.ways import block_of, framework_of, index_dtype
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from islices import IndexedSlices, get_backend
-from islices.conformance.tools.bench.cases import zipf_ids
-from islices.conformance.tools.bench.formulas import OPTIMIZERS, bytes_of_rows, corrections, rule, shapes
+from islices.conformance.tools.bench.benchmarks import zipf_ids
 from islices.conformance.tools.bench.limit import Copying
+from islices.conformance.tools.bench.rates import OPTIMIZERS, bytes_of_rows, corrections, rule, shapes
 from islices.conformance.tools.bench.rounds import blocking, does_less, measure, summary
 from islices.conformance.tools.bench.ways import Way, block_of, framework_of, index_dtype, our_way
 

@@ -13,7 +13,7 @@ from islices.conformance.formulas.judge import Step
 from islices.conformance.formulas.records import FORMULAS
 
 
-class Entry(NamedTuple):
+class Judged(NamedTuple):
     """An implementation of a formula.
 
     Attributes

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from islices.conformance.tools.bench import embedding, report, rounds, small, step, updates
-from islices.conformance.tools.bench.cases import AXES, Benchmark
-from islices.conformance.tools.bench.step import Case, Model
+from islices.conformance.tools.bench.benchmarks import AXES, Benchmark
+from islices.conformance.tools.bench.step import Model, Training
 from islices.conformance.tools.bench.ways import Way
 
 TINY = ("--slices", "64", "--slices", "128", "--dim", "4", "--repeat", "2", "--seconds", "0")
@@ -91,7 +91,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "small": {},
     "updates": {"optimizers": ["sgd", "adam"]},
     "embedding": {},
-    "step": {"case": Case(SMALL, "adam", True)},
+    "step": {"case": Training(SMALL, "adam", True)},
 }
 RECORDS = {"operations": 4, "small": 3, "updates": 2, "embedding": 2, "step": 1}
 RUNS = [

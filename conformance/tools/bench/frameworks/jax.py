@@ -13,7 +13,7 @@ import numpy as np
 
 from islices import Table, lookup, value_and_grad
 from islices.conformance.own_calls.jax import timed_calls
-from islices.conformance.tools.bench.formulas import BETA1, BETA2, EPS, RATE, corrections, rule, shapes
+from islices.conformance.tools.bench.rates import BETA1, BETA2, EPS, RATE, corrections, rule, shapes
 from islices.conformance.tools.bench.rounds import Call
 from islices.conformance.tools.bench.step import LOSS_SCALE, MAX_NORM, Problem
 from islices.conformance.tools.bench.ways import Ready, Way, our_way

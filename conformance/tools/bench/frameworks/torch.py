@@ -15,13 +15,13 @@ from torch.nn import functional
 
 from islices import Table, lookup, value_and_grad
 from islices.backends.torch import clip_grad_norm_, optim
-from islices.conformance.tools.bench.formulas import BETA1, BETA2, EPS, RATE, corrections, shapes
+from islices.conformance.tools.bench.rates import BETA1, BETA2, EPS, RATE, corrections, shapes
 from islices.conformance.tools.bench.rounds import Call
 from islices.conformance.tools.bench.step import LOSS_SCALE, MAX_NORM, Problem
 from islices.conformance.tools.bench.ways import Ready, Way
 
 ones, table, total = torch.ones, torch.from_numpy, torch.sum
-#: The numbers of `formulas.OPTIMIZERS` by the names of torch's arguments.
+#: The numbers of `rates.OPTIMIZERS` by the names of torch's arguments.
 NUMBERS: dict[str, dict[str, Any]] = {
     "sgd": {}, "adagrad": {"eps": EPS}, "rowwise_adagrad": {"eps": EPS}, "adam": {"betas": (BETA1, BETA2), "eps": EPS},
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""One process of the bench: ``python -m islices.conformance.tools.bench.worker JOB``.
+"""One process of the bench: ``python -m islices.conformance.tools.bench.measuring JOB``.
 
 It measures a part for one backend, given as JSON; each finding is a line of JSON on stdout.
 """
