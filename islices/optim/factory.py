@@ -22,7 +22,7 @@ from islices.optim.hyperparameters import check_hyper
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import RECORDS, Record
 
-__all__ = ["Options", "Rows", "make", "public"]
+__all__ = ["Options", "Rows", "made", "make", "public"]
 
 #: Which rows a sparse gradient moves; None: those that it names, or all where the semantics has nothing else.
 Rows: TypeAlias = Literal["touched", "all"] | None
@@ -84,6 +84,11 @@ def make(
     return Optimizer(
         name, hyper, formula, rows=chosen["rows"], semantics=semantics, asked=rows, frozen=frozen, remake=remake
     )
+
+
+def made(name: str, given: dict[str, Any]) -> Optimizer:
+    """Return `make` of the arguments of a public function, whose locals these are."""
+    return make(name, **given.pop("options"), **given)
 
 
 def _plain(x: Any) -> Any:

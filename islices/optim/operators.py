@@ -2,26 +2,30 @@
 
 A rule (`islices.optim.rules`) is plain Python over ``+ - `` and the names below. `bind` makes a function of the same
 code object that finds other operators under these names: one formula, run by NumPy, by each framework, under a trace,
-and compiled. The names here only stand for them, but for `COMPOSED`, which are written in the others. SPEC clause 16.
+and compiled. The names here only stand for them; `lerp` and `sign` are written in the others. SPEC clause 16.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from types import FunctionType
 from typing import Any, NoReturn
 
 import numpy as np
 
 from islices.backend import Array, Backend
+from islices.core.shapes import size_of
+from islices.norms.exact import row_sums
 
 __all__ = [
     "absolute",
     "array_operators",
+    "array_rule",
     "bind",
     "div",
+    "is_elementwise",
     "lerp",
     "less_equal",
     "maximum",
@@ -29,6 +33,7 @@ __all__ = [
     "mul",
     "number_operators",
     "power",
+    "row_mean",
     "sign",
     "sqrt",
     "where",
@@ -95,25 +100,60 @@ def sign(x: Any, zero: Any, one: Any) -> Any:
     return where(less_equal(zero, x), where(less_equal(x, zero), x, one), where(less_equal(x, zero), -one, x))
 
 
-#: Operators that are rules themselves.
-COMPOSED = (lerp, sign)
+def row_mean(x: Any) -> Any:
+    """The mean over each row, one number per row (SPEC clause 19). Kernels do not have it."""
+    _unbound(x)
 
 
-def bind(rule: Callable[..., Any], operators: Mapping[str, Any]) -> Callable[..., Any]:
-    """The rule, its code object unchanged, on other operators."""
+def bind(
+    rule: Callable[..., Any], operators: Mapping[str, Any], wrap: Callable[[Any], Any] = lambda x: x
+) -> Callable[..., Any]:
+    """Return the rule, its code object unchanged, on other operators; and so the functions that it calls, wrapped."""
     if not isinstance(rule, FunctionType) or rule.__closure__:
         raise TypeError(f"rule: got {rule!r}; accepted is a plain function without a closure")
-    return FunctionType(rule.__code__, dict(operators), rule.__name__)
+    scope = dict(operators)
+    for name in rule.__code__.co_names:
+        if name not in operators and name in rule.__globals__:
+            x = rule.__globals__[name]
+            scope[name] = wrap(bind(x, operators, wrap)) if isinstance(x, FunctionType) else x
+    return FunctionType(rule.__code__, scope, rule.__name__, rule.__defaults__)
+
+
+@lru_cache(maxsize=256)
+def array_rule(rule: Callable[..., Any], B: Backend) -> Callable[..., Any]:
+    """Return the rule on arrays of a backend."""
+    return bind(rule, array_operators(B))
 
 
 @cache
 def array_operators(B: Backend) -> Mapping[str, Any]:
-    """The operators on arrays of a backend."""
-    given = {
+    """Return the operators on arrays of a backend."""
+    return {
         "absolute": B.abs, "div": B.div, "less_equal": B.less_equal, "maximum": B.maximum, "minimum": B.minimum,
-        "mul": B.round_product, "power": partial(array_power, B), "sqrt": B.sqrt, "where": B.where,
+        "mul": B.round_product, "power": partial(array_power, B), "row_mean": partial(_row_mean, B), "sqrt": B.sqrt,
+        "where": B.where,
     }  # fmt: skip
-    return {**given, **{rule.__name__: bind(rule, given) for rule in COMPOSED}}
+
+
+def _row_mean(B: Backend, x: Array) -> Array:
+    width = size_of(B.shape(x)[1:]) or 1
+    return B.as_column(B.div(row_sums(B, x), B.asarray(np.full(1, width, B.dtype(x)), x)), x)
+
+
+#: Operators that kernels have.
+ELEMENTWISE = ("absolute", "div", "less_equal", "maximum", "minimum", "mul", "power", "sqrt", "where")
+
+
+def is_elementwise(rule: Any) -> bool:
+    """Whether a rule consists of operators of elements, so that a kernel computes its bits.
+
+    Numbers in its code or its module do not count: numba computes with them in float64.
+    """
+    code = rule.__code__
+    if any(isinstance(x, (int, float)) and not isinstance(x, bool) for x in code.co_consts):
+        return False
+    called = [rule.__globals__.get(name) for name in code.co_names if name not in ELEMENTWISE]
+    return all(isinstance(x, FunctionType) and x is not row_mean and is_elementwise(x) for x in called)
 
 
 #: Binary digits of an exponent that count: of its whole part, and of its fraction by the type it is rounded to.
@@ -203,7 +243,7 @@ def number_operators(wide: str) -> Mapping[str, Any]:
         "float32": lambda x, exponent, one: raised(x, exponent, one, 32),
         "float64": lambda x, exponent, one: raised(x, exponent, one, 64),
     }
-    given = {
+    return {
         "absolute": inline(lambda x: abs(x)),
         "div": inline(lambda a, b: a / b),
         "less_equal": inline(lambda a, b: a <= b),
@@ -214,4 +254,3 @@ def number_operators(wide: str) -> Mapping[str, Any]:
         "sqrt": inline(lambda x: math.sqrt(x)),
         "where": inline(lambda mask, a, b: a if mask else b),
     }
-    return {**given, **{rule.__name__: inline(bind(rule, given)) for rule in COMPOSED}}
