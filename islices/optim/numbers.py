@@ -16,7 +16,7 @@ from islices.core.linear import as_float
 from islices.optim.formulas import Formula
 from islices.optim.hyperparameters import Hyper, at_step, known_hyper
 
-__all__ = ["LAST_STEP", "Numbers", "Singles", "power_of", "single", "step_numbers"]
+__all__ = ["LAST_STEP", "Keras", "Numbers", "Singles", "power_of", "single", "step_numbers"]
 
 #: What the count of steps, an int32, can hold.
 LAST_STEP = 2**31 - 1
@@ -73,6 +73,15 @@ class Numbers:
 
     def gain2(self) -> Any:
         return self.complement("beta2")
+
+    def gain(self) -> Any:
+        return self.complement("dampening")
+
+    def gain_rho(self) -> Any:
+        return self.complement("rho")
+
+    def penalty(self) -> Any:
+        return self.hyper("weight_decay")
 
     def keep(self) -> Any:
         """Return 1 - lr * weight_decay."""
@@ -195,6 +204,16 @@ class Singles(Numbers):
 
     def lr(self) -> Any:
         return self.single_lr
+
+
+class Keras(Numbers):
+    """The numbers of Keras, which passes the learning rate and weight decay through float32."""
+
+    def lr(self) -> Any:
+        return self.single_lr
+
+    def weight_decay(self) -> Any:
+        return self.single("weight_decay")
 
 
 # ---------------------------------------------------------------------- of a formula, at a step

@@ -9,20 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import cache, lru_cache, partial
+from functools import cache
 from types import FunctionType
 from typing import Any, NoReturn
 
 import numpy as np
 
-from islices.backend import Array, Backend
-from islices.core.shapes import size_of
-from islices.norms.exact import row_sums
-
 __all__ = [
     "absolute",
-    "array_operators",
-    "array_rule",
     "bind",
     "div",
     "is_elementwise",
@@ -41,7 +35,7 @@ __all__ = [
 
 
 def _unbound(*args: Any) -> NoReturn:
-    raise TypeError("a rule was called without operators: bind(rule, array_operators(backend))")
+    raise TypeError("a rule was called without operators: array_rule(rule, backend)")
 
 
 def mul(a: Any, b: Any) -> Any:
@@ -85,7 +79,7 @@ def absolute(x: Any) -> Any:
 
 
 def power(x: Any, exponent: Any, one: Any) -> Any:
-    """x^exponent for 0 <= exponent < 256, by correctly rounded roots and products (`array_power`)."""
+    """x^exponent for 0 <= exponent < 256, by correctly rounded roots and products (`islices.optim.array_rules`)."""
     _unbound(x, exponent, one)
 
 
@@ -119,27 +113,6 @@ def bind(
     return FunctionType(rule.__code__, scope, rule.__name__, rule.__defaults__)
 
 
-@lru_cache(maxsize=256)
-def array_rule(rule: Callable[..., Any], B: Backend) -> Callable[..., Any]:
-    """Return the rule on arrays of a backend."""
-    return bind(rule, array_operators(B))
-
-
-@cache
-def array_operators(B: Backend) -> Mapping[str, Any]:
-    """Return the operators on arrays of a backend."""
-    return {
-        "absolute": B.abs, "div": B.div, "less_equal": B.less_equal, "maximum": B.maximum, "minimum": B.minimum,
-        "mul": B.round_product, "power": partial(array_power, B), "row_mean": partial(_row_mean, B), "sqrt": B.sqrt,
-        "where": B.where,
-    }  # fmt: skip
-
-
-def _row_mean(B: Backend, x: Array) -> Array:
-    width = size_of(B.shape(x)[1:]) or 1
-    return B.as_column(B.div(row_sums(B, x), B.asarray(np.full(1, width, B.dtype(x)), x)), x)
-
-
 #: Operators that kernels have.
 ELEMENTWISE = ("absolute", "div", "less_equal", "maximum", "minimum", "mul", "power", "sqrt", "where")
 
@@ -156,58 +129,8 @@ def is_elementwise(rule: Any) -> bool:
     return all(isinstance(x, FunctionType) and x is not row_mean and is_elementwise(x) for x in called)
 
 
-#: Binary digits of an exponent that count: of its whole part, and of its fraction by the type it is rounded to.
-WHOLE = 8
-FRACTION = {"float32": 32, "float64": 64}
-
-
-def array_power(B: Backend, x: Array, exponent: Array, one: Array) -> Array:
-    """x^exponent, both of one type, the exponent and one of shape (1, ..., 1) (SPEC clause 16).
-
-    No framework's pow is correctly rounded; roots and products are. From the last digit of the fraction to the first:
-    ``r = sqrt(r)``, times sqrt(x) where the digit is 1, so that each root halves the error so far. Then the whole part.
-    """
-    whole, fraction = _digits(B, exponent, one)
-    result, root = one, B.sqrt(x)
-    for digit in reversed(fraction):
-        result = B.sqrt(result) if result is not one else one
-        result = _chosen(B, digit, B.round_product(root, result), result)
-    for digit in whole:
-        result = _chosen(B, digit, B.round_product(x, result), result)
-        x = B.round_product(x, x)
-    return result
-
-
-def _chosen(B: Backend, digit: Any, a: Array, b: Array) -> Array:
-    return (a if digit else b) if isinstance(digit, bool) else B.where(digit, a, b)
-
-
-def _digits(B: Backend, exponent: Array, one: Array) -> tuple[list[Any], list[Any]]:
-    """(digits of the whole part, the units first; of the fraction, halves first): bools, or traced masks."""
-    count = FRACTION[B.dtype(exponent)]
-    if not B.is_traced(exponent):
-        number = float(B.to_numpy(exponent).item())
-        whole, part = int(number), int((number % 1.0) * 2.0**count)
-        last = max((k for k in range(count) if part >> (count - 1 - k) & 1), default=-1)
-        fraction = [bool(part >> (count - 1 - k) & 1) for k in range(last + 1)]
-        return [bool(whole >> k & 1) for k in range(whole.bit_length())], fraction
-    powers = [one]
-    for _ in range(WHOLE - 1):
-        powers.append(powers[-1] + powers[-1])
-    masks = []
-    for value in reversed(powers):
-        masks.append(B.less_equal(value, exponent))
-        exponent = B.where(masks[-1], exponent - value, exponent)
-    fraction = []
-    for _ in range(count):
-        exponent = exponent + exponent
-        fraction.append(B.less_equal(one, exponent))
-        exponent = B.where(fraction[-1], exponent - one, exponent)
-    return masks[::-1], fraction
-
-
 def _number_power(x: Any, exponent: Any, one: Any, count: Any) -> Any:
-    """`array_power` of one number."""
+    """`power` of one number."""
     whole = np.uint64(exponent)
     scale = one + one
     for _ in range(5 if count == 32 else 6):

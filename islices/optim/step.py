@@ -20,8 +20,8 @@ from islices.core.rows import check_memory, coalesce
 from islices.core.scatter import write_rows
 from islices.core.slices import IndexedSlices
 from islices.optim import rules
+from islices.optim.array_rules import array_operators, array_rule
 from islices.optim.formulas import Formula
-from islices.optim.operators import array_operators, array_rule
 
 __all__ = ["Work", "count_step", "row_blocks", "rows_step", "without_frozen", "write_pieces"]
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Unpack
+from typing import Any
 
-from islices.optim.factory import Options, made, public
+from islices.norms.clip_formulas import Semantics
+from islices.optim.factory import Duplicates, Rows, make
 from islices.optim.formulas import Formula, State
 from islices.optim.frameworks import ALL, TOUCHED, raw
 from islices.optim.hyperparameters import Hyper, Scheduled, decays, is_on
-from islices.optim.numbers import Numbers, Singles, single
+from islices.optim.numbers import Keras, Numbers, Singles, single
 from islices.optim.operators import div, less_equal, mul, sqrt, where
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
@@ -18,18 +19,18 @@ __all__ = ["ADAGRAD", "ROWWISE_ADAGRAD", "adagrad", "rowwise_adagrad"]
 
 
 # ---------------------------------------------------------------------- rules
-def adagrad_rule(g, q, w, accumulator, lr, eps, wd=None, inside=False, early=False):
+def adagrad_rule(g, q, w, accumulator, lr, eps, penalty=None, inside=False, early=False):
     """Duchi et al. 2011; with q the mean over the row and one accumulator per row, row-wise Adagrad.
 
-    inside: eps is added under the root. early: the learning rate multiplies ahead of the quotient. wd: Weight decay
+    inside: eps is added under the root. early: the learning rate multiplies ahead of the quotient. penalty: decay
     joins the quotient.
     """
     accumulator = accumulator + q
     root = sqrt(accumulator + eps) if inside else sqrt(accumulator) + eps
     if early:
         step = div(mul(lr, g), root)
-    elif wd is not None:
-        step = mul(div(g, root) + mul(w, wd), lr)
+    elif penalty is not None:
+        step = mul(div(g, root) + mul(w, penalty), lr)
     else:
         step = mul(lr, div(g, root))
     return w - step, accumulator
@@ -66,19 +67,6 @@ class Falling(Numbers):
         return self.E.div(self.exact_lr, one + falling)
 
 
-class Keras(Numbers):
-    def lr(self):
-        return self.single_lr
-
-    def weight_decay(self):
-        return self.single("weight_decay")
-
-
-class Decayed(Numbers):
-    def wd(self):
-        return self.h["weight_decay"]
-
-
 SUMS = (State("accumulator", "initial_accumulator", positive=True),)
 ROW_SUMS = (State("accumulator", "initial_accumulator", per_row=True, positive=True),)
 
@@ -113,7 +101,7 @@ def _mxnet(h: Hyper) -> Formula:
     state = (State("accumulator"),)
     if is_on(h["weight_decay"]):
         # MXNet's sparse kernel refuses it; its dense form is Python over arrays, whose numbers are float64
-        return Formula(adagrad_rule, Decayed, state, "element", rows=("all",), options=("inside", "wd"))
+        return Formula(adagrad_rule, Numbers, state, "element", rows=("all",), options=("inside", "penalty"))
     return Formula(adagrad_rule, Singles, state, "element", options=("inside",))
 
 
@@ -178,7 +166,6 @@ ROWWISE_ADAGRAD = Record(
 )
 
 
-@public(ADAGRAD)
 def adagrad(
     lr: Scheduled | None = None,
     *,
@@ -186,12 +173,18 @@ def adagrad(
     initial_accumulator: float | None = None,
     lr_decay: Scheduled | None = None,
     weight_decay: Scheduled | None = None,
-    **options: Unpack[Options],
+    rows: Rows = None,
+    semantics: Semantics = "islices",
+    maximize: bool = False,
+    frozen: Any = None,
+    duplicates: Duplicates = "sum",
 ) -> Optimizer:
     """Adagrad: each element has a learning rate that falls with the squares it has seen (Duchi et al. 2011).
 
     Parameters
     ----------
+    lr : float, array of one, or function of the step
+        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
     eps : float, default 1e-10
         Added to the root.
     initial_accumulator : float, default 0
@@ -200,36 +193,107 @@ def adagrad(
         The learning rate of step t is lr / (1 + (t - 1) lr_decay).
     weight_decay : float, default 0
         weight_decay * w is added to the gradient of the rows that move.
+    rows : {"touched", "all"}, optional
+        Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
+        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+    semantics : {"islices", "fbgemm", "keras", "mxnet", "optax", "tensorflow", "torch"}
+        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
+    maximize : bool
+        Follow the gradient upwards.
+    frozen : 1-D integer array or sequence, or boolean mask, optional
+        Rows that keep their bits, weight decay included.
+    duplicates : {"sum", "raw"}
+        "raw", of semantics="keras" only: what Keras makes of slices whose duplicates nobody summed.
+
+    Returns
+    -------
+    Optimizer
+        ``.init(table) -> state`` and ``.step(table, grad, state) -> (table, state)``.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        A hyperparameter that is none, or that the semantics does not have.
 
     Notes
     -----
     ``a = a + g g``, then ``w - lr (g / (sqrt(a) + eps))``.
+    Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> table = np.ones((3, 1))
+    >>> optimizer = adagrad(0.5)
+    >>> grad = IndexedSlices(np.array([[0.25], [0.25]]), np.array([2, 2]), (3, 1))
+    >>> table, state = optimizer.step(table, grad, optimizer.init(table))
+    >>> table[:2].tolist()
+    [[1.0], [1.0]]
     """
-    return made("adagrad", locals())
+    return make("adagrad", **locals())
 
 
-@public(ROWWISE_ADAGRAD)
 def rowwise_adagrad(
     lr: Scheduled | None = None,
     *,
     eps: Scheduled | None = None,
     initial_accumulator: float | None = None,
     weight_decay: Scheduled | None = None,
-    **options: Unpack[Options],
+    rows: Rows = None,
+    semantics: Semantics = "islices",
+    maximize: bool = False,
+    frozen: Any = None,
+    duplicates: Duplicates = "sum",
 ) -> Optimizer:
     """Adagrad with one accumulator a row: the state of large tables is a column.
 
     Parameters
     ----------
+    lr : float, array of one, or function of the step
+        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
     eps : float, default 1e-8
         Added to the root.
     initial_accumulator : float, default 0
         What the sums of squares begin with.
     weight_decay : float, default 0
         weight_decay * w is added to the gradient of the rows that move.
+    rows : {"touched", "all"}, optional
+        Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
+        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+    semantics : {"islices", "fbgemm", "mxnet"}
+        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
+    maximize : bool
+        Follow the gradient upwards.
+    frozen : 1-D integer array or sequence, or boolean mask, optional
+        Rows that keep their bits, weight decay included.
+    duplicates : {"sum", "raw"}
+        "raw", of semantics="keras" only: what Keras makes of slices whose duplicates nobody summed.
+
+    Returns
+    -------
+    Optimizer
+        ``.init(table) -> state`` and ``.step(table, grad, state) -> (table, state)``.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        A hyperparameter that is none, or that the semantics does not have.
 
     Notes
     -----
     ``a = a + mean(g g)`` over the row, summed by halves (SPEC clause 19), then ``w - lr (g / (sqrt(a) + eps))``.
+    Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> table = np.ones((3, 1))
+    >>> optimizer = rowwise_adagrad(0.5)
+    >>> grad = IndexedSlices(np.array([[0.25], [0.25]]), np.array([2, 2]), (3, 1))
+    >>> table, state = optimizer.step(table, grad, optimizer.init(table))
+    >>> table[:2].tolist()
+    [[1.0], [1.0]]
     """
-    return made("rowwise_adagrad", locals())
+    return make("rowwise_adagrad", **locals())

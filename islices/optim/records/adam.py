@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 
 from islices.core import modes
-from islices.optim.factory import Options, made, public
+from islices.norms.clip_formulas import Semantics
+from islices.optim.factory import Duplicates, Rows, make
 from islices.optim.formulas import Formula, State
 from islices.optim.frameworks import ALL, raw
 from islices.optim.hyperparameters import Hyper, Scheduled, decays, is_on, refuse_scheduled
-from islices.optim.numbers import Numbers, Singles, single
+from islices.optim.numbers import Keras, Numbers, Singles, single
 from islices.optim.operators import div, maximum, mul, sqrt
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
 from islices.optim.rules import gradient_mean, square_mean
 
-__all__ = ["ADAM", "ADAMW", "BETAS", "Keras", "Optax", "Torch", "adam", "adamw"]
+__all__ = ["ADAM", "ADAMW", "BETAS", "KerasAdam", "Optax", "Torch", "adam", "adamw"]
 
 BETAS: Hyper = {"beta1": 0.9, "beta2": 0.999}
 
@@ -77,13 +78,7 @@ class Torch(Numbers):
         return self.number(float(rest[0]) ** 0.5) if self.E is modes.HOST else self.E.sqrt(rest)
 
 
-class Keras(Numbers):
-    def lr(self):
-        return self.single_lr
-
-    def weight_decay(self):
-        return self.single("weight_decay")
-
+class KerasAdam(Keras):
     def rest(self, name: str) -> Any:
         """Return 1 - beta^t in the table's type; TensorFlow's float32 pow is mostly the float64 one rounded."""
         return self.narrow(self.one) - self.narrow(self.library_power(self.single(name)))
@@ -97,7 +92,7 @@ class Keras(Numbers):
         return E.div(E.round_product(self.narrow(self.lr()), E.sqrt(self.rest("beta2"))), self.rest("beta1"))
 
 
-class TensorFlow(Keras, Singles):
+class TensorFlow(KerasAdam, Singles):
     def rest(self, name: str) -> Any:
         return self.narrow(self.one) - self.narrow(_tensorflow_power(self, self.h[name]))
 
@@ -113,9 +108,6 @@ class MXNet(Singles):
 class Optax(Numbers):
     def rate(self):
         return self.exact_lr
-
-    def penalty(self):
-        return self.h["weight_decay"]
 
     def correction(self, beta: str) -> Any:
         """Return 1 - beta^t as JAX without x64 computes it: beta, its power and the difference each rounded to float32.
@@ -181,7 +173,7 @@ def _adamw_torch(h: Hyper) -> Formula:
 
 
 def _keras(h: Hyper) -> Formula:
-    return Formula(adam_rule, Keras, adam_state(h), "element", "shrunk", ALL, raw(h), options=("early",))
+    return Formula(adam_rule, KerasAdam, adam_state(h), "element", "shrunk", ALL, raw(h), options=("early",))
 
 
 def _tensorflow(h: Hyper) -> Formula:
@@ -265,7 +257,6 @@ ADAMW = Record(
 )
 
 
-@public(ADAM)
 def adam(
     lr: Scheduled | None = None,
     *,
@@ -274,12 +265,18 @@ def adam(
     eps: Scheduled | None = None,
     weight_decay: Scheduled | None = None,
     amsgrad: bool | None = None,
-    **options: Unpack[Options],
+    rows: Rows = None,
+    semantics: Semantics = "islices",
+    maximize: bool = False,
+    frozen: Any = None,
+    duplicates: Duplicates = "sum",
 ) -> Optimizer:
     """Adam (Kingma and Ba 2015, algorithm 1); with rows="touched" the lazy one.
 
     Parameters
     ----------
+    lr : float, array of one, or function of the step
+        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
     beta1, beta2 : float, default 0.9 and 0.999
         Decay of the running means of gradients and of their squares; where they change, the bias correction of step t
         is 1 - beta^t with the beta of step t.
@@ -290,16 +287,48 @@ def adam(
     amsgrad : bool, default False
         Divide by the root of the largest mean square so far (Reddi et al. 2018): a third array of state, "v_max".
         Of semantics islices, keras, optax, torch.
+    rows : {"touched", "all"}, optional
+        Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
+        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+    semantics : {"islices", "keras", "mxnet", "optax", "tensorflow", "torch"}
+        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
+    maximize : bool
+        Follow the gradient upwards.
+    frozen : 1-D integer array or sequence, or boolean mask, optional
+        Rows that keep their bits, weight decay included.
+    duplicates : {"sum", "raw"}
+        "raw", of semantics="keras" only: what Keras makes of slices whose duplicates nobody summed.
+
+    Returns
+    -------
+    Optimizer
+        ``.init(table) -> state`` and ``.step(table, grad, state) -> (table, state)``.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        A hyperparameter that is none, or that the semantics does not have.
 
     Notes
     -----
     ``m = m + (1 - beta1) (g - m)``, ``v = v + (1 - beta2) (g g - v)``, then
     ``w - (lr / (1 - beta1^t)) (m / (sqrt(v) / sqrt(1 - beta2^t) + eps))``. t counts the table's steps from 1.
+    Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> table = np.ones((3, 1))
+    >>> optimizer = adam(0.5)
+    >>> grad = IndexedSlices(np.array([[0.25], [0.25]]), np.array([2, 2]), (3, 1))
+    >>> table, state = optimizer.step(table, grad, optimizer.init(table))
+    >>> table[:2].tolist()
+    [[1.0], [1.0]]
     """
-    return made("adam", locals())
+    return make("adam", **locals())
 
 
-@public(ADAMW)
 def adamw(
     lr: Scheduled | None = None,
     *,
@@ -308,12 +337,18 @@ def adamw(
     eps: Scheduled | None = None,
     weight_decay: Scheduled | None = None,
     amsgrad: bool | None = None,
-    **options: Unpack[Options],
+    rows: Rows = None,
+    semantics: Semantics = "islices",
+    maximize: bool = False,
+    frozen: Any = None,
+    duplicates: Duplicates = "sum",
 ) -> Optimizer:
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019).
 
     Parameters
     ----------
+    lr : float, array of one, or function of the step
+        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
     beta1, beta2 : float, default 0.9 and 0.999
         Decay of the running means of gradients and of their squares; where they change, the bias correction of step t
         is 1 - beta^t with the beta of step t.
@@ -324,9 +359,42 @@ def adamw(
     amsgrad : bool, default False
         Divide by the root of the largest mean square so far (Reddi et al. 2018): a third array of state, "v_max".
         Of semantics islices, keras, torch.
+    rows : {"touched", "all"}, optional
+        Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
+        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+    semantics : {"islices", "keras", "optax", "torch"}
+        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
+    maximize : bool
+        Follow the gradient upwards.
+    frozen : 1-D integer array or sequence, or boolean mask, optional
+        Rows that keep their bits, weight decay included.
+    duplicates : {"sum", "raw"}
+        "raw", of semantics="keras" only: what Keras makes of slices whose duplicates nobody summed.
+
+    Returns
+    -------
+    Optimizer
+        ``.init(table) -> state`` and ``.step(table, grad, state) -> (table, state)``.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        A hyperparameter that is none, or that the semantics does not have.
 
     Notes
     -----
     ``w = (1 - lr weight_decay) w``, then the step of `adam`.
+    Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> table = np.ones((3, 1))
+    >>> optimizer = adamw(0.5)
+    >>> grad = IndexedSlices(np.array([[0.25], [0.25]]), np.array([2, 2]), (3, 1))
+    >>> table, state = optimizer.step(table, grad, optimizer.init(table))
+    >>> table[:2].tolist()
+    [[1.0], [1.0]]
     """
-    return made("adamw", locals())
+    return make("adamw", **locals())

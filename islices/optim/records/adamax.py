@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Any
 
-from islices.optim.factory import Options, made, public
+from islices.norms.clip_formulas import Semantics
+from islices.optim.factory import Duplicates, Rows, make
 from islices.optim.formulas import Formula, State
 from islices.optim.frameworks import ALL
 from islices.optim.hyperparameters import Hyper, Scheduled, decays
 from islices.optim.operators import absolute, div, maximum, mul
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
-from islices.optim.records.adam import BETAS, Islices, Keras, Optax, Torch
+from islices.optim.records.adam import BETAS, Islices, KerasAdam, Optax, Torch
 from islices.optim.rules import gradient_mean
 
 __all__ = ["ADAMAX", "adamax"]
@@ -35,7 +36,7 @@ def adamax_rule(
     return w - step, m, u
 
 
-class KerasMax(Keras):
+class KerasMax(KerasAdam):
     def rate(self):
         return self.lr()
 
@@ -74,7 +75,6 @@ ADAMAX = Record(
 )
 
 
-@public(ADAMAX)
 def adamax(
     lr: Scheduled | None = None,
     *,
@@ -82,12 +82,18 @@ def adamax(
     beta2: Scheduled | None = None,
     eps: Scheduled | None = None,
     weight_decay: Scheduled | None = None,
-    **options: Unpack[Options],
+    rows: Rows = None,
+    semantics: Semantics = "islices",
+    maximize: bool = False,
+    frozen: Any = None,
+    duplicates: Duplicates = "sum",
 ) -> Optimizer:
     """Adamax: Adam with the largest size of a gradient in place of the mean square (Kingma and Ba 2015, algorithm 2).
 
     Parameters
     ----------
+    lr : float, array of one, or function of the step
+        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
     beta1 : float, default 0.9
         Decay of the running mean of gradients.
     beta2 : float, default 0.999
@@ -96,10 +102,43 @@ def adamax(
         Added to that size.
     weight_decay : float, default 0
         weight_decay * w is added to the gradient of the rows that move.
+    rows : {"touched", "all"}, optional
+        Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
+        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+    semantics : {"islices", "keras", "optax", "torch"}
+        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
+    maximize : bool
+        Follow the gradient upwards.
+    frozen : 1-D integer array or sequence, or boolean mask, optional
+        Rows that keep their bits, weight decay included.
+    duplicates : {"sum", "raw"}
+        "raw", of semantics="keras" only: what Keras makes of slices whose duplicates nobody summed.
+
+    Returns
+    -------
+    Optimizer
+        ``.init(table) -> state`` and ``.step(table, grad, state) -> (table, state)``.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        A hyperparameter that is none, or that the semantics does not have.
 
     Notes
     -----
     ``m = m + (1 - beta1) (g - m)``, ``u = max(beta2 u, |g|)``, then ``w - (lr / (1 - beta1^t)) (m / (u + eps))``. t
     counts the table's steps from 1.
+    Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> table = np.ones((3, 1))
+    >>> optimizer = adamax(0.5)
+    >>> grad = IndexedSlices(np.array([[0.25], [0.25]]), np.array([2, 2]), (3, 1))
+    >>> table, state = optimizer.step(table, grad, optimizer.init(table))
+    >>> table[:2].tolist()
+    [[1.0], [1.0]]
     """
-    return made("adamax", locals())
+    return make("adamax", **locals())

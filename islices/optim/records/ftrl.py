@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Unpack
+from typing import Any
 
-from islices.optim.factory import Options, made, public
+from islices.norms.clip_formulas import Semantics
+from islices.optim.factory import Duplicates, Rows, make
 from islices.optim.formulas import Formula, State
 from islices.optim.frameworks import raw
 from islices.optim.hyperparameters import Hyper, Limit, Scheduled
-from islices.optim.numbers import Numbers, Singles, single
+from islices.optim.numbers import Keras, Numbers, Singles, single
 from islices.optim.operators import absolute, div, less_equal, maximum, minimum, mul, power, sqrt, where
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
@@ -65,10 +66,7 @@ class Islices(Numbers):
         return -self.h["lr_power"]
 
 
-class Keras(Islices):
-    def lr(self):
-        return self.single_lr
-
+class KerasFtrl(Islices, Keras):
     def penalty(self):
         """Return 2 (l2 + beta / (2 lr)) in the table's type."""
         lr, two = self.narrow(self.lr()), self.narrow(self.two)
@@ -79,7 +77,7 @@ class Keras(Islices):
         return self.hyper("l2_shrinkage") + self.hyper("l2_shrinkage")
 
 
-class TensorFlow(Keras, Singles):
+class TensorFlow(KerasFtrl, Singles):
     def narrow(self, x):
         """x as a float32, in which TensorFlow forms the penalty."""
         return self.E.astype(self.array_of(x), "float32")
@@ -98,7 +96,7 @@ def _islices(h: Hyper) -> Formula:
 def _keras(h: Hyper) -> Formula:
     state = (State("z"), State("n", single(h["initial_accumulator"])))
     options = (*_kind(h), "everywhere")
-    return Formula(tensorflow_ftrl, Keras, state, "element", rows=("all",), raw=raw(h), options=options)
+    return Formula(tensorflow_ftrl, KerasFtrl, state, "element", rows=("all",), raw=raw(h), options=options)
 
 
 def _tensorflow(h: Hyper) -> Formula:
@@ -149,7 +147,6 @@ FTRL = Record(
 )
 
 
-@public(FTRL)
 def ftrl(
     lr: Scheduled | None = None,
     *,
@@ -159,12 +156,18 @@ def ftrl(
     l2_shrinkage: Scheduled | None = None,
     lr_power: float | None = None,
     initial_accumulator: float | None = None,
-    **options: Unpack[Options],
+    rows: Rows = None,
+    semantics: Semantics = "islices",
+    maximize: bool = False,
+    frozen: Any = None,
+    duplicates: Duplicates = "sum",
 ) -> Optimizer:
     """FTRL-Proximal: rows become exactly zero under l1 (McMahan et al. 2013, algorithm 1).
 
     Parameters
     ----------
+    lr : float, array of one, or function of the step
+        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
     l1, l2 : float, default 0
         Strength of the penalties.
     beta : float, default 0
@@ -176,10 +179,43 @@ def ftrl(
         The power of the sum of squares that the learning rate falls with.
     initial_accumulator : float, default 0.1
         What the sums of squares begin with.
+    rows : {"touched", "all"}, optional
+        Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
+        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+    semantics : {"islices", "keras", "mxnet", "tensorflow"}
+        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
+    maximize : bool
+        Follow the gradient upwards.
+    frozen : 1-D integer array or sequence, or boolean mask, optional
+        Rows that keep their bits, weight decay included.
+    duplicates : {"sum", "raw"}
+        "raw", of semantics="keras" only: what Keras makes of slices whose duplicates nobody summed.
+
+    Returns
+    -------
+    Optimizer
+        ``.init(table) -> state`` and ``.step(table, grad, state) -> (table, state)``.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        A hyperparameter that is none, or that the semantics does not have.
 
     Notes
     -----
     ``n' = n + g g``, ``z = (z + (g + l2_shrinkage w)) - ((r(n') - r(n)) / lr) w``, and w is 0 where ``|z| <= l1``, else
     ``(clip(z, -l1, l1) - z) / ((beta + r(n')) / lr + l2)``, where ``r(n) = n^-lr_power``, by default the root.
+    Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> table = np.ones((3, 1))
+    >>> optimizer = ftrl(0.5)
+    >>> grad = IndexedSlices(np.array([[0.25], [0.25]]), np.array([2, 2]), (3, 1))
+    >>> table, state = optimizer.step(table, grad, optimizer.init(table))
+    >>> table[:2].tolist()
+    [[1.0], [1.0]]
     """
-    return made("ftrl", locals())
+    return make("ftrl", **locals())

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Any
 
-from islices.optim.factory import Options, made, public
+from islices.norms.clip_formulas import Semantics
+from islices.optim.factory import Duplicates, Rows, make
 from islices.optim.formulas import Formula, State
 from islices.optim.frameworks import ALL
 from islices.optim.hyperparameters import Hyper, Scheduled, decays
@@ -25,11 +26,6 @@ def lion_rule(g, w, m, gain1, gain2, lr, one, zero, beta1=None, beta2=None, pena
     return w - mul(lr, step), running(m, g, gain2, beta2)
 
 
-class Optax(Numbers):
-    def penalty(self):
-        return self.h["weight_decay"]
-
-
 def _islices(h: Hyper) -> Formula:
     return Formula(lion_rule, Numbers, (State("m"),), decay=decays(h, "decoupled"))
 
@@ -39,7 +35,7 @@ def _keras(h: Hyper) -> Formula:
 
 
 def _optax(h: Hyper) -> Formula:
-    return Formula(lion_rule, Optax, (State("m"),), rows=ALL, options=("beta1", "beta2", "penalty"))
+    return Formula(lion_rule, Numbers, (State("m"),), rows=ALL, options=("beta1", "beta2", "penalty"))
 
 
 # ---------------------------------------------------------------------- the record
@@ -57,28 +53,66 @@ LION = Record(
 )
 
 
-@public(LION)
 def lion(
     lr: Scheduled | None = None,
     *,
     beta1: Scheduled | None = None,
     beta2: Scheduled | None = None,
     weight_decay: Scheduled | None = None,
-    **options: Unpack[Options],
+    rows: Rows = None,
+    semantics: Semantics = "islices",
+    maximize: bool = False,
+    frozen: Any = None,
+    duplicates: Duplicates = "sum",
 ) -> Optimizer:
     """Lion: every element moves by the learning rate, in the direction of a running mean (Chen et al. 2023).
 
     Parameters
     ----------
+    lr : float, array of one, or function of the step
+        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
     beta1 : float, default 0.9
         Decay of the running mean where the gradient joins it for the direction.
     beta2 : float, default 0.99
         Decay of the running mean that is kept.
     weight_decay : float, default 0
         The rows that move are multiplied by 1 - lr * weight_decay first.
+    rows : {"touched", "all"}, optional
+        Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
+        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+    semantics : {"islices", "keras", "optax"}
+        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
+    maximize : bool
+        Follow the gradient upwards.
+    frozen : 1-D integer array or sequence, or boolean mask, optional
+        Rows that keep their bits, weight decay included.
+    duplicates : {"sum", "raw"}
+        "raw", of semantics="keras" only: what Keras makes of slices whose duplicates nobody summed.
+
+    Returns
+    -------
+    Optimizer
+        ``.init(table) -> state`` and ``.step(table, grad, state) -> (table, state)``.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        A hyperparameter that is none, or that the semantics does not have.
 
     Notes
     -----
     ``w - lr sign(m + (1 - beta1) (g - m))``, then ``m = m + (1 - beta2) (g - m)``; 0 is the sign of 0.
+    Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> table = np.ones((3, 1))
+    >>> optimizer = lion(0.5)
+    >>> grad = IndexedSlices(np.array([[0.25], [0.25]]), np.array([2, 2]), (3, 1))
+    >>> table, state = optimizer.step(table, grad, optimizer.init(table))
+    >>> table[:2].tolist()
+    [[1.0], [1.0]]
     """
-    return made("lion", locals())
+    return make("lion", **locals())

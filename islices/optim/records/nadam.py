@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 
 from islices.backend import Array
 from islices.core import modes
-from islices.optim.factory import Options, made, public
+from islices.norms.clip_formulas import Semantics
+from islices.optim.array_rules import array_power
+from islices.optim.factory import Duplicates, Rows, make
 from islices.optim.formulas import Formula, State
 from islices.optim.frameworks import ALL, raw
 from islices.optim.hyperparameters import Hyper, Limit, Scheduled, decays, refuse_scheduled
 from islices.optim.numbers import Numbers, power_of, single
-from islices.optim.operators import array_power, div, mul, sqrt
+from islices.optim.operators import div, mul, sqrt
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
 from islices.optim.records import adam
@@ -146,11 +148,11 @@ class Torch(Islices):
         return self.number(1.0) - self.library_power(self.h["beta2"])
 
 
-class Keras(adam.Keras):
+class KerasNadam(adam.KerasAdam):
     """Both betas, and 0.96 but in the product, pass through float32; corrections are formed in the table's type."""
 
-    def complement(self, name: str) -> Any:
-        return self.number(1.0) - self.array_of(self.single(name))
+    def hyper(self, name: str) -> Any:
+        return self.single(name) if name.startswith("beta") else self.h[name]
 
     def momenta(self) -> list[Array]:
         mu, after = _momenta(self, self.single("beta1"), single(0.96))
@@ -206,7 +208,7 @@ def _torch(h: Hyper) -> Formula:
 
 
 def _keras(h: Hyper) -> Formula:
-    return Formula(keras_nadam, Keras, STATE, "element", "shrunk", ALL, raw(h))
+    return Formula(keras_nadam, KerasNadam, STATE, "element", "shrunk", ALL, raw(h))
 
 
 def _optax(h: Hyper) -> Formula:
@@ -233,7 +235,6 @@ NADAM = Record(
 )
 
 
-@public(NADAM)
 def nadam(
     lr: Scheduled | None = None,
     *,
@@ -243,12 +244,18 @@ def nadam(
     weight_decay: Scheduled | None = None,
     momentum_decay: float | None = None,
     decoupled_weight_decay: bool | None = None,
-    **options: Unpack[Options],
+    rows: Rows = None,
+    semantics: Semantics = "islices",
+    maximize: bool = False,
+    frozen: Any = None,
+    duplicates: Duplicates = "sum",
 ) -> Optimizer:
     """Nadam: Adam with Nesterov's momentum, which grows by the step (Dozat 2016).
 
     Parameters
     ----------
+    lr : float, array of one, or function of the step
+        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
     beta1, beta2 : float, default 0.9 and 0.999
         Decay of the running means of gradients and of their squares; where they change, the corrections of step t are
         formed with the betas of step t.
@@ -260,11 +267,44 @@ def nadam(
         How fast the momentum grows: mu at step t is beta1 (1 - 0.96^(t momentum_decay) / 2). Keras has 1, optax none.
     decoupled_weight_decay : bool, default False
         Multiply the rows that move by 1 - lr * weight_decay first instead.
+    rows : {"touched", "all"}, optional
+        Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
+        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+    semantics : {"islices", "keras", "optax", "torch"}
+        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
+    maximize : bool
+        Follow the gradient upwards.
+    frozen : 1-D integer array or sequence, or boolean mask, optional
+        Rows that keep their bits, weight decay included.
+    duplicates : {"sum", "raw"}
+        "raw", of semantics="keras" only: what Keras makes of slices whose duplicates nobody summed.
+
+    Returns
+    -------
+    Optimizer
+        ``.init(table) -> state`` and ``.step(table, grad, state) -> (table, state)``.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        A hyperparameter that is none, or that the semantics does not have.
 
     Notes
     -----
     ``m = m + (1 - beta1) (g - m)``, ``v = v + (1 - beta2) (g g - v)``, with P the product of mu over the steps up to t
     and mu' that of the next, then ``w - (lr (1 - mu) / (1 - P) g + lr mu' / (1 - P mu') m) / (sqrt(v) / sqrt(1 -
     beta2^t) + eps)``. t counts the table's steps from 1.
+    Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> table = np.ones((3, 1))
+    >>> optimizer = nadam(0.5)
+    >>> grad = IndexedSlices(np.array([[0.25], [0.25]]), np.array([2, 2]), (3, 1))
+    >>> table, state = optimizer.step(table, grad, optimizer.init(table))
+    >>> table[:2].tolist()
+    [[1.0], [1.0]]
     """
-    return made("nadam", locals())
+    return make("nadam", **locals())

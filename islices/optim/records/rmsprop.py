@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Unpack
+from typing import Any
 
 from islices.core.arguments import show
-from islices.optim.factory import Options, made, public
+from islices.norms.clip_formulas import Semantics
+from islices.optim.factory import Duplicates, Rows, make
 from islices.optim.formulas import Formula, State
 from islices.optim.frameworks import ALL, raw
 from islices.optim.hyperparameters import Hyper, Scheduled, decays, is_on, refuse_scheduled
-from islices.optim.numbers import Numbers, Singles
+from islices.optim.numbers import Keras, Numbers, Singles
 from islices.optim.operators import div, maximum, mul, sqrt
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
@@ -21,19 +22,19 @@ __all__ = ["RMSPROP", "rmsprop"]
 
 # ---------------------------------------------------------------------- rules
 def rmsprop_rule(
-    g, w, mean_square, gain, lr, eps, q=None, mean=None, momentum=None, rho=None, mu=None, half=None, one=None,
+    g, w, mean_square, gain_rho, lr, eps, q=None, mean=None, momentum=None, rho=None, mu=None, half=None, one=None,
     zero=None, inside=False, early=False, reciprocal=False, up=False,
 ):  # fmt: skip
-    """Tieleman and Hinton 2012; gain is 1 - rho. mean: Graves 2013, the variance in place of the mean square.
+    """Tieleman and Hinton 2012; gain_rho is 1 - rho. mean: Graves 2013, the variance in place of the mean square.
 
     zero: The variance is not below zero, where rounding would put it. inside: eps is added under the root. early: the
     learning rate multiplies ahead of the quotient; reciprocal: ahead of the buffer, and the root is a reciprocal. up:
     the buffer holds steps as they are added.
     """
-    mean_square = square_mean(mean_square, g, q, gain, rho)
+    mean_square = square_mean(mean_square, g, q, gain_rho, rho)
     spread = mean_square
     if mean is not None:
-        mean = gradient_mean(mean, g, gain, rho, half, one)
+        mean = gradient_mean(mean, g, gain_rho, rho, half, one)
         spread = mean_square - mul(mean, mean)
         if zero is not None:
             spread = maximum(spread, zero)
@@ -46,36 +47,18 @@ def rmsprop_rule(
     return w + step if up else w - step, mean_square, mean, momentum
 
 
-def tensorflow_rmsprop(g, q, w, mean_square, momentum, rho, gain, mu, lr, eps, one, mean=None):
+def tensorflow_rmsprop(g, q, w, mean_square, momentum, rho, gain_rho, mu, lr, eps, one, mean=None):
     """The step on slices: a reciprocal root, and eps joins ahead of the difference."""
-    mean_square = running(mean_square, q, gain, rho)
+    mean_square = running(mean_square, q, gain_rho, rho)
     spread = mean_square + eps
     if mean is not None:
-        mean = running(mean, g, gain, rho)
+        mean = running(mean, g, gain_rho, rho)
         spread = spread - mul(mean, mean)
     momentum = mul(mu, momentum) + mul(mul(div(one, sqrt(spread)), lr), g)
     return w - momentum, mean_square, mean, momentum
 
 
 # ---------------------------------------------------------------------- formulas
-class Islices(Numbers):
-    def gain(self):
-        return self.complement("rho")
-
-
-class Keras(Islices):
-    def lr(self):
-        return self.single_lr
-
-    def weight_decay(self):
-        return self.single("weight_decay")
-
-
-class Rounded(Singles):
-    def gain(self):
-        return self.complement("rho")
-
-
 def _islices(h: Hyper) -> Formula:
     state, options = [State("mean_square", positive=True)], ["rho"]
     if h["centered"]:
@@ -84,7 +67,7 @@ def _islices(h: Hyper) -> Formula:
     if is_on(h["momentum"]):
         state.append(State("momentum"))
         options.append("mu")
-    return Formula(rmsprop_rule, Islices, tuple(state), "element", decays(h), options=tuple(options))
+    return Formula(rmsprop_rule, Numbers, tuple(state), "element", decays(h), options=tuple(options))
 
 
 def _without_zero(own: Formula, *options: str) -> tuple[str, ...]:
@@ -109,8 +92,8 @@ def _tensorflow(h: Hyper) -> Formula:
     mean = (State("mean"),) if h["centered"] else ()
     state = (State("mean_square", 1.0), *mean, State("momentum"))  # the mean square begins with ones
     if h["rows"] == "touched":
-        return Formula(tensorflow_rmsprop, Rounded, state, "element")
-    return Formula(rmsprop_rule, Rounded, state, "element", options=("mu", "inside", "early"))
+        return Formula(tensorflow_rmsprop, Singles, state, "element")
+    return Formula(rmsprop_rule, Singles, state, "element", options=("mu", "inside", "early"))
 
 
 #: gamma2 of mx.optimizer.RMSProp
@@ -122,11 +105,11 @@ def _mxnet(h: Hyper) -> Formula:
     if h["centered"]:
         state = (State("mean_square"), State("mean"), State("momentum"))
         options = ("rho", "mu", "inside", "early", "up")
-        return Formula(rmsprop_rule, Rounded, state, "", "coupled", ALL, options=options)
+        return Formula(rmsprop_rule, Singles, state, "", "coupled", ALL, options=options)
     refuse_scheduled(h, 'rmsprop with semantics="mxnet"', "momentum")
     if h["momentum"] not in (0, GAMMA2):
         raise ValueError(f"momentum: got {show(h['momentum'])}; MXNet's RMSProp has one with centered=True only")
-    return Formula(rmsprop_rule, Rounded, (State("mean_square"),), "element", "coupled", ALL, options=("rho", "inside"))
+    return Formula(rmsprop_rule, Singles, (State("mean_square"),), "element", "coupled", ALL, options=("rho", "inside"))
 
 
 def _optax(h: Hyper) -> Formula:
@@ -180,7 +163,6 @@ RMSPROP = Record(
 )
 
 
-@public(RMSPROP)
 def rmsprop(
     lr: Scheduled | None = None,
     *,
@@ -189,12 +171,18 @@ def rmsprop(
     momentum: Scheduled | None = None,
     centered: bool | None = None,
     weight_decay: Scheduled | None = None,
-    **options: Unpack[Options],
+    rows: Rows = None,
+    semantics: Semantics = "islices",
+    maximize: bool = False,
+    frozen: Any = None,
+    duplicates: Duplicates = "sum",
 ) -> Optimizer:
     """RMSprop: the gradient over the root of a running mean of its squares (Tieleman and Hinton 2012).
 
     Parameters
     ----------
+    lr : float, array of one, or function of the step
+        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
     rho : float, default 0.9
         Decay of the running means.
     eps : float, default 1e-8
@@ -205,10 +193,43 @@ def rmsprop(
         Use the variance instead of the mean square (Graves 2013).
     weight_decay : float, default 0
         weight_decay * w is added to the gradient of the rows that move.
+    rows : {"touched", "all"}, optional
+        Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
+        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+    semantics : {"islices", "keras", "mxnet", "optax", "tensorflow", "torch"}
+        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
+    maximize : bool
+        Follow the gradient upwards.
+    frozen : 1-D integer array or sequence, or boolean mask, optional
+        Rows that keep their bits, weight decay included.
+    duplicates : {"sum", "raw"}
+        "raw", of semantics="keras" only: what Keras makes of slices whose duplicates nobody summed.
+
+    Returns
+    -------
+    Optimizer
+        ``.init(table) -> state`` and ``.step(table, grad, state) -> (table, state)``.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        A hyperparameter that is none, or that the semantics does not have.
 
     Notes
     -----
     ``s = rho s + (1 - rho) (g g)``; centered, ``c = rho c + (1 - rho) g`` and ``s - c c``, at least 0, stands for s
     under the root; ``u = g / (sqrt(s) + eps)``; with momentum ``b = mu b + u`` stands for u; ``w - lr u``.
+    Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> table = np.ones((3, 1))
+    >>> optimizer = rmsprop(0.5)
+    >>> grad = IndexedSlices(np.array([[0.25], [0.25]]), np.array([2, 2]), (3, 1))
+    >>> table, state = optimizer.step(table, grad, optimizer.init(table))
+    >>> table[:2].tolist()
+    [[1.0], [1.0]]
     """
-    return made("rmsprop", locals())
+    return make("rmsprop", **locals())

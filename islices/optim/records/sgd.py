@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Unpack
+from typing import Any
 
 from islices.core.arguments import is_real
-from islices.optim.factory import Options, made, public
+from islices.norms.clip_formulas import Semantics
+from islices.optim.factory import Duplicates, Rows, make
 from islices.optim.formulas import Formula, State
 from islices.optim.frameworks import ALL, TOUCHED, raw
 from islices.optim.hyperparameters import Hyper, Scheduled, decays, is_on
@@ -30,10 +31,10 @@ def sgd_rule(g, w, lr, momentum=None, mu=None, gain=None, nesterov=False):
     return w - mul(lr, step), momentum
 
 
-def inner_sgd(g, w, momentum, mu, lr, wd=None, nesterov=False):
-    """The learning rate stands inside the buffer, which points downwards; wd: and so does weight decay."""
+def inner_sgd(g, w, momentum, mu, lr, penalty=None, nesterov=False):
+    """The learning rate stands inside the buffer, which points downwards; penalty: and so does weight decay."""
     old = mul(mu, momentum)
-    momentum = (old if wd is None else old - mul(mul(lr, wd), w)) - mul(lr, g)
+    momentum = (old if penalty is None else old - mul(mul(lr, penalty), w)) - mul(lr, g)
     return w + (mul(mu, momentum) - mul(lr, g) if nesterov else momentum), momentum
 
 
@@ -44,12 +45,7 @@ def tensorflow_nesterov(g, w, momentum, mu, lr, dense=False):
 
 
 # ---------------------------------------------------------------------- formulas
-class Islices(Numbers):
-    def gain(self):
-        return self.complement("dampening")
-
-
-class Torch(Islices):
+class Torch(Numbers):
     def gain(self):
         """The buffer begins with the first gradient itself, not dampened."""
         first = self.E.equal(self.count, 0)
@@ -62,9 +58,6 @@ class Undampened(Numbers):
 
 class Single(Singles):
     gain = 1.0
-
-    def wd(self):
-        return self.hyper("weight_decay")
 
 
 class Shrinking(Singles):
@@ -85,9 +78,9 @@ BUFFER = (State("momentum"),)
 
 def _islices(h: Hyper) -> Formula:
     if not is_on(h["momentum"]):
-        return Formula(sgd_rule, Islices, decay=decays(h))
+        return Formula(sgd_rule, Numbers, decay=decays(h))
     options = ("mu", "gain", *["nesterov"] * bool(h["nesterov"]))
-    return Formula(sgd_rule, Islices, BUFFER, decay=decays(h), options=options)
+    return Formula(sgd_rule, Numbers, BUFFER, decay=decays(h), options=options)
 
 
 def _torch(h: Hyper) -> Formula:
@@ -101,7 +94,7 @@ def _torch(h: Hyper) -> Formula:
     if not is_on(mu):  # a sparse gradient with weight decay raises in torch
         return replace(own, rows=("all",)) if is_on(h["weight_decay"]) else own
     # torch keeps the sum of all sparse gradients, and steps by it every time
-    return replace(own, numbers=Torch if is_on(dampening) else Islices, rows=("all",))
+    return replace(own, numbers=Torch if is_on(dampening) else Numbers, rows=("all",))
 
 
 def _keras(h: Hyper) -> Formula:
@@ -125,7 +118,7 @@ def _tensorflow(h: Hyper) -> Formula:
 
 def _mxnet(h: Hyper) -> Formula:
     if is_on(h["momentum"]):
-        return Formula(inner_sgd, Single, BUFFER, options=("wd",))
+        return Formula(inner_sgd, Single, BUFFER, options=("penalty",))
     numbers = Shrinking if h["rows"] == "touched" else Shrunk
     return Formula(sgd_rule, numbers, decay=decays(h, "decoupled"))
 
@@ -135,7 +128,7 @@ def _optax(h: Hyper) -> Formula:
 
 
 def _fbgemm(h: Hyper) -> Formula:
-    return Formula(sgd_rule, Islices, rows=TOUCHED)
+    return Formula(sgd_rule, Numbers, rows=TOUCHED)
 
 
 # ---------------------------------------------------------------------- the record
@@ -175,7 +168,6 @@ SGD = Record(
 )
 
 
-@public(SGD)
 def sgd(
     lr: Scheduled | None = None,
     *,
@@ -183,12 +175,18 @@ def sgd(
     dampening: Scheduled | None = None,
     nesterov: bool | None = None,
     weight_decay: Scheduled | None = None,
-    **options: Unpack[Options],
+    rows: Rows = None,
+    semantics: Semantics = "islices",
+    maximize: bool = False,
+    frozen: Any = None,
+    duplicates: Duplicates = "sum",
 ) -> Optimizer:
     """Gradient descent, with momentum or without.
 
     Parameters
     ----------
+    lr : float, array of one, or function of the step
+        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
     momentum : float, default 0
         Momentum coefficient; 0 disables it.
     dampening : float, default 0
@@ -197,10 +195,43 @@ def sgd(
         Step by the gradient and the buffer's next decay (Sutskever et al. 2013).
     weight_decay : float, default 0
         weight_decay * w is added to the gradient of the rows that move.
+    rows : {"touched", "all"}, optional
+        Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
+        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+    semantics : {"islices", "fbgemm", "keras", "mxnet", "optax", "tensorflow", "torch"}
+        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
+    maximize : bool
+        Follow the gradient upwards.
+    frozen : 1-D integer array or sequence, or boolean mask, optional
+        Rows that keep their bits, weight decay included.
+    duplicates : {"sum", "raw"}
+        "raw", of semantics="keras" only: what Keras makes of slices whose duplicates nobody summed.
+
+    Returns
+    -------
+    Optimizer
+        ``.init(table) -> state`` and ``.step(table, grad, state) -> (table, state)``.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        A hyperparameter that is none, or that the semantics does not have.
 
     Notes
     -----
     Without momentum ``w - lr g``. With it ``b = mu b + (1 - dampening) g`` and ``w - lr b``, nesterov
     ``w - lr (g + mu b)``. b begins with zeros.
+    Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> table = np.ones((3, 1))
+    >>> optimizer = sgd(0.5)
+    >>> grad = IndexedSlices(np.array([[0.25], [0.25]]), np.array([2, 2]), (3, 1))
+    >>> table, state = optimizer.step(table, grad, optimizer.init(table))
+    >>> table[:2].tolist()
+    [[1.0], [1.0]]
     """
-    return made("sgd", locals())
+    return make("sgd", **locals())

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from islices.core import modes
+from islices.optim.array_rules import array_rule
 from islices.optim.formulas import Formula
 from islices.optim.numbers import step_numbers
-from islices.optim.operators import array_rule
 from islices.optim.record import RECORDS
 from islices.porting.compare.steps.elements import Elements
 from islices.porting.compare.stored import Array
