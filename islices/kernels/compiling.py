@@ -54,7 +54,8 @@ ROOM = 1 << 26
 
 #: numba looks at one file's date to see whether what it keeps is still true; a template's depends on all of these.
 _PACKAGE = Path(__file__).resolve().parent
-_BESIDE = (_PACKAGE.parent / "core" / "row_operators.py", _PACKAGE.parent / "optim" / "operators.py")
+_NAMES = ("core/row_operators.py", "optim/operators.py", "optim/rules.py")
+_BESIDE = tuple(_PACKAGE.parent / name for name in _NAMES)
 _SOURCES = (*sorted(_PACKAGE.glob("*.py")), *_BESIDE)
 
 _njit: Any = numba.njit
@@ -77,9 +78,9 @@ def inline(function: Callable[..., Any], **names: Any) -> Any:
     return _njit(inline="always", **_OPTIONS)(_bound(function, names))
 
 
-def called(function: Callable[..., Any]) -> Any:
-    """A function of numbers alone, as kernels call it where its arguments come in a tuple."""
-    return _njit(**_OPTIONS)(expand(_bound(function, {}), _inlined))
+def called(function: FunctionType, arguments: tuple[str, ...], constants: Mapping[str, bool | None]) -> Any:
+    """A function of numbers, as kernels call it where its arguments come in a tuple: see `expand`."""
+    return _njit(**_OPTIONS)(expand(_bound(function, {}), _inlined, arguments, constants))
 
 
 def _prefetch(context: Any, array: Any, row: Any, column: Any) -> Any:
@@ -156,7 +157,7 @@ def _inlined(x: Any) -> FunctionType | None:
 def _bound(function: Callable[..., Any], names: Mapping[str, Any]) -> FunctionType:
     if not isinstance(function, FunctionType) or function.__closure__:
         raise TypeError(f"function: got {function!r}; accepted is a plain function without a closure")
-    bound = FunctionType(function.__code__, {**function.__globals__, **names}, function.__name__)
+    bound = FunctionType(function.__code__, {**function.__globals__, **names}, function.__name__, function.__defaults__)
     bound.__module__ = function.__module__
     bound.__dict__["names"] = names
     return bound

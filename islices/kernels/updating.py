@@ -1,7 +1,7 @@
 """Rows of a table changed in place: slices added, multiplied ... in order, and one step of an optimizer.
 
 A row is read, changed and written by one thread, all its contributions at once: the gradient's sum is made where the
-rule then finds it, and never stored. A rule is the code object of `islices.optim.rules`, on compiled operators.
+rule then finds it, and never stored. A rule is that of a record of `islices.optim`, on compiled operators.
 SPEC clauses 15 and 16. May import: `numba`, `numpy`, this folder, `islices.optim.formulas`, `islices.optim.operators`,
 `islices.optim.rules`, `islices.core.row_operators`.
 """
@@ -168,7 +168,9 @@ def _changed(g: Any, q: Any, w: Any, old: Any, n: Any) -> Any:
     """An element's weight and state by the rule."""
     if DECOUPLED:
         w = decoupled(w, n[EXTRA])
-    given = (g, q, w) if SQUARES else (g, w)
+    if SHRUNK:
+        w = shrunk(w, n[EXTRA], n[EXTRA + 1])
+    given = (g, q, w)
     return rule(*(given + old + n[:EXTRA]))
 
 
@@ -193,9 +195,9 @@ def _row_mean(x: Any, width: Any) -> Any:
 #: The numbers of an array as a tuple, which stays in registers.
 as_tuple: Any = ndarray.to_fixed_tuple
 # what the functions above leave open
-add = change = load = store = read = term = write = coupled = decoupled = row_mean = rule = cast(Any, None)
+add = change = load = store = read = term = write = coupled = decoupled = shrunk = row_mean = rule = cast(Any, None)
 fetch_states = states = put = followed = changed = cast(Any, None)
-HALF = LAST_ONLY = RAW = MEAN = SQUARES = ROUNDED = MAXIMIZE = COUPLED = DECOUPLED = PER_ROW = DENSE = SCALED = False
+HALF = LAST_ONLY = RAW = MEAN = ROUNDED = MAXIMIZE = COUPLED = DECOUPLED = SHRUNK = PER_ROW = DENSE = SCALED = False
 COUNT = EXTRA = 0
 LINE = 16
 WIDE: Any = np.float32
@@ -280,7 +282,10 @@ class _Parts(NamedTuple):
     """What of a formula belongs to its code."""
 
     rule: Callable[..., Any]
-    numbers: int
+    constants: tuple[tuple[str, bool | None], ...]  # the rule's parameters that are absent, and its flags
+    states: tuple[str, ...]
+    numbers: tuple[str, ...]
+    ahead: int  # numbers of the rule; those of the decay are behind them
     per_row: tuple[bool, ...]
     squares: str
     decay: str
@@ -289,9 +294,10 @@ class _Parts(NamedTuple):
 
     @classmethod
     def of(cls, formula: Formula) -> _Parts:
+        constants, states = tuple(formula.constants.items()), tuple(spec.name for spec in formula.state)
         per_row = tuple(spec.per_row for spec in formula.state)
         flags = (formula.squares, formula.decay, formula.raw, formula.maximize)
-        return cls(formula.rule, len(formula.names), per_row, *flags)
+        return cls(formula.rule, constants, states, formula.names, len(formula.ahead()), per_row, *flags)
 
     def names(self, table: str, gradient: str) -> dict[str, Any]:
         """What templates leave open for these dtypes."""
@@ -299,20 +305,23 @@ class _Parts(NamedTuple):
         wide = np.dtype(form.wide).type
         operators = number_operators(np.dtype(wide).name)
         reads, writes, _ = _STATES[len(self.per_row)]
-        extra = self.numbers - bool(self.decay)
+        extra = self.ahead
+        arguments = ("g", "q" if self.squares else "unused", "w", *self.states, *self.numbers[:extra])
+        rule = called(bind(self.rule, operators, inline), arguments, dict(self.constants))
         followed = inline(
             _followed, load=of_gradient.load, store=of_gradient.store, coupled=inline(bind(rules.coupled, operators)),
             ROUNDED=of_gradient.stored is np.uint16 and not self.raw, MAXIMIZE=self.maximize,
             COUPLED=self.decay == "coupled", EXTRA=extra,
         )  # fmt: skip
         changed = inline(
-            _changed, rule=called(bind(self.rule, operators)), decoupled=inline(bind(rules.decoupled, operators)),
-            SQUARES=bool(self.squares), DECOUPLED=self.decay == "decoupled", EXTRA=extra,
+            _changed, rule=rule, decoupled=inline(bind(rules.decoupled, operators)),
+            shrunk=inline(bind(rules.shrunk, operators)), DECOUPLED=self.decay == "decoupled",
+            SHRUNK=self.decay == "shrunk", EXTRA=extra,
         )  # fmt: skip
         return {
             "load": of_gradient.load, "read": form.load, "write": form.store, "states": inline(reads),
             "put": inline(writes), "followed": followed, "changed": changed, "WIDE": wide,
-            "RAW": self.raw and bool(self.squares), "COUNT": self.numbers,
+            "RAW": self.raw and bool(self.squares), "COUNT": len(self.numbers),
         }  # fmt: skip
 
 
