@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from islices.core.arguments import is_real, show, whole_number
 from islices.core.host import quiet
@@ -18,15 +18,11 @@ from islices.porting.compare.picture import draw
 from islices.porting.compare.show import as_json, report
 from islices.porting.compare.steps.given import Given, steps_differ
 from islices.porting.compare.steps.said import said_by
-from islices.porting.compare.stored import Stored
-from islices.porting.compare.why import why
+from islices.porting.compare.why import Leaves, why
 
 __all__ = ["STATES_HINT", "Difference", "compare_clipped", "compare_steps", "diff", "side_names"]
 
 STATES_HINT = "hint: steps were taken for first ones; states= (--states) lets later ones be explained"
-
-#: A leaf for each pair of tensors, None for one that is not given; or nothing at all.
-Leaves: TypeAlias = Sequence[Stored | None] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,7 +250,9 @@ def _compared(
             rounding = one
             if not causes and not one:
                 some = also.some(told)
-                starts = () if gradients else None if sides is None else [side.some(told).before for side in sides]
+                starts = [side.some(told).before for side in sides or ()]
+                if sides is None and not gradients and some.before is not None:
+                    starts = [some.before, some.before]
                 causes, rounding, arithmetic = why(
                     [stored[k] for k in told], some.before, some.grad, some.tables, context, starts
                 )
@@ -318,4 +316,4 @@ def _context(
         if argument != "padding_idx" and value < 1:
             raise ValueError(f"{argument}: got {show(value)}; accepted is an int >= 1")
     counts = [None if n is None else int(n) for n in given.values()]
-    return Context((), names, limit, *counts)
+    return Context(names, limit, *counts)

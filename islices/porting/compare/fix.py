@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from islices.porting.compare.causes import CAUSES
-from islices.porting.compare.explanation import Finding
 from islices.porting.compare.steps.fix import step_line
 
 if TYPE_CHECKING:
@@ -32,20 +31,5 @@ def fixes(found: Difference) -> list[str]:
     causes = [c for c in found.causes[0].causes if c.details.get("mends", True)]
     of_step = [c for c in causes if "step" in c.details]
     lines = [step_line(of_step, front, alike=framework == other)] if of_step else []
-    lines += [_line(c, framework) for c in causes if "step" not in c.details]
+    lines += [CAUSES[c.name].line(c.details, framework) for c in causes if "step" not in c.details and c.name in CAUSES]
     return [f"mend: in {found.names[1]}, {line}" for line in lines if line]
-
-
-def _line(c: Finding, framework: str) -> str:
-    """Return the line that fixes a cause of gradients; "" where there is none."""
-    cause = CAUSES.get(c.name)
-    if cause is None or cause.fix is None:
-        return ""
-    lines = cause.fix(c.details) if callable(cause.fix) else cause.fix
-    if not lines:
-        return ""
-    lacks = c.details.get("side", "a") == ("a" if cause.side_does else "b")
-    try:
-        return lines.get(framework, lines[""])[not lacks].format_map(c.details)
-    except KeyError:  # the cause does not say what stands in the line
-        return ""

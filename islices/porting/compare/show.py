@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from islices.porting.compare.explanation import Explanation
@@ -71,18 +72,12 @@ def _tensor(t: TensorDifference, names: tuple[str, str], verbose: bool) -> list[
     if t.largest_absolute is not None and t.largest_relative is not None:
         lines.append(f"  largest difference: {_place(t.largest_absolute, names)}")
         lines.append(f"  largest relative:   {_place(t.largest_relative, names)}")
-    if t.differing.count:
-        lines.append("  ulps apart: " + _histogram(t))
     lines += [f"  note: {note}" for note in t.notes]
     if not verbose:
         return lines
     for k, sample in enumerate((t.only_a, t.only_b)):
         lines += _rows(f"rows only in {names[k]}", sample, (names[k],))
     return lines + _rows("rows that differ", t.differing, names)
-
-
-def _histogram(t: TensorDifference) -> str:
-    return ", ".join(f"{label}: {n:,}" for label, n in t.ulps) + f"  ({t.elements:,} elements in both)"
 
 
 def _place(place: Place, names: tuple[str, str]) -> str:
@@ -161,69 +156,16 @@ def _without_cause(found: Difference) -> list[str]:
 
 # ---------------------------------------------------------------------- JSON
 def as_json(found: Difference) -> dict[str, Any]:
-    """Finite numbers as they are, others as strings: "inf", "-inf", "nan"."""
-    return {
-        "equal": found.equal,
-        "names": list(found.names),
-        "tensors": [_tensor_json(t) for t in found.tensors],
-        "only_a": list(found.only_a),
-        "only_b": list(found.only_b),
-        "causes": [_explanation_json(e) for e in found.causes],
-        "within_rounding": found.rounding,
-        "within_arithmetic": found.arithmetic,
-        "notes": list(found.notes),
-    }
-
-
-def _explanation_json(e: Explanation) -> dict[str, Any]:
-    return {
-        "exact": e.exact,
-        "slack": e.slack,
-        "bits": e.bits,
-        "causes": [{"name": c.name, "text": c.text, "details": _plain(c.details)} for c in e.causes],
-    }
-
-
-def _tensor_json(t: TensorDifference) -> dict[str, Any]:
-    return {
-        "name": t.name,
-        "name_b": t.name_b,
-        "equal": t.equal,
-        "comparable": t.comparable,
-        "kinds": list(t.kinds),
-        "dtypes": list(t.dtypes),
-        "shapes": [list(shape) for shape in t.shapes],
-        "slots": list(t.slots),
-        "norms": _plain(t.norms),
-        "rows": t.rows,
-        "elements": t.elements,
-        "ulps": dict(t.ulps),
-        "largest_absolute": _place_json(t.largest_absolute),
-        "largest_relative": _place_json(t.largest_relative),
-        "only_a": _sample_json(t.only_a, ("a",)),
-        "only_b": _sample_json(t.only_b, ("b",)),
-        "differing": _sample_json(t.differing, ("a", "b")),
-        "notes": list(t.notes),
-    }
-
-
-def _place_json(place: Place | None) -> dict[str, Any] | None:
-    if place is None:
-        return None
-    return {
-        "row": place.row, "position": list(place.position), "a": _plain(place.a), "b": _plain(place.b),
-        "size": _plain(place.size),
-    }  # fmt: skip
-
-
-def _sample_json(sample: RowSample, sides: tuple[str, ...]) -> dict[str, Any]:
-    first = [{"row": row, **dict(zip(sides, map(_plain, values), strict=True))} for row, values in sample.first]
-    return {"count": sample.count, "first": first}
+    """Return all fields of all that was found, by name; numbers that are not finite are "inf", "-inf", "nan"."""
+    plain: dict[str, Any] = _plain(found)
+    return plain
 
 
 def _plain(x: Any) -> Any:
     if isinstance(x, float):
         return x if math.isfinite(x) else str(x)
+    if is_dataclass(x):
+        return {f.name: _plain(getattr(x, f.name)) for f in fields(x) if f.repr}
     if isinstance(x, dict):
         return {str(k): _plain(v) for k, v in x.items()}
     return [_plain(v) for v in x] if isinstance(x, (list, tuple)) else x

@@ -15,7 +15,7 @@ import pytest
 import islices
 from islices import IndexedSlices
 from islices.cli import main
-from islices.porting.compare.cause import Cause, Change, each_tensor
+from islices.porting.compare.cause import Cause, Change
 from islices.porting.compare.causes import CAUSES
 from islices.porting.compare.comparison import Comparison
 
@@ -84,7 +84,6 @@ def test_integers_are_not_rounded() -> None:
     ends = np.array([-(2**63), 2**63 - 1])
     found = islices.diff(ends, ends[::-1].copy())
     assert found.causes == ()
-    assert found.tensors[0].ulps == (("over 65535", 2),)
     assert "beyond 2^53" in str(found)
     assert not islices.diff(np.array([2**62]), np.array([2**62 + 1])).rounding
 
@@ -104,18 +103,6 @@ def test_rows_places_norms() -> None:
     assert (t.largest_absolute.a, t.largest_absolute.b) == (4.0, 4.5)
     assert t.largest_relative.size == 0.5 / 4.5
     assert t.norms == (float(np.sqrt(125.0)), float(np.sqrt(9 + 20.25 + 2 + 4)))
-
-
-def test_the_histogram_counts_units_in_the_last_place() -> None:
-    start = np.array([1.0, -1.0, 2.0, 0.0, 1e-4, 1.0, np.nan], np.float32)
-    moved = (start.view(np.int32) + np.array([0, -1, 2, 1, 300, 70_000, 0])).astype(np.int32).view(np.float32)
-    moved[6] = 2.0
-    (t,) = islices.diff(start, moved).tensors
-    assert dict(t.ulps) == {
-        "0": 1, "1": 2, "2-3": 1, "256-65535": 1, "over 65535": 1, "not a number": 1
-    }  # fmt: skip
-    assert t.largest_absolute is not None
-    assert t.largest_absolute.size == np.inf
 
 
 def test_the_report_shows_ten_rows_and_says_how_many_there_are() -> None:
@@ -148,7 +135,7 @@ def test_json_is_plain_and_complete() -> None:
     said = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert {"equal", "names", "tensors", "only_a", "only_b", "causes", "notes"} <= set(said)
     assert said["only_b"] == ["more"]
-    assert said["tensors"][0]["differing"]["first"] == [{"row": 3, "a": ["nan", 1.0], "b": [2.0, "inf"]}]
+    assert said["tensors"][0]["differing"]["first"] == [[3, [["nan", 1.0], [2.0, "inf"]]]]
     named = islices.diff(G, G * -1, names=("x", "y")).to_json()["causes"][0]["causes"][0]
     assert named["name"] == "sign"
     assert named["text"] == "sign: x has the opposite sign of y"
@@ -207,7 +194,7 @@ def test_a_cause_can_be_looked_for_and_subsumes_causes_that_there_are() -> None:
     assert len({cause.rank for cause in CAUSES.values()}) == len(CAUSES)
     for name, cause in CAUSES.items():
         assert cause.name == name
-        assert cause.propose or cause.foretell or cause.fit, name
+        assert sum(x is not None for x in (cause.propose, cause.move, cause.foretell, cause.fit)) == 1, name
         assert set(cause.subsumes) <= CAUSES.keys() - {name}
 
 
@@ -215,12 +202,10 @@ def test_a_cause_is_its_record_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Search and explanation know a new one by its traits: alone, with a factor, and before what it subsumes."""
 
     def propose(both: Comparison, which: int) -> Iterator[Change]:
-        found = each_tensor(both, which, lambda x, y, t: replace(x, values=x.values[:, ::-1], terms=None))
-        if found:
-            text = "mirrored: columns of {x} are those of {y} from the last to the first"
-            yield Change(found.rows, text, found.named)
+        text = "mirrored: columns of {x} are those of {y} from the last to the first"
+        yield Change(lambda x, y, pair: x.having(x.values[:, ::-1]), text)
 
-    mirrored = Cause("mirrored", "mirrored columns", 999, propose=propose, sides="a")
+    mirrored = Cause("mirrored", "mirrored columns", 999, propose=propose, symmetric=True)
     values = np.random.default_rng(0).standard_normal((30, 4)).astype(np.float32)
     a, b = slices(values, range(30), 40), slices(values[:, ::-1], range(30), 40)
     assert islices.diff(a, b).causes == ()
