@@ -15,7 +15,7 @@ from islices.porting.compare.evidence import Interval
 from islices.porting.compare.rows import Rows
 from islices.porting.compare.stored import Stored
 
-__all__ = ["Cause", "Change", "Factor", "Lines", "Moved", "both_ways"]
+__all__ = ["Cause", "Change", "Factor", "Lines", "both_ways"]
 
 #: What has to be known: the sides are gradients, or what a step has changed in tables; another cause acts before.
 Need: TypeAlias = Literal["gradients", "steps", "another"]
@@ -35,26 +35,15 @@ class Change:
 
     apply: (rows of the side, those of the other, the tensor) -> the rows changed, None where nothing changes. It takes
     any rows of a tensor, and has read off the data all that it needs. text speaks of {x}, the side that is changed, and
-    {y}, the other one. cost: bits read off the data. everywhere: it acts on tensors that are equal as well. moved: the
+    {y}, the other one. cost: bits read off the data. everywhere: it acts on equal tensors as well. Without apply the
     rows have been moved already.
     """
 
-    apply: Callable[[Rows, Rows, TwoSides], Rows | None]
+    apply: Callable[[Rows, Rows, TwoSides], Rows | None] | None
     text: str
     details: dict[str, Any] = field(default_factory=dict)
     cost: float = 0.0
     everywhere: bool = False
-    moved: bool = False
-
-
-@dataclass(frozen=True, eq=False)
-class Moved:
-    """The tensors of one side with rows elsewhere, None for one that stays as it is."""
-
-    tensors: Sequence[Stored | None]
-    text: str
-    details: dict[str, Any] = field(default_factory=dict)
-    cost: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,8 +78,8 @@ class Cause:
     _: KW_ONLY
     #: (both, which) -> changes of that side; whether they help is not its business.
     propose: Callable[[Comparison, int], Iterator[Change]] | None = None
-    #: (tensors of a side, those of the other) -> that side with its rows elsewhere.
-    move: Callable[[Sequence[Stored], Sequence[Stored]], Iterator[Moved]] | None = None
+    #: (tensors of a side, those of the other) -> that side with its rows elsewhere, None for one that stays as it is.
+    move: Callable[[Sequence[Stored], Sequence[Stored]], Iterator[tuple[Sequence[Stored | None], Change]]] | None = None
     #: (now) -> factors that the sides allow, after what has been explained already.
     foretell: Callable[[Comparison], Iterator[Factor]] | None = None
     #: (now, interval) -> text and details of the factors that the elements allow.

@@ -39,7 +39,7 @@ class Context:
 
 @dataclass(frozen=True, eq=False)
 class TwoSides:
-    """One tensor on both sides: raw is the gradient before, table what it is of, named the rows of a step's gradient."""
+    """One tensor on both sides, its raw gradient and table, and the rows that a step's gradient names."""
 
     name: str
     a: Rows
@@ -53,9 +53,10 @@ class TwoSides:
         """Return a for 0, b for 1."""
         return self.b if which else self.a
 
-    def changed(self, which: int, rows: Rows) -> TwoSides:
-        """Return both sides with one of them changed."""
-        return replace(self, b=rows) if which else replace(self, a=rows)
+    def changed(self, which: int, change: Change) -> TwoSides:
+        """Return both sides with one of them changed, or the very same."""
+        rows = change.apply and change.apply(self.side(which), self.side(1 - which), self)
+        return self if rows is None else replace(self, **{"ab"[which]: rows})
 
     @property
     def same(self) -> bool:
@@ -181,13 +182,20 @@ class Comparison:
         pairs, tensors = list(self.pairs), set()
         for t, pair in enumerate(pairs):
             if change.everywhere or not pair.same:
-                new = change.apply(pair.side(which), pair.side(1 - which), pair)
-                if new is not None:
-                    pairs[t] = pair.changed(which, new)
-                    tensors.add(t)
+                pairs[t] = pair.changed(which, change)
+                tensors |= {t} if pairs[t] is not pair else set()
         done = Done(cause, which, change, frozenset(tensors))
         past, chain = (*self.past, self), (*self.chain, done)
         return replace(self, pairs=tuple(pairs), chain=chain, past=past) if tensors else None
+
+    def rearranged(self, cause: Cause, which: int, side: Sequence[Stored | None], change: Change) -> Comparison:
+        """Return the comparison of tensors whose rows stand elsewhere on one side."""
+        held = tuple(old if x is None else Held(x) for x, old in zip(side, self.source.side(which), strict=True))
+        now = replace(self.source, **{"ab"[which]: held}).compared(self.context)
+        share = sum(len(p.side(which).ids) for p in now.pairs) / max(1, sum(len(x.ids) for x in held))
+        change = replace(change, cost=change.cost * share)  # of the rows at hand
+        done = Done(cause, which, change, frozenset(t for t, x in enumerate(side) if x is not None))
+        return replace(now, chain=(done,), past=(self,), unmoved=self.source)
 
     def blocks(self) -> Iterator[tuple[int, TwoSides]]:
         """Yield every row of each tensor, block by block, with all changes made."""
@@ -197,10 +205,7 @@ class Comparison:
         for t in range(len(self.pairs)):
             for pair in self.source.blocks(t, self.context):
                 for _, which, change, tensors in self.chain:
-                    if t in tensors and not change.moved:
-                        pair = pair.changed(
-                            which, change.apply(pair.side(which), pair.side(1 - which), pair) or pair.side(which)
-                        )
+                    pair = pair.changed(which, change) if t in tensors else pair
                 yield t, pair
 
     @lazy_property
@@ -251,7 +256,7 @@ class Comparison:
     def distance(self) -> float:
         """Return the largest |a - b| of an element, as a part of the largest |value| of its tensor."""
         found = [0.0]
-        for t, p in self._all_elements():
+        for _, p in self._all_elements():
             top = max(p.tops) if p else 0.0
             if p is not None and top > 0:
                 with np.errstate(invalid="ignore"):

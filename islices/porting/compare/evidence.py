@@ -173,7 +173,7 @@ def evidence(p: Paired, was: Array, *, exact: bool, factor: float = 1.0) -> Evid
 def _digits(x: Array) -> Array:
     """Return what a number can say at most: its significant bits, sign and exponent.
 
-    Counts and powers of two are often equal by chance. Of zeros there is one: what has become zero says all that it was.
+    Counts and powers of two are often equal by chance. There is one zero: what has become zero says all that it was.
     """
     mantissa = np.ldexp(np.abs(np.frexp(x)[0]), 53).astype(np.int64)
     lowest = mantissa & -mantissa

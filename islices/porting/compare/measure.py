@@ -21,6 +21,7 @@ __all__ = ["SHOWN", "Place", "RowSample", "TensorDifference", "measure"]
 #: Rows of each kind, and elements of each row, that a report shows.
 SHOWN, WIDTH = 10, 6
 
+
 @dataclass(frozen=True)
 class Place:
     """Where a largest difference is: the row, the position in it, both values there, and how large it is."""
@@ -58,8 +59,8 @@ class TensorDifference:
         Rows in both.
     elements : int
         Elements in both.
-    largest_absolute, largest_relative : Place or None
-        None where nothing in both differs (relative: |a - b| / max(|a|, |b|); NaN against a number is inf).
+    largest : Place or None
+        The largest difference; None where nothing in both differs (NaN against a number is inf).
     only_a, only_b, differing : RowSample
     notes : tuple of str
         What is worth saying and is no difference.
@@ -78,8 +79,7 @@ class TensorDifference:
     norms: tuple[float, float]
     rows: int = 0
     elements: int = 0
-    largest_absolute: Place | None = None
-    largest_relative: Place | None = None
+    largest: Place | None = None
     only_a: RowSample = RowSample(0)
     only_b: RowSample = RowSample(0)
     differing: RowSample = RowSample(0)
@@ -138,8 +138,7 @@ def measure(a: Stored, b: Stored) -> TensorDifference:
         comparable=True,
         rows=len(ids),
         elements=len(x) * math.prod(a.row_shape),
-        largest_absolute=_largest([block.absolute for block in found]),
-        largest_relative=_largest([block.relative for block in found]),
+        largest=max((b.largest for b in found if b.largest), key=lambda place: place.size, default=None),
         only_a=_sample(a.ids[only_a], a.values[only_a[:SHOWN]]),
         only_b=_sample(b.ids[only_b], b.values[only_b[:SHOWN]]),
         differing=_sample(ids[differing], x[differing[:SHOWN]], y[differing[:SHOWN]]),
@@ -157,8 +156,7 @@ class _Block(NamedTuple):
 
     differing: Array
     worst: Array
-    absolute: Place | None
-    relative: Place | None
+    largest: Place | None
 
 
 def _block(x: Array, y: Array, ids: Array) -> _Block:
@@ -168,13 +166,7 @@ def _block(x: Array, y: Array, ids: Array) -> _Block:
     differing = np.flatnonzero(~same.reshape(len(same), math.prod(same.shape[1:])).all(axis=1))
     u, v, ids = wide(x[differing]), wide(y[differing]), ids[differing]
     gaps = _gaps(u, v)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        relative = np.where(np.isinf(gaps), gaps, np.nan_to_num(gaps / np.fmax(np.abs(u), np.abs(v))))
-    return _Block(differing, _row_tops(gaps), _place(gaps, ids, u, v), _place(relative, ids, u, v))
-
-
-def _largest(places: list[Place | None]) -> Place | None:
-    return max((place for place in places if place is not None), key=lambda place: place.size, default=None)
+    return _Block(differing, _row_tops(gaps), _place(gaps, ids, u, v))
 
 
 def _kind(x: Stored) -> str:
@@ -185,7 +177,8 @@ def _notes(a: Stored, b: Stored) -> tuple[str, ...]:
     notes = []
     if a.has_duplicates != b.has_duplicates and a.sparse and b.sparse:
         side, x = ("a", a) if a.has_duplicates else ("b", b)
-        notes.append(f"{{{side}}} is uncoalesced: {len(x.slot_ids):,} slots of {len(x.ids):,} rows, compared by their sums")
+        counts = f"{len(x.slot_ids):,} slots of {len(x.ids):,} rows"
+        notes.append(f"{{{side}}} is uncoalesced: {counts}, compared by their sums")
     if None in (a.shape[:1] + b.shape[:1]) and a.shape != b.shape:
         notes.append("one side does not know its number of rows")
     if a.beyond_float64 or b.beyond_float64:

@@ -160,39 +160,35 @@ def _kept(now: Array, then: Array) -> Array:
 def sample_rows(x: Held, y: Held, elements: int) -> Array:
     """Return the numbers of the rows of two sides that causes are tried on.
 
-    Some are spread evenly; others stand on one side only, have several slots, are zeros, have the largest values or
-    norms, or differ most.
+    Some are spread evenly; others stand on one side only, have several slots, the largest values or norms, or differ.
     """
     width = max(1, math.prod(x.stored.row_shape), math.prod(y.stored.row_shape))
     rows = max(LEAST, elements // width)
     few = max(4, rows // 16)
     some = [spread(x.ids if len(x.ids) >= len(y.ids) else y.ids, rows // 4)]
     for s, other in ((x, y), (y, x)):
-        tops, squares = (np.concatenate(part) for part in zip(*_sizes(s), strict=True))
-        some += [spread(ids, few) for ids in (s.ids[~contained(s.ids, other.ids)], s.repeated, s.ids[tops == 0])]
-        some += [s.ids[_largest(tops, few)], s.ids[_largest(squares, few)]]
+        some += [spread(ids, few) for ids in (s.ids[~contained(s.ids, other.ids)], s.repeated)]
+        some += [s.ids[_largest(np.concatenate(size), few)] for size in zip(*_sizes(s), strict=True)]
     if x.stored.row_shape == y.stored.row_shape:
         ids = x.ids[contained(x.ids, y.ids)]
-        gaps = np.concatenate(list(_gaps(x, y, ids)))
-        some += [spread(ids[gaps > 0], rows // 8), ids[_largest(gaps, rows // 16)]]
+        some.append(spread(ids[np.concatenate(list(_differ(x, y, ids)))], rows // 8))
     return np.unique(np.concatenate(some))
 
 
 def _sizes(s: Held) -> Iterator[tuple[Array, Array]]:
     """Yield the largest |value| and the sum of squares of each row, block by block."""
     for part in blocks(len(s.ids), s.stored.row_shape):
-        flat = np.nan_to_num(np.abs(s.values_at(part).reshape(part.stop - part.start, -1)), nan=math.inf, posinf=math.inf)
+        flat = np.abs(s.values_at(part).reshape(part.stop - part.start, math.prod(s.stored.row_shape)))
+        flat = np.nan_to_num(flat, nan=math.inf, posinf=math.inf)
         with np.errstate(over="ignore"):
             yield flat.max(axis=1, initial=0.0), (flat * flat).sum(axis=1)
 
 
-def _gaps(x: Held, y: Held, ids: Array) -> Iterator[Array]:
-    """Yield the largest difference in each row, block by block."""
+def _differ(x: Held, y: Held, ids: Array) -> Iterator[Array]:
+    """Yield whether each row differs, block by block."""
     for block in blocks(len(ids), x.stored.row_shape):
         one, other = (s.values_at(np.searchsorted(s.ids, ids[block])) for s in (x, y))
-        with np.errstate(invalid="ignore"):
-            gaps = np.nan_to_num(np.abs(one - other), nan=math.inf)
-        yield gaps.reshape(len(gaps), -1).max(axis=1, initial=0.0) if gaps.size else np.zeros(len(gaps))
+        yield ~_kept(one, other)
 
 
 def spread(x: Array, n: int) -> Array:

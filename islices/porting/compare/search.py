@@ -13,12 +13,12 @@ from itertools import permutations
 
 import numpy as np
 
-from islices.porting.compare.cause import Change, Factor, Moved
+from islices.porting.compare.cause import Factor
 from islices.porting.compare.causes import CAUSES
 from islices.porting.compare.comparison import Comparison, Done
-from islices.porting.compare.evidence import ANY, PRECISION, Evidence, Interval, evidence, onto
+from islices.porting.compare.evidence import ANY, PRECISION, Evidence, Interval, Paired, evidence, onto
 from islices.porting.compare.explanation import Explanation, Finding
-from islices.porting.compare.rows import Held, Rows
+from islices.porting.compare.rows import Rows
 from islices.porting.compare.stored import Array, contained
 
 __all__ = ["candidates", "explain"]
@@ -86,29 +86,12 @@ def _changes(both: Comparison, used: set[tuple[str, int]]) -> Iterator[Compariso
 
 def _moves(both: Comparison) -> Iterator[Comparison]:
     """Yield the comparisons of tensors whose rows stand elsewhere on one side."""
-    source = both.source
     for cause in CAUSES.values():
         for which in () if cause.move is None or both.steps else (0,) if cause.symmetric else (1, 0):
-            found = list(cause.move(source.stored(which), source.stored(1 - which)) if cause.move else ())
-            for m in found:
-                yield _moved(both, Done(cause, which, _as_change(m), frozenset()), m)
+            found = list(cause.move(both.source.stored(which), both.source.stored(1 - which)) if cause.move else ())
+            yield from (both.rearranged(cause, which, *one) for one in found)
             if found:
                 break
-
-
-def _as_change(m: Moved, share: float = 1.0) -> Change:
-    return Change(lambda x, y, pair: None, m.text, m.details, m.cost * share, moved=True)
-
-
-def _moved(both: Comparison, done: Done, m: Moved) -> Comparison:
-    held = zip(both.source.side(done.which), m.tensors, strict=True)
-    side = tuple(x if new is None else Held(new) for x, new in held)
-    source = replace(both.source, **{"ab"[done.which]: side})
-    now = source.compared(both.context)
-    seen = sum(len(p.side(done.which).ids) for p in now.pairs) / max(1, sum(len(x.ids) for x in side))
-    tensors = frozenset(t for t, new in enumerate(m.tensors) if new is not None)
-    done = done._replace(change=_as_change(m, min(1.0, seen)), tensors=tensors)
-    return replace(now, chain=(done,), past=(both,), unmoved=both.source)
 
 
 # ---------------------------------------------------------------------- tests
@@ -133,10 +116,8 @@ def _least(now: Comparison, *, exact: bool) -> float | None:
     """Return the least that speaks for one of the changes; None where it is not enough."""
     found = []
     for k, d in enumerate(now.chain):
-        each = (
-            evidence(p, _was(now, k, t), exact=exact)
-            for t, p in enumerate(now.elements) if p is not None
-        )  # fmt: skip
+        pairs = ((t, p) for t, p in enumerate(now.elements) if p is not None)
+        each = (evidence(p, _was(now, k, t, p), exact=exact) for t, p in pairs)
         found.append(Evidence.all(each, d.change.cost))
     return min(e.bits for e in found) if all(e.enough for e in found) else None
 
@@ -152,45 +133,32 @@ def _said(now: Comparison) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def _was(now: Comparison, k: int, t: int) -> Array:
+def _was(now: Comparison, k: int, t: int, p: Paired) -> Array:
     """Return for each element how much the kth change has changed there, or how much agrees, as it is paired."""
     cause, which, change, tensors = now.chain[k]
-    old = now.past[k].pairs[t].side(which)
-    new = (*now.past, now)[k + 1].pairs[t].side(which)
-    pair = now.pairs[t]
-    final = pair.side(which)
+    final = now.pairs[t].side(which)
     here: Array = np.abs(final.values)  # what speaks for it is that all the rest agrees
-    if change.moved:
-        here = _of_moved_rows(now, which, t, final) if t in tensors else np.zeros(1)
-    elif not (cause.drops or cause.narrows):
-        if t not in tensors or new.values.shape[1:] != final.values.shape[1:]:
-            return np.zeros(now.elements[t].x.shape)  # type: ignore[union-attr]
-        ids = np.union1d(new.ids, final.ids)
-        with np.errstate(invalid="ignore"):
-            moved = np.abs(onto(ids, new, new.values) - onto(ids, *_within(old, ids)))
-        here = moved[np.searchsorted(ids, final.ids)]
-    if here.shape != final.values.shape:
-        return np.zeros(now.elements[t].x.shape)  # type: ignore[union-attr]
-    ids = now.elements[t].ids  # type: ignore[union-attr]
-    flat: Array = onto(ids, final, here).reshape(-1)
+    if not (cause.drops or cause.narrows):
+        if t not in tensors:
+            return np.zeros(p.x.shape)
+        old = now.past[k].pairs[t].side(which)
+        if change.apply is not None:
+            new = (*now.past, now)[k + 1].pairs[t].side(which)
+            with np.errstate(invalid="ignore"):
+                here = np.abs(_at(new, final.ids) - _at(old, final.ids))
+        elif now.unmoved is not None and old.flat.shape[1] == final.flat.shape[1]:  # zeros in rows that were the same
+            source = now.unmoved.side(which)[t]
+            old = source.at(np.flatnonzero(contained(source.ids, final.ids)))
+            here[(_at(old, final.ids) == final.values).reshape(final.flat.shape).all(axis=1)] = 0.0
+    flat: Array = onto(p.ids, final, here).reshape(-1)
     return flat
 
 
-def _within(x: Rows, ids: Array) -> tuple[Rows, Array]:
+def _at(x: Rows, ids: Array) -> Array:
+    """Return values in rows, zeros where there are none."""
     x = x.select(contained(x.ids, ids))
-    return x, x.values
-
-
-def _of_moved_rows(now: Comparison, which: int, t: int, final: Rows) -> Array:
-    """Return |values|, and zeros in rows that were the same before."""
-    sizes: Array = np.abs(final.values)
-    if now.unmoved is not None and now.unmoved.side(which)[t].stored.row_shape == final.values.shape[1:]:
-        source = now.unmoved.side(which)[t]
-        there = np.flatnonzero(contained(final.ids, source.ids))
-        before = source.values_at(np.searchsorted(source.ids, final.ids[there]))
-        same = (before == final.values[there]).reshape(len(there), final.flat.shape[1]).all(axis=1)
-        sizes[there[same]] = 0.0
-    return sizes
+    found: Array = onto(ids, x, x.values)
+    return found
 
 
 # ---------------------------------------------------------------------- factors
@@ -216,7 +184,7 @@ def _says_the_same(e: Explanation, other: Explanation) -> bool:
 def _by_factor(now: Comparison, finding: Finding, f: Factor) -> Explanation | None:
     """Return the explanation by the changes made and a factor, if it fits every row and enough speaks for each."""
     for ratio, i in zip(f.ratios, now.factors or (), strict=True):
-        if not (0 < ratio and i.holds(ratio, f.tolerance)) or 2**f.cost * 2 * i.apart(ratio) > CHANCE:
+        if not (ratio > 0 and i.holds(ratio, f.tolerance)) or 2**f.cost * 2 * i.apart(ratio) > CHANCE:
             return None
     found = _spoken(now, finding, f)
     whole = now.all_factors if found else None

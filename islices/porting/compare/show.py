@@ -6,9 +6,9 @@ import math
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
-from islices.porting.compare.explanation import Explanation
-from islices.porting.compare.fix import fixes
+from islices.porting.compare.causes import CAUSES
 from islices.porting.compare.measure import SHOWN, Place, RowSample, TensorDifference
+from islices.porting.compare.steps.fix import step_line
 
 if TYPE_CHECKING:
     from islices.porting.compare.difference import Difference
@@ -30,7 +30,7 @@ def report(found: Difference, *, verbose: bool = False) -> str:
     a, b = found.names
     lines = [_verdict(found)]
     if not found.equal and found.tensors:
-        lines += ["", *_why(found), *(f"  {line}" for line in fixes(found))]
+        lines += ["", *_why(found), *(f"  {line}" for line in _fixes(found))]
     lines += [f"note: {note}" for note in found.notes]
     told = [t for t in found.tensors if not t.equal or t.notes]
     for t in told if verbose else told[:TENSORS]:
@@ -69,9 +69,8 @@ def _tensor(t: TensorDifference, names: tuple[str, str], verbose: bool) -> list[
         f"{t.only_b.count:,} only in {names[1]}",
     ]  # fmt: skip
     lines.append("  rows: " + ", ".join(counts))
-    if t.largest_absolute is not None and t.largest_relative is not None:
-        lines.append(f"  largest difference: {_place(t.largest_absolute, names)}")
-        lines.append(f"  largest relative:   {_place(t.largest_relative, names)}")
+    if t.largest is not None:
+        lines.append(f"  largest difference: {_place(t.largest, names)}")
     lines += [f"  note: {note}" for note in t.notes]
     if not verbose:
         return lines
@@ -126,6 +125,21 @@ def _why(found: Difference) -> list[str]:
     return lines
 
 
+def _fixes(found: Difference) -> list[str]:
+    """Return a line for each cause of the first explanation that has one; causes of one step have one together."""
+    apart = [t for t in found.tensors if not t.equal]
+    if not found.causes or not apart:
+        return []
+    front = found.frameworks[1]
+    kinds = zip(found.frameworks, apart[0].kinds, strict=True)
+    other, framework = ({"keras": "tensorflow"}.get(name, name) or kind.split()[0] for name, kind in kinds)
+    causes = [c for c in found.causes[0].causes if c.details.get("mends", True)]
+    of_step = [c for c in causes if "step" in c.details]
+    lines = [step_line(of_step, front, alike=framework == other)] if of_step else []
+    lines += [CAUSES[c.name].line(c.details, framework) for c in causes if "step" not in c.details and c.name in CAUSES]
+    return [f"mend: in {found.names[1]}, {line}" for line in lines if line]
+
+
 def _without_cause(found: Difference) -> list[str]:
     if all(t.same_rows for t in found.tensors):
         kinds = [
@@ -150,7 +164,7 @@ def _without_cause(found: Difference) -> list[str]:
         "  (random numbers are beyond it: compare without dropout, by one seed and one order of samples)",
     ]
     if len(found.tensors) > 1:
-        lines.append("  (one that makes all tensors equal together; only=, --only NAME, asks for one tensor alone)")
+        lines.append("  (one that makes all tensors equal together)")
     return lines
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from islices.porting.compare.causes import CAUSES
 from islices.porting.compare.comparison import Comparison, Context, Tensors
 from islices.porting.compare.evidence import MOST_SLACK, SLACKS
-from islices.porting.compare.explanation import Explanation, Finding, name_sides
+from islices.porting.compare.explanation import Explanation, Finding
 from islices.porting.compare.rows import Held, Stepped
 from islices.porting.compare.search import candidates, explain
 from islices.porting.compare.stored import Stored, nonzero_rows
@@ -26,11 +26,12 @@ Leaves: TypeAlias = Sequence[Stored | None] | None
 
 def why(
     stored: Sequence[tuple[Stored, Stored]],
-    before: Leaves,
-    grad: Leaves,
-    tables: Leaves,
     context: Context,
     starts: Sequence[Sequence[Stored | None]],
+    *,
+    before: Leaves = None,
+    grad: Leaves = None,
+    tables: Leaves = None,
 ) -> tuple[tuple[Explanation, ...], bool, float | None]:
     """Return why two sides differ.
 
@@ -56,13 +57,9 @@ def why(
     for both in comparisons:
         singles = candidates(both)
         if causes := explain(both, singles):
-            if len(comparisons) == 1 and any(is_last(c) for e in causes for c in e.causes):
-                causes = _each_from_before(tensors, both) or causes
             return causes, rounding, None
     if rounding:
         return (), True, None
-    if len(comparisons) == 1 and (causes := _each_from_before(tensors, comparisons[0])):
-        return causes, False, None
     last = comparisons[-1]  # what is little next to a table may be all of a step
     for slack in sorted({min(k * last.eps, MOST_SLACK) for k in SLACKS} - {0.0}):
         loose = replace(last, slack=slack)
@@ -102,35 +99,3 @@ def _steps(
             side.append(Stepped(x, start))
     named = [None if g is None else g.ids if g.sparse else g.ids[nonzero_rows(g.values)] for g in grad or ()]
     return [Tensors(tuple(sides[0]), tuple(sides[1]), named=named).compared(context, steps=True)]
-
-
-# ---------------------------------------------------------------------- each side from the gradient before
-def _each_from_before(tensors: Tensors, both: Comparison) -> tuple[Explanation, ...]:
-    """Return what was done to the gradient before on each side; what was done on both makes no difference."""
-    raw = tuple(x for x in tensors.raw if x is not None)
-    if not raw or len(raw) < len(tensors.a):
-        return ()
-    found: list[Explanation | None] = []
-    for which in (0, 1):
-        one = replace(tensors, a=raw, b=tensors.side(which)).compared(both.context)
-        causes = () if one.agree(exact=False) else explain(one, candidates(one))
-        if not causes and not one.agree(exact=False):
-            return ()
-        found.append(causes[0] if causes else None)
-    told = [
-        _of_side(c, "ab"[k]) for k, e in enumerate(found) for c in (e.causes if e else ())
-        if not any(_said_of(c) == _said_of(o) for other in (found[1 - k],) if other for o in other.causes)
-    ]  # fmt: skip
-    known = [e for e in found if e]
-    return (Explanation(tuple(told), all(e.exact for e in known), min(e.bits for e in known)),) if told else ()
-
-
-def _said_of(c: Finding) -> tuple[Any, ...]:
-    return (c.name, *(c.details.get(k) for k in ("max_norm", "limit", "dtype", "kind", "norm")))
-
-
-def _of_side(c: Finding, side: str) -> Finding:
-    """Return what was found between the gradient before, as {a}, and a side, as {b}."""
-    of = {"a": "ab"[side == "a"], "b": side}  # what the gradient before lacks next to it, the other side lacks
-    details = {**c.details, "side": of[c.details.get("side", "b")]}
-    return Finding(c.name, name_sides(c.text, ("the gradient before", f"{{{side}}}")), details)

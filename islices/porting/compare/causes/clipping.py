@@ -48,7 +48,7 @@ class Norms(NamedTuple):
 
 
 def _norms(both: Comparison) -> tuple[Norms, Norms]:
-    """Return those of a and b; the ratio of raw to true norms is the same for all that are multiples of one gradient."""
+    """Return those of a and b; multiples of one gradient have one ratio of raw to true norms."""
     holders = [side for side in both.norms if any(n.slots is not None for n in side)]
     out = []
     for side in both.norms[:2]:
@@ -131,13 +131,16 @@ def clipped(now: Comparison) -> Iterator[Factor]:
     given, exact = now.context.max_norm, _tolerance(now)
     cost = 8.0 if given is None else 0.0
     for both in (now.original, now) if now.chain else (now,):
-        norms, before = _norms(both), _norm_before(both) if both is now.original else None
+        norms, before = _norms(both), _norm_before(both)
         for bound in (1, 0):
             tight, loose = norms[bound], norms[1 - bound]
             side, free = "ab"[bound], "ba"[bound]
-            if before is not None and not _near(loose.true, before, exact):
+            if before is not None and now.chain:
+                loose = loose._replace(true=before)  # before another cause
+            elif before is not None and not _near(loose.true, before, exact):
                 continue  # the other side is not what came before clipping
-            for kind, size, whole in (("", tight.true, loose.true), (", without summing duplicates", tight.raw, loose.raw)):
+            sizes = (("", tight.true, loose.true), (", without summing duplicates", tight.raw, loose.raw))
+            for kind, size, whole in sizes:
                 if size is None or whole is None or (kind and size == tight.true):
                     continue
                 tolerance = exact + _added(whole)
@@ -289,6 +292,4 @@ def _fix_epsilon(details: Mapping[str, Any]) -> Lines:
     return both_ways(f"grads, _ = islices.clip_by_global_norm(grads, {{max_norm:.6g}}, semantics={formula!r})")
 
 
-EPSILON = Cause(
-    "epsilon", "epsilon of a clip formula", 250, foretell=epsilon, needs=("gradients",), fix=_fix_epsilon
-)
+EPSILON = Cause("epsilon", "epsilon of a clip formula", 250, foretell=epsilon, needs=("gradients",), fix=_fix_epsilon)

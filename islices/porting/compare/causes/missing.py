@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
-
 from islices.porting.compare.cause import Cause, Change
 from islices.porting.compare.comparison import Comparison, TwoSides
 from islices.porting.compare.rows import Rows
@@ -71,10 +69,8 @@ PADDING = Cause(
 
 def masked_padding(both: Comparison, which: int) -> Iterator[Change]:
     """One side masks the padding, which leaves a stored row of zeros; the other drops it."""
-    pads = {pair.name: pair.padding or 0 for pair in both.pairs}  # the mask that frameworks make themselves is row 0's
-    extra = [(pair, _extra_zeros(pair.side(which), pair.side(1 - which))) for pair in both.pairs]
-    rows = {pads[pair.name] for pair, zeros in extra if zeros.tolist() == [pads[pair.name]]}
-    if len(rows) == 1 and all(zeros.tolist() in ([], [pads[pair.name]]) for pair, zeros in extra):
+    rows = {row for p in both.pairs for row in _extra_zeros(p.side(which), p.side(1 - which)).tolist()}
+    if len(rows) == 1 and rows <= {p.padding or 0 for p in both.pairs}:  # frameworks' own masks are of row 0
         text = f"mask against padding_idx: {{x}} stores row {min(rows)} as zeros, {{y}} has no such row"
         yield Change(_without_zeros, text, {"rows": sorted(rows)})
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import TypeAlias
 
 import numpy as np
 
-from islices.porting.compare.cause import Cause, Moved, both_ways
+from islices.porting.compare.cause import Cause, Change, both_ways
 from islices.porting.compare.stored import Array, Stored, blocks, contained, nonzero_rows, wide
 
 __all__ = ["OFF_BY_ONE", "PERMUTED", "TRANSPOSED"]
 
 Side: TypeAlias = Sequence[Stored]
+Moves: TypeAlias = tuple[Sequence[Stored | None], Change]
 
 
 def _renumbered(x: Stored, y: Stored, ids: Array) -> Stored:
@@ -22,7 +24,8 @@ def _renumbered(x: Stored, y: Stored, ids: Array) -> Stored:
     order = np.argsort(ids, kind="stable")
     order = order[ids[order] >= 0]
     if not x.sparse:
-        return replace(x, shape=y.shape, ids=ids[order], values=x.values[order], slot_ids=ids[order], slots=x.values[order])
+        ids, values = ids[order], x.values[order]
+        return replace(x, shape=y.shape, ids=ids, values=values, slot_ids=ids, slots=values)
     slot_ids = ids[np.searchsorted(x.ids, x.slot_ids)]
     kept = slot_ids >= 0
     return replace(
@@ -30,13 +33,13 @@ def _renumbered(x: Stored, y: Stored, ids: Array) -> Stored:
     )
 
 
-def shifted(side: Side, others: Side) -> Iterator[Moved]:
+def shifted(side: Side, others: Side) -> Iterator[Moves]:
     """Ids off by one."""
     for step in (1, -1):
         moved = [_shifted(x, y, step) for x, y in zip(side, others, strict=True)]
         if any(moved):
             text = f"off by one: row r of {{x}} is row r {'+' if step > 0 else '-'} 1 of {{y}}"
-            yield Moved(moved, text, {"shift": step}, 1.0)
+            yield moved, Change(None, text, {"shift": step}, 1.0)
 
 
 def _shifted(x: Stored, y: Stored, step: int) -> Stored | None:
@@ -61,7 +64,7 @@ OFF_BY_ONE = Cause(
 )  # fmt: skip
 
 
-def permuted(side: Side, others: Side) -> Iterator[Moved]:
+def permuted(side: Side, others: Side) -> Iterator[Moves]:
     """Ids permuted: the contents of rows tell them, in the order of a number that a factor leaves in order."""
     maps: list[list[int]] = []
     found: list[Stored | None] = []
@@ -76,7 +79,7 @@ def permuted(side: Side, others: Side) -> Iterator[Moved]:
     if maps:
         shown = ", ".join(f"{i} is {j}" for i, j in maps[:3])
         text = f"permuted ids: the same rows under other numbers (of {{x}} and of {{y}}: {shown}, ...)"
-        yield Moved(found, text, {"first": maps[:10]}, cost)
+        yield found, Change(None, text, {"first": maps[:10]}, cost)
 
 
 def _target(x: Stored, y: Stored) -> Array | None:
@@ -120,20 +123,16 @@ def _alike(one: Array, other: Array) -> bool:
     return bool(np.median(np.abs(one / sizes[0] - other / sizes[1])) <= 1e-4 / len(some))
 
 
-def transposed(side: Side, others: Side) -> Iterator[Moved]:
-    """Rows transposed, or a dense (d, rows) next to (rows, d)."""
+def transposed(side: Side, others: Side) -> Iterator[Moves]:
+    """A dense (d, rows) next to (rows, d)."""
     turned = [_turned(x, y) for x, y in zip(side, others, strict=True)]
-    for x, y, new in zip(side, others, turned, strict=True):
-        if new is not None:
-            text = f"transposed: {{x}} is {x.shape[0]}x{x.shape[-1]}, {{y}} is {y.shape[0]}x{y.shape[-1]}"
-            yield Moved(turned, text if len(x.shape) == 2 else "transposed: rows of {x} are transposed rows of {y}")
-            return
+    shapes = ((x.shape, y.shape) for x, y, new in zip(side, others, turned, strict=True) if new is not None)
+    for one, other in islice(shapes, 1):
+        text = f"transposed: {{x}} is {one[0]}x{one[1]}, {{y}} is {other[0]}x{other[1]}"
+        yield turned, Change(None, text)
 
 
 def _turned(x: Stored, y: Stored) -> Stored | None:
-    if len(x.shape) == 3 and x.row_shape == y.row_shape[::-1]:
-        values, slots = (np.ascontiguousarray(z.transpose(0, 2, 1)) for z in (x.values, x.slots))
-        return replace(x, shape=(x.shape[0], *y.shape[1:]), values=values, slots=slots)
     if x.sparse or len(x.shape) != 2 or x.shape != y.shape[::-1]:
         return None
     values, ids = np.ascontiguousarray(x.values.T), np.arange(x.values.shape[1])

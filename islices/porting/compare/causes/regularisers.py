@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -23,29 +24,34 @@ KINDS = {"l2": "the table", "l1": "the signs of the table"}
 
 
 def regulariser(both: Comparison, which: int) -> Iterator[Change]:
-    """One side has the gradient of a penalty, the other has not. One that is scaled too is fitted with lambda."""
-    for kind, what in KINDS.items():
-        for scaled in (False, True):
-            strengths: dict[str, float] = {}
-            cost = 0.0
-            for pair in both.pairs:
-                x, y = pair.side(which), pair.side(1 - which)
-                found = None if pair.same else _penalty(x, y, pair, kind)
-                if found is not None and (fit := _strength(x, y, *found, scaled)):
-                    strengths[pair.name] = fit[0]
+    """One side has the gradient of a penalty, the other has not; it may be scaled too."""
+    tried: list[tuple[str, dict[str, float]]] = []
+    for (kind, what), fit in product(KINDS.items(), (_where_alone, _fitted)):
+        strengths: dict[str, float] = {}
+        cost = 0.0
+        for pair in both.pairs:
+            x, y = pair.side(which), pair.side(1 - which)
+            found = None if pair.same else _penalty(x, y, pair, kind)
+            if found is not None:
+                u, v = (onto(found[0], z, z.values).reshape(-1) for z in (x, y))
+                strength, bits = fit(u, v, found[1].reshape(-1), max(x.eps, y.eps))
+                if strength > 0:
+                    strengths[pair.name] = strength
                     # a number that nobody writes so, or that few elements decide, says all of one element
-                    decided = fit[1] == FREE or np.count_nonzero(found[1]) < FEW
-                    cost += max(fit[1], PRECISION[y.dtype]) if decided else fit[1]
+                    decided = bits == FREE or np.count_nonzero(found[1]) < FEW
+                    cost += max(bits, PRECISION[y.dtype]) if decided else bits
 
-            def add(
-                x: Rows, y: Rows, pair: TwoSides, kind: str = kind, of: Mapping[str, float] = strengths
-            ) -> Rows | None:
-                found = _penalty(x, y, pair, kind) if pair.name in of else None
-                return _penalised(x, found[0], of[pair.name] * found[1], y.sparse) if found else None
+        if not strengths or (kind, strengths) in tried:
+            continue
+        tried.append((kind, strengths))
 
-            shown = ", ".join(sorted({f"{s:.6g}" for s in strengths.values()}))
-            text = f"regulariser: {{y}} adds {shown} times {what} to its gradient ({kind}), {{x}} does not"
-            yield Change(add, text, {"kind": kind, "strengths": strengths}, cost)
+        def add(x: Rows, y: Rows, pair: TwoSides, kind: str = kind, of: Mapping[str, float] = strengths) -> Rows | None:
+            found = _penalty(x, y, pair, kind) if pair.name in of else None
+            return _penalised(x, found[0], of[pair.name] * found[1], y.sparse) if found else None
+
+        shown = ", ".join(sorted({f"{s:.6g}" for s in strengths.values()}))
+        text = f"regulariser: {{y}} adds {shown} times {what} to its gradient ({kind}), {{x}} does not"
+        yield Change(add, text, {"kind": kind, "strengths": strengths}, cost)
 
 
 def _penalties(details: Mapping[str, Any]) -> Lines:
@@ -76,41 +82,28 @@ def _penalty(x: Rows, y: Rows, pair: TwoSides, kind: str) -> tuple[Array, Array]
     return ids, np.sign(w) if kind == "l1" else w
 
 
-def _strength(x: Rows, y: Rows, ids: Array, penalty: Array, scaled: bool) -> tuple[float, float] | None:
-    """Return (lambda, bits that it costs) for which y is x + lambda p, or in proportion to that."""
-    u, v, p, eps = *(onto(ids, z, z.values).reshape(-1) for z in (x, y)), penalty.reshape(-1), max(x.eps, y.eps)
+def _fitted(x: Array, y: Array, p: Array, eps: float) -> tuple[float, float]:
+    """Return (lambda, bits that it costs) for which y is in proportion to x + lambda p; a lambda of 0 where none is."""
     with np.errstate(all="ignore"):
-        pp, uu, up = float(p @ p), float(u @ u), float(u @ p)
-        if not (0 < pp < math.inf and math.isfinite(uu)):
-            return None
-        if not scaled and (alone := _where_alone(u, v, p, eps)):
-            return alone
-        alpha = 1.0
-        if scaled:
-            determinant = uu * pp - up * up
-            if determinant <= 1e-6 * uu * pp:
-                return None
-            alpha = (float(u @ v) * pp - float(v @ p) * up) / determinant
-            if not 0 < alpha < math.inf or abs(alpha - 1) < 1e-4:
-                return None
-        rest = v - alpha * u
-        strength = float(rest @ p) / pp / alpha
-        if not (0 < strength < math.inf) or strength * np.abs(p).max() < 16 * eps * np.abs(v).max():
-            return None
-        left = rest / alpha - strength * p
-        error = math.sqrt(float(left @ left) / max(1, len(p) - 1) / pp)
+        if not all(np.isfinite(z).all() and z.any() for z in (x, y, p)):
+            return 0.0, 0.0
+        (alpha, slope), _, rank, _ = np.linalg.lstsq(np.stack([x, p], 1), y)
+        left = y - alpha * x - slope * p
+    if rank < 2 or alpha <= 0 or slope * np.abs(p).max() < 16 * eps * np.abs(y).max():
+        return 0.0, 0.0
+    strength = float(slope / alpha)
+    error = math.sqrt(float(left @ left) / max(1, len(p) - 2) / float(p @ p)) / alpha
     return as_written(strength, lambda short: abs(short - strength) <= max(4 * error, 4 * eps * strength))
 
 
-def _where_alone(x: Array, y: Array, p: Array, eps: float) -> tuple[float, float] | None:
+def _where_alone(x: Array, y: Array, p: Array, eps: float) -> tuple[float, float]:
     """The same, where one side has nothing but the penalty: what bounds the largest elements does not disturb it."""
     some = (x == 0) & (p != 0) & (np.abs(y) < 0.99 * np.abs(y).max(initial=0.0))
     if some.sum() < 16:
-        return None
+        return 0.0, 0.0
     strength = float(np.median(y[some] / p[some]))
-    off = np.abs(y[some] - strength * p[some]) > 8 * eps * np.abs(y[some])
-    if not 0 < strength < math.inf or off.mean() > 0.1:
-        return None
+    if (np.abs(y[some] - strength * p[some]) > 8 * eps * np.abs(y[some])).mean() > 0.1:
+        return 0.0, 0.0
     return as_written(strength, lambda short: abs(short - strength) <= 4 * eps * strength)
 
 

@@ -29,12 +29,10 @@ SAMPLED = 8192
 
 # ---------------------------------------------------------------------- rounded, and widened again
 def sixteen(both: Comparison, which: int) -> Iterator[Change]:
-    """One side was rounded to 16 bits: its sums, or each of its slots."""
+    """One side was rounded to 16 bits."""
     for dtype in HALVES:
-        for slots, where in ((False, "its gradient"), (True, "each of its slots")):
-            text = f"rounded to 16 bits: {{y}} has rounded {where} to {dtype} and widened it again"
-            apply = partial(_slots_widened if slots else _widened_again, dtype=dtype)
-            yield Change(apply, text, {"dtype": dtype, "slots": slots}, 4.0)
+        text = f"rounded to 16 bits: {{y}} has rounded its gradient to {dtype} and widened it again"
+        yield Change(partial(_widened_again, dtype=dtype), text, {"dtype": dtype}, 4.0)
 
 
 SIXTEEN = Cause(
@@ -43,13 +41,9 @@ SIXTEEN = Cause(
 )  # fmt: skip
 
 
-def _is_wide(*sides: Rows) -> bool:
-    return all(x.dtype in ("float32", "float64") for x in sides)
-
-
 def _widened_again(x: Rows, y: Rows, pair: TwoSides, *, dtype: str) -> Rows | None:
     """Return x's sums as they come back from 16 bits, where ties go as y's did."""
-    if not _is_wide(x, y):
+    if not all(z.dtype in ("float32", "float64") for z in (x, y)):
         return None
     values = round_to(x.values, dtype)
     off = values != y.values if x.meets(y) else np.zeros(1, bool)
@@ -62,15 +56,6 @@ def _widened_again(x: Rows, y: Rows, pair: TwoSides, *, dtype: str) -> Rows | No
     return x.having(values, x.terms)
 
 
-def _slots_widened(x: Rows, y: Rows, pair: TwoSides, *, dtype: str) -> Rows | None:
-    if x.slots is None or x.slot_ids is None or not _is_wide(x, y):
-        return None
-    slots = round_to(wide(x.slots), dtype)
-    values = np.zeros(x.values.shape)
-    np.add.at(values, np.searchsorted(x.ids, x.slot_ids), slots)
-    return replace(x, values=values, slots=slots.astype(x.dtype))
-
-
 # ---------------------------------------------------------------------- computed in 16 bits
 def upstream(both: Comparison, which: int) -> Iterator[Change]:
     """What the other side's slots hold are numbers of 16 bits: the layers before were computed so (autocast)."""
@@ -79,12 +64,11 @@ def upstream(both: Comparison, which: int) -> Iterator[Change]:
         for pair in both.pairs:
             x, y = pair.side(which), pair.side(1 - which)
             known = x.dtype != "float32" or not _representable(y, dtype) or _representable(x, dtype)
-            if not known and not (dtype == "float16" and _representable(y, "bfloat16")):  # whose eight bits it holds too
+            # float16 holds bfloat16's eight bits too
+            if not known and not (dtype == "float16" and _representable(y, "bfloat16")):
                 tops[pair.name] = float(np.abs(x.values).max(initial=0.0))
 
-        def widen(
-            x: Rows, y: Rows, pair: TwoSides, dtype: str = dtype, tops: dict[str, float] = tops
-        ) -> Rows | None:
+        def widen(x: Rows, y: Rows, pair: TwoSides, dtype: str = dtype, tops: dict[str, float] = tops) -> Rows | None:
             if pair.name not in tops or (y.values.any() and not _representable(y, dtype)):
                 return None
             return x.having(x.values, np.full(x.values.shape, tops[pair.name]), dtype=dtype, counts=None)

@@ -72,53 +72,23 @@ SIGN = Cause("sign", "sign", 20, propose=sign, symmetric=True, fix=both_ways("lo
 
 # ---------------------------------------------------------------------- what stands in a row
 def by_frequency(both: Comparison, which: int) -> Iterator[Change]:
-    """Each row divided by how often it occurs; counts from whoever has the slots, else whole ratios of the rows."""
-    cost, source = 0.0, ""
-    for pair in both.pairs:
-        x, y = pair.side(which), pair.side(1 - which)
-        holders = {"{x}": x, "{y}": y, "before": pair.raw}
-        source = next((name for name, c in holders.items() if c is not None and c.counts is not None), "")
-        if not source and not pair.same and (counts := _whole_ratios(x, y)) is not None:
-            if counts.min() == counts.max():
-                return
-            cost += float((2 * np.log2(counts) + 1).sum())
+    """Each row divided by how often it occurs, counted by whoever has the slots."""
+    text = "frequency: {y} divides each row by how often it occurs (scale_by_freq), {x} does not"
+    yield Change(_by_counts, text)
 
-    def divide(x: Rows, y: Rows, pair: TwoSides) -> Rows | None:
-        holder = next((c for c in (x, y, pair.raw) if c is not None and c.counts is not None), None)
-        counts = _whole_ratios(x, y) if holder is None else _counts_of(holder, x.ids)
-        if counts is None or counts.max(initial=1) <= 1:
-            return None
-        column = counts.reshape(-1, *[1] * (x.values.ndim - 1))
-        return x.having(x.values / column, None if x.terms is None else x.terms / column)
 
-    where = f"counted in {source}'s slots" if source else "whole ratios of the rows"
-    text = f"frequency: {{y}} divides each row by how often it occurs (scale_by_freq; {where}), {{x}} does not"
-    yield Change(divide, text, {"counts": source.strip("{}") or "the ratios of the rows"}, cost)
+def _by_counts(x: Rows, y: Rows, pair: TwoSides) -> Rows | None:
+    holder = next((c for c in (x, y, pair.raw) if c is not None and c.counts is not None), None)
+    if holder is None or holder.counts is None or holder.counts.max(initial=1) == 1:
+        return None
+    known = contained(holder.ids, x.ids)
+    counts = np.ones(len(x.ids), np.int64)
+    counts[np.searchsorted(x.ids, holder.ids[known])] = holder.counts[known]
+    column = counts.reshape(-1, *[1] * (x.values.ndim - 1))
+    return x.having(x.values / column, None if x.terms is None else x.terms / column)
 
 
 FREQUENCY = Cause(
     "frequency", "frequency scaling", 50, propose=by_frequency, exact="never",
     fix={"": ("grad = islices.scale_by_frequency(grad)", "take `islices.scale_by_frequency(grad)` out")},
 )  # fmt: skip
-
-
-def _counts_of(holder: Rows, ids: Array) -> Array:
-    counts = np.ones(len(ids), np.int64)
-    known = contained(ids, holder.ids)
-    if holder.counts is not None:
-        counts[known] = holder.counts[np.searchsorted(holder.ids, ids[known])]
-    return counts
-
-
-def _whole_ratios(x: Rows, y: Rows) -> Array | None:
-    """Return for each row the whole number that x is of y; None where a row is no whole multiple."""
-    if not x.meets(y) or not len(x.ids) or x.flat.shape[1] < 2:
-        return None
-    if not (np.isfinite(x.values).all() and np.isfinite(y.values).all()):
-        return None
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        ratio = np.abs(x.flat).sum(axis=1) / np.abs(y.flat).sum(axis=1)
-    ratio[~np.isfinite(ratio)] = 1.0
-    counts = np.rint(ratio)
-    whole = counts.min() >= 1 and counts.max() <= 2**20 and bool((np.abs(ratio - counts) <= 0.01 * counts).all())
-    return counts.astype(np.int64) if whole else None
