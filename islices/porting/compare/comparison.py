@@ -12,13 +12,13 @@ import numpy as np
 
 from islices.core.locks import lazy_property
 from islices.porting.compare.evidence import ANY, Interval, Paired, agrees, interval, paired
-from islices.porting.compare.rows import Held, Rows, sample_rows
-from islices.porting.compare.stored import BLOCK, Array, Stored, contained, norm_of
+from islices.porting.compare.rows import Held, Norm, Rows, sample_rows
+from islices.porting.compare.stored import BLOCK, Array, Stored, contained
 
 if TYPE_CHECKING:
     from islices.porting.compare.cause import Cause, Change
 
-__all__ = ["Comparison", "Context", "Done", "Norm", "Tensors", "TwoSides"]
+__all__ = ["Comparison", "Context", "Done", "Tensors", "TwoSides"]
 
 #: Elements from which on causes are tried on some rows first; elements of all these rows.
 LARGE, SAMPLE = 1 << 17, 1 << 15
@@ -65,21 +65,6 @@ class TwoSides:
         return (a.dtype, a.shape) == (b.dtype, b.shape) and a.meets(b) and np.array_equal(a.values, b.values, True)
 
 
-class Norm(NamedTuple):
-    """The norm of a whole tensor, and of its slots with duplicates not summed, None where they are not known."""
-
-    rows: float = 0.0
-    slots: float | None = None
-
-    @classmethod
-    def of(cls, x: Rows | None) -> Norm:
-        return cls() if x is None else cls(norm_of([x.values]), None if x.slots is None else norm_of([x.slots]))
-
-    def joined(self, more: Norm) -> Norm:
-        slots = None if more.slots is None else math.hypot(self.slots or 0.0, more.slots)
-        return Norm(math.hypot(self.rows, more.rows), slots)
-
-
 class Done(NamedTuple):
     """A change that has been made, and the tensors that it was made of."""
 
@@ -111,6 +96,11 @@ class Tensors:
     def side(self, which: int) -> tuple[Held, ...]:
         """Return a for 0, b for 1."""
         return self.b if which else self.a
+
+    @property
+    def sides(self) -> tuple[Sequence[Held | None], ...]:
+        """a, b and the raw gradient."""
+        return self.a, self.b, self.raw or (None,) * len(self.a)
 
     def stored(self, which: int) -> list[Stored]:
         return [x.stored for x in self.side(which)]
@@ -211,10 +201,12 @@ class Comparison:
     @lazy_property
     def norms(self) -> tuple[list[Norm], list[Norm], list[Norm]]:
         """Of a, of b and of the raw gradient: the norms of each tensor."""
-        found = [[Norm() for _ in self.pairs] for _ in range(3)]
+        found = [[Norm() if x is None or self.chain else x.norms for x in side] for side in self.source.sides]
+        if not self.chain:
+            return found[0], found[1], found[2]
         for t, pair in self.blocks():
             for of, rows in zip(found, (pair.a, pair.b, pair.raw), strict=True):
-                of[t] = of[t].joined(Norm.of(rows))
+                of[t] = of[t].joined(rows)
         return found[0], found[1], found[2]
 
     @property

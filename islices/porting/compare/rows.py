@@ -8,15 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from islices.backend import FLOATS
 from islices.core.locks import lazy_property
-from islices.porting.compare.stored import Array, Stored, bits_equal, blocks, contained, nonzero_rows, wide
+from islices.porting.compare.stored import Array, Stored, bits_equal, blocks, contained, nonzero_rows, norm_of, wide
 
-__all__ = ["PRECISION", "Held", "Rows", "Stepped", "sample_rows", "spread"]
+__all__ = ["PRECISION", "Held", "Norm", "Rows", "Stepped", "sample_rows", "spread"]
 
 #: Bits of each type's significand; of integers as many as float64 holds.
 PRECISION = {
@@ -74,6 +74,20 @@ class Rows:
         return replace(kept, slot_ids=self.slot_ids[there], slots=self.slots[there])
 
 
+class Norm(NamedTuple):
+    """The norm of a whole tensor, and of its slots with duplicates not summed, None where they are not known."""
+
+    rows: float = 0.0
+    slots: float | None = None
+
+    def joined(self, x: Rows | None) -> Norm:
+        """Return the norm with more rows."""
+        if x is None:
+            return self
+        slots = None if x.slots is None else math.hypot(self.slots or 0.0, norm_of([x.slots]))
+        return Norm(math.hypot(self.rows, norm_of([x.values])), slots)
+
+
 class Held:
     """A tensor as it was read, of which `at` gives any rows.
 
@@ -125,6 +139,12 @@ class Held:
         order = np.argsort(self.stored.slot_ids, kind="stable")
         return order, np.append(0, np.cumsum(self.stored.counts))
 
+    @lazy_property
+    def norms(self) -> Norm:
+        """The norms of all rows and of all slots."""
+        x = self.stored
+        return Norm(x.norm, norm_of([x.slots]) if x.sparse and x.has_duplicates else None)
+
     @property
     def repeated(self) -> Array:
         """Rows that have several slots."""
@@ -148,6 +168,12 @@ class Stepped(Held):
         """Return the changes of the rows at places of ids."""
         rows, now = super().at(places), wide(self.stored.values[self.ids[places]])
         return replace(rows, sparse=False, terms=np.abs(now) + np.abs(now - rows.values) + np.abs(rows.values))
+
+    @lazy_property
+    def norms(self) -> Norm:
+        """The norm of all that the step has changed."""
+        parts = blocks(len(self.ids), self.stored.row_shape)
+        return Norm(math.hypot(*(norm_of([self.values_at(part)]) for part in parts)))
 
 
 def _kept(now: Array, then: Array) -> Array:
