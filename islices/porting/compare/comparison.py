@@ -56,7 +56,7 @@ class TwoSides:
     def changed(self, which: int, change: Change) -> TwoSides:
         """Return both sides with one of them changed, or the very same."""
         rows = change.apply and change.apply(self.side(which), self.side(1 - which), self)
-        return self if rows is None else replace(self, **{"ab"[which]: rows})
+        return self if rows is None else replace(self, b=rows) if which else replace(self, a=rows)
 
     @property
     def same(self) -> bool:
@@ -181,7 +181,8 @@ class Comparison:
     def rearranged(self, cause: Cause, which: int, side: Sequence[Stored | None], change: Change) -> Comparison:
         """Return the comparison of tensors whose rows stand elsewhere on one side."""
         held = tuple(old if x is None else Held(x) for x, old in zip(side, self.source.side(which), strict=True))
-        now = replace(self.source, **{"ab"[which]: held}).compared(self.context)
+        source = replace(self.source, b=held) if which else replace(self.source, a=held)
+        now = source.compared(self.context)
         share = sum(len(p.side(which).ids) for p in now.pairs) / max(1, sum(len(x.ids) for x in held))
         change = replace(change, cost=change.cost * share)  # of the rows at hand
         done = Done(cause, which, change, frozenset(t for t, x in enumerate(side) if x is not None))

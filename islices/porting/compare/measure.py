@@ -201,7 +201,7 @@ def _common(x: Array, y: Array) -> tuple[Array, Array]:
 def _gaps(x: Array, y: Array) -> Array:
     """Return |x - y|; where one is NaN, or infinite and the other is not the same, inf."""
     with np.errstate(invalid="ignore", over="ignore"):
-        gaps = np.nan_to_num(np.abs(x - y), nan=np.inf, posinf=np.inf)
+        gaps: Array = np.nan_to_num(np.abs(x - y), nan=np.inf, posinf=np.inf)
     gaps[(x == y) | (np.isnan(x) & np.isnan(y))] = 0.0
     return gaps
 

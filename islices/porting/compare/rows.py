@@ -66,8 +66,8 @@ class Rows:
 
     def select(self, keep: Array) -> Rows:
         """Return the rows where keep, a boolean mask, is True."""
-        parts = {n: x if x is None else x[keep] for n, x in (("terms", self.terms), ("counts", self.counts))}
-        kept = replace(self, ids=self.ids[keep], values=self.values[keep], **parts)
+        terms, counts = (None if x is None else x[keep] for x in (self.terms, self.counts))
+        kept = replace(self, ids=self.ids[keep], values=self.values[keep], terms=terms, counts=counts)
         if self.slots is None or self.slot_ids is None:
             return kept
         there = contained(self.slot_ids, kept.ids)
@@ -177,7 +177,7 @@ class Stepped(Held):
 
 
 def _kept(now: Array, then: Array) -> Array:
-    same: Array = bits_equal(now, then) if now.dtype == then.dtype else wide(now) == wide(then)
+    same = bits_equal(now, then) if now.dtype == then.dtype else bits_equal(wide(now), wide(then))
     kept: Array = same.reshape(len(same), math.prod(same.shape[1:])).all(axis=1)
     return kept
 

@@ -48,8 +48,8 @@ def why(
     if any(x.beyond_float64 for pair in stored for x in pair):
         return (), False, None
     raw = list(before or [None] * len(stored))
-    sides = [tuple(Held(pair[k], r) for pair, r in zip(stored, raw, strict=True)) for k in (0, 1)]
-    tensors = Tensors(*sides, tuple(r and Held(r) for r in raw), _tables(stored, tables))
+    a, b = (tuple(Held(pair[k], r) for pair, r in zip(stored, raw, strict=True)) for k in (0, 1))
+    tensors = Tensors(a, b, tuple(r and Held(r) for r in raw), _tables(stored, tables))
     comparisons = [tensors.compared(context)]
     rounding = comparisons[0].agree(exact=False)
     comparisons += _steps(stored, starts, grad, context) if starts else []

@@ -144,7 +144,7 @@ def fold(slots: Array, place: Array, count: int, dtype: str) -> Array:
     terms = round_to(wide(slots), dtype)
     order, _, starts = group(place)
     lengths = np.diff(starts)
-    sums = terms[order[starts[:-1]]]
+    sums: Array = terms[order[starts[:-1]]]
     for k in range(1, int(lengths.max(initial=1))):
         more = np.flatnonzero(lengths > k)
         # the sum of two 16-bit floats in float32, then rounded, is the sum rounded once (24 >= 2 * 11 + 2 bits)

@@ -83,17 +83,17 @@ def _elements(t: Taken, rows: Array) -> Elements:
     values, terms = (onto(rows, g, x) for x in (g.values, np.abs(g.values) if g.terms is None else g.terms))
     square = values * values
     raw = square.copy()
-    if g.slots is not None:
+    if g.slots is not None and g.slot_ids is not None:
         raw[:] = 0.0
         np.add.at(raw, np.searchsorted(rows, g.slot_ids), wide(g.slots) ** 2)
     row = np.broadcast_to(square.reshape(len(rows), width).mean(axis=1, keepdims=True), (len(rows), width))
     counts = np.ones(len(rows)) if g.counts is None else np.maximum(onto(rows, g, g.counts), 1.0)
-    states = ({n: _flat(x[rows], len(rows), width) for n, x in s.items()} for s in (t.state, t.state_after))
+    state, after = ({n: _flat(x[rows], len(rows), width) for n, x in s.items()} for s in (t.state, t.state_after))
     dtype = t.after.dtype
     return Elements(
         wide(t.before.values[rows]).ravel(), wide(t.after.values[rows]).ravel(), values.ravel(), terms.ravel(),
         np.repeat(counts, width), np.repeat(contained(rows, g.ids), width),
-        {"element": square.ravel(), "raw": raw.ravel(), "row": row.ravel()}, *states,
+        {"element": square.ravel(), "raw": raw.ravel(), "row": row.ravel()}, state, after,
         2.0 ** (1 - PRECISION[dtype]) if dtype in FLOATS else 0.0, PRECISION[dtype],
     )  # fmt: skip
 

@@ -29,8 +29,10 @@ class Given:
 
     def some(self, told: Sequence[int]) -> Given:
         """Return what some tensors began with."""
-        parts = ([x[k] for k in told] for x in (self.before, self.grad, self.state, self.state_after))
-        return Given(*parts, self.optimizer)
+        before, grad, state, after = (
+            [x[k] for k in told] for x in (self.before, self.grad, self.state, self.state_after)
+        )
+        return Given(before, grad, state, after, self.optimizer)
 
 
 class Side:
