@@ -132,7 +132,7 @@ def run_case(backend: Backend, case: Case, mode: str, variant: Variant = STANDAR
         if _is_wide(case):
             stack.enter_context(backend.wide_types())
         if mode != "traced":
-            stack.enter_context(islices.execution(mode))
+            stack.enter_context(islices.config.execution(mode))
         try:
             if mode != "traced":
                 arguments, options = _arguments(backend, case, variant)

@@ -128,7 +128,7 @@ VARIANTS = {
         STANDARD,
         Variant(
             "kernels off", "NumPy in place of compiled kernels: within use_kernels(False)", modes=("host",),
-            around=partial(islices.use_kernels, False), absent=_without_kernels,
+            around=partial(islices.config.use_kernels, False), absent=_without_kernels,
         ),
         Variant("read-only", "arrays that cannot be written to", backends=("numpy",), arrange=freeze),
         Variant("x64", "with JAX_ENABLE_X64=1", backends=("jax",), environment={"JAX_ENABLE_X64": "1"}),

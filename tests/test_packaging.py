@@ -36,7 +36,7 @@ print(json.dumps([str(folder), imported, lacking]))
 OPTIONAL = {
     "fbgemm_gpu", "flax", "hypothesis", "jax", "keras", "llvmlite", "mxnet", "numba", "optax", "pytest", "rich",
     "tensorflow", "torch",
-    "@tensorflow/tfjs", "bitsandbytes", "deepspeed", "mlx", "paddle", "thinc", "tinygrad", "torchrec",
+    "bitsandbytes", "deepspeed", "mlx", "paddle", "torchrec",
 }  # fmt: skip
 
 

@@ -44,26 +44,21 @@ def capture(model: nn.Module, uses: list[Use]) -> Iterator[dict[str, Array]]:
         if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):
             layers.append((shared.setdefault(id(layer.weight), name), layer))
             weights.setdefault(layers[-1][0], layer.weight)
-    outputs = [m for m in model.modules() if isinstance(m, nn.Linear) and id(m.weight) in shared]
-    layers += [(shared[id(m.weight)], m) for m in outputs if _has_stock_forward(m)]
+    outputs = [m for m in model.modules() if isinstance(m, nn.Linear)]
+    layers += [(shared[id(m.weight)], m) for m in outputs if id(m.weight) in shared]
     with contextlib.ExitStack() as context:
         context.enter_context(_eager)
         aliases = Aliases(uses)
         context.callback(aliases.close)
         for name, layer in layers:
-            kind = Hook if _has_stock_forward(layer) else WatchingHook
-            hook = kind(name, uses, aliases)
+            hook = LayerHook(name, uses, aliases)
             context.callback(hook.close)
-            context.callback(layer.register_forward_pre_hook(Before(hook)).remove)
-            # before the model's own hooks, which may change the output
-            after = layer.register_forward_hook(hook, prepend=True, with_kwargs=True, always_call=True)
+            context.callback(layer.register_forward_pre_hook(hook.before, prepend=True).remove)
+            # before the model's own hooks, which may change the output; of captures within one another the outermost is
+            # the first to see a call
+            after = layer.register_forward_hook(hook.after, prepend=True, always_call=True)
             context.callback(after.remove)
         yield weights
-
-
-def _has_stock_forward(layer: nn.Module) -> bool:
-    stock = (nn.Embedding.forward, nn.EmbeddingBag.forward, nn.Linear.forward)
-    return getattr(layer.forward, "__func__", None) in stock
 
 
 #: Why there is no capture in compiled code.
@@ -110,13 +105,15 @@ _eager = _Eager()
 
 
 # ---------------------------------------------------------------------- hooks
-class Hook:
-    """The forward hook of one layer. Copies of it (of a model copied or saved meanwhile) do nothing."""
+class LayerHook:
+    """The forward hooks of one layer: between them `Watch` sees its functional calls. Copies of it (of a model copied
+    or saved meanwhile) do nothing."""
 
     def __init__(self, name: str, uses: list[Use] | None, aliases: Aliases | None) -> None:
         self.name = name
         self.uses = uses
         self.aliases = aliases
+        self.running = threading.local()
 
     def __reduce__(self) -> Any:
         return type(self), (self.name, None, None)
@@ -124,84 +121,56 @@ class Hook:
     def close(self) -> None:
         self.uses = self.aliases = None
 
-    def before(self, layer: Any) -> None:
-        if self.aliases is not None and torch.is_grad_enabled():
-            # in front of the parameter, not in its place: state_dict, optimizers and .grad go on with that
-            vars(layer)["weight"] = self.aliases.of(self.name, layer.weight)
-
-    def __call__(self, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        vars(layer).pop("weight", None)
-        if self.uses is None or output is None or not torch.is_grad_enabled():  # None: forward raised
-            return output
-        if isinstance(layer, nn.Linear):
-            return _await_gradient(self.uses, _use_of_inputs(self.name, *args, **kwargs), output)
-        use_of = _use_of_bags if isinstance(layer, nn.EmbeddingBag) else _use_of_rows
-        return _await_gradient(self.uses, use_of(self.name, layer, *args, **kwargs), output)  # pyright: ignore[reportArgumentType]
-
-
-class WatchingHook(Hook):
-    """The forward hook of a layer whose forward is its own: between `before` and it, the functional call is seen."""
-
-    def __init__(self, name: str, uses: list[Use] | None, aliases: Aliases | None) -> None:
-        super().__init__(name, uses, aliases)
-        self.running = threading.local()
-
-    def before(self, layer: Any) -> None:
+    def before(self, layer: Any, args: tuple[Any, ...]) -> None:
         if self.uses is not None and self.aliases is not None and torch.is_grad_enabled():
-            mode = Watch(self.name, self.uses, layer, self.aliases.of(self.name, layer.weight))
+            mode = Watch(self.name, self.uses, layer, self.aliases)
             mode.__enter__()  # type: ignore[no-untyped-call]
             self.running.mode = mode
 
-    def __call__(self, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+    def after(self, layer: Any, args: tuple[Any, ...], output: Any) -> None:
         mode = self.running.__dict__.pop("mode", None)
         if mode is None:
-            return output
+            return
         mode.__exit__(None, None, None)
-        if output is not None and not mode.seen:  # None: forward raised
-            raise TypeError(
-                f"model: got layer {self.name!r}, a {type(layer).__name__} whose forward does not look its weight up "
-                "by torch.nn.functional.embedding or embedding_bag; accepted are layers that do"
-            )
-        return output
-
-
-class Before:
-    """The forward pre-hook that belongs to a `Hook`."""
-
-    def __init__(self, hook: Hook) -> None:
-        self.hook = hook
-
-    def __call__(self, layer: Any, args: tuple[Any, ...]) -> None:
-        self.hook.before(layer)
+        if output is None or mode.seen or isinstance(layer, nn.Linear):  # None: forward raised
+            return
+        raise TypeError(
+            f"model: got layer {self.name!r}, a {type(layer).__name__} whose forward does not look its weight up by "
+            "torch.nn.functional.embedding or embedding_bag; accepted are layers that do"
+        )
 
 
 class Watch(TorchFunctionMode):
-    """While a layer's forward runs: notes what the functional embedding of its weight looks up."""
+    """While a layer's forward runs: notes what the functional calls with its weight look up, or multiply."""
 
-    def __init__(self, name: str, uses: list[Use], layer: Any, alias: torch.Tensor) -> None:
+    def __init__(self, name: str, uses: list[Use], layer: Any, aliases: Aliases) -> None:
         super().__init__()
         self.name = name
         self.uses = uses
         self.layer = layer
-        self.weight = layer.weight
-        self.alias = alias
+        self.aliases = aliases
         self.seen = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func not in _SIGNATURES:
-            return func(*args, **(kwargs or {}))
-        given = _SIGNATURES[func].bind(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if func not in SIGNATURES:
+            return func(*args, **kwargs)
+        given = SIGNATURES[func].bind(*args, **kwargs)
         given.apply_defaults()
         options = given.arguments
-        if options["weight"] is not self.weight:
-            return func(*args, **(kwargs or {}))
+        weight = options["weight"]
+        if getattr(weight, "_islices_weight", weight) is not self.layer.weight:  # it may be another capture's alias
+            return func(*args, **kwargs)
         self.seen = True
-        output = func(**{**options, "weight": self.alias})
-        return _await_gradient(self.uses, _use_of_call(self.name, options), output)
+        use = _use_of_product if func is functional.linear else _use_of_lookup
+        output = func(**{**options, "weight": self.aliases.of(self.name, weight)})
+        return _await_gradient(self.uses, use(self.name, options), output)
 
 
-_SIGNATURES: dict[Callable[..., Any], inspect.Signature] = {
-    f: inspect.signature(f) for f in (functional.embedding, functional.embedding_bag)
+SIGNATURES: dict[Callable[..., Any], inspect.Signature] = {
+    functional.embedding: inspect.signature(functional.embedding),
+    functional.embedding_bag: inspect.signature(functional.embedding_bag),
+    functional.linear: inspect.signature(lambda input, weight, bias=None: None),
 }
 
 
@@ -292,7 +261,9 @@ class Aliases:
                 for number, hook in before.items():
                     del weight._backward_hooks[number]  # type: ignore[union-attr]
                     weight._backward_hooks[number] = hook  # type: ignore[index]
-                self.found[id(weight)] = weight, Alias.apply(weight, watched)  # type: ignore[no-untyped-call]
+                alias = Alias.apply(weight, watched)  # type: ignore[no-untyped-call]
+                alias._islices_weight = getattr(weight, "_islices_weight", weight)
+                self.found[id(weight)] = weight, alias
             return self.found[id(weight)][1]
 
     def close(self) -> None:
@@ -307,56 +278,23 @@ def _kept(x: torch.Tensor | None) -> torch.Tensor | None:
     return None if x is None else x.detach().clone()
 
 
-def _use_of_rows(name: str, layer: nn.Embedding, input: torch.Tensor) -> LayerUse:
-    return _use(name, input, layer.weight, layer.padding_idx, layer.scale_grad_by_freq)
+def _use_of_product(name: str, given: dict[str, Any]) -> ProductUse:
+    return ProductUse(name, given["input"].detach().clone())
 
 
-def _use_of_bags(
-    name: str,
-    layer: nn.EmbeddingBag,
-    input: torch.Tensor,
-    offsets: torch.Tensor | None = None,
-    per_sample_weights: torch.Tensor | None = None,
-) -> LayerUse:
-    use = _use(name, input, layer.weight, layer.padding_idx, layer.scale_grad_by_freq)
-    return _bags(use, layer.weight, layer.mode, offsets, per_sample_weights, layer.include_last_offset)
-
-
-def _use_of_inputs(name: str, input: torch.Tensor) -> ProductUse:
-    return ProductUse(name, input.detach().clone())
-
-
-def _use_of_call(name: str, given: dict[str, Any]) -> LayerUse:
+def _use_of_lookup(name: str, given: dict[str, Any]) -> LayerUse:
     """Of the functional embedding or embedding_bag, by the names of its arguments."""
-    weight, padding_idx = given["weight"], given["padding_idx"]
+    weight, padding_idx, ids, offsets = given["weight"], given["padding_idx"], given["input"], None
     if padding_idx is not None:
         padding_idx %= weight.shape[0]
-    use = _use(name, given["input"], weight, padding_idx, given["scale_grad_by_freq"])
-    if "mode" not in given:
-        return use
-    return _bags(
-        use, weight, given["mode"], given["offsets"], given["per_sample_weights"], given["include_last_offset"]
-    )
-
-
-def _use(name: str, ids: torch.Tensor, weight: Any, padding_idx: int | None, scale_by_freq: bool) -> LayerUse:
-    offsets = None
     if ids.is_nested and ids.layout is torch.jagged:  # row after row, which is what the layer looks up
-        nested: Any = ids
-        ids, offsets = nested.values(), nested.offsets()[:-1]
+        ids, offsets = ids.values(), ids.offsets()[:-1]
+    scale_by_freq = given["scale_grad_by_freq"]
     use = LayerUse(name, _kept(ids), weight.shape[0], padding_idx=padding_idx, scale_by_freq=scale_by_freq)
     use.offsets = _kept(offsets)
-    return use
-
-
-def _bags(
-    use: LayerUse,
-    weight: torch.Tensor,
-    mode: str,
-    offsets: torch.Tensor | None,
-    weights: torch.Tensor | None,
-    include_last_offset: bool,
-) -> LayerUse:
+    if "mode" not in given:
+        return use
+    offsets, include_last_offset, weights = given["offsets"], given["include_last_offset"], given["per_sample_weights"]
     if use.offsets is not None:  # of nested ids
         offsets, include_last_offset = use.offsets, False
         weights = None if weights is None else weights.values()
@@ -364,6 +302,6 @@ def _bags(
         end = int(offsets[-1])
         offsets, use.ids = offsets[:-1], use.ids[:end]
         weights = None if weights is None else weights[:end]
-    use.combiner, use.offsets, use.weights = mode, _kept(offsets), _kept(weights)
-    use.rows = weight.detach()[use.ids.reshape(-1)] if mode == "max" else None
+    use.combiner, use.offsets, use.weights = given["mode"], _kept(offsets), _kept(weights)
+    use.rows = weight.detach()[use.ids.reshape(-1)] if given["mode"] == "max" else None
     return use

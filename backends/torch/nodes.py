@@ -275,7 +275,7 @@ def _norm(tree: Any) -> New:
 def _bags(ids: torch.Tensor, options: Mapping[str, Any]) -> tuple[Any, ...]:
     """The shape of the bags of a lookup."""
     offsets = options.get("offsets")
-    return tuple(ids.shape[:-1]) if offsets is None else (offsets.shape[0] - options.get("include_last_offset", False),)
+    return tuple(ids.shape[:-1]) if offsets is None else (offsets.shape[0],)
 
 
 def _rows(table: Table, ids: torch.Tensor, options: Mapping[str, Any]) -> New:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from islices.backend import Array, Backend, Gradient, GradientOfValue, LookedUp, Reader, Source, Transform
+from islices.backend import Array, Backend, Gradient, LookedUp, Reader, Source, Transform
 from islices.backends.torch.tracers import in_functorch
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "is_nested",
     "is_recorded",
     "per_sample_gradients",
-    "with_gradient",
 ]
 
 #: How many differentiations the current one is nested in: gradients of an inner one are differentiable themselves.
@@ -38,7 +37,7 @@ def is_nested() -> bool:
     return _depth.get() > 0
 
 
-class Recorder:
+class LookupRecorder:
     """What a differentiation remembers of the lookups in one table."""
 
     def __init__(self, backend: Backend, source: Source) -> None:
@@ -111,7 +110,7 @@ def differentiate(
             "accepted is value_and_grad inside value_and_grad (second derivatives), or per_sample=True"
         )
     _refuse_tangents([*variables, *(s.weights for s in sources)])
-    recorders = [Recorder(backend, source) for source in sources]
+    recorders = [LookupRecorder(backend, source) for source in sources]
     unchanged = _Unchanged()
     inner = is_nested()
     token = _depth.set(_depth.get() + 1)
@@ -243,12 +242,14 @@ def per_sample_gradients(
 def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callable[..., Array]:
     """See `Backend.custom_gradient`."""
 
-    class Given(torch.autograd.Function):
+    class Differentiable(torch.autograd.Function):
         generate_vmap_rule = True  # torch.func.vmap runs both, on tensors that count as traced
 
         @staticmethod
         def forward(*arrays: torch.Tensor) -> torch.Tensor:
-            return forward(*arrays)  # type: ignore[no-any-return]
+            out = forward(*arrays)
+            # an input that comes back would be a view, which nobody may change in place
+            return out.clone() if any(out is x for x in arrays) else out  # type: ignore[no-any-return]
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
@@ -267,39 +268,9 @@ def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callab
     def call(*arrays: torch.Tensor) -> torch.Tensor:
         if not any(map(is_recorded, arrays)):
             return forward(*arrays)  # type: ignore[no-any-return]
-        return Given.apply(*arrays)  # type: ignore[no-any-return, no-untyped-call]
+        return Differentiable.apply(*arrays)  # type: ignore[no-any-return, no-untyped-call]
 
     return call
-
-
-def with_gradient(value: Array, arrays: Sequence[Array], backward: GradientOfValue) -> Array:
-    """See `Backend.with_gradient`: in forward mode too, where a tangent passes through the transposed gradient."""
-
-    class Attached(torch.autograd.Function):
-        generate_vmap_rule = True
-
-        @staticmethod
-        def forward(value: torch.Tensor, *arrays: torch.Tensor) -> torch.Tensor:
-            return value.clone()  # an input that comes back would be a view, which nobody may change in place
-
-        @staticmethod
-        def setup_context(ctx: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
-            ctx.save_for_backward(*inputs)
-            ctx.save_for_forward(*inputs)
-
-        @staticmethod
-        def backward(ctx: Any, upstream: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-            value, *arrays = ctx.saved_tensors
-            return (None, *backward(value, tuple(arrays), upstream))
-
-        @staticmethod
-        def jvp(ctx: Any, _: Any, *tangents: torch.Tensor | None) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-            value, *arrays = ctx.saved_tensors
-            return _transposed(lambda upstream: backward(value, tuple(arrays), upstream), value, tangents)
-
-    if not any(map(is_recorded, arrays)):
-        return value
-    return Attached.apply(value, *arrays)  # type: ignore[no-untyped-call]
 
 
 def is_recorded(x: torch.Tensor) -> bool:

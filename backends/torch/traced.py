@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from islices.backend import Slots, Source
 from islices.backends.torch import tracers
-from islices.backends.torch.adapter import TorchBackend, backend
+from islices.backends.torch.adapter import backend
 from islices.backends.torch.layers import INSIDE
 from islices.backends.torch.nodes import ABSENT, NODES, NOTHING
 from islices.core import rows, slots
@@ -68,7 +68,6 @@ def substitute() -> None:
     _ask_getattr()
     torch.compiler.substitute_in_graph(vars(IndexedSlices)["dtype"].fget)(_dtype)
     torch.compiler.substitute_in_graph(vars(IndexedSlices)["shape"].fget)(_shape)
-    torch.compiler.substitute_in_graph(TorchBackend.is_traced)(TorchBackend.is_traced)
     torch.compiler.substitute_in_graph(tracers.is_traced)(is_traced)
     torch.compiler.substitute_in_graph(optimizer.step_tables)(step_tables)
     torch.compiler.substitute_in_graph(lookups.lookup, skip_signature_check=True)(lookup)
@@ -246,7 +245,7 @@ def lookup(table: Any, ids: Any, **options: Any) -> Any:
         _break("a gradient passes through the weights of lookup")
     recorded = isinstance(table, Recorded) and torch.is_grad_enabled()
     if recorded and not _is_linear(options):
-        _break("lookup with a mask, weights, max_norm or combiner='max' in a function that is differentiated")
+        _break("lookup with a mask, weights or combiner='max' in a function that is differentiated")
     out = _called(_nodes["looked_up"], source, ids, options)
     if recorded:
         out = out.requires_grad_()
@@ -256,7 +255,7 @@ def lookup(table: Any, ids: Any, **options: Any) -> Any:
 
 def _is_linear(options: Mapping[str, Any]) -> bool:
     """Whether a lookup's gradient is its upstream, row by row or bag by bag."""
-    for name in ("mask", "weights", "max_norm"):
+    for name in ("mask", "weights"):
         if options.get(name) is not None:
             return False
     return options.get("combiner") != "max"

@@ -107,7 +107,7 @@ def _evaluated(case: Case, change: Callable[[Any], Any], kwargs: dict[str, Any] 
     """The case's result by islices on NumPy, the numbers of its arguments changed."""
     B = islices.get_backend("numpy")
     options = dict(case.kwargs if kwargs is None else kwargs)
-    with islices.execution("host"), islices.use_kernels(False), np.errstate(all="ignore"):
+    with islices.config.execution("host"), islices.config.use_kernels(False), np.errstate(all="ignore"):
         args = [to_backend(B, _mapped(x, change)) for x in case.args]
         named = {key: to_backend(B, _mapped(x, change)) for key, x in options.items()}
         return read(operation("scatter_add" if case.op == "scatter_sub" else case.op)(*args, **named))

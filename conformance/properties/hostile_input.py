@@ -91,18 +91,14 @@ class Draw:
 
     def _laid_out(self, x: np.ndarray[Any, Any]) -> Any:
         """The same numbers in NumPy memory of another layout."""
-        kind = self.one("read-only", "strided", "reversed", "fortran", "swapped", "window")
+        kind = self.one("read-only", "strided", "swapped", "fortran")
         if kind == "strided":
-            return self.watch("the memory under a view", np.repeat(x, 2, axis=-1), islices.get_backend("numpy"))[
-                ..., ::2
-            ]
-        if kind == "window":
-            return self.watch("the memory under a view", np.concatenate([x, x]), islices.get_backend("numpy"))[: len(x)]
+            memory = self.watch("the memory under a view", np.repeat(x, 2, axis=-1), islices.get_backend("numpy"))
+            return memory[..., ::2]
         if kind == "swapped" and x.dtype.kind in "fi":
             return x.astype(x.dtype.newbyteorder())
-        if kind == "read-only":
-            x.flags.writeable = False
-        return {"reversed": np.ascontiguousarray(x[::-1])[::-1], "fortran": np.asfortranarray(x)}.get(kind, x)
+        x.flags.writeable = kind != "read-only"
+        return np.asfortranarray(x) if kind == "fortran" else x
 
     def dense(self, shape: tuple[int, ...] | None = None, dtype: str | None = None, label: str = "dense") -> Any:
         shape = (self.rows, *self.row_shape) if shape is None else shape
@@ -232,23 +228,13 @@ class Draw:
             return self.junk()
 
     def _bad_container(self, good: Any) -> Any:
-        """The container with an item spoilt, lost, added, or one item twice."""
+        """The container with an item spoilt, lost or added."""
         bad = dict(good) if isinstance(good, dict) else dict(enumerate(good))
-        kind = self.one("spoilt", "lost", "added", "twice")
-        if kind == "added" or not bad:
-            bad[self.one("more", 1, None)] = self.junk()
+        key = self.one(*bad, "more")
+        if key == "more":
+            bad[key] = self.junk()
+        elif self.rarely():
+            del bad[key]
         else:
-            key = self.one(*bad)
-            if kind == "lost":
-                del bad[key]
-            elif kind == "twice":
-                self.aliased, bad[key] = True, bad[self.one(*bad)]
-            else:
-                bad[key] = self.spoil(bad[key])
-        return (
-            bad
-            if isinstance(good, dict)
-            else type(good)(bad.values())
-            if type(good) in (list, tuple)
-            else [*bad.values()]
-        )
+            bad[key] = self.spoil(bad[key])
+        return bad if isinstance(good, dict) else type(good)(bad.values()) if type(good) is tuple else [*bad.values()]

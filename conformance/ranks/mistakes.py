@@ -12,7 +12,7 @@ import numpy as np
 from islices.backend import Backend
 from islices.conformance.data import Array, Slices
 from islices.conformance.execute import to_backend
-from islices.distributed import Group, Link, ShardedTable, all_reduce, get_group, save_sharded
+from islices.distributed import Group, ShardedTable, all_reduce, get_group, save_sharded
 from islices.distributed.agree import agree
 
 __all__ = ["MISTAKES", "Mistake"]
@@ -101,10 +101,6 @@ def endless() -> list[Any]:
     return x
 
 
-def too_large(B: Backend) -> Any:
-    return given(B, slices(B, rows=2**31 - 1, width=500), strategy="dense")
-
-
 differing("shapes", lambda B, last: {"a": dense(B, 2), "w": slices(B, 3 if last else 2)}, "x.w", "(9, 3)", "(9, 2)")
 differing("rows", lambda B, last: slices(B, rows=10 if last else 9), "(10, 2)", "(9, 2)")
 differing("rows unknown", lambda B, last: slices(B, rows=None if last else 9), "(None, 2)", "(9, 2)")
@@ -118,20 +114,13 @@ differing("structure", lambda B, last: {"a": slices(B), "c" if last else "b": No
 differing("length", lambda B, last: [slices(B)] * (3 if last else 2), "x.2", "nothing")
 differing("op", lambda B, last: given(B, op="mean" if last else "sum"), "op", "mean", "sum")
 differing("strategy", lambda B, last: given(B, strategy="ranges" if last else "auto"), "strategy", "ranges", "auto")
-differing("link", lambda B, last: given(B, link=Link(1e6) if last else None), "link", "bandwidth=1000000.0")
 failing("another framework's object", lambda B: {"w": object()}, "TypeError", "x.w", "object")
 failing("a number", lambda B: 3.5, "TypeError", "float")
 failing("op", lambda B: given(B, op="max"), "ValueError", "op", "'max'", "mean")
 failing("strategy", lambda B: given(B, strategy=["ring"]), "ValueError", "strategy", "ring", "gather")
-failing("link", lambda B: given(B, link=1e9), "TypeError", "link", "Link")
 failing("mean of integers", lambda B: given(B, slices(B, dtype="int32"), op="mean"), "TypeError", "int32", "mean")
-failing(
-    "dense of unknown rows", lambda B: given(B, slices(B, rows=None), strategy="dense"), "ValueError", "'dense'", "rows"
-)
 failing("within itself", lambda B: endless(), "ValueError", "within itself")
 failing("two leaves of a name", lambda B: {"a.b": None, "a": {"b": None}}, "ValueError", "two leaves")
-
-failing("dense of a table that does not fit", too_large, "MemoryError", "strategy")
 
 
 def another_call(B: Backend, rank: int, size: int) -> Callable[[Group], Any]:

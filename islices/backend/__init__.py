@@ -27,9 +27,12 @@ from islices.backend.contract import (
     INDEX_NAMES,
     INDICES,
     INTEGERS,
+    TO_DO,
     Array,
+    declared,
     not_implemented,
     optional,
+    primitive,
 )
 from islices.backend.gradients import (
     Gradient,
@@ -57,6 +60,7 @@ __all__ = [
     "INTEGERS",
     "PARTS",
     "PROTOCOL",
+    "TO_DO",
     "Array",
     "Arrays",
     "Backend",
@@ -81,9 +85,11 @@ __all__ = [
     "Transform",
     "Use",
     "WholeUse",
+    "declared",
     "elements_meet",
     "not_implemented",
     "optional",
+    "primitive",
     "view_span",
 ]
 

@@ -19,6 +19,8 @@ from islices.core.arguments import LARGEST, check_flag, show
 from islices.core.registry import describe, find_backend
 from islices.core.shapes import MOST_NDIM
 
+Host = np.ndarray[Any, Any]
+
 __all__ = ["IndexedSlices", "check_dense_shape", "check_indices", "check_values_dtype"]
 
 
@@ -102,7 +104,7 @@ class IndexedSlices:
         look = _check_arrays(backend, values, indices, shape, backend.look((values, indices), views=False))
         if validate and not look.traced[1]:
             check_indices(backend, indices, shape[0], coalesced=coalesced, padded=padded, look=look)
-        _fill(self, backend, values, indices, shape, coalesced, padded, None)
+        IndexedSlices._trusted(backend, values, indices, shape, coalesced=coalesced, padded=padded, self=self)
 
     @classmethod
     def _of_native(cls, backend: Backend, x: Any, dense_shape: Any = None, *, validate: bool = True) -> IndexedSlices:
@@ -113,25 +115,7 @@ class IndexedSlices:
         look = _check_arrays(backend, values, indices, shape, look or backend.look((values, indices)))
         if validate and not look.traced[1]:
             check_indices(backend, indices, shape[0], coalesced=coalesced, padded=padded, look=look)
-        return _fill(object.__new__(cls), backend, values, indices, shape, coalesced, padded, look)
-
-    @classmethod
-    def _of_views(
-        cls,
-        like: IndexedSlices,
-        values: np.ndarray[Any, Any],
-        indices: np.ndarray[Any, Any],
-        *,
-        coalesced: bool = False,
-        padded: bool = False,
-    ) -> IndexedSlices:
-        """An instance of what the host has computed of slices that were adopted in this call, and which are handed back
-        in it."""
-        backend, adopted = like.backend, like._look
-        assert adopted is not None, "adopted in this call"
-        look = Look(adopted.dtypes, [values.shape, indices.shape], adopted.traced, [values, indices])
-        array = backend.from_host(values, like.values)
-        return _fill(object.__new__(cls), backend, array, None, like.dense_shape, coalesced, padded, look)
+        return cls._trusted(backend, values, indices, shape, coalesced=coalesced, padded=padded, look=look)
 
     @classmethod
     def _trusted(
@@ -143,42 +127,49 @@ class IndexedSlices:
         *,
         coalesced: bool = False,
         padded: bool = False,
+        look: Look | None = None,
+        slots: Slots | None = None,
+        leaves: tuple[Any, ...] | None = None,
+        self: IndexedSlices | None = None,
     ) -> IndexedSlices:
-        """An instance of parts the library itself made: nothing is looked at."""
-        return _fill(object.__new__(cls), backend, values, indices, dense_shape, coalesced, padded, None)
+        """Return an instance of parts that are known to be right, or set the parts of self.
 
-    @classmethod
-    def _deferred(
-        cls,
-        backend: Backend,
-        slots: Slots,
-        dense_shape: tuple[int | None, ...],
-        *,
-        coalesced: bool = False,
-        padded: bool = False,
-    ) -> IndexedSlices:
-        """An instance whose values are computed when they are read: nobody else holds, or can change, what they are
-        computed from."""
-        self = _fill(object.__new__(cls), backend, None, slots.indices, dense_shape, coalesced, padded, None, slots)
-        object.__delattr__(self, "values")
+        None stands for an array that is computed when it is read: of the look's views, of slots, or of leaves.
+        """
+        if self is None:
+            self = object.__new__(cls)
+        _backend(self, backend)
+        if values is not None:
+            _values(self, values)
+        if indices is not None:
+            _indices(self, indices)
+        _dense_shape(self, dense_shape)
+        _coalesced(self, coalesced)
+        _padded(self, padded)
+        _look_at(self, look)
+        _slots(self, slots)
+        _leaves(self, leaves)
         return self
 
     @classmethod
-    def _unread(
-        cls,
-        backend: Backend,
-        leaves: tuple[Any, ...],
-        dense_shape: tuple[int | None, ...],
-        *,
-        coalesced: bool = False,
-        padded: bool = False,
-    ) -> IndexedSlices:
-        """An instance whose leaves are checked when one of its arrays is read."""
-        self = _fill(object.__new__(cls), backend, None, None, dense_shape, coalesced, padded, None)
-        object.__setattr__(self, "_leaves", leaves)
-        object.__delattr__(self, "values")
-        object.__delattr__(self, "indices")
-        return self
+    def _deferred(cls, backend: Backend, slots: Slots, dense_shape: tuple[int | None, ...], **flags: bool) -> Any:
+        """Return an instance whose values are computed when they are read. Nobody else holds what they are of."""
+        return cls._trusted(backend, None, slots.indices, dense_shape, slots=slots, **flags)  # type: ignore[arg-type]
+
+    def _like(self, values: Array = None, *, view: Host | None = None, slots: Slots | None = None) -> IndexedSlices:
+        """Return these slices with other values, trusted, or with what they are computed of when they are read.
+
+        view is what lies under the values on the host.
+        """
+        look, indices = self._look, None
+        if look is None or look.views is None or view is None:
+            look, indices = None, self.indices
+        else:
+            look = look._replace(shapes=[view.shape, look.shapes[1]], views=[view, look.views[1]], spans=None)
+        return IndexedSlices._trusted(
+            self.backend, values, indices, self.dense_shape, coalesced=self.coalesced, padded=self.padded, look=look,
+            slots=slots,
+        )  # fmt: skip
 
     def __getattr__(self, name: str) -> Any:
         """The values, or the indices, that are not there yet: Python asks here for what is not set."""
@@ -267,9 +258,7 @@ class IndexedSlices:
             if backend is not self.backend:
                 raise TypeError(f"values: got {describe(new)}; accepted is an array of {self.backend.name}")
             _check_arrays(backend, new, self.indices, self.dense_shape, backend.look((new, self.indices), views=False))
-            return IndexedSlices._trusted(
-                backend, new, self.indices, self.dense_shape, coalesced=self.coalesced, padded=self.padded
-            )
+            return self._like(new)
         return IndexedSlices(self.values if values is None else values, indices, self.dense_shape, padded=self.padded)
 
     def __repr__(self) -> str:
@@ -326,37 +315,11 @@ class IndexedSlices:
         return IndexedSlices._scale(self, -1)
 
 
-#: What sets a slot of an instance: `IndexedSlices` itself refuses to.
+#: What sets a slot of an instance in least time: `IndexedSlices` itself refuses to.
 _backend, _values, _indices, _dense_shape, _coalesced, _padded, _look_at, _slots, _leaves = (
     vars(IndexedSlices)[name].__set__
     for name in ("backend", "values", "indices", "dense_shape", "coalesced", "padded", "_look", "_slots", "_leaves")
 )
-
-
-def _fill(
-    self: IndexedSlices,
-    backend: Backend,
-    values: Array,
-    indices: Array,
-    dense_shape: tuple[int | None, ...],
-    coalesced: bool,
-    padded: bool,
-    look: Look | None,
-    slots: Slots | None = None,
-) -> IndexedSlices:
-    """An instance with its parts set, each by the call that takes least time; indices may be None where look has their
-    view."""
-    _backend(self, backend)
-    _values(self, values)
-    if indices is not None or look is None:
-        _indices(self, indices)
-    _dense_shape(self, dense_shape)
-    _coalesced(self, coalesced)
-    _padded(self, padded)
-    _look_at(self, look)
-    _slots(self, slots)
-    _leaves(self, None)
-    return self
 
 
 def _is_operand(x: object) -> bool:

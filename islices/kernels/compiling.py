@@ -126,29 +126,24 @@ def tuple_of(kind: Any, count: int) -> Any:
 
 def compile_kernel(template: Callable[..., Any], arguments: tuple[Any, ...], **names: Any) -> Kernel:
     """The template compiled for argument types, with names in place of its module's own; or MemoryError."""
+    return _compiled(numba.njit, [arguments], template, names)  # type: ignore[no-any-return]
+
+
+def compile_callback(template: Callable[..., Any], signature: Any, **names: Any) -> Any:
+    """The template compiled as what C can call, at its ``address``, with names in place of its module's own."""
+    return _compiled(numba.cfunc, signature, template, names)
+
+
+def _compiled(compiler: Any, signature: Any, template: Callable[..., Any], names: Mapping[str, Any]) -> Any:
     _check_room()
     function = expand(_bound(template, names), _inlined)
     # under this name the machine code is found on disk again
     function.__qualname__ = f"{template.__qualname__}_{fingerprint(names)}"
     with _compiling():
         try:
-            kernel: Kernel = _njit([arguments], cache=True, **_OPTIONS)(function)
+            return compiler(signature, cache=True, **_OPTIONS)(function)
         except (RuntimeError, OSError):  # nowhere to keep it, or no room
-            kernel = _njit([arguments], **_OPTIONS)(function)
-    return kernel
-
-
-def compile_callback(template: Callable[..., Any], signature: Any, **names: Any) -> Any:
-    """The template compiled as what C can call, at its ``address``, with names in place of its module's own."""
-    _check_room()
-    function = expand(_bound(template, names), _inlined)
-    function.__qualname__ = f"{template.__qualname__}_{fingerprint(names)}"
-    compiled: Any = numba.cfunc
-    with _compiling():
-        try:
-            return compiled(signature, cache=True, **_OPTIONS)(function)
-        except (RuntimeError, OSError):  # nowhere to keep it, or no room
-            return compiled(signature, **_OPTIONS)(function)
+            return compiler(signature, **_OPTIONS)(function)
 
 
 def _check_room() -> None:
@@ -157,7 +152,7 @@ def _check_room() -> None:
         mmap.mmap(-1, ROOM).close()
     except OSError:
         raise MemoryError(
-            f"{ROOM >> 20} MiB for a compiled kernel are not free; islices.use_kernels(False) computes without kernels"
+            f"{ROOM >> 20} MiB for a compiled kernel are not free; islices.config.use_kernels(False) computes without"
         ) from None
 
 

@@ -21,8 +21,8 @@ from islices.kernels import squares
 from islices.kernels.compiling import Kernel
 from islices.kernels.folding import fold_kernel, sum_kernel
 from islices.kernels.grouping import bounds_kernel, group_kernel, placed_kernel, runs_kernel
+from islices.kernels.multiplying import scale_kernel
 from islices.kernels.repeating import FEWEST, keep_groups, kept_groups
-from islices.kernels.scaling import scale_kernel
 from islices.kernels.threads import get_num_threads, rouse, run_parts
 from islices.kernels.totals import limbs_of, rounded
 from islices.kernels.updating import rest_kernel, scatter_kernel, step_kernel

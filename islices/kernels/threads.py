@@ -62,11 +62,11 @@ def set_num_threads(n: int) -> None:
     Examples
     --------
     >>> import islices
-    >>> before = islices.get_num_threads()
-    >>> islices.set_num_threads(1)
-    >>> islices.get_num_threads()
+    >>> before = islices.config.get_num_threads()
+    >>> islices.config.set_num_threads(1)
+    >>> islices.config.get_num_threads()
     1
-    >>> islices.set_num_threads(before)
+    >>> islices.config.set_num_threads(before)
     """
     global _threads, _pool
     try:
@@ -90,7 +90,7 @@ def get_num_threads() -> int:
     Examples
     --------
     >>> import islices
-    >>> islices.get_num_threads() >= 1
+    >>> islices.config.get_num_threads() >= 1
     True
     """
     global _threads

@@ -95,7 +95,7 @@ def _measured(B: Backend, case: Benchmark, copying: Copying, job: dict[str, Any]
     own, failed = _checked(B, case, g, blocking(calls, own_calls.block))
 
     def rounds() -> Any:
-        return measure(ours | own, job["repeat"], seconds=job["seconds"], rivals=frozenset(own))
+        return measure(ours | own, job["repeat"], seconds=job["seconds"])
 
     times, limit = copying.limit(bytes_of_operation(case, len(g.distinct), np.dtype(B.dtype(g.i)).itemsize), rounds)
     return {**summary(times, list(own)), "limit": limit, "remarks": failed}

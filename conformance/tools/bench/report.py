@@ -1,16 +1,13 @@
-"""The tables of a run: a line per way, for a terminal or as Markdown."""
+"""The tables of a run in Markdown: a line per way."""
 
 from __future__ import annotations
 
-import argparse
-import importlib.util
-import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from islices.conformance.tools.bench.load import is_disturbed
 
-__all__ = ["Table", "markdown", "measured", "show", "tables"]
+__all__ = ["Table", "markdown", "measured", "tables"]
 
 HEADS = ("backend", "what", "way", "ms", "x copy", "x own")
 #: The first so many columns are words, the others numbers.
@@ -75,29 +72,6 @@ def _lines(record: dict[str, Any]) -> list[list[str]]:
 
 def _figures(number: float) -> str:
     return f"{number:.0f}" if number >= 100 else f"{number:.1f}" if number >= 10 else f"{number:.3g}"
-
-
-def show(found: list[Table], options: argparse.Namespace) -> None:
-    """Print tables: drawn on a terminal, Markdown elsewhere and where it is asked for. JSON has stdout to itself."""
-    stream = sys.stderr if options.json == "-" else sys.stdout
-    if not stream.isatty() or options.markdown or not importlib.util.find_spec("rich"):
-        print("\n\n".join("\n".join(markdown(table)) for table in found), file=stream)
-        return
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table as Drawn
-    from rich.text import Text
-
-    console = Console(file=stream)
-    for table in found:
-        console.print(Text(table.title))
-        if table.rows:
-            drawn = Drawn(box=box.SIMPLE_HEAD)
-            for k, head in enumerate(HEADS):
-                drawn.add_column(head, justify="left" if k < WORDS else "right", no_wrap=k >= WORDS)
-            for row in table.rows:
-                drawn.add_row(*map(Text, row))
-            console.print(drawn)
 
 
 def markdown(table: Table) -> list[str]:

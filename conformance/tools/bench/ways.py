@@ -7,8 +7,8 @@ import importlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import islices
 from islices.backend import Backend
+from islices.config import execution, use_kernels
 from islices.conformance.tools.bench.rounds import Call
 from islices.kernels import active
 
@@ -59,7 +59,10 @@ def modes_of(B: Backend) -> list[str]:
 @contextlib.contextmanager
 def running(mode: str) -> Iterator[None]:
     """Return a context in which islices runs in one of `modes_of`."""
-    with islices.execution("framework" if mode == "framework" else "host"), islices.use_kernels(mode != "kernels off"):
+    with (
+        execution("framework" if mode == "framework" else "host"),
+        use_kernels(mode != "kernels off"),
+    ):
         yield
 
 

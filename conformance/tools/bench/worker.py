@@ -24,7 +24,7 @@ def main(text: str) -> None:
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, cores[:threads])  # which every framework's pool of threads looks at as well
-    islices.set_num_threads(threads)
+    islices.config.set_num_threads(threads)
     version, others = islices.get_backend(name).version(), Others()
 
     def emit(**found: Any) -> None:

@@ -218,7 +218,7 @@ def test_xla_compiles_it() -> None:
     assert m.layers[0].embeddings.numpy()[:, 0].tolist() == [1, 0, 0.5, 0.5, 1]
 
 
-@pytest.mark.parametrize("name", ["capturing", "choice", "coalesced", "stock_models", "scaling", "states", "stepped"])
+@pytest.mark.parametrize("name", ["coalesced", "stock_models", "loss_scale", "named_states", "stepped"])
 def test_the_examples_of_the_docstrings_are_true(name: str) -> None:
     results = doctest.testmod(import_module(f"{front.__name__}.{name}"))
     assert results.attempted

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from islices.conformance.operations import UnsupportedError
-from islices.conformance.tools.audit.inputs import DUPLICATES, ROWS, WEIGHTS
+from islices.conformance.tools.audit.inputs import DUPLICATES, ROWS
 from islices.conformance.tools.audit.probe import REFUSED, Probe
 
 try:
@@ -23,8 +23,6 @@ except (ImportError, OSError, AttributeError) as error:
     raise UnsupportedError(f"fbgemm_gpu does not load next to torch {torch.__version__}: {error}") from error
 
 CODEGEN = "SplitTableBatchedEmbeddingBagsCodegen"
-BAGS = "islices.lookup(table, ids, combiner='sum', offsets=offsets)"
-TABLE = np.tile(WEIGHTS, 2)  # FBGEMM takes widths that are multiples of 4
 ID, BAG = torch.tensor([1]), torch.tensor([0, 1])
 
 
@@ -53,11 +51,6 @@ def twice() -> Any:
     return weights(made)[1].round(4)
 
 
-def mean() -> Any:
-    made = layer(start=TABLE, pooling_mode=ops.PoolingMode.MEAN)
-    return made(torch.tensor([1, 2]), torch.tensor([0, 2]), per_sample_weights=torch.tensor([3.0, 1.0])).detach()
-
-
 # fmt: off
 PROBES = [
     Probe(f"{CODEGEN}(max_norm=...)", "19", "it is accepted and ignored on the CPU: the rows grow past the bound",
@@ -69,13 +62,6 @@ PROBES = [
           np.tile(DUPLICATES.dense, 2).clip(-5, 5)),
     Probe(f"{CODEGEN}, a table looked up twice", "16", "each lookup of a loss takes a separate step, on its part of the gradient",
           "islices.optim.rowwise_adagrad(lr, semantics='fbgemm'), on islices.add(x, y)", "gradients 3 and 3 of row 1: its step", twice, [-1] * 4),
-    Probe(f"{CODEGEN}, widths that are no multiples of 4", "16", "they are refused", "islices.optim.rowwise_adagrad(lr, semantics='fbgemm')",
-          "a table of width 2: its shape", lambda: weights(layer(width=2)).shape, [ROWS, 2], "raises"),
     Probe(f"{CODEGEN}, ids out of range", "2", "an id past the last row counts as row 0, which is read and trained; only the log tells",
           "islices.lookup(table, ids)", "ids 2, 4", lambda: stepped(layer(), [2, 4], np.ones((2, 4))), REFUSED),
-    Probe(f"{CODEGEN}, offsets that do not fit the ids", "19", "they are made to fit, and only the log tells: the last bag takes all ids that are left",
-          BAGS, "3 ids, offsets [0, 2, 1, 3]", lambda: layer(start=TABLE)(torch.tensor([1, 2, 1]), torch.tensor([0, 2, 1, 3])).detach(), REFUSED),
-    Probe(f"{CODEGEN}, PoolingMode.MEAN, per_sample_weights", "19", "it divides by the number of ids, not by the sum of their weights",
-          "islices.lookup(table, ids, combiner='mean', offsets=offsets, weights=weights)", "rows 1 and 2, weights 3 and 1",
-          mean, (TABLE[1:2] * 3 + TABLE[2:3]) / 4),
 ]

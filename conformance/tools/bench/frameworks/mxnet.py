@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from islices import Table, clip_per_sample, get_backend, lookup, value_and_grad
+from islices import Table, get_backend, lookup, value_and_grad
 
 get_backend("mxnet")  # MXNet imports beside a NumPy of today by way of its backend
 import mxnet as mx  # noqa: E402
@@ -18,7 +18,7 @@ from islices.conformance.tools.bench.rounds import Call  # noqa: E402
 from islices.conformance.tools.bench.step import LOSS_SCALE, MAX_NORM, Problem  # noqa: E402
 from islices.conformance.tools.bench.ways import Ready, Way  # noqa: E402
 
-__all__ = ["gradient", "ones", "samples", "small", "steps", "table", "total", "updates", "zeros"]
+__all__ = ["gradient", "ones", "small", "steps", "table", "total", "updates", "zeros"]
 
 nd = mx.nd
 zeros, ones, table, total = nd.zeros, nd.ones, nd.array, nd.sum
@@ -141,34 +141,3 @@ def gradient(table: Any, ids: Any, upstream: Any) -> dict[str, Call]:
         return loss, parameter.grad.data, parameter.grad.indices
 
     return {"islices": ours, "Embedding(sparse_grad=True), backward": own}
-
-
-def samples(table: Table, head: Any, ids: Any, targets: Any, max_norm: float) -> dict[str, Call]:
-    w, i, y = nd.array(head), nd.array(ids, dtype="int64"), nd.array(targets)
-    parameter = table.weights.detach()
-    parameter.attach_grad(stype="row_sparse")
-
-    def loss(table: Any) -> Any:
-        return ((nd.dot(lookup(table, i).mean(axis=1), w) - y) ** 2).sum(axis=1)
-
-    step = value_and_grad(loss, per_sample=True)
-
-    def ours() -> Any:
-        (g,), norms = clip_per_sample([step(table)[1]], max_norm)
-        total = g.sum()
-        return norms, total.values, total.indices
-
-    def one_by_one() -> Any:
-        norms, values, indices = [], [], []
-        for b in range(len(ids)):
-            with mx.autograd.record():
-                rows = nd.Embedding(i[b : b + 1], parameter, *parameter.shape, sparse_grad=True)
-                found = ((nd.dot(rows.mean(axis=1), w) - y[b : b + 1]) ** 2).sum()
-            found.backward()
-            norm = parameter.grad.norm()
-            norms.append(norm)
-            values.append(nd.broadcast_mul(parameter.grad.data, nd.minimum(max_norm / norm, 1.0).reshape((1, 1))))
-            indices.append(parameter.grad.indices)
-        return nd.concat(*norms, dim=0), nd.concat(*values, dim=0), nd.concat(*indices, dim=0)
-
-    return {"islices": ours, "a backward pass a sample": one_by_one}
