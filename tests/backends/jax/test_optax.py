@@ -250,8 +250,6 @@ def test_none_among_parameters_and_updates() -> None:
 # ---------------------------------------------------------------------- real training
 
 
-
-
 def test_nothing_of_a_tables_size_is_made() -> None:
     rows, dim, n = 100_000, 32, 512
     table, size = Table(jnp.zeros((rows, dim))), rows * dim * 4
