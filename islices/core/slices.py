@@ -179,20 +179,15 @@ class IndexedSlices:
             IndexedSlices._check_leaves(*self._leaves)
             object.__setattr__(self, "values", self._leaves[0])
             object.__setattr__(self, "indices", self._leaves[1])
-            return object.__getattribute__(self, name)
-        if name == "indices":
-            if self._look is None or self._look.views is None:
-                return object.__getattribute__(self, name)
-            indices = self.backend.from_host(self._look.views[1], self.values)
-            object.__setattr__(self, "indices", indices)
-            return indices
-        if self._slots is None:  # another thread has computed them meanwhile
-            return object.__getattribute__(self, name)
-        values = IndexedSlices._compute(self)
-        if not self.backend.is_traced(values):  # a value of one trace does not outlive it
+        elif name == "values" and self._slots is not None:
+            values = IndexedSlices._compute(self)
+            if self.backend.is_traced(values):  # a value of one trace does not outlive it
+                return values
             object.__setattr__(self, "values", values)
             object.__setattr__(self, "_slots", None)  # the caller may change the values in place
-        return values
+        elif name == "indices" and self._look is not None and self._look.views is not None:
+            object.__setattr__(self, "indices", self.backend.from_host(self._look.views[1], self.values))
+        return object.__getattribute__(self, name)  # perhaps another thread has set it meanwhile
 
     #: of `islices.core.slots`, which is built on this module
     _compute: ClassVar[Callable[[IndexedSlices], Array]]
