@@ -127,10 +127,10 @@ class IndexedSlices:
         *,
         coalesced: bool = False,
         padded: bool = False,
-        look: Look | None = None,
-        slots: Slots | None = None,
-        leaves: tuple[Any, ...] | None = None,
-        self: IndexedSlices | None = None,
+        look: Any = None,
+        slots: Any = None,
+        leaves: Any = None,
+        self: Any = None,
     ) -> IndexedSlices:
         """Return an instance of parts that are known to be right, or set the parts of self.
 
@@ -149,12 +149,14 @@ class IndexedSlices:
         _look_at(self, look)
         _slots(self, slots)
         _leaves(self, leaves)
-        return self
+        return self  # type: ignore[no-any-return]
 
     @classmethod
-    def _deferred(cls, backend: Backend, slots: Slots, dense_shape: tuple[int | None, ...], **flags: bool) -> Any:
+    def _deferred(
+        cls, backend: Backend, slots: Slots, dense_shape: tuple[int | None, ...], **flags: bool
+    ) -> IndexedSlices:
         """Return an instance whose values are computed when they are read. Nobody else holds what they are of."""
-        return cls._trusted(backend, None, slots.indices, dense_shape, slots=slots, **flags)  # type: ignore[arg-type]
+        return cls._trusted(backend, None, slots.indices, dense_shape, slots=slots, **flags)
 
     def _like(self, values: Array = None, *, view: Host | None = None, slots: Slots | None = None) -> IndexedSlices:
         """Return these slices with other values, trusted, or with what they are computed of when they are read.

@@ -19,7 +19,7 @@ from islices.core.conversion import map_leaves, restored, without_padding
 from islices.core.linear import round_scalar, wide_dtype
 from islices.core.registry import describe, find_backend
 from islices.core.rows import coalesce
-from islices.core.shapes import same_shape
+from islices.core.shapes import same_shape, size_of
 from islices.core.slices import IndexedSlices
 from islices.core.trees import aligned, rebuild
 from islices.embedding.table import Table
@@ -286,17 +286,18 @@ def clip_rows(leaf: Any, limit: Limit, nonfinite: str) -> Any:
     shape = _shape(leaf)
     if not shape:
         raise ValueError("x: got a 0-d array; accepted is shape (rows, *row_shape)")
-    axes = tuple(range(1, len(shape)))
-    if not isinstance(leaf, IndexedSlices):
-        return clip_units(leaf, axes, limit, ISLICES, nonfinite)
-    B = leaf.backend
-    if not modes.is_traced(B, leaf.values, leaf.indices):
+    sparse = isinstance(leaf, IndexedSlices)
+    if sparse and not modes.is_traced(leaf.backend, leaf.values, leaf.indices):
         leaf = without_padding(leaf)
-    known = derivatives.constant(B, leaf.values)
-    sums, place = modes.run(_row_sums, B, (known, leaf.indices), rows=shape[0])
+    B, values = parts(leaf)
+    sums, keys = derivatives.constant(B, values), ()
+    if sparse:
+        sums, place = modes.run(_row_sums, B, (sums, leaf.indices), rows=shape[0])
+        keys = leaf.indices, place
     E, norms = row_norms([(B, as_rows(B, sums, B.shape(sums)[0]))], 2.0)
-    units = units_of((B.shape(known)[0], *shape[1:]), axes)
-    measured = Measured(leaf, units, axes, E, norms, norm_dtype([leaf]), keys=(leaf.indices, place))
+    number = B.shape(values)[0]
+    units = Units((number, *shape[1:]), tuple(range(len(shape))), (number, size_of(shape[1:])))
+    measured = Measured(leaf, units, (), E, norms, norm_dtype([leaf]), keys=keys)
     return _clipped(measured, limit, ISLICES, nonfinite)
 
 
