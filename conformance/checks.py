@@ -20,10 +20,8 @@ from islices.conformance import corpus, oracle
 from islices.conformance.data import Array, Slices
 from islices.conformance.execute import difference, read, to_backend, to_numpy
 from islices.conformance.generate import FLOATS, INDEX_TYPES, ROW_SHAPES, slices
-from islices.conformance.memory import peak_growth
 from islices.conformance.operations import UnsupportedError, gradients, own_calls_of
-
-__all__ = ["CHECKS", "Check", "check", "same"]
+from islices.conformance.peak_memory import peak_growth
 
 
 class Check(NamedTuple):
@@ -331,7 +329,7 @@ def ids_beyond_the_table(backend: Backend) -> None:
     for kernels in (True, False):
         refused, each, means = expected, None, None
         try:
-            with islices.use_kernels(kernels):
+            with islices.config.use_kernels(kernels):
                 each, means = backend.trace(looked_up)(backend.asarray(rows), backend.asarray(ids))
         except IndexError as error:
             refused = str(error)

@@ -15,8 +15,8 @@ import numpy as np
 from jax import lax, tree_util
 
 from islices.backend import Array, Backend, Source
-from islices.backends.jax.lookups import RECORDER
-from islices.backends.jax.memory import Tracer
+from islices.backends.jax.host_views import Tracer
+from islices.backends.jax.markers import RECORDER
 from islices.backends.jax.precision import constant, scope
 from islices.core.registry import get_backend
 from islices.core.slices import IndexedSlices
