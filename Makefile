@@ -10,10 +10,10 @@ OLDER := .venv-older .venv-older-tensorflow
 PADDLE := .venv-paddle
 # Libraries whose optimizers are judged.
 JUDGED := .venv-judged
-JUDGES := --node $(JUDGED) --python $(JUDGED)/bin/python --python $(PADDLE)/bin/python
+JUDGES := --python $(JUDGED)/bin/python --python $(PADDLE)/bin/python
 # What `make soak` runs: random and hostile input, every setting, other environments. Each by itself: make soak-laws.
 # The long ones last: one that is cut off has told the most.
-SOAK := soak-hostile soak-files soak-random soak-laws soak-audit soak-paddle soak-judged soak-threads soak-variants \
+SOAK := soak-hostile soak-files soak-laws soak-audit soak-paddle soak-judged soak-threads soak-variants \
 	soak-conform soak-tests
 TIMED := bash -c 'time "$$@"' --
 
@@ -54,8 +54,6 @@ soak-audit:
 	$(TIMED) $(BIN)/islices audit
 soak-laws:
 	$(TIMED) $(BIN)/python -m islices.conformance.properties laws
-soak-random:
-	$(TIMED) $(BIN)/python -m islices.conformance.properties cases
 soak-files:
 	$(TIMED) $(BIN)/python -m islices.conformance.properties files
 soak-hostile:
@@ -111,5 +109,4 @@ $(JUDGED)/ready: constraints.txt conformance/environments/judged.txt
 	$(JUDGED)/bin/python -m pip install --quiet --upgrade pip
 	$(JUDGED)/bin/python -m pip install --quiet -c constraints.txt -r conformance/environments/judged.txt
 	$(JUDGED)/bin/python -m pip install --quiet --no-deps torchrec==1.9.2  # it asks for FBGEMM for GPUs
-	if command -v npm; then npm install --silent --prefix $(JUDGED) @tensorflow/tfjs@4.22.0; fi
 	touch $@

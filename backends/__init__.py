@@ -1,2 +1,4 @@
-"""The adapters, one folder a framework: what each supplies of `islices.Backend`; and one folder an engine (`mpi`) of
-`islices.distributed` that is no framework's: a framework's engine is ``collectives.py`` in its folder."""
+"""The adapters, one folder a framework, and one folder an engine of `islices.distributed` alone (`mpi`).
+
+A framework's engine is ``collectives.py`` in its folder.
+"""

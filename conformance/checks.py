@@ -10,7 +10,7 @@ import collections
 import functools
 import itertools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -20,10 +20,8 @@ from islices.conformance import corpus, oracle
 from islices.conformance.data import Array, Slices
 from islices.conformance.execute import difference, read, to_backend, to_numpy
 from islices.conformance.generate import FLOATS, INDEX_TYPES, ROW_SHAPES, slices
-from islices.conformance.memory import peak_growth
 from islices.conformance.operations import UnsupportedError, gradients, own_calls_of
-
-__all__ = ["CHECKS", "Check", "check", "same"]
+from islices.conformance.peak_memory import peak_growth
 
 
 class Check(NamedTuple):
@@ -327,14 +325,47 @@ def ids_beyond_the_table(backend: Backend) -> None:
     def looked_up(table: Any, ids: Any) -> Any:
         return islices.lookup(table, ids), islices.lookup(table, ids, combiner="mean")
 
-    refused, each, means = "", None, None
-    try:
-        each, means = backend.trace(looked_up)(backend.asarray(rows), backend.asarray(ids))
-    except IndexError as error:
-        refused = str(error)
-    if refused:
-        assert refused == expected
-        return
     nothing = [0.0, 0.0]
-    same(each, Array("float32", (2, 3, 2), [*rows[0], *nothing, *rows[2], *nothing, *nothing, *nothing]), "lookup")
-    same(means, Array("float32", (2, 2), [3.0, 4.0, *nothing]), "the means")
+    for kernels in (True, False):
+        refused, each, means = expected, None, None
+        try:
+            with islices.config.use_kernels(kernels):
+                each, means = backend.trace(looked_up)(backend.asarray(rows), backend.asarray(ids))
+        except IndexError as error:
+            refused = str(error)
+        assert refused == expected
+        if each is None:
+            continue
+        same(each, Array("float32", (2, 3, 2), [*rows[0], *nothing, *rows[2], *nothing, *nothing, *nothing]), "lookup")
+        same(means, Array("float32", (2, 2), [3.0, 4.0, *nothing]), "the means")
+
+
+@check("padding/left-out-slots-are-zeros", "2", traced=True)
+def left_out_slots(backend: Backend) -> None:
+    """A slot that is left out where shapes are fixed has the sentinel index and zeros."""
+    ids = np.array([1, 3, 1], np.int32)
+    values = np.array([[3.0], [4.0], [5.0]], np.float32)
+
+    def dropped(values: Any, ids: Any) -> Any:
+        kept = islices.drop_rows(islices.IndexedSlices(values, ids, (4, 1)), [3])
+        return kept.values, kept.indices
+
+    found, places = (backend.to_numpy(x) for x in backend.trace(dropped)(backend.asarray(values), backend.asarray(ids)))
+    held = found.reshape(-1)[places != 4].tolist(), found.reshape(-1)[places == 4].tolist()
+    assert held in (([3.0, 5.0], []), ([3.0, 5.0], [0.0])), f"values {found.tolist()} at {places.tolist()}"
+
+
+# ---------------------------------------------------------------------- clips by other frameworks' formulas
+FORMULAS: tuple[Literal["islices", "keras", "mxnet", "optax", "tensorflow", "torch"], ...] = (
+    "islices", "keras", "mxnet", "optax", "tensorflow", "torch",
+)  # fmt: skip
+
+
+@check("clipping/presets-below-the-limit", "11", host=True)
+def presets_below_the_limit(backend: Backend) -> None:
+    """By any formula a gradient whose norm is below the limit stays as it is: all are powers of two."""
+    plain = Slices(Array("float32", (1, 2), [1.0, 0.0]), Array("int32", (1,), [2]), (4, 2))
+    for semantics in FORMULAS:
+        (clipped,), norm = islices.clip_by_global_norm([to_backend(backend, plain)], 4.0, semantics=semantics)
+        same(clipped, plain, semantics)
+        same(norm, Array("float32", (), [1.0]), f"the norm of {semantics}")

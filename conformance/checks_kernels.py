@@ -15,16 +15,14 @@ from islices.conformance.operations import UnsupportedError, own_calls_of
 from islices.conformance.oracle_optim import OPTIMIZERS
 from islices.core.host import bfloat16_bits
 
-__all__: list[str] = []
-
 COUNT, ROWS, WIDTH = 20_000, 3_000, 8
 THREADS = (1, 2, 4)
 #: takes the backend, the slices and a maker of tables; gives what is compared
 Operation = Callable[[Backend, islices.IndexedSlices, Callable[[], Any]], Any]
 
 
-def scatter(name: str) -> Operation:
-    return lambda B, s, table: getattr(islices, name)(table(), s)
+def scatter(op: str) -> Operation:
+    return lambda B, s, table: islices.scatter(table(), s, op)
 
 
 def steps(label: str) -> Operation:
@@ -46,7 +44,7 @@ OPERATIONS: dict[str, Operation] = {
     "to_dense": lambda B, s, table: islices.to_dense(s),
     "norm": lambda B, s, table: [islices.norm(s), islices.norm(s, 1), islices.norm(s.values)],
     "clip_by_global_norm": lambda B, s, table: list(islices.clip_by_global_norm([s, s.values], 1.0)),
-    **{f"scatter_{op}": scatter(f"scatter_{op}") for op in ("add", "sub", "update", "min", "max", "mul", "div")},
+    **{f"scatter_{op}": scatter(op) for op in ("add", "sub", "update", "min", "max", "mul", "div")},
     **{f"step/{label}": steps(label) for label in OPTIMIZERS},
 }
 
@@ -77,12 +75,12 @@ def same_bits(B: Backend, *, operation: str, dtype: str) -> None:
     def outcome() -> list[np.ndarray[Any, Any]]:
         return numbers(B, OPERATIONS[operation](B, islices.IndexedSlices(values, B.asarray(ids), (ROWS, WIDTH)), table))
 
-    with islices.use_kernels(False):
+    with islices.config.use_kernels(False):
         expected = outcome()
-    before = islices.get_num_threads()
+    before = islices.config.get_num_threads()
     try:
         for count in THREADS:
-            islices.set_num_threads(count)
+            islices.config.set_num_threads(count)
             got = outcome()
             assert len(got) == len(expected), "as many arrays"
             for k, (g, e) in enumerate(zip(got, expected, strict=True)):
@@ -92,7 +90,7 @@ def same_bits(B: Backend, *, operation: str, dtype: str) -> None:
                     f"got {g[bad[0]]!r}, without kernels {e[bad[0]]!r}"
                 )
     finally:
-        islices.set_num_threads(before)
+        islices.config.set_num_threads(before)
 
 
 #: what an operation's name begins with -> where it stands in the matrix: (group, clause)

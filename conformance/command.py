@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from islices.backend import TO_DO
 from islices.cli import Command, UsageError
 from islices.conformance.adapters.command_line import seconds, split_command
 from islices.conformance.adapters.run import AdapterJob
 from islices.conformance.interpreters import here, look_at
 from islices.conformance.jobs import Job, run_all
-from islices.conformance.new_backend import TO_DO, is_optional, to_do
+from islices.conformance.new_backend import to_do
 from islices.conformance.outputs import check_backends, check_writable, write
 from islices.conformance.report import Run, summary
 from islices.conformance.report.merging import json_lines
@@ -25,8 +26,6 @@ from islices.conformance.selection import COMMAND as COMMAND_MODE
 from islices.conformance.selection import PROFILES, Selection, how_many, nearest
 from islices.conformance.variants import VARIANTS
 from islices.core.registry import BUILTIN
-
-__all__ = ["COMMAND"]
 
 #: What runs where no variant is asked for; "all" is every variant.
 USUAL = {"quick": ("standard", "cuda"), "full": ("standard", "kernels off", "read-only", "cuda", "ranks")}
@@ -50,8 +49,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "adapters: a --command runs alone, or beside the backends that -b names. A result passes to the bit, or\n"
         "  counts as ≈ within a bound of the spec (sums in another order, fused multiply-adds), which is no fail. A\n"
         "  call in which it ends, is late or answers no value is a harness error; it is started anew, up to 10 times.\n"
-        "the matrix has a row a group of clauses, from 120 columns or with --wide one a clause; marks: ✓ passes,\n"
-        "  ✗ fails, d declared deviations, u unsupported, ! harness errors, each but ✓ with a count\n"
+        "the matrix has a row a group of clauses; marks: ✓ passes, ✗ fails, d declared deviations, u unsupported,\n"
+        "  ! harness errors, each but ✓ with a count\n"
         "exit codes: 0 conform, 1 fails, or a backend is not finished, 2 usage,\n"
         "  3 harness error (a backend crashed or hung, the suite broke)"
     )
@@ -74,7 +73,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--time-limit", type=float, default=10.0, metavar="SECONDS", help="an adapter's for a call (default 10)"
     )
-    parser.add_argument("--wide", action="store_true", help="the matrix clause by clause, at any width of the terminal")
     parser.add_argument("--json", metavar="PATH", help="write the results as JSON lines to PATH (- for stdout)")
 
 
@@ -88,7 +86,7 @@ def conform(options: argparse.Namespace) -> int:
     if options.json is not None and not quiet:
         check_writable("--json", options.json)  # what cannot be written is said before a minute of work, not after
     selection = _selection(options)
-    console = report_console(sys.stderr if quiet else None, wide=options.wide)
+    console = report_console(sys.stderr if quiet else None)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="islices-conform-") as folder:
         planned = _plan(options, selection, Path(folder))
@@ -97,7 +95,7 @@ def conform(options: argparse.Namespace) -> int:
         raise UsageError(f"nothing ran: {_why_nothing(runs)}")
     if options.json:
         write("--json", options.json, json_lines(runs))
-    _show(console, runs, wide=options.wide)
+    _show(console, runs)
     if options.backend is None and not options.python and not options.command_line:
         for name, line in BUILTIN.items():
             if name not in {run.backend for run in runs}:
@@ -188,25 +186,21 @@ def _why_nothing(runs: Sequence[Run]) -> str:
 
 # ---------------------------------------------------------------------- what came of it
 def _unwritten(runs: Sequence[Run]) -> list[str]:
-    """The primitives that backends still declare as to be written."""
+    """The primitives that backends still lack for mode framework."""
     return sorted({name for run in runs for name in run.header.get("unwritten", [])})
 
 
-def _marked(primitive: str) -> str:
-    return f"{primitive} (optional)" if is_optional(primitive) else primitive
-
-
-def _show(console: Any, runs: Sequence[Run], *, wide: bool) -> None:
-    print_cases(runs, console, unless=f": {TO_DO}", wide=wide)  # the list below has those
+def _show(console: Any, runs: Sequence[Run]) -> None:
+    print_cases(runs, console, unless=f": {TO_DO}")  # the list below has those
     for backend in dict.fromkeys(run.backend for run in runs):
         waiting = to_do(case for run in runs if run.backend == backend for case in run.cases)
         if waiting:
             console.print(f"{backend}: primitives to be written, by the number of cases that wait for them:")
         for primitive, count in waiting:
-            console.print(f"  {count:6}  {_marked(primitive)}", highlight=False)
+            console.print(f"  {count:6}  {primitive}", highlight=False)
         missing = _unwritten([run for run in runs if run.backend == backend])
         unmet = [name for name in missing if name not in dict(waiting)]
         if unmet:
-            console.print(f"  {0:6}  {', '.join(map(_marked, unmet))}", highlight=False)
+            console.print(f"  {0:6}  {', '.join(unmet)}", highlight=False)
         if missing:
             console.print(f"{backend} is not finished: {len(missing)} primitives are to be written", highlight=False)

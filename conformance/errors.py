@@ -11,23 +11,6 @@ from typing import Any
 
 from islices.conformance.data import Array, Case, Slices
 
-__all__ = [
-    "DENSE",
-    "GOOD",
-    "GRADIENT",
-    "IDS",
-    "INTEGERS",
-    "OTHER_SHAPE",
-    "UP",
-    "WIDE",
-    "error_cases",
-    "f32",
-    "foreign",
-    "i64",
-    "of",
-    "row",
-]
-
 
 def f32(*shape: int, value: float = 1.0) -> Array:
     return Array("float32", shape, [value] * math.prod(shape))
@@ -132,6 +115,11 @@ row("from-dense-uint8", "1", "TypeError", ["x", "uint8", "accepted"], "from_dens
 row("add-0-d-to-sparse", "6", "ValueError", ["xs", "one shape"], "add", Slices(f32(1), i64(0), (5,)), f32())
 row("keep-rows-mask-rows-unknown", "13", "ValueError", ["rows", "unknown"], "keep_rows", UNKNOWN, of("bool", True))
 row("clip-row-norm-0-d", "10", "ValueError", ["x", "0-d"], "clip_by_row_norm", f32(), 1.0)
+row("row-norms-0-d", "7", "ValueError", ["x", "0-d"], "row_norms", f32())
+row("row-norms-order", "7", "ValueError", ["ord", "3", "1, 2 or inf"], "row_norms", GOOD, ord=3)
+row("top-k-dense", "13", "TypeError", ["x", "dense", "from_dense"], "top_k_rows", DENSE, 2)
+row("top-k-negative", "13", "ValueError", ["k", "-1", "int >= 0"], "top_k_rows", GOOD, -1)
+row("top-k-float", "13", "TypeError", ["k", "1.5", "int >= 0"], "top_k_rows", GOOD, 1.5)
 row("clip-norm-complex", "10", "TypeError", ["max_norm", "complex", "real"], "clip_by_norm", GOOD, COMPLEX)
 row("add-nothing", "6", "TypeError", ["xs", "accepted"], "add")
 row("add-dtypes", "6", "TypeError", ["xs", "float32", "float64", "one dtype"], "add", GOOD, WIDE)

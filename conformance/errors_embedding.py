@@ -22,8 +22,6 @@ from islices.conformance.errors import (
     row,
 )
 
-__all__: list[str] = []
-
 # ---------------------------------------------------------------------- lookups, bags
 _look = ("lookup", DENSE)
 _bag = {"combiner": "sum"}
@@ -62,13 +60,6 @@ row("offsets-descend", "19", "ValueError", ["offsets", "1", "after 2"], *_look, 
 row("offsets-first", "19", "ValueError", ["offsets", "1", "accepted is 0"], *_flat, offsets=i64(1), **_bag)
 row("offsets-none-for-ids", "19", "ValueError", ["offsets", "[]"], *_flat, offsets=i64(), **_bag)
 row("offsets-last", "19", "ValueError", ["offsets", "3", "2 ids"], *_flat, offsets=i64(0, 3), **_bag)
-_ends: dict[str, Any] = {"include_last_offset": True, **_bag}
-row("last-offset-alone", "19", "ValueError", ["include_last_offset", "offsets"], *_look, TWO, **_ends)
-row("last-offset-none", "19", "ValueError", ["offsets", "[]"], *_look, i64(0), offsets=i64(), **_ends)
-row("last-offset-no-bags", "19", "ValueError", ["offsets", "[0]"], *_flat, offsets=i64(0), **_ends)
-row("last-offset-beyond", "19", "ValueError", ["offsets", "3", "2 ids"], *_flat, offsets=i64(0, 3), **_ends)
-_yes: dict[str, Any] = {"include_last_offset": "yes", **_bag}
-row("last-offset-text", "19", "TypeError", ["include_last_offset", "'yes'"], *_flat, offsets=i64(0, 1), **_yes)
 row("lengths-negative", "12", "ValueError", ["ids", "-1", "position 1"], *_look, (i64(0, 1), i64(1, -1, 1)), **_bag)
 row("lengths-exceed", "12", "ValueError", ["ids", "3", "2 values"], *_look, (i64(0, 1), i64(1, 2)), **_bag)
 row("lengths-wrap", "12", "ValueError", ["ids", str(2**63)], *_look, (i64(0, 1), i64(2**62, 2**62)), **_bag)
@@ -89,8 +80,6 @@ row("absent-no-rows", "2", "IndexError", ["ids", "0", "position 1"], "lookup", f
 row("absent-grad", "2", "IndexError", ["ids", "7", "position 1"], *GRADIENT, i64(-1, 7), 5, invalid="drop")
 row("absent-grad-name", "12", "ValueError", ["invalid", "'skip'"], *GRADIENT, i64(0, 1), 5, invalid="skip")
 row("absent-samples-name", "12", "ValueError", ["invalid", "None"], "per_sample", f32(2, 2), i64(0, 1), 5, invalid=None)
-row("limit-negative", "10", "ValueError", ["max_norm", "-1.0"], *_look, i64(0), max_norm=-1.0)
-row("limit-text", "10", "TypeError", ["max_norm", "'1'"], *_look, i64(0), max_norm="1")
 row("weights-without-combiner", "19", "ValueError", ["weights", "combiner"], *_flat, weights=f32(2))
 row("weights-with-max", "19", "ValueError", ["weights", "'max'"], *_look, TWO, combiner="max", weights=f32(2, 2))
 row("weights-shape", "19", "ValueError", ["weights", "(2,)", "(2, 2)"], *_look, TWO, weights=f32(2), **_bag)

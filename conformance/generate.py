@@ -202,6 +202,8 @@ def norms() -> Iterator[Case]:
         yield case(f"norms/norm1/{name}", "7", "norm", s, ord=1)
         yield case(f"norms/norminf/{name}", "7", "norm", s, ord="inf")
         d = dense(s.values.dtype, (4, 3), "norms")
+        yield case(f"norms/rows/{name}", "7", "row_norms", s)
+        yield case(f"norms/top_k/{name}", "13", "top_k_rows", s, 2)
         yield case(f"norms/global/{name}", "8", "global_norm", {"a": s, "b": [d, None, (s,)]})
     clause = "7"
     pair = slices_of("float32", [[3.0, 0.0], [0.0, 4.0], [3.0, 0.0]], [1, 2, 1], (4, 2))
@@ -220,6 +222,12 @@ def norms() -> Iterator[Case]:
     yield case("norms/norm2/float32-many-small", clause, "norm", small)
     for label, bad in (("nan", [math.nan, 1.0]), ("inf", [math.inf, 1.0]), ("both", [-math.inf, math.nan])):
         yield case(f"norms/norm2/nonfinite-{label}", clause, "norm", slices_of("float32", [bad], [0], (2, 2)))
+    for ord in (1, "inf"):
+        yield case(f"norms/rows/ord-{ord}", clause, "row_norms", pair, ord=ord)
+    yield case("norms/rows/dense", clause, "row_norms", dense("bfloat16", (4, 3), "rows"))
+    ties = slices_of("float32", [[3.0], [-3.0], [math.nan], [math.inf], [0.0]], [5, 1, 4, 2, 0], (6, 1))
+    for k in (0, 1, 3, 9):
+        yield case(f"norms/top_k/ties-{k}", "13", "top_k_rows", ties, k)
     zeros = slices_of("float32", [[0.0], [0.0]], [0, 1], (3, 1))
     yield case("norms/norm2/zeros", clause, "norm", zeros)
     yield case("norms/norm2/no-rows", clause, "norm", slices_of("float32", [], [], (0, 2)))

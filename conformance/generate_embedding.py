@@ -11,8 +11,6 @@ from typing import Any
 from islices.conformance.data import NONFINITE, Array, Case
 from islices.conformance.oracle import FORMATS
 
-__all__ = ["embedding_cases"]
-
 FLOATS = tuple(FORMATS)
 ROWS = 7
 #: name -> (ids, shape): sorted and not, with and without duplicates, none, one, many, 0-d to 3-D
@@ -40,7 +38,6 @@ def embedding_cases(case: Maker, dense: Dense) -> Iterator[Case]:
     yield from bags(case, dense)
     yield from special_bags(case)
     yield from ragged(case, dense)
-    yield from limited(case, dense)
     yield from samples(case, dense)
     yield from ragged_samples(case, dense)
     yield from tied(case)
@@ -166,10 +163,9 @@ def special_bags(case: Maker) -> Iterator[Case]:
     yield case("embedding/bags/saturation/bfloat16", "19", "lookup", ones, many, combiner="sum")
 
 
-# ---------------------------------------------------------------------- ragged, absent, limited
+# ---------------------------------------------------------------------- ragged, absent
 #: a last bag that ends before the ids do; empty bags first, in the middle and last; ids that are absent
 LENGTHS = Array("int32", (6,), [0, 3, 1, 0, 4, 0])
-ENDS = Array("int64", (7,), [0, 0, 3, 4, 4, 8, 8])
 HOLES = Array("int32", (11,), [4, -1, 3, -1, 0, 6, -9, 1, 2, 0, 5])
 HOLES_2D = Array("int64", (4, 3), [1, -1, 1, -1, -1, -1, 0, 2, -5, 6, 6, 0])
 
@@ -184,8 +180,6 @@ def ragged(case: Maker, dense: Dense) -> Iterator[Case]:
         "lengths-padding-mask": ((FLAT_IDS, LENGTHS), 6, {"padding_idx": 0, "mask": keep}),
         "lengths-drop": ((HOLES, LENGTHS), 6, {**drop, "padding_idx": 0}),
         "lengths-no-bags": ((Array("int32", (0,), []), Array("int32", (0,), [])), 0, {}),
-        "last-offset": (FLAT_IDS, 6, {"offsets": ENDS, "include_last_offset": True}),
-        "last-offset-drop-mask": (HOLES, 6, {"offsets": ENDS, "include_last_offset": True, "mask": keep, **drop}),
         "offsets-drop": (HOLES, 6, {"offsets": OFFSETS, **drop}),
         "drop": (HOLES_2D, 4, drop),
         "drop-nothing": (BAG_IDS, 4, {**drop, "padding_idx": 6}),
@@ -224,34 +218,6 @@ def ragged(case: Maker, dense: Dense) -> Iterator[Case]:
         if not isinstance(ids, tuple):
             id = f"embedding/ragged-rows/gradient/{label}"
             yield case(id, "12", "lookup_gradient", table, ids, up, **options, **more)
-
-
-def limited(case: Maker, dense: Dense) -> Iterator[Case]:
-    """max_norm: rows within it and beyond, in bags and alone, with what does not count among them."""
-    pair = ids_of("pair", "int64")
-    real = Array("bool", (2, 5), [i != 1 for i in pair.data])
-    forms: dict[str, tuple[Any, tuple[int, ...], dict[str, Any]]] = {
-        "rows": (pair, (2, 5), {"padding_idx": 0}),
-        "rows-mask": (pair, (2, 5), {"mask": real, "scale_by_freq": True}),
-        "bags": (pair, (2,), {"combiner": "mean", "mask": real}),
-        "lengths": ((HOLES, LENGTHS), (6,), {"combiner": "sqrtn", "invalid": "drop"}),
-    }
-    for dtype, form, limit in itertools.product(FLOATS, forms, (4.0, 0.5, 0.0, "inf")):
-        ids, lead, options = forms[form]
-        for row_shape in ((3,), (2, 2)) if limit == 4.0 else ((3,),):
-            table, up = dense(dtype, (ROWS, *row_shape), "renorm"), dense(dtype, (*lead, *row_shape), f"limit/{form}")
-            label = f"{form}/{limit}/{dtype}/rank{len(row_shape)}"
-            read = {k: v for k, v in options.items() if k != "scale_by_freq"}
-            yield case(f"embedding/max-norm/{label}", "12", "lookup", table, ids, max_norm=limit, **read)
-            id = f"embedding/max-norm-gradient/{label}"
-            yield case(id, "12", "lookup_gradient", table, ids, up, max_norm=limit, **options)
-    table = Array("float32", (4, 2), [math.nan, 1.0, math.inf, 1.0, 3.0, 4.0, 0.0, 0.0])
-    every, some = Array("int32", (4,), [0, 1, 2, 3]), Array("bool", (4,), [False, False, True, True])
-    up = Array("float32", (4, 2), [1.0, -1.0, math.nan, 2.0, 3.0, 5.0, 7.0, 8.0])
-    for label, options in (("nonfinite", {}), ("nonfinite-masked", {"mask": some})):
-        for op, args in (("lookup", ()), ("lookup_gradient", (up,))):
-            id = f"embedding/max-norm/{label}/{op}"
-            yield case(id, "12", op, table, every, *args, max_norm=5.0, **options)
 
 
 # ---------------------------------------------------------------------- per sample

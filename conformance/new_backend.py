@@ -1,35 +1,26 @@
-"""`islices new-backend`: the skeleton of an adapter, written from what `islices.Backend` itself says.
+"""`islices new-backend`: the skeleton of an adapter, stage 1 of `islices.backend.Backend` with a guess in each method.
 
-Every primitive stands in it as a `not_implemented` declaration under its contract, read from the parts of `Backend` as
-they are installed here, and optional ones are marked. `islices conform` then counts the cases that still wait for each:
-see `to_do`.
+The guesses are those that the array API makes likely. With stage 1 right, mode host conforms: NumPy stands in for every
+other primitive. `islices conform` counts the cases of mode framework that wait for each: see `to_do`.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
-import inspect
 import keyword
 import re
-import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from islices.backend import PARTS, PROTOCOL, Backend, OwnCalls
+from islices.backend import PROTOCOL, TO_DO, Backend
 from islices.cli import Command, UsageError
 from islices.core.plugins import entry_points
 from islices.core.registry import BUILTIN, GROUP
 
-__all__ = ["COMMAND", "is_optional", "to_do", "unwritten"]
+__all__ = ["COMMAND", "to_do", "unwritten"]
 
-#: The reason a skeleton gives for every primitive.
-TO_DO = "to be written"
-#: What must not stand in a skeleton: with it there would be traced cases.
-NOT_DECLARED = "trace"
-WIDTH = 116
 #: A part of a module's name that a distribution's name may end with.
 PART = re.compile(r"_*[A-Za-z](\w*[A-Za-z0-9])?", re.ASCII)
 
@@ -84,31 +75,21 @@ def to_do(cases: Iterable[dict[str, Any]]) -> list[tuple[str, int]]:
 
 
 def unwritten(backend: Backend) -> list[str]:
-    """The primitives that a backend still declares as to be written, whether or not a case of the suite meets them.
+    """The primitives that mode framework lacks, whether or not a case of the suite meets them.
 
     Examples
     --------
-    >>> from islices import not_implemented
+    >>> from islices.backend import not_implemented
     >>> class Toy(Backend):
     ...     name = "toy"
-    ...     capture = not_implemented(TO_DO)
     ...     take = not_implemented("toy has no gather")
-    >>> unwritten(Toy())
-    ['capture']
+    >>> "where" in unwritten(Toy()), "take" in unwritten(Toy())
+    (True, False)
     """
-    found = {name: inspect.getattr_static(backend, name) for name in dir(type(backend))}
-    return [name for name, member in found.items() if getattr(member, "reason", None) == TO_DO]
-
-
-def is_optional(primitive: str) -> bool:
-    """Whether an adapter may leave something out that a skeleton declares.
-
-    Examples
-    --------
-    >>> is_optional("take"), is_optional("capture"), is_optional("own_calls")
-    (False, True, True)
-    """
-    return primitive == "own_calls" or hasattr(getattr(Backend, primitive, None), "optional")
+    if "framework" not in backend.modes():
+        return []
+    wanted = [name for name in dir(Backend) if hasattr(getattr(Backend, name), "primitive")]
+    return [name for name in wanted if getattr(type(backend), name) is getattr(Backend, name)]
 
 
 # ---------------------------------------------------------------------- the call
@@ -142,75 +123,13 @@ def skeleton(name: str, module: str) -> dict[str, str]:
     package = f"islices_{name}"
     values = {
         "NAME": name, "MODULE": module, "PACKAGE": package, "CLASS": f"{name.title().replace('_', '')}Backend",
-        "PROTOCOL": str(PROTOCOL), "ROOT": module.partition(".")[0], "PRIMITIVES": "\n".join(_primitives()),
-        "OWN_CALLS": "\n".join(_own_calls()).rstrip(), "TO_DO": TO_DO,
+        "PROTOCOL": str(PROTOCOL), "ROOT": module.partition(".")[0], "TO_DO": TO_DO,
     }  # fmt: skip
     texts = {
-        "pyproject.toml": PYPROJECT, f"{package}/__init__.py": ADAPTER, f"{package}/own_calls.py": OWN_CALLS,
-        f"{package}/deviations.toml": DEVIATIONS, "README.md": README,
+        "pyproject.toml": PYPROJECT, f"{package}/__init__.py": ADAPTER, f"{package}/deviations.toml": DEVIATIONS,
+        "README.md": README,
     }  # fmt: skip
     return {path: re.sub(r"@(\w+)@", lambda found: values[found[1]], text) for path, text in texts.items()}
-
-
-def _methods(part: type) -> Iterator[tuple[ast.FunctionDef, str]]:
-    """(definition, what holds without it) of each public method of a part, in order; "" for one that is needed."""
-    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(part))).body
-    for node in tree.body:  # type: ignore[attr-defined]
-        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
-            yield node, getattr(getattr(part, node.name), "optional", "")
-
-
-def _is_declared(node: ast.FunctionDef, without: str) -> bool:
-    """Whether a method stands in the skeleton: one that is needed, or an optional one that does nothing but refuse."""
-    body = node.body[1:] if ast.get_docstring(node) else node.body
-    refuses = len(body) == 1 and isinstance(body[0], ast.Raise) and "self.lacks" in ast.unparse(body[0])
-    return (refuses or not without) and node.name != NOT_DECLARED
-
-
-def _primitives() -> Iterator[str]:
-    """The lines of the declarations, and what else a part may have."""
-    for part in PARTS:
-        summary = (inspect.getdoc(part) or "").partition("\n")[0]
-        title = summary.partition(":")[0].lower()
-        yield f"    # ------------------------------------------------------------------ {title}"
-        yield from _comment(summary, indent="    ")
-        yield ""
-        defaults = []
-        for node, without in _methods(part):
-            if _is_declared(node, without):
-                yield from _contract(node, without, indent="    ")
-                yield f'    {node.name} = not_implemented("{TO_DO}")'
-                yield ""
-            else:
-                defaults += _comment(f"{node.name}: {without}", indent="    ", inner="    ")
-        yield "    # Optional, and what holds without them:"
-        yield from defaults
-        yield ""
-
-
-def _own_calls() -> Iterator[str]:
-    """The lines of the contracts of a plug-in's own calls."""
-    for node, without in _methods(OwnCalls):
-        del node.args.args[0]  # they are a module's functions
-        yield from _contract(node, without)
-        yield ""
-
-
-def _contract(node: ast.FunctionDef, without: str, indent: str = "") -> Iterator[str]:
-    """A comment of a method's signature, the first paragraph of its docstring, and whether it is optional."""
-    returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
-    yield from _comment(f"def {node.name}({ast.unparse(node.args)}){returns}", indent=indent)
-    contract = (ast.get_docstring(node) or "").partition("\n\n")[0]
-    yield from _comment(" ".join(contract.split()), indent=indent, inner="    ")
-    if without:
-        yield from _comment(f"Optional. Without it: {without}.", indent=indent, inner="    ")
-
-
-def _comment(text: str, *, indent: str, inner: str = "") -> list[str]:
-    return textwrap.wrap(
-        text, WIDTH, initial_indent=f"{indent}# {inner}", subsequent_indent=f"{indent}# {inner or '    '}",
-        break_on_hyphens=False, break_long_words=False,
-    )  # fmt: skip
 
 
 PYPROJECT = """\
@@ -238,10 +157,8 @@ packages = ["@PACKAGE@"]
 """
 
 ADAPTER = '''\
-"""The islices adapter of @NAME@.
+"""The islices adapter of @NAME@: stage 1, each method a guess to be checked.
 
-Put a method that keeps the contract in the place of each declaration below. What the framework cannot do stays
-declared, with the reason its users will read; an optional declaration may be deleted as well.
 `islices conform -b @MODULE@` says what to write next.
 """
 
@@ -249,40 +166,44 @@ from __future__ import annotations
 
 import importlib
 
-from islices import Backend, not_implemented
+import numpy as np
+
+from islices.backend import Backend
 
 
 class @CLASS@(Backend):
     name = module = "@MODULE@"
     pip = "pip install @ROOT@"  # to be corrected if the framework's distribution has another name than its module
-    protocol = @PROTOCOL@  # what islices.PROTOCOL was when this was written
-    float_dtypes = ("float16", "bfloat16", "float32", "float64")  # those the framework can hold
-    native_name = ""  # of its row-sparse gradient, if it has one: then is_native, from_native and to_native are needed
+    protocol = @PROTOCOL@  # what islices.backend.PROTOCOL was when this was written
+    float_dtypes = ("float16", "float32", "float64")  # those the framework can hold
 
-    def version(self) -> str:
+    def version(self):
         return str(getattr(importlib.import_module(self.module), "__version__", "unknown"))
 
-    def is_array(self, x: object) -> bool:
-        # A first guess, to be replaced by isinstance with the framework's array type. It is asked about any object.
+    def is_array(self, x):
+        # better: isinstance with the framework's array type. It is asked about any object.
         return type(x).__module__.partition(".")[0] == "@ROOT@"
 
-@PRIMITIVES@
-    # The module of the framework's own calls, with which the suite makes real gradients. What is to be written stands
-    # in own_calls.py; then: own_calls = "@PACKAGE@.own_calls"
-    #     Optional. Without it: cases that need the framework's own layers are unsupported.
-    own_calls = not_implemented("@TO_DO@")
+    def dtype(self, x):
+        return str(x.dtype).rpartition(".")[2]  # NumPy's name of it
+
+    def shape(self, x):
+        return tuple(x.shape)
+
+    def asarray(self, array, like=None):
+        return importlib.import_module(self.module).asarray(np.array(array))  # a copy: the memory stays the caller's
+
+    def to_numpy(self, x):
+        return np.asarray(x)  # from any device
+
+    def host_view(self, x):
+        return np.asarray(x)  # shared, not copied; None where the memory is not the CPU's
+
+    def from_host(self, array, like):
+        return importlib.import_module(self.module).asarray(array)  # shared, where the framework can
 
 
 backend = @CLASS@()
-'''
-
-OWN_CALLS = '''\
-"""@NAME@'s own calls, for the conformance suite: what its users write without islices, which nothing here imports.
-
-Write these functions, then name this module in the adapter: own_calls = "@PACKAGE@.own_calls"
-"""
-
-@OWN_CALLS@
 '''
 
 DEVIATIONS = """\
@@ -304,16 +225,14 @@ Row-sparse gradients of @NAME@ in islices. An adapter in the making:
     pip install -e .
     islices conform -b @MODULE@
 
-1. `@PACKAGE@/__init__.py` declares every primitive as `not_implemented("@TO_DO@")`, under its contract. The suite
-   counts a case that ends in one as unsupported, and ends with the list of those that block most cases: write them
-   one by one. Mode *host* (NumPy on the framework's memory) needs few of them, mode *framework* all.
-2. Say the array type in `is_array`, and the dtypes there are in `float_dtypes`.
-3. A primitive the framework cannot supply stays declared: put its reason in the place of "@TO_DO@". Delete what is
-   marked as optional and not wanted.
+1. `@PACKAGE@/__init__.py` has stage 1: arrays, and the way to the host and back. Correct its guesses until mode *host*
+   conforms. Then `def modes(self): return ["host"]` would make the adapter complete.
+2. Mode *framework* needs the primitives that conform lists as to be written, most waited for first. One that the
+   framework cannot supply is declared: `take = not_implemented("why")`, with the reason that users will read.
+3. Other stages are optional: in_place and set_rows (tables that change in place), is_native, from_native and to_native
+   (a sparse type), differentiate and custom_gradient (gradients), trace (a compiler), own_calls (real gradients).
 4. A case that fails by the framework's nature is declared in `@PACKAGE@/deviations.toml`.
 
-5. `@PACKAGE@/own_calls.py` says what the suite asks of the framework itself, to hold real gradients against.
-
-What each primitive must do: `python -c "import islices; help(islices.Backend)"`. What results must be: the clauses of
-SPEC.md in the package `islices.conformance`.
+What each method must do: `python -c "import islices; help(islices.backend.Backend)"`. What results must be: the
+clauses of SPEC.md in the package `islices.conformance`.
 """

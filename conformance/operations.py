@@ -13,9 +13,8 @@ import numpy as np
 
 import islices
 from islices.backend import Backend
+from islices.core.row_operators import OPERATORS
 from islices.norms.nonfinite import Nonfinite
-
-__all__ = ["UnsupportedError", "gradients", "operation", "own_calls_of"]
 
 
 class UnsupportedError(Exception):
@@ -193,6 +192,7 @@ SPECIAL_OPERATIONS: dict[str, Callable[..., Any]] = {
     "per_sample_norms": lambda *args, **options: islices.per_sample(*args, **options).norms(),
     "per_sample_sum": lambda *args, **options: islices.per_sample(*args, **options).sum(),
     "per_sample_to_dense": lambda *args, **options: islices.per_sample(*args, **options).to_dense(),
+    **{f"scatter_{op}": functools.partial(islices.scatter, op=op) for op in OPERATORS},
     "__array__": np.asarray,
     "__len__": len,
     "__bool__": bool,

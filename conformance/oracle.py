@@ -15,8 +15,6 @@ from typing import Any
 
 from islices.conformance.data import Array, Slices
 
-__all__ = ["ORACLE", "round_to", "square_root"]
-
 #: format -> (precision in bits, smallest normal exponent, largest exponent)
 FORMATS = {
     "float16": (11, -14, 15),
@@ -253,6 +251,21 @@ def global_norm(tree: Any, ord: Any = 2) -> Array:
     return Array(dtype, (), [round_to(exact_norm(leaves, ord), dtype)])
 
 
+def row_norms(x: Any, ord: Any = 2) -> Any:
+    c = coalesce(x)
+    rows, dtype = values_of(c).rows(), norm_dtype([c])
+    found = [round_to(exact_norm([Array(values_of(c).dtype, (len(row),), row)], ord), dtype) for row in rows]
+    norms = Array(dtype, (len(rows),), found)
+    return Slices(norms, c.indices, c.dense_shape[:1], coalesced=True) if isinstance(c, Slices) else norms
+
+
+def top_k_rows(x: Any, k: int) -> Any:
+    c = coalesce(x)
+    norms = [exact_norm([Array(c.values.dtype, (len(row),), row)], 2) for row in c.values.rows()]
+    order = sorted(range(len(norms)), key=lambda place: -norms[place] if math.isfinite(norms[place]) else -math.inf)
+    return c.at(sorted(order[:k]), coalesced=True)
+
+
 # ---------------------------------------------------------------------- clipping
 def limit_of(x: Any) -> Any:
     """Return a limit, or the number that its 0-d array holds."""
@@ -433,7 +446,7 @@ ORACLE = {
     fn.__name__: fn
     for fn in (
         add, clip_by_global_norm, clip_by_norm, clip_by_row_norm, clip_by_value, coalesce, concat, divide,
-        drop_padding, drop_rows, embedding_grad, from_dense, global_norm, keep_rows, norm, scale, scale_by_frequency,
-        to_dense,
+        drop_padding, drop_rows, embedding_grad, from_dense, global_norm, keep_rows, norm, row_norms, scale,
+        scale_by_frequency, to_dense, top_k_rows,
     )
 } | {f"scatter_{op}": functools.partial(scatter, op) for op in SCATTER}  # fmt: skip

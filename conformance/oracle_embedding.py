@@ -30,52 +30,44 @@ from islices.conformance.oracle import (
     wide,
 )
 
-__all__ = ["EMBEDDING"]
-
-
 # ---------------------------------------------------------------------- which ids there are
 Ids = Any  # an Array, or the tuple (values, lengths)
 
 
-def starts_of(ids: Ids, offsets: Array | None, include_last_offset: bool) -> list[int]:
+def starts_of(ids: Ids, offsets: Array | None) -> list[int]:
     """Where bags start in the values of ids, and where the last one ends."""
     if isinstance(ids, tuple):
         return list(itertools.accumulate(ids[1].data, initial=0))
     if offsets is not None:
-        return list(offsets.data) if include_last_offset else [*offsets.data, len(ids.data)]
+        return [*offsets.data, len(ids.data)]
     return [ids.shape[-1] * b for b in range(math.prod(ids.shape[:-1]) + 1)]
 
 
-def lead_of(ids: Ids, offsets: Array | None, include_last_offset: bool) -> tuple[int, ...]:
+def lead_of(ids: Ids, offsets: Array | None) -> tuple[int, ...]:
     """The shape of the bags."""
     if isinstance(ids, tuple):
         return tuple(ids[1].shape)
     if offsets is None:
         return tuple(ids.shape[:-1])
-    return (offsets.shape[0] - include_last_offset,)
+    return (offsets.shape[0],)
 
 
 def values_of_ids(ids: Ids) -> Array:
     return ids[0] if isinstance(ids, tuple) else ids  # type: ignore[no-any-return]
 
 
-def absent_of(ids: Ids, offsets: Array | None, include_last_offset: bool, invalid: str) -> set[int]:
+def absent_of(ids: Ids, offsets: Array | None, invalid: str) -> set[int]:
     """The positions that name no row: negative ids where they are dropped, and what lies behind the last bag."""
     values = values_of_ids(ids)
     gone = {k for k, i in enumerate(values.data) if invalid == "drop" and i < 0}
     if isinstance(ids, tuple) or offsets is not None:
-        gone |= set(range(starts_of(ids, offsets, include_last_offset)[-1], len(values.data)))
+        gone |= set(range(starts_of(ids, offsets)[-1], len(values.data)))
     return gone
 
 
 def without(s: Slices, gone: set[int]) -> Slices:
     """The slices of a lookup, one for each of its ids, without those of some positions."""
     return s.at([k for k in range(len(s.indices.data)) if k not in gone])
-
-
-def limited(table: Array, max_norm: Any) -> Array:
-    """The table whose rows lookups with max_norm read."""
-    return table if max_norm is None else clip_by_row_norm(table, float(max_norm), "propagate")
 
 
 # ---------------------------------------------------------------------- bags
@@ -96,12 +88,11 @@ def bags_of(
     padding_idx: int | None,
     mask: Array | None,
     offsets: Array | None,
-    include_last_offset: bool,
     invalid: str,
 ) -> list[Bag]:
     padding = None if padding_idx is None else padding_idx % table.shape[0]
-    starts = starts_of(ids, offsets, include_last_offset)
-    gone = absent_of(ids, offsets, include_last_offset, invalid)
+    starts = starts_of(ids, offsets)
+    gone = absent_of(ids, offsets, invalid)
     values = values_of_ids(ids)
     return [Bag(list(range(a, b)), values, padding, mask, gone) for a, b in itertools.pairwise(starts)]
 
@@ -154,19 +145,17 @@ def lookup(
     combiner: str | None = None,
     weights: Array | None = None,
     offsets: Array | None = None,
-    include_last_offset: bool = False,
     invalid: str = "raise",
-    max_norm: Any = None,
 ) -> Any:
-    rows, row_shape = limited(table, max_norm).rows(), table.shape[1:]
+    rows, row_shape = table.rows(), table.shape[1:]
     values, width = values_of_ids(ids), math.prod(row_shape)
     if combiner is None:
-        gone = absent_of(ids, None, False, invalid)
+        gone = absent_of(ids, None, invalid)
         data = [v for k, i in enumerate(values.data) for v in ([0.0] * width if k in gone else rows[i])]
         found = Array(table.dtype, (*values.shape, *row_shape), data)
         return (found, ids[1]) if isinstance(ids, tuple) else found
-    bags = bags_of(ids, table, padding_idx, mask, offsets, include_last_offset, invalid)
-    shape = lead_of(ids, offsets, include_last_offset)
+    bags = bags_of(ids, table, padding_idx, mask, offsets, invalid)
+    shape = lead_of(ids, offsets)
     w = None if weights is None else weights.data
     made = [reduced(bag, lambda k: rows[values.data[k]], width, w, combiner, wide(table.dtype)) for bag in bags]
     return Array(table.dtype, (*shape, *row_shape), [round_to(v, table.dtype) for row in made for v in row])
@@ -213,29 +202,6 @@ def bag_gradients(
     return to_rows, Array(dtype, weights.shape, [round_to(v, dtype) for v in d_weights])
 
 
-def through_limit(table: Array, ids: Array, upstream: Array, max_norm: Any, gone: set[int]) -> Array:
-    """What arrives at the rows that were read, of what arrives at them clipped: f (g - v sum(v g))."""
-    kind, limit = wide(table.dtype), float(max_norm)
-    length = float(round_to(limit, kind))
-    rows, out = table.rows(), []
-    width = math.prod(table.shape[1:])
-    for k, i in enumerate(ids.data):
-        g = upstream.data[k * width : (k + 1) * width]
-        if k in gone:
-            out += g
-            continue
-        norm = exact_norm([Array(table.dtype, (width,), rows[i])], 2)
-        if norm <= limit and math.isfinite(norm):
-            out += g
-            continue
-        factor = float(round_to(limit / norm, kind)) if math.isfinite(norm) else math.nan
-        v = [times(x, factor, kind) for x in rows[i]]
-        v = [over(x, length, kind) for x in v] if limit > 0 else v
-        along = halves([times(a, b, kind) for a, b in zip(v, g, strict=True)], kind)
-        out += [times(plus(b, -times(a, along, kind), kind), factor, kind) for a, b in zip(v, g, strict=True)]
-    return Array(upstream.dtype, upstream.shape, [round_to(v, upstream.dtype) for v in out])
-
-
 def lookup_gradient(
     table: Array,
     ids: Ids,
@@ -246,23 +212,16 @@ def lookup_gradient(
     combiner: str | None = None,
     weights: Array | None = None,
     offsets: Array | None = None,
-    include_last_offset: bool = False,
     invalid: str = "raise",
-    max_norm: Any = None,
 ) -> Any:
     values, rows, d_weights = values_of_ids(ids), table.shape[0], None
-    gone = absent_of(ids, offsets, include_last_offset, invalid)
+    gone = absent_of(ids, offsets, invalid)
     flat = Array(values.dtype, (len(values.data),), list(values.data))
     to_rows = Array(upstream.dtype, (len(values.data), *table.shape[1:]), upstream.data) if combiner is None else None
-    unmoved = set(gone)  # what passes no gradient, not even through a row without a norm
-    if mask is not None:
-        unmoved |= {k for k in range(len(values.data)) if not mask.data[k]}
     if to_rows is None:
         assert combiner is not None
-        bags = bags_of(ids, table, padding_idx, mask, offsets, include_last_offset, invalid)
-        to_rows, d_weights = bag_gradients(limited(table, max_norm), values, upstream, bags, weights, combiner)
-    if max_norm is not None:
-        to_rows = through_limit(table, values, to_rows, max_norm, unmoved)
+        bags = bags_of(ids, table, padding_idx, mask, offsets, invalid)
+        to_rows, d_weights = bag_gradients(table, values, upstream, bags, weights, combiner)
     own_mask = None if mask is None or combiner is not None else Array("bool", flat.shape, mask.data)
     s = without(embedding_grad(to_rows, flat, rows, None, own_mask), gone)
     s = embedding_grad(s.values, s.indices, rows, padding_idx, None, scale_by_freq)
@@ -298,7 +257,7 @@ def samples(
     row_shape = upstream.shape[len(values.shape) :]
     width = math.prod(row_shape)
     if isinstance(ids, tuple):
-        starts = starts_of(ids, None, False)
+        starts = starts_of(ids, None)
     else:
         each = math.prod(ids.shape[1:])
         starts = [b * each for b in range(ids.shape[0] + 1)]

@@ -32,7 +32,7 @@ def test_check(
             if subject.wide:
                 stack.enter_context(backend.wide_types())
             if mode != "traced":
-                stack.enter_context(islices.execution(mode))
+                stack.enter_context(islices.config.execution(mode))
             subject.run(backend)
 
     outcome, details = judge(attempt, find_deviation(load_deviations(backend), subject.id, mode))

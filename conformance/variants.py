@@ -21,8 +21,6 @@ from islices.conformance.data import Case
 from islices.conformance.ranks.launch import absent
 from islices.distributed.engines import engine_of
 
-__all__ = ["STANDARD", "VARIANTS", "Variant", "freeze"]
-
 
 class Variant(NamedTuple):
     """A setting the suite runs under.
@@ -128,7 +126,7 @@ VARIANTS = {
         STANDARD,
         Variant(
             "kernels off", "NumPy in place of compiled kernels: within use_kernels(False)", modes=("host",),
-            around=partial(islices.use_kernels, False), absent=_without_kernels,
+            around=partial(islices.config.use_kernels, False), absent=_without_kernels,
         ),
         Variant("read-only", "arrays that cannot be written to", backends=("numpy",), arrange=freeze),
         Variant("x64", "with JAX_ENABLE_X64=1", backends=("jax",), environment={"JAX_ENABLE_X64": "1"}),

@@ -5,12 +5,11 @@ docs/distributed.md has the table. Ids are drawn by Zipf's law, so ranks share m
 
 import numpy as np
 
-from islices.distributed import Link
-from islices.distributed.strategy import choose, costs
+from islices.distributed.strategy import Cost, choose, costs
 
 ROWS, WIDTH, IDS = 1_000_000, 64, 65_536  # a float32 table, and the ids of one rank in a step
-ROW_BYTES, VALUES_BYTES = 4 * WIDTH + 4, 4 * WIDTH
-LINK = Link(bandwidth=12.5e9, latency=5e-6)  # 100 Gbit/s
+ROW_BYTES = 4 * WIDTH + 4
+BANDWIDTH, LATENCY = 12.5e9, 5e-6  # bytes a second and seconds a message: 100 Gbit/s
 
 weights = np.arange(1, ROWS + 1) ** -1.1
 weights /= weights.sum()
@@ -23,11 +22,13 @@ def different(draws: int) -> float:
 
 def table(ranks: int) -> dict[str, float]:
     """Return the milliseconds of each way: strategies of all_reduce, and all ranks' slices as they are."""
-    stored, union = ranks * different(IDS), different(ranks * IDS)
-    found = costs(ranks, row_bytes=ROW_BYTES, values_bytes=VALUES_BYTES, rows=ROWS, stored=stored, union=union)
-    raw = ranks * IDS * ROW_BYTES * (ranks - 1) / ranks
-    times = {name: 1000 * LINK.time(*cost) for name, cost in found.items()}
-    return times | {"raw slices": 1000 * LINK.time(raw, ranks - 1), "chosen": times[choose(found, LINK)]}
+    found = costs(ranks, row_bytes=ROW_BYTES, most=different(IDS), union=different(ranks * IDS))
+    raw = Cost(IDS * ROW_BYTES * (ranks - 1), 1)
+    times = {
+        name: 1000 * (cost.nbytes / BANDWIDTH + cost.collectives * (ranks - 1) * LATENCY)
+        for name, cost in {**found, "raw slices": raw}.items()
+    }
+    return times | {"chosen": times[choose(found, ranks)]}
 
 
 def main() -> dict[int, dict[str, float]]:

@@ -1,68 +1,70 @@
 """Row-sparse gradients of NumPy, TensorFlow, PyTorch, JAX and MXNet: one meaning, one API.
 
-Importing this imports NumPy and no framework; a backend loads when an array of it is first seen, and what few programs
-use (`LATE`) when it is asked for.
+Importing islices loads none of its modules: a public name loads its own when it is first used, and a backend loads when
+an array of it is first seen.
 """
 
 import os
 from typing import TYPE_CHECKING, Any
 
-from islices import optim
-from islices.backend import PROTOCOL, Backend, NativeParts, not_implemented
-from islices.core.conversion import convert, from_dense, from_native, to_native
-from islices.core.linear import add, concat, scale
-from islices.core.locks import load_module
-from islices.core.modes import execution
-from islices.core.registry import get_backend, list_backends
-from islices.core.rows import coalesce, drop_rows, keep_rows, to_dense
-from islices.core.scatter import (
-    scatter_add,
-    scatter_div,
-    scatter_max,
-    scatter_min,
-    scatter_mul,
-    scatter_sub,
-    scatter_update,
-)
-from islices.core.slices import IndexedSlices
-from islices.embedding.autodiff import value_and_grad
-from islices.embedding.capture import Capture, capture
-from islices.embedding.lookup_gradients import drop_padding, embedding_grad, scale_by_frequency
-from islices.embedding.lookups import lookup
-from islices.embedding.per_sample import PerSample, clip_per_sample, per_sample
-from islices.embedding.renorm import renorm_rows
-from islices.embedding.table import Table
-from islices.kernels import get_num_threads, set_num_threads, use_kernels
-from islices.norms.clip import clip_by_norm, clip_by_row_norm, clip_by_value
-from islices.norms.clip_formulas import Semantics
-from islices.norms.global_norms import clip_by_global_norm, global_norm
-from islices.norms.norm import norm
-from islices.norms.unitwise import adaptive_grad_clip, clip_by_block_rms
-
 if TYPE_CHECKING:
+    from islices import backend as backend
+    from islices import config as config
     from islices import distributed as distributed
     from islices import files as files
+    from islices import norms as norms
+    from islices import optim as optim
     from islices import porting as porting
+    from islices import testing as testing
     from islices import vocabulary as vocabulary
+    from islices.core.conversion import convert, from_dense, from_native, to_native
+    from islices.core.leaves import is_sparse, leaves, map_leaves
+    from islices.core.linear import add, concat, scale
+    from islices.core.registry import get_backend, list_backends
+    from islices.core.rows import coalesce, drop_rows, keep_rows, to_dense
+    from islices.core.scatter import scatter
+    from islices.core.slices import IndexedSlices
+    from islices.embedding.autodiff import value_and_grad
+    from islices.embedding.capture import capture
+    from islices.embedding.lookup_gradients import drop_padding, embedding_grad, scale_by_frequency
+    from islices.embedding.lookups import lookup
+    from islices.embedding.per_sample import clip_per_sample, per_sample
+    from islices.embedding.renorm import renorm_rows
+    from islices.embedding.table import Table
     from islices.files import load, save
-    from islices.porting import Difference, Parity, Recorder, diff, parity
+    from islices.norms.by_row import row_norms, top_k_rows
+    from islices.norms.clip import clip_by_norm, clip_by_row_norm, clip_by_value
+    from islices.norms.global_norms import clip_by_global_norm, global_norm
+    from islices.norms.norm import norm
+    from islices.porting import Recorder, diff, parity
 
 __version__ = "0.1.0"
 
-#: Name -> the module that it is, or is in. It loads when the name is first asked for: importing islices stays fast.
-LATE = {
-    "Difference": "islices.porting",
-    "Parity": "islices.porting",
-    "Recorder": "islices.porting",
-    "diff": "islices.porting",
-    "distributed": "islices.distributed",
-    "files": "islices.files",
-    "load": "islices.files",
-    "parity": "islices.porting",
-    "porting": "islices.porting",
-    "save": "islices.files",
-    "vocabulary": "islices.vocabulary",
+#: Module -> the public names that it gives to `islices`.
+_HOMES = {
+    "islices.core.conversion": "convert from_dense from_native to_native",
+    "islices.core.leaves": "is_sparse leaves map_leaves",
+    "islices.core.linear": "add concat scale",
+    "islices.core.registry": "get_backend list_backends",
+    "islices.core.rows": "coalesce drop_rows keep_rows to_dense",
+    "islices.core.scatter": "scatter",
+    "islices.core.slices": "IndexedSlices",
+    "islices.embedding.autodiff": "value_and_grad",
+    "islices.embedding.capture": "capture",
+    "islices.embedding.lookup_gradients": "drop_padding embedding_grad scale_by_frequency",
+    "islices.embedding.lookups": "lookup",
+    "islices.embedding.per_sample": "clip_per_sample per_sample",
+    "islices.embedding.renorm": "renorm_rows",
+    "islices.embedding.table": "Table",
+    "islices.files": "load save",
+    "islices.norms.by_row": "row_norms top_k_rows",
+    "islices.norms.clip": "clip_by_norm clip_by_row_norm clip_by_value",
+    "islices.norms.global_norms": "clip_by_global_norm global_norm",
+    "islices.norms.norm": "norm",
+    "islices.porting": "Recorder diff parity",
 }
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
+_MODULES = ("backend", "config", "distributed", "files", "norms", "optim", "porting", "testing", "vocabulary")
 
 _linked = os.path.join(__path__[0], "backends")  # in a checkout a link to the folder beside
 if os.path.lexists(_linked) and not os.path.isdir(_linked):
@@ -72,22 +74,13 @@ if os.path.lexists(_linked) and not os.path.isdir(_linked):
     )
 
 __all__ = [
-    "PROTOCOL",
-    "Backend",
-    "Capture",
-    "Difference",
     "IndexedSlices",
-    "NativeParts",
-    "Parity",
-    "PerSample",
     "Recorder",
-    "Semantics",
     "Table",
     "__version__",
-    "adaptive_grad_clip",
     "add",
+    "backend",
     "capture",
-    "clip_by_block_rms",
     "clip_by_global_norm",
     "clip_by_norm",
     "clip_by_row_norm",
@@ -95,53 +88,58 @@ __all__ = [
     "clip_per_sample",
     "coalesce",
     "concat",
+    "config",
     "convert",
     "diff",
+    "distributed",
     "drop_padding",
     "drop_rows",
     "embedding_grad",
-    "execution",
+    "files",
     "from_dense",
     "from_native",
     "get_backend",
-    "get_num_threads",
     "global_norm",
+    "is_sparse",
     "keep_rows",
+    "leaves",
     "list_backends",
     "load",
     "lookup",
+    "map_leaves",
     "norm",
-    "not_implemented",
+    "norms",
     "optim",
     "parity",
     "per_sample",
+    "porting",
     "renorm_rows",
+    "row_norms",
     "save",
     "scale",
     "scale_by_frequency",
-    "scatter_add",
-    "scatter_div",
-    "scatter_max",
-    "scatter_min",
-    "scatter_mul",
-    "scatter_sub",
-    "scatter_update",
-    "set_num_threads",
+    "scatter",
+    "testing",
     "to_dense",
     "to_native",
-    "use_kernels",
+    "top_k_rows",
     "value_and_grad",
+    "vocabulary",
 ]
 
 
 if not TYPE_CHECKING:  # unseen by type checkers, which would take any name for one of these
 
     def __getattr__(name: str) -> Any:
-        if name not in LATE:
+        from islices.core.locks import load_module
+
+        if name in _MODULES:
+            return load_module(f"islices.{name}")
+        if name not in _HOME_OF:
             raise AttributeError(f"module 'islices' has no attribute {name!r}")
-        module = load_module(LATE[name])
-        return module if LATE[name] == f"islices.{name}" else getattr(module, name)
+        found = globals()[name] = getattr(load_module(_HOME_OF[name]), name)
+        return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *LATE})
+    return sorted({*globals(), *__all__})

@@ -44,7 +44,7 @@ TOOLS = "islices.conformance.tools"
 EXTRAS = {"llvmlite", "matplotlib", "ml_dtypes", "numba", "safetensors"}
 #: Folder of backends/ -> what its modules import beside NumPy: its framework, and what people use with it.
 FRAMEWORKS = {
-    "jax": {"flax", "jax", "jaxlib", "llvmlite", "ml_dtypes", "numba", "optax"},
+    "jax": {"flax", "jax", "jaxlib", "ml_dtypes", "optax"},
     "keras": {"jax", "keras", "tensorflow", "torch"},
     "mpi": {"mpi4py"},
     "mxnet": {"mxnet"},
@@ -56,16 +56,12 @@ FRAMEWORKS = {
 BESIDE = {"keras": ("jax", "tensorflow", "torch"), "tensorflow": ("keras",)}
 #: Imports within functions of what needs no framework and no extra: (module, what it imports) -> why not at its head.
 LATE = {
-    ("islices", "islices.porting"): "importing islices stays fast: see `islices.LATE`",
-    ("islices", "islices.distributed"): "importing islices stays fast: see `islices.LATE`",
-    ("islices", "islices.files"): "importing islices stays fast: see `islices.LATE`",
-    ("islices", "islices.vocabulary"): "importing islices stays fast: see `islices.LATE`",
     ("islices.norms.global_norms", "islices.distributed.norms"): "importing islices stays fast: few give a group",
     ("islices.kernels.threads", "concurrent.futures"): "importing islices stays fast",
     ("islices.core.plugins", "importlib.metadata"): "importing islices stays fast",
     ("islices.core.plugins", "tomllib"): "importing islices stays fast",
     ("islices.conformance", "islices.conformance.formulas.judge"): "importing the suite stays fast",
-    ("islices.conformance.tools.audit.worker", "resource"): "not on Windows",
+    ("islices.conformance.tools.audit.prober", "resource"): "not on Windows",
     ("islices.conformance.properties.files", "resource"): "not on Windows",
     ("islices.conformance.corpus", "pydoc_data.topics"): "half a megabyte, and not in every Python",
 }
@@ -149,7 +145,7 @@ def imports(name: str) -> tuple[Import, ...]:
 
     look(tree(name), "")
     if name == "islices":
-        found.extend(Import(target, 0, "__getattr__") for target in sorted(set(islices.LATE.values())))
+        found.extend(Import(target, 0, "") for target in islices._HOMES)  # what its public names load
     return tuple(found)
 
 
@@ -192,7 +188,6 @@ def test_modules_are_found() -> None:
     some = {"islices", "islices.optim.factory", "islices.backends.torch.optim", "islices.conformance.oracle"}
     assert some <= set(MODULES)
     assert any(i.function and i.target == "islices.kernels.operations" for i in imports("islices.kernels"))
-    assert any(i.target == "islices.backends.jax.host_calls" for i in imports("islices.backends.jax.primitives"))
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if is_core(name)])

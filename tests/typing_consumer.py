@@ -35,14 +35,14 @@ def training(table: np.ndarray) -> np.ndarray:
     optimizer = optim.adam(1e-3, rows="touched", semantics="torch")
     assert_type(optimizer, optim.Optimizer)
     table, _state = optimizer.step(table, gradient(), optimizer.init(table))
-    return islices.scatter_add(table, gradient())
+    return islices.scatter(table, gradient())
 
 
 def files(path: str) -> None:
     islices.save(path, {"table": gradient()})
     loaded = islices.load(path, backend="numpy")
     found = islices.diff(loaded["table"], gradient())
-    assert_type(found, islices.Difference)
+    assert_type(found, islices.porting.Difference)
     print(found)
 
 

@@ -1,6 +1,6 @@
 """The JAX backend: XLA's operations, `BCOO` as the native form, and `IndexedSlices` as a pytree.
 
-What of JAX is minded here (`precision`, `segments` and `memory` have their own lists):
+What of JAX is minded here (`precision`, `scatters` and `host_views` have their own lists):
 
 - Inside `jax.jit` shapes are static. No slot can be dropped, so it is moved to the sentinel row ``rows``, the same
   that `BCOO` uses for its padding, where data need not be zero.
@@ -29,10 +29,10 @@ import numpy as np
 from jax import lax
 
 from islices.backend import INDICES, Array, Look, NativeParts, Slots
-from islices.backends.jax import grouping, measuring, memory, precision, scaling, segments, stepping
-from islices.backends.jax.bags import read_bags
+from islices.backends.jax import host_views, precision, scatters
 from islices.backends.jax.embeddings import Embeddings
-from islices.backends.jax.memory import BFLOAT16, Tracer
+from islices.backends.jax.host_calls import row_calls
+from islices.backends.jax.host_views import BFLOAT16, Tracer
 from islices.backends.jax.precision import constant, users_x64
 from islices.backends.jax.pytree import register
 from islices.core import modes
@@ -73,7 +73,7 @@ class JaxBackend(Embeddings):
 
     # ------------------------------------------------------------------ looking at an array
     def dtype(self, x: Array) -> str:
-        memory.check_alive(x)
+        host_views.check_alive(x)
         return _dtype_name(x.dtype)
 
     def shape(self, x: Array) -> tuple[int | None, ...]:
@@ -83,7 +83,7 @@ class JaxBackend(Embeddings):
         return isinstance(x, Tracer)
 
     def host_view(self, x: Array) -> np.ndarray | None:
-        return memory.view(x)
+        return host_views.view(x)
 
     def memory_span(self, x: Array) -> tuple[int, int] | None:
         if isinstance(x, Tracer) or x.is_deleted() or not x.nbytes:
@@ -95,20 +95,20 @@ class JaxBackend(Embeddings):
         return self.memory_span(shards[0].data) if shards else None
 
     def from_host(self, array: np.ndarray, like: Array) -> Array:
-        return memory.put(array, like)
+        return host_views.put(array, like)
 
     def asarray(self, array: np.ndarray, like: Array | None = None) -> Array:
         array = np.asarray(array)
         array = array.astype(array.dtype.newbyteorder("="), copy=False)
         if array.dtype.itemsize >= 8 and not users_x64():
-            array = memory.narrow(array)
+            array = host_views.narrow(array)
         own = empty(array.shape, array.dtype)
         own[...] = array
-        return memory.put(own, like)
+        return host_views.put(own, like)
 
     def to_numpy(self, x: Array) -> np.ndarray:
-        memory.check_alive(x)
-        return memory.bits(np.asarray(x))
+        host_views.check_alive(x)
+        return host_views.bits(np.asarray(x))
 
     # ------------------------------------------------------------------ the framework's sparse form
     def from_native(self, x: Any) -> NativeParts:
@@ -124,7 +124,7 @@ class JaxBackend(Embeddings):
                 "on_inefficient=None) stores whole rows"
             )
         shape, ordered = tuple(x.shape), x.indices_sorted and x.unique_indices
-        views = [memory.view(x.data), memory.view(x.indices)]
+        views = [host_views.view(x.data), host_views.view(x.indices)]
         if views[0] is None or views[1] is None or views[1].dtype.name not in INDICES:
             indices, look = self.reshape(x.indices, x.indices.shape[:1]), None
             padded = self.is_traced(indices) or bool((self.to_numpy(indices) == shape[0]).any())
@@ -150,7 +150,7 @@ class JaxBackend(Embeddings):
         if dense_shape[0] is None:
             raise ValueError(f"s: got dense_shape {dense_shape}; a BCOO needs a known number of rows")
         column = (
-            memory.put(indices[:, None], values)
+            host_views.put(indices[:, None], values)
             if isinstance(indices, np.ndarray)
             else self.reshape(indices, (indices.shape[0], 1))
         )
@@ -189,12 +189,12 @@ class JaxBackend(Embeddings):
         if x.shape == tuple(shape):
             return x
         dims = tuple(-1 if n is None else n for n in shape)
-        view = memory.view(x)
-        return jnp.reshape(x, dims) if view is None else memory.put(view.reshape(dims), x)
+        view = host_views.view(x)
+        return jnp.reshape(x, dims) if view is None else host_views.put(view.reshape(dims), x)
 
     def zeros(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
         zero = constant(0, BFLOAT16 if dtype == "bfloat16" else dtype)
-        device = memory.place(like)
+        device = host_views.place(like)
         return jnp.broadcast_to(zero if device is None else jax.device_put(zero, device), tuple(shape))
 
     def concat(self, arrays: Sequence[Array]) -> Array:
@@ -252,6 +252,9 @@ class JaxBackend(Embeddings):
     def row_sum(self, x: Array) -> Array:
         return jnp.sum(x, axis=1)
 
+    def largest(self, x: Array, k: int) -> Array:
+        return jnp.sort(jnp.argsort(-x, stable=True)[:k])
+
     def while_any(
         self, condition: Callable[..., Array], body: Callable[..., tuple[Array, ...]], state: tuple[Array, ...]
     ) -> tuple[Array, ...]:
@@ -287,30 +290,30 @@ class JaxBackend(Embeddings):
 
     def select(self, values: Array, indices: Array, keep: Array, rows: int | None) -> tuple[Array, Array]:
         if any(isinstance(x, Tracer) for x in (values, indices, keep)):
-            sentinel = constant(segments.check_sentinel(rows, indices.dtype), indices.dtype)
+            sentinel = constant(scatters.check_sentinel(rows, indices.dtype), indices.dtype)
             column = jnp.reshape(keep, (keep.shape[0], *(1,) * (values.ndim - 1)))
             return jnp.where(column, values, constant(0, values.dtype)), jnp.where(keep, indices, sentinel)
         positions = np.flatnonzero(np.asarray(keep)).astype(np.int32)
         if len(positions) == keep.shape[0]:
             return values, indices
-        positions = memory.put(positions, values)
+        positions = host_views.put(positions, values)
         return self.take(values, positions), self.take(indices, positions)
 
     def unique(self, indices: Array, rows: int | None) -> tuple[Array, Array]:
         if isinstance(indices, Tracer):
-            return grouping.group(indices, rows)
+            return scatters.group(indices, rows)
         ids, inverse = modes.HOST.unique(np.asarray(indices), rows)
-        return memory.put(ids, indices), memory.put(inverse.astype(np.int32), indices)
+        return host_views.put(ids, indices), host_views.put(inverse.astype(np.int32), indices)
 
     def sum_rows(self, values: Array, indices: Array, rows: int | None, *, loose: bool) -> tuple[Array, Array]:
-        at_once = grouping.sum_rows(values, indices, rows) if isinstance(indices, Tracer) else None
+        at_once = row_calls.sum_rows(values, indices, rows) if isinstance(indices, Tracer) else None
         return at_once or super().sum_rows(values, indices, rows, loose=loose)
 
     def outer_products(self, g: Array, x: Array) -> Array:
         return jnp.matmul(jnp.swapaxes(g, 1, 2), x, precision="highest")
 
     def sum_duplicates(self, values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
-        at_once = grouping.sum_rows(values, indices, rows) if isinstance(indices, Tracer) else None
+        at_once = row_calls.sum_rows(values, indices, rows) if isinstance(indices, Tracer) else None
         return at_once or super().sum_duplicates(values, indices, rows)
 
     def traced_step(
@@ -321,13 +324,13 @@ class JaxBackend(Embeddings):
         tables: Sequence[Array],
         otherwise: Callable[..., Sequence[Array]],
     ) -> Sequence[Array] | None:
-        return stepping.step(formula, slots, numbers, tables, otherwise)
+        return row_calls.step(formula, slots, numbers, tables, otherwise)
 
     def traced_norm(
         self, leaves: Sequence[Slots], ord: int, otherwise: Callable[[Sequence[Slots]], Array]
     ) -> Array | None:
         leaves = [x if x.factor is None else Slots(expand(self, x), x.indices, x.rows) for x in leaves]
-        return measuring.norm(leaves, ord, otherwise)
+        return row_calls.norm(leaves, ord, otherwise)
 
     def traced_bags(
         self,
@@ -338,37 +341,32 @@ class JaxBackend(Embeddings):
         keep: Array | None,
         otherwise: Callable[[Array, Array, Array, Array, Array | None], Array],
     ) -> Array | None:
-        return read_bags(table, ids, segments, bags, keep, otherwise)
-
-    def scaled(self, values: Array, steps: Sequence[tuple[str, Any]]) -> Array:
-        traced = isinstance(values, Tracer) or any(isinstance(c, Tracer) for _, c in steps)
-        out = scaling.scaled(values, steps, super().scaled) if traced else None
-        return super().scaled(values, steps) if out is None else out
+        return row_calls.read_bags(table, ids, segments, bags, keep, otherwise)
 
     def segment_sum(self, values: Array, segments_: Array, count: int | None) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]
         assert count is not None, "JAX knows its shapes"
         if 0 in values.shape or count == 0:
             return self.zeros((count, *values.shape[1:]), self.dtype(values), values)
         if isinstance(values, Tracer) or isinstance(segments_, Tracer):
-            return segments.fold(values, segments_, count)
-        room = memory.power_of_two(count)
-        values, segments_ = memory.lengthened(values, segments_, room)
-        return memory.first_rows(segments.fold_jitted(values, segments_, room), count)
+            return scatters.fold(values, segments_, count)
+        room = host_views.power_of_two(count)
+        values, segments_ = host_views.lengthened(values, segments_, room)
+        return host_views.first_rows(scatters.fold_jitted(values, segments_, room), count)
 
     def scatter_rows(self, values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
         if 0 in values.shape or 0 in shape:
             return self.zeros(shape, self.dtype(values), values)
         if not isinstance(values, Tracer) and not isinstance(ids, Tracer) and _fits(shape[0], ids.dtype):
-            values, ids = memory.lengthened(values, ids, shape[0])
-        return segments.set_jitted(values, ids, shape)
+            values, ids = host_views.lengthened(values, ids, shape[0])
+        return scatters.set_jitted(values, ids, shape)
 
     def add_rows(self, dense: Array, values: Array, ids: Array) -> Array:
         if 0 in values.shape or 0 in dense.shape:
             return dense
         if dense.dtype.itemsize > 2:
-            return segments.add_at(dense, ids, values)
+            return scatters.add_at(dense, ids, values)
         sums = self.widen(self.take(dense, ids)) + self.widen(values)
-        return segments.set_at(dense, ids, self.astype(sums, self.dtype(dense)))
+        return scatters.set_at(dense, ids, self.astype(sums, self.dtype(dense)))
 
 
 # ---------------------------------------------------------------------- a program each, for eager code

@@ -18,13 +18,13 @@ from jax import lax, tree_util
 from jax.custom_derivatives import SymbolicZero
 
 from islices.backend import Array, Gradient, GradientOfValue, Source, TableUse, Transform
-from islices.backends.jax import memory
-from islices.backends.jax.lookups import RECORDER
-from islices.backends.jax.memory import Tracer
+from islices.backends.jax import host_views
+from islices.backends.jax.host_calls.primitive import varying
+from islices.backends.jax.host_views import Tracer
+from islices.backends.jax.markers import RECORDER
 from islices.backends.jax.plans import Plan, evaluate
-from islices.backends.jax.primitives import varying
-from islices.backends.jax.reads import Slot
-from islices.backends.jax.tables import Watched, use_of
+from islices.backends.jax.row_reads import Slot
+from islices.backends.jax.tables import TableWeights, use_of
 from islices.core.host_memory import zeros
 from islices.embedding.table import Table
 
@@ -52,7 +52,7 @@ def differentiate(
         return jnp.reshape(loss, ()) if loss.size == 1 else loss, aux.take_apart(rest)
 
     closed = trace(traced, list(variables), weights)
-    plan = Plan(closed.jaxpr, (*(None for _ in variables), *map(Watched, range(len(sources)))))
+    plan = Plan(closed.jaxpr, (*(None for _ in variables), *map(TableWeights, range(len(sources)))))
     if plan.others:
         other = next(iter(plan.others.values()))
         raise TypeError(
@@ -66,7 +66,7 @@ def differentiate(
         use = use_of(slot, found, upstream, weights[slot.leaf].dtype)
         if use is not None:
             uses[slot.leaf].append(use)
-    returned = [sources[m.leaf] if isinstance(m, Watched) else None for m in plan.outputs[1:]]
+    returned = [sources[m.leaf] if isinstance(m, TableWeights) else None for m in plan.outputs[1:]]
     return loss, aux.put_together(rest, returned), gradients, uses
 
 
@@ -113,7 +113,7 @@ def _zeros(slot: Slot, args: Sequence[Any]) -> Array:
     """The input whose gradient a slot's rows get; under a trace no constant, which would be stored in the program."""
     if any(isinstance(x, Tracer) for x in args):
         return lax.full(slot.shape, 0, slot.dtype)
-    return memory.put(zeros(slot.shape, slot.dtype), args[0])
+    return host_views.put(zeros(slot.shape, slot.dtype), args[0])
 
 
 class Aux:

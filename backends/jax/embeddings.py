@@ -14,9 +14,9 @@ import numpy as np
 from jax import lax
 
 from islices.backend import Array, Backend, Gradient, GradientOfValue, Source, TableUse, Transform
-from islices.backends.jax import differentiation, gathers, memory, segments
-from islices.backends.jax.lookups import read
-from islices.backends.jax.memory import Tracer
+from islices.backends.jax import differentiation, gathers, host_views, scatters
+from islices.backends.jax.host_views import Tracer
+from islices.backends.jax.markers import read
 from islices.core.host_memory import empty
 from islices.core.registry import describe
 
@@ -28,44 +28,44 @@ class Embeddings(Backend):
 
     # ------------------------------------------------------------------ rows
     def read_rows(self, table: Array, ids: Array) -> Array:
-        views = memory.view(table), memory.view(ids)
+        views = host_views.view(table), host_views.view(ids)
         if views[0] is None or views[1] is None:
             return read(table, ids)
         rows = empty((*ids.shape, *table.shape[1:]), views[0].dtype)
         if rows.size:
             np.take(views[0], views[1], axis=0, out=rows, mode="clip")  # in range; "raise" would buffer
-        return memory.put(rows, table)
+        return host_views.put(rows, table)
 
     def fold_rows(self, op: str, rows: Array, values: Array, segments_: Array) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return segments.fold_rows(op, rows, values, segments_)
+        return scatters.fold_rows(op, rows, values, segments_)
 
     def set_rows(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array:
         if isinstance(table, Tracer):
             table = lax.stop_gradient(table)
         if donate and not any(isinstance(x, Tracer) for x in (table, ids, values)):
-            return segments.replace_donated(table, ids, values)
-        views = [memory.view(x) for x in (table, ids, values)]
+            return scatters.replace_donated(table, ids, values)
+        views = [host_views.view(x) for x in (table, ids, values)]
         if any(v is None for v in views):
-            return segments.replace_jitted(table, ids, values)
+            return scatters.replace_jitted(table, ids, values)
         out = empty(table.shape, views[0].dtype)  # type: ignore[union-attr]
         out[...] = views[0]
         out[views[1]] = views[2]
-        return memory.put(out, table)
+        return host_views.put(out, table)
 
     def add_in_order(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array | None:
         if not donate or "float" not in table.dtype.name or any(isinstance(x, Tracer) for x in (table, ids, values)):
             return None  # in jit XLA might merge other additions into this one
-        return segments.add_donated(table, ids, values)
+        return scatters.add_donated(table, ids, values)
 
     def in_place(self, x: Array) -> bool:
         return False
 
     def writable(self, arrays: Sequence[Array], *, donate: bool = False) -> tuple[list[np.ndarray], list[Array]] | None:
-        return memory.writable(arrays, donate=donate)
+        return host_views.writable(arrays, donate=donate)
 
     def arange(self, x: Array) -> Array:
         n = x.shape[0]
-        return lax.iota(np.int32, n) if isinstance(x, Tracer) else memory.put(np.arange(n, dtype=np.int32), x)
+        return lax.iota(np.int32, n) if isinstance(x, Tracer) else host_views.put(np.arange(n, dtype=np.int32), x)
 
     def searchsorted(self, ordered: Array, queries: Array, *, right: bool) -> Array:
         if 0 in ordered.shape or 0 in queries.shape:
@@ -80,10 +80,10 @@ class Embeddings(Backend):
         assert count is not None, "JAX knows its shapes"
         traced = isinstance(values, Tracer) or isinstance(segments_, Tracer)
         if least is not None or traced or 0 in values.shape or count == 0:
-            return segments.maximum(values, segments_, count, least)
-        room = memory.power_of_two(count)
-        values, segments_ = memory.lengthened(values, segments_, room)
-        return memory.first_rows(segments.maximum_jitted(values, segments_, room), count)
+            return scatters.maximum(values, segments_, count, least)
+        room = host_views.power_of_two(count)
+        values, segments_ = host_views.lengthened(values, segments_, room)
+        return host_views.first_rows(scatters.maximum_jitted(values, segments_, room), count)
 
     # ------------------------------------------------------------------ derivatives
     def stop_gradient(self, x: Array) -> Array:

@@ -17,9 +17,9 @@ from jax import lax, tree_util
 
 from islices.backend import Backend
 from islices.backends.jax.differentiation import Aux, taken, trace
-from islices.backends.jax.memory import Tracer
+from islices.backends.jax.host_views import Tracer
 from islices.backends.jax.plans import Plan
-from islices.backends.jax.reads import FLOATS, Marked, whole
+from islices.backends.jax.row_reads import FLOATS, Marked, whole
 from islices.core.arguments import show
 from islices.core.slices import IndexedSlices
 from islices.embedding import marking
@@ -64,10 +64,7 @@ def value_and_grad(B: Backend, fn: Callable[[Any], tuple[Any, Any]], tree: Any, 
     dense = [k for k in floats if k not in marked]
 
     (loss, *rest), gradients, reads = taken(plan, closed.consts, arrays, [floats.index(k) for k in dense])
-    rest = [
-        x if m is None else whole(leaves[m.leaf], m._replace(masked=False))
-        for m, x in zip(plan.outputs[1:], rest, strict=True)
-    ]
+    rest = [x if m is None else whole(leaves[m.leaf], m) for m, x in zip(plan.outputs[1:], rest, strict=True)]
     out: list[Any] = [None] * len(leaves)
     for k, gradient in zip(dense, gradients, strict=True):
         out[k] = gradient

@@ -22,10 +22,10 @@ from jax import lax
 from jax.extend.core import Literal
 from jax.sharding import PartitionSpec
 
-from islices.backends.jax import precision, reads, tables
-from islices.backends.jax.memory import Tracer
-from islices.backends.jax.reads import Marked, Marks, Rule, Slot, Step, Use, bind, constant
-from islices.backends.jax.tables import Operand, Watched
+from islices.backends.jax import precision, row_reads, tables
+from islices.backends.jax.host_views import Tracer
+from islices.backends.jax.row_reads import Evaluation, Marked, Marks, Rule, Slot, Use, bind, constant
+from islices.backends.jax.tables import Operand, TableWeights
 
 __all__ = ["Plan", "evaluate"]
 
@@ -45,10 +45,10 @@ class Plan:
         self.jaxpr = jaxpr
         self.slots: list[Slot] = []
         self.others: dict[int, Use] = {}  # by leaf, where it is first used other than by rows
-        self.steps: list[tuple[Any, Step | None, slice, bool, list[Any]]] = []
+        self.steps: list[tuple[Any, Evaluation | None, slice, bool, list[Any]]] = []
         self.marks = {v: m for v, m in zip(jaxpr.invars, marks, strict=True) if m is not None}
         needed, self.moving = _needed(jaxpr, wanted or (True,) * len(jaxpr.outvars))
-        if any(isinstance(m, Watched) for m in marks):  # whose lookups all count
+        if any(isinstance(m, TableWeights) for m in marks):  # whose lookups all count
             needed, self.moving = set(map(id, jaxpr.eqns)), {v for eqn in jaxpr.eqns for v in eqn.outvars}
         for eqn, over in zip(jaxpr.eqns, _last_uses(jaxpr), strict=True):
             if id(eqn) not in needed:
@@ -64,7 +64,7 @@ class Plan:
     def mark(self, v: Any) -> Any:
         return None if isinstance(v, Literal) else self.marks.get(v)
 
-    def _step(self, eqn: Any) -> Step | None:
+    def _step(self, eqn: Any) -> Evaluation | None:
         marks = tuple(map(self.mark, eqn.invars))
         kinds = [type(m) for m in marks if m is not None]
         if not kinds:
@@ -81,11 +81,8 @@ class Plan:
             step = tables.whole(eqn, marks)
         others = {} if step is None else step.others
         if step is None:
-            moving = {m.leaf for m in marks if m is not None and not m.stopped}
-            if not moving:
-                return constant(eqn, marks)
             why = f" ({REFUSED[name]})" if name in REFUSED else ""
-            others = dict.fromkeys(moving, Use(name + why))
+            others = {m.leaf: Use(name + why) for m in marks if m is not None}
         for leaf, use in others.items():
             self.others.setdefault(leaf, use if use.line else use._replace(line=_line(eqn)))
         return step
@@ -122,12 +119,11 @@ _OWN = tuple(os.path.dirname(path or "") + os.sep for path in (jax.__file__, np.
 
 
 def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """(outputs, what each slot found) of a jaxpr; an output that is a marked leaf is its mask, or None."""
+    """(outputs, what each slot found) of a jaxpr; an output that is a marked leaf is None."""
     jaxpr = plan.jaxpr
     consts = [_as_jax(c, v) for c, v in zip(consts, jaxpr.constvars, strict=True)]
     env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
-    held = ((m, env[v]) for v, m in plan.marks.items() if v in env and not isinstance(m, Operand))
-    leaves = {m.leaf: x[0] if m.masked else x for m, x in held}
+    leaves = {m.leaf: env[v] for v, m in plan.marks.items() if v in env and not isinstance(m, Operand)}
     found: list[Any] = []
     for eqn, step, slots, wide, dead in plan.steps:
         values = [_as_jax(v.val, v) if isinstance(v, Literal) else env[v] for v in eqn.invars]
@@ -138,25 +134,16 @@ def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Seq
                 outs, new = step.run(values, deltas[slots])
                 found += new
         for v, x in zip(eqn.outvars, outs, strict=True):
-            mark = plan.mark(v)
-            if mark is not None and x is None:
-                x = leaves[mark.leaf]
-            elif mark is not None and mark.masked and not isinstance(x, tuple):
-                x = leaves[mark.leaf], x
-            env[v] = x
+            env[v] = leaves[plan.marks[v].leaf] if x is None else x
         for v in dead:
             env.pop(v, None)
-    outputs = [
-        _as_jax(v.val, v) if isinstance(v, Literal) else _handed_on(env[v], m)
-        for v, m in zip(jaxpr.outvars, plan.outputs, strict=True)
-    ]
+    outputs: list[Any] = []
+    for v, mark in zip(jaxpr.outvars, plan.outputs, strict=True):
+        if mark is not None and not isinstance(mark, Operand):
+            outputs.append(None)  # not to be copied out of a call
+        else:
+            outputs.append(_as_jax(v.val, v) if isinstance(v, Literal) else env[v])
     return outputs, found
-
-
-def _handed_on(x: Any, mark: Any) -> Any:
-    if mark is None or isinstance(mark, Operand):
-        return x
-    return x[1] if mark.masked else None
 
 
 def _last_uses(jaxpr: Any) -> list[list[Any]]:
@@ -189,52 +176,36 @@ _WIDE = frozenset(map(np.dtype, ("int64", "uint64", "float64", "complex128")))
 
 
 # ---------------------------------------------------------------------- rules: equations that hold jaxprs
-def _opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
-    """(jaxpr, consts) of a jaxpr, closed or not."""
-    return (jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, "consts") else (jaxpr, ())
+def _calling(key: str, wrap: Callable[..., Any], *options: str) -> Callable[[Any, Marks, Wanted], Evaluation]:
+    """The rule of equations that call the jaxpr at a key, wrapped with these of their parameters."""
 
+    def rule(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation:
+        return _called(eqn.params[key], marks, wanted, wrap, tuple((name, eqn.params[name]) for name in options))
 
-def _inline(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
-    jaxpr, consts = _opened(eqn.params["call_jaxpr"])
-    plan = Plan(jaxpr, marks, wanted)
-    return Step(lambda values, deltas: evaluate(plan, consts, values, deltas), plan.outputs, plan.slots, plan.others)
-
-
-def _jit(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
-    # shardings and donation, which change no value, are left to the compiler
-    return _jitted(eqn.params["jaxpr"], marks, wanted, eqn.params["inline"])
+    return rule
 
 
 # kept by the jaxpr, which JAX's own cache makes the same object at each call: an eager step does not compile anew
 @lru_cache(KEPT)
-def _jitted(jaxpr: Any, marks: Marks, wanted: Wanted, inline: bool) -> Step:
-    plan = Plan(jaxpr.jaxpr, marks, wanted)
-    run = jax.jit(lambda values, deltas: evaluate(plan, jaxpr.consts, values, deltas), inline=inline)
-    return Step(run, plan.outputs, plan.slots, plan.others)
-
-
-def _checkpoint(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
-    return _rematerialised(eqn.params["jaxpr"], marks, wanted, eqn.params["prevent_cse"], eqn.params["policy"])
-
-
-@lru_cache(KEPT)
-def _rematerialised(jaxpr: Any, marks: Marks, wanted: Wanted, prevent_cse: Any, policy: Any) -> Step:
-    jaxpr, consts = _opened(jaxpr)
+def _called(
+    jaxpr: Any, marks: Marks, wanted: Wanted, wrap: Callable[..., Any], options: tuple[tuple[str, Any], ...]
+) -> Evaluation:
+    jaxpr, consts = (jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, "consts") else (jaxpr, ())
     plan = Plan(jaxpr, marks, wanted)
-
-    def body(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
-        return evaluate(plan, consts, values, deltas)
-
-    run = jax.checkpoint(body, prevent_cse=prevent_cse, policy=policy)
-    return Step(run, plan.outputs, plan.slots, plan.others)
+    run = wrap(lambda values, deltas: evaluate(plan, consts, values, deltas), **dict(options))
+    return Evaluation(run, plan.outputs, plan.slots, plan.others)
 
 
-def _cond(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
+def _as_it_is(body: Callable[..., Any]) -> Callable[..., Any]:
+    return body
+
+
+def _cond(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
     return _switch(eqn.params["branches"], marks[1:], wanted)
 
 
 @lru_cache(KEPT)
-def _switch(branches: tuple[Any, ...], marks: Marks, wanted: Wanted) -> Step:
+def _switch(branches: tuple[Any, ...], marks: Marks, wanted: Wanted) -> Evaluation:
     plans = [Plan(b.jaxpr, marks, wanted) for b in branches]
     slots = [slot.in_branch() for plan in plans for slot in plan.slots]
     ends = np.cumsum([0, *(len(plan.slots) for plan in plans)]).tolist()
@@ -255,10 +226,10 @@ def _switch(branches: tuple[Any, ...], marks: Marks, wanted: Wanted) -> Step:
             return branch(int(index), values, deltas)
         return lax.switch(index, runs, values, deltas)  # type: ignore[no-any-return]
 
-    return Step(run, outputs, slots, _uses(plans, outputs, "cond"))
+    return Evaluation(run, outputs, slots, _uses(plans, outputs, "cond"))
 
 
-def _scan(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
+def _scan(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
     p = eqn.params
     if any(m is not None for m in marks[p["num_consts"] + p["num_carry"] :]):
         return None
@@ -269,7 +240,7 @@ def _scan(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
 @lru_cache(KEPT)
 def _looped(
     jaxpr: Any, marks: Marks, wanted: Wanted, num_consts: int, num_carry: int, how: tuple[tuple[str, Any], ...]
-) -> Step | None:
+) -> Evaluation | None:
     plan = Plan(jaxpr.jaxpr, marks, (True,) * num_carry + wanted[num_carry:])
     carried = marks[num_consts:][:num_carry]
     if any(m not in (None, out) for m, out in zip(carried, plan.outputs, strict=False)):
@@ -296,10 +267,10 @@ def _looped(
         return [*whole(carry), *ys], found
 
     slots = [slot.repeated(dict(how)["length"]) for slot in plan.slots]
-    return Step(jax.jit(run), outputs, slots, _uses([plan], outputs, "scan"))
+    return Evaluation(jax.jit(run), outputs, slots, _uses([plan], outputs, "scan"))
 
 
-def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
+def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
     """Ranks read rows each for itself: their slots are laid one after the other along an axis in front."""
     p = eqn.params
     mesh, checked, jaxpr = p["mesh"], p["check_vma"], p["jaxpr"]
@@ -311,7 +282,7 @@ def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
     for mark, spec in zip(marks, p["in_specs"], strict=True):
         if mark is not None:
             first, *others = (*list(spec), None)
-            if any(others) or mark.copies or mark.masked or parts.setdefault(mark.leaf, first) != first:
+            if any(others) or parts.setdefault(mark.leaf, first) != first:
                 return None
     axes = [tuple(a for a in mesh.axis_names if a in (s.varying if checked else manual)) for s in plan.slots]
     counts = [math.prod(mesh.shape[a] for a in names) for names in axes]
@@ -346,7 +317,7 @@ def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
         replace(slot.repeated(count), rows=slot.rows * _size(mesh, parts[slot.leaf]), varying=frozenset())
         for slot, count in zip(plan.slots, counts, strict=True)
     ]
-    return Step(run, (None,) * len(wanted), slots, _uses([plan], (None,) * len(wanted), "shard_map"))
+    return Evaluation(run, (None,) * len(wanted), slots, _uses([plan], (None,) * len(wanted), "shard_map"))
 
 
 def _size(mesh: Any, axes: Any) -> int:
@@ -363,20 +334,21 @@ def _uses(plans: Sequence[Plan], outputs: Marks, name: str) -> dict[int, Use]:
 
 
 #: Rules of equations that hold jaxprs; wanted: which of their results have a gradient.
-NESTED: dict[str, Callable[[Any, Marks, Wanted], Step | None]] = {
-    "jit": _jit,
-    "pjit": _jit,
-    "closed_call": _inline,
-    "core_call": _inline,
-    "checkpoint": _checkpoint,
-    "remat": _checkpoint,
-    "remat2": _checkpoint,
+NESTED: dict[str, Callable[[Any, Marks, Wanted], Evaluation | None]] = {
+    # shardings and donation, which change no value, are left to the compiler
+    **dict.fromkeys(("jit", "pjit"), _calling("jaxpr", jax.jit, "inline")),
+    **dict.fromkeys(("closed_call", "core_call"), _calling("call_jaxpr", _as_it_is)),
+    **dict.fromkeys(("checkpoint", "remat", "remat2"), _calling("jaxpr", jax.checkpoint, "prevent_cse", "policy")),
     "cond": _cond,
     "scan": _scan,
     "shard_map": _shard_map,
 }
 #: The other rules, by what is marked.
-RULES: dict[type, dict[str, Rule]] = {Marked: reads.RULES, Watched: tables.RULES, Operand: tables.OPERAND_RULES}
+RULES: dict[type, dict[str, Rule]] = {
+    Marked: row_reads.RULES,
+    TableWeights: tables.RULES,
+    Operand: tables.OPERAND_RULES,
+}
 #: Why an equation has no rule, or what to do instead.
 REFUSED = {
     "broadcast_in_dim": "as of a table mapped by jax.vmap, or of lax.cond whose predicate is mapped; read the rows "

@@ -15,8 +15,8 @@ import numpy as np
 from jax import lax, tree_util
 
 from islices.backend import Array, Backend, Source
-from islices.backends.jax.lookups import RECORDER
-from islices.backends.jax.memory import Tracer
+from islices.backends.jax.host_views import Tracer
+from islices.backends.jax.markers import RECORDER
 from islices.backends.jax.precision import constant, scope
 from islices.core.registry import get_backend
 from islices.core.slices import IndexedSlices
@@ -61,11 +61,9 @@ def _register_slices(backend: Backend) -> None:
         *part, guard = leaves = tuple(children)
         owner, flags = _owner(backend, leaves[0]), {"coalesced": coalesced, "padded": padded}
         if _is_read_later([part], guard):
-            return IndexedSlices._unread(owner, leaves, shape, **flags)
+            return IndexedSlices._trusted(owner, None, None, shape, **flags, leaves=leaves)
         values, indices = _intact(part, guard, shape[0])
-        s = IndexedSlices._trusted(owner, values, indices, shape, **flags)
-        object.__setattr__(s, "_leaves", leaves)
-        return s
+        return IndexedSlices._trusted(owner, values, indices, shape, **flags, leaves=leaves)
 
     tree_util.register_pytree_with_keys(IndexedSlices, flatten_with_keys, unflatten, flatten)
     IndexedSlices._check_leaves = staticmethod(lambda values, indices, guard: _check([(values, indices)], guard))

@@ -1,4 +1,4 @@
-"""`Recorder`: the steps of a JAX training written down for `islices.parity`, from within `jax.jit` too.
+"""`JaxRecorder`: the steps of a JAX training written down for `islices.parity`, from within `jax.jit` too.
 
 May import: `jax`, the core, this folder.
 """
@@ -10,14 +10,14 @@ from typing import Any
 import jax
 from jax.experimental import io_callback
 
-from islices.backends.jax.memory import Tracer
+from islices.backends.jax.host_views import Tracer
 from islices.embedding.table import Table
-from islices.porting.trajectory import Recorder as Steps
+from islices.porting.trajectory import Recorder
 
-__all__ = ["Recorder"]
+__all__ = ["JaxRecorder"]
 
 
-class Recorder(Steps):
+class JaxRecorder(Recorder):
     """`islices.Recorder` whose `add` and `step` may stand in a function that JAX compiles.
 
     Parameters
@@ -39,9 +39,9 @@ class Recorder(Steps):
     Examples
     --------
     >>> import tempfile, jax, jax.numpy as jnp, islices
-    >>> from islices.backends.jax.recorder import Recorder
+    >>> from islices.backends.jax.recorder import JaxRecorder
     >>> folder = tempfile.TemporaryDirectory()
-    >>> recorder = Recorder(folder.name)
+    >>> recorder = JaxRecorder(folder.name)
     >>> @jax.jit
     ... def step(table, ids):
     ...     grad = jax.grad(lambda t: t[ids].sum())(table)

@@ -16,25 +16,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from islices.backend import Array, LookedUp, ProductUse, TableUse, WholeUse
-from islices.backends.jax.lookups import attach, lookup_p
-from islices.backends.jax.memory import Tracer, put
-from islices.backends.jax.reads import Marks, Rule, Slot, Step, bind
+from islices.backends.jax.host_views import Tracer, put
+from islices.backends.jax.markers import attach, lookup_p
+from islices.backends.jax.row_reads import Evaluation, Marks, Rule, Slot, bind
 
-__all__ = ["OPERAND_RULES", "RULES", "Operand", "Watched", "use_of", "whole"]
+__all__ = ["OPERAND_RULES", "RULES", "Operand", "TableWeights", "use_of", "whole"]
 
 
 @dataclass(frozen=True)
 class _Weights:
     leaf: int
-    # what a `Marked` leaf may have
-    casts: ClassVar[tuple[Any, ...]] = ()
-    copies: ClassVar[tuple[int, ...]] = ()
-    stopped: ClassVar[bool] = False
-    masked: ClassVar[bool] = False
+    casts: ClassVar[tuple[Any, ...]] = ()  # what a `Marked` leaf may have
 
 
 @dataclass(frozen=True)
-class Watched(_Weights):
+class TableWeights(_Weights):
     """The weights of a Table, which are read by lookups."""
 
 
@@ -53,7 +49,7 @@ class _Product(NamedTuple):
 
 
 # ---------------------------------------------------------------------- rules of a table
-def _lookup(eqn: Any, marks: Marks) -> Step | None:
+def _lookup(eqn: Any, marks: Marks) -> Evaluation | None:
     first, mark, *others = marks
     if mark is None or any(m is not None for m in (first, *others)):
         return None
@@ -67,7 +63,7 @@ def _lookup(eqn: Any, marks: Marks) -> Step | None:
         rows = lookup_p.bind(rows, weights, *found, **eqn.params)  # for a differentiation around this one
         return [attach(rows, deltas[0])], [tuple(found)]
 
-    return Step(run, (None,), [slot])
+    return Evaluation(run, (None,), [slot])
 
 
 def _as_array(x: Any, dtype: Any) -> Array:
@@ -75,30 +71,30 @@ def _as_array(x: Any, dtype: Any) -> Array:
     return x if isinstance(x, jax.Array) else put(np.asarray(x, dtype), None)
 
 
-def _as_it_is(eqn: Any, marks: Marks) -> Step | None:
+def _as_it_is(eqn: Any, marks: Marks) -> Evaluation | None:
     """Run an equation whose weights are a constant: they are differentiated elsewhere, or not at all."""
-    return Step(lambda values, deltas: (bind(eqn, values), []), (None,))
+    return Evaluation(lambda values, deltas: (bind(eqn, values), []), (None,))
 
 
-def _operand(eqn: Any, marks: Marks) -> Step | None:
-    return Step(lambda values, deltas: (bind(eqn, values), []), (Operand(marks[0].leaf),))
+def _operand(eqn: Any, marks: Marks) -> Evaluation | None:
+    return Evaluation(lambda values, deltas: (bind(eqn, values), []), (Operand(marks[0].leaf),))
 
 
 # ---------------------------------------------------------------------- rules of its weights as an array
-def _transpose(eqn: Any, marks: Marks) -> Step | None:
+def _transpose(eqn: Any, marks: Marks) -> Evaluation | None:
     if len(eqn.params["permutation"]) != 2:
         return None
     mark = Operand(marks[0].leaf, marks[0].transposed != (tuple(eqn.params["permutation"]) == (1, 0)))
-    return Step(lambda values, deltas: (bind(eqn, values), []), (mark,))
+    return Evaluation(lambda values, deltas: (bind(eqn, values), []), (mark,))
 
 
-def _convert(eqn: Any, marks: Marks) -> Step | None:
+def _convert(eqn: Any, marks: Marks) -> Evaluation | None:
     if not jnp.issubdtype(eqn.params["new_dtype"], np.floating):
         return None
-    return Step(lambda values, deltas: (bind(eqn, values), []), marks)
+    return Evaluation(lambda values, deltas: (bind(eqn, values), []), marks)
 
 
-def _product(eqn: Any, marks: Marks) -> Step | None:
+def _product(eqn: Any, marks: Marks) -> Evaluation | None:
     (contracted, batched) = eqn.params["dimension_numbers"]
     place = 0 if marks[0] is not None else 1
     mark, other = marks[place], _struct(eqn.invars[1 - place])
@@ -116,10 +112,10 @@ def _product(eqn: Any, marks: Marks) -> Step | None:
         (product,) = bind(eqn, values)
         return [attach(product, deltas[0])], [(jnp.moveaxis(values[1 - place], axis, -1),)]
 
-    return Step(run, (None,), [Slot(mark.leaf, out.shape, out.dtype, (inputs,), static=how, axes=axes)])
+    return Evaluation(run, (None,), [Slot(mark.leaf, out.shape, out.dtype, (inputs,), static=how, axes=axes)])
 
 
-def whole(eqn: Any, marks: Marks) -> Step:
+def whole(eqn: Any, marks: Marks) -> Evaluation:
     """Any other use of weights as an array."""
     places = [k for k, m in enumerate(marks) if m is not None]
     arrays = [_struct(eqn.invars[k]) for k in places]
@@ -131,7 +127,7 @@ def whole(eqn: Any, marks: Marks) -> Step:
             values[k] = attach(values[k], delta)
         return bind(eqn, values), [()] * len(places)
 
-    return Step(run, (None,) * len(eqn.outvars), slots)
+    return Evaluation(run, (None,) * len(eqn.outvars), slots)
 
 
 def _struct(v: Any) -> jax.ShapeDtypeStruct:

@@ -11,9 +11,9 @@ except ModuleNotFoundError as missing:  # of Keras, or of its backend
     pip = 'pip install keras "islices[torch]" (or tensorflow, or jax: KERAS_BACKEND picks one)'
     raise ModuleNotFoundError(f"islices.backends.keras needs {missing.name}: {pip}", name=missing.name) from missing
 
-from islices.backends.keras.capturing import capture
-from islices.backends.keras.choice import MultiOptimizer
 from islices.backends.keras.coalesced import Coalesced
+from islices.backends.keras.loss_scale import LossScaleOptimizer
+from islices.backends.keras.named_states import state_of
 from islices.backends.keras.optimizers import (
     SGD,
     Adadelta,
@@ -28,9 +28,7 @@ from islices.backends.keras.optimizers import (
     Nadam,
     RMSprop,
 )
-from islices.backends.keras.recorder import Recorder
-from islices.backends.keras.scaling import LossScaleOptimizer
-from islices.backends.keras.states import state_of
+from islices.backends.keras.recorder import KerasRecorder
 from islices.backends.keras.stepped import Stepped
 from islices.backends.keras.stock_models import row_sparse
 
@@ -44,15 +42,13 @@ __all__ = [
     "Adamax",
     "Coalesced",
     "Ftrl",
+    "KerasRecorder",
     "Lamb",
     "Lion",
     "LossScaleOptimizer",
-    "MultiOptimizer",
     "Nadam",
     "RMSprop",
-    "Recorder",
     "Stepped",
-    "capture",
     "row_sparse",
     "state_of",
 ]

@@ -11,8 +11,8 @@ from typing import Any
 
 import keras
 
-from islices.backends.keras.gradients import as_array
 from islices.backends.keras.native import native
+from islices.backends.keras.sparse_gradients import as_array
 from islices.core.arguments import is_real
 from islices.core.registry import describe
 from islices.norms.clip import clip_by_norm, clip_by_value
@@ -114,10 +114,6 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
         pairs = zip(grads, variables, strict=False)
         with native.applying():
             super().apply([native.divisible(g, v) for g, v in pairs] + grads[len(variables) :], trainable_variables)
-
-    def _takes_sums(self) -> bool:
-        """Whether a gradient leads to the same bits with its duplicates summed: none is added to it before a step."""
-        return not self.gradient_accumulation_steps and native.replicas() == 1
 
     def _for_rule(self, grad: Any) -> Any:
         return as_array(grad)

@@ -9,29 +9,26 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import keras
 
 from islices.backends.jax import backend
-from islices.backends.jax.memory import Tracer
-from islices.backends.keras import accumulation
-from islices.backends.keras.gradients import Hooks, Slices, arrived, within
+from islices.backends.keras.sparse_gradients import ArrayHooks, Slices
 from islices.core.conversion import from_native
 from islices.core.registry import describe
 from islices.core.rows import coalesce
 from islices.core.slices import IndexedSlices
 from islices.embedding.autodiff import value_and_grad
 
-__all__ = ["Hooks", "Sum", "adopted", "applying", "cast", "check_build", "check_step", "divisible"]
-__all__ += ["IN_PLACE", "TAKES_GRADIENTS", "accumulate", "is_recorded", "is_sparse", "methods", "noted"]
-__all__ += ["replicas", "stock", "summed", "writable"]
+__all__ = ["Hooks", "adopted", "applying", "cast", "check_build", "check_step", "divisible"]
+__all__ += ["IN_PLACE", "cell", "is_sparse", "methods", "replicas", "stock", "summed", "writable"]
 
 #: Whether a rule writes what it steps on.
 IN_PLACE = False
 
 applying = contextlib.nullcontext
-Sum, accumulate = accumulation.Sum, accumulation.accumulate
+Hooks = ArrayHooks
+cell: Any = None
 
 
 # ---------------------------------------------------------------------- models
@@ -54,24 +51,7 @@ def methods(model: Any) -> dict[str, Any]:
         logs, of_metrics = model._update_metrics_variables(of_metrics, loss, x, y, y_pred, sample_weight)
         return logs, (trainable, others, of_optimizer, of_metrics)
 
-    def symbolic_build(method: Any, iterator: Any = None, data_batch: Any = None) -> None:
-        """Make room for micro-batches, besides: the first batch says how much."""
-        method(iterator=iterator, data_batch=data_batch)
-        waiting = [one for one in within(model.optimizer) if accumulation.has_no_room(one)]
-        if not waiting:
-            return
-        if data_batch is None and iterator is not None:
-            _, _, batches = next(iter(iterator))
-            data_batch = next(batches)
-        if data_batch is None:
-            return
-        kinds = ("trainable_variables", "non_trainable_variables", "optimizer_variables", "metrics_variables")
-        state = model._get_jax_state(**dict.fromkeys(kinds, True))
-        grads = jax.eval_shape(lambda state, data: _gradients(model, state, data)[1], state, data_batch)
-        for one in waiting:
-            accumulation.make_room(one, dict(zip(map(id, model.trainable_variables), grads, strict=True)))
-
-    return {"train_step": train_step, "_symbolic_build": symbolic_build}
+    return {"train_step": train_step}
 
 
 def _gradients(model: Any, state: Any, data: Any) -> tuple[Any, list[Any]]:
@@ -88,31 +68,6 @@ def _gradients(model: Any, state: Any, data: Any) -> tuple[Any, list[Any]]:
         list(trainable), others, of_metrics, *batch, training=True, optimizer_variables=of_optimizer
     )
     return aux, grads
-
-
-#: The method of an optimizer that gets the gradients of a step, and as which argument.
-TAKES_GRADIENTS = "stateless_apply", 1
-
-
-def is_recorded(rows: Any) -> bool:
-    """Whether a gradient of these rows will be taken."""
-    return isinstance(rows, Tracer)
-
-
-def noted(rows: Any, ids: Any, use: Any) -> Any:
-    """The rows, whose gradient goes to use in the backward pass; so do the ids, which are not traced then."""
-
-    @jax.custom_vjp
-    def identity(rows: Any, ids: Any) -> Any:
-        return rows
-
-    def back(ids: Any, upstream: Any) -> tuple[Any, None]:
-        use.ids = ids
-        arrived(use, upstream)
-        return upstream, None
-
-    identity.defvjp(lambda rows, ids: (rows, ids), back)
-    return identity(rows, ids)
 
 
 # ---------------------------------------------------------------------- gradients
@@ -147,15 +102,12 @@ def cast(grad: Any, dtype: str) -> Any:
 
 # ---------------------------------------------------------------------- steps
 def check_build(optimizer: Any) -> None:
-    """ValueError for what moves every row at each micro-batch."""
-    if not optimizer.gradient_accumulation_steps:
-        return
-    for name in ("weight_decay", "use_ema"):
-        if getattr(optimizer, name):
-            raise ValueError(
-                f"{name}: got {getattr(optimizer, name)} beside gradient_accumulation_steps; accepted by Stepped on "
-                "JAX is one of the two"
-            )
+    """Raise ValueError for micro-batches: shapes are fixed in a compiled step, the rows of several batches are not."""
+    if optimizer.gradient_accumulation_steps:
+        raise ValueError(
+            f"gradient_accumulation_steps: got {optimizer.gradient_accumulation_steps}; accepted by Stepped on JAX is "
+            "None (fit larger batches)"
+        )
 
 
 def check_step() -> None:

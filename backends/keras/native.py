@@ -1,9 +1,9 @@
 """The module that does what is particular to Keras's backend in this process: tensorflow.py, torch.py or jax.py here.
 
 Each has the same names: `Hooks`, where an optimizer of Keras sees its gradients; `methods`, those of a model that
-`row_sparse` replaces; `noted`, how `capture` sees what a layer looked up; `adopted`, `is_sparse`, `cast`, `summed`,
-`divisible` and `writable`, gradients and variables in that framework's types; `Sum`, what micro-batches have added up
-to; `replicas`, how many take a step together.
+`row_sparse` replaces; `adopted`, `is_sparse`, `cast`, `summed`,
+`divisible` and `writable`, gradients and variables in that framework's types; `cell` and `held`,
+arrays of any length in a variable; `replicas`, how many take a step together.
 
 No module of another framework is imported. May import: `keras`, this folder.
 """

@@ -11,8 +11,8 @@ import keras
 
 from islices import optim
 from islices.backends.keras.coalesced import Coalesced
-from islices.backends.keras.gradients import as_array
 from islices.backends.keras.native import native
+from islices.backends.keras.sparse_gradients import as_array
 from islices.backends.keras.stepped import is_half, take_step
 from islices.core.slices import IndexedSlices
 

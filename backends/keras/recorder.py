@@ -1,4 +1,4 @@
-"""`Recorder`: the steps of `model.fit` written down for `islices.parity`, by a callback, on every backend of Keras.
+"""`KerasRecorder`: a callback that writes the steps of `model.fit` for `islices.parity`, on every backend of Keras.
 
 May import: `keras`, `numpy`, the core, this folder.
 """
@@ -12,24 +12,23 @@ from typing import Any
 import keras
 import numpy as np
 
-from islices.backends.keras.branches import taken
 from islices.backends.keras.coalesced import Coalesced
 from islices.backends.keras.methods import replace
+from islices.backends.keras.named_states import state_of
 from islices.backends.keras.native import BACKEND
-from islices.backends.keras.states import state_of
 from islices.backends.keras.stepped import Stepped
 from islices.core.registry import find_backend
 from islices.core.slices import IndexedSlices
 from islices.optim.record import RECORDS
-from islices.porting.trajectory import Recorder as Steps
+from islices.porting.trajectory import Recorder
 
-__all__ = ["Recorder"]
+__all__ = ["KerasRecorder"]
 
 #: Optimizers that move the rows alone which a gradient of slices names.
 BY_ROWS = ("sgd", "adagrad")
 
 
-class Recorder(keras.callbacks.Callback):  # type: ignore[misc]
+class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
     """A callback that records each step of `model.fit`: batch, outputs, loss, gradients, clipped ones, tables, state.
 
     Parameters
@@ -53,11 +52,11 @@ class Recorder(keras.callbacks.Callback):  # type: ignore[misc]
     Examples
     --------
     >>> import tempfile, keras, numpy as np, islices
-    >>> from islices.backends.keras import Recorder
+    >>> from islices.backends.keras import KerasRecorder
     >>> model = keras.Sequential([keras.layers.Embedding(9, 2), keras.layers.Flatten(), keras.layers.Dense(1)])
     >>> model.compile("sgd", "mse")
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = model.fit(np.array([[1, 2]]), np.ones((1, 1)), callbacks=[Recorder(folder)], verbose=0)
+    ...     _ = model.fit(np.array([[1, 2]]), np.ones((1, 1)), callbacks=[KerasRecorder(folder)], verbose=0)
     ...     found = islices.parity(folder, folder)
     >>> len(found.steps), found.same_bits, len(found.pairs)
     (1, 1, 3)
@@ -65,7 +64,7 @@ class Recorder(keras.callbacks.Callback):  # type: ignore[misc]
 
     def __init__(self, folder: str | os.PathLike[str], **options: Any) -> None:
         super().__init__()
-        self.recorder = Steps(folder, **options)
+        self.recorder = Recorder(folder, **options)
         self.recorder.framework = "keras"
         self._undo: list[Callable[[], None]] = []
 
@@ -144,7 +143,7 @@ class Recorder(keras.callbacks.Callback):  # type: ignore[misc]
 
     def _clip(self, method: Any, grads: Sequence[Any]) -> Any:
         clipped = method(grads)
-        if not self.recorder.wanted or not taken():  # on JAX the mean of micro-batches is formed ahead of a step, too
+        if not self.recorder.wanted:
             return clipped
         # also where nothing clips, but a loss scale or micro-batches make them others than arrived
         if any(x is not g for x, g in zip(clipped, self._given.values(), strict=True)):

@@ -1,7 +1,7 @@
 """Optimizers of `islices.optim` in the place of Keras' own, micro-batches included, at the cost of the rows in use.
 
-Keras adds micro-batches up in dense arrays of each table's size. The `Sum` of each backend holds what was added so far
-as slices instead. May import: `keras`, `numpy`, the core, this folder.
+Keras adds micro-batches up in dense arrays of each table's size; `Sum` holds slices instead.
+May import: `keras`, `numpy`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import keras
 import numpy as np
 
 from islices import optim
-from islices.backends.keras.branches import note_kept, taken
 from islices.backends.keras.coalesced import Coalesced
-from islices.backends.keras.gradients import Share
+from islices.backends.keras.micro_batches import Share, Sum
 from islices.backends.keras.native import native
 from islices.core.arguments import check_name
 from islices.core.registry import describe
@@ -60,7 +59,8 @@ class Stepped(Coalesced):
         A rule that is none, or with a hyperparameter that Keras cannot hold: a function that is no schedule.
     ValueError
         Keras' weight_decay beside a rule of rows="touched" (the rule has its own); gradient_accumulation_steps under a
-        strategy of several replicas, where Keras has none; jit_compile=True, since XLA cannot step on some rows.
+        strategy of several replicas, where Keras has none, and on JAX; jit_compile=True, since XLA cannot step on some
+        rows.
     IndexError
         Frozen rows that a weight does not have.
 
@@ -104,18 +104,13 @@ class Stepped(Coalesced):
     def build(self, variables: Sequence[Any]) -> None:
         native.check_build(self)
         super().build(variables)
-        if self.gradient_accumulation_steps:
-            self._sums = [
-                s for s in self._accumulated_gradients if isinstance(s, native.Sum)
-            ]  # for tf.train.Checkpoint
+        self._sums: Any = [x for s in self._totals() for x in (s.values, s.indices)]  # for tf.train.Checkpoint
         self._states = [self._new_state(v) for v in variables]
 
     def add_variable_from_reference(self, reference_variable: Any, name: Any = None, initializer: Any = "zeros") -> Any:
         if name == ACCUMULATOR and not self._overwrite_variable_with_gradient(reference_variable):
             dtype = _dtype(reference_variable)  # sums of 16 bits are added in 32: SPEC clause 3
-            return native.Sum(
-                reference_variable, _shape_of_rows(reference_variable), "float32" if is_half(dtype) else dtype
-            )
+            return Sum(reference_variable, _shape_of_rows(reference_variable), "float32" if is_half(dtype) else dtype)
         return super().add_variable_from_reference(reference_variable, name, initializer)
 
     def _new_state(self, variable: Any) -> dict[str, Any]:
@@ -182,13 +177,10 @@ class Stepped(Coalesced):
             return None
         index = self._trainable_variables_indices.get(self._var_key(variable))
         total: Any = None if index is None else self._accumulated_gradients[index]
-        return total.no_rows() if isinstance(total, native.Sum) and total.in_use else None
+        return total.no_rows() if isinstance(total, Sum) and total.in_use else None
 
     def _backend_apply_gradients(self, grads: Sequence[Any], trainable_variables: Sequence[Any]) -> None:
         if self.gradient_accumulation_steps:
-            if hasattr(native, "accumulate"):
-                native.accumulate(self, grads, trainable_variables)
-                return
             grads = [Share(g) for g in grads]  # which Keras adds to a Sum, and divides
         super()._backend_apply_gradients(grads, trainable_variables)
 
@@ -198,7 +190,7 @@ class Stepped(Coalesced):
 
     def _backend_reset_gradient_accumulators(self) -> None:
         for total in self._accumulated_gradients:
-            if isinstance(total, native.Sum):
+            if isinstance(total, Sum):
                 total.clear()
             else:  # of a variable that its gradient overwrites
                 total.assign(keras.ops.zeros_like(total.value))
@@ -206,9 +198,6 @@ class Stepped(Coalesced):
     def _sums_first(self) -> bool:
         """A step sums duplicates by itself: a clip looks at their sums."""
         return any(bound is not None for bound in (self.clipnorm, self.global_clipnorm, self.clipvalue))
-
-    def _takes_sums(self) -> bool:
-        return super()._takes_sums() and not self.rule._formula.raw
 
     def _for_rule(self, grad: Any) -> Any:
         return grad
@@ -230,40 +219,30 @@ class Stepped(Coalesced):
         ops = keras.ops
         row, gradient = (ops.reshape(ops.convert_to_tensor(x), (1,)) for x in (variable, gradient))
         held = {part: ops.copy(x) for part, x in state.items()}  # of TensorFlow a tensor, as the row
-        row, new = rule.step(row, gradient, held, apply=taken())
+        row, new = rule.step(row, gradient, held)
         variable.assign(ops.reshape(row, ()))
         _assign(state, new)
 
     # ------------------------------------------------------------------ what is kept
+    def _totals(self) -> list[Sum]:
+        totals = self._accumulated_gradients if self.gradient_accumulation_steps and self.built else ()
+        return [total for total in totals if isinstance(total, Sum)]
+
     def save_own_variables(self, store: Any) -> None:
-        """Keras' own, and the sums of the micro-batches since the last step."""
-        for k, variable in enumerate(self._saved_variables()):
-            store[str(k)] = variable.numpy()
-        sums: Sequence[Any] = getattr(self, "_sums", ())
-        for k, total in enumerate(sums):
-            values, indices = total.save()
-            store[f"{ACCUMULATOR}_{k}_values"], store[f"{ACCUMULATOR}_{k}_indices"] = values, indices
+        """Store Keras's variables and the sums of the micro-batches since the last step."""
+        super().save_own_variables(store)
+        for k, total in enumerate(self._totals()):
+            store[f"{ACCUMULATOR}_{k}_values"], store[f"{ACCUMULATOR}_{k}_indices"] = total.save()
 
     def load_own_variables(self, store: Any) -> None:
         """Load what `save_own_variables` stored; a store without sums of micro-batches starts with none."""
-        own = {name: store[name] for name in store.keys() if not name.startswith(ACCUMULATOR)}  # noqa: SIM118
-        if len(own) == len(self._saved_variables()):
-            for k, variable in enumerate(self._saved_variables()):
-                variable.assign(own[str(k)])
-        else:
-            super().load_own_variables(own)  # which says so
-        sums: Sequence[Any] = getattr(self, "_sums", ())
-        for k, total in enumerate(sums):
+        super().load_own_variables({k: store[k] for k in store.keys() if not k.startswith(ACCUMULATOR)})  # noqa: SIM118
+        for k, total in enumerate(self._totals()):
             if f"{ACCUMULATOR}_{k}_values" in store:
                 total.load(store[f"{ACCUMULATOR}_{k}_values"][()], store[f"{ACCUMULATOR}_{k}_indices"][()])
+                total.in_use = True
             else:
                 total.clear()
-
-    def _saved_variables(self) -> list[Any]:
-        """All but those that hold micro-batches, which have no fixed size."""
-        sums: Sequence[Any] = getattr(self, "_sums", ())
-        held = {id(x) for total in sums for x in (total.values, total.indices)}
-        return [v for v in self.variables if id(v) not in held]
 
     def get_config(self) -> dict[str, Any]:
         rule = {k: SCHEDULES.serialize(x) if isinstance(x, SCHEDULE) else x for k, x in _described(self.rule).items()}
@@ -291,11 +270,10 @@ def take_step(
     held = {part: x.value for part, x in state.items()}
     if steps is not None:
         held["step"] = steps
-    table, new = rule.step(native.writable(variable), gradient, held, apply=taken())
+    table, new = rule.step(native.writable(variable), gradient, held)
     if not native.IN_PLACE:
         variable.assign(table)
         _assign(state, new)
-    note_kept([variable, *state.values()])
 
 
 # ---------------------------------------------------------------------- the rule, and what Keras knows of it

@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 import keras
 
 from islices.backends.keras.coalesced import Coalesced, check_replicas
-from islices.backends.keras.gradients import within
+from islices.backends.keras.loss_scale import LossScaleOptimizer
 from islices.backends.keras.methods import replace
 from islices.backends.keras.native import native
 from islices.backends.keras.optimizers import STOCK
-from islices.backends.keras.scaling import LossScaleOptimizer
+from islices.backends.keras.sparse_gradients import within
 from islices.core.registry import describe
 
 __all__ = ["is_row_sparse", "row_sparse"]

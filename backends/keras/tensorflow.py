@@ -11,17 +11,17 @@ from contextvars import ContextVar
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from islices.backends.tensorflow.host_calls import compiled_by_xla
-from islices.backends.tensorflow.segments import sums_in_place
+from islices.backends.tensorflow.row_segments import sums_in_place
 from islices.core.conversion import from_native, to_native
-from islices.core.linear import add, concat
 from islices.core.rows import coalesce
 from islices.core.slices import IndexedSlices
 
-__all__ = ["Hooks", "Sum", "adopted", "applying", "cast", "check_build", "check_step", "divisible"]
-__all__ += ["IN_PLACE", "is_sparse", "methods", "replicas", "stock", "summed", "writable"]
+__all__ = ["Hooks", "adopted", "applying", "cast", "check_build", "check_step", "divisible"]
+__all__ += ["IN_PLACE", "cell", "held", "is_sparse", "methods", "replicas", "stock", "summed", "writable"]
 
 #: Whether a rule writes what it steps on.
 IN_PLACE = True
@@ -46,7 +46,7 @@ def applying() -> Iterator[None]:
         _applying.reset(token)
 
 
-class Hooks(keras.optimizers.Optimizer):  # type: ignore[misc]
+class ReplicaHooks(keras.optimizers.Optimizer):  # type: ignore[misc]
     """Clips where the shares of all replicas have been added up."""
 
     def _clip_gradients(self, grads: list[Any]) -> list[Any]:
@@ -55,12 +55,16 @@ class Hooks(keras.optimizers.Optimizer):  # type: ignore[misc]
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         pairs = list(super()._all_reduce_sum_gradients(grads_and_vars))
-        grads = self._clip([_sum_duplicates(g, v) for g, v in pairs])
+        leaves = [adopted(g, v, validate=False) for g, v in pairs]
+        grads = self._clip([_sum(x) if isinstance(x, IndexedSlices) else x for x in leaves])
         natives = [to_native(g) if isinstance(g, IndexedSlices) else g for g in grads]
         return [(g, v) for g, (_, v) in zip(natives, pairs, strict=True)]
 
     def _clip(self, grads: list[Any]) -> list[Any]:
         raise NotImplementedError
+
+
+Hooks = ReplicaHooks
 
 
 # ---------------------------------------------------------------------- models
@@ -79,18 +83,10 @@ def methods(model: Any) -> dict[str, Any]:
 
 # ---------------------------------------------------------------------- gradients
 class DivisibleSlices(tf.IndexedSlices):  # type: ignore[misc]
-    """tf.IndexedSlices that may be divided by a number, as Keras does by its loss_scale_factor.
-
-    summed: whether duplicates have been; a copy that TensorFlow makes does not say so.
-    """
-
-    def __init__(self, values: Any, indices: Any, dense_shape: Any = None, *, summed: bool = False) -> None:
-        super().__init__(values, indices, dense_shape)
-        self.summed = summed
+    """tf.IndexedSlices that may be divided by a number, as Keras does by its loss_scale_factor."""
 
     def __truediv__(self, c: Any) -> DivisibleSlices:
-        values = keras.ops.divide(self.values, c)
-        return DivisibleSlices(values, self.indices, self.dense_shape, summed=self.summed)
+        return DivisibleSlices(keras.ops.divide(self.values, c), self.indices, self.dense_shape)
 
 
 def divisible(grad: Any, variable: Any) -> Any:
@@ -113,20 +109,8 @@ def adopted(grad: Any, variable: Any, *, validate: bool) -> Any:
 
 
 def summed(grad: Any) -> Any:
-    """A sparse gradient with its duplicates summed, which is known of it."""
-    if isinstance(grad, DivisibleSlices) and grad.summed:
-        return grad
-    sums = to_native(_sum(from_native(grad)))
-    return DivisibleSlices(sums.values, sums.indices, sums.dense_shape, summed=True)
-
-
-def _sum_duplicates(grad: Any, variable: Any) -> Any:
-    leaf = adopted(grad, variable, validate=False)
-    if not isinstance(leaf, IndexedSlices):
-        return leaf
-    if isinstance(grad, DivisibleSlices) and grad.summed:
-        return IndexedSlices(leaf.values, leaf.indices, leaf.dense_shape, coalesced=True, validate=False)
-    return _sum(leaf)
+    """Return a gradient of slices with its duplicates summed."""
+    return _sum(from_native(grad)) if isinstance(grad, tf.IndexedSlices) else grad
 
 
 def _sum(leaf: IndexedSlices) -> IndexedSlices:
@@ -176,54 +160,12 @@ def stock(kind: Any) -> Any:
     return kind
 
 
-class Sum(tf.Module):  # type: ignore[misc]
-    """The sum of some gradients of a variable, as coalesced slices in variables as long as the rows are many."""
+def held(x: Any) -> Any:
+    """Return the value of a `cell`."""
+    return x.read_value()
 
-    def __init__(self, variable: Any, shape: tuple[int, ...], dtype: str) -> None:
-        super().__init__()
-        self.shape, self.dtype = shape, tf.as_dtype(dtype)
-        self.in_use = False  # whether a gradient has been added, or will be in a graph
-        with tf.init_scope():
-            self.values = tf.Variable(tf.zeros((0, *self.shape[1:]), self.dtype), shape=(None, *self.shape[1:]))
-            self.indices = tf.Variable(tf.zeros(0, tf.int64), shape=(None,))
 
-    def stored(self) -> IndexedSlices:
-        values, indices = self.values.read_value(), self.indices.read_value()
-        return IndexedSlices(values, indices, self.shape, coalesced=True, validate=False)
-
-    def plus(self, gradient: Any) -> Any:
-        """What is stored and a gradient behind it: coalesced slices, or a tensor where the gradient is one."""
-        self.in_use = True
-        own, gradient = self.stored(), _of_type(gradient, self.dtype)
-        if isinstance(gradient, tf.IndexedSlices):
-            return coalesce(concat([own, adopted(gradient, self, validate=False)]))
-        gradient = tf.reshape(gradient, self.shape)
-        every_row = tf.shape(own.indices)[0] == self.shape[0]
-        return tf.cond(
-            every_row, lambda: tf.ensure_shape(own.values, self.shape) + gradient, lambda: add(own, gradient)
-        )
-
-    def assign(self, gradient: Any) -> None:
-        """Store what `plus` gave."""
-        slices = isinstance(gradient, IndexedSlices)
-        self.values.assign(gradient.values if slices else gradient)
-        self.indices.assign(tf.cast(gradient.indices, tf.int64) if slices else tf.range(self.shape[0], dtype=tf.int64))
-
-    def no_rows(self) -> tf.IndexedSlices:
-        nothing = tf.zeros((0, *self.shape[1:]), self.dtype)
-        return tf.IndexedSlices(nothing, tf.zeros(0, tf.int64), tf.constant(self.shape, tf.int64))
-
-    def clear(self) -> None:
-        nothing = self.no_rows()
-        self.values.assign(nothing.values)
-        self.indices.assign(nothing.indices)
-
-    def save(self) -> tuple[Any, Any]:
-        """Values and indices, as NumPy arrays."""
-        return self.values.numpy(), self.indices.numpy()
-
-    def load(self, values: Any, indices: Any) -> None:
-        """What `save` gave."""
-        self.values.assign(values)
-        self.indices.assign(indices)
-        self.in_use = True
+def cell(values: np.ndarray[Any, Any], variable: Any) -> Any:
+    """Return a variable of arrays of any length."""
+    with tf.init_scope():
+        return tf.Variable(tf.convert_to_tensor(values), shape=(None, *values.shape[1:]))

@@ -10,20 +10,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import torch
 
-from islices.backends.keras import gradients
-from islices.backends.keras.gradients import Slices, arrived
+from islices.backends.keras.sparse_gradients import ArrayHooks, Slices
 from islices.backends.torch import backend
-from islices.backends.torch.reads import RowReads
+from islices.backends.torch.row_reads import RowReads
 from islices.core.conversion import from_native
-from islices.core.linear import add, concat
 from islices.core.rows import coalesce
 from islices.core.slices import IndexedSlices
 
-__all__ = ["Hooks", "Sum", "adopted", "applying", "cast", "check_build", "check_step", "divisible"]
-__all__ += ["IN_PLACE", "TAKES_GRADIENTS", "is_recorded", "is_sparse", "methods", "noted", "replicas"]
-__all__ += ["stock", "summed", "writable"]
+__all__ = ["Hooks", "adopted", "applying", "cast", "check_build", "check_step", "divisible"]
+__all__ += ["IN_PLACE", "cell", "held", "is_sparse", "methods", "replicas", "stock", "summed", "writable"]
 
 #: Whether a rule writes what it steps on.
 IN_PLACE = True
@@ -55,21 +53,6 @@ def methods(model: Any) -> dict[str, Any]:
     return {"call": by_rows, "compute_loss": by_rows, "make_train_function": make_train_function}
 
 
-#: The method of an optimizer that gets the gradients of a step, and as which argument.
-TAKES_GRADIENTS = "apply", 0
-
-
-def is_recorded(rows: Any) -> bool:
-    """Whether a gradient of these rows will be taken."""
-    return bool(rows.requires_grad)
-
-
-def noted(rows: Any, ids: Any, use: Any) -> Any:
-    """The rows, whose gradient goes to use in the backward pass."""
-    rows.register_hook(lambda upstream: arrived(use, upstream.detach()))
-    return rows
-
-
 # ---------------------------------------------------------------------- gradients
 def is_sparse(grad: Any) -> bool:
     """Whether a gradient is sparse."""
@@ -99,7 +82,7 @@ def cast(grad: Any, dtype: str) -> Any:
 
 
 # ---------------------------------------------------------------------- steps
-class Hooks(gradients.Hooks):
+class TorchHooks(ArrayHooks):
     """Steps on slices variable by variable, since Keras's steps on all variables at once take arrays."""
 
     def _backend_update_step(
@@ -112,6 +95,9 @@ class Hooks(gradients.Hooks):
         arrays = [(g, v) for g, v in pairs if not isinstance(g, IndexedSlices)]
         if arrays:
             super()._backend_update_step(*map(list, zip(*arrays, strict=True)), learning_rate)
+
+
+Hooks = TorchHooks
 
 
 def check_build(optimizer: Any) -> None:
@@ -137,49 +123,22 @@ def stock(kind: Any) -> Any:
     return type(kind())
 
 
-class Sum:
-    """The sum of some gradients of a variable: coalesced slices, or a tensor once one of them is dense."""
+class Cell:
+    """A value that is assigned anew, as a variable is."""
 
-    def __init__(self, variable: Any, shape: tuple[int, ...], dtype: str) -> None:
-        self.shape, self.dtype = shape, dtype
-        self.device = writable(variable).device
-        self.in_use = False
-        self.stored: Any = self.no_rows().slices
+    def __init__(self, x: torch.Tensor) -> None:
+        self.value = x
 
-    def plus(self, gradient: Any) -> Any:
-        """What is stored and a gradient behind it."""
-        self.in_use = True
-        gradient = gradient.slices if isinstance(gradient, Slices) else gradient
-        gradient = cast(gradient, self.dtype)
-        if isinstance(gradient, IndexedSlices):
-            if isinstance(self.stored, IndexedSlices):
-                return coalesce(concat([self.stored, gradient]))
-            return add(self.stored, gradient)
-        gradient = gradient.reshape(self.shape)
-        return add(self.stored, gradient) if isinstance(self.stored, IndexedSlices) else self.stored + gradient
+    def assign(self, x: Any) -> None:
+        """Take another value."""
+        self.value = x if isinstance(x, torch.Tensor) else torch.from_numpy(x).to(self.value.device)
 
-    def assign(self, gradient: Any) -> None:
-        """Store what `plus` gave."""
-        self.stored = gradient
 
-    def no_rows(self) -> Slices:
-        values = torch.zeros((0, *self.shape[1:]), dtype=getattr(torch, self.dtype), device=self.device)
-        indices = torch.zeros(0, dtype=torch.int64, device=self.device)
-        return Slices(IndexedSlices(values, indices, self.shape, coalesced=True, validate=False))
+def held(x: Cell) -> torch.Tensor:
+    """Return the value of a `cell`."""
+    return x.value
 
-    def clear(self) -> None:
-        self.stored = self.no_rows().slices
 
-    values = indices = None  # no variables of the optimizer hold them
-
-    def save(self) -> tuple[Any, Any]:
-        """Values and indices, as NumPy arrays."""
-        if isinstance(self.stored, IndexedSlices):
-            return self.stored.values.cpu().numpy(), self.stored.indices.cpu().numpy()
-        return self.stored.cpu().numpy(), torch.arange(self.shape[0]).numpy()
-
-    def load(self, values: Any, indices: Any) -> None:
-        """What `save` gave."""
-        values, indices = (torch.from_numpy(x).to(self.device) for x in (values, indices))
-        self.stored = IndexedSlices(values, indices.long(), self.shape, coalesced=True)
-        self.in_use = True
+def cell(values: np.ndarray[Any, Any], variable: Any) -> Cell:
+    """Return a holder of arrays of any length, on the variable's device."""
+    return Cell(torch.from_numpy(values).to(writable(variable).device))

@@ -8,8 +8,8 @@ What it minds about MXNet, beside the stand-in its import needs (`islices.backen
     - bfloat16 is a structured dtype to Python, and conversion to it truncates: rounding is done on the host.
     - Computation is asynchronous: memory may be looked at only after `wait_to_read`.
     - Operations take fewer than 2**31 - 1 elements, zero slices of a larger table included.
-    - The gradient of `gather_nd` is a race; a product with a CSR matrix is a left fold, see `fold_floats`.
-    - Its autograd is minded by `islices.backends.mxnet.recording`, Gluon's layers by `gluon_layers`.
+    - The gradient of `gather_nd` is a race, and no operation is a left fold: sums of rows are taken on the host.
+    - Its autograd is minded by `islices.backends.mxnet.mxnet_autograd`, Gluon's layers by `gluon_layers`.
     - `mx.np.ndarray` is not taken: the legacy operators refuse it. `x.as_nd_ndarray()` shares its memory.
 """
 
@@ -37,11 +37,10 @@ from islices.backend import (
     Use,
     not_implemented,
 )
-from islices.backends.mxnet.folds import fold_floats, fold_integers
 from islices.backends.mxnet.gluon_layers import capture
-from islices.backends.mxnet.memory import DTYPES, LIMIT, NAMES, as_array, check_size, mx, operands, share, view, zeros
-from islices.backends.mxnet.recording import differentiate, is_recorded, paused, record_function
-from islices.core.host import HostBackend, bfloat16_bits, group
+from islices.backends.mxnet.mxnet_autograd import differentiate, is_recorded, paused, record_function
+from islices.backends.mxnet.ndarrays import DTYPES, LIMIT, NAMES, as_array, check_size, mx, operands, share, view, zeros
+from islices.core.host import HostBackend, bfloat16_bits
 
 __all__ = ["MXNetBackend", "backend"]
 
@@ -253,11 +252,15 @@ class MXNetBackend(Backend):
         return self.from_host(ids, indices), self.from_host(inverse, indices)
 
     def segment_sum(self, values: Array, segments: Array, count: int | None) -> Array:
-        order, ids, starts = group(self.to_numpy(segments))
-        sums = self._fold(values, order, starts)
-        if len(ids) == count:
-            return sums
-        return self.scatter_rows(sums, self.from_host(ids, segments), (count or 0, *values.shape[1:]))
+        sums = HOST.segment_sum(self.to_numpy(values), self.to_numpy(segments), count)
+        return self._summed(sums, values, lambda: segments)
+
+    def _summed(self, sums: np.ndarray[Any, Any], values: Array, places: Callable[[], Array]) -> Array:
+        """Return sums of rows, which MXNet adds in no fixed order, with a gradient; places: the sum of each row."""
+        out = self.from_host(sums, values)
+        if not self.records_gradient(values):
+            return out
+        return self.with_gradient(out, (values,), lambda out, arrays, upstream: (self.take(upstream, places()),))
 
     def outer_products(self, g: Array, x: Array) -> Array:
         if 0 in g.shape or 0 in x.shape:
@@ -265,14 +268,10 @@ class MXNetBackend(Backend):
         return nd.batch_dot(g, x, transpose_a=True)
 
     def sum_duplicates(self, values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
-        order, ids, starts = group(self.to_numpy(indices))
-        return self._fold(values, order, starts), self.from_host(ids, indices)
-
-    def _fold(self, values: Array, order: np.ndarray[Any, Any], starts: np.ndarray[Any, Any]) -> Array:
-        dtype = self.dtype(values)
-        if len(order) == len(starts) - 1 or values.size == 0:  # nothing to add up
-            return self.take(values, self.from_host(order[starts[:-1]], values))
-        return fold_floats(values, order, starts) if "float" in dtype else fold_integers(values, order, starts, dtype)
+        at = self.to_numpy(indices)
+        sums, ids = HOST.sum_duplicates(self.to_numpy(values), at, rows)
+        places = lambda: self.from_host(np.searchsorted(ids, at), indices)  # noqa: E731
+        return self._summed(sums, values, places), self.from_host(ids, indices)
 
     def scatter_rows(self, values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
         check_size(shape)

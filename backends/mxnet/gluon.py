@@ -4,7 +4,7 @@ mxnet.gluon.utils.clip_global_norm multiplies by an array, and MXNet's product o
 sparse gradient is written out as a table, and a norm that is NaN fills all its rows. Here such a gradient keeps its
 type and its rows, and a training script needs no more than another import.
 
-May import: the core, this folder. MXNet comes through `memory`, which sees to its stand-in.
+May import: the core, this folder. MXNet comes through `ndarrays`, which sees to its stand-in.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from islices.backend import FLOATS
-from islices.backends.mxnet.memory import mx
-from islices.backends.mxnet.recording import is_recorded
+from islices.backends.mxnet.mxnet_autograd import is_recorded
+from islices.backends.mxnet.ndarrays import mx
 from islices.core.arguments import check_flag, is_real, show
 from islices.core.registry import describe, get_backend
 from islices.norms.clip_formulas import BY_GLOBAL_NORM, Semantics, lookup_formula

@@ -6,7 +6,7 @@ hook could not do it, since Gluon's hooks cannot replace an output; so `forward`
 the time of the context. A read of the weights apart from the layer while autograd records would add to their gradient
 what nobody sees (a tied output layer, a penalty): `data` and `list_data` of the Parameter raise there.
 
-May import: `islices.backend`, this folder. MXNet comes through `memory`, which sees to its stand-in.
+May import: `islices.backend`, this folder. MXNet comes through `ndarrays`, which sees to its stand-in.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from islices.backend import LayerUse, Use
-from islices.backends.mxnet.memory import mx
-from islices.backends.mxnet.recording import paused
+from islices.backends.mxnet.mxnet_autograd import paused
+from islices.backends.mxnet.ndarrays import mx
 
 __all__ = ["capture"]
 

@@ -10,8 +10,8 @@ the operations do not promise by themselves is minded here:
 - Autograph rewrites the code that a tf.function calls; a rule tells it to leave the library alone (which would work
   rewritten, but be traced at half the speed after seconds of rewriting).
 - There is no ``isin``, and ``unique`` does not sort; both are built on a sort of the distinct ids.
-- NumPy memory and TensorFlow's meet in `islices.backends.tensorflow.memory`; gradients by looked-up rows are in
-  `recording`, Keras' layers in `keras_layers` beside it.
+- NumPy memory and TensorFlow's meet in `islices.backends.tensorflow.tensor_memory`; gradients by looked-up rows are in
+  `tapes`, Keras' layers in `keras_layers` beside it.
 
 May import: `tensorflow`, `numpy`, the core, this folder. Keras is not imported, its variables are known by TensorFlow's
 own type.
@@ -39,12 +39,12 @@ from islices.backends.tensorflow import (
     composites,
     host_calls,
     keras_layers,
-    memory,
-    ragged,
-    recording,
+    ragged_tensors,
+    tapes,
+    tensor_memory,
     vectorizing,  # noqa: F401
 )
-from islices.backends.tensorflow import segments as segments_of
+from islices.backends.tensorflow import row_segments as segments_of
 from islices.backends.tensorflow.sparse import indexed_slices, take_apart
 from islices.core.slots import expand
 
@@ -106,26 +106,26 @@ class TensorflowBackend(Backend):
         if isinstance(x, tf.Tensor):
             return bool(possible_gradient_types([x]))
         # a tape watches a trainable variable from its first read on
-        return bool(x.trainable or possible_gradient_types([memory.handle(x)]))
+        return bool(x.trainable or possible_gradient_types([tensor_memory.handle(x)]))
 
     def host_view(self, x: Array) -> np.ndarray[Any, Any] | None:
-        return memory.view(x)
+        return tensor_memory.view(x)
 
     def memory_span(self, x: Array) -> tuple[int, int] | None:
         if isinstance(x, tf.Tensor):  # never written to; a variable first leaves memory that it shares with one
             return None
-        place = id(memory.handle(x)) if hasattr(x, "handle") or hasattr(x, "value") else id(x)
+        place = id(tensor_memory.handle(x)) if hasattr(x, "handle") or hasattr(x, "value") else id(x)
         return place, place + 1
 
     def from_host(self, array: np.ndarray[Any, Any], like: Array) -> Array:
-        return memory.adopt(array)
+        return tensor_memory.adopt(array)
 
     def asarray(self, array: np.ndarray[Any, Any], like: Array | None = None) -> Array:
         with _beside(like):
-            return memory.copy(np.asarray(array))
+            return tensor_memory.copy(np.asarray(array))
 
     def to_numpy(self, x: Array) -> np.ndarray[Any, Any]:
-        return memory.fetch(x)
+        return tensor_memory.fetch(x)
 
     # ------------------------------------------------------------------ the framework's sparse form
     def from_native(self, x: Any) -> NativeParts:
@@ -179,7 +179,7 @@ class TensorflowBackend(Backend):
         return tf.concat(arrays, 0)
 
     def take(self, x: Array, positions: Array) -> Array:
-        return tf.gather(recording.plain(x), positions)  # of a variable, only the rows are read
+        return tf.gather(tapes.plain(x), positions)  # of a variable, only the rows are read
 
     def where(self, mask: Array, a: Array, b: Array) -> Array:
         return tf.where(mask, *_one_type(a, b))
@@ -218,6 +218,9 @@ class TensorflowBackend(Backend):
 
     def row_sum(self, x: Array) -> Array:
         return opaque(tf.reduce_sum(x, 1))
+
+    def largest(self, x: Array, k: int) -> Array:
+        return tf.sort(tf.math.top_k(x, tf.minimum(k, tf.size(x))).indices)  # of equal ones the first
 
     def while_any(
         self, condition: Callable[..., Array], body: Callable[..., tuple[Array, ...]], state: tuple[Array, ...]
@@ -309,7 +312,7 @@ class TensorflowBackend(Backend):
         return tf.cumsum(x)
 
     def take_ragged(self, x: Any, argument: str) -> RaggedParts | None:
-        return ragged.take_apart(x, argument)
+        return ragged_tensors.take_apart(x, argument)
 
     def segment_max(self, values: Array, segments: Array, count: int | None, *, least: float | None = None) -> Array:
         return segments_of.segment_max(values, segments, count, least)
@@ -325,7 +328,7 @@ class TensorflowBackend(Backend):
         with record.stop_recording():
             if isinstance(table, tf.Tensor):
                 return tf.tensor_scatter_nd_update(table, tf.cast(ids, tf.int64)[:, None], values)
-            tf.raw_ops.ResourceScatterUpdate(resource=memory.handle(table), indices=ids, updates=values)
+            tf.raw_ops.ResourceScatterUpdate(resource=tensor_memory.handle(table), indices=ids, updates=values)
         return table
 
     def traced_norm(
@@ -357,7 +360,7 @@ class TensorflowBackend(Backend):
     ) -> Array | None:
         if segments_of.is_vectorized():
             return None
-        return host_calls.bags(recording.plain(table), [ids, segments, bags], keep, otherwise)
+        return host_calls.bags(tapes.plain(table), [ids, segments, bags], keep, otherwise)
 
     def in_place(self, x: Array) -> bool:
         return not isinstance(x, tf.Tensor)
@@ -365,7 +368,7 @@ class TensorflowBackend(Backend):
     def writable(
         self, arrays: Sequence[Array], *, donate: bool = False
     ) -> tuple[list[np.ndarray[Any, Any]], list[Array]] | None:
-        return memory.writable(arrays)
+        return tensor_memory.writable(arrays)
 
     def variable(self, x: Array, like: Array) -> Array:
         return tf.Variable(x, trainable=False) if self.in_place(like) else x
@@ -375,18 +378,18 @@ class TensorflowBackend(Backend):
 
     # ------------------------------------------------------------------ differentiation
     def user_code(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        return recording.user_code(fn)
+        return tapes.user_code(fn)
 
     def stop_gradient(self, x: Array) -> Array:
-        return tf.stop_gradient(recording.plain(x))
+        return tf.stop_gradient(tapes.plain(x))
 
     def custom_gradient(self, forward: Callable[..., Array], backward: Gradient) -> Callable[..., Array]:
-        return recording.custom_gradient(forward, backward)
+        return tapes.custom_gradient(forward, backward)
 
     def differentiate(
         self, fn: Transform, variables: Sequence[Array], sources: Sequence[Source]
     ) -> tuple[Array, Any, list[Array], list[list[LookedUp]]]:
-        return recording.differentiate(self, fn, variables, sources)
+        return tapes.differentiate(self, fn, variables, sources)
 
     def differentiate_rows(
         self, fn: Callable[..., tuple[Array, Any]], tree: Any, sparse: Any, data: Sequence[Array] | None = None
@@ -395,12 +398,12 @@ class TensorflowBackend(Backend):
             raise self.lacks(
                 "differentiate_rows", "accepted with per_sample=True is an islices.Table, which fn reads by lookup"
             )
-        return recording.differentiate_rows(self, fn, tree, sparse)
+        return tapes.differentiate_rows(self, fn, tree, sparse)
 
     def per_sample_gradients(
         self, fn: Callable[[list[Array], list[Array]], Array], variables: Sequence[Array], data: Sequence[Array]
     ) -> list[Array]:
-        return recording.per_sample_gradients(fn, variables, data)
+        return tapes.per_sample_gradients(fn, variables, data)
 
     # ------------------------------------------------------------------ models
     def is_model(self, x: object) -> bool:
@@ -413,7 +416,7 @@ class TensorflowBackend(Backend):
     def read_rows(self, table: Array, ids: Array) -> Array:
         if not self.is_traced(ids):
             return self.take(table, ids)
-        return segments_of.read_checked(recording.plain(table), ids)
+        return segments_of.read_checked(tapes.plain(table), ids)
 
 
 @cache
@@ -439,7 +442,7 @@ def _number(c: float, dtype: Any) -> Array:
 
 def _beside(like: Array | None) -> contextlib.AbstractContextManager[Any]:
     """A context that places new tensors where like is."""
-    if isinstance(like, tf.Tensor) and not tf.is_symbolic_tensor(like) and not memory.on_cpu(like):
+    if isinstance(like, tf.Tensor) and not tf.is_symbolic_tensor(like) and not tensor_memory.on_cpu(like):
         return tf.device(like.device)  # type: ignore[no-any-return]
     return contextlib.nullcontext()
 

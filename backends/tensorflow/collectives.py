@@ -28,7 +28,7 @@ import numpy as np
 import tensorflow as tf
 
 from islices.backend import Array
-from islices.backends.tensorflow import memory
+from islices.backends.tensorflow import tensor_memory as memory
 from islices.core.host_memory import empty
 from islices.core.locks import lazy_property
 from islices.distributed.group import Alone, ArrayGroup, Bytes, Group, RankError, RankTimeout

@@ -30,7 +30,7 @@ from tensorflow.python.ops.resource_variable_ops import variable_accessed
 
 from islices import kernels
 from islices.backend import Array, Slots
-from islices.backends.tensorflow import memory
+from islices.backends.tensorflow import tensor_memory as memory
 from islices.core import modes
 from islices.core.host import group
 from islices.core.host_memory import empty

@@ -13,14 +13,14 @@ import contextlib
 import sys
 import threading
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import record
 
 from islices.backend import Array, LayerUse, OtherUse, ProductUse, Use
-from islices.backends.tensorflow.recording import dense_gradient, here
-from islices.core.locks import Lock
+from islices.backends.tensorflow.tapes import dense_gradient, here
 from islices.core.registry import describe
 
 __all__ = ["capture", "is_model"]
@@ -35,16 +35,17 @@ def is_model(x: object) -> bool:
 
 @contextlib.contextmanager
 def capture(model: Any, uses: list[Use]) -> Iterator[dict[str, Array]]:
-    found = _embeddings(model)
-    thread = threading.get_ident()
     weights: dict[str, Array] = {}
-    shared: dict[int, str] = {}  # the first layer's name of each variable
+    first: dict[int, str] = {}  # the first layer's name of each variable
     with contextlib.ExitStack() as stack:
-        for name, layer in found.items():
-            first = shared.setdefault(id(layer.embeddings), name)
-            with _reading_own():
-                weights.setdefault(first, layer.embeddings.value)
-            stack.enter_context(_hooked(layer, _Listener(first, layer, uses, thread)))
+        for name, layer in _embeddings(model).items():
+            variable = layer.embeddings
+            if id(variable) not in first:
+                first[id(variable)] = name
+                with _reading_own():
+                    weights[name] = variable.value
+                stack.enter_context(_watched(variable, OtherUse(name, READ), uses))
+            stack.enter_context(_wrapped(layer, first[id(variable)], uses))
         yield weights
 
 
@@ -141,111 +142,80 @@ def _within(graph: Any) -> bool:
     return current is graph
 
 
-class _Listener:
-    """One capture of one layer, in the thread that asked for it."""
-
-    def __init__(self, name: str, layer: Any, uses: list[Use], thread: int) -> None:
-        self.name, self.layer, self.uses, self.thread = name, layer, uses, thread
-
-    def looked_up(self, ids: Any, rows: Array) -> Array:
-        if isinstance(ids, (tf.RaggedTensor, tf.SparseTensor)):
-            raise TypeError(
-                f"capture: layer {self.name!r} got ids as {describe(ids)}; accepted is a dense tensor (ids.to_tensor())"
-            )
-        ids = tf.convert_to_tensor(ids)
-        if ids.dtype not in (tf.int32, tf.int64):
-            ids = tf.cast(ids, tf.int32)  # as the layer does
-        return self._noted(_Lookup(self.name, ids, self.layer.input_dim), rows)
-
-    def multiplied(self, inputs: Any, logits: Array) -> Array:
-        return self._noted(_Product(self.name, tf.convert_to_tensor(inputs)), logits)
-
-    def _noted(self, use: Any, output: Array) -> Array:
-        """The output, whose gradient is handed to use on its way through."""
-        use._graph = here()
-        self.uses.append(use)
-        dtype = self.layer.variable_dtype  # what embeddings.dtype says depends on the autocast around
-
-        @tf.custom_gradient  # type: ignore[untyped-decorator]
-        def noted(output: Array, *_: Array) -> tuple[Array, Any]:
-            def gradient(upstream: Any) -> Any:
-                dense = tf.cast(dense_gradient(upstream, output), dtype)
-                use._upstream = dense if use._upstream is None else use._upstream + dense
-                return [upstream, *(None for _ in _)]
-
-            return tf.identity(output), gradient
-
-        if self.layer.embeddings.trainable:
-            return noted(output)
-        # no tape follows the rows of a frozen layer: one that it watches by itself goes with them
-        return noted(output, tf.convert_to_tensor(_probe()))
-
-
-_lock = Lock()
-_listening: dict[int, list[_Listener]] = {}
-_probes: list[tf.Variable] = []
-
-
-def _probe() -> tf.Variable:
-    """A trainable variable without influence; one for the process, as graphs that read it may live as long."""
-    with _lock:
-        if not _probes:
-            with tf.init_scope():
-                _probes.append(tf.Variable(0.0, name="islices_probe"))
-        return _probes[0]
-
-
 @contextlib.contextmanager
-def _hooked(layer: Any, listener: _Listener) -> Iterator[None]:
-    """The layer with its call wrapped; one wrapper serves all captures, so they may end in any order."""
-    with _lock:
-        active = _listening.setdefault(id(layer), [])
-        if not active:
-            _wrap(layer, active)
-        active.append(listener)
-    try:
-        with _watched(layer.embeddings, listener):
-            yield
-    finally:
-        with _lock:
-            active.remove(listener)
-            if not active:
-                del _listening[id(layer)]
-                # straight from the instance's own attributes: Keras tracks what is set on a layer
-                vars(layer).pop("call")
-
-
-def _wrap(layer: Any, active: list[_Listener]) -> None:
-    own = layer.call
-
-    def listeners() -> list[_Listener]:
-        return [listener for listener in tuple(active) if listener.thread == threading.get_ident()]
+def _wrapped(layer: Any, name: str, uses: list[Use]) -> Iterator[None]:
+    """Replace the layer's call by one that notes what it looked up."""
+    before, inner = vars(layer).get("call"), layer.call
 
     def call(inputs: Any, reverse: bool = False) -> Array:
         with _reading_own():
             if reverse:
-                return _multiply(layer, own, inputs, listeners()) if layer.tie_weights else own(inputs, reverse=True)
-            rows = own(inputs)
+                return _multiply(layer, name, inner, inputs, uses)
+            rows = inner(inputs)
         mask = getattr(rows, "_keras_mask", None)
-        for listener in listeners():
-            rows = listener.looked_up(inputs, rows)
+        rows = _noted(_Lookup(name, _ids(name, inputs), layer.input_dim), layer, rows, uses)
         if mask is not None:  # ReversibleEmbedding sets it on its output
             rows._keras_mask = mask
         return rows
 
+    # in the instance's attributes: Keras tracks what is set on a layer
     vars(layer)["call"] = call
+    try:
+        yield
+    finally:
+        del vars(layer)["call"]
+        if before is not None:
+            vars(layer)["call"] = before
 
 
-def _multiply(layer: Any, own: Any, inputs: Any, listeners: list[_Listener]) -> Array:
-    """The layer in reverse. The cap on its logits, which bends them, comes after what is noted."""
+def _ids(name: str, ids: Any) -> Array:
+    if isinstance(ids, (tf.RaggedTensor, tf.SparseTensor)):
+        raise TypeError(
+            f"capture: layer {name!r} got ids as {describe(ids)}; accepted is a dense tensor (ids.to_tensor())"
+        )
+    ids = tf.convert_to_tensor(ids)
+    return ids if ids.dtype in (tf.int32, tf.int64) else tf.cast(ids, tf.int32)  # as the layer does
+
+
+def _noted(use: Any, layer: Any, output: Array, uses: list[Use]) -> Array:
+    """Return the output of a layer, whose gradient use gets in the backward pass."""
+    use._graph = here()
+    uses.append(use)
+    dtype = layer.variable_dtype  # embeddings.dtype depends on the autocast around
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def noted(output: Array, *_: Array) -> tuple[Array, Any]:
+        def gradient(upstream: Any) -> Any:
+            dense = tf.cast(dense_gradient(upstream, output), dtype)
+            use._upstream = dense if use._upstream is None else use._upstream + dense
+            return [upstream, *(None for _ in _)]
+
+        return tf.identity(output), gradient
+
+    if layer.embeddings.trainable:
+        return noted(output)
+    # no tape follows the rows of a frozen layer: one that it watches by itself goes with them
+    return noted(output, tf.convert_to_tensor(_probe()))
+
+
+@cache
+def _probe() -> tf.Variable:
+    """A trainable variable without influence; one for the process, as graphs that read it may live as long."""
+    with tf.init_scope():
+        return tf.Variable(0.0, name="islices_probe")
+
+
+def _multiply(layer: Any, name: str, inner: Any, inputs: Any, uses: list[Use]) -> Array:
+    """Call the layer in reverse. The cap on its logits, which bends them, comes after what is noted."""
+    if not layer.tie_weights:
+        return inner(inputs, reverse=True)
     cap = layer.logit_soft_cap
     vars(layer)["logit_soft_cap"] = None
     try:
-        logits = own(inputs, reverse=True)
+        logits = inner(inputs, reverse=True)
     finally:
         vars(layer)["logit_soft_cap"] = cap
-    for listener in listeners:
-        logits = listener.multiplied(inputs, logits)
+    logits = _noted(_Product(name, tf.convert_to_tensor(inputs)), layer, logits, uses)
     if cap is None:
         return logits
     ops = sys.modules["keras"].ops
@@ -253,9 +223,8 @@ def _multiply(layer: Any, own: Any, inputs: Any, listeners: list[_Listener]) -> 
 
 
 # ---------------------------------------------------------------------- other uses of the weights
+READ = "were read beside the layers that are captured"
 _own = threading.local()
-_watchers: dict[int, list[_Listener]] = {}
-_classes: dict[type, type] = {}
 
 
 @contextlib.contextmanager
@@ -270,34 +239,16 @@ def _reading_own() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _watched(variable: Any, listener: _Listener) -> Iterator[None]:
-    """A variable that tells the listener where it is read apart from captured layers."""
-    with _lock:
-        active = _watchers.setdefault(id(variable), [])
-        if not active:
-            variable.__class__ = _watching(type(variable))
-        active.append(listener)
-    try:
-        yield
-    finally:
-        with _lock:
-            active.remove(listener)
-            if not active:
-                del _watchers[id(variable)]
-                variable.__class__ = type(variable).__mro__[1]
-
-
-def _watching(kind: Any) -> type:
-    """A class of variables like kind, which note who reads their value where a tape may record what is made of it."""
-    if kind in _classes:
-        return _classes[kind]
+def _watched(variable: Any, use: Use, uses: list[Use]) -> Iterator[None]:
+    """Give the variable a class that adds use where its value is read outside of captured layers."""
+    kind = type(variable)
 
     def is_other() -> bool:
         return not getattr(_own, "reading", False) and record.could_possibly_record()
 
     def value(self: Any) -> Any:
         if is_other():
-            _note(self)
+            uses.append(use)
         return kind.value.fget(self)
 
     def as_tensor(self: Any, dtype: Any = None, name: Any = None) -> Any:
@@ -308,7 +259,7 @@ def _watching(kind: Any) -> type:
         @tf.custom_gradient  # type: ignore[untyped-decorator]
         def noted(x: Array) -> tuple[Array, Any]:
             def gradient(upstream: Any) -> Any:  # where none comes, this was no use
-                _note(self)
+                uses.append(use)
                 return upstream
 
             return tf.identity(x), gradient
@@ -318,12 +269,9 @@ def _watching(kind: Any) -> type:
     def handle(self: Any) -> Any:  # what a tape knows the variable by
         return kind.value.fget(self).handle
 
-    own = {"value": property(value), "__tf_tensor__": as_tensor, "handle": property(handle)}
-    _classes[kind] = type(kind.__name__, (kind,), own)
-    return _classes[kind]
-
-
-def _note(variable: Any) -> None:
-    for listener in tuple(_watchers.get(id(variable), ())):
-        if listener.thread == threading.get_ident():
-            listener.uses.append(OtherUse(listener.name, "were read beside the layers that are captured"))
+    replaced = {"value": property(value), "__tf_tensor__": as_tensor, "handle": property(handle)}
+    variable.__class__ = type(kind.__name__, (kind,), replaced)
+    try:
+        yield
+    finally:
+        variable.__class__ = kind

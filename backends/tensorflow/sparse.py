@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from islices.backend import Array, NativeParts
-from islices.backends.tensorflow import memory
+from islices.backends.tensorflow import tensor_memory as memory
 
 __all__ = ["indexed_slices", "take_apart"]
 

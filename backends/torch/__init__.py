@@ -2,7 +2,7 @@
 
 `clip_grad_norm_`, `clip_grad_value_`, `get_total_norm` and `clip_grads_with_norm_` replace the functions of
 torch.nn.utils, which refuse sparse gradients; `optim` has the classes of torch.optim; `GradScaler` that of torch.amp.
-`Recorder` writes a training's steps down for `islices.parity`; `state_of` reads an
+`TorchRecorder` writes a training's steps down for `islices.parity`; `state_of` reads an
 optimizer's state as named arrays, `start_from` lets one go on from such.
 """
 
@@ -13,16 +13,16 @@ require("torch")
 from islices.backends.torch import optim
 from islices.backends.torch.adapter import TorchBackend, backend
 from islices.backends.torch.amp import GradScaler
-from islices.backends.torch.compiling import shield
 from islices.backends.torch.ddp import register_ddp_hook
+from islices.backends.torch.dynamo import shield
 from islices.backends.torch.nn_utils import clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_, get_total_norm
 from islices.backends.torch.optim.states import start_from, state_of
-from islices.backends.torch.recorder import Recorder
+from islices.backends.torch.recorder import TorchRecorder
 
 __all__ = [
     "GradScaler",
-    "Recorder",
     "TorchBackend",
+    "TorchRecorder",
     "backend",
     "clip_grad_norm_",
     "clip_grad_value_",

@@ -10,9 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from functools import cache
-from types import FunctionType
 from typing import Any, cast
 
 import numpy as np
@@ -23,18 +21,14 @@ from torch.autograd.graph import increment_version
 from islices.backend import (
     Array,
     Backend,
-    Gradient,
-    GradientOfValue,
     Look,
     LookedUp,
     NativeParts,
-    RaggedParts,
     Source,
     Transform,
-    Use,
     elements_meet,
 )
-from islices.backends.torch import compiling, layers, ragged, reads, recording, threads
+from islices.backends.torch import autograd, dynamo, hooked_layers, jagged, openmp, row_reads
 from islices.backends.torch.arithmetic import as_tensors, in_bags, rounded_sqrt, sum_bags
 from islices.backends.torch.tracers import PLAIN, at_work, bare, below, is_traced, is_wrapped, tracer_of
 from islices.core.host_memory import zeros
@@ -83,12 +77,6 @@ class TorchBackend(Backend):
 
     def shape(self, x: Array) -> tuple[int | None, ...]:
         return tuple(x.shape)
-
-    def is_traced(self, x: Array) -> bool:
-        return is_traced(x)
-
-    def records_gradient(self, x: Array) -> bool:
-        return recording.is_recorded(x)
 
     def host_view(self, x: Array) -> np.ndarray[Any, Any] | None:
         if not x.is_cpu or x.is_neg():
@@ -214,11 +202,24 @@ class TorchBackend(Backend):
     def on_device(self, x: Array, device: str) -> Array:
         return x.to(device)
 
-    def trace(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        return compiling.compiled(cast("FunctionType", fn))
-
-    def forget_compiled(self) -> None:
-        compiling.forget()
+    # ------------------------------------------------------------------ functions as they are
+    abs = staticmethod(torch.abs)
+    isfinite = staticmethod(torch.isfinite)
+    isin = staticmethod(torch.isin)
+    logical_not = staticmethod(torch.logical_not)
+    where = staticmethod(torch.where)
+    zeros_like = staticmethod(torch.zeros_like)
+    equal = staticmethod(torch.eq)  # type: ignore[assignment]
+    sqrt = staticmethod(rounded_sqrt)
+    is_traced = staticmethod(is_traced)
+    take_ragged = staticmethod(jagged.take_apart)
+    capture = staticmethod(hooked_layers.capture)  # type: ignore[assignment]
+    records_gradient = staticmethod(autograd.is_recorded)
+    stop_gradient = staticmethod(torch.Tensor.detach)
+    trace = staticmethod(dynamo.compiled)
+    forget_compiled = staticmethod(dynamo.forget)
+    custom_gradient = staticmethod(autograd.custom_gradient)
+    per_sample_gradients = staticmethod(autograd.per_sample_gradients)
 
     # ------------------------------------------------------------------ array primitives
     def astype(self, x: Array, dtype: str) -> Array:
@@ -238,9 +239,6 @@ class TorchBackend(Backend):
             return torch.from_numpy(zeros(shape, dtype))
         return torch.zeros(tuple(shape), dtype=getattr(torch, dtype), device=like.device)
 
-    def zeros_like(self, x: Array) -> Array:
-        return torch.zeros_like(x)
-
     def concat(self, arrays: Sequence[Array]) -> Array:
         return torch.cat(list(arrays))
 
@@ -249,12 +247,6 @@ class TorchBackend(Backend):
             positions = positions.long()
         rows = torch.index_select(x, 0, positions.reshape(-1))
         return rows if positions.ndim == 1 else rows.reshape((*positions.shape, *x.shape[1:]))
-
-    def where(self, mask: Array, a: Array, b: Array) -> Array:
-        return torch.where(mask, a, b)
-
-    def abs(self, x: Array) -> Array:
-        return torch.abs(x)
 
     def minimum(self, a: Array, b: Array) -> Array:
         return torch.minimum(*as_tensors(a, b))
@@ -265,14 +257,8 @@ class TorchBackend(Backend):
     def less_equal(self, a: Array, b: Array) -> Array:
         return torch.le(*as_tensors(a, b))
 
-    def isfinite(self, x: Array) -> Array:
-        return torch.isfinite(x)
-
     def permute(self, x: Array, order: Sequence[int]) -> Array:
         return x.permute(*order)
-
-    def sqrt(self, x: Array) -> Array:
-        return rounded_sqrt(x)
 
     def div(self, a: Array, b: Array) -> Array:
         return torch.div(*as_tensors(a, b))
@@ -286,6 +272,9 @@ class TorchBackend(Backend):
     def row_sum(self, x: Array) -> Array:
         return x.sum(1)
 
+    def largest(self, x: Array, k: int) -> Array:
+        return torch.sort(torch.argsort(x, descending=True, stable=True)[:k]).values
+
     def while_any(
         self, condition: Callable[..., Array], body: Callable[..., tuple[Array, ...]], state: tuple[Array, ...]
     ) -> tuple[Array, ...]:
@@ -297,18 +286,9 @@ class TorchBackend(Backend):
         return [x] if x.device.type != "cpu" else x.split(BLOCK, dim=1)
 
     # ------------------------------------------------------------------ sparse primitives
-    def equal(self, x: Array, value: int | Array) -> Array:
-        return torch.eq(x, value)
-
     def in_range(self, indices: Array, rows: int | None) -> Array:
         mask = indices >= 0
         return mask if rows is None else mask & (indices < rows)
-
-    def logical_not(self, mask: Array) -> Array:
-        return torch.logical_not(mask)
-
-    def isin(self, indices: Array, rows: Array) -> Array:
-        return torch.isin(indices, rows)
 
     def select(self, values: Array, indices: Array, keep: Array, rows: int | None) -> tuple[Array, Array]:
         check_data(keep)
@@ -352,9 +332,6 @@ class TorchBackend(Backend):
 
     def searchsorted(self, ordered: Array, queries: Array, *, right: bool) -> Array:
         return torch.searchsorted(ordered, queries, right=right)
-
-    def take_ragged(self, x: Any, argument: str) -> RaggedParts | None:
-        return ragged.take_apart(x, argument)
 
     def segment_max(self, values: Array, segments: Array, count: int | None, *, least: float | None = None) -> Array:
         kind = values.dtype
@@ -429,19 +406,10 @@ class TorchBackend(Backend):
         return views, list(arrays)
 
     # ------------------------------------------------------------------ differentiation
-    def stop_gradient(self, x: Array) -> Array:
-        return x.detach()
-
-    def custom_gradient(self, forward: Callable[..., Array], backward: Gradient) -> Callable[..., Array]:
-        return recording.custom_gradient(forward, backward)
-
-    def with_gradient(self, value: Array, arrays: Sequence[Array], backward: GradientOfValue) -> Array:
-        return recording.with_gradient(value, arrays, backward)
-
     def differentiate(
         self, fn: Transform, variables: Sequence[Array], sources: Sequence[Source]
     ) -> tuple[Array, Any, list[Array], list[list[LookedUp]]]:
-        return recording.differentiate(self, fn, variables, sources)
+        return autograd.differentiate(self, fn, variables, sources)
 
     def differentiate_rows(
         self, fn: Callable[..., tuple[Array, Any]], tree: Any, sparse: Any, data: Sequence[Array] | None = None
@@ -450,19 +418,11 @@ class TorchBackend(Backend):
             raise self.lacks(
                 "differentiate_rows", "accepted with per_sample=True is an islices.Table, which fn reads by lookup"
             )
-        return reads.differentiate_rows(self, fn, tree, sparse)
-
-    def per_sample_gradients(
-        self, fn: Callable[[list[Array], list[Array]], Array], variables: Sequence[Array], data: Sequence[Array]
-    ) -> list[Array]:
-        return recording.per_sample_gradients(fn, variables, data)
+        return row_reads.differentiate_rows(self, fn, tree, sparse)
 
     # ------------------------------------------------------------------ models
     def is_model(self, x: object) -> bool:
         return isinstance(x, torch.nn.Module)
-
-    def capture(self, model: Any, uses: list[Use]) -> AbstractContextManager[dict[str, Array]]:
-        return layers.capture(model, uses)
 
 
 def _view(x: torch.Tensor) -> np.ndarray[Any, Any] | None:
@@ -591,4 +551,4 @@ def _check_storage(x: torch.Tensor) -> None:
 
 
 backend = TorchBackend()
-threads.lend()
+openmp.lend()

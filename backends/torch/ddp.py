@@ -16,7 +16,7 @@ from torch import nn
 
 from islices.core.arguments import check_name
 from islices.core.registry import describe
-from islices.distributed import Link, all_reduce
+from islices.distributed import all_reduce
 from islices.distributed.strategy import STRATEGIES, Strategy
 
 __all__ = ["register_ddp_hook"]
@@ -30,7 +30,6 @@ def register_ddp_hook(
     *,
     dense: Literal["ddp", "islices"] | Hook = "ddp",
     strategy: Strategy = "auto",
-    link: Link | None = None,
 ) -> None:
     """Have a DistributedDataParallel average its sparse gradients by `islices.distributed.all_reduce`.
 
@@ -42,8 +41,8 @@ def register_ddp_hook(
         How dense gradients travel: "ddp" as without a hook, with the same bits; "islices" by `all_reduce`, whose bits
         depend on no engine; a hook of DDP's own kind, such as torch's fp16_compress_hook, gets the process group and
         each dense bucket.
-    strategy, link
-        As `islices.distributed.all_reduce` takes them.
+    strategy
+        As `islices.distributed.all_reduce` takes it.
 
     Raises
     ------
@@ -76,15 +75,13 @@ def register_ddp_hook(
     if not isinstance(model, nn.parallel.DistributedDataParallel):
         raise TypeError(f"model: got {describe(model)}; accepted is a torch.nn.parallel.DistributedDataParallel")
     check_name(strategy, ("auto", *STRATEGIES), "strategy")
-    if link is not None and not isinstance(link, Link):
-        raise TypeError(f"link: got {describe(link)}; accepted is an islices.distributed.Link")
     if not callable(dense):
         check_name(dense, ("ddp", "islices"), "dense")
     group = model.process_group
 
     def by_rows(gradient: torch.Tensor) -> Any:
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        done.set_result(all_reduce(gradient, "mean", group, strategy=strategy, link=link))
+        done.set_result(all_reduce(gradient, "mean", group, strategy=strategy))
         return done
 
     def hook(state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations that are not its own, as texts

@@ -25,7 +25,7 @@ from islices.core.registry import describe
 from islices.core.rows import coalesce
 from islices.core.slices import IndexedSlices
 from islices.distributed.norms import Question, measure_over
-from islices.norms.clip import clip_by_value, scale_slices
+from islices.norms.clip import clip_by_value, scale_by_numbers
 from islices.norms.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
 from islices.norms.limits import check_max_norm
 from islices.norms.norm import EXACT, check_order, look_at, norm_dtype, norm_of, parts
@@ -477,7 +477,7 @@ def _scale(
 
 def _scale_(grad: torch.Tensor, leaf: Any, steps: list[tuple[str, float]]) -> None:
     if isinstance(leaf, IndexedSlices):
-        grad.data = to_native(scale_slices(leaf, steps))
+        grad.data = to_native(scale_by_numbers(leaf, steps))
         return
     B, values = parts(leaf)
     rounded = []

@@ -1,4 +1,4 @@
-"""`Recorder`: the steps of a torch training written down for `islices.parity`, by hooks of model and optimizer.
+"""`TorchRecorder`: the steps of a torch training written down for `islices.parity`, by hooks of model and optimizer.
 
 May import: `torch`, the core, `islices.backends.torch.optim`.
 """
@@ -13,12 +13,12 @@ import torch
 
 from islices.backends.torch.optim.states import describe_optimizer, state_of
 from islices.core.registry import describe
-from islices.porting.trajectory import Recorder as Steps
+from islices.porting.trajectory import Recorder
 
-__all__ = ["Recorder"]
+__all__ = ["TorchRecorder"]
 
 
-class Recorder(Steps):
+class TorchRecorder(Recorder):
     """Record a training loop as it stands: batch, outputs, gradients before and after clipping, tables, state.
 
     Parameters
@@ -46,11 +46,11 @@ class Recorder(Steps):
     Examples
     --------
     >>> import tempfile, torch, islices
-    >>> from islices.backends.torch import Recorder
+    >>> from islices.backends.torch import TorchRecorder
     >>> model = torch.nn.Sequential(torch.nn.Embedding(9, 2, sparse=True))
     >>> optimizer = torch.optim.SparseAdam(model.parameters())
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with Recorder(folder, model, optimizer):
+    ...     with TorchRecorder(folder, model, optimizer):
     ...         model(torch.tensor([3, 5])).sum().backward()
     ...         optimizer.step()
     ...     found = islices.parity(folder, folder)

@@ -20,8 +20,6 @@ from islices.conformance.data import Array, Case, Slices
 from islices.conformance.execute import read, to_backend
 from islices.conformance.operations import operation
 
-__all__ = ["EPS", "Bound", "bound_of"]
-
 #: The spacing of each type's numbers at 1.
 EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 SUMS = ("coalesce", "to_dense", "add", "scatter_add", "scatter_sub", "lookup")
@@ -107,7 +105,7 @@ def _evaluated(case: Case, change: Callable[[Any], Any], kwargs: dict[str, Any] 
     """The case's result by islices on NumPy, the numbers of its arguments changed."""
     B = islices.get_backend("numpy")
     options = dict(case.kwargs if kwargs is None else kwargs)
-    with islices.execution("host"), islices.use_kernels(False), np.errstate(all="ignore"):
+    with islices.config.execution("host"), islices.config.use_kernels(False), np.errstate(all="ignore"):
         args = [to_backend(B, _mapped(x, change)) for x in case.args]
         named = {key: to_backend(B, _mapped(x, change)) for key, x in options.items()}
         return read(operation("scatter_add" if case.op == "scatter_sub" else case.op)(*args, **named))

@@ -14,10 +14,7 @@ from hypothesis import strategies as st
 
 import islices
 from islices.backend import Backend
-from islices.conformance.properties.hostile_frameworks import oddities
 from islices.conformance.properties.hostile_junk import JUNK, MAKERS, NAMES, NUMBERS, REFUSING, SHAPES
-
-__all__ = ["Draw", "Watched"]
 
 BAD_INDICES = (-1, -(2**31), 2**31 - 1, 2**31, 2**62, -(2**63), 2**63 - 1)
 SPECIAL = (float("nan"), float("inf"), -float("inf"), 3e38, -1e-30, -0.0)
@@ -25,7 +22,7 @@ SPECIAL = (float("nan"), float("inf"), -float("inf"), 3e38, -1e-30, -0.0)
 IMPOSSIBLE = (TypeError, ValueError, IndexError, NotImplementedError, RuntimeError)
 
 
-class Watched(NamedTuple):
+class WatchedArray(NamedTuple):
     """An array whose bits must survive a call that raises."""
 
     label: str
@@ -47,7 +44,7 @@ class Draw:
 
     def __init__(self, draw: Callable[..., Any], backend: Backend, others: Sequence[Backend]) -> None:
         self._draw, self.backend, self.others = draw, backend, others
-        self.watched: list[Watched] = []
+        self.watched: list[WatchedArray] = []
         #: two arguments share memory, so that a call that succeeds may change either
         self.aliased = False
         self.dtype = self.one(*backend.float_dtypes)
@@ -80,7 +77,7 @@ class Draw:
 
     def watch(self, label: str, x: Any, backend: Backend | None = None) -> Any:
         B = backend or self.backend
-        self.watched.append(Watched(label, x, B, B.to_numpy(x).tobytes()))
+        self.watched.append(WatchedArray(label, x, B, B.to_numpy(x).tobytes()))
         return x
 
     def own(self, array: np.ndarray[Any, Any], label: str, backend: Backend | None = None) -> Any:
@@ -91,18 +88,14 @@ class Draw:
 
     def _laid_out(self, x: np.ndarray[Any, Any]) -> Any:
         """The same numbers in NumPy memory of another layout."""
-        kind = self.one("read-only", "strided", "reversed", "fortran", "swapped", "window")
+        kind = self.one("read-only", "strided", "swapped", "fortran")
         if kind == "strided":
-            return self.watch("the memory under a view", np.repeat(x, 2, axis=-1), islices.get_backend("numpy"))[
-                ..., ::2
-            ]
-        if kind == "window":
-            return self.watch("the memory under a view", np.concatenate([x, x]), islices.get_backend("numpy"))[: len(x)]
+            memory = self.watch("the memory under a view", np.repeat(x, 2, axis=-1), islices.get_backend("numpy"))
+            return memory[..., ::2]
         if kind == "swapped" and x.dtype.kind in "fi":
             return x.astype(x.dtype.newbyteorder())
-        if kind == "read-only":
-            x.flags.writeable = False
-        return {"reversed": np.ascontiguousarray(x[::-1])[::-1], "fortran": np.asfortranarray(x)}.get(kind, x)
+        x.flags.writeable = kind != "read-only"
+        return np.asfortranarray(x) if kind == "fortran" else x
 
     def dense(self, shape: tuple[int, ...] | None = None, dtype: str | None = None, label: str = "dense") -> Any:
         shape = (self.rows, *self.row_shape) if shape is None else shape
@@ -159,9 +152,8 @@ class Draw:
 
     def spoil(self, good: Any) -> Any:
         """Something bad in the place of a good argument."""
-        odd = oddities(self.backend.name)
         if self.rarely(40):
-            return self.made(*odd.values()) if odd and self.rarely(50) else self.junk()
+            return self.junk()
         if isinstance(good, islices.Table):
             return self.made(lambda: good.weights, lambda: self._bad_array(good.weights))
         if self.backend.is_array(good):
@@ -232,23 +224,13 @@ class Draw:
             return self.junk()
 
     def _bad_container(self, good: Any) -> Any:
-        """The container with an item spoilt, lost, added, or one item twice."""
+        """The container with an item spoilt, lost or added."""
         bad = dict(good) if isinstance(good, dict) else dict(enumerate(good))
-        kind = self.one("spoilt", "lost", "added", "twice")
-        if kind == "added" or not bad:
-            bad[self.one("more", 1, None)] = self.junk()
+        key = self.one(*bad, "more")
+        if key == "more":
+            bad[key] = self.junk()
+        elif self.rarely():
+            del bad[key]
         else:
-            key = self.one(*bad)
-            if kind == "lost":
-                del bad[key]
-            elif kind == "twice":
-                self.aliased, bad[key] = True, bad[self.one(*bad)]
-            else:
-                bad[key] = self.spoil(bad[key])
-        return (
-            bad
-            if isinstance(good, dict)
-            else type(good)(bad.values())
-            if type(good) in (list, tuple)
-            else [*bad.values()]
-        )
+            bad[key] = self.spoil(bad[key])
+        return bad if isinstance(good, dict) else type(good)(bad.values()) if type(good) is tuple else [*bad.values()]

@@ -12,8 +12,6 @@ import numpy as np
 
 import islices
 
-__all__ = ["JUNK", "MAKERS", "NAMES", "NUMBERS", "REFUSING", "SHAPES", "HostileError", "shown"]
-
 
 class HostileError(Exception):
     """What the objects below raise: no caller may see it."""
@@ -68,55 +66,39 @@ class LooksLikeArray:
         return f"<an object of shape {self.shape!r} and dtype {self.dtype!r}>"
 
 
-class WrongSize(dict):  # type: ignore[type-arg]
-    """A dict that is not as long as it says."""
-
-    def __len__(self) -> int:
-        return 7
-
-
 #: Objects that are wrong nearly everywhere; those that are used up or could be changed are made anew.
 JUNK: tuple[Any, ...] = (
-    None, ..., NotImplemented, "x", "", b"bytes", int, np, len, "\ud800", "x" * 100_000, (1, "a"), range(3), np.float32,
-    np.dtype("f4"), slice(None), ValueError("not raised"), frozenset({1, 2}), LooksLikeArray((3, 2), "float32"),
-    LooksLikeArray("abc", None), LooksLikeArray(-1, object()),
+    None, ..., "x", "", b"bytes", int, len, "\ud800", "x" * 100_000, range(3), np.float32, slice(None),
+    LooksLikeArray((3, 2), "float32"), LooksLikeArray("abc", None),
 )  # fmt: skip
 MAKERS: tuple[Callable[[], Any], ...] = (
-    lambda: {1, 2}, lambda: (lambda x: x), object, lambda: [[], {}, ()], lambda: [None, [None, {}]], lambda: [1, 2, 3],
-    lambda: {"a": {"b": ["c"]}}, lambda: {1: 2, None: 3}, lambda: [[1.0, 2.0], [3.0]], lambda: iter([1]), _infinite,
-    lambda: (i for i in range(3)), lambda: memoryview(b"abcd"), lambda: WrongSize(a=None), lambda: _nested(30),
-    lambda: _nested(5000), _endless,
+    lambda: {1, 2}, object, lambda: [None, [None, {}]], lambda: [1, 2, 3], lambda: {1: 2, None: 3}, _infinite,
+    lambda: [[1.0, 2.0], [3.0]], lambda: (i for i in range(3)), lambda: memoryview(b"abcd"), lambda: _nested(5000),
+    _endless,
 )  # fmt: skip
 REFUSING = tuple(
     _refusing(*names.split())
-    for names in (
-        "__array__", "__len__", "__eq__ __hash__", "dtype", "shape", "dtype shape device", "__index__", "__float__",
-        "__bool__", "__iter__", "__getattr__", "__array__ __len__ __iter__ __float__", "__array_interface__",
-        "__dlpack__",
-    )
-)  # fmt: skip
+    for names in ("__array__", "__len__", "__eq__ __hash__", "dtype shape device", "__index__ __float__", "__getattr__")
+)
 
 #: Numbers beyond what is accepted, or just within, and what looks like one.
 NUMBERS: tuple[Any, ...] = (
-    0, -1, 1, 2, 7, -7, 2**31 - 1, 2**31, -(2**31), 2**62, 2**63, -(2**63) - 1, 10**400, 10**5000,
-    -0.0, 1.5, -1.5, 1e300, 1e-300, math.nan, math.inf, -math.inf, True, False, 1j, "1",
-    fractions.Fraction(1, 3), decimal.Decimal("0.1"), decimal.Decimal("sNaN"), np.float16(1.5), np.float32(math.inf),
-    np.float64(-1), np.int8(-1), np.uint64(2**64 - 1), np.bool_(True), np.complex64(1), np.longdouble(1) / 3,
-    np.datetime64(1, "s"), np.timedelta64(1, "s"), np.str_("1"), np.void(b"abcd"), np.array(1.0), np.array([1.0]),
-    np.array(1), np.array("x"), np.array(None), np.array([]), np.ones((2, 2)),
+    0, -1, 1, 7, 2**31, 2**63, -(2**63) - 1, 10**5000, -0.0, 1.5, 1e300, math.nan, math.inf, -math.inf, True, 1j, "1",
+    fractions.Fraction(1, 3), decimal.Decimal("sNaN"), np.float16(1.5), np.uint64(2**64 - 1), np.bool_(True),
+    np.longdouble(1) / 3, np.datetime64(1, "s"), np.void(b"abcd"), np.array(1.0), np.array([1.0]), np.array("x"),
+    np.array([]), np.ones((2, 2)),
 )  # fmt: skip
 
 #: What stands for a shape, or the sizes of one.
 SHAPES: tuple[Any, ...] = (
-    (), (0,), (6,), (6, 3, 1), (None, 3), (6, None), (-1, 3), (6, -3), (2**31, 3), (2**62, 3), (2**63, 3), (10**400, 3),
-    (6.0, 3), ("6", 3), "63", 6, [6, 3], {6: 3}, (True, 3), np.array([6, 3]), np.array([6.0, 3.0]), (math.nan, 3),
-    (1,) * 40, (6, 2**62), (0, 2**62), ((6, 3),),
+    (), (0,), (6,), (6, 3, 1), (None, 3), (6, None), (-1, 3), (2**31, 3), (2**63, 3), (10**400, 3), (6.0, 3), "63", 6,
+    [6, 3], {6: 3}, (True, 3), np.array([6, 3]), (math.nan, 3), (1,) * 40, (0, 2**62), ((6, 3),),
 )  # fmt: skip
 
 #: Names of options: of other functions, of nothing, and what is no name.
 NAMES: tuple[Any, ...] = (
-    "islices", "torch", "keras", "optax", "fbgemm", "raise", "zero", "sum", "max", "all", "host", "numpy", "nonsense",
-    "", "\x00", "../numpy", "a" * 9999, b"islices", 0, None, ["islices"], np.str_("islices"), *REFUSING[:3],
+    "islices", "torch", "zero", "sum", "all", "host", "nonsense", "", "../numpy", "a" * 9999, b"islices", 0, None,
+    ["islices"], np.str_("islices"), *REFUSING[:2],
 )  # fmt: skip
 
 

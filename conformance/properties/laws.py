@@ -13,28 +13,18 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 
 import islices
+from islices.conformance.properties import strategies
 from islices.conformance.properties.strategies import (
-    FACTORS,
-    LIMITS,
     Arguments,
     Draw,
-    clipped,
     exact,
     given,
-    in_another_order,
     moderate,
     one,
-    rounding,
-    shards,
     some,
-    table_and_slices,
-    unmeasured,
     wild,
     with_option,
-    with_rows,
 )
-
-__all__ = ["LAWS", "Law", "law"]
 
 
 class Law(NamedTuple):
@@ -84,25 +74,19 @@ def coalesce_is_idempotent(x):
     return islices.coalesce(forgotten), once
 
 
-@law("4", one(wild, coalesced=True), traced=False)
-def coalesce_leaves_unique_ascending_rows(x):
-    forgotten = islices.IndexedSlices(x.values, x.indices, x.dense_shape)
-    return islices.coalesce(forgotten), x
-
-
-@law("3", in_another_order(exact))
+@law("3", strategies.in_another_order(exact))
 def order_is_not_seen_in_exact_sums(x, y):
     return islices.to_dense(y), islices.to_dense(x)
 
 
-@law("3", in_another_order(wild, keep_order=True))
+@law("3", strategies.in_another_order(wild, keep_order=True))
 def order_between_rows_is_not_seen(x, y):
     return islices.to_dense(y), islices.to_dense(x)
 
 
 # Both orders are left folds of n terms; each is off by at most (n - 1) * eps / 2 * sum|v| to first order (Higham,
 # Accuracy and Stability of Numerical Algorithms, 2nd edition, section 4.2), so that they are n * eps * sum|v| apart.
-@law("20", rounding, compare="within")
+@law("20", strategies.rounding, compare="within")
 def order_is_rounding_at_most(x, y, sizes, factor):
     return islices.to_dense(y), islices.to_dense(x), islices.scale(islices.to_dense(sizes), factor)
 
@@ -112,21 +96,10 @@ def native_form_and_back_means_the_same(x):
     return islices.to_dense(islices.from_native(islices.to_native(x))), islices.to_dense(x)
 
 
-@law("1", one(exact), traced=False)
-def nonzero_rows_of_the_dense_array_are_the_slices(x):
-    dense = islices.to_dense(x)
-    return islices.to_dense(islices.from_dense(dense)), dense
-
-
 # ---------------------------------------------------------------------- linear operations: clause 6
-@law("6", shards)
+@law("6", strategies.shards)
 def shards_joined_are_the_whole(x, parts):
     return (islices.concat(parts), islices.add(*parts)), (x, x)
-
-
-@law("6", some(2, exact))
-def add_commutes_after_densify(x, y):
-    return islices.to_dense(islices.add(x, y)), islices.to_dense(islices.add(y, x))
 
 
 @law("6", some(3, wild))
@@ -139,30 +112,15 @@ def densify_is_linear(x, y):
     return islices.to_dense(islices.add(x, y)), islices.add(islices.to_dense(x), islices.to_dense(y))
 
 
-@law("6", table_and_slices(wild))
+@law("6", strategies.table_and_slices(wild))
 def dense_plus_sparse_is_dense_plus_its_rows(table, x):
     mine = islices.keep_rows(islices.add(table, x), x.indices)
     return mine, islices.keep_rows(islices.add(table, islices.to_dense(x)), x.indices)
 
 
-@law("6", table_and_slices(wild))
-def dense_plus_sparse_keeps_other_rows(table, x):
-    return islices.drop_rows(islices.add(table, x), x.indices), islices.drop_rows(table, x.indices)
-
-
-@law("6", with_option(some(2, moderate), c=FACTORS))
+@law("6", with_option(some(2, moderate), c=strategies.FACTORS))
 def scale_distributes_over_add(x, y, c):
     return islices.scale(islices.add(x, y), c), islices.add(islices.scale(x, c), islices.scale(y, c))
-
-
-@law("6", with_option(one(exact), c=(2.0, -1.0, 0.5, 0.0)))
-def scale_by_powers_of_two_commutes_with_densify(x, c):
-    return islices.to_dense(islices.scale(x, c)), islices.scale(islices.to_dense(x), c)
-
-
-@law("6", one(exact))
-def x_minus_x_is_zero(x):
-    return islices.to_dense(islices.add(x, islices.scale(x, -1))), islices.scale(islices.to_dense(x), 0)
 
 
 # ---------------------------------------------------------------------- norms: clauses 7 and 8
@@ -176,22 +134,12 @@ def norm_is_that_of_the_dense_gradient(x, ord):
     return islices.norm(x, ord), islices.norm(islices.to_dense(x), ord)
 
 
-@law("7", with_option(in_another_order(exact), ord=(2, 1, float("inf"))))
-def norm_does_not_see_the_order(x, y, ord):
-    return islices.norm(y, ord), islices.norm(x, ord)
-
-
-@law("7", with_option(one(moderate), c=(2.0, -4.0, 0.5)))
-def norm_scales_with_powers_of_two(x, c):
-    return islices.norm(islices.scale(x, c)), islices.scale(islices.norm(x), abs(c))
-
-
 @law("8", some(2, wild))
 def global_norm_sees_neither_structure_nor_order(x, y):
     return islices.global_norm([x, None, {"y": (y,)}]), islices.global_norm((y, x))
 
 
-@law("8", with_rows(one(wild)))
+@law("8", strategies.with_rows(one(wild)))
 def global_norm_of_a_partition_is_the_norm(x, rows):
     return islices.global_norm([islices.keep_rows(x, rows), islices.drop_rows(x, rows)]), islices.norm(x)
 
@@ -202,65 +150,132 @@ def clip_by_value_commutes_with_densify(x, lo, hi):
     return islices.to_dense(islices.clip_by_value(x, lo, hi)), islices.clip_by_value(islices.to_dense(x), lo, hi)
 
 
-@law("9", with_option(one(wild), lo=(-1.0, 0.0, -2.5), hi=(1.0, 0.0, 4.5)))
-def clip_by_value_is_idempotent(x, lo, hi):
-    once = islices.clip_by_value(x, lo, hi)
-    return islices.clip_by_value(once, lo, hi), once
-
-
-@law("10", clipped, compare="ulps_apart")
+@law("10", strategies.clipped, compare="ulps_apart")
 def clipping_twice_agrees_within_ulps(x, max_norm, slack, ulps):
     once = islices.clip_by_norm(x, max_norm)
     return islices.clip_by_norm(once, max_norm).values, once.values, ulps
 
 
-@law("10", clipped, compare="ulps_apart")
-def clipping_rows_twice_agrees_within_ulps(x, max_norm, slack, ulps):
-    once = islices.clip_by_row_norm(x, max_norm)
-    return islices.clip_by_row_norm(once, max_norm).values, once.values, ulps
-
-
-@law("10", clipped, compare="ulps_apart")
-def clipping_a_tree_twice_agrees_within_ulps(x, max_norm, slack, ulps):
-    once, _ = islices.clip_by_global_norm([x, {"dense": islices.to_dense(x)}], max_norm)
-    twice, _ = islices.clip_by_global_norm(once, max_norm)
-    return [twice[0].values, twice[1]], [once[0].values, once[1]], ulps
-
-
-@law("10", clipped, compare="at_most", traced=False)
+@law("10", strategies.clipped, compare="at_most", traced=False)
 def a_clipped_norm_is_at_most_max_norm(x, max_norm, slack, ulps):
     return islices.norm(islices.clip_by_norm(x, max_norm)), max_norm * slack
 
 
-@law("10", one(moderate))
-def an_infinite_max_norm_changes_nothing(x):
-    return islices.clip_by_norm(x, float("inf")), x
-
-
-@law("10", with_option(one(unmeasured), max_norm=LIMITS, nonfinite=("propagate", "zero")))
+@law("10", with_option(one(strategies.unmeasured), max_norm=strategies.LIMITS, nonfinite=("propagate", "zero")))
 def one_gradient_is_clipped_as_a_tree_of_one(x, max_norm, nonfinite):
     (clipped,), norm = islices.clip_by_global_norm([x], max_norm, nonfinite=nonfinite)
     return (clipped, norm), (islices.clip_by_norm(x, max_norm, nonfinite=nonfinite), islices.norm(x))
 
 
-@law("10", with_option(one(unmeasured, coalesced=True), max_norm=LIMITS))
-def clip_by_row_norm_commutes_with_densify(x, max_norm):
-    dense = islices.to_dense(x)
-    return islices.to_dense(islices.clip_by_row_norm(x, max_norm)), islices.clip_by_row_norm(dense, max_norm)
-
-
 # ---------------------------------------------------------------------- selection: clause 13
-@law("13", with_rows(one(wild)))
+@law("13", strategies.with_rows(one(wild)))
 def keep_and_drop_are_a_partition(x, rows):
     return islices.to_dense(islices.add(islices.keep_rows(x, rows), islices.drop_rows(x, rows))), islices.to_dense(x)
 
 
-@law("13", with_rows(one(wild)))
+@law("13", strategies.with_rows(one(wild)))
 def keep_rows_is_idempotent(x, rows):
     once = islices.keep_rows(x, rows)
     return islices.keep_rows(once, rows), once
 
 
-@law("13", with_rows(one(wild)))
-def keep_rows_commutes_with_densify(x, rows):
-    return islices.to_dense(islices.keep_rows(x, rows)), islices.keep_rows(islices.to_dense(x), rows)
+# ---------------------------------------------------------------------- padding and lookups: clause 12
+
+
+@law("12", with_option(one(wild), padding_idx=(0, 3, 6)))
+def a_negative_padding_idx_counts_from_the_end(x, padding_idx):
+    return islices.drop_padding(x, padding_idx - 7), islices.drop_rows(x, [padding_idx])
+
+
+@law("12", with_option(strategies.looked_up, padding_idx=(0, 3, -1)))
+def padding_is_dropped_early_or_late(upstream, ids, num_rows, padding_idx):
+    early = islices.embedding_grad(upstream, ids, num_rows, padding_idx=padding_idx)
+    late = islices.drop_padding(islices.embedding_grad(upstream, ids, num_rows), padding_idx)
+    return islices.to_dense(early), islices.to_dense(late)
+
+
+@law("12", strategies.looked_up)
+def the_gradient_of_a_lookup_lands_where_it_was_looked_up(upstream, ids, num_rows):
+    grad = islices.embedding_grad(upstream, ids, num_rows)
+    rows = islices.lookup(islices.to_dense(grad), ids)
+    return rows, islices.lookup(islices.to_dense(islices.coalesce(grad)), ids)
+
+
+# ---------------------------------------------------------------------- samples: clause 14
+@law("14", strategies.looked_up)
+def samples_add_up_to_the_whole(upstream, ids, num_rows):
+    whole = islices.embedding_grad(upstream, ids, num_rows)
+    return islices.to_dense(islices.per_sample(upstream, ids, num_rows).sum()), islices.to_dense(whole)
+
+
+@law("14", strategies.looked_up)
+def clipped_samples_are_clipped_alone(upstream, ids, num_rows):
+    samples = islices.per_sample(upstream, ids, num_rows)
+    numbers = range(samples.dense_shape[0])
+    alone = [islices.clip_by_norm(samples.slices(b), 1.0) for b in numbers]
+    return [islices.to_dense(samples.clip(1.0).slices(b)) for b in numbers], [islices.to_dense(s) for s in alone]
+
+
+# ---------------------------------------------------------------------- row updates: clause 15
+@law("15", strategies.table_and_slices(exact))
+def scatter_add_adds_the_dense_gradient(table, x):
+    expected = islices.add(table, islices.to_dense(x))
+    return islices.scatter(table, x), expected
+
+
+@law("15", strategies.table_and_shards)
+def scatter_add_takes_shards_one_by_one(table, x, parts):
+    expected = islices.scatter(islices.scale(table, 1), x)
+    for part in parts:
+        table = islices.scatter(table, part)
+    return table, expected
+
+
+@law("15", with_option(strategies.table_and_slices(wild), op=("add", "sub", "update", "min", "max", "mul", "div")))
+def scatter_keeps_other_rows(table, x, op):
+    expected = islices.drop_rows(table, x.indices)
+    return islices.drop_rows(islices.scatter(table, x, op), x.indices), expected
+
+
+@law("15", with_option(strategies.table_and_slices(wild), op=("update", "min", "max")))
+def scatter_twice_is_once(table, x, op):
+    once = islices.scale(islices.scatter(table, x, op), 1)
+    return islices.scatter(islices.scale(once, 1), x, op), once
+
+
+# ---------------------------------------------------------------------- optimizers: clause 16
+@law("16", strategies.stepped)
+def rows_not_named_keep_their_bits(table, x, optimizer):
+    expected = islices.drop_rows(table, x.indices)
+    table, _ = optimizer().step(table, x, optimizer().init(table))
+    return islices.drop_rows(table, x.indices), expected
+
+
+@law("16", strategies.stepped)
+def all_rows_is_the_dense_step(table, x, optimizer):
+    other, dense = islices.scale(table, 1), islices.to_dense(x)
+    optimizer = optimizer(rows="all")
+    expected = optimizer.step(other, dense, optimizer.init(other))
+    return optimizer.step(table, x, optimizer.init(table)), expected
+
+
+@law("16", strategies.stepped)
+def a_step_sees_the_coalesced_gradient(table, x, optimizer):
+    other, optimizer = islices.scale(table, 1), optimizer()
+    expected = optimizer.step(other, islices.coalesce(x), optimizer.init(other))
+    return optimizer.step(table, x, optimizer.init(table)), expected
+
+
+@law("16", strategies.stepped)
+def maximize_follows_the_negative_gradient(table, x, optimizer):
+    other = islices.scale(table, 1)
+    expected = optimizer().step(other, islices.scale(x, -1), optimizer().init(other))
+    return optimizer(maximize=True).step(table, x, optimizer().init(table)), expected
+
+
+@law("16", strategies.some_rows_frozen, traced=False)
+def frozen_rows_keep_their_bits(table, x, optimizer, rows):
+    expected = islices.keep_rows(table, rows)
+    optimizer = optimizer(frozen=rows, rows="all")
+    table, _ = optimizer.step(table, x, optimizer.init(table))
+    return islices.keep_rows(table, rows), expected

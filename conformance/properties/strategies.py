@@ -18,38 +18,6 @@ from islices.conformance.data import Array, Slices
 from islices.conformance.oracle import round_to
 from islices.conformance.oracle_optim import OPTIMIZERS
 
-__all__ = [
-    "FACTORS",
-    "LIMITS",
-    "ROWS",
-    "Arguments",
-    "Draw",
-    "Kind",
-    "Optimizer",
-    "array",
-    "clipped",
-    "exact",
-    "given",
-    "in_another_order",
-    "kinds",
-    "looked_up",
-    "moderate",
-    "one",
-    "rounding",
-    "row_numbers",
-    "shards",
-    "slices",
-    "some",
-    "some_rows_frozen",
-    "stepped",
-    "table_and_shards",
-    "table_and_slices",
-    "unmeasured",
-    "wild",
-    "with_option",
-    "with_rows",
-]
-
 Draw = Any  # what @st.composite hands to a function
 Arguments = dict[str, Any]
 ROWS = 7

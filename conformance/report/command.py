@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import os
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,8 +21,6 @@ from islices.conformance.report.reading import read
 from islices.conformance.report.runs import Run
 from islices.conformance.report.terminal import indented, new_console, print_report, report_console
 
-__all__ = ["COMMAND"]
-
 FORMATS = ("terminal", "markdown", "html")
 EXTENSIONS = {".txt": "terminal", ".md": "markdown", ".html": "html", ".htm": "html"}
 #: Changes of a kind that a terminal shows; --json has them all.
@@ -37,14 +33,14 @@ HEADS = {
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
-        "islices report FILE... [--format FORMAT] [--wide] [-o PATH] [--replace]\n"
+        "islices report FILE... [--format FORMAT] [-o PATH] [--replace]\n"
         "       islices report merge FILE... -o PATH [--replace]\n"
         "       islices report diff OLD NEW [--common] [--json]"
     )
     parser.epilog = (
         "examples:\n"
         "  islices conform --json run.jsonl            a report; every form below is made from it\n"
-        "  islices report run.jsonl                    the matrix, here; --wide: clause by clause\n"
+        "  islices report run.jsonl                    the matrix, here\n"
         "  islices report run.jsonl -o matrix.html     one page whose cells open; also .md, .txt\n"
         "  islices report linux.jsonl mac.jsonl -o all.md\n"
         "  islices report merge linux.jsonl mac.jsonl -o all.jsonl\n"
@@ -57,8 +53,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("words", nargs="+", metavar="FILE", help="reports (JSON lines), or an action before them")
     parser.add_argument("--format", choices=FORMATS, help="default: by the extension of the output, else terminal")
-    parser.add_argument("-o", "--output", metavar="PATH", help="write to PATH, whole or not at all (default: stdout)")
-    parser.add_argument("--wide", action="store_true", help="terminal: every clause by every column, at any width")
+    parser.add_argument("-o", "--output", metavar="PATH", help="write to PATH (default: stdout)")
     parser.add_argument(
         "--replace", action="store_true", help="a column that comes again takes the earlier one's place"
     )
@@ -85,8 +80,8 @@ COMMAND = Command("show, merge or compare the results of conform: terminal, Mark
 def _refuse(options: argparse.Namespace, action: str) -> None:
     """Options that mean nothing here are mistakes."""
     foreign = {
-        "show": ("common", "json"), "merge": ("common", "json", "format", "wide"),
-        "diff": ("format", "output", "replace", "wide"),
+        "show": ("common", "json"), "merge": ("common", "json", "format"),
+        "diff": ("format", "output", "replace"),
     }  # fmt: skip
     for name in foreign[action]:
         if getattr(options, name):
@@ -109,15 +104,13 @@ def _files(options: argparse.Namespace, action: str) -> list[str]:
 # ---------------------------------------------------------------------- show
 def _show(runs: list[Run], options: argparse.Namespace) -> None:
     form = _format(options)
-    if options.wide and form != "terminal":
-        raise UsageError(f"--wide: means nothing to {form}, which is always clause by clause")
     if form == "terminal":
         need_rich()
         if options.output in (None, "-"):
-            print_report(runs, report_console(wide=options.wide), wide=options.wide)
+            print_report(runs, report_console())
             return
         text = io.StringIO()
-        print_report(runs, report_console(text, wide=options.wide), wide=options.wide)
+        print_report(runs, report_console(text))
         _write(options.output, text.getvalue())
     else:
         _write(options.output, {"markdown": markdown, "html": html_page}[form](runs))
@@ -137,33 +130,16 @@ def _format(options: argparse.Namespace) -> str:
 
 
 def _write(target: str | None, text: str) -> None:
-    """The whole text, or nothing: to a file beside the target, which then takes its name."""
+    """Write the text to a file, or to standard output as UTF-8."""
     if target in (None, "-"):
         sys.stdout.flush()
         sys.stdout.buffer.write(text.encode("utf-8"))
         sys.stdout.buffer.flush()
         return
     try:
-        path = Path(str(target)).resolve()
-        if path.exists() and not path.is_file():  # a device or a pipe keeps its name
-            path.write_text(text, "utf-8")
-        else:
-            _replace(path, text)
+        Path(str(target)).write_text(text, "utf-8")
     except (OSError, ValueError) as error:
         raise UsageError(f"--output: cannot write {target}: {getattr(error, 'strerror', None) or error}") from None
-
-
-def _replace(path: Path, text: str) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with beside.open("x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        if path.exists():
-            shutil.copymode(path, beside)
-        beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
 
 
 # ---------------------------------------------------------------------- diff

@@ -8,8 +8,6 @@ from typing import Any
 from islices.cli import UsageError
 from islices.conformance.report.runs import Run
 
-__all__ = ["join", "json_lines", "refuse_other_vectors"]
-
 
 def join(runs: Sequence[Run], *, replace: bool = False) -> list[Run]:
     """The runs in their order, if they belong together.
@@ -35,7 +33,6 @@ def join(runs: Sequence[Run], *, replace: bool = False) -> list[Run]:
                     f"{_column(run)} comes twice, in {_both(other, run)}; leave one out, or let the later one hold "
                     "with --replace"
                 )
-            _refuse_loss(other, run)
         # in the place of the first, so that columns do not wander
         place = joined.index(same[0]) if same else len(joined)
         joined = [*joined[:place], run, *(other for other in joined[place:] if other not in same)]
@@ -63,15 +60,6 @@ def _identity(run: Run) -> tuple[Any, ...]:
 def _overlap(a: Run, b: Run) -> bool:
     """Do they share a column? A run without cases may stand for any."""
     return "" in a.modes + b.modes or not set(a.modes).isdisjoint(b.modes)
-
-
-def _refuse_loss(old: Run, new: Run) -> None:
-    lost = [mode for mode in old.modes if mode not in new.modes]
-    if lost and not new.error and lost != [""]:
-        raise UsageError(
-            f"--replace: {_column(new)} in {new.origin} has no cases of mode {', '.join(lost)}, which {old.origin} "
-            "has; runs are replaced as a whole"
-        )
 
 
 def _column(run: Run) -> str:

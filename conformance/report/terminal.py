@@ -3,39 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from islices.conformance.outputs import wrapped
-from islices.conformance.report.compact import Compact, compact, failing, legend
-from islices.conformance.report.grid import (
-    MARKS,
-    NOTHING,
-    Grid,
-    cell_parts,
-    folded,
-    grid,
-    problems,
-    provenance,
-    remarks,
-    summary,
-)
+from islices.conformance.report.compact import Compact, compact, legend
+from islices.conformance.report.grid import MARKS, NOTHING, folded, problems, provenance, remarks, summary
 from islices.conformance.report.runs import Run, details, run_names
 
-__all__ = ["indented", "matrix", "new_console", "print_cases", "print_report", "problem_lines", "report_console"]
-
-#: Below this the compact form is shown, even where a matrix of few columns would fit.
-ROOM = 120
-#: Between the columns of the compact form.
+#: Between the columns.
 GAP = 2
-#: Heads of the compact form are cut at as many characters: whoever wrote the report chose them.
+#: Heads are cut at as many characters: whoever wrote the report chose them.
 LONGEST = 24
 PASSED = "passed in"
-LEGEND = (
-    "a cell counts the cases that pass; ≈ within a bound, ✗ fails, ! harness errors, d declared deviations, "
-    "u unsupported; · has none"
-)
 
 STYLES = {
     "pass": "green", "bound": "cyan", "fail": "bold red", "harness error": "bold magenta", "deviation": "yellow",
@@ -53,34 +33,30 @@ def new_console(file: IO[str] | None = None, *, edge: int = 200) -> Any:
     return console
 
 
-def report_console(file: IO[str] | None = None, *, wide: bool = False) -> Any:
-    """A console for a report; a file or a pipe gets the compact form, which reads well anywhere."""
-    return new_console(file, edge=200 if wide else 100)
+def report_console(file: IO[str] | None = None) -> Any:
+    """A console for a report; a file or a pipe gets lines that read well anywhere."""
+    return new_console(file, edge=100)
 
 
-def print_report(runs: Sequence[Run], console: Any, *, wide: bool = False) -> None:
+def print_report(runs: Sequence[Run], console: Any) -> None:
     """The matrix, what was declared, every case that fails, and the counts."""
-    print_cases(runs, console, wide=wide)
+    print_cases(runs, console)
     _say(console, f"{summary(runs)}  ({provenance(runs)})")
 
 
-def print_cases(runs: Sequence[Run], console: Any, unless: str | tuple[str, ...] = (), *, wide: bool = False) -> None:
+def print_cases(runs: Sequence[Run], console: Any, unless: str | tuple[str, ...] = ()) -> None:
     """The matrix, what its marks mean, what has no column in it, what was declared for reasons that do not end so, and
     every case that fails."""
-    whole = grid(runs)
-    clauses = _fits(whole, console.width, wide)
-    for table in matrix(runs, console.width, wide=wide):
+    for table in matrix(runs, console.width):
         console.print(table)
         console.print()
-    for line in [] if not whole.columns else [LEGEND] if clauses else legend(compact(runs)):
+    for line in legend(compact(runs)):
         _say(console, line, "dim")
     for whose, why in folded(runs):
         _say(console, f"{whose}: {why}" if why else whose, "dim")
     for whose, count, why in remarks(runs):
         if not why.endswith(unless):
             _say(console, f"{whose}: {count}: {why}", "dim")
-    for line in [] if clauses else failing(runs):
-        _say(console, f"{MARKS['fail']} {line}", STYLES["fail"])
     for run, name in zip(runs, run_names(runs), strict=True):
         for line in problem_lines(run, name):
             console.print(line, highlight=False, soft_wrap=_edgeless(console))
@@ -118,35 +94,11 @@ def indented(text: str) -> str:
     return text.replace("\n", "\n    ")
 
 
-# ---------------------------------------------------------------------- which form
-def matrix(runs: Sequence[Run], width: int, *, wide: bool = False) -> list[Any]:
-    """The matrix as tables (rich): clauses by columns where asked for, or where there is room for all columns side by
-    side; else the compact form. More than one where the columns do not fit the width."""
-    whole = grid(runs)
-    if not whole.columns:
-        return []
-    if not _fits(whole, width, wide):
-        return _compact_tables(compact(runs), width)
-    left = max([len(row.title) for row in whole.rows], default=10) + 14
-    return [_table(whole, chosen) for chosen in _chunks(_widths(whole), width - left)]
-
-
-def _fits(whole: Grid, width: int, wide: bool) -> bool:
-    """Whether the wide form is shown."""
-    left = max([len(row.title) for row in whole.rows], default=10) + 14
-    return wide or (width >= ROOM and left + sum(_widths(whole)) <= width)
-
-
-def _widths(whole: Grid) -> list[int]:
-    """How wide each column of the wide form is, with the gap before it."""
-    return [
-        2 + max([6, *map(cell_len, label), *(cell_len(_cell(whole.cell(row, k))) for row in whole.rows)])
-        for k, label in enumerate(whole.labels)
-    ]
-
-
-def _cell(counts: Counter[str]) -> str:
-    return " ".join(text for _, text in cell_parts(counts))
+# ---------------------------------------------------------------------- groups by backends
+def matrix(runs: Sequence[Run], width: int) -> list[Any]:
+    """The matrix as tables (rich): more than one where the columns do not fit the width."""
+    whole = compact(runs)
+    return _tables(whole, width) if whole.labels else []
 
 
 def _chunks(widths: Sequence[int], room: int) -> Iterator[range]:
@@ -160,30 +112,7 @@ def _chunks(widths: Sequence[int], room: int) -> Iterator[range]:
         begin = end
 
 
-# ---------------------------------------------------------------------- clauses by columns
-def _table(whole: Grid, chosen: range) -> Any:
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("group")
-    table.add_column("clause of the spec")
-    for k in chosen:
-        table.add_column(escape("\n".join(whole.labels[k])), justify="right", no_wrap=True)
-    last = None
-    for row in whole.rows:
-        cells = [
-            " ".join(f"[{STYLES[outcome]}]{part}[/]" for outcome, part in cell_parts(whole.cell(row, k)))
-            or f"[dim]{NOTHING}[/]"
-            for k in chosen
-        ]
-        table.add_row("" if row.group == last else escape(row.group), escape(row.title), *cells)
-        last = row.group
-    return table
-
-
-# ---------------------------------------------------------------------- groups by backends
-def _compact_tables(whole: Compact, width: int) -> list[Any]:
+def _tables(whole: Compact, width: int) -> list[Any]:
     """The groups and, below them in the same columns, how much passes in each setting."""
     from rich.table import Table
     from rich.text import Text

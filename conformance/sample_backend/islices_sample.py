@@ -1,4 +1,4 @@
-"""The adapter of `sample`. What each primitive must do stands in `islices.Backend`; what sample lacks is declared."""
+"""The adapter of `sample`: see `islices.backend.Backend` for each primitive; what sample lacks is declared."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import sample
 from sample import Tensor
 
-from islices import Backend, NativeParts, not_implemented
+from islices.backend import Backend, NativeParts, not_implemented
 
 NAMES = sample.KINDS
 KINDS = {name: kind for kind, name in NAMES.items()}
@@ -19,7 +19,7 @@ KINDS = {name: kind for kind, name in NAMES.items()}
 class SampleBackend(Backend):
     name = module = "sample"
     pip = "pip install ./conformance/sample_backend"
-    protocol = 3  # what islices.PROTOCOL was when this was written
+    protocol = 3  # what islices.backend.PROTOCOL was when this was written
     float_dtypes = native_float_dtypes = ("float16", "float32", "float64")  # no bfloat16
     native_name = "sample.RowGradient"
 
@@ -72,6 +72,8 @@ class SampleBackend(Backend):
     concat = staticmethod(sample.join)  # type: ignore[assignment]
     take = staticmethod(sample.gather)  # type: ignore[assignment]
     reshape = staticmethod(sample.reshape)  # type: ignore[assignment]
+    permute = staticmethod(sample.transpose)  # type: ignore[assignment]
+    outer_products = staticmethod(sample.products)
 
     # ------------------------------------------------------------------ and put together
     def scope(self) -> contextlib.AbstractContextManager[Any]:
@@ -135,13 +137,7 @@ class SampleBackend(Backend):
     def in_place(self, x: Tensor) -> bool:
         return True
 
-    # ------------------------------------------------------------------ the library records no gradients
-    def stop_gradient(self, x: Tensor) -> Tensor:
-        return x
-
-    def custom_gradient(self, forward: Any, backward: Any) -> Any:
-        return forward
-
+    # ------------------------------------------------------------------ what is not there
     differentiate = not_implemented("sample has no autodiff; embedding_grad makes a table's gradient from its rows'")
 
 

@@ -6,13 +6,12 @@ May import: `numpy`, `islices.backend.contract`.
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
-from islices.backend.contract import FLOATS, Array, Part, optional
+from islices.backend.contract import FLOATS, Array, Part, optional, primitive
 
 __all__ = ["Arrays"]
 
@@ -88,31 +87,37 @@ class Arrays(Part):
         return contextlib.nullcontext()
 
     # ------------------------------------------------------------------ elementwise, and along an axis
+    @primitive
     def astype(self, x: Array, dtype: str) -> Array:
         """x converted, rounded to nearest even. Values that overflow become infinite."""
-        raise self._missing("astype")
+        raise NotImplementedError
 
+    @primitive
     def reshape(self, x: Array, shape: Sequence[int | None]) -> Array:
         """x with another shape; at most one dimension may be None (unknown while tracing)."""
-        raise self._missing("reshape")
+        raise NotImplementedError
 
+    @primitive
     def zeros(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
         """A new array of zeros."""
-        raise self._missing("zeros")
+        raise NotImplementedError
 
     @optional("`zeros` does it")
     def zeros_like(self, x: Array) -> Array:
         """Zeros of x's shape and dtype, whatever x holds."""
         return self.zeros(self.shape(x), self.dtype(x), x)  # type: ignore[arg-type]
 
+    @primitive
     def concat(self, arrays: Sequence[Array]) -> Array:
         """The arrays joined along axis 0. At least one array; equal dtypes."""
-        raise self._missing("concat")
+        raise NotImplementedError
 
+    @primitive
     def take(self, x: Array, positions: Array) -> Array:
         """x[positions] along axis 0; positions are in range, any integer dtype."""
-        raise self._missing("take")
+        raise NotImplementedError
 
+    @primitive
     def where(self, mask: Array, a: Array, b: Array) -> Array:
         """a where mask, else b: a selection, so a NaN in the branch not taken is gone. Broadcasts; a or b may
         be a Python float. The gradient selects, too: the side not taken gets zeros, also where what arrives is infinite
@@ -121,49 +126,69 @@ class Arrays(Part):
         The core in turn gives the side not taken arguments at which its derivative is finite: of zeros times an
         infinite one, as that of sqrt at 0, most frameworks make NaN behind `where`.
         """
-        raise self._missing("where")
+        raise NotImplementedError
 
+    @primitive
     def abs(self, x: Array) -> Array:
         """Elementwise; NaN stays NaN."""
-        raise self._missing("abs")
+        raise NotImplementedError
 
+    @primitive
     def minimum(self, a: Array, b: Array) -> Array:
         """Elementwise; NaN if either is NaN. Broadcasts; either may be a Python float."""
-        raise self._missing("minimum")
+        raise NotImplementedError
 
+    @primitive
     def maximum(self, a: Array, b: Array) -> Array:
         """Elementwise; NaN if either is NaN. Broadcasts; either may be a Python float."""
-        raise self._missing("maximum")
+        raise NotImplementedError
 
+    @primitive
     def less_equal(self, a: Array, b: Array) -> Array:
         """The mask a <= b; False where either is NaN. Broadcasts; either may be a Python float."""
-        raise self._missing("less_equal")
+        raise NotImplementedError
 
+    @primitive
     def isfinite(self, x: Array) -> Array:
         """The mask of what is neither infinite nor NaN."""
-        raise self._missing("isfinite")
+        raise NotImplementedError
 
+    @primitive
     def sqrt(self, x: Array) -> Array:
         """Correctly rounded square root."""
-        raise self._missing("sqrt")
+        raise NotImplementedError
 
+    @primitive
     def div(self, a: Array, b: Array) -> Array:
         """Correctly rounded a / b, in traced code too. Broadcasts; a may be a Python float."""
-        raise self._missing("div")
+        raise NotImplementedError
 
     @optional("a * b")
     def round_product(self, a: Array, b: Array | float) -> Array:
         """a * b rounded to its type before it is used further: never contracted into a fused multiply-add."""
         return a * b
 
+    @primitive
+    def permute(self, x: Array, order: Sequence[int]) -> Array:
+        """x with its axes in another order, as `numpy.transpose` says."""
+        raise NotImplementedError
+
+    @primitive
+    def outer_products(self, g: Array, x: Array) -> Array:
+        """For float64 g (b, t, v) and x (b, t, d), of which t alone may be unknown: the sum over t of g[b, t, v] *
+        x[b, t, d], in any order, shape (b, v, d)."""
+        raise NotImplementedError
+
+    @primitive
     def row_amax(self, x: Array) -> Array:
         """For float x of shape (k, m): the largest |x| of each row, (k,). NaN if the row holds one; 0 if m is 0."""
-        raise self._missing("row_amax")
+        raise NotImplementedError
 
+    @primitive
     def row_sum(self, x: Array) -> Array:
         """For x of float32 or float64, shape (k, m): the sum of each row in its type, in any order, (k,). 0 if m is
         0."""
-        raise self._missing("row_sum")
+        raise NotImplementedError
 
     # ------------------------------------------------------------------ made of the others
     @optional("a loop of Python does it")
@@ -176,6 +201,15 @@ class Arrays(Part):
             state = body(*state)
         return state
 
+    @optional("NumPy does it, on the host")
+    def largest(self, x: Array, k: int) -> Array:
+        """Return the positions of the min(k, n) largest of x, ascending, as integers of shape (min(k, n),).
+
+        x is float64 of shape (n,) without NaN. Of equal numbers the first ones count as larger.
+        """
+        order = np.argsort(-self.to_numpy(x), kind="stable")[:k]
+        return self.asarray(np.sort(order), x)
+
     @optional("`astype` does it")
     def widen(self, x: Array) -> Array:
         """16-bit floats as float32, anything else as it is."""
@@ -187,37 +221,11 @@ class Arrays(Part):
         shape = self.shape(x)
         return self.reshape(x, (*shape, *(1,) * (len(self.shape(like)) - len(shape))))
 
-    @optional("`take` does it")
-    def permute(self, x: Array, order: Sequence[int]) -> Array:
-        """x with its axes in another order, as `numpy.transpose` says. To be overridden where the framework does that
-        itself, and where shapes are unknown while tracing."""
-        shape = self.shape(x)
-        if None in shape:
-            raise self.lacks("permute", "the adapter supplies none for shapes that are not known")
-        places = np.arange(math.prod(shape)).reshape(shape).transpose(order)  # type: ignore[arg-type]
-        flat = self.take(self.reshape(x, (places.size,)), self.asarray(places.ravel(), x))
-        return self.reshape(flat, places.shape)
-
     @optional("a slice does it")
     def columns(self, x: Array, start: int, stop: int) -> Array:
         """x[:, start:stop] of x with two axes; sums of columns are not reordered. To be overridden where arrays have no
         slices."""
         return x[:, start:stop]
-
-    @optional("a loop of products does it")
-    def outer_products(self, g: Array, x: Array) -> Array:
-        """For float64 g (b, t, v) and x (b, t, d), of which t alone may be unknown: the sum over t of g[b, t, v] *
-        x[b, t, d], in any order, shape (b, v, d). To be overridden by a matrix product."""
-        (b, t, v), d = self.shape(g), self.shape(x)[2]
-        if t is None:
-            raise self.lacks("outer_products", "the adapter supplies none for shapes that are not known")
-        total = self.zeros((b, v, d), "float64", g)  # type: ignore[arg-type]
-        left, right = self.reshape(g, (b, t * v)), self.reshape(x, (b, t * d))  # type: ignore[operator]
-        for k in range(t):
-            column = self.reshape(self.columns(left, k * v, k * v + v), (b, v, 1))  # type: ignore[operator]
-            row = self.reshape(self.columns(right, k * d, k * d + d), (b, 1, d))  # type: ignore[operator]
-            total = total + self.round_product(column, row)
-        return total
 
     @optional("`round_product` and `div` do it")
     def scaled(self, values: Array, steps: Sequence[tuple[str, Any]]) -> Array:

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar, NoReturn, TypeVar
 
-__all__ = ["FLOATS", "INDEX_NAMES", "INDICES", "INTEGERS", "Array", "Part", "not_implemented", "optional"]
+__all__ = [
+    "FLOATS",
+    "INDEX_NAMES",
+    "INDICES",
+    "INTEGERS",
+    "TO_DO",
+    "Array",
+    "Part",
+    "declared",
+    "not_implemented",
+    "optional",
+    "primitive",
+]
 
 #: A dense array of some framework.
 Array = Any
@@ -17,6 +30,8 @@ INTEGERS = ("int32", "int64")
 INDICES = ("int32", "int64")
 #: and how errors name them
 INDEX_NAMES = " or ".join(INDICES)
+#: The reason of a primitive that mode framework needs and an adapter does not have yet.
+TO_DO = "to be written"
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -29,7 +44,7 @@ def optional(without: str) -> Callable[[_Method], _Method]:
 
     Examples
     --------
-    >>> from islices import Backend
+    >>> from islices.backend import Backend
     >>> Backend.is_traced.optional
     'nothing is traced'
     >>> hasattr(Backend.take, "optional")
@@ -44,13 +59,34 @@ def optional(without: str) -> Callable[[_Method], _Method]:
     return mark
 
 
+def primitive(method: _Method) -> _Method:
+    """Mark what the framework computes in mode framework. In mode host the host stands in where an adapter supplies
+    none; in mode framework the suite lists it as to be written.
+
+    Examples
+    --------
+    >>> from islices.backend import Backend
+    >>> Backend.take.primitive, hasattr(Backend.shape, "primitive")
+    (True, False)
+    """
+
+    @functools.wraps(method)
+    def stood_in(self: Part, *args: Any, **static: Any) -> Any:
+        return self.stand_in(method.__name__, *args, **static)
+
+    stood_in.primitive = True  # type: ignore[attr-defined]
+    return stood_in  # type: ignore[return-value]
+
+
 class Part:
     """What the parts of `Backend` have in common."""
 
     name: ClassVar[str]
+    #: (primitive, *args, **static) -> what the host makes of it: `islices.core.modes`, built on this, puts it here
+    stand_in: ClassVar[Callable[..., Any]]
 
     def _missing(self, primitive: str) -> NotImplementedError:
-        """Of a primitive that every adapter needs: for the suite a failure, unless the adapter declares it."""
+        """Of a method that every adapter needs: for the suite a failure, unless the adapter declares it."""
         return NotImplementedError(f"{self.name}: {primitive}: the adapter supplies none")
 
     def lacks(self, primitive: str, reason: str = "the adapter supplies none") -> NotImplementedError:
@@ -82,7 +118,7 @@ def not_implemented(reason: str) -> Any:
 
     Examples
     --------
-    >>> from islices import Backend
+    >>> from islices.backend import Backend
     >>> class Partial(Backend):
     ...     name = "partial"
     ...     segment_sum = not_implemented("partial has no scatter")

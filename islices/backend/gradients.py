@@ -125,17 +125,19 @@ class Gradients(Arrays):
     """Gradients: the framework's differentiation, through functions of islices and of stock layers."""
 
     # ------------------------------------------------------------------ through functions of islices
+    @optional("no gradient is recorded")
     def stop_gradient(self, x: Array) -> Array:
         """x as a constant to differentiation; the same memory."""
-        raise self._missing("stop_gradient")
+        return x
 
+    @optional("no gradient is recorded")
     def custom_gradient(self, forward: Callable[..., Array], backward: Gradient) -> Callable[..., Array]:
         """The function ``forward(*arrays)`` with a gradient that is given.
 
         ``backward(arrays, upstream)`` returns one gradient for each of the arrays, None for those that have none
         (integers). Neither is recorded, unless the framework takes a second derivative.
         """
-        raise self._missing("custom_gradient")
+        return forward
 
     @optional("`custom_gradient` does it")
     def with_gradient(self, value: Array, arrays: Sequence[Array], backward: GradientOfValue) -> Array:

@@ -1,6 +1,6 @@
 """Rows: the framework's own sparse objects, indices, sums of slices, tables.
 
-May import: `islices.backend.arrays`, `islices.backend.contract`, `islices.backend.memory`.
+May import: `numpy`, `islices.backend.arrays`, `islices.backend.contract`, `islices.backend.memory`.
 """
 
 from __future__ import annotations
@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+
 from islices.backend.arrays import Arrays
-from islices.backend.contract import FLOATS, Array, optional
+from islices.backend.contract import FLOATS, Array, optional, primitive
 from islices.backend.memory import Look
 
 __all__ = ["NativeParts", "RaggedParts", "Rows", "Slots"]
@@ -144,45 +146,53 @@ class Rows(Arrays):
         return None
 
     # ------------------------------------------------------------------ indices
+    @primitive
     def equal(self, x: Array, value: int | Array) -> Array:
         """The mask of where integers equal value (an int, or an array that broadcasts)."""
-        raise self._missing("equal")
+        raise NotImplementedError
 
+    @primitive
     def in_range(self, indices: Array, rows: int | None) -> Array:
         """The mask of 0 <= indices < rows (no upper bound if rows is None)."""
-        raise self._missing("in_range")
+        raise NotImplementedError
 
+    @primitive
     def logical_not(self, mask: Array) -> Array:
         """The other slots of a mask that `equal`, `isin` or `in_range` made."""
-        raise self._missing("logical_not")
+        raise NotImplementedError
 
+    @primitive
     def isin(self, indices: Array, rows: Array) -> Array:
         """The mask of the indices that occur in rows (1-D integers, any order, duplicates allowed)."""
-        raise self._missing("isin")
+        raise NotImplementedError
 
+    @primitive
     def arange(self, x: Array) -> Array:
         """0, 1, ... up to the length of x along axis 0, as int32 or int64, shape (n,)."""
-        raise self._missing("arange")
+        raise NotImplementedError
 
+    @primitive
     def searchsorted(self, ordered: Array, queries: Array, *, right: bool) -> Array:
         """Where each of the queries (1-D) would go in the ascending 1-D integers ``ordered``, as `numpy.searchsorted`
         says for side "right" or "left": int32 or int64, queries' shape. Both may be empty."""
-        raise self._missing("searchsorted")
+        raise NotImplementedError
 
+    @primitive
     def select(self, values: Array, indices: Array, keep: Array, rows: int | None) -> tuple[Array, Array]:
         """The slots where the mask keep holds, in order.
 
         Where `sentinel_padding` and the arrays are traced, no slot can go: the others get index ``rows`` and
         values of zero.
         """
-        raise self._missing("select")
+        raise NotImplementedError
 
+    @primitive
     def unique(self, indices: Array, rows: int | None) -> tuple[Array, Array]:
         """(ids, inverse): the distinct indices ascending, in their own dtype, and for each slot its place in ids.
 
         Traced with static shapes: as many ids as slots, filled up with ``rows`` at the end.
         """
-        raise self._missing("unique")
+        raise NotImplementedError
 
     @optional("`concat` does it")
     def running_sum(self, x: Array) -> Array:
@@ -198,12 +208,14 @@ class Rows(Arrays):
         return x
 
     # ------------------------------------------------------------------ sums and maxima of slices
+    @primitive
     def segment_sum(self, values: Array, segments: Array, count: int | None) -> Array:
         """out[s] = the sum of values[k] over segments[k] == s, added left to right in order of k, shape
         (count, *row_shape). The dtype is values' own (float32, float64 or an integer); count is None only
         where traced shapes are dynamic."""
-        raise self._missing("segment_sum")
+        raise NotImplementedError
 
+    @primitive
     def segment_max(self, values: Array, segments: Array, count: int | None, *, least: float | None = None) -> Array:
         """out[s] = the largest values[k] over segments[k] == s, elementwise, shape (count, *row_shape); NaN if one is.
 
@@ -211,19 +223,21 @@ class Rows(Arrays):
         integer; or ``least``, asked for of traced floats that are at least that or NaN: then no -inf is made on the
         way. No gradient need pass.
         """
-        raise self._missing("segment_max")
+        raise NotImplementedError
 
+    @primitive
     def scatter_rows(self, values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
         """A dense array of zeros with rows ids (unique, ascending) set to values. Out-of-range ids, possible in
         traced code only, set nothing. Bit for bit the values."""
-        raise self._missing("scatter_rows")
+        raise NotImplementedError
 
+    @primitive
     def add_rows(self, dense: Array, values: Array, ids: Array) -> Array:
         """A new array: dense with values added to rows ids (unique, in range, or dropped while traced).
 
         dense and values have the same dtype; 16-bit sums are taken in float32 and rounded once.
         """
-        raise self._missing("add_rows")
+        raise NotImplementedError
 
     @optional("no mul and div into tables in traced code")
     def fold_rows(self, op: str, rows: Array, values: Array, segments: Array) -> Array:
@@ -233,11 +247,12 @@ class Rows(Arrays):
         raise self.lacks("fold_rows")
 
     # ------------------------------------------------------------------ tables
+    @optional("a copy of the table is written")
     def set_rows(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array:
         """The table with rows ids (unique, any order; out of range, possible in traced code only, nowhere) set to
         values, in place and itself where the framework's arrays can change; else a new array, which takes the place
         of a table that is donated. Gradients are not recorded."""
-        raise self._missing("set_rows")
+        return self.stand_in("set_rows", np.array(self.to_numpy(table)), ids, values)
 
     @optional("the rows are read, summed and set")
     def add_in_order(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array | None:

@@ -11,16 +11,18 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from islices.backend import INDEX_NAMES, INDICES, Array, Backend
+from islices import kernels
+from islices.backend import FLOATS, INDEX_NAMES, INDICES, INTEGERS, Array, Backend
 from islices.core import modes
 from islices.core.arguments import check_flag
-from islices.core.coalescing import coalesce_slices
 from islices.core.registry import broken_backends, describe, find_backend, get_backend
 from islices.core.slices import IndexedSlices, check_dense_shape, check_indices, check_values_dtype
 from islices.core.trees import flatten, rebuild
 
 __all__ = [
     "adopt",
+    "coalesce_few",
+    "coalesce_slices",
     "convert",
     "from_dense",
     "from_native",
@@ -31,6 +33,9 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+#: dtypes of values.
+SUMMED = frozenset((*FLOATS, *INTEGERS))
 
 
 # ---------------------------------------------------------------------- one leaf
@@ -186,6 +191,50 @@ def map_leaves(
     leaf = adopt(tree, argument)
     result = fn(leaf)
     return to_native(result, like=tree) if leaf is not tree and isinstance(result, IndexedSlices) else result  # type: ignore[no-any-return]
+
+
+# ---------------------------------------------------------------------- duplicates
+def coalesce_slices(s: Any) -> Any:
+    """s with strictly ascending indices, padding left out where nothing is traced; s itself where it is so already.
+
+    A dense array, whose rows are distinct, is itself too.
+    """
+    if not isinstance(s, IndexedSlices):
+        return s
+    if s.coalesced and not s.padded:
+        return s
+    B, look = s.backend, s._look
+    if look is not None and look.views is not None and modes.on_host():
+        views = modes.compute("sum_rows", look.views, rows=s.dense_shape[0], loose=s.padded)
+        look = look._replace(shapes=[x.shape for x in views], views=list(views), spans=None)
+        sums = B.from_host(views[0], s.values)
+        return IndexedSlices._trusted(B, sums, None, s.dense_shape, coalesced=True, look=look)
+    arrays = s.values, s.indices
+    look = modes.look_at(B, arrays, look)
+    traced = look.traced[0] or look.traced[1]
+    if s.coalesced and traced:
+        return s
+    values, indices = modes.run("sum_rows", B, arrays, look, rows=s.dense_shape[0], loose=traced or s.padded)
+    return IndexedSlices._trusted(
+        B, values, indices, s.dense_shape, coalesced=True, padded=traced and B.sentinel_padding
+    )
+
+
+def coalesce_few(B: Backend, x: Any) -> Any:
+    """A framework's own object coalesced by one call of a kernel, which looks at the indices on its way; None where
+    `coalesce_slices` is to do it, or to say what is wrong."""
+    compiled = kernels.active() if modes.on_host() else None
+    if compiled is None:
+        return None
+    values, _, shape, coalesced, padded, look = B.from_native(x)
+    if look is None or look.views is None or coalesced or padded:
+        return None
+    if look.dtypes[0] not in SUMMED or look.shapes[0] != (*look.shapes[1], *shape[1:]):
+        return None
+    found = compiled.sum_few(*look.views, shape[0])
+    if found is None:
+        return None
+    return B.to_native(B.from_host(found[0], values), found[1], shape, coalesced=True, padded=False, like=x)
 
 
 # ---------------------------------------------------------------------- dense arrays, other frameworks

@@ -42,24 +42,8 @@ FEW = 4096
 SMALL = 1 << 14
 
 
-class _Quiet:
-    """np.errstate(all="ignore") at a fifth of the time, for a NumPy that has these two functions: before 2."""
-
-    __slots__ = ("before",)
-    numpy: Any = np  # the checker knows NumPy 2 alone
-
-    def __enter__(self) -> None:
-        self.before = self.numpy.geterrobj()
-        self.numpy.seterrobj([self.before[0], 0, self.before[2]])
-
-    def __exit__(self, *raised: object) -> None:
-        self.numpy.seterrobj(self.before)
-
-
-#: A context in which NumPy warns of nothing. (Asked once: NumPy 2 takes longer to say no than to enter errstate.)
-quiet: Callable[[], contextlib.AbstractContextManager[Any]] = (
-    _Quiet if hasattr(np, "seterrobj") else partial(np.errstate, all="ignore")
-)
+#: A context in which NumPy warns of nothing.
+quiet: Callable[[], contextlib.AbstractContextManager[Any]] = partial(np.errstate, all="ignore")
 
 
 def bfloat16_to_float32(bits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

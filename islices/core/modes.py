@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from islices import kernels
-from islices.backend import Array, Backend, Look
+from islices.backend import TO_DO, Array, Backend, Look, declared
 from islices.core.arguments import check_name
 from islices.core.host import HostBackend
 
@@ -28,6 +28,7 @@ __all__ = [
     "host_views",
     "is_traced",
     "keeps_slots",
+    "look_at",
     "on_host",
     "run",
 ]
@@ -62,7 +63,7 @@ def execution(mode: str) -> Iterator[None]:
     Examples
     --------
     >>> import islices
-    >>> with islices.execution("framework"):
+    >>> with islices.config.execution("framework"):
     ...     pass
     """
     mode = check_name(mode, MODES, "mode")
@@ -88,9 +89,17 @@ def on_host() -> bool:
     return _mode.get() == "host"
 
 
+def look_at(backend: Backend, arrays: Sequence[Array], look: Look | None = None) -> Look:
+    """Return what is known of arrays, with views of them only if the host computes on them now: who asks for views
+    before this decides nothing. look is the backend's, where it is known."""
+    host = backend.host_only or _mode.get() == "host"
+    look = look or backend.look(arrays, views=host)
+    return look if host or look.views is None else look._replace(views=None)
+
+
 def host_views(backend: Backend, arrays: Sequence[Array]) -> list[np.ndarray[Any, Any]] | None:
     """NumPy views of the arrays if the host may compute on them now, else None."""
-    return backend.look(arrays).views if backend.host_only or _mode.get() == "host" else None
+    return look_at(backend, arrays).views
 
 
 def run(
@@ -129,3 +138,27 @@ def compute(fn: str | Callable[..., Any], views: Sequence[np.ndarray[Any, Any]],
         with HOST.scope():
             out = getattr(HOST, fn)(*views, **static) if isinstance(fn, str) else fn(HOST, *views, **static)
     return out
+
+
+def _stand_in(backend: Backend, primitive: str, *args: Any, **static: Any) -> Any:
+    """What the host computes in the place of a primitive that an adapter does not supply."""
+    if not on_host():
+        raise declared(backend.name, primitive, TO_DO)
+    found: list[Array] = []
+
+    def view(x: Any) -> Any:
+        if isinstance(x, (list, tuple)):
+            return [view(y) for y in x]
+        if not backend.is_array(x):
+            return x
+        found.append(x)
+        return backend.to_numpy(x)
+
+    views = [view(x) for x in args]
+    with HOST.scope():
+        out = getattr(HOST, primitive)(*views, **static)
+    made = [backend.from_host(np.asarray(x), found[0]) for x in (out if isinstance(out, tuple) else (out,))]
+    return tuple(made) if isinstance(out, tuple) else made[0]
+
+
+Backend.stand_in = _stand_in

@@ -201,7 +201,7 @@ def _load_plugin(name: str) -> Backend:
 
 def _checked(backend: Any, name: str) -> Backend:
     if not isinstance(backend, Backend):
-        raise TypeError(f"backend {name!r} must be an islices.Backend, got {describe(backend)}")
+        raise TypeError(f"backend {name!r} must be an islices.backend.Backend, got {describe(backend)}")
     if backend.protocol != PROTOCOL:
         newer = "islices" if backend.protocol > PROTOCOL else "the adapter (docs/adapter_author.md)"
         raise ImportError(

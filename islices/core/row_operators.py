@@ -14,7 +14,7 @@ __all__ = ["OPERATORS", "RowOperator"]
 
 
 class RowOperator(NamedTuple):
-    """One of scatter_add and its like. Contributions to a row act in the order of slices; `sign`, `extreme`, `last` and
+    """An operator of `islices.scatter`. Contributions to a row act in order; `sign`, `extreme`, `last` and
     `fold` say how, one of them, on whole arrays."""
 
     name: str

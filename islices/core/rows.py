@@ -17,8 +17,7 @@ import numpy as np
 from islices.backend import INDEX_NAMES, INDICES, Array, Backend
 from islices.core import modes
 from islices.core.arguments import LARGEST, show, whole_number
-from islices.core.coalescing import coalesce_few, coalesce_slices
-from islices.core.conversion import map_leaves
+from islices.core.conversion import coalesce_few, coalesce_slices, map_leaves
 from islices.core.registry import describe, find_backend, get_backend
 from islices.core.slices import IndexedSlices, check_indices
 

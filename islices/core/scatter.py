@@ -14,7 +14,7 @@ import numpy as np
 from islices import kernels
 from islices.backend import INTEGERS, Array, Backend, Look
 from islices.core import modes
-from islices.core.arguments import check_flag
+from islices.core.arguments import check_flag, check_name
 from islices.core.conversion import adopt, without_padding
 from islices.core.host import group
 from islices.core.registry import describe, find_backend
@@ -29,13 +29,7 @@ __all__ = [
     "check_shape",
     "distinct_rows",
     "open_tables",
-    "scatter_add",
-    "scatter_div",
-    "scatter_max",
-    "scatter_min",
-    "scatter_mul",
-    "scatter_sub",
-    "scatter_update",
+    "scatter",
     "write_rows",
 ]
 
@@ -44,8 +38,8 @@ T = TypeVar("T")
 Host = np.ndarray[Any, Any]
 
 
-def scatter_add(table: T, x: Any, *, donate: bool = False) -> T:
-    """The table with slices added to its rows.
+def scatter(table: T, x: Any, op: str = "add", *, donate: bool = False) -> T:
+    """Apply slices to the rows of a table that they name.
 
     Parameters
     ----------
@@ -53,6 +47,9 @@ def scatter_add(table: T, x: Any, *, donate: bool = False) -> T:
         A tf.Variable, torch Parameter, NDArray, NumPy or JAX array ...
     x : sparse gradient
         Of the same framework, dtype and shape (an unknown number of rows joins the table's).
+    op : {"add", "sub", "update", "min", "max", "mul", "div"}
+        What each slice does to its row. "update" replaces the row; the last slice of a row counts. "min" and "max" are
+        elementwise, and NaN if one is.
     donate : bool
         A JAX array may be written over, and must not be used afterwards: else the result is a copy of the table.
         Without meaning where the framework's arrays change in place, and inside jit, which decides itself.
@@ -66,213 +63,29 @@ def scatter_add(table: T, x: Any, *, donate: bool = False) -> T:
     Raises
     ------
     TypeError, ValueError, IndexError
-        Frameworks, dtypes, shapes or indices that do not fit; nothing has been written then.
+        Frameworks, dtypes, shapes or indices that do not fit, "div" of integers, or another op. Nothing has been
+        written then.
 
     Notes
     -----
-    Every contribution is added in order of occurrence, beginning with the table's own row: in float32 for 16-bit types,
-    rounded once at the end. All other rows keep their bits. No gradient is recorded. SPEC clause 15.
+    Every slice counts, in order of occurrence, beginning with the table's row. Sums, products and quotients of 16-bit
+    types are formed in float32 and rounded once at the end. All other rows keep their bits. No gradient is recorded.
+    SPEC clause 15.
 
     Examples
     --------
     >>> import numpy as np
     >>> from islices import IndexedSlices
-    >>> table = np.array([[1.0], [2.0], [3.0]])
-    >>> scatter_add(table, IndexedSlices(np.array([[10.0], [5.0], [1.0]]), np.array([2, 0, 2]), (3, 1))).tolist()
+    >>> x = IndexedSlices(np.array([[10.0], [5.0], [1.0]]), np.array([2, 0, 2]), (3, 1))
+    >>> scatter(np.array([[1.0], [2.0], [3.0]]), x).tolist()
     [[6.0], [2.0], [14.0]]
+    >>> scatter(np.array([[1.0], [2.0], [3.0]]), x, op="max").tolist()
+    [[5.0], [2.0], [10.0]]
     """
-    return _scatter(table, x, "add", donate)
-
-
-def scatter_sub(table: T, x: Any, *, donate: bool = False) -> T:
-    """The table with slices subtracted from its rows, one after the other.
-
-    Parameters
-    ----------
-    table : Table, or array of shape (rows, *row_shape)
-    x : sparse gradient
-    donate : bool
-        As `scatter_add` takes them.
-
-    Returns
-    -------
-    same type as table
-        In place where the framework's arrays change, else a new one.
-
-    Raises
-    ------
-    TypeError, ValueError, IndexError
-        Frameworks, dtypes, shapes or indices that do not fit; nothing has been written then. SPEC clause 15.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from islices import IndexedSlices
-    >>> scatter_sub(np.array([[1.0], [2.0]]), IndexedSlices(np.array([[0.5]]), np.array([1]), (2, 1))).tolist()
-    [[1.0], [1.5]]
-    """
-    return _scatter(table, x, "sub", donate)
-
-
-def scatter_update(table: T, x: Any, *, donate: bool = False) -> T:
-    """The table with rows replaced by slices; where several name one row the last one counts.
-
-    Parameters
-    ----------
-    table : Table, or array of shape (rows, *row_shape)
-    x : sparse gradient
-    donate : bool
-        As `scatter_add` takes them.
-
-    Returns
-    -------
-    same type as table
-        In place where the framework's arrays change, else a new one.
-
-    Raises
-    ------
-    TypeError, ValueError, IndexError
-        Frameworks, dtypes, shapes or indices that do not fit; nothing has been written then. SPEC clause 15.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from islices import IndexedSlices
-    >>> scatter_update(np.zeros((2, 1)), IndexedSlices(np.array([[3.0], [4.0]]), np.array([1, 1]), (2, 1))).tolist()
-    [[0.0], [4.0]]
-    """
-    return _scatter(table, x, "update", donate)
-
-
-def scatter_min(table: T, x: Any, *, donate: bool = False) -> T:
-    """The table with the elementwise minimum of its rows and slices, NaN if one is.
-
-    Parameters
-    ----------
-    table : Table, or array of shape (rows, *row_shape)
-    x : sparse gradient
-    donate : bool
-        As `scatter_add` takes them.
-
-    Returns
-    -------
-    same type as table
-        In place where the framework's arrays change, else a new one.
-
-    Raises
-    ------
-    TypeError, ValueError, IndexError
-        Frameworks, dtypes, shapes or indices that do not fit; nothing has been written then. SPEC clause 15.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from islices import IndexedSlices
-    >>> x = IndexedSlices(np.array([[3.0], [1.5]]), np.array([0, 1]), (2, 1))
-    >>> scatter_min(np.array([[1.0], [2.0]]), x).tolist()
-    [[1.0], [1.5]]
-    """
-    return _scatter(table, x, "min", donate)
-
-
-def scatter_max(table: T, x: Any, *, donate: bool = False) -> T:
-    """The table with the elementwise maximum of its rows and slices, NaN if one is.
-
-    Parameters
-    ----------
-    table : Table, or array of shape (rows, *row_shape)
-    x : sparse gradient
-    donate : bool
-        As `scatter_add` takes them.
-
-    Returns
-    -------
-    same type as table
-        In place where the framework's arrays change, else a new one.
-
-    Raises
-    ------
-    TypeError, ValueError, IndexError
-        Frameworks, dtypes, shapes or indices that do not fit; nothing has been written then. SPEC clause 15.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from islices import IndexedSlices
-    >>> x = IndexedSlices(np.array([[3.0], [1.5]]), np.array([0, 1]), (2, 1))
-    >>> scatter_max(np.array([[1.0], [2.0]]), x).tolist()
-    [[3.0], [2.0]]
-    """
-    return _scatter(table, x, "max", donate)
-
-
-def scatter_mul(table: T, x: Any, *, donate: bool = False) -> T:
-    """The table with its rows multiplied by slices, one after the other.
-
-    Parameters
-    ----------
-    table : Table, or array of shape (rows, *row_shape)
-    x : sparse gradient
-    donate : bool
-        As `scatter_add` takes them.
-
-    Returns
-    -------
-    same type as table
-        In place where the framework's arrays change, else a new one.
-
-    Raises
-    ------
-    TypeError, ValueError, IndexError
-        Frameworks, dtypes, shapes or indices that do not fit; nothing has been written then. SPEC clause 15.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from islices import IndexedSlices
-    >>> x = IndexedSlices(np.array([[3.0], [4.0]]), np.array([1, 1]), (2, 1))
-    >>> scatter_mul(np.array([[1.0], [2.0]]), x).tolist()
-    [[1.0], [24.0]]
-    """
-    return _scatter(table, x, "mul", donate)
-
-
-def scatter_div(table: T, x: Any, *, donate: bool = False) -> T:
-    """The table with its rows divided by slices, one after the other.
-
-    Parameters
-    ----------
-    table : Table, or array of shape (rows, *row_shape)
-    x : sparse gradient
-    donate : bool
-        As `scatter_add` takes them.
-
-    Returns
-    -------
-    same type as table
-        In place where the framework's arrays change, else a new one.
-
-    Raises
-    ------
-    TypeError, ValueError, IndexError
-        Frameworks, dtypes, shapes or indices that do not fit, integers; nothing has been written then. SPEC clause 15.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from islices import IndexedSlices
-    >>> x = IndexedSlices(np.array([[2.0], [4.0]]), np.array([1, 1]), (2, 1))
-    >>> scatter_div(np.array([[1.0], [8.0]]), x).tolist()
-    [[1.0], [1.0]]
-    """
-    return _scatter(table, x, "div", donate)
-
-
-def _scatter(table: T, x: Any, name: str, donate: bool) -> T:
-    op = OPERATORS[name]
+    how = OPERATORS[check_name(op, OPERATORS, "op")]
     donate = check_flag(donate, "donate")
     B, weights, _ = adopt_table(table)
-    s = _adopt_slices(B, weights, x, op)
+    s = _adopt_slices(B, weights, x, how)
     rows = B.shape(weights)[0]
     if not modes.is_traced(B, weights, s.values, s.indices):
         s = without_padding(s)
@@ -282,17 +95,17 @@ def _scatter(table: T, x: Any, name: str, donate: bool) -> T:
             values = B.stop_gradient(s.values)
         if B.in_place(weights) or donate:  # what is written must not be read again as somebody's contribution
             s, values = _beside(B, weights, s, values)
-        changed = _on_host(B, weights, values, s.indices, name, donate)
-        if changed is None and op.sign and B.dtype(weights) not in ("float16", "bfloat16"):
+        changed = _on_host(B, weights, values, s.indices, op, donate)
+        if changed is None and how.sign and B.dtype(weights) not in ("float16", "bfloat16"):
             with B.scope():
-                changed = B.add_in_order(weights, s.indices, values if op.sign > 0 else -values, donate=donate)
+                changed = B.add_in_order(weights, s.indices, values if how.sign > 0 else -values, donate=donate)
         if changed is not None:
             return as_given(table, weights, changed)
     ids, place = distinct_rows(B, s.indices, rows)
     with B.scope():
         old = B.stop_gradient(B.read_rows(weights, ids))
         values = B.stop_gradient(s.values)
-    new = modes.run(_change, B, (old, values, place), op=name)
+    new = modes.run(_change, B, (old, values, place), op=op)
     return write_rows(B, table, ids, new, donate=donate)
 
 
@@ -387,7 +200,7 @@ def _adopt_slices(B: Backend, weights: Array, x: Any, op: RowOperator) -> Indexe
     if B.dtype(s.values) != B.dtype(weights):
         raise TypeError(f"x: got {B.dtype(s.values)} for a table of {B.dtype(weights)}; accepted is one dtype")
     if not op.integers and B.dtype(weights) in INTEGERS:
-        raise TypeError(f"table: got {describe(weights)}; accepted by scatter_{op.name} is a floating dtype")
+        raise TypeError(f"table: got {describe(weights)}; accepted by op={op.name!r} is a floating dtype")
     check_shape(s, B.shape(weights), "x")
     return s
 
@@ -441,21 +254,11 @@ def _fold_layers(
 ) -> Array:
     """One contribution after the other: layer k has the k-th value of every row that has one."""
     order, _, starts = group(B.to_numpy(place))
-    counts = np.diff(starts)
-    by_count = np.argsort(-counts, kind="stable")
-    descending, begin = counts[by_count], starts[:-1][by_count]
-
-    def positions(x: np.ndarray[Any, Any]) -> Array:
-        return B.asarray(x, rows)
-
-    current, finished = B.take(rows, positions(by_count)), []
+    counts, active = np.diff(starts), np.arange(len(starts) - 1)
     for k in range(int(counts.max(initial=0))):
-        active = int(np.searchsorted(-descending, -k, side="left"))  # rows with more than k values
-        if active < B.shape(current)[0]:  # type: ignore[operator]
-            finished.append(B.take(current, positions(np.arange(active, B.shape(current)[0]))))
-            current = B.take(current, positions(np.arange(active)))
-        current = fold(B, current, B.take(values, positions(order[begin[:active] + k])))
-    joined = B.concat([current, *reversed(finished)])
-    place_of = np.empty(len(by_count), np.int64)
-    place_of[by_count] = np.arange(len(by_count))
-    return B.take(joined, positions(place_of))
+        active = active[counts[active] > k]
+        ids = B.asarray(active, rows)
+        change = B.take(values, B.asarray(order[starts[active] + k], rows))
+        changed = fold(B, B.take(rows, ids), change)
+        rows = B.set_rows(rows, ids, changed, donate=True) if k else changed  # the first layer has every row
+    return rows

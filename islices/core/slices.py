@@ -7,17 +7,21 @@ The arrays inside are the framework's own; nothing is copied. Everything that co
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, overload
 
 import numpy as np
 
 from islices import kernels
 from islices.backend import INDEX_NAMES, INDICES, INTEGERS, Array, Backend, Look, Slots
 from islices.core.arguments import LARGEST, check_flag, show
+from islices.core.dtypes import host_dtype
 from islices.core.registry import describe, find_backend
 from islices.core.shapes import MOST_NDIM
+
+Host = np.ndarray[Any, Any]
 
 __all__ = ["IndexedSlices", "check_dense_shape", "check_indices", "check_values_dtype"]
 
@@ -26,7 +30,8 @@ class IndexedSlices:
     """A row-sparse gradient: rows of a table, named by index; duplicates mean their sum.
 
     Denotes the dense array T of shape ``dense_shape`` with T[r] the sum of ``values[k]`` over all k with
-    ``indices[k] == r`` (SPEC clause 1). Immutable; compared by identity.
+    ``indices[k] == r`` (SPEC clause 1). Immutable. Two instances are compared by
+    `islices.testing.assert_equal`; ``==`` of them raises TypeError.
 
     Parameters
     ----------
@@ -102,7 +107,7 @@ class IndexedSlices:
         look = _check_arrays(backend, values, indices, shape, backend.look((values, indices), views=False))
         if validate and not look.traced[1]:
             check_indices(backend, indices, shape[0], coalesced=coalesced, padded=padded, look=look)
-        _fill(self, backend, values, indices, shape, coalesced, padded, None)
+        IndexedSlices._trusted(backend, values, indices, shape, coalesced=coalesced, padded=padded, self=self)
 
     @classmethod
     def _of_native(cls, backend: Backend, x: Any, dense_shape: Any = None, *, validate: bool = True) -> IndexedSlices:
@@ -113,25 +118,7 @@ class IndexedSlices:
         look = _check_arrays(backend, values, indices, shape, look or backend.look((values, indices)))
         if validate and not look.traced[1]:
             check_indices(backend, indices, shape[0], coalesced=coalesced, padded=padded, look=look)
-        return _fill(object.__new__(cls), backend, values, indices, shape, coalesced, padded, look)
-
-    @classmethod
-    def _of_views(
-        cls,
-        like: IndexedSlices,
-        values: np.ndarray[Any, Any],
-        indices: np.ndarray[Any, Any],
-        *,
-        coalesced: bool = False,
-        padded: bool = False,
-    ) -> IndexedSlices:
-        """An instance of what the host has computed of slices that were adopted in this call, and which are handed back
-        in it."""
-        backend, adopted = like.backend, like._look
-        assert adopted is not None, "adopted in this call"
-        look = Look(adopted.dtypes, [values.shape, indices.shape], adopted.traced, [values, indices])
-        array = backend.from_host(values, like.values)
-        return _fill(object.__new__(cls), backend, array, None, like.dense_shape, coalesced, padded, look)
+        return cls._trusted(backend, values, indices, shape, coalesced=coalesced, padded=padded, look=look)
 
     @classmethod
     def _trusted(
@@ -143,42 +130,49 @@ class IndexedSlices:
         *,
         coalesced: bool = False,
         padded: bool = False,
+        look: Look | None = None,
+        slots: Slots | None = None,
+        leaves: tuple[Any, ...] | None = None,
+        self: IndexedSlices | None = None,
     ) -> IndexedSlices:
-        """An instance of parts the library itself made: nothing is looked at."""
-        return _fill(object.__new__(cls), backend, values, indices, dense_shape, coalesced, padded, None)
+        """Return an instance of parts that are known to be right, or set the parts of self.
 
-    @classmethod
-    def _deferred(
-        cls,
-        backend: Backend,
-        slots: Slots,
-        dense_shape: tuple[int | None, ...],
-        *,
-        coalesced: bool = False,
-        padded: bool = False,
-    ) -> IndexedSlices:
-        """An instance whose values are computed when they are read: nobody else holds, or can change, what they are
-        computed from."""
-        self = _fill(object.__new__(cls), backend, None, slots.indices, dense_shape, coalesced, padded, None, slots)
-        object.__delattr__(self, "values")
+        None stands for an array that is computed when it is read: of the look's views, of slots, or of leaves.
+        """
+        if self is None:
+            self = object.__new__(cls)
+        _backend(self, backend)
+        if values is not None:
+            _values(self, values)
+        if indices is not None:
+            _indices(self, indices)
+        _dense_shape(self, dense_shape)
+        _coalesced(self, coalesced)
+        _padded(self, padded)
+        _look_at(self, look)
+        _slots(self, slots)
+        _leaves(self, leaves)
         return self
 
     @classmethod
-    def _unread(
-        cls,
-        backend: Backend,
-        leaves: tuple[Any, ...],
-        dense_shape: tuple[int | None, ...],
-        *,
-        coalesced: bool = False,
-        padded: bool = False,
-    ) -> IndexedSlices:
-        """An instance whose leaves are checked when one of its arrays is read."""
-        self = _fill(object.__new__(cls), backend, None, None, dense_shape, coalesced, padded, None)
-        object.__setattr__(self, "_leaves", leaves)
-        object.__delattr__(self, "values")
-        object.__delattr__(self, "indices")
-        return self
+    def _deferred(cls, backend: Backend, slots: Slots, dense_shape: tuple[int | None, ...], **flags: bool) -> Any:
+        """Return an instance whose values are computed when they are read. Nobody else holds what they are of."""
+        return cls._trusted(backend, None, slots.indices, dense_shape, slots=slots, **flags)  # type: ignore[arg-type]
+
+    def _like(self, values: Array = None, *, view: Host | None = None, slots: Slots | None = None) -> IndexedSlices:
+        """Return these slices with other values, trusted, or with what they are computed of when they are read.
+
+        view is what lies under the values on the host.
+        """
+        look, indices = self._look, None
+        if look is None or look.views is None or view is None:
+            look, indices = None, self.indices
+        else:
+            look = look._replace(shapes=[view.shape, look.shapes[1]], views=[view, look.views[1]], spans=None)
+        return IndexedSlices._trusted(
+            self.backend, values, indices, self.dense_shape, coalesced=self.coalesced, padded=self.padded, look=look,
+            slots=slots,
+        )  # fmt: skip
 
     def __getattr__(self, name: str) -> Any:
         """The values, or the indices, that are not there yet: Python asks here for what is not set."""
@@ -222,8 +216,12 @@ class IndexedSlices:
     def __delattr__(self, name: str) -> NoReturn:
         raise AttributeError("IndexedSlices is immutable")
 
-    def __reduce__(self) -> Any:
-        return _rebuild, (self.values, self.indices, self.dense_shape, self.coalesced, self.padded)
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self.values, self.indices, self.dense_shape, self.coalesced, self.padded
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        values, indices, dense_shape, coalesced, padded = state
+        IndexedSlices.__init__(self, values, indices, dense_shape, coalesced=coalesced, padded=padded)
 
     @property
     def shape(self) -> tuple[int | None, ...]:
@@ -235,13 +233,75 @@ class IndexedSlices:
         """The framework's own dtype of the values."""
         return self._as_they_are()[0].dtype
 
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions of the dense array."""
+        return len(self.dense_shape)
+
+    @property
+    def num_slices(self) -> int | None:
+        """The number of stored slices, duplicates and padding slots included; None where a trace does not know it."""
+        return self.backend.shape(self._as_they_are()[1])[0]
+
+    @property
+    def nbytes(self) -> int | None:
+        """Bytes of the values and the indices; None where a trace does not know their number."""
+        n = self.num_slices
+        row = math.prod(self.dense_shape[1:])  # type: ignore[arg-type]  # rows alone may be None
+        value, index = (host_dtype(self.backend.dtype(x)).itemsize for x in self._as_they_are())
+        return None if n is None else n * (row * value + index)
+
+    @property
+    def device(self) -> Any:
+        """The framework's own name of where the values are; "cpu" for a framework that has no name for it."""
+        values = self._as_they_are()[0]
+        return getattr(values, "device", getattr(values, "context", "cpu"))
+
     def _as_they_are(self) -> tuple[Any, Any]:
         """The values, or what they are computed from, and the indices, neither of them checked."""
         values, indices, *_ = self._leaves or self._arrays
         return values, indices
 
-    def replace(self, *, values: Array | None = None, indices: Array | None = None) -> IndexedSlices:
-        """A copy with other values, or other indices, or both; what is replaced is checked.
+    def astype(self, dtype: Any) -> IndexedSlices:
+        """Return the slices with values of another dtype.
+
+        Parameters
+        ----------
+        dtype : str or dtype of the framework or of NumPy
+            float16, bfloat16, float32, float64, int32 or int64.
+
+        Returns
+        -------
+        IndexedSlices
+            Rounded by the framework, to nearest, ties to even.
+
+        Raises
+        ------
+        TypeError
+            The framework, or islices, has no such dtype.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> IndexedSlices(np.ones((1, 2)), np.array([0]), (3, 2)).astype(np.float32)
+        IndexedSlices(n=1, dense_shape=(3, 2), float32, int64, numpy)
+        """
+        named = dtype if isinstance(dtype, str) else getattr(dtype, "name", getattr(dtype, "__name__", dtype))
+        name = str(named).rpartition(".")[2]  # torch.float32
+        accepted = (*self.backend.float_dtypes, *INTEGERS)
+        if name not in accepted:
+            raise TypeError(f"dtype: got {show(dtype)}; accepted are {', '.join(accepted)}")
+        with self.backend.scope():
+            return self._like(self.backend.astype(self.values, name))
+
+    def replace(
+        self,
+        *,
+        values: Array | None = None,
+        indices: Array | None = None,
+        dense_shape: Iterable[int | None] | None = None,
+    ) -> IndexedSlices:
+        """Return a copy with other values, indices or dense_shape; what is replaced is checked.
 
         Parameters
         ----------
@@ -249,6 +309,8 @@ class IndexedSlices:
             Of the same length n; another floating dtype is allowed.
         indices : array, optional
             Replacing them forgets `coalesced`.
+        dense_shape : sequence of int, optional
+            Another number of rows, in which all indices lie.
 
         Returns
         -------
@@ -261,15 +323,21 @@ class IndexedSlices:
         >>> s.replace(values=np.clip(s.values, -5, 5)).values.tolist()
         [[3.0], [-5.0]]
         """
+        if dense_shape is not None:
+            return IndexedSlices(
+                self.values if values is None else values,
+                self.indices if indices is None else indices,
+                dense_shape,
+                coalesced=self.coalesced and indices is None,
+                padded=self.padded,
+            )
         if indices is None:
             new = self.values if values is None else values
             backend = _backend_of(new)
             if backend is not self.backend:
                 raise TypeError(f"values: got {describe(new)}; accepted is an array of {self.backend.name}")
             _check_arrays(backend, new, self.indices, self.dense_shape, backend.look((new, self.indices), views=False))
-            return IndexedSlices._trusted(
-                backend, new, self.indices, self.dense_shape, coalesced=self.coalesced, padded=self.padded
-            )
+            return self._like(new)
         return IndexedSlices(self.values if values is None else values, indices, self.dense_shape, padded=self.padded)
 
     def __repr__(self) -> str:
@@ -284,6 +352,21 @@ class IndexedSlices:
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError("an IndexedSlices does not turn into a dense array by accident: say islices.to_dense(x)")
 
+    def __array_function__(self, func: Any, *args: Any) -> NoReturn:  # numpy.array_equal would say False of equal ones
+        raise TypeError(
+            f"numpy.{getattr(func, '__name__', func)}: got an IndexedSlices; accepted are functions of islices, or "
+            "dense arrays (islices.to_dense(x))"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, IndexedSlices):
+            return NotImplemented
+        raise TypeError("x == y of IndexedSlices is ambiguous: islices.testing.assert_equal compares them")
+
+    __hash__ = object.__hash__
+
     def __len__(self) -> NoReturn:
         raise TypeError(
             "len() of an IndexedSlices is ambiguous: stored slices are len(x.indices), rows x.dense_shape[0]"
@@ -294,22 +377,30 @@ class IndexedSlices:
 
     #: `islices.add`, `islices.scale` and the quotient, which `islices.core.linear`, built on this module, puts here.
     _add: ClassVar[Callable[..., Any]]
-    _scale: ClassVar[Callable[[Any, Any], Any]]
+    _scale: ClassVar[Callable[[Any, Any], IndexedSlices]]
     _divide: ClassVar[Callable[[IndexedSlices, Any], IndexedSlices]]
 
+    @overload
+    def __add__(self, other: IndexedSlices) -> IndexedSlices: ...
+    @overload
+    def __add__(self, other: Any) -> Any: ...
     def __add__(self, other: Any) -> Any:
         return IndexedSlices._add(self, other) if _is_operand(other) else NotImplemented
 
     def __radd__(self, other: Any) -> Any:
         return self if isinstance(other, int) and other == 0 else self + other  # sum() starts at 0
 
+    @overload
+    def __sub__(self, other: IndexedSlices) -> IndexedSlices: ...
+    @overload
+    def __sub__(self, other: Any) -> Any: ...
     def __sub__(self, other: Any) -> Any:
         return IndexedSlices._add(self, IndexedSlices._scale(other, -1)) if _is_operand(other) else NotImplemented
 
     def __rsub__(self, other: Any) -> Any:
         return IndexedSlices._add(other, IndexedSlices._scale(self, -1)) if _is_operand(other) else NotImplemented
 
-    def __mul__(self, factor: Any) -> Any:
+    def __mul__(self, factor: Any) -> IndexedSlices:
         return IndexedSlices._scale(self, factor)
 
     __rmul__ = __mul__
@@ -322,51 +413,21 @@ class IndexedSlices:
             f"divisor: got an IndexedSlices below {describe(other)}; accepted is a number or a 0-d array below slices"
         )
 
-    def __neg__(self) -> Any:
+    def __neg__(self) -> IndexedSlices:
         return IndexedSlices._scale(self, -1)
 
 
-#: What sets a slot of an instance: `IndexedSlices` itself refuses to.
+IndexedSlices.__module__ = "islices"  # the public name is in pickles, for torch.load(weights_only=True) to accept
+
+#: What sets a slot of an instance in least time: `IndexedSlices` itself refuses to.
 _backend, _values, _indices, _dense_shape, _coalesced, _padded, _look_at, _slots, _leaves = (
     vars(IndexedSlices)[name].__set__
     for name in ("backend", "values", "indices", "dense_shape", "coalesced", "padded", "_look", "_slots", "_leaves")
 )
 
 
-def _fill(
-    self: IndexedSlices,
-    backend: Backend,
-    values: Array,
-    indices: Array,
-    dense_shape: tuple[int | None, ...],
-    coalesced: bool,
-    padded: bool,
-    look: Look | None,
-    slots: Slots | None = None,
-) -> IndexedSlices:
-    """An instance with its parts set, each by the call that takes least time; indices may be None where look has their
-    view."""
-    _backend(self, backend)
-    _values(self, values)
-    if indices is not None or look is None:
-        _indices(self, indices)
-    _dense_shape(self, dense_shape)
-    _coalesced(self, coalesced)
-    _padded(self, padded)
-    _look_at(self, look)
-    _slots(self, slots)
-    _leaves(self, None)
-    return self
-
-
 def _is_operand(x: object) -> bool:
     return isinstance(x, IndexedSlices) or find_backend(x) is not None
-
-
-def _rebuild(
-    values: Array, indices: Array, dense_shape: tuple[int | None, ...], coalesced: bool, padded: bool
-) -> IndexedSlices:
-    return IndexedSlices(values, indices, dense_shape, coalesced=coalesced, padded=padded)
 
 
 # ---------------------------------------------------------------------- validation

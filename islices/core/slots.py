@@ -25,10 +25,10 @@ def slots_of(s: IndexedSlices) -> Slots:
 
 def expand(B: Backend, slots: Slots) -> Array:
     """The values of slots, those that name no row included."""
-    values = slots.values
+    values, factor = slots.values, known_factor(B, slots)
     if slots.positions is not None:
         values = modes.run("take", B, (values, slots.positions))
-    return values if slots.factor is None else scale_values(B, values, [("mul", _number(B, slots.factor))])
+    return values if factor is None else scale_values(B, values, [("mul", factor)])
 
 
 def _values_of(s: IndexedSlices) -> Array:
@@ -37,15 +37,10 @@ def _values_of(s: IndexedSlices) -> Array:
     return modes.run(_without_sentinels, B, (values, s.indices), rows=s.dense_shape[0]) if s.padded else values
 
 
-def known_factor(B: Backend, slots: Slots) -> float | None:
-    """The factor of slots on the host as a number: a compiled program leaves an array."""
+def known_factor(B: Backend, slots: Slots) -> Any:
+    """The factor of slots as a number, or as an array without dimensions while it is traced."""
     factor = slots.factor
-    return factor if factor is None or isinstance(factor, float) else number_of(B, factor)
-
-
-def _number(B: Backend, factor: Any) -> Any:
-    """A factor without dimensions."""
-    if isinstance(factor, float):
+    if factor is None or isinstance(factor, float):
         return factor
     if not B.is_traced(factor):
         return number_of(B, factor)
@@ -59,9 +54,7 @@ def _without_sentinels(B: Backend, values: Array, indices: Array, *, rows: int |
 
 def deferred(s: IndexedSlices) -> IndexedSlices:
     """s as `times` takes it; for callers who know that nobody changes its arrays before its values are read."""
-    if s._slots is not None:
-        return s
-    return IndexedSlices._deferred(s.backend, slots_of(s), s.dense_shape, coalesced=s.coalesced, padded=s.padded)
+    return s if s._slots is not None else s._like(slots=slots_of(s))
 
 
 def times(s: IndexedSlices, factor: float | Array) -> IndexedSlices | None:
@@ -70,22 +63,18 @@ def times(s: IndexedSlices, factor: float | Array) -> IndexedSlices | None:
     slots = s._slots
     if slots is None or slots.factor is not None:
         return None
-    slots = slots._replace(factor=factor)
-    return IndexedSlices._deferred(s.backend, slots, s.dense_shape, coalesced=s.coalesced, padded=s.padded)
+    return s._like(slots=slots._replace(factor=factor))
 
 
 def known_times(s: IndexedSlices, factor: Array, values: Array) -> IndexedSlices:
     """s with each value times a factor: values that are traced and may be differentiated. To kernels, which are not
     differentiated, they are what they are computed from."""
     B, slots = s.backend, slots_of(s)
-    flags = {"coalesced": s.coalesced, "padded": s.padded}
     if slots.factor is not None:
-        return IndexedSlices._trusted(B, values, s.indices, s.dense_shape, **flags)
+        return s._like(values)
     with B.scope():
         slots = slots._replace(values=B.stop_gradient(slots.values), factor=B.stop_gradient(factor))
-    out = IndexedSlices._deferred(B, slots, s.dense_shape, **flags)
-    object.__setattr__(out, "values", values)
-    return out
+    return s._like(values, slots=slots)
 
 
 IndexedSlices._compute = staticmethod(_values_of)

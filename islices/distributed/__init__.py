@@ -8,16 +8,13 @@ from islices.distributed.engines import get_group
 from islices.distributed.fetched import Batch
 from islices.distributed.group import Alone, Group, RankError, RankTimeout, Traffic
 from islices.distributed.reduce import all_reduce
-from islices.distributed.shard_header import ShardedHeader, read_sharded_header
 from islices.distributed.sharded import ShardedTable
-from islices.distributed.shards import load_sharded, save_sharded
-from islices.distributed.strategy import Link
+from islices.distributed.shards import ShardedHeader, load_sharded, read_sharded_header, save_sharded
 
 __all__ = [
     "Alone",
     "Batch",
     "Group",
-    "Link",
     "RankError",
     "RankTimeout",
     "ShardedHeader",

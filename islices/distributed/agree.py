@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Container, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from islices.distributed.group import Group, RankError
 
-__all__ = ["Agreement", "agree"]
+__all__ = ["Agreement", "agree", "together"]
+
+T = TypeVar("T")
 
 #: Says that it is this protocol that arrived, in this version.
 MAGIC = 0x15C1CE500000001
@@ -102,6 +104,33 @@ def agree(
     mine = np.asarray(counts, np.int64).view(np.uint8)
     got = group.all_gather(mine, [8 * int(got[4]) for got in headers])
     return Agreement([x.view(np.int64) for x in got], everything)
+
+
+def together(
+    group: Group,
+    call: str,
+    work: Callable[[], T],
+    said: Callable[[T], dict[str, Any]],
+    counts: Callable[[T], np.ndarray[Any, Any]] | None = None,
+    *,
+    optional: bool = False,
+    error: Exception | None = None,
+) -> tuple[T, Agreement]:
+    """(work(), what the ranks told one another), once every rank's work is done; or every rank raises.
+
+    said and counts, what must be the same on every rank and what each tells all others, are functions of work's
+    result; error is why this rank cannot even begin.
+    """
+    try:
+        if error is not None:
+            raise error
+        done = work()
+        words = said(done)
+        numbers = [] if counts is None else counts(done).tolist()
+    except Exception as raised:
+        agree(group, call, {}, error=raised)
+        raise  # agree has
+    return done, agree(group, call, words, numbers, optional=optional)
 
 
 def _text(call: str, said: Mapping[str, Any], error: Exception | None) -> tuple[str, Exception | None]:

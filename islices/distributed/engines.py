@@ -111,9 +111,8 @@ def get_group(group: Any = None, *, like: Backend | None = None, timeout: float 
     group : None, str, Group or an engine's own object
         A torch.distributed ProcessGroup or DeviceMesh, an mpi4py communicator, a tf.distribute strategy of several
         workers; the name of an engine ("torch", "mpi", "jax", "tensorflow", one that is installed beside) for all ranks
-        that it connects; None for
-        the engine of the arrays' framework: torch.distributed, JAX's processes, TensorFlow's workers, MPI for NumPy and
-        MXNet. See SPEC clause 25 for arrays whose engine has not been started.
+        that it connects; None for the only engine that connects several processes. Where several do, that of the
+        arrays' framework: torch.distributed, JAX's processes, TensorFlow's workers, MPI for NumPy and MXNet.
     like : Backend, optional
         Whose arrays are to be moved; NumPy's by default.
     timeout : float, optional
@@ -147,10 +146,7 @@ def get_group(group: Any = None, *, like: Backend | None = None, timeout: float 
     if timeout is not None and not (is_real(timeout) and timeout > 0):
         raise ValueError(f"timeout: got {show(timeout)}; accepted is a number of seconds above 0")
     if group is None:
-        found, error = _default_group("numpy" if like is None else like.name, timeout)
-        if error is not None:
-            raise error
-        return found
+        return _default_group(None if like is None else like.name, timeout)
     names = ", ".join(map(repr, list_engines()))
     if isinstance(group, str):
         if group not in list_engines():
@@ -183,7 +179,7 @@ def find_group(
     group : None, str, Group or an engine's own object
     leaves : iterable
         Whatever the caller gave for gradients. The first that belongs to a framework tells the engine where group is
-        None; without one it is the only engine that has been started.
+        None and several connect ranks.
     error : Exception, optional
         Why this rank's arguments have been refused.
 
@@ -217,10 +213,7 @@ def find_group(
 def find_processes(group: Any, B: Backend | None, error: Exception | None = None) -> tuple[Group, Exception | None]:
     """`find_group` for what is done between processes alone. B is whose arrays are to be moved, None if not known."""
     try:
-        if group is not None:
-            return get_group(group, like=B), error
-        found, missing = _default_group(None if B is None else B.name)
-        return found, error or missing
+        return get_group(group, like=B), error
     except Exception as raised:
         if error is None:
             raise
@@ -245,28 +238,19 @@ def named_backend(like: Any) -> tuple[Backend | None, Exception | None]:
 
 
 # ---------------------------------------------------------------------- where group is None
-def _default_group(framework: str | None, timeout: float | None = None) -> tuple[Group, Exception | None]:
-    """The group for a framework's arrays, by its own engine; where that has not been started, the group of the only
-    engine that has, and the error to tell it. None, of no framework: the group of the only engine. SPEC clause 25."""
-    if framework is None:
-        started = _started()
-        if len(started) != 1:
-            which = " and ".join(ranks.engine for ranks in started) or "none"
-            raise ValueError(
-                "group: got None, and no leaf tells which engine connects the ranks, of which there "
-                f"{'are' if started else 'is'} {which}; accepted is an engine's name, its own object or a Group"
-            )
-        return started[0], None
-    own = engine_of(framework)
-    try:
-        if own == "mpi":
-            _check_not_alone()
-        return load_engine(own).default_group(timeout), None
-    except RuntimeError as error:
-        others = [ranks for ranks in _started() if ranks.size > 1]
-        if len(others) != 1:
-            raise
-        return others[0], error
+def _default_group(framework: str | None, timeout: float | None = None) -> Group:
+    """The group of the only engine that connects several processes; where several do, of the framework's own. Where
+    none does, its own engine's, which says how it is started. None of a framework stands for NumPy. SPEC clause 25."""
+    own, found = engine_of(framework or "numpy"), _connected()
+    if len(found) == 1:
+        (own,) = found
+    elif found and (framework is None or own not in found):
+        which = " and ".join(ranks.engine for ranks in found.values())
+        raise ValueError(
+            f"group: got None, and no leaf tells which engine connects the ranks, of which there are {which}; accepted "
+            "is an engine's name, its own object or a Group"
+        )
+    return load_engine(own).default_group(timeout)
 
 
 def _imported() -> list[str]:
@@ -282,29 +266,17 @@ def _usable() -> Iterator[tuple[str, Engine]]:
             continue
 
 
-def _started() -> list[Group]:
-    """The groups of the engines that connect this process with others; where there are none, of one it is alone in."""
+def _connected() -> dict[str, Group]:
+    """The groups of the engines that connect this process with others, by the engine's name."""
     groups: dict[str, Group] = {}
     for name, engine in _usable():
         with contextlib.suppress(ImportError):  # of a framework that is there but does not load
-            if (ranks := engine.running()) is not None:
+            if (ranks := engine.running()) is not None and ranks.size > 1:
                 groups[name] = ranks
     mpi: Any = load_engine("mpi")
-    if not groups.keys() - {"mpi"} and mpi.launched():
+    if not groups and mpi.launched():
         groups["mpi"] = mpi.default_group(None)
-    return [ranks for ranks in groups.values() if ranks.size > 1] or list(groups.values())[:1]
-
-
-def _check_not_alone() -> None:
-    """RuntimeError where MPI, which is started by being imported, connects nobody, and another engine does."""
-    mpi = load_engine("mpi").running()
-    if mpi is None or mpi.size == 1:
-        others = [ranks.engine for ranks in _started() if ranks.size > 1 and ranks is not mpi and ranks.engine != "MPI"]
-        if others:
-            raise RuntimeError(
-                f"group: got None for arrays whose engine is MPI, which connects nobody here, as {' and '.join(others)}"
-                " does; start the program by mpiexec and import mpi4py.MPI first, or give group="
-            )
+    return groups
 
 
 def _is_traced(B: Backend, leaf: Any) -> bool:

@@ -14,10 +14,9 @@ from islices.core import modes
 from islices.core.dtypes import dtype_name
 from islices.core.modes import HOST
 from islices.distributed.group import Bytes, Group
-from islices.distributed.ranges import NARROW, even_bounds
+from islices.distributed.packing import NARROW, Form, even_bounds, pack, size_of, unpack
 from islices.distributed.sketch import sketch, splitters, union_size
-from islices.distributed.strategy import Link, choose, costs, dense_costs
-from islices.distributed.wire import Form, pack, size_of, unpack
+from islices.distributed.strategy import choose, costs, dense_costs
 
 __all__ = ["Dense", "Sparse", "fold_dense", "fold_sparse", "reduce_all"]
 
@@ -37,8 +36,9 @@ class Sparse(NamedTuple):
         return np.dtype(np.int32) if self.rows is not None and self.rows <= NARROW else self.indices.dtype
 
     @property
-    def values_bytes(self) -> int:
-        return math.prod(map(int, self.values.shape[1:])) * self.values.itemsize
+    def row_bytes(self) -> int:
+        """Of a row as it travels."""
+        return math.prod(map(int, self.values.shape[1:])) * self.values.itemsize + self.travelling.itemsize
 
     def arrays(self, start: int = 0, stop: int | None = None) -> list[Host]:
         """Rows of it as they travel."""
@@ -82,7 +82,7 @@ def fold_dense(blocks: Sequence[Host]) -> Host:
 
 
 def reduce_all(
-    group: Group, leaves: Sequence[Sparse | Dense], counts: Sequence[Host], strategy: str, link: Link
+    group: Group, leaves: Sequence[Sparse | Dense], counts: Sequence[Host], strategy: str
 ) -> list[Sparse | Dense]:
     """The sums over ranks, in their order.
 
@@ -95,24 +95,15 @@ def reduce_all(
         counts[r][k] is how many rows rank r stores of leaf k; 0 of a dense one.
     strategy : str
         "auto" or one of `STRATEGIES`.
-    link : Link
     """
-    ways = _ways(group, leaves, counts, strategy, link)
+    if group.size == 1 or not leaves:
+        return list(leaves)
+    ways = _ways(group, leaves, counts, strategy)
     owned = [way for way in ways if not isinstance(way, _Gather)]
     if owned:
         _to_owners(group, owned)
     _to_all(group, ways)
     return [way.result for way in ways]
-
-
-def _nothing(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Host:
-    """What added to a row leaves every bit of it: -0, since 0 would make 0 of -0."""
-    values = np.zeros(shape, dtype)
-    if dtype == np.uint16:  # bfloat16
-        values.fill(0x8000)
-    elif dtype.kind == "f":
-        values.fill(-0.0)
-    return values
 
 
 # ---------------------------------------------------------------------- the collectives
@@ -233,99 +224,62 @@ class _Ranges(_Way):
 
 
 class _Blocks(_Way):
-    """A dense array by equal ranges of its elements, or a table by equal ranges of its rows."""
+    """A dense array by equal ranges of its elements."""
 
-    def __init__(self, leaf: Sparse | Dense, ranks: int, rank: int) -> None:
-        self.leaf = leaf
-        if isinstance(leaf, Sparse):
-            assert leaf.rows is not None
-            self.bounds = even_bounds(leaf.rows, ranks)
-            self.places = np.searchsorted(leaf.indices, self.bounds)
-        else:
-            self.flat = leaf.values.reshape(-1)
-            self.bounds = even_bounds(self.flat.size, ranks)
-        self.rank = rank
+    def __init__(self, leaf: Dense, ranks: int, rank: int) -> None:
+        self.leaf, self.rank, self.flat = leaf, rank, leaf.values.reshape(-1)
+        self.bounds = even_bounds(self.flat.size, ranks)
 
     def part_for(self, rank: int) -> list[Host]:
-        start, stop = self.bounds[rank : rank + 2]
-        if isinstance(self.leaf, Dense):
-            return [self.flat[start:stop]]
-        rows = slice(*self.places[rank : rank + 2])
-        places = self.leaf.indices[rows] - start
-        touched = np.zeros(stop - start, bool)
-        touched[places] = True
-        values = _nothing((stop - start, *self.leaf.values.shape[1:]), self.leaf.values.dtype)
-        values[places] = self.leaf.values[rows]
-        return [np.packbits(touched), values]
+        return [self.flat[self.bounds[rank] : self.bounds[rank + 1]]]
 
     def forms_from(self, n: int) -> list[Form]:
         return self.forms_of(self.rank, n)
 
     def forms_of(self, rank: int, n: int) -> list[Form]:
-        length = int(self.bounds[rank + 1] - self.bounds[rank])
-        if isinstance(self.leaf, Dense):
-            return [((length,), self.flat.dtype)]
-        values = self.leaf.values
-        return [((-(-length // 8),), np.uint8), ((length, *values.shape[1:]), values.dtype)]
+        return [((int(self.bounds[rank + 1] - self.bounds[rank]),), self.flat.dtype)]
 
     def fold(self, received: list[list[Host]]) -> None:
-        self.folded = [fold_dense([got[-1] for got in received])]
-        if isinstance(self.leaf, Sparse):
-            self.folded.insert(0, np.bitwise_or.reduce([got[0] for got in received]))
+        self.folded = [fold_dense([got[0] for got in received])]
 
     def finish(self, received: list[list[Host]]) -> None:
-        whole = np.concatenate([got[-1] for got in received])
-        if isinstance(self.leaf, Dense):
-            self.result = Dense(whole.reshape(self.leaf.values.shape))
-            return
-        lengths = np.diff(self.bounds)
-        touched = [np.unpackbits(got[0], count=n) for got, n in zip(received, lengths, strict=True)]
-        indices = np.flatnonzero(np.concatenate(touched))
-        self.result = Sparse(whole[indices], indices.astype(self.leaf.indices.dtype), self.leaf.rows)
+        self.result = Dense(np.concatenate([got[0] for got in received]).reshape(self.leaf.values.shape))
 
 
 # ---------------------------------------------------------------------- which way
-def _ways(
-    group: Group, leaves: Sequence[Sparse | Dense], counts: Sequence[Host], strategy: str, link: Link
-) -> list[_Way]:
+def _ways(group: Group, leaves: Sequence[Sparse | Dense], counts: Sequence[Host], strategy: str) -> list[_Way]:
     stored = np.stack(counts, 1).tolist()
     # by "auto" ranges cost least where the ranks' rows are all the same: what does not go so then never does
-    names = [_strategy_for(leaf, each, max(each), strategy, link) for leaf, each in zip(leaves, stored, strict=True)]
-    sketches = _sketches(group, {k: leaves[k] for k, name in enumerate(names) if name == "ranges"})
+    names = [_strategy_for(leaf, each, max(each), strategy) for leaf, each in zip(leaves, stored, strict=True)]
+    cut = {k: leaf for k, leaf in enumerate(leaves) if names[k] == "ranges" and isinstance(leaf, Sparse)}
+    sketches = _sketches(group, cut)
     for k, seen in sketches.items():
-        names[k] = _strategy_for(leaves[k], stored[k], union_size(seen, stored[k]), strategy, link)
+        names[k] = _strategy_for(leaves[k], stored[k], union_size(seen, stored[k]), strategy)
     ways: list[_Way] = []
     for k, (leaf, name) in enumerate(zip(leaves, names, strict=True)):
-        if name == "ranges":
-            assert isinstance(leaf, Sparse)
+        if name == "gather":
+            ways.append(_Gather(leaf, stored[k]))
+        elif isinstance(leaf, Sparse):
             ways.append(_Ranges(leaf, splitters(sketches[k], stored[k], group.size)))
         else:
-            ways.append(_Blocks(leaf, group.size, group.rank) if name == "dense" else _Gather(leaf, stored[k]))
+            ways.append(_Blocks(leaf, group.size, group.rank))
     return ways
 
 
-def _sketches(group: Group, leaves: Mapping[int, Sparse | Dense]) -> dict[int, list[Host]]:
+def _sketches(group: Group, leaves: Mapping[int, Sparse]) -> dict[int, list[Host]]:
     """Every rank's sketch of each of these sparse leaves."""
     if not leaves:
         return {}
-    mine = np.stack([sketch(leaf.indices) for leaf in leaves.values()])  # type: ignore[union-attr]
+    mine = np.stack([sketch(leaf.indices) for leaf in leaves.values()])
     got = [x.view(np.int64).reshape(mine.shape) for x in group.all_gather(mine.reshape(-1).view(np.uint8))]
     return {k: [x[place] for x in got] for place, k in enumerate(leaves)}
 
 
-def _strategy_for(leaf: Sparse | Dense, each: Sequence[int], union: float, strategy: str, link: Link) -> str:
-    """The strategy asked for, or the one that is fastest; a dense array has no rows to be cut by. each: how many rows
-    each rank stores."""
+def _strategy_for(leaf: Sparse | Dense, each: Sequence[int], union: float, strategy: str) -> str:
+    """The strategy asked for, or the one that is fastest; each: how many rows each rank stores."""
     ranks = len(each)
-    if isinstance(leaf, Dense):
-        if strategy == "auto":
-            return choose(dense_costs(ranks, leaf.values.nbytes), link)
-        return "gather" if strategy == "gather" else "dense"
     if strategy != "auto":
         return strategy
-    row = leaf.travelling.itemsize + leaf.values_bytes
-    stored, most = sum(each), max(each)
-    found = costs(
-        ranks, row_bytes=row, values_bytes=leaf.values_bytes, rows=leaf.rows, stored=stored, union=union, most=most
-    )
-    return choose(found, link)
+    if isinstance(leaf, Dense):
+        return choose(dense_costs(ranks, leaf.values.nbytes), ranks)
+    return choose(costs(ranks, row_bytes=leaf.row_bytes, most=max(each), union=union), ranks)

@@ -1,7 +1,7 @@
 """Group: ranks that an engine connects, as the core sees them.
 
 An engine's adapter (``collectives.py`` in its folder under backends/) moves bytes between ranks, by what
-the engine does best; what the bytes are is `islices.distributed.wire`, what is moved is decided in `strategy`.
+the engine does best; what the bytes are is `islices.distributed.packing`, what is moved is decided in `strategy`.
 May import: `numpy`.
 """
 

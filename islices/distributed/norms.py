@@ -21,13 +21,12 @@ import numpy as np
 from islices import kernels
 from islices.backend import Array, Backend
 from islices.core import modes
-from islices.core.arguments import check_flag, show
-from islices.core.registry import describe
+from islices.core.arguments import check_flag
 from islices.core.slices import IndexedSlices
-from islices.core.trees import flatten
-from islices.distributed.agree import agree
+from islices.distributed.agree import together
 from islices.distributed.engines import find_group
 from islices.distributed.group import ArrayGroup, Group
+from islices.embedding.marking import prefix_flags
 from islices.norms.clip import clip_leaves
 from islices.norms.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
 from islices.norms.exact import Extent, Matrices, Part, Sums, extent_of, row_norms, sums_of
@@ -50,7 +49,7 @@ from islices.norms.norm import (
 __all__ = ["Question", "clip_over", "global_norm_over", "measure_over"]
 
 
-class Held(NamedTuple):
+class RankLeaves(NamedTuple):
     """What a rank has of the gradient."""
 
     leaves: list[Leaf | None]  # of the tree, in order
@@ -121,22 +120,10 @@ def clip_over(
     return clip_leaves(tree, leaves, total, Limit(limit), formula, does), total.given
 
 
-def measure_over(call: str, ask: Callable[[], Question], group: Any) -> tuple[list[Leaf | None], Total]:
-    """The leaves of this rank's tree, in order, and the norm over the ranks of a group. What ask raises is told to the
-    other ranks."""
-
-    def held() -> Held:
-        asked = ask()
-        return _held(asked.tree, asked.replicated, asked.raw, asked.said)._replace(ord=asked.ord)
-
-    found, total = _measure(call, held, group)
-    return found.leaves, total
-
-
 # ---------------------------------------------------------------------- what a rank has
-def _held(tree: Any, replicated: Any, raw: bool, said: Mapping[str, Any]) -> Held:
-    leaves = adopt_leaves(tree, "tree")
-    everywhere = _spread(replicated, tree)
+def _held(asked: Question) -> RankLeaves:
+    leaves = adopt_leaves(asked.tree, "tree")
+    everywhere = _spread(asked.replicated, asked.tree)
     for leaf in of_one_framework(leaves):
         check_float(*parts(leaf))
     own: list[Any] = []
@@ -144,32 +131,19 @@ def _held(tree: Any, replicated: Any, raw: bool, said: Mapping[str, Any]) -> Hel
     for leaf, every in zip(leaves, everywhere, strict=True):
         if leaf is not None:
             (shared if every else own).append(leaf.adopted)
-    said = {**said, "replicated": [_form(leaf) for leaf in shared] or "no leaves"}
-    return Held(leaves, own, shared, said, raw=raw)
+    said = {**asked.said, "replicated": [_form(leaf) for leaf in shared] or "no leaves"}
+    return RankLeaves(leaves, own, shared, said, asked.ord, asked.raw)
 
 
 def _spread(replicated: Any, tree: Any) -> list[bool]:
     """A flag for each leaf of a tree; one of replicated's is for all that lies below its place."""
-    if isinstance(replicated, (dict, list, tuple)):
-        kinds = dict if isinstance(replicated, dict) else (list, tuple)
-        if not isinstance(tree, kinds) or _places(tree) != _places(replicated):
-            raise ValueError(
-                f"replicated: got {_shape(replicated)} for {_shape(tree)}; accepted is the tree's structure, or an "
-                "upper part of it, of bools"
-            )
-        return [flag for place in _places(tree) for flag in _spread(replicated[place], tree[place])]
-    return [check_flag(replicated, "replicated")] * len(flatten(tree, "tree"))
-
-
-def _places(node: Any) -> Any:
-    """What the items of a dict, a list or a tuple go by; dicts of the same keys are equal in whatever order."""
-    return node.keys() if isinstance(node, dict) else range(len(node))
-
-
-def _shape(node: Any) -> str:
-    if isinstance(node, dict):
-        return f"a dict of {', '.join(map(show, node)) or 'nothing'}"
-    return f"a {type(node).__name__} of {len(node)}" if isinstance(node, (list, tuple)) else describe(node)
+    try:
+        flags = prefix_flags(replicated, tree)
+    except ValueError as error:
+        raise ValueError(
+            f"replicated: got {error} than the tree's; accepted is its structure, or an upper part of it, of bools"
+        ) from None
+    return [check_flag(flag, "replicated") for flag in flags]
 
 
 def _form(leaf: Any) -> Any:
@@ -181,11 +155,12 @@ def _form(leaf: Any) -> Any:
 
 
 # ---------------------------------------------------------------------- the two collectives
-def _measure(call: str, ask: Callable[[], Held], group: Any) -> tuple[Held, Total]:
-    """What this rank has, and the norm of what all have. A rank that cannot say what it has tells the others so."""
-    held, error = Held([], [], [], {}), None
+def measure_over(call: str, ask: Callable[[], Question], group: Any) -> tuple[list[Leaf | None], Total]:
+    """The leaves of this rank's tree, in order, and the norm over the ranks of a group. What ask raises is told to the
+    other ranks."""
+    held, error = RankLeaves([], [], [], {}), None
     try:
-        held = ask()
+        held = _held(ask())
     except Exception as raised:
         error = raised
     arrays = list(map(parts, held.adopted))
@@ -197,13 +172,13 @@ def _measure(call: str, ask: Callable[[], Held], group: Any) -> tuple[Held, Tota
             error = ValueError(
                 f"group: got {ranks!r} for traced arrays; accepted is what names ranks within the program"
             )
-        return held, _by_kernels(held, ranks, call, error) or _total(held, partial(_tell, ranks, call, None))
+        return held.leaves, _by_kernels(held, ranks, call, error) or _total(held, partial(_tell, ranks, call, None))
     if error is not None:
         raise error
     # a program is the same on every rank: where it has no leaves there is nothing to tell
     if ranks is None or not arrays:
-        return held, _total(held, _tell_nobody)
-    return held, _total(held, partial(_tell_within, ranks, held), in_loops=ranks.in_loops)
+        return held.leaves, _total(held, _tell_nobody)
+    return held.leaves, _total(held, partial(_tell_within, ranks, held), in_loops=ranks.in_loops)
 
 
 def _tell_nobody(E: Backend, said: Mapping[str, Any], make: Callable[[], Numbers]) -> list[Array]:
@@ -221,18 +196,14 @@ def _tell(
     make: Callable[[], Numbers],
 ) -> list[Array]:
     """`Tell` over processes; error is what has befallen this one before."""
-    numbers: Numbers = []
-    if error is None:
-        try:
-            numbers = make()
-        except Exception as raised:
-            error = raised
-    told = agree(group, call, said, [int(x.view(np.int64)[0]) for x in numbers], error=error)
+    told = together(
+        group, call, make, lambda _: dict(said), lambda numbers: np.concatenate(numbers).view(np.int64), error=error
+    )[1]
     return [one.view(np.float64).reshape(1, -1) for one in told.counts]
 
 
 def _tell_within(
-    group: ArrayGroup, held: Held, E: Backend, said: Mapping[str, Any], make: Callable[[], Numbers]
+    group: ArrayGroup, held: RankLeaves, E: Backend, said: Mapping[str, Any], make: Callable[[], Numbers]
 ) -> list[Array]:
     """`Tell` within a program, where every rank says the same."""
     B, like = _first(held)
@@ -247,22 +218,22 @@ def _tell_within(
 
 
 # ---------------------------------------------------------------------- the norm
-def _by_kernels(held: Held, group: Group, call: str, error: Exception | None) -> Total | None:
+def _by_kernels(held: RankLeaves, group: Group, call: str, error: Exception | None) -> Total | None:
     """The norm by what each rank's kernels sum up; None for other orders, where some rank has no kernels, and where
     these sums leave it undecided. error is what has befallen this one before."""
     if error is None and held.ord not in (1.0, 2.0):
         return None
-    found: list[Any] = []
-    if error is None:
-        try:
-            found = [exact_sum(leaves, held.ord, raw=held.raw) for leaves in (held.own, held.shared)]
-        except Exception as raised:
-            error = raised
-    counts = [0, 0]
-    if found and None not in found:
+
+    def numbers(found: list[Any]) -> np.ndarray[Any, Any]:
+        if None in found:
+            return np.zeros(2, np.int64)
         (own, _), (shared, terms) = found
-        counts = [1, norm_dtype(held.adopted) == "float64", *own.tolist(), terms, *shared.tolist()]
-    told = agree(group, call, held.said, counts, error=error).counts
+        return np.array([1, norm_dtype(held.adopted) == "float64", *own.tolist(), terms, *shared.tolist()], np.int64)
+
+    told = together(
+        group, call, lambda: [exact_sum(leaves, held.ord, raw=held.raw) for leaves in (held.own, held.shared)],
+        lambda _: dict(held.said), numbers, error=error,
+    )[1].counts  # fmt: skip
     if not all(one[0] for one in told):
         return None
     compiled = kernels.active()
@@ -277,7 +248,7 @@ def _by_kernels(held: Held, group: Group, call: str, error: Exception | None) ->
     return Total(modes.HOST, exact, dtype, norm_out(modes.HOST, exact, dtype, *(_first(held) if held.adopted else ())))
 
 
-def _total(held: Held, tell: Tell, *, in_loops: bool = True) -> Total:
+def _total(held: RankLeaves, tell: Tell, *, in_loops: bool = True) -> Total:
     ranks = _Joined(held, tell, in_loops)
     E, exact = row_norms([*ranks.own, *ranks.shared], held.ord, ranks=ranks)
     dtype = "float64" if ranks.wide else "float32"
@@ -287,7 +258,7 @@ def _total(held: Held, tell: Tell, *, in_loops: bool = True) -> Total:
 class _Joined:
     """`islices.norms.exact.Ranks` by what each rank tells of its own leaves and of those that all hold."""
 
-    def __init__(self, held: Held, tell: Tell, in_loops: bool) -> None:
+    def __init__(self, held: RankLeaves, tell: Tell, in_loops: bool) -> None:
         self.held, self.tell, self.in_loops, self.wide = held, tell, in_loops, False
         self.own, self.shared = held.matrices()
 
@@ -345,18 +316,18 @@ def _check_same(told: Sequence[np.ndarray[Any, Any]]) -> None:
         )
 
 
-def _extent(E: Backend, held: Held, leaves: Matrices) -> Extent:
+def _extent(E: Backend, held: RankLeaves, leaves: Matrices) -> Extent:
     if not leaves:
         return Extent(_constant(E, held, 0.0), 0.0, False)
     return extent_of(E, leaves, [None] * len(leaves))
 
 
-def _first(held: Held) -> tuple[Backend, Array]:
+def _first(held: RankLeaves) -> tuple[Backend, Array]:
     """A leaf's backend and values: what is made beside it lies where it lies."""
     return parts(held.adopted[0])
 
 
-def _constant(E: Backend, held: Held, number: Any) -> Array:
+def _constant(E: Backend, held: RankLeaves, number: Any) -> Array:
     """A number as E's float64 array of shape (1,), which it may be already."""
     if not isinstance(number, float):
         return number

@@ -7,10 +7,8 @@ gather
 ranges
     Rows in as many contiguous ranges as there are ranks, cut so that each holds about as many: a rank gets all ranks'
     rows of its range, sums them, and everybody gets the sums.
-dense
-    The same by equal ranges of the whole table, with a bit for each row that a rank has touched.
 
-Contributions are added in the order of ranks in each of them, so all give the same bits. `strategy` chooses.
+Contributions are added in the order of ranks in both, so they give the same bits. `strategy` chooses.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from islices.core.host import native_order
 from islices.core.linear import scale_values
 from islices.core.modes import HOST
 from islices.core.registry import describe, find_backend, get_backend
-from islices.core.rows import check_memory, coalesce
+from islices.core.rows import coalesce
 from islices.core.slices import IndexedSlices
 from islices.core.trees import named_leaves, rebuild
 from islices.distributed.agree import agree
@@ -37,7 +35,7 @@ from islices.distributed.engines import find_group, named_backend
 from islices.distributed.exchange import Dense, Sparse, reduce_all
 from islices.distributed.group import ArrayGroup, Group
 from islices.distributed.inside import reduce_inside
-from islices.distributed.strategy import STRATEGIES, Link, Strategy
+from islices.distributed.strategy import STRATEGIES, Strategy
 from islices.norms.norm import check_one_framework, parts
 
 __all__ = ["OPS", "Op", "all_reduce", "mean_of"]
@@ -49,9 +47,7 @@ OPS = ("sum", "mean")
 FRAMEWORK = "framework"
 
 
-def all_reduce(
-    x: Any, op: Op = "sum", group: Any = None, *, strategy: Strategy = "auto", link: Link | None = None
-) -> Any:
+def all_reduce(x: Any, op: Op = "sum", group: Any = None, *, strategy: Strategy = "auto") -> Any:
     """The sum, or the mean, of every rank's gradients, on every rank.
 
     Parameters
@@ -64,10 +60,8 @@ def all_reduce(
         "mean" divides the sum by the number of ranks.
     group : None, str, Group or an engine's own object
         See `get_group`. In traced JAX code the name of the mapped axis, or a tuple of names.
-    strategy : {"auto", "gather", "ranges", "dense"}
-        What travels; it changes no bit of the result. "auto" takes what `Link` says is fastest, leaf by leaf.
-    link : Link, optional
-        What connects the ranks, for "auto"; the same on every rank.
+    strategy : {"auto", "gather", "ranges"}
+        What travels; it changes no bit of the result. "auto" takes what should be fastest, leaf by leaf.
 
     Returns
     -------
@@ -110,19 +104,17 @@ def all_reduce(
     # by name: the same on ranks whose dicts differ in order
     ranks, error = find_group(group, [leaves[name] for name in sorted(leaves)], error)
     if isinstance(ranks, Group):
-        done = _over_group(leaves, ranks, op, strategy, link, error)
+        done = _over_group(leaves, ranks, op, strategy, error)
     elif error is not None:
         raise error
     else:
-        done = _over_array_group(leaves, ranks, op, strategy, link)
+        done = _over_array_group(leaves, ranks, op, strategy)
     return rebuild(x, iter(done.values()))
 
 
 # ---------------------------------------------------------------------- within a program
-def _over_array_group(
-    leaves: Mapping[str, Any], group: ArrayGroup, op: str, strategy: str, link: Link | None
-) -> dict[str, Any]:
-    _check_options(op, strategy, link)
+def _over_array_group(leaves: Mapping[str, Any], group: ArrayGroup, op: str, strategy: str) -> dict[str, Any]:
+    _check_options(op, strategy)
     done: dict[str, Any] = {}
     for name, x in leaves.items():
         if x is None:
@@ -130,7 +122,7 @@ def _over_array_group(
             continue
         leaf = adopt(x, _called(name))
         _check_mean(leaf, op, name)
-        done[name] = restored(_divided(reduce_inside(leaf, group, strategy, link), op, group.size), leaf, x)
+        done[name] = restored(_divided(reduce_inside(leaf, group, strategy), op, group.size), leaf, x)
     return done
 
 
@@ -149,7 +141,6 @@ def _over_group(
     group: Group,
     op: str,
     strategy: str,
-    link: Link | None,
     error: Exception | None,
 ) -> dict[str, Any]:
     # in an order that does not depend on how a rank has put its dict together
@@ -159,10 +150,10 @@ def _over_group(
     try:
         if error is not None:
             raise error
-        _check_options(op, strategy, link)
-        said |= {"op": op, "strategy": strategy, "link": repr(link)}
+        _check_options(op, strategy)
+        said |= {"op": op, "strategy": strategy}
         for name in names:
-            prepared[name] = _prepare(leaves[name], name, op, strategy)
+            prepared[name] = _prepare(leaves[name], name, op)
     except Exception as raised:  # the other ranks wait for this one: they must be told
         error = raised
     hosts = {name: prepared[name].host for name in names if name in prepared}
@@ -181,7 +172,7 @@ def _over_group(
             there = {name: one for name, one in prepared.items() if one.host is not None}
             kept = [k for k, name in enumerate(names) if name in there]
             rows = [each[kept] for each in agreed.counts]
-            summed = _sum(group, [one.host for one in there.values()], rows, strategy, link)  # type: ignore[misc]
+            summed = reduce_all(group, [one.host for one in there.values()], rows, strategy)  # type: ignore[misc]
     sums = dict(zip(there, summed, strict=True))
     return {
         name: there[name].back(_mean_on_host(sums[name], op, group.size)) if name in there else None  # type: ignore[misc]
@@ -189,11 +180,9 @@ def _over_group(
     }
 
 
-def _check_options(op: str, strategy: str, link: Link | None) -> None:
+def _check_options(op: str, strategy: str) -> None:
     check_name(op, OPS, "op")
     check_name(strategy, ("auto", *STRATEGIES), "strategy")
-    if link is not None and not isinstance(link, Link):
-        raise TypeError(f"link: got {describe(link)}; accepted is a Link or None")
 
 
 def _called(name: str) -> str:
@@ -207,7 +196,7 @@ def _check_mean(leaf: Any, op: str, name: str) -> None:
         raise TypeError(f"{_called(name)}: got {describe(values)}; accepted is a floating dtype, since op is 'mean'")
 
 
-def _prepare(x: Any, name: str, op: str, strategy: str) -> _Prepared:
+def _prepare(x: Any, name: str, op: str) -> _Prepared:
     if x is None:
         return _Prepared()
     leaf = adopt(x, _called(name))
@@ -216,8 +205,6 @@ def _prepare(x: Any, name: str, op: str, strategy: str) -> _Prepared:
         B = get_backend(leaf)
         return _Prepared(Dense(_on_host(B, leaf)), lambda out: _given(B, out.values, leaf), leaf)
     s = coalesce(leaf)
-    if strategy == "dense":
-        _check_dense(s, name)
     B = s.backend
 
     def back(out: Sparse | Dense) -> Any:
@@ -240,16 +227,6 @@ def _on_host(B: Backend, x: Array) -> np.ndarray[Any, Any]:
 def _given(B: Backend, out: np.ndarray[Any, Any], like: Array) -> Array:
     """out, which nobody else holds, as the framework's array where like lies."""
     return B.asarray(out, like) if B.host_view(like) is None else B.from_host(out, like)
-
-
-def _check_dense(s: IndexedSlices, name: str) -> None:
-    if None in s.dense_shape:
-        raise ValueError(
-            f"strategy: got 'dense' for {_called(name)}, whose number of rows is unknown; accepted are 'auto', "
-            "'gather' and 'ranges'"
-        )
-    shape: tuple[int, ...] = s.dense_shape  # type: ignore[assignment]
-    check_memory(repr(s), shape, s.backend.dtype(s.values), "take strategy='ranges'")
 
 
 def _form(host: Sparse | Dense | None) -> Any:
@@ -292,18 +269,6 @@ def _filled(one: _Prepared, name: str, said: Sequence[Mapping[str, Any]], B: Bac
         return to_native(s)
 
     return _Prepared(Sparse(values, np.zeros(0, form[4]), rows), back)
-
-
-def _sum(
-    group: Group,
-    hosts: Sequence[Sparse | Dense],
-    counts: Sequence[np.ndarray[Any, Any]],
-    strategy: str,
-    link: Link | None,
-) -> Sequence[Sparse | Dense]:
-    if group.size == 1 or not hosts:
-        return hosts
-    return reduce_all(group, hosts, counts, strategy, link or Link())
 
 
 def _divided(leaf: Any, op: str, ranks: int) -> Any:

@@ -16,12 +16,11 @@ from islices.core import modes
 from islices.core.host import native_order
 from islices.core.host_memory import empty
 from islices.core.modes import HOST
-from islices.distributed.agree import WITHIN, Agreement
+from islices.distributed.agree import Agreement
 from islices.distributed.group import Group
-from islices.distributed.ranges import NARROW
-from islices.distributed.wire import Form, pack, size_of, unpack
+from islices.distributed.packing import NARROW, Form, pack, size_of, unpack
 
-__all__ = ["Host", "Routes", "counts_for_agreement", "fetch_rows", "find_routes", "fold_gradients"]
+__all__ = ["Host", "Routes", "fetch_rows", "find_routes", "fold_gradients"]
 
 Host = np.ndarray[Any, Any]
 
@@ -40,23 +39,15 @@ def _row_number_dtype(bounds: Host) -> np.dtype[Any]:
     return np.dtype(np.int32 if int(np.diff(bounds).max()) <= NARROW else np.int64)
 
 
-def counts_for_agreement(group: Group, counts: Host) -> Host:
-    """How many rows this rank has for each other: told to all where that is a few numbers, else by `_received`."""
-    return counts if group.size <= WITHIN else counts[:0]
-
-
-def _received(group: Group, agreed: Agreement, counts: Host) -> list[int]:
-    """How many rows each rank has for this one."""
-    if group.size <= WITHIN:
-        return [int(told[group.rank]) for told in agreed.counts]
-    parts = [np.asarray([n], np.int64).view(np.uint8) for n in counts]
-    return [int(got.view(np.int64)[0]) for got in group.all_to_all(parts, [8] * group.size)]
+def received(group: Group, agreed: Agreement) -> list[int]:
+    """How many rows each rank has for this one, where all have told all how many they have for each."""
+    return [int(told[group.rank]) for told in agreed.counts]
 
 
 def find_routes(group: Group, agreed: Agreement, bounds: Host, ids: Host, cuts: Host) -> Routes:
     """The owners learn which of their rows are wanted. ids: int64, distinct, ascending, cut by bounds at cuts."""
     dtype = _row_number_dtype(bounds)
-    lengths = _received(group, agreed, np.diff(cuts))
+    lengths = received(group, agreed)
     parts = [
         (ids[cuts[r] : cuts[r + 1]] - bounds[r]).astype(dtype).view(np.uint8)  # from its owner's first row
         for r in range(group.size)
@@ -96,7 +87,7 @@ def fold_gradients(
         pack([np.packbits(has[routes.cuts[r] : routes.cuts[r + 1]]), values[ends[r] : ends[r + 1]]])
         for r in range(group.size)
     ]
-    counts = _received(group, agreed, np.diff(ends))
+    counts = received(group, agreed)
     forms = [_forms(len(asked), n, shape, dtype) for asked, n in zip(routes.asked, counts, strict=True)]
     got = group.all_to_all(parts, [size_of(f) for f in forms])
     all_values, all_rows = [], []

@@ -14,14 +14,14 @@ from islices.core.dtypes import dtype_name, host_dtype
 from islices.core.host_memory import empty
 from islices.core.registry import describe
 from islices.core.slices import IndexedSlices
+from islices.distributed.agree import together
 from islices.distributed.engines import backend_of, find_processes, named_backend
 from islices.distributed.fetched import Batch, gradient_on_host
 from islices.distributed.group import Group
 from islices.distributed.local import LocalOptimizer, given_like, local_optimizer, made_rows
-from islices.distributed.ranges import even_bounds
+from islices.distributed.packing import even_bounds
 from islices.distributed.reduce import OPS, Op, mean_of
-from islices.distributed.routes import Host, counts_for_agreement, fetch_rows, find_routes, fold_gradients
-from islices.distributed.together import together
+from islices.distributed.routes import Host, fetch_rows, find_routes, fold_gradients
 from islices.embedding.ids import check_ids, check_range
 from islices.embedding.lookup_gradients import check_count, resolve_padding_idx
 from islices.embedding.lookups import lookup
@@ -316,7 +316,7 @@ class ShardedTable:
             return B.from_host(places.reshape(host.shape).astype(host.dtype), checked), distinct, places
 
         def counts(found: tuple[Array, Host, Host]) -> Host:
-            return counts_for_agreement(self.group, np.diff(np.searchsorted(found[1], self.bounds)))
+            return np.diff(np.searchsorted(found[1], self.bounds))
 
         with self.group.exclusive():
             (placed, distinct, _), agreed = together(self.group, call, look, lambda _: self._named(), counts)
@@ -409,7 +409,7 @@ class ShardedTable:
 
         def counts(found: tuple[Host, Host] | None) -> Host:
             places = np.empty(0, np.int64) if found is None else found[1]
-            return counts_for_agreement(self.group, np.diff(np.searchsorted(places, batch._routes.cuts)))
+            return np.diff(np.searchsorted(places, batch._routes.cuts))
 
         with self.group.exclusive():
             found, agreed = together(self.group, call, look, said, counts, optional=True)

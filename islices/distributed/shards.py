@@ -1,54 +1,172 @@
 """Saving a ShardedTable by shard, and loading it on any number of ranks. SPEC clause 26.
 
-A checkpoint is a folder: one file a rank, which `islices.save` writes, and one header, which says which files belong
-together and is replaced last, in one rename: until then the old checkpoint is the one that is there. In the files rows
-lie in blocks, each with its own digest, so that a rank reads no more than the blocks that its rows lie in.
+A checkpoint is a folder of files of `islices.save`: one a rank, and a header, which says which of them belong together.
+The header is replaced last, in one rename: until then the old checkpoint is the one that is there. In the ranks' files
+rows lie in blocks, each with its own digest, so that a rank reads only the blocks that its rows lie in. Nothing in a
+header is believed: every entry is checked before a file that it names is opened.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import re
 import secrets
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from islices.backend import Array
+from islices.backend import FLOATS, Array
+from islices.core.arguments import LARGEST, show
 from islices.core.dtypes import host_dtype
 from islices.core.host_memory import empty
 from islices.core.linear import wide_dtype
 from islices.core.registry import describe
+from islices.core.trees import flatten
+from islices.distributed.agree import together
 from islices.distributed.engines import find_processes, named_backend
 from islices.distributed.group import RankError
 from islices.distributed.local import given_like
-from islices.distributed.ranges import even_bounds
+from islices.distributed.packing import even_bounds
 from islices.distributed.routes import Host
-from islices.distributed.shard_files import (
-    block_rows,
-    checkpoint_errors,
-    digest,
-    named_files,
-    piece_blocks,
-    read_checkpoint,
-    remove,
-    remove_others,
-    row_forms,
-)
-from islices.distributed.shard_header import (
-    Piece,
-    ShardedHeader,
-    folder_name,
-    write_header,
-)
 from islices.distributed.sharded import ShardedTable
-from islices.distributed.together import together
-from islices.files import save
-from islices.files.manifest import check_metadata
-from islices.files.places import opened
-from islices.files.safetensors import Archive
+from islices.files import read_metadata, save
+from islices.files.manifest import StoredArray, check_metadata, read_manifest
+from islices.files.places import opened, remove_left
+from islices.files.safetensors import OWN, Archive, named, parse_json
 
-__all__ = ["load_sharded", "save_sharded"]
+__all__ = ["ShardedHeader", "load_sharded", "read_sharded_header", "save_sharded"]
+
+#: The header's file, the entry of its metadata, and how the shards' are named: the checkpoint's token, rank, ranks.
+HEADER, ENTRY = "islices-shards.safetensors", "checkpoint"
+FILE = re.compile(r"shard-[0-9a-f]{16}-\d+-of-\d+\.safetensors")
+#: What a save that was killed leaves in the folder.
+LEFT = re.compile(rf"{FILE.pattern}|\.islices-[0-9a-f]{{16}}\.tmp")
+#: Bytes of a block of rows, about, and how many blocks an array has at most: headers stay short.
+BLOCK, MOST_BLOCKS = 1 << 22, 1024
+Form = tuple[tuple[int, ...], np.dtype[Any]]
+
+
+# ---------------------------------------------------------------------- header
+class Piece(NamedTuple):
+    """A rank's file: rows start to stop - 1. sha256 is that of the file's own manifest, which has its arrays'."""
+
+    name: str
+    start: int
+    stop: int
+    sha256: str
+
+
+class ShardedHeader(NamedTuple):
+    """What a checkpoint says about itself: see `read_sharded_header`."""
+
+    num_rows: int
+    row_shape: tuple[int, ...]
+    dtype: str
+    padding_idx: int | None
+    scale_by_freq: bool
+    #: steps taken; None where no state was saved
+    steps: int | None
+    #: the state's arrays beside the step count: name -> (dtype, whether it has one number a row)
+    state: dict[str, tuple[str, bool]]
+    files: list[Piece]
+    metadata: dict[str, str]
+
+    def forms(self) -> dict[str, Form]:
+        """array -> (shape of a row, dtype)"""
+        forms: dict[str, Form] = {"weights": (self.row_shape, host_dtype(self.dtype))}
+        for name, (dtype, per_row) in self.state.items():
+            forms[f"state.{name}"] = (() if per_row else self.row_shape, host_dtype(dtype))
+        return forms
+
+
+def read_sharded_header(folder: str | os.PathLike[str]) -> ShardedHeader:
+    """What a checkpoint of `save_sharded` holds, without reading its data. Not collective.
+
+    Parameters
+    ----------
+    folder : str or path
+
+    Returns
+    -------
+    ShardedHeader
+
+    Raises
+    ------
+    ValueError
+        There is no manifest, or it is damaged, or of another version. SPEC clause 26.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np
+    >>> from islices.distributed import Alone, ShardedTable, read_sharded_header, save_sharded
+    >>> table = ShardedTable.from_full(np.zeros((2, 3)), Alone())
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_sharded(folder, table, metadata={"epoch": "7"})
+    ...     header = read_sharded_header(folder)
+    >>> header.num_rows, header.row_shape, header.dtype, len(header.files), header.metadata
+    (2, (3,), 'float64', 1, {'epoch': '7'})
+    """
+    path = os.path.join(_folder_name(folder), HEADER)
+    try:
+        text = read_metadata(path).get(ENTRY, "")
+    except (FileNotFoundError, NotADirectoryError):
+        raise ValueError(f"{path}: it is not there: the folder holds no complete checkpoint of save_sharded") from None
+    with named(path):
+        found = parse_json(text, "the header")
+        if not isinstance(found, dict) or found.keys() != set(ShardedHeader._fields):
+            raise ValueError("it is no header of save_sharded")
+        for name, fits in _CHECKS.items():
+            if not fits(found[name], found):
+                raise ValueError(f"got {name} {show(found[name])}, which no checkpoint has")
+    state = {name: (dtype, bool(per_row)) for name, (dtype, per_row) in found["state"].items()}
+    files = [Piece(*entry) for entry in found["files"]]
+    return ShardedHeader(**{**found, "row_shape": tuple(found["row_shape"]), "state": state, "files": files})
+
+
+def _is_count(n: Any) -> bool:
+    return type(n) is int and 0 <= n <= LARGEST
+
+
+def _is_kind(x: Any, dtype: str) -> bool:
+    return isinstance(x, list) and len(x) == 2 and x[0] == wide_dtype(dtype) and type(x[1]) is bool
+
+
+def _are_files(files: Any, rows: int) -> bool:
+    """Whether they are files whose ranges follow each other from 0 to rows."""
+    at = 0
+    for entry in files if isinstance(files, list) else ():
+        if not isinstance(entry, list) or len(entry) != 4 or not all(isinstance(entry[k], str) for k in (0, 3)):
+            return False
+        name, start, stop, _ = entry
+        if not FILE.fullmatch(name) or start != at or not _is_count(stop) or stop < at:
+            return False
+        at = stop
+    return at == rows and bool(files)
+
+
+#: entry -> whether a value of it, beside those above, is what `save_sharded` writes
+_CHECKS: dict[str, Any] = {
+    "num_rows": lambda x, _: _is_count(x),
+    "row_shape": lambda x, _: isinstance(x, list) and all(map(_is_count, x)),
+    "dtype": lambda x, _: x in FLOATS,
+    "padding_idx": lambda x, of: x is None or (_is_count(x) and x < of["num_rows"]),
+    "scale_by_freq": lambda x, _: type(x) is bool,
+    "steps": lambda x, _: x is None or (_is_count(x) and x < 2**31),
+    "state": lambda x, of: isinstance(x, dict) and all(_is_kind(y, of["dtype"]) for y in x.values()),
+    "files": lambda x, of: _are_files(x, of["num_rows"]),
+    "metadata": lambda x, _: isinstance(x, dict) and all(isinstance(value, str) for value in x.values()),
+}
+
+
+def _folder_name(folder: Any) -> str:
+    """The folder as a text, or TypeError."""
+    try:
+        return os.fsdecode(folder)
+    except TypeError:
+        raise TypeError(f"folder: got {describe(folder)}; accepted is a str or a path") from None
 
 
 # ---------------------------------------------------------------------- save
@@ -104,7 +222,7 @@ def save_sharded(
     def prepare() -> tuple[str, dict[str, Any], dict[str, Host]]:
         arrays, steps, kinds = _arrays(table, state)
         remarks = check_metadata(metadata)
-        place = folder_name(folder)
+        place = _folder_name(folder)
         os.makedirs(place, exist_ok=True)
         said = {**table._description(), "steps": steps, "state": kinds, "metadata": remarks}
         return place, said, arrays
@@ -120,7 +238,8 @@ def save_sharded(
     def write() -> Host:
         rows = "{}:{}".format(*bounds[group.rank : group.rank + 2])
         save(path, {name: _blocks(x) for name, x in arrays.items()}, metadata={"rows": rows})
-        return np.frombuffer(bytes.fromhex(digest(path)), np.int64)
+        with opened(path) as archive:
+            return np.frombuffer(bytes.fromhex(archive.texts[OWN[1]]), np.int64)
 
     def look() -> None:
         absent = [name for name in names if not os.path.exists(os.path.join(place, name))] if group.rank == 0 else []
@@ -132,25 +251,44 @@ def save_sharded(
         together(group, call, look, lambda _: {})
     except Exception:
         if group._broken is None:  # all ranks have heard that one could not: none goes on to the header
-            remove(path)
+            _remove(path)
         raise  # where a rank is gone, others may have heard that all is well: the file stays until a later save
-    digests = [got.tobytes().hex() for got in agreed.counts]
-    content = {
-        "rows": said.pop("num_rows"),
-        **said,
-        "files": [list(p) for p in zip(names, bounds[:-1], bounds[1:], digests, strict=True)],
-    }
+    pieces = zip(names, bounds[:-1], bounds[1:], (got.tobytes().hex() for got in agreed.counts), strict=True)
+    header = {**said, "files": list(map(list, pieces))}
 
-    def publish() -> list[str]:
+    def publish() -> set[str]:
         if group.rank != 0:
-            return []
-        before = named_files(place)
-        write_header(place, content)
+            return set()
+        before = _named_files(place)
+        save(os.path.join(place, HEADER), None, metadata={ENTRY: json.dumps(header)})
         return before
 
     before, _ = together(group, call, publish, lambda _: {})
     if group.rank == 0:
-        remove_others(place, set(before), set(names))
+        _remove_others(place, before, set(names))
+
+
+def _named_files(folder: str) -> set[str]:
+    """The files of the checkpoint that is there."""
+    try:
+        return {piece.name for piece in read_sharded_header(folder).files}
+    except (OSError, ValueError):  # none, or a damaged one, whose files are nobody's
+        return set()
+
+
+def _remove_others(folder: str, before: set[str], kept: set[str]) -> None:
+    """The shards of the checkpoint before, and what saves that never ended have left. Others' young files stay: they
+    may belong to a save that runs now, of a job that should have ended, and whose header would name them."""
+    for name in before - kept:
+        _remove(os.path.join(folder, name))
+    with contextlib.suppress(OSError):  # what stays harms nobody
+        now = os.stat(os.path.join(folder, HEADER)).st_mtime  # by the folder's own clock
+        remove_left(folder, lambda name: name not in kept and LEFT.fullmatch(name), now)
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(OSError):  # a file that stays harms nobody
+        os.unlink(path)
 
 
 def _arrays(table: ShardedTable, state: Any) -> tuple[dict[str, Host], int | None, dict[str, Any]]:
@@ -182,7 +320,7 @@ def _arrays(table: ShardedTable, state: Any) -> tuple[dict[str, Host], int | Non
 
 def _blocks(x: Host) -> list[Host]:
     """Pieces of the rows; bfloat16 as its bits."""
-    rows = block_rows(len(x), x.nbytes // max(1, len(x)))
+    rows = max(1, BLOCK * len(x) // max(1, x.nbytes), -(-len(x) // MOST_BLOCKS))
     return [x[at : at + rows] for at in range(0, len(x), rows)]
 
 
@@ -216,9 +354,9 @@ def load_sharded(
 
     Notes
     -----
-    If a save in another process replaces the checkpoint meanwhile, all ranks read the new one, after 20 such times they
-    raise. A rank reads the headers of the files that its rows lie in, and of their data the blocks (some 4 MiB each) in
-    which there are rows of its own; each block is held against its SHA-256. SPEC clause 26.
+    If a save in another process replaces the checkpoint meanwhile, all ranks raise, and can call again. A rank reads
+    the headers of the files that its rows lie in, and of their data the blocks (some 4 MiB each) in which there are
+    rows of its own; each block is held against its SHA-256. SPEC clause 26.
 
     Examples
     --------
@@ -233,59 +371,66 @@ def load_sharded(
     """
     B, refused = named_backend(like)
     found, error = find_processes(group, B, refused)
+    call = "load_sharded"
 
-    def read(header: ShardedHeader) -> tuple[Array, dict[str, Array] | None]:
+    def read() -> tuple[Array, dict[str, Array] | None]:
         assert B is not None
-        dtypes = {"weights": header.dtype, **{f"state.{name}": dtype for name, (dtype, _) in header.state.items()}}
-        probes = {dtype: B.asarray(np.zeros(1, host_dtype(dtype))) for dtype in dtypes.values()}  # or TypeError
+        forms = header.forms()
+        probes = {name: B.asarray(np.zeros(1, dtype)) for name, (_, dtype) in forms.items()}  # or TypeError
         start, stop = even_bounds(header.num_rows, found.size)[found.rank : found.rank + 2].tolist()
-        arrays = _read_rows(folder_name(folder), header, start, stop)
-        given = {name: given_like(B, x, like, probes[dtypes[name]]) for name, x in arrays.items()}
+        arrays = _read_rows(_folder_name(folder), header, start, stop)
+        given = {name: given_like(B, x, like, probes[name]) for name, x in arrays.items()}
         if header.steps is None:
             return given["weights"], None
         state = {"step": given_like(B, np.array([header.steps], np.int32), like, given["weights"])}
         return given["weights"], state | {name: given[f"state.{name}"] for name in header.state}
 
     try:
-        header, (weights, state) = read_checkpoint(found, "load_sharded", folder, read, error)
+        header, _ = together(
+            found, call, lambda: read_sharded_header(folder), lambda seen: {"files": [p.name for p in seen.files]},
+            error=error,
+        )  # fmt: skip
+        (weights, state), _ = together(found, call, read, lambda _: {})
     except RankError as failed:
         if found._broken is not None:  # a rank is gone, or late; else one could not read
             raise
-        raise ValueError(f"{folder_name(folder)}: {failed}") from failed
+        raise ValueError(f"{_folder_name(folder)}: {failed}") from failed
     options = {"padding_idx": header.padding_idx, "scale_by_freq": header.scale_by_freq}
     return ShardedTable(weights, header.num_rows, found, **options), state  # type: ignore[arg-type]
 
 
 def _read_rows(folder: str, header: ShardedHeader, start: int, stop: int) -> dict[str, Host]:
     """The rows start to stop - 1 of all arrays."""
-    forms = row_forms(header)
+    forms = header.forms()
     row_bytes = sum(int(np.prod(shape, dtype=np.float64)) * dtype.itemsize for shape, dtype in forms.values())
-    pieces = [p for p in header.files if p.start < stop and start < p.stop]
-    for piece in pieces:  # before anything is allocated
-        path = os.path.join(folder, piece.name)
-        with checkpoint_errors(path):
-            if os.stat(path).st_size < (piece.stop - piece.start) * row_bytes:
-                rows = piece.stop - piece.start
-                raise ValueError(f"{path}: its {rows} rows are not all there: truncated, or another file")
+    pieces = {os.path.join(folder, p.name): p for p in header.files if p.start < stop and start < p.stop}
+    for path, piece in pieces.items():  # before anything is allocated
+        if not os.path.exists(path):
+            raise ValueError(f"{path}: it is not there, though the checkpoint names it")
+        rows = piece.stop - piece.start
+        if os.stat(path).st_size < rows * row_bytes:
+            raise ValueError(f"{path}: its {rows} rows are not all there: truncated, or another file")
     out = {name: empty((stop - start, *shape), dtype) for name, (shape, dtype) in forms.items()}
-    for piece in pieces:
-        path = os.path.join(folder, piece.name)
-        with checkpoint_errors(path), opened(path) as archive:
+    for path, piece in pieces.items():
+        with opened(path) as archive:
             _read_piece(archive, piece, forms, start, out)
     return out
 
 
-def _read_piece(archive: Archive, piece: Piece, forms: Mapping[str, Any], start: int, out: Mapping[str, Host]) -> None:
+def _read_piece(archive: Archive, piece: Piece, forms: Mapping[str, Form], start: int, out: Mapping[str, Host]) -> None:
     """Of a file, the blocks with rows that out, whose first row is start, lacks."""
-    blocks = piece_blocks(archive, piece, forms.keys())
+    if archive.texts.get(OWN[1]) != piece.sha256:
+        raise ValueError("it is not the file that the checkpoint names: its manifest has another SHA-256")
+    manifest = read_manifest(archive)
+    tree: Any = None if manifest is None else manifest.tree
+    if not isinstance(tree, dict) or tree.keys() != forms.keys():
+        raise ValueError("it does not hold the arrays that the checkpoint names")
     for name, (shape, dtype) in forms.items():
         into, at = out[name], piece.start
-        for leaf in blocks[name]:
+        for leaf in flatten(tree[name]):
+            if not isinstance(leaf, StoredArray) or leaf.shape[1:] != shape or leaf.dtype != dtype.name:
+                raise ValueError(f"{name!r} holds other arrays than {dtype} of rows {shape}")
             end = at + leaf.shape[0]
-            if leaf.shape[1:] != shape or leaf.array.dtype != dtype.name:
-                raise ValueError(
-                    f"{leaf.array.name!r} is {leaf.array.dtype} of rows {leaf.shape[1:]}, not {dtype} {shape}"
-                )
             first, last = max(at, start), min(end, start + len(into))
             if first < last:
                 into[first - start : last - start] = archive.read(leaf.array, leaf.sha256)[first - at : last - at]

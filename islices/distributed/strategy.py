@@ -6,126 +6,58 @@ among them, one rank receives on average
 =======  ==========================================  ==============
 gather   N b (R - 1) / R                             1 collective
 ranges   (N / R + U) b (R - 1) / R                   4 collectives
-dense    2 rows (v + 1/8) (R - 1) / R                2 collectives
 =======  ==========================================  ==============
 
-bytes, v being the bytes of a row's values, and a bit per row for "touched". Where ranks store unequal numbers of rows
-all wait for the one that has most, max n_r, and sends (R - 1) max n_r by gather: so R max n_r stands for N in the first
-two lines. A collective costs its link's latency once for each other rank.
+bytes. Where ranks store unequal numbers of rows all wait for the one that has most, max n_r, and sends (R - 1) max n_r
+by gather: so R max n_r stands for N. Of a dense array of n bytes it is n (R - 1) in 1 collective, and 2 n (R - 1) / R
+in 2. A collective costs a latency once for each other rank.
 
-SPEC clause 25.
+U is at most the table's rows, so that a third way, by ranges of the whole table without row numbers, would save the
+numbers alone. SPEC clause 25.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from islices.core.arguments import is_real, show
+__all__ = ["STRATEGIES", "Cost", "Strategy", "choose", "costs", "dense_costs"]
 
-__all__ = ["COLLECTIVES", "STRATEGIES", "Cost", "Link", "Strategy", "choose", "costs", "dense_costs"]
-
-Strategy: TypeAlias = Literal["auto", "gather", "ranges", "dense"]
-STRATEGIES = ("gather", "ranges", "dense")
-#: Collectives that a strategy takes, after the one in which the ranks agree.
-COLLECTIVES = {"gather": 1, "ranges": 4, "dense": 2}
-
-
-@dataclass(frozen=True)
-class Link:
-    """What connects the ranks.
-
-    Parameters
-    ----------
-    bandwidth : float
-        Bytes a second that one rank receives.
-    latency : float
-        Seconds that one message takes however short it is.
-
-    Examples
-    --------
-    >>> Link(bandwidth=1e9, latency=1e-5).time(1e6, messages=10)
-    0.0011
-    """
-
-    bandwidth: float = 1e9
-    latency: float = 30e-6
-
-    def __post_init__(self) -> None:
-        if not (is_real(self.bandwidth) and 0 < self.bandwidth < float("inf")):
-            raise ValueError(f"bandwidth: got {show(self.bandwidth)}; accepted is a number of bytes a second above 0")
-        if not (is_real(self.latency) and 0 <= self.latency < float("inf")):
-            raise ValueError(f"latency: got {show(self.latency)}; accepted is a number of seconds of at least 0")
-
-    def time(self, nbytes: float, messages: float) -> float:
-        """How long it takes one rank to receive something.
-
-        Parameters
-        ----------
-        nbytes, messages : float
-
-        Returns
-        -------
-        float
-            Seconds.
-        """
-        return nbytes / self.bandwidth + messages * self.latency
+Strategy: TypeAlias = Literal["auto", "gather", "ranges"]
+STRATEGIES = ("gather", "ranges")
+#: Bytes that take as long as one more message: 30 microseconds at 1 GB/s. (Of 100 Gbit/s and 5 microseconds it is
+#: twice as much, which seldom changes a choice.)
+MESSAGE = 30_000.0
 
 
 class Cost(NamedTuple):
-    """What one rank receives, on average: bytes, and messages."""
+    """What one rank receives, on average: bytes, and in how many collectives, after the one in which ranks agree."""
 
     nbytes: float
-    messages: float
-
-    def __add__(self, other: Cost) -> Cost:  # type: ignore[override]
-        return Cost(self.nbytes + other.nbytes, self.messages + other.messages)
+    collectives: int
 
 
-def costs(
-    ranks: int,
-    *,
-    row_bytes: float,
-    values_bytes: float,
-    rows: float | None,
-    stored: float,
-    union: float,
-    most: float | None = None,
-) -> dict[str, Cost]:
-    """The cost of each strategy that there is for one sparse leaf.
+def costs(ranks: int, *, row_bytes: float, most: float, union: float) -> dict[str, Cost]:
+    """The cost of each strategy for one sparse leaf.
 
     Parameters
     ----------
     ranks : int
-    row_bytes, values_bytes : float
-        Bytes of a row with its index, and without.
-    rows : float or None
-        Of the table; None (unknown) rules "dense" out.
-    stored : float
-        Coalesced rows of all ranks together.
+    row_bytes : float
+        Bytes of a row with its index.
+    most : float
+        Coalesced rows of the rank that has most, for which the others wait.
     union : float
-        Different rows among them.
-    most : float, optional
-        Coalesced rows of the rank that has most: what this rank sends, which the others wait for, is then what counts.
-        By default the average.
+        Different rows of all ranks together.
     """
-    share = (ranks - 1) / ranks
-    each = stored / ranks if most is None else most
-    moved = {
-        "gather": ranks * each * row_bytes * share,
-        "ranges": (each + union) * row_bytes * share,
-    }
-    if rows is not None:
-        moved["dense"] = 2 * rows * (values_bytes + 1 / 8) * share
-    return {name: Cost(nbytes, COLLECTIVES[name] * (ranks - 1)) for name, nbytes in moved.items()}
+    share = (ranks - 1) / ranks * row_bytes
+    return {"gather": Cost(ranks * most * share, 1), "ranges": Cost((most + union) * share, 4)}
 
 
 def dense_costs(ranks: int, nbytes: float) -> dict[str, Cost]:
     """The same for a dense leaf, of which every rank has all: by gather, or by equal ranges of its elements."""
-    moved = {"gather": nbytes * (ranks - 1), "dense": 2 * nbytes * (ranks - 1) / ranks}
-    return {name: Cost(n, COLLECTIVES[name] * (ranks - 1)) for name, n in moved.items()}
+    return {"gather": Cost(nbytes * (ranks - 1), 1), "ranges": Cost(2 * nbytes * (ranks - 1) / ranks, 2)}
 
 
-def choose(found: dict[str, Cost], link: Link) -> str:
-    """The strategy that takes the least time; the first of `STRATEGIES` of equal ones."""
-    return min(found, key=lambda name: (link.time(*found[name]), STRATEGIES.index(name)))
+def choose(found: dict[str, Cost], ranks: int) -> str:
+    """The strategy that takes the least time; gather of equal ones."""
+    return min(found, key=lambda name: found[name].nbytes + found[name].collectives * (ranks - 1) * MESSAGE)

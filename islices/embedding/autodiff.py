@@ -8,22 +8,22 @@ The framework differentiates with respect to the rows that `lookup` returned, ne
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
 from islices.backend import Array, Backend, LookedUp, ProductUse, Source, TableUse, WholeUse
 from islices.core import modes
 from islices.core.arguments import check_flag, show, whole_number
-from islices.core.linear import add, concat
 from islices.core.registry import describe, find_backend, get_backend
 from islices.core.shapes import size_of
 from islices.core.slices import IndexedSlices
 from islices.core.trees import flatten, rebuild
-from islices.embedding.bags import divided_upstream
-from islices.embedding.ids import axis_first, first_axis
-from islices.embedding.lookup_gradients import bag_slices, empty_slices, flat_slices, table_gradient
+from islices.embedding.bags import Bags, divided_upstream
+from islices.embedding.ids import axis_back, axis_first
+from islices.embedding.lookup_gradients import bag_slices, flat_slices, table_gradient
 from islices.embedding.lookups import LookupOptions, members
 from islices.embedding.per_sample import (
     PerSample,
@@ -32,8 +32,9 @@ from islices.embedding.per_sample import (
     check_axis,
     check_one_batch,
     join,
+    no_samples,
     samples_of,
-    with_product,
+    whole_gradient,
     with_samples,
 )
 from islices.embedding.sample_check import check_alone, check_reach, is_repeated, largest_two, refuse_influence
@@ -86,10 +87,10 @@ def value_and_grad(
         before their last. It is never guessed from lengths.
     check : bool
         With per_sample: the first eager call for two samples or more checks two of them. fn runs twice more with the
-        batch and twice with one sample, so that call costs about three calls, and draws more random numbers. Calls
-        that are traced (`jax.jit`, `tf.function`) or whose gradient is recorded are not checked. Where fn has its
-        batch from elsewhere than its arguments, or ids have offsets or are ragged, only gradients that reach the rows
-        of other samples are found.
+        batch and twice with one sample, so that call costs about three calls, and draws more random numbers. It finds
+        gradients that reach the rows of other samples, and losses that differ where the sample is alone. Calls that
+        are traced (`jax.jit`, `tf.function`) or whose gradient is recorded are not checked. Where fn has its batch
+        from elsewhere than its arguments, or ids have offsets or are ragged, losses are not compared.
 
     Returns
     -------
@@ -156,9 +157,10 @@ def value_and_grad(
     numbers = _check_argnums(argnums)
     has_aux, per_sample = check_flag(has_aux, "has_aux"), check_flag(per_sample, "per_sample")
     samples = _Samples(check_axis(sample_axis), check_flag(check, "check"))
+    options = (fn, argnums, numbers, has_aux, samples if per_sample else None)
     if sparse is not None:
-        return transformed(_differentiate_rows, fn, argnums, numbers, has_aux, sparse, samples if per_sample else None)
-    return transformed(_differentiate, fn, argnums, numbers, has_aux, samples if per_sample else None)
+        return transformed(_differentiate_rows, *options, sparse)
+    return transformed(_differentiate, *options)
 
 
 class _Samples:
@@ -188,70 +190,57 @@ def _differentiate(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> tuple[Any, Any]:
-    places = _places(argnums, numbers, args)
-    trees = [_Differentiated(args[k], f"argument {k}") for k in places]
-    variables = [x for tree in trees for x in tree.of_kind("variable")]
-    tables: list[Table] = [x for tree in trees for x in tree.of_kind("table")]
-    B = _one_backend(variables, tables)
-    fn = B.user_code(fn)
+    """(value, gradients) of a call, with respect to tables and arrays."""
+    call = _Call(fn, argnums, numbers, has_aux, samples, args, kwargs)
+    B, variables, tables = call.B, call.variables, call.tables
+    call.fn = B.user_code(fn)
 
-    def call(new_variables: Sequence[Array], new_tables: Sequence[Table], others: dict[int | str, Any]) -> Any:
-        fresh = {"variable": iter(new_variables), "table": iter(new_tables)}
-        full = [others.get(k, x) for k, x in enumerate(args)]
-        for k, tree in zip(places, trees, strict=True):
-            full[k] = tree.with_fresh(fresh, keep=True)
-        return fn(*full, **{k: others.get(k, x) for k, x in kwargs.items()})
-
-    def run(others: dict[int | str, Any], only: int | None = None) -> Any:
+    def run(only: int | None = None) -> Any:
         """What `Backend.differentiate` returns; with only, of one sample's loss, and all losses as aux."""
 
         def recorded(new_variables: list[Array], sources: list[Source]) -> tuple[Array, Any]:
             made = [Table._trusted(B, s, t.padding_idx, t.scale_by_freq) for s, t in zip(sources, tables, strict=True)]
-            out = call(new_variables, made, others)
-            loss, aux = _loss_and_aux(out) if has_aux else (out, None)
-            _check_loss(B, loss, per_sample=samples is not None)
+            loss, aux = call(call.mirrored(new_variables, made, keep=True))
             return (loss, aux) if only is None else (loss[only : only + 1], loss)
 
         return B.differentiate(recorded, variables, [t._source for t in tables])
 
-    loss, aux, dense, lookups = run({})
-    sparse: list[Any]
+    loss, aux, dense, lookups = run()
     if samples is None:
         sparse = [_table_gradient(B, t, found) for t, found in zip(tables, lookups, strict=True)]
-    else:
-        count = math.prod(B.shape(loss))  # type: ignore[arg-type]  # of one loss, JAX's has no axis any more
-        batch = _Batch(args, kwargs, places, samples.axis)
-        names = [name for kind in ("table", "variable") for tree in trees for name in tree.names(kind)]
-        sparse = _table_samples(B, tables, lookups, samples.axis, count, names)
-        with B.scope():
-            loss = B.reshape(loss, (count,))
-        if variables:
-            if any(one.static.at_offsets for found in lookups for one in found if isinstance(one, LookedUp)):
-                raise NotImplementedError(
-                    "per_sample: got dense arrays beside a lookup with offsets or ragged ids, which the framework's "
-                    "vmap cannot cut into samples; accepted are padded ids (B, L), with a mask"
-                )
-            dense = _per_sample_dense(B, call, has_aux, variables, tables, batch, count)
-        recorded = B.records_gradient(loss) or any(t._source.watched for t in tables)
-        arrays = [loss, *variables, *(t._source.weights for t in tables)]
-        if samples.unchecked and count > 1 and not recorded and not modes.is_traced(B, *arrays):
-            _check_samples(B, run, loss, tables, batch, names, samples.axis, [*sparse, *dense])
-            samples.unchecked = False
-    made = {"variable": iter(dense), "table": iter(sparse)}
-    grads = tuple(tree.with_fresh(made, keep=False) for tree in trees)
-    value = (loss, aux) if has_aux else loss
-    return value, grads if isinstance(argnums, (list, tuple)) else grads[0]
+        return call.result(loss, aux, call.mirrored(dense, sparse, keep=False))
+    count = math.prod(B.shape(loss))  # type: ignore[arg-type]  # of one loss, JAX's has no axis any more
+    batch = _Batch(call, samples.axis)
+    found = _table_samples(B, tables, lookups, samples.axis, count, call.names)
+    at_offsets = any(one.static.at_offsets for uses in lookups for one in uses if isinstance(one, LookedUp))
+    with B.scope():
+        loss = B.reshape(loss, (count,))
+    if variables:
+        if at_offsets:
+            raise NotImplementedError(
+                "per_sample: got dense arrays beside a lookup with offsets or ragged ids, which the framework's "
+                "vmap cannot cut into samples; accepted are padded ids (B, L), with a mask"
+            )
+        batch.check(count)
 
+        def one(new_variables: list[Array], cut: list[Array]) -> Array:
+            return call.of_one(call.mirrored(new_variables, tables, keep=True), batch.one_sample(B, cut))
 
-def _places(argnums: int | Sequence[int], numbers: tuple[int, ...], args: tuple[Any, ...]) -> list[int]:
-    """The positions of the differentiated arguments."""
-    if any(not -len(args) <= k < len(args) for k in numbers):
-        raise ValueError(f"argnums: got {show(argnums)}, called with {len(args)} positional arguments")
-    places = [k % len(args) for k in numbers]
-    if len(set(places)) < len(places):
-        called = f"{len(args)} positional arguments"
-        raise ValueError(f"argnums: got {show(argnums)}, called with {called}; accepted is each once")
-    return places
+        dense = B.per_sample_gradients(one, variables, batch.data(B, variables[0]))
+    recorded = B.records_gradient(loss) or any(t._source.watched for t in tables)
+    arrays = [loss, *variables, *(t._source.weights for t in tables)]
+    if samples.unchecked and count > 1 and not recorded and not modes.is_traced(B, *arrays):
+        for b in largest_two(B, loss):
+            _, losses, _, lookups = run(b)
+            check_reach(b, call.names, _table_samples(B, tables, lookups, samples.axis, count, call.names))
+            if not at_offsets and batch.sizes == {count} and is_repeated(B, loss, losses):
+                try:
+                    alone = call.of_one(call.given, batch.sample(b))
+                except Exception as error:
+                    refuse_influence(b, f"fn raises {type(error).__name__} ({error}) where it gets one sample")
+                check_alone(B, b, loss, alone)
+        samples.unchecked = False
+    return call.result(loss, aux, call.mirrored(dense, found, keep=False))
 
 
 def _differentiate_rows(
@@ -259,61 +248,41 @@ def _differentiate_rows(
     argnums: int | Sequence[int],
     numbers: tuple[int, ...],
     has_aux: bool,
-    sparse: Any,
     samples: _Samples | None,
+    sparse: Any,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> tuple[Any, Any]:
-    places = _places(argnums, numbers, args)
-    trees = [_Differentiated(args[k], f"argument {k}") for k in places]
-    if any(tree.of_kind("table") for tree in trees):
+    """The same with respect to plain arrays, of which sparse says which are read by rows."""
+    call = _Call(fn, argnums, numbers, has_aux, samples, args, kwargs)
+    if call.tables:
         raise TypeError("sparse: got it with a Table among the differentiated arguments; accepted are plain arrays")
-    B = _one_backend([x for tree in trees for x in tree.of_kind("variable")], [])
-    several = isinstance(argnums, (list, tuple))
+    B, several = call.B, call.several
+    given = tuple(call.given) if several else call.given[0]
 
-    def call(given: Any, others: dict[int | str, Any]) -> tuple[Array, Any]:
-        full = [others.get(k, x) for k, x in enumerate(args)]
-        for k, x in zip(places, given if several else (given,), strict=True):
-            full[k] = x
-        out = fn(*full, **{k: others.get(k, x) for k, x in kwargs.items()})
-        loss, aux = _loss_and_aux(out) if has_aux else (out, None)
-        _check_loss(B, loss, per_sample=samples is not None)
-        return loss, aux
+    def listed(tree: Any) -> Any:
+        return tree if several else (tree,)
 
-    given = tuple(args[k] for k in places) if several else args[places[0]]
     if samples is None:
-        loss, aux, grads = B.differentiate_rows(lambda tree: call(tree, {}), given, sparse)
-    else:
-        loss, aux, grads = _row_samples(
-            B, call, given, sparse, _Batch(args, kwargs, places, samples.axis), samples, has_aux
-        )
-    return ((loss, aux) if has_aux else loss), grads
-
-
-def _row_samples(
-    B: Backend, call: Callable[..., Any], given: Any, sparse: Any, batch: _Batch, samples: _Samples, has_aux: bool
-) -> tuple[Array, Any, Any]:
-    """(losses, aux, gradients per sample) of plain arrays: each sample runs alone."""
-    count = batch.count()
+        loss, aux, grads = B.differentiate_rows(lambda tree: call(listed(tree)), given, sparse)
+        return call.result(loss, aux, listed(grads))
+    batch, aux = _Batch(call, samples.axis), None
+    count = batch.check()
 
     def one(tree: Any, cut: list[Array]) -> tuple[Array, Any]:
-        loss, _ = call(tree, batch.one_sample(B, cut))
-        _check_count(B.shape(loss)[0], 1)  # type: ignore[arg-type]
-        return loss, None
+        return call.of_one(listed(tree), batch.one_sample(B, cut)), None
 
-    like = next(x for x in _Tree(given).leaves if _kind(x))
-    losses, _, grads = B.differentiate_rows(one, given, sparse, batch.data(B, like))
-    check, aux = samples.unchecked and count > 1 and not modes.is_traced(B, losses), None
+    losses, _, grads = B.differentiate_rows(one, given, sparse, batch.data(B, call.variables[0]))
+    check = samples.unchecked and count > 1 and not modes.is_traced(B, losses)
     if check or has_aux:
-        whole, aux = call(given, {})
+        whole, aux = call(call.given)
         _check_count(B.shape(whole)[0], count)  # type: ignore[arg-type]
         if check:
             for b in largest_two(B, whole):
-                check_alone(B, b, ["the loss"], [whole], [losses[b : b + 1]])
+                check_alone(B, b, whole, losses[b : b + 1])
             samples.unchecked = False
-    tree = _Tree(grads)
-    found = (_as_samples(B, x, count) if isinstance(x, IndexedSlices) else x for x in tree.leaves)
-    return losses, aux, tree.rebuild(found)
+    found = (_as_samples(B, x, count) if isinstance(x, IndexedSlices) else x for x in flatten(grads))
+    return call.result(losses, aux, listed(rebuild(grads, found)))
 
 
 def _as_samples(B: Backend, s: IndexedSlices, count: int) -> PerSample:
@@ -321,12 +290,6 @@ def _as_samples(B: Backend, s: IndexedSlices, count: int) -> PerSample:
     each = B.shape(s.indices)[0] // count  # type: ignore[operator]
     numbers = B.asarray(np.repeat(np.arange(count, dtype=np.int32), each), s.indices)
     return with_samples(s, numbers, count, None, absent=True)
-
-
-def _loss_and_aux(out: Any) -> tuple[Array, Any]:
-    if not isinstance(out, (tuple, list)) or len(out) != 2:
-        raise TypeError(f"fn: returned {describe(out)} with has_aux=True; accepted is (loss, aux)")
-    return out[0], out[1]
 
 
 #: Why a scalar is no loss per sample.
@@ -354,86 +317,103 @@ def _check_count(count: int, samples: int) -> None:
         raise ValueError(f"fn: returned {count} losses for {what}; accepted per sample is {VECTOR}")
 
 
-# ---------------------------------------------------------------------- arguments
-class _Tree:
-    """An argument taken apart: its leaves, and the way back."""
+# ---------------------------------------------------------------------- the call
+class _Call:
+    """A call of the user's function: what it is differentiated by, and how it is called again."""
 
-    def __init__(self, tree: Any) -> None:
-        self.tree = tree
-        self.leaves = flatten(tree)
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        argnums: int | Sequence[int],
+        numbers: tuple[int, ...],
+        has_aux: bool,
+        samples: _Samples | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        called = f"got {show(argnums)}, called with {len(args)} positional arguments"
+        if any(not -len(args) <= k < len(args) for k in numbers):
+            raise ValueError(f"argnums: {called}")
+        self.places = [k % len(args) for k in numbers]
+        if len(set(self.places)) < len(numbers):
+            raise ValueError(f"argnums: {called}; accepted is each once")
+        self.fn, self.has_aux, self.per_sample, self.args, self.kwargs = fn, has_aux, samples is not None, args, kwargs
+        self.several = isinstance(argnums, (list, tuple))
+        self.given = [args[k] for k in self.places]
+        self.variables: list[Array] = []
+        self.tables: list[Table] = []
+        self.names: list[str] = []  # the tables, as errors name them
+        for k, tree in zip(self.places, self.given, strict=True):
+            leaves = flatten(tree)
+            for n, x in enumerate(leaves):
+                if isinstance(x, Table):
+                    self.tables.append(x)
+                    self.names.append(f"argument {k}" if len(leaves) == 1 else f"argument {k}, leaf {n}")
+                elif _is_variable(x):
+                    self.variables.append(x)
+            if not any(isinstance(x, Table) or _is_variable(x) for x in leaves):
+                raise TypeError(
+                    f"argument {k}: got {describe(tree)}; accepted is a Table, a float array, or a list, tuple or dict "
+                    "with some"
+                )
+        owners = {B.name: B for B in [*map(get_backend, self.variables), *(t.backend for t in self.tables)]}
+        if len(owners) > 1:
+            got = " and ".join(sorted(owners))
+            raise TypeError(f"args: got arrays of {got}; accepted is one framework (see convert)")
+        (self.B,) = owners.values()
 
-    def rebuild(self, leaves: Iterator[Any]) -> Any:
-        return rebuild(self.tree, leaves)
+    def __call__(self, given: Sequence[Any], others: Mapping[int | str, Any] = MappingProxyType({})) -> tuple[Any, Any]:
+        """(loss, aux) with other arguments in the places of those that are differentiated, and of others."""
+        full = [others.get(k, x) for k, x in enumerate(self.args)]
+        for k, x in zip(self.places, given, strict=True):
+            full[k] = x
+        loss, aux = self.fn(*full, **{k: others.get(k, x) for k, x in self.kwargs.items()}), None
+        if self.has_aux:
+            if not isinstance(loss, (tuple, list)) or len(loss) != 2:
+                raise TypeError(f"fn: returned {describe(loss)} with has_aux=True; accepted is (loss, aux)")
+            loss, aux = loss
+        _check_loss(self.B, loss, per_sample=self.per_sample)
+        return loss, aux
+
+    def of_one(self, given: Sequence[Any], others: Mapping[int | str, Any]) -> Array:
+        """The loss, of one sample."""
+        loss, _ = self(given, others)
+        _check_count(self.B.shape(loss)[0], 1)  # type: ignore[arg-type]
+        return loss
+
+    def mirrored(self, variables: Iterable[Any], tables: Iterable[Any], *, keep: bool) -> list[Any]:
+        """The differentiated arguments with other variables and tables; the rest is kept, or becomes None."""
+        fresh, others = iter(variables), iter(tables)
+
+        def leaf(x: Any) -> Any:
+            if isinstance(x, Table):
+                return next(others)
+            return next(fresh) if _is_variable(x) else x if keep else None
+
+        return [rebuild(tree, map(leaf, flatten(tree))) for tree in self.given]
+
+    def result(self, loss: Array, aux: Any, grads: Sequence[Any]) -> tuple[Any, Any]:
+        """What the user gets."""
+        return (loss, aux) if self.has_aux else loss, tuple(grads) if self.several else grads[0]
 
 
-class _Differentiated(_Tree):
-    """An argument that is differentiated: its leaves are tables, variables, and what is passed on."""
-
-    def __init__(self, tree: Any, what: str) -> None:
-        super().__init__(tree)
-        self.what = what
-        self.kinds = [_kind(x) for x in self.leaves]
-        if not any(self.kinds):
-            raise TypeError(
-                f"{what}: got {describe(tree)}; accepted is a Table, a float array, or a list, tuple or dict with some"
-            )
-
-    def of_kind(self, kind: str) -> list[Any]:
-        return [x for x, k in zip(self.leaves, self.kinds, strict=True) if k == kind]
-
-    def names(self, kind: str) -> list[str]:
-        """The leaves of a kind as errors name them."""
-        one = len(self.leaves) == 1
-        return [self.what if one else f"{self.what}, leaf {n}" for n, k in enumerate(self.kinds) if k == kind]
-
-    def with_fresh(self, fresh: dict[str, Iterator[Any]], *, keep: bool) -> Any:
-        """The same structure with fresh leaves by kind; what is not differentiated is kept, or becomes None."""
-        pairs = zip(self.leaves, self.kinds, strict=True)
-        return self.rebuild(next(fresh[k]) if k else (x if keep else None) for x, k in pairs)
-
-
-def _kind(x: Any) -> str:
-    """ "table", "variable", or "" for what is not differentiated."""
-    if isinstance(x, Table):
-        return "table"
+def _is_array(x: Any) -> bool:
     B = find_backend(x)
-    return "variable" if B is not None and B.is_array(x) and B.dtype(x) in B.float_dtypes else ""
+    return B is not None and B.is_array(x)
 
 
-def _one_backend(variables: Sequence[Array], tables: Sequence[Table]) -> Backend:
-    owners = {B.name: B for B in [*map(get_backend, variables), *(t.backend for t in tables)]}
-    if len(owners) > 1:
-        raise TypeError(f"args: got arrays of {' and '.join(sorted(owners))}; accepted is one framework (see convert)")
-    return next(iter(owners.values()))
+def _is_variable(x: Any) -> bool:
+    B = find_backend(x)
+    return B is not None and B.is_array(x) and B.dtype(x) in B.float_dtypes
 
 
 # ---------------------------------------------------------------------- gradients of tables
 def _table_gradient(B: Backend, table: Table, uses: Sequence[TableUse]) -> Any:
     """Slices; dense where the weights were an operand too."""
     parts = [_slices(B, table, one) for one in uses if isinstance(one, LookedUp)]
-    slices = concat(parts) if parts else empty_slices(B, table._source.weights)
+    products = [one for one in uses if isinstance(one, ProductUse)]
     dense = [one.gradient for one in uses if isinstance(one, WholeUse)]
-    products = [_factors(B, table, one) for one in uses if isinstance(one, ProductUse)]
-    if products:
-        together = with_samples(empty_slices(B, table._source.weights), slices.indices[:0], 1, None)
-        for pair in products:
-            flat = [B.reshape(x, (1, size_of(B.shape(x)[:-1]), B.shape(x)[-1])) for x in pair]
-            together = with_product(together, flat, "table.weights")
-        dense.append(B.custom_gradient(lambda x: x, _refuse)(together.sum()))
-    return add(*dense, slices) if dense else slices
-
-
-def _factors(B: Backend, table: Table, one: ProductUse) -> list[Array]:
-    dtype = B.dtype(table._source.weights)
-    with B.scope():
-        return [B.astype(x, dtype) for x in (one.upstream, one.inputs)]
-
-
-def _refuse(arrays: tuple[Array, ...], upstream: Array) -> NoReturn:
-    raise NotImplementedError(
-        "table.weights: got a product with those of a table whose gradient is being taken twice; accepted in second "
-        "derivatives is lookup(table, ids), or the array itself beside the table"
-    )
+    return whole_gradient(B, table._source.weights, parts, products, dense)
 
 
 def _slices(B: Backend, table: Table, one: LookedUp) -> IndexedSlices:
@@ -448,7 +428,8 @@ def _slices(B: Backend, table: Table, one: LookedUp) -> IndexedSlices:
 
 def _slots(B: Backend, table: Table, one: LookedUp) -> IndexedSlices:
     """One slice for each of a lookup's ids, in order."""
-    weights, present, combiner = table._source.weights, _present(one), one.static.combiner
+    weights, combiner = table._source.weights, one.static.combiner
+    present = one.extras[-1] if one.static.absent else None  # 1 for each of the ids that names a row
     rows, *row_shape = B.shape(weights)
     if combiner is None:
         return flat_slices(B, one.upstream, one.ids, table.shape[0], present=present)
@@ -459,7 +440,7 @@ def _slots(B: Backend, table: Table, one: LookedUp) -> IndexedSlices:
     with B.scope():
         upstream = B.reshape(one.upstream, (B.shape(bags)[0], *row_shape))
         keep = None if keep is None else B.reshape(keep, B.shape(segments))
-    upstream = divided_upstream(B, upstream, segments, bags, combiner, keep)
+    upstream = divided_upstream(B, upstream, Bags(segments, bags, combiner, keep))
     return bag_slices(B, upstream, one.ids, segments, table.shape[0], present)
 
 
@@ -473,11 +454,6 @@ def _side_by_side(B: Backend, segments: Array, bags: Array) -> tuple[Array, Arra
         segments = B.reshape(segments, (lookups, n))
         first = B.astype(B.arange(segments), B.dtype(segments)) * count
         return B.reshape(segments + B.reshape(first, (lookups, 1)), (lookups * n,)), bags  # type: ignore[operator]
-
-
-def _present(one: LookedUp) -> Array | None:
-    """1 for each of the ids that names a row; None if all do."""
-    return one.extras[-1] if one.static.absent else None
 
 
 def _samples(B: Backend, table: Table, one: LookedUp, axis: int) -> PerSample:
@@ -519,13 +495,7 @@ def _samples_of_uses(B: Backend, table: Table, uses: Sequence[TableUse], axis: i
                 f"per_sample: got a product with table.weights within {' and '.join(one.axes)}, whose factors may not "
                 "begin with the samples; accepted is one outside of it"
             )
-    if products and not parts:
-        inputs = products[0].inputs
-        parts = [_no_samples(B, table, batch_of(B, inputs, axis_of(B, inputs, axis, trailing=1)))]
-    made = join(parts) if parts else None
-    for one in products:
-        made = with_product(made, _factors(B, table, one), "per_sample: table.weights", axis)  # type: ignore[arg-type]
-    return made
+    return join(B, table._source.weights, parts, products, axis, "per_sample: table.weights")
 
 
 def _table_samples(
@@ -537,36 +507,34 @@ def _table_samples(
     names: Sequence[str],
 ) -> list[PerSample]:
     """Each table's gradient per sample, of count losses."""
-    found = zip(tables, lookups, names, strict=False)
+    found = zip(tables, lookups, names, strict=True)
     made = [_samples_of_uses(B, t, uses, axis, name) for t, uses, name in found]
     known = [x for x in made if x is not None]
     batch = check_one_batch(known)
     if known:
         _check_count(count, batch)
-    return [_no_samples(B, t, count) if x is None else x for x, t in zip(made, tables, strict=True)]
-
-
-def _no_samples(B: Backend, table: Table, batch: int) -> PerSample:
-    empty = empty_slices(B, table._source.weights)
-    return with_samples(empty, first_axis(B, empty.indices), batch, None)
+    return [no_samples(B, t._source.weights, count) if x is None else x for x, t in zip(made, tables, strict=True)]
 
 
 class _Batch:
     """The arguments that are not differentiated: the arrays among them hold the batch."""
 
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], places: Sequence[int], axis: int) -> None:
-        self.trees: dict[int | str, _Tree] = {k: _Tree(x) for k, x in enumerate(args) if k not in places}
-        self.trees.update((name, _Tree(x)) for name, x in kwargs.items())
-        self.arrays = [x for tree in self.trees.values() for x in tree.leaves if _is_array(x)]
+    def __init__(self, call: _Call, axis: int) -> None:
+        self.trees = {k: x for k, x in enumerate(call.args) if k not in call.places} | call.kwargs
+        self.arrays = [x for tree in self.trees.values() for x in flatten(tree) if _is_array(x)]
         self.axes = [axis_of(get_backend(x), x, axis) for x in self.arrays]
+        shapes = [get_backend(x).shape(x) for x in self.arrays]
+        #: the numbers of samples that the arrays have; -1 for none
+        self.sizes = {shape[axis] if shape else -1 for shape, axis in zip(shapes, self.axes, strict=True)}
 
-    def count(self) -> int:
-        """The number of samples; ValueError where the arrays do not have the same."""
-        sizes = set(self.sizes())
-        if len(sizes) != 1:
+    def check(self, losses: int | None = None) -> int:
+        """The number of samples, that of the losses; ValueError where the arrays do not have the same."""
+        sizes: set[Any] = self.sizes | ({losses} if losses is not None else set())
+        if len(sizes) != 1 or not self.arrays:
             raise ValueError(
-                f"per_sample: got {len(self.arrays)} arrays among the other arguments, sizes along sample_axis "
-                f"{sorted(sizes)}; accepted is at least one array, all with as many samples (close over the rest)"
+                f"per_sample: got {len(self.arrays)} arrays beside the differentiated arguments, sizes along "
+                f"sample_axis, and number of losses, {sorted(sizes)}; accepted is at least one array, all with as many "
+                "samples as losses (close over the rest)"
             )
         return int(sizes.pop())
 
@@ -581,89 +549,15 @@ class _Batch:
     def one_sample(self, B: Backend, cut: Sequence[Array]) -> dict[int | str, Any]:
         """The arguments with one sample of `data`, of shape (1, ...)."""
         with B.scope():
-            arrays = [
-                B.permute(x, [*range(1, axis + 1), 0, *range(axis + 1, len(B.shape(x)))]) if axis else x
-                for x, axis in zip(cut, self.axes, strict=True)
-            ]
-        return self.replaced(arrays)
-
-    def sizes(self) -> list[Any]:
-        """The number of samples that each array has; -1 for none."""
-        shapes = [get_backend(x).shape(x) for x in self.arrays]
-        return [shape[axis] if shape else -1 for shape, axis in zip(shapes, self.axes, strict=True)]
-
-    def replaced(self, arrays: Iterable[Array]) -> dict[int | str, Any]:
-        """The arguments with other arrays."""
-        fresh = iter(arrays)
-        return {
-            k: tree.rebuild(next(fresh) if _is_array(x) else x for x in tree.leaves) for k, tree in self.trees.items()
-        }
+            return self._replaced(axis_back(B, x, axis) for x, axis in zip(cut, self.axes, strict=True))
 
     def sample(self, b: int) -> dict[int | str, Any]:
         """The arguments with sample b alone."""
         cuts = ((slice(None),) * axis + (slice(b, b + 1),) for axis in self.axes)
-        return self.replaced(x[cut] for x, cut in zip(self.arrays, cuts, strict=True))
+        return self._replaced(x[cut] for x, cut in zip(self.arrays, cuts, strict=True))
 
-
-def _per_sample_dense(
-    B: Backend,
-    call: Callable[..., Any],
-    has_aux: bool,
-    variables: Sequence[Array],
-    tables: Sequence[Table],
-    batch: _Batch,
-    count: int,
-) -> list[Array]:
-    """(B, *shape) for each dense variable: the batch is what the other arguments hold."""
-    sizes = {count, *batch.sizes()}
-    if len(sizes) != 1 or not batch.arrays:
-        raise ValueError(
-            f"per_sample: got {len(batch.arrays)} arrays beside the differentiated arguments and {count} losses, sizes "
-            f"along sample_axis {sorted(sizes)}; accepted for dense arrays is at least one array, all with as many "
-            "samples as losses (close over the rest)"
-        )
-
-    def one(new_variables: list[Array], cut: list[Array]) -> Array:
-        out = call(new_variables, tables, batch.one_sample(B, cut))
-        loss = _loss_and_aux(out)[0] if has_aux else out
-        _check_loss(B, loss, per_sample=True)
-        _check_count(B.shape(loss)[0], 1)  # type: ignore[arg-type]
-        return loss
-
-    return B.per_sample_gradients(one, variables, batch.data(B, variables[0]))
-
-
-def _check_samples(
-    B: Backend,
-    run: Callable[..., Any],
-    loss: Array,
-    tables: Sequence[Table],
-    batch: _Batch,
-    names: Sequence[str],
-    axis: int,
-    found: Sequence[Any],
-) -> None:
-    """Check that two samples depend on themselves alone: see `islices.embedding.sample_check`."""
-    count = B.shape(loss)[0]
-    shapes = [(), *(B.shape(x)[1:] for x in found[len(tables) :])]
-    for b in largest_two(B, loss):
-        _, losses, _, lookups = run({}, b)
-        reached = _table_samples(B, tables, lookups, axis, count, names)  # type: ignore[arg-type]
-        check_reach(b, names[: len(tables)], reached)
-        at_offsets = any(one.static.at_offsets for uses in lookups for one in uses if isinstance(one, LookedUp))
-        if at_offsets or set(batch.sizes()) != {count} or not is_repeated(B, loss, losses):
-            continue
-        try:
-            alone, _, dense, lookups = run(batch.sample(b))
-            _check_count(math.prod(B.shape(alone)), 1)  # type: ignore[arg-type]
-            sparse = _table_samples(B, tables, lookups, axis, 1, names)
-        except Exception as error:
-            refuse_influence(b, f"fn raises {type(error).__name__} ({error}) where it gets one sample")
-        with B.scope():
-            alone, *dense = [B.reshape(x, (1, *shape)) for x, shape in zip([alone, *dense], shapes, strict=True)]
-        check_alone(B, b, ["the loss", *names], [loss, *found], [alone, *sparse, *dense])
-
-
-def _is_array(x: Any) -> bool:
-    B = find_backend(x)
-    return B is not None and B.is_array(x)
+    def _replaced(self, arrays: Iterator[Array]) -> dict[int | str, Any]:
+        return {
+            k: rebuild(tree, (next(arrays) if _is_array(x) else x for x in flatten(tree)))
+            for k, tree in self.trees.items()
+        }

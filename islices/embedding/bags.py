@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache
 from types import ModuleType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from islices.norms.exact import row_sums
 
 __all__ = [
     "COMBINERS",
+    "Bags",
     "Combiner",
     "divided_upstream",
     "read_bags",
@@ -37,87 +38,82 @@ Combiner: TypeAlias = Literal["sum", "mean", "sqrtn", "max"]
 COMBINERS = ("sum", "mean", "sqrtn", "max")
 
 
-def reduce_bags(
-    B: Backend,
-    rows: Array,
-    segments: Array,
-    bags: Array,
-    combiner: str,
-    *,
-    keep: Array | None = None,
-    weights: Array | None = None,
-) -> Array:
-    """The bags' rows, differentiable with respect to rows and weights.
+class Bags(NamedTuple):
+    """The members of bags, and how they are reduced."""
 
-    Parameters
-    ----------
-    rows : float array, shape (n, *row_shape)
-    segments : integer array, shape (n,)
-        The bag of each member, ascending.
-    bags : array whose length is the number of bags
-        Its contents do not matter.
-    combiner : {"sum", "mean", "sqrtn", "max"}
-    keep : int32 array of 0 and 1, shape (n,), optional
-        Which members count; all by default.
-    weights : array of rows' dtype, shape (n,), optional
+    segments: Array  # the bag of each member, integers (n,); ascending, but for a tf.SparseTensor's
+    bags: Array  # an array as long as there are bags
+    combiner: str
+    keep: Array | None = None  # int32 (n,): 0 for each member that does not count
+    weights: Array | None = None  # (n,), of rows' dtype
+
+    @property
+    def arrays(self) -> list[Array]:
+        return [x for x in (self.segments, self.bags, self.keep, self.weights) if x is not None]
+
+    def run(self, fn: Callable[..., Any], B: Backend, *arrays: Array) -> Any:
+        """fn(B, *arrays, bags) by the host or the framework, whose the bags' arrays are then."""
+        return self.with_arrays(fn, B, *arrays, *self.arrays)
+
+    def with_arrays(self, fn: Callable[..., Any], B: Backend, *arrays: Array) -> Any:
+        """The same, the last of the arrays being those of such bags."""
+        kept, weighted = self.keep is not None, self.weights is not None
+        return modes.run(_with_bags, B, arrays, call=fn, combiner=self.combiner, kept=kept, weighted=weighted)
+
+
+def _with_bags(B: Backend, *arrays: Array, call: Callable[..., Any], combiner: str, kept: bool, weighted: bool) -> Any:
+    own = len(arrays) - 2 - kept - weighted
+    segments, bags, *rest = arrays[own:]
+    keep = rest.pop(0) if kept else None
+    return call(B, *arrays[:own], Bags(segments, bags, combiner, keep, rest.pop(0) if weighted else None))
+
+
+def reduce_bags(B: Backend, rows: Array, bags: Bags) -> Array:
+    """The bags' rows, differentiable with respect to rows (n, *row_shape) and weights.
 
     Returns
     -------
     array, shape (number of bags, *row_shape)
         Of rows' dtype; formed in float32 for 16-bit rows and rounded once.
     """
-    arrays, given = _arguments(rows, segments, bags, combiner, keep, weights)
 
     def forward(*arrays: Array) -> Array:
-        return modes.run(_reduce, B, arrays, **given)
+        return bags.with_arrays(_reduce, B, *arrays)
 
     def backward(arrays: tuple[Any, ...], upstream: Array) -> tuple[Any, ...]:
-        d_rows, d_weights = modes.run(_reduce_backward, B, (upstream, *arrays), **given)
-        return (d_rows, None, None, *[None] * given["kept"], *[d_weights] * given["weighted"])
+        d_rows, d_weights = bags.with_arrays(_reduce_backward, B, upstream, *arrays)
+        none = len(arrays) - 1 - (bags.weights is not None)
+        return (d_rows, *[None] * none, *([] if bags.weights is None else [d_weights]))
 
-    return B.custom_gradient(forward, backward)(*arrays)
+    return B.custom_gradient(forward, backward)(rows, *bags.arrays)
 
 
-def reduce_bags_backward(
-    B: Backend,
-    upstream: Array,
-    rows: Array,
-    segments: Array,
-    bags: Array,
-    combiner: str,
-    *,
-    keep: Array | None = None,
-    weights: Array | None = None,
-) -> Array:
+def reduce_bags_backward(B: Backend, upstream: Array, rows: Array, bags: Bags) -> Array:
     """The gradient of the members' rows alone, where the framework's own layer reduced them (`capture`)."""
-    arrays, given = _arguments(rows, segments, bags, combiner, keep, weights)
-    return modes.run(_reduce_backward, B, (upstream, *arrays), weights_too=False, **given)[0]
+    return bags.run(_reduce_backward, B, upstream, rows)[0]
 
 
-def read_bags(
-    B: Backend, table: Array, ids: Array, segments: Array, bags: Array, combiner: str, keep: Array | None = None
-) -> Array:
-    """The bags of a table's rows, ids (n,), as `reduce_bags` forms them; "sum", "mean" or "sqrtn".
+def read_bags(B: Backend, table: Array, ids: Array, bags: Bags) -> Array:
+    """The bags of a table's rows, ids (n,), as `reduce_bags` forms them; "sum", "mean" or "sqrtn", without weights.
 
     Traced ids that are out of range do not count.
     """
+    segments, number, combiner, keep, _ = bags
     # a mean is rounded once: sums of 16 bits would have been, before
     wide = combiner == "sum" or B.dtype(table) not in ("float16", "bfloat16")
     sums = None
     if wide and modes.is_traced(B, table, ids, segments):
         with B.scope():
             if combiner != "sum":
-                keep = _in_range(B, table, ids, keep)
-            sums = B.traced_bags(table, ids, segments, bags, keep, _sums_of_rows(B))
+                bags = bags._replace(keep=_in_range(B, table, ids, keep))
+            sums = B.traced_bags(table, ids, segments, number, bags.keep, _sums_of_rows(B))
     elif wide:
-        arrays = [table, ids, segments, bags, *([] if keep is None else [keep])]
         compiled = kernels.active()
-        views = modes.host_views(B, arrays) if compiled else None
+        views = modes.host_views(B, [table, ids, *bags.arrays]) if compiled else None
         sums = B.from_host(sums_of_views(compiled, views), table) if compiled and views else None
     if sums is None:
-        return _bags_of_rows(B, table, ids, segments, bags, keep, combiner=combiner)
-    given = [sums, segments, bags, *([] if keep is None else [keep])]
-    return sums if combiner == "sum" else modes.run(_divide_sums, B, given, combiner=combiner)
+        return _bags_of_rows(B, table, ids, bags)
+    return sums if combiner == "sum" else bags.run(_divided, B, sums)
 
 
 def sums_of_views(compiled: ModuleType, views: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
@@ -132,87 +128,53 @@ def sums_of_views(compiled: ModuleType, views: Sequence[np.ndarray[Any, Any]]) -
     return sums
 
 
-def _bags_of_rows(
-    B: Backend, table: Array, ids: Array, segments: Array, bags: Array, keep: Array | None = None, *, combiner: str
-) -> Array:
-    with B.scope():
-        if B.is_traced(ids):
-            keep = _in_range(B, table, ids, keep)
-        rows = B.read_rows(table, ids)
-    return reduce_bags(B, rows, segments, bags, combiner, keep=keep)
-
-
 def _in_range(B: Backend, table: Array, ids: Array, keep: Array | None) -> Array:
     """keep, and 0 for ids that name no row."""
     named = B.astype(B.in_range(ids, B.shape(table)[0]), "int32")
     return named if keep is None else keep * named
 
 
+def _bags_of_rows(B: Backend, table: Array, ids: Array, bags: Bags) -> Array:
+    with B.scope():
+        if B.is_traced(ids):
+            bags = bags._replace(keep=_in_range(B, table, ids, bags.keep))
+        rows = B.read_rows(table, ids)
+    return reduce_bags(B, rows, bags)
+
+
 @cache
 def _sums_of_rows(B: Backend) -> Callable[..., Array]:
     """The same object each time, by which compiled code is found again."""
-    return partial(_bags_of_rows, B, combiner="sum")
+    return lambda table, ids, segments, bags, keep=None: _bags_of_rows(B, table, ids, Bags(segments, bags, "sum", keep))
 
 
-def _divide_sums(B: Backend, sums: Array, segments: Array, bags: Array, *keep: Array, combiner: str) -> Array:
-    divisor = _divisor(B, segments, bags, keep[0] if keep else None, None, combiner, B.dtype(sums))
-    assert divisor is not None, "not a plain sum"
-    return _divided(B, sums, divisor)
-
-
-def divided_upstream(
-    B: Backend, upstream: Array, segments: Array, bags: Array, combiner: str, keep: Array | None = None
-) -> Array:
+def divided_upstream(B: Backend, upstream: Array, bags: Bags) -> Array:
     """The gradient that each member of a bag gets, (bags, *row_shape), where there are no weights and no maximum."""
-    if combiner == "sum":
-        return upstream
-    arrays = [upstream, segments, bags, *([] if keep is None else [keep])]
-    return modes.run(_divided_upstream, B, arrays, combiner=combiner, kept=keep is not None)
+    return upstream if bags.combiner == "sum" else bags.run(_divided_upstream, B, upstream)
 
 
-def _divided_upstream(
-    B: Backend, upstream: Array, segments: Array, bags: Array, *keep: Array, combiner: str, kept: bool
-) -> Array:
-    h = B.widen(upstream)
-    divisor = _divisor(B, segments, bags, keep[0] if kept else None, None, combiner, B.dtype(h))
-    return B.astype(_divided(B, h, divisor), B.dtype(upstream))
-
-
-def _arguments(
-    rows: Array, segments: Array, bags: Array, combiner: str, keep: Array | None, weights: Array | None
-) -> tuple[list[Array], dict[str, Any]]:
-    """(arrays, static arguments) of the operations below."""
-    arrays = [rows, segments, bags, *(x for x in (keep, weights) if x is not None)]
-    return arrays, {"combiner": combiner, "kept": keep is not None, "weighted": weights is not None}
-
-
-def _unpack(arrays: tuple[Array, ...], kept: bool, weighted: bool) -> tuple[Any, ...]:
-    rest = list(arrays)
-    keep = rest.pop(0) if kept else None
-    return keep, rest.pop(0) if weighted else None
+def _divided_upstream(B: Backend, upstream: Array, bags: Bags) -> Array:
+    return B.astype(_divided(B, B.widen(upstream), bags), B.dtype(upstream))
 
 
 # ---------------------------------------------------------------------- value
-def _reduce(
-    B: Backend, rows: Array, segments: Array, bags: Array, *optional: Array, combiner: str, kept: bool, weighted: bool
-) -> Array:
-    keep, weights = _unpack(optional, kept, weighted)
-    x = _only(B, B.widen(rows), keep)
-    if combiner == "max":
-        return B.astype(_maximum(B, x, segments, bags, keep), B.dtype(rows))
-    weights = None if weights is None else _only(B, B.widen(weights), keep)
-    return B.astype(_average(B, x, segments, bags, keep, weights, combiner), B.dtype(rows))
+def _reduce(B: Backend, rows: Array, bags: Bags) -> Array:
+    x, bags = _counting(B, rows, bags)
+    out = _maximum(B, x, bags) if bags.combiner == "max" else _average(B, x, bags)
+    return B.astype(out, B.dtype(rows))
 
 
-def _average(
-    B: Backend, x: Array, segments: Array, bags: Array, keep: Array | None, weights: Array | None, combiner: str
-) -> Array:
-    """The bags' sums divided by their divisor, in the wide type; x and weights are zeros where they do not count."""
-    if weights is not None:
-        x = B.round_product(x, B.as_column(weights, x))
-    sums = _fold(B, x, segments, bags)
-    divisor = _divisor(B, segments, bags, keep, weights, combiner, B.dtype(x))
-    return sums if divisor is None else _divided(B, sums, divisor)
+def _counting(B: Backend, rows: Array, bags: Bags) -> tuple[Array, Bags]:
+    """rows and weights in the wide type, zeros where they do not count."""
+    weights = None if bags.weights is None else _only(B, B.widen(bags.weights), bags.keep)
+    return _only(B, B.widen(rows), bags.keep), bags._replace(weights=weights)
+
+
+def _average(B: Backend, x: Array, bags: Bags) -> Array:
+    """The bags' sums divided by their divisor, of what `_counting` returns."""
+    if bags.weights is not None:
+        x = B.round_product(x, B.as_column(bags.weights, x))
+    return _divided(B, _fold(B, x, bags), bags)
 
 
 def _only(B: Backend, x: Array, keep: Array | None, other: float = 0.0) -> Array:
@@ -220,111 +182,95 @@ def _only(B: Backend, x: Array, keep: Array | None, other: float = 0.0) -> Array
     return x if keep is None else B.where(B.equal(B.as_column(keep, x), 0), other, x)
 
 
-def _members(B: Backend, segments: Array, keep: Array | None) -> Array:
-    """1 for each slot that counts, as int32."""
-    return B.astype(B.equal(segments, segments), "int32") if keep is None else keep
+def _numbers(B: Backend, bags: Bags) -> Array:
+    """How many members of each bag count, as int32."""
+    segments, keep = bags.segments, bags.keep
+    return _fold(B, B.astype(B.equal(segments, segments), "int32") if keep is None else keep, bags)
 
 
-def _divisor(
-    B: Backend, segments: Array, bags: Array, keep: Array | None, weights: Array | None, combiner: str, dtype: str
-) -> Array | None:
-    """What each bag's sum is divided by, in the wide type: 0 where the bag is empty. None for a plain sum."""
-    if combiner == "sum":
-        return None
+def _divisor(B: Backend, bags: Bags, dtype: str) -> Array:
+    """What each bag's sum is divided by, in the wide type: 0 where the bag is empty."""
+    weights = bags.weights
     if weights is None:
-        total = B.astype(_fold(B, _members(B, segments, keep), segments, bags), dtype)
-    elif combiner == "mean":
-        total = _fold(B, weights, segments, bags)
+        total = B.astype(_numbers(B, bags), dtype)
     else:
-        total = _fold(B, B.round_product(weights, weights), segments, bags)
-    return B.sqrt(total) if combiner == "sqrtn" else total
+        total = _fold(B, weights if bags.combiner == "mean" else B.round_product(weights, weights), bags)
+    return B.sqrt(total) if bags.combiner == "sqrtn" else total
 
 
-def _divided(B: Backend, x: Array, divisor: Array) -> Array:
+def _divided(B: Backend, x: Array, bags: Bags) -> Array:
+    """x (bags, ...) divided by the divisor, if there is one."""
+    return x if bags.combiner == "sum" else _quotients(B, x, _divisor(B, bags, B.dtype(x)))
+
+
+def _quotients(B: Backend, x: Array, divisor: Array) -> Array:
     """x / divisor by row, and zeros where the divisor is 0."""
     column = B.as_column(divisor, x)
     nothing = B.less_equal(B.abs(column), 0.0)
     return B.where(nothing, 0.0, B.div(x, B.where(nothing, 1.0, column)))
 
 
-def _fold(B: Backend, x: Array, segments: Array, bags: Array) -> Array:
+def _fold(B: Backend, x: Array, bags: Bags) -> Array:
     """The left folds of x by bag, as many as there are bags."""
-    x, segments = _with_every_bag(B, x, segments, bags, 0)
-    return B.segment_sum(x, segments, B.shape(bags)[0])
+    x, segments = _with_every_bag(B, x, bags, 0)
+    return B.segment_sum(x, segments, B.shape(bags.bags)[0])
 
 
-def _with_every_bag(B: Backend, x: Array, segments: Array, bags: Array, neutral: float) -> tuple[Array, Array]:
+def _with_every_bag(B: Backend, x: Array, bags: Bags, neutral: float) -> tuple[Array, Array]:
     """x and segments; where the number of bags is not known while tracing, a neutral row for each bag in front shows it
     (segments do not ascend then)."""
-    if B.shape(bags)[0] is not None:
-        return x, segments
-    rows = B.zeros((None, *B.shape(x)[1:]), B.dtype(x), bags)  # type: ignore[arg-type]
-    number = B.astype(B.arange(bags), B.dtype(segments))
-    return B.concat([rows + neutral if neutral else rows, x]), B.concat([number, segments])
+    if B.shape(bags.bags)[0] is not None:
+        return x, bags.segments
+    rows = B.zeros((None, *B.shape(x)[1:]), B.dtype(x), bags.bags)  # type: ignore[arg-type]
+    number = B.astype(B.arange(bags.bags), B.dtype(bags.segments))
+    return B.concat([rows + neutral if neutral else rows, x]), B.concat([number, bags.segments])
 
 
-def _maximum(B: Backend, x: Array, segments: Array, bags: Array, keep: Array | None) -> Array:
+def _maximum(B: Backend, x: Array, bags: Bags) -> Array:
     """The largest kept member of each bag; zeros for a bag without any."""
-    top = _segment_max(B, _only(B, x, keep, -math.inf), segments, bags)
-    members = _fold(B, _members(B, segments, keep), segments, bags)
-    return B.where(B.equal(B.as_column(members, top), 0), B.zeros_like(top), top)
+    top = _segment_max(B, _only(B, x, bags.keep, -math.inf), bags)
+    return B.where(B.equal(B.as_column(_numbers(B, bags), top), 0), B.zeros_like(top), top)
 
 
-def _segment_max(B: Backend, x: Array, segments: Array, bags: Array) -> Array:
+def _segment_max(B: Backend, x: Array, bags: Bags) -> Array:
     lowest = -math.inf if B.dtype(x).startswith("float") else -(2**31) + 1
-    x, segments = _with_every_bag(B, x, segments, bags, lowest)
-    return B.segment_max(x, segments, B.shape(bags)[0])
+    x, segments = _with_every_bag(B, x, bags, lowest)
+    return B.segment_max(x, segments, B.shape(bags.bags)[0])
 
 
 # ---------------------------------------------------------------------- gradient
-def _reduce_backward(
-    B: Backend,
-    upstream: Array,
-    rows: Array,
-    segments: Array,
-    bags: Array,
-    *optional: Array,
-    combiner: str,
-    kept: bool,
-    weighted: bool,
-    weights_too: bool = True,
-) -> tuple[Array, Array | None]:
+def _reduce_backward(B: Backend, upstream: Array, rows: Array, bags: Bags) -> tuple[Array, Array | None]:
     """(gradient of rows, gradient of weights or None)."""
-    keep, weights = _unpack(optional, kept, weighted)
-    dtype = B.dtype(rows)
-    x = _only(B, B.widen(rows), keep)
-    h = B.widen(upstream)
-    if combiner == "max":
+    dtype, segments, keep = B.dtype(rows), bags.segments, bags.keep
+    x, bags = _counting(B, rows, bags)
+    h, w = B.widen(upstream), bags.weights
+    if bags.combiner == "max":
         h = B.take(h, segments)
-        first = _first_maximum(B, x, segments, bags, keep)
-        return B.astype(B.where(first, h, B.zeros_like(h)), dtype), None
-    w = None if weights is None else _only(B, B.widen(weights), keep)
-    divisor = _divisor(B, segments, bags, keep, w, combiner, B.dtype(x))
-    h = B.take(h if divisor is None else _divided(B, h, divisor), segments)
+        return B.astype(B.where(_first_maximum(B, x, bags), h, B.zeros_like(h)), dtype), None
+    divisor = None if bags.combiner == "sum" else _divisor(B, bags, B.dtype(x))
+    h = B.take(h if divisor is None else _quotients(B, h, divisor), segments)
     if w is None:
         return B.astype(_only(B, h, keep), dtype), None
     d_rows = B.astype(_only(B, B.round_product(h, B.as_column(w, h)), keep), dtype)
-    if not weights_too:
-        return d_rows, None
     if divisor is not None:  # the weight also moves the divisor
-        y = B.take(_average(B, x, segments, bags, keep, w, combiner), segments)
-        if combiner == "sqrtn":
-            y = B.round_product(y, B.as_column(_divided(B, w, B.take(divisor, segments)), y))
+        y = B.take(_average(B, x, bags), segments)
+        if bags.combiner == "sqrtn":
+            y = B.round_product(y, B.as_column(_quotients(B, w, B.take(divisor, segments)), y))
         x = x - y
     return d_rows, B.astype(_only(B, row_sums(B, B.round_product(h, x)), keep), dtype)
 
 
-def _first_maximum(B: Backend, x: Array, segments: Array, bags: Array, keep: Array | None) -> Array:
+def _first_maximum(B: Backend, x: Array, bags: Bags) -> Array:
     """The mask of the elements that are the first in their bag to equal its maximum (a NaN equals a NaN here)."""
-    lowered = _only(B, x, keep, -math.inf)
-    top = B.take(_segment_max(B, lowered, segments, bags), segments)
+    lowered = _only(B, x, bags.keep, -math.inf)
+    top = B.take(_segment_max(B, lowered, bags), bags.segments)
     # positions counted downwards, so that the first is the largest; two numbers that are none
     place = -B.astype(B.arange(x), "int32")
     none, never = (B.asarray(np.full(1, n, np.int32), x) for n in (1 - 2**31, -(2**31)))
-    if keep is not None:
-        place = B.where(B.equal(keep, 0), none, place)
+    if bags.keep is not None:
+        place = B.where(B.equal(bags.keep, 0), none, place)
     place = B.as_column(place, x)
     at_top = B.where(B.less_equal(top, lowered), place, none)  # nothing is above the maximum
     at_top = B.where(B.less_equal(lowered, lowered), at_top, place)  # but a NaN, which is it then
-    first = B.take(_segment_max(B, at_top, segments, bags), segments)
+    first = B.take(_segment_max(B, at_top, bags), bags.segments)
     return B.equal(B.where(B.equal(at_top, none), never, at_top), first)

@@ -6,29 +6,25 @@ that arrived. SPEC clauses 12, 14 and 19.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
 from islices.backend import Array, Backend, LayerUse, OtherUse, ProductUse, Use
-from islices.core.linear import add, concat
 from islices.core.registry import describe, loaded_backends
-from islices.core.shapes import size_of
 from islices.core.slices import IndexedSlices
-from islices.embedding.bags import reduce_bags_backward
-from islices.embedding.ids import check_ids, first_axis
+from islices.embedding.bags import Bags, reduce_bags_backward
+from islices.embedding.ids import check_ids
 from islices.embedding.layouts import BagLayout, bags_at_offsets, bags_of_last_axis
-from islices.embedding.lookup_gradients import empty_slices, flat_slices, table_gradient
+from islices.embedding.lookup_gradients import flat_slices, table_gradient
 from islices.embedding.lookups import members
 from islices.embedding.per_sample import (
     PerSample,
-    axis_of,
     batch_of,
     check_axis,
     join,
     samples_of,
-    with_product,
+    whole_gradient,
     with_samples,
 )
 
@@ -162,12 +158,7 @@ class Capture:
         for name in self._weights:
             lookups, products = self._arrived(name)
             parts = [table_gradient(self._slices(use)[0], use.padding_idx, use.scale_by_freq) for use in lookups]
-            slices = concat(parts) if parts else self._nothing(name)
-            if not products:
-                made[name] = slices
-                continue
-            together = self._with_products(self._no_samples(name, 1), products)
-            made[name] = add(together.sum(), slices)
+            made[name] = whole_gradient(self.backend, self._weights[name], parts, products)
         return made
 
     def per_sample(self, *, sample_axis: int = 0) -> dict[str, PerSample]:
@@ -204,12 +195,9 @@ class Capture:
         for name in self._weights:
             lookups, products = self._arrived(name)
             parts = [self._samples(use, axis) for use in lookups]
-            if products and not parts:
-                inputs = products[0].inputs
-                batch = batch_of(self.backend, inputs, axis_of(self.backend, inputs, axis, trailing=1))
-                parts = [self._no_samples(name, batch)]
-            if parts:
-                made[name] = self._with_products(join(parts), products, axis)
+            found = join(self.backend, self._weights[name], parts, products, axis, f"per_sample: layer {name!r}")
+            if found is not None:
+                made[name] = found
         counts = {name: g.dense_shape[0] for name, g in made.items()}
         if len(set(counts.values())) > 1:
             raise ValueError(
@@ -238,24 +226,6 @@ class Capture:
         found = [use for use in uses if not isinstance(use, OtherUse) and use.upstream is not None]
         products = [use for use in found if isinstance(use, ProductUse)]
         return [use for use in found if isinstance(use, LayerUse)], products
-
-    def _nothing(self, name: str) -> IndexedSlices:
-        return empty_slices(self.backend, self._weights[name])
-
-    def _no_samples(self, name: str, batch: int | None) -> PerSample:
-        empty = self._nothing(name)
-        return with_samples(empty, first_axis(self.backend, empty.indices), batch or 0, None)
-
-    def _with_products(self, x: PerSample, uses: Sequence[ProductUse], axis: int | None = None) -> PerSample:
-        """x with what the output layers add; without an axis of samples, as those of the one sample of x."""
-        B = self.backend
-        for use in uses:
-            with B.scope():
-                pair = [B.astype(a, B.dtype(x.values)) for a in (use.upstream, use.inputs)]
-                if axis is None:
-                    pair = [B.reshape(a, (1, size_of(B.shape(a)[:-1]), B.shape(a)[-1])) for a in pair]
-            x = with_product(x, pair, f"per_sample: layer {use.layer!r}", axis or 0)
-        return x
 
     def _samples(self, use: LayerUse, axis: int) -> PerSample:
         if use.scale_by_freq:
@@ -299,9 +269,8 @@ class Capture:
             rows = use.rows
             if rows is None:  # their values do not matter then
                 rows = B.take(B.zeros_like(upstream), layout.segments)
-        return reduce_bags_backward(
-            B, upstream, rows, layout.segments, layout.bags, use.combiner, keep=keep, weights=weights
-        ), flat
+        bags = Bags(layout.segments, layout.bags, use.combiner, keep, weights)
+        return reduce_bags_backward(B, upstream, rows, bags), flat
 
 
 def _is_pending(use: Use) -> bool:

@@ -20,6 +20,7 @@ from islices.core.slices import check_indices
 __all__ = [
     "Invalid",
     "along_axis",
+    "axis_back",
     "axis_first",
     "check_ids",
     "check_invalid",
@@ -144,8 +145,7 @@ def along_axis(B: Backend, ids: Array, axis: int) -> Array:
     moved = axis_first(B, ids, axis)
     numbers = first_axis(B, moved)
     with B.scope():
-        back = [*range(1, axis + 1), 0, *range(axis + 1, len(B.shape(ids)))]
-        return flat_ids(B, B.permute(B.reshape(numbers, B.shape(moved)), back))
+        return flat_ids(B, axis_back(B, B.reshape(numbers, B.shape(moved)), axis))
 
 
 def axis_first(B: Backend, x: Array, axis: int) -> Array:
@@ -156,17 +156,21 @@ def axis_first(B: Backend, x: Array, axis: int) -> Array:
         return B.permute(x, [axis, *(k for k in range(len(B.shape(x))) if k != axis)])
 
 
+def axis_back(B: Backend, x: Array, axis: int) -> Array:
+    """x with its first axis where `axis_first` found it; within `Backend.scope`."""
+    return B.permute(x, [*range(1, axis + 1), 0, *range(axis + 1, len(B.shape(x)))]) if axis else x
+
+
 def check_mask(B: Backend, mask: Any, ids: Array, like: Array) -> Array | None:
     """mask as int32 of the backend, 0 where it is False, of ids' shape; None stays None."""
     if mask is None:
         return None
-    if not B.is_array(mask):
-        if not isinstance(mask, np.ndarray):
-            raise TypeError(f"mask: got {describe(mask)}; accepted is a boolean array of {B.name} or NumPy")
-        if mask.dtype.name not in MASKS:
-            raise TypeError(f"mask: got {describe(mask)}; accepted is a boolean array of {B.name} or NumPy")
+    refused = TypeError(f"mask: got {describe(mask)}; accepted is a boolean array of {B.name} or NumPy")
+    if isinstance(mask, np.ndarray) and not B.is_array(mask) and mask.dtype.name in MASKS:
         wide = mask.dtype == np.int64  # of which JAX, too, would keep the lower half
         mask = B.asarray((mask != 0).astype(np.int32) if wide or mask.dtype == bool else mask, like)
+    if not B.is_array(mask):
+        raise refused
     given, wanted = B.shape(mask), B.shape(ids)
     if not same_shape(given, wanted):
         raise ValueError(f"mask: got shape {given}; accepted is ids' shape {wanted}")
@@ -175,6 +179,6 @@ def check_mask(B: Backend, mask: Any, ids: Array, like: Array) -> Array | None:
         return B.from_host((whole != 0).astype(np.int32).reshape(given), mask)
     dtype = B.dtype(mask)
     if dtype not in MASKS:
-        raise TypeError(f"mask: got {describe(mask)}; accepted is a boolean array of {B.name} or NumPy")
+        raise refused
     with B.scope():
         return B.astype(B.logical_not(B.equal(mask, 0)) if dtype == "int64" else mask, "int32")

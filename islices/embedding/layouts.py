@@ -42,7 +42,6 @@ class Ragged(NamedTuple):
     layout: BagLayout  # of the innermost rows
     samples: Array  # the outermost row of each value: int32, shape (n,)
     batch: Array  # an array as long as there are outermost rows
-    present: Array | None
     parts: RaggedParts | None  # None of a pair
     lengths: Array | None  # of a pair
 
@@ -80,33 +79,23 @@ def bags_of_last_axis(B: Backend, ids: Array) -> BagLayout:
 
 
 # ---------------------------------------------------------------------- at offsets, by lengths
-def bags_at_offsets(B: Backend, offsets: Any, ids: Array, *, include_last: bool = False) -> BagLayout:
-    """The bags that start at offsets in ids (n,); include_last: the last of the offsets is the end of the last bag."""
+def bags_at_offsets(B: Backend, offsets: Any, ids: Array) -> BagLayout:
+    """The bags that start at offsets in ids (n,)."""
     offsets = check_ids(B, offsets, ids, "offsets")
     shape, n = B.shape(offsets), B.shape(ids)[0] if B.shape(ids) else None
     if len(shape) != 1:
         raise ValueError(f"offsets: got shape {shape}; accepted is one dimension (bags,)")
     if len(B.shape(ids)) != 1:
         raise ValueError(f"ids: got shape {B.shape(ids)} with offsets; accepted is one dimension (n,)")
-    if include_last and shape[0] == 0:
-        raise ValueError("offsets: got [] with include_last_offset=True; accepted is at least the end of the last bag")
-    starts = None if B.is_traced(offsets) else B.to_numpy(offsets)
-    if starts is not None:
-        _check_offsets(starts, n, include_last)
-    if not include_last:
-        with B.scope():
-            places = B.searchsorted(offsets, B.astype(B.arange(ids), B.dtype(offsets)), right=True)
-            segments = B.astype(places, "int32") - B.astype(B.equal(ids, ids), "int32")
-        return BagLayout(segments, offsets, shape, n)
-    if starts is not None:
-        return _bags_at_ends(B, B.asarray(starts[1:], ids), ids, full=n == starts[-1])
+    if not B.is_traced(offsets):
+        _check_offsets(B.to_numpy(offsets), n)
     with B.scope():
-        row = B.columns(B.reshape(offsets, (1, shape[0])), 1, shape[0])  # type: ignore[arg-type]
-        ends = B.reshape(row, (None if shape[0] is None else shape[0] - 1,))
-    return _bags_at_ends(B, ends, ids, full=False)
+        places = B.searchsorted(offsets, B.astype(B.arange(ids), B.dtype(offsets)), right=True)
+        segments = B.astype(places, "int32") - B.astype(B.equal(ids, ids), "int32")
+    return BagLayout(segments, offsets, shape, n)
 
 
-def _check_offsets(starts: np.ndarray[Any, Any], n: int | None, include_last: bool) -> None:
+def _check_offsets(starts: np.ndarray[Any, Any], n: int | None) -> None:
     if (len(starts) and starts[0] != 0) or (not len(starts) and n):
         raise ValueError(f"offsets: got {starts[:1].tolist()} first; accepted is 0, where the first bag starts")
     if (starts[1:] < starts[:-1]).any():
@@ -116,8 +105,6 @@ def _check_offsets(starts: np.ndarray[Any, Any], n: int | None, include_last: bo
         )
     if len(starts) and n is not None and starts[-1] > n:
         raise ValueError(f"offsets: got {int(starts[-1])} last, with {n} ids; accepted is at most their number")
-    if include_last and len(starts) == 1 and n:
-        raise ValueError(f"offsets: got {starts.tolist()}, no bags, with {n} ids; accepted is at least one bag")
 
 
 def _bags_at_ends(B: Backend, ends: Array, ids: Array, *, full: bool) -> BagLayout:
@@ -170,7 +157,7 @@ def adopt_ragged(B: Backend, ids: Any, like: Array) -> Ragged | None:
     with B.scope():
         segments, samples = (B.astype(x, "int32") for x in (parts.segments, parts.samples))
     layout = BagLayout(segments, parts.bags, B.shape(parts.bags), B.shape(values)[0])
-    return Ragged(values, layout, samples, parts.batch, None, parts, None)
+    return Ragged(values, layout, samples, parts.batch, parts, None)
 
 
 def _adopt_pair(B: Backend, values: Any, lengths: Any, like: Array) -> Ragged:
@@ -179,7 +166,7 @@ def _adopt_pair(B: Backend, values: Any, lengths: Any, like: Array) -> Ragged:
     if len(B.shape(values)) != 1:
         raise ValueError(f"ids: got values of shape {B.shape(values)} with lengths; accepted is one dimension (n,)")
     layout = _bags_of_lengths(B, lengths, values)
-    return Ragged(values, layout, layout.segments, layout.bags, layout.present, None, lengths)
+    return Ragged(values, layout, layout.segments, layout.bags, None, lengths)
 
 
 def values_of(B: Backend, x: Any, ragged: Ragged, argument: str) -> Any:

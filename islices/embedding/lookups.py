@@ -12,10 +12,10 @@ import numpy as np
 
 from islices.backend import Array, Backend, Reader, Source
 from islices.core import modes
-from islices.core.arguments import check_flag, show
+from islices.core.arguments import show
 from islices.core.registry import describe, find_backend
 from islices.core.shapes import COMMON_NDIM, same_shape
-from islices.embedding.bags import COMBINERS, Combiner, read_bags, reduce_bags
+from islices.embedding.bags import COMBINERS, Bags, Combiner, read_bags, reduce_bags
 from islices.embedding.ids import Invalid, check_ids, check_invalid, check_mask, check_range
 from islices.embedding.layouts import (
     BagLayout,
@@ -27,9 +27,7 @@ from islices.embedding.layouts import (
     values_of,
 )
 from islices.embedding.lookup_gradients import resolve_padding_idx, zeros_where_false
-from islices.embedding.max_norm import limit_rows
 from islices.embedding.table import Table
-from islices.norms.limits import check_max_norm
 
 __all__ = ["LookupOptions", "lookup", "lookup_source", "members"]
 
@@ -58,9 +56,7 @@ def lookup(
     combiner: Combiner | None = None,
     weights: Any = None,
     offsets: Array | None = None,
-    include_last_offset: bool = False,
     invalid: Invalid = "raise",
-    max_norm: float | None = None,
 ) -> Any:
     """Rows of a table, or bags of rows reduced to one row each.
 
@@ -88,15 +84,9 @@ def lookup(
         What each member is multiplied by; gets a gradient too. Not with "max". Beside ragged ids as mask.
     offsets : int32 or int64 array, shape (bags,), optional
         Where the bags start in ids, which then has one dimension: ascending from 0.
-    include_last_offset : bool
-        offsets has the shape (bags + 1,): its last is where the last bag ends. What lies behind it is in no bag.
     invalid : {"raise", "drop"}
         What a negative id does: "drop" takes it as absent. It reads as zeros, is no member of a bag, and has no
         gradient.
-    max_norm : float, optional
-        Rows are clipped to this norm once they are read, before they are reduced, as in tf.nn.embedding_lookup; their
-        gradient passes through the clipping. The table stays as it is: torch's max_norm, which writes to it first, is
-        `renorm_rows` before the lookup.
 
     Returns
     -------
@@ -143,12 +133,8 @@ def lookup(
             f"ids: got {describe(ids)}, whose rows would have {together} dimensions; accepted are {COMMON_NDIM} in all"
         )
     drop = check_invalid(invalid)
-    limit = None if max_norm is None else check_max_norm(max_norm)
-    last = include_last_offset is not False and check_flag(include_last_offset, "include_last_offset")
-    if last and offsets is None:
-        raise ValueError("include_last_offset: got True without offsets; accepted with some")
     check_range(B, ids, B.shape(source.weights)[0], absent=drop)
-    request = _Request(B, source, ids, options, mask, ragged, drop, limit)
+    request = _Request(B, source, ids, options, mask, ragged, drop)
     if combiner is None:
         for name, given in (("weights", weights), ("offsets", offsets)):
             if given is not None:
@@ -161,7 +147,7 @@ def lookup(
         raise ValueError("weights: got some with combiner='max', which has none; accepted with 'sum', 'mean', 'sqrtn'")
     if ragged is None:
         in_shape = offsets is None
-        layout = bags_of_last_axis(B, ids) if in_shape else bags_at_offsets(B, offsets, ids, include_last=last)
+        layout = bags_of_last_axis(B, ids) if in_shape else bags_at_offsets(B, offsets, ids)
         return _lookup_bags(request, layout, () if in_shape else (layout.segments, layout.bags), combiner, weights)
     if len(B.shape(ids)) != 1:
         raise ValueError(
@@ -181,7 +167,6 @@ class _Request(NamedTuple):
     mask: Any
     ragged: Ragged | None  # what the ids came from
     drop: bool  # negative ids are absent
-    limit: float | None  # the norm that rows are clipped to
 
 
 def _names() -> str:
@@ -246,49 +231,33 @@ def _present(B: Backend, ids: Array, drop: bool, present: Array | None) -> Array
         return named if present is None else named * present
 
 
-def _without_gradient(B: Backend, source: Source, ids: Array, options: LookupOptions) -> Array | None:
-    """1 for each of the ids but the padding's; None if there is no padding, or the differentiation drops its slices."""
-    if options.padding_idx is None or source.watched:
-        return None
-    return B.logical_not(B.equal(ids, options.padding_idx))
-
-
 def _lookup_rows(request: _Request) -> Array:
-    B, source, ids, options, mask, ragged, drop, limit = request
-    present = _present(B, ids, drop, None if ragged is None else ragged.present)
+    B, source, ids, options, mask, ragged, drop = request
+    present = _present(B, ids, drop, None if ragged is None else ragged.layout.present)
     samples: tuple[Array, ...] = ()
     if ragged is not None:
         with B.scope():
             samples = (spread(B, ragged.samples, ids), ragged.batch)
     rows = _read(request, samples, present)
     with B.scope():
-        for keep in (check_mask(B, mask, ids, rows), _as_ints(B, _without_gradient(B, source, ids, options))):
-            rows = _passing(B, rows, keep)
-    if limit is not None:
-        rows = limit_rows(B, rows, len(B.shape(ids)), limit)
+        passing = [check_mask(B, mask, ids, rows)]
+        if options.padding_idx is not None and not source.watched:  # who differentiates drops the padding's slices
+            passing.append(B.astype(B.logical_not(B.equal(ids, options.padding_idx)), "int32"))
+        for keep in passing:
+            if keep is not None:  # where it is 0, a row passes no gradient
+                rows = B.where(B.equal(B.as_column(keep, rows), 0), B.stop_gradient(rows), rows)
     return rows if present is None else modes.run(zeros_where_false, B, (rows, present))
-
-
-def _passing(B: Backend, rows: Array, keep: Array | None) -> Array:
-    """rows, which pass no gradient where keep is 0."""
-    if keep is None:
-        return rows
-    return B.where(B.equal(B.as_column(keep, rows), 0), B.stop_gradient(rows), rows)
-
-
-def _as_ints(B: Backend, mask: Array | None) -> Array | None:
-    return None if mask is None else B.astype(mask, "int32")
 
 
 # ---------------------------------------------------------------------- bags
 def _lookup_bags(
     request: _Request, layout: BagLayout, samples: tuple[Array, ...], combiner: str, weights: Any
 ) -> Array:
-    B, source, ids, options, mask, _, drop, limit = request
+    B, source, ids, options, mask, _, drop = request
     weights = _check_weights(B, weights, ids, source.weights)
     count, *row_shape = B.shape(source.weights)
     present = _present(B, ids, drop, layout.present)
-    reads_bags = weights is None and limit is None and combiner != "max" and _reads_bags(request)
+    reads_bags = weights is None and combiner != "max" and _reads_bags(request)
     mask = check_mask(B, mask, ids, source.weights)
     keep = members(B, ids, mask, options.padding_idx, count, present, in_range=reads_bags)
     with B.scope():
@@ -298,7 +267,7 @@ def _lookup_bags(
         def read(table: Array, ids: Array) -> Array:
             with B.scope():
                 ids = B.reshape(ids, (layout.n,))
-            out = read_bags(B, table, ids, layout.segments, layout.bags, combiner, keep)
+            out = read_bags(B, table, ids, Bags(layout.segments, layout.bags, combiner, keep))
             with B.scope():
                 return B.reshape(out, (*layout.shape, *row_shape))
 
@@ -306,11 +275,7 @@ def _lookup_bags(
     rows = _read(request, samples, present)
     with B.scope():
         rows = B.reshape(rows, (layout.n, *row_shape))
-    if limit is not None:  # what does not count passes nothing, not even through a row without a norm
-        with B.scope():
-            rows = _passing(B, rows, keep)
-        rows = limit_rows(B, rows, 1, limit)
-    out = reduce_bags(B, rows, layout.segments, layout.bags, combiner, keep=keep, weights=weights)
+    out = reduce_bags(B, rows, Bags(layout.segments, layout.bags, combiner, keep, weights))
     with B.scope():
         return B.reshape(out, (*layout.shape, *row_shape))
 

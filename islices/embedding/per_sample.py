@@ -7,25 +7,31 @@ up: one backward pass holds every sample's gradient. SPEC clause 14.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import numpy as np
 
-from islices.backend import Array, Backend
+from islices.backend import Array, Backend, ProductUse
 from islices.core import modes
 from islices.core.arguments import LARGEST, show, whole_number
 from islices.core.linear import add, concat, join_arrays
 from islices.core.registry import describe, find_backend
 from islices.core.rows import check_memory
+from islices.core.shapes import size_of
 from islices.core.slices import IndexedSlices
 from islices.core.trees import flatten, rebuild
-from islices.embedding.ids import Invalid, along_axis, axis_first, check_invalid
-from islices.embedding.lookup_gradients import check_count, counting, find_upstream, resolve_padding_idx
+from islices.embedding.ids import Invalid, along_axis, axis_first, check_invalid, first_axis
+from islices.embedding.lookup_gradients import (
+    check_count,
+    counting,
+    empty_slices,
+    find_upstream,
+    resolve_padding_idx,
+)
 from islices.embedding.products import Product, check_product, dense_sum, dense_terms, host_parts, squares
 from islices.norms import derivatives
-from islices.norms.clip import attach_rows, row_factors, scale_rows
-from islices.norms.derivatives import Layout, Member
-from islices.norms.exact import Groups, as_rows, row_norms, sample_keys
+from islices.norms.clip import row_factors, scale_rows
+from islices.norms.exact import Groups, as_rows, row_norms
 from islices.norms.limits import Limit, limit_of
 from islices.norms.nonfinite import Nonfinite, check_nonfinite, refuse_nonfinite
 from islices.norms.norm import check_float, rounded_norms
@@ -168,7 +174,7 @@ class PerSample:
         array, shape (B,)
             As clause 7 has it: float32, or float64 for float64 values.
         """
-        return _norms([self]).given
+        return _norms([self])[2]
 
     def clip(self, max_norm: float, *, nonfinite: Nonfinite = "propagate") -> PerSample:
         """Each sample's gradient scaled down to a norm of at most max_norm, by the factor of clause 10.
@@ -434,15 +440,61 @@ def check_one_batch(parts: Sequence[PerSample]) -> int:
     return next(iter(batches), 0)
 
 
-def join(parts: Sequence[PerSample]) -> PerSample:
-    """The slices of several lookups of one table, one lookup after the other."""
-    if len(parts) == 1:
-        return parts[0]
-    check_one_batch(parts)
-    slices = concat([p._stored() for p in parts])
-    samples = modes.run(join_arrays, parts[0].backend, [p.samples for p in parts])
-    products = tuple(pair for p in parts for pair in p.products)
-    return PerSample._trusted(parts[0].backend, slices.values, slices.indices, samples, parts[0].dense_shape, products)
+def no_samples(B: Backend, weights: Array, batch: int) -> PerSample:
+    """The gradient of a table that no sample looked up."""
+    empty = empty_slices(B, weights)
+    return with_samples(empty, first_axis(B, empty.indices), batch, None)
+
+
+def join(
+    B: Backend, weights: Array, parts: list[PerSample], products: Sequence[ProductUse], axis: int, argument: str
+) -> PerSample | None:
+    """The gradient of a table of several lookups and products, one after the other; None where there are none."""
+    if products and not parts:
+        inputs = products[0].inputs
+        parts = [no_samples(B, weights, batch_of(B, inputs, axis_of(B, inputs, axis, trailing=1)))]
+    if not parts:
+        return None
+    made = parts[0]
+    if len(parts) > 1:
+        check_one_batch(parts)
+        slices = concat([p._stored() for p in parts])
+        samples = modes.run(join_arrays, B, [p.samples for p in parts])
+        made = PerSample._trusted(B, slices.values, slices.indices, samples, made.dense_shape)
+    for one in products:
+        made = with_product(made, _pair(B, made, one), argument, axis)
+    return made
+
+
+def whole_gradient(
+    B: Backend,
+    weights: Array,
+    parts: Sequence[IndexedSlices],
+    products: Sequence[ProductUse],
+    dense: Sequence[Array] = (),
+) -> Any:
+    """The gradient of a table of several lookups, products and whole uses: dense where there are any but lookups."""
+    slices = concat(parts) if parts else empty_slices(B, weights)
+    if products:
+        together = no_samples(B, weights, 1)
+        for one in products:
+            pair = _pair(B, together, one)
+            flat = [B.reshape(x, (1, size_of(B.shape(x)[:-1]), B.shape(x)[-1])) for x in pair]
+            together = with_product(together, flat, "table.weights")
+        dense = [*dense, B.custom_gradient(lambda x: x, _refuse)(together.sum())]
+    return add(*dense, slices) if dense else slices
+
+
+def _pair(B: Backend, x: PerSample, one: ProductUse) -> list[Array]:
+    with B.scope():
+        return [B.astype(a, B.dtype(x.values)) for a in (one.upstream, one.inputs)]
+
+
+def _refuse(arrays: tuple[Array, ...], upstream: Array) -> NoReturn:
+    raise NotImplementedError(
+        "table.weights: got a product with those of a table whose gradient is being taken twice; accepted in second "
+        "derivatives is lookup(table, ids), or the array itself beside the table"
+    )
 
 
 # ---------------------------------------------------------------------- norms, clipping
@@ -482,16 +534,14 @@ def clip_per_sample(tree: T, max_norm: float, *, nonfinite: Nonfinite = "propaga
     limit = limit_of(max_norm)
     nonfinite = check_nonfinite(nonfinite)
     leaves = flatten(tree, "tree")
-    given = [x for x in leaves if x is not None]
-    _check_leaves(given)
+    _check_leaves([x for x in leaves if x is not None])
     leaves = [None if x is None else _lifted(x, limit) for x in leaves]
-    measured = _norms([x for x in leaves if x is not None])
-    E = measured.E
+    E, norms, given = _norms([x for x in leaves if x is not None])
     with E.scope():
-        refuse_nonfinite(E, measured.exact, nonfinite)
-        factors = row_factors(E, measured.exact, limit, nonfinite)
-    out = (None if x is None else _scaled(x, measured, factors, limit, nonfinite) for x in leaves)
-    return rebuild(tree, out), measured.given
+        refuse_nonfinite(E, norms, nonfinite)
+        factors = row_factors(E, norms, limit, nonfinite)
+    out = (None if x is None else _scaled(x, E, factors) for x in leaves)
+    return rebuild(tree, out), given
 
 
 def _check_leaves(leaves: Sequence[Any]) -> None:
@@ -514,47 +564,27 @@ def _check_leaves(leaves: Sequence[Any]) -> None:
         raise ValueError(f"tree: got {sorted(batches)} samples; accepted is one number of samples")
 
 
-def _scaled(x: Any, norms: Norms, factors: Array, limit: Limit, nonfinite: str) -> Any:
-    B, member = _member(x)
+def _scaled(x: Any, E: Backend, factors: Array) -> Any:
+    B = _owner(x)
 
-    def clip(a: Array, by: Array, place: Array | None) -> Array:
-        out = scale_rows(B, derivatives.constant(B, a) if norms.attached else a, norms.E, by, place)
-        return _undifferentiated(B, out, (a,)) if norms.attached and norms.tied else out
+    def clip(a: Array, by: Array, place: Array | None = None) -> Array:
+        return _undifferentiated(B, scale_rows(B, derivatives.constant(B, a), E, by, place), [a])
 
-    scaled = clip(member.values, factors, x.samples if isinstance(x, PerSample) else None)
-    if norms.attached and not norms.tied:
-        scaled = attach_rows(B, scaled, member, norms.given, norms.E, norms.exact, limit, nonfinite)
     if not isinstance(x, PerSample):
-        return scaled
-    products = tuple(_scaled_product(pair, norms.E, factors, clip) for pair in x.products)
-    return PerSample._trusted(B, scaled, x.indices, x.samples, x.dense_shape, products)
-
-
-def _scaled_product(pair: Product, E: Backend, factors: Array, clip: Callable[..., Array]) -> Product:
-    """x, the smaller one, takes the clip factor; where zeros are wanted in place of what is not finite, both do."""
-    with E.scope():
+        return clip(x, factors)
+    with E.scope():  # where zeros are wanted in place of what is not finite, both factors of a product take them
         zeros = E.where(E.less_equal(factors, -0.5), factors, 1.0)
     finite = E is modes.HOST and not (factors < 0).any()
-    return Product(pair.upstream if finite else clip(pair.upstream, zeros, None), clip(pair.inputs, factors, None))
+    # else x, the smaller one, takes the clip factor
+    pairs = ((g if finite else clip(g, zeros), clip(inputs, factors)) for g, inputs in x.products)
+    products = tuple(Product(*pair) for pair in pairs)
+    return PerSample._trusted(B, clip(x.values, factors, x.samples), x.indices, x.samples, x.dense_shape, products)
 
 
-class Norms(NamedTuple):
-    """One norm a sample, over all leaves: as arrays of E in float64, and as the user gets them."""
-
-    E: Backend
-    exact: Array
-    given: Array
-    attached: bool  # whether a gradient may be asked for
-    tied: bool  # whether it is refused then
-
-
-def _member(x: Any) -> tuple[Backend, Member]:
-    """(backend, what the norms of samples are of) of a leaf."""
-    if isinstance(x, PerSample):
-        return x.backend, Member(Layout("samples", True, x.dense_shape[1]), x.values, (x.indices, x.samples))
-    B = find_backend(x)
+def _owner(x: Any) -> Backend:
+    B = x.backend if isinstance(x, PerSample) else find_backend(x)
     assert B is not None
-    return B, Member(Layout("samples"), x)
+    return B
 
 
 def _lifted(x: Any, limit: Limit) -> Any:
@@ -564,36 +594,33 @@ def _lifted(x: Any, limit: Limit) -> Any:
     return PerSample._trusted(x.backend, limit.lift(x.values), x.indices, x.samples, x.dense_shape, x.products)
 
 
-def _factors(x: Any) -> list[Array]:
+def _factors(x: PerSample) -> list[Array]:
     """The factors of a tied table, one pair after the other."""
-    return [part for pair in x.products for part in pair] if isinstance(x, PerSample) else []
+    return [part for pair in x.products for part in pair]
 
 
-def _norms(leaves: Sequence[Any]) -> Norms:
-    members = [_member(x) for x in leaves]
-    for owner, member in members:
-        check_float(owner, member.values)
-    B, first = members[0]
-    factors = [part for x in leaves for part in _factors(x)]
-    asked = derivatives.asks(B, *factors, *(member.values for _, member in members))
+def _norms(leaves: Sequence[Any]) -> tuple[Backend, Array, Array]:
+    """(E, norms, norms): one a sample, over all leaves, as arrays of E in float64, and as the user gets them."""
+    arrays: list[Array] = []
     measured: list[tuple[tuple[Backend, Array], Groups | None]] = []
-    for x, (_, member) in zip(leaves, members, strict=True):
-        values = derivatives.constant(B, member.values) if asked else member.values
+    wide = False
+    for x in leaves:
+        B = _owner(x)
+        own = [x.values, *_factors(x)] if isinstance(x, PerSample) else [x]
+        check_float(B, own[0])
+        wide = wide or B.dtype(own[0]) == "float64"
+        arrays += own
+        values, *factors = (derivatives.constant(B, a) for a in own)
         if not isinstance(x, PerSample):
             measured.append(((B, as_rows(B, values, B.shape(values)[0])), None))
-        elif x.products:
-            own = _factors(x)
-            measured += _parts_of_tied(x, values, [derivatives.constant(B, part) for part in own] if asked else own)
+        elif factors:
+            measured += _parts_of_tied(x, values, factors)
         else:
             measured.append(_sums_by_sample(x, values))
+    B = _owner(leaves[0])
     E, norms = row_norms([matrix for matrix, _ in measured], 2.0, [group for _, group in measured])
-    dtype = "float64" if any(owner.dtype(member.values) == "float64" for owner, member in members) else "float32"
-    given = rounded_norms(B, E, norms, dtype, first.values)
-    if asked and factors:
-        given = _undifferentiated(B, given, [*factors, *(member.values for _, member in members)])
-    elif asked:
-        given = derivatives.attach_norms(B, given, [member for _, member in members])
-    return Norms(E, norms, given, asked, bool(factors))
+    given = rounded_norms(B, E, norms, "float64" if wide else "float32", arrays[0])
+    return E, norms, _undifferentiated(B, given, arrays)
 
 
 def _undifferentiated(B: Backend, value: Array, arrays: Sequence[Array]) -> Array:
@@ -601,10 +628,12 @@ def _undifferentiated(B: Backend, value: Array, arrays: Sequence[Array]) -> Arra
 
     def backward(*args: Any) -> NoReturn:
         raise NotImplementedError(
-            "per_sample: got norms or clips of a tied table (PerSample.products) to differentiate; accepted is the "
-            "framework's stop_gradient (detach) of it"
+            "per_sample: got norms or clips of gradients per sample to differentiate; accepted is the framework's "
+            "stop_gradient (detach) of them"
         )
 
+    if not derivatives.asks(B, *arrays):
+        return value
     with B.scope():
         return B.with_gradient(value, tuple(arrays), backward)
 
@@ -622,7 +651,9 @@ def _sums_by_sample(x: PerSample, values: Array) -> tuple[tuple[Backend, Array],
     batch, rows, *_ = x.dense_shape
     B, arrays, traced = _where_summed(x, (values, x.indices, x.samples))
     with B.scope():
-        sums, samples = _distinct(B, *arrays, batch=batch, rows=rows)
+        sums, ids, starts = _sums_by_key(B, *arrays, batch=batch, rows=rows)
+        sample = B.astype(B.searchsorted(starts, ids, right=True), "int32")  # counted from 1: the first start is 0
+        samples = sample - B.astype(B.equal(ids, ids), "int32")
         return (B, as_rows(B, sums, B.shape(sums)[0])), Groups(samples if traced else B.to_numpy(samples), batch)
 
 
@@ -633,7 +664,7 @@ def _parts_of_tied(
     batch, rows, *_ = x.dense_shape
     B, (values, indices, samples, *factors), _ = _where_summed(x, (values, x.indices, x.samples, *factors))
     with B.scope():
-        sums, keys, starts = _sums_by_key(B, values, indices, samples, batch, rows)
+        sums, keys, starts = _sums_by_key(B, values, indices, samples, batch=batch, rows=rows)
         place = B.astype(B.searchsorted(starts, keys, right=True), B.dtype(keys))
         samples = place - B.astype(B.equal(keys, keys), B.dtype(keys))
         named = keys - B.take(starts, samples)
@@ -644,23 +675,16 @@ def _parts_of_tied(
         return [((B, sums), Groups(samples, batch)), ((B, np.sqrt(rest).reshape(batch, 1)), None)]
 
 
-def _distinct(B: Backend, values: Array, indices: Array, samples: Array, *, batch: int, rows: int) -> tuple[Any, Any]:
-    """(sums, samples): duplicates within each sample summed as clause 3 has it, samples ascending."""
-    sums, ids, starts = _sums_by_key(B, values, indices, samples, batch, rows)
-    sample = B.astype(B.searchsorted(starts, ids, right=True), "int32")  # counted from 1: the first start is 0
-    return sums, sample - B.astype(B.equal(ids, ids), "int32")
-
-
 def _sums_by_key(
-    B: Backend, values: Array, indices: Array, samples: Array, batch: int, rows: int
+    B: Backend, values: Array, indices: Array, samples: Array, *, batch: int, rows: int
 ) -> tuple[Array, Array, Array]:
     """(sums, keys, starts): the distinct rows of each sample, duplicates summed; key = sample * rows + index names one,
     starts has each sample's first key. A slot that holds nothing (traced code) has the key after the last."""
     dtype = B.dtype(values)
-    keys = sample_keys(B, values, indices, samples, rows)
+    stride = B.astype(B.asarray(np.full(1, rows), values), "int64")  # as an array: JAX narrows 64-bit numbers
+    keys = B.astype(samples, "int64") * stride + B.astype(indices, "int64")
     if B.is_traced(indices):
         values, keys = B.select(values, keys, B.in_range(indices, rows), batch * rows)
-    stride = B.astype(B.asarray(np.full(1, rows), values), "int64")  # as an array: JAX narrows 64-bit numbers
     starts = B.astype(B.asarray(np.arange(batch + 1), values), "int64") * stride
     sums, keys = B.sum_duplicates(B.widen(values), keys, batch * rows)
     return B.astype(sums, dtype), keys, starts
@@ -670,7 +694,7 @@ def _densify(
     B: Backend, values: Array, indices: Array, samples: Array, *factors: Array, dense_shape: tuple[int, ...]
 ) -> Array:
     batch, rows, *row_shape = dense_shape
-    sums, keys, _ = _sums_by_key(B, values, indices, samples, batch, rows)
+    sums, keys, _ = _sums_by_key(B, values, indices, samples, batch=batch, rows=rows)
     if not factors:
         flat = B.scatter_rows(sums, keys, (batch * rows, *row_shape))
     else:

@@ -11,8 +11,8 @@ import json
 import re
 import urllib.parse
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,18 +26,16 @@ from islices.core.registry import broken_backends, describe, find_backend
 from islices.core.slices import IndexedSlices, check_dense_shape, check_indices
 from islices.core.trees import DEEPEST
 from islices.embedding.table import Table
-from islices.files.safetensors import DTYPES, OWN, Archive, Outgoing, Stored, named, parse_json
+from islices.files.safetensors import DTYPES, OWN, Archive, ArrayEntry, Outgoing, named, parse_json
 
 __all__ = [
     "Contents",
-    "Dense",
     "Giver",
-    "InPieces",
     "Leaf",
     "Manifest",
+    "StoredArray",
     "StoredSlices",
     "StoredTable",
-    "Written",
     "check_metadata",
     "flat",
     "read_manifest",
@@ -51,27 +49,6 @@ Path = tuple[str | int, ...]
 
 
 # ---------------------------------------------------------------------- from a tree
-@dataclass(frozen=True)
-class InPieces:
-    """An array to be written that is not there as a whole."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    #: its rows, a piece at a time
-    pieces: Callable[[], Iterable[np.ndarray[Any, Any]]]
-
-
-@dataclass(frozen=True)
-class Written:
-    """A leaf of arrays that come in pieces, as the manifest says it: "array", "table" or "slices"."""
-
-    kind: str
-    #: part -> array; that of an "array" is ""
-    parts: Mapping[str, InPieces]
-    #: what else is said of the leaf
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
 class Contents:
     """What is to be written, found out before the file is touched: the arrays, and the manifest's tree."""
 
@@ -93,9 +70,6 @@ class Contents:
         if isinstance(x, (list, tuple)):
             kind = "list" if isinstance(x, list) else "tuple"
             return {kind: [self.node(item, (*path, i), depth - 1) for i, item in enumerate(x)]}
-        if isinstance(x, Written):
-            names = {part: self.add(array, path, part) for part, array in x.parts.items()}
-            return {x.kind: names[""] if x.kind == "array" else {**names, **x.options}}
         if isinstance(x, Table):
             weights = self.array(x.backend, x.weights, path, "weights")
             return {"table": {"weights": weights, "padding_idx": x.padding_idx, "scale_by_freq": x.scale_by_freq}}
@@ -128,11 +102,8 @@ class Contents:
                 f"{_place(path)}: got {describe(x)}, traced or without data; accepted are arrays whose values are known"
             )
         shape = tuple(int(n or 0) for n in backend.shape(x))  # all are known
-        return self.add(InPieces(dtype, shape, lambda: [backend.to_numpy(x)]), path, part)
-
-    def add(self, x: InPieces, path: Path, part: str) -> str:
         name = self.name(path, part)
-        self.arrays.append(Outgoing(name, x.dtype, x.shape, x.pieces))
+        self.arrays.append(Outgoing(name, dtype, shape, lambda: backend.to_numpy(x)))
         return name
 
     def name(self, path: Path, part: str) -> str:
@@ -209,7 +180,7 @@ class Giver:
         except (AttributeError, KeyError):
             raise TypeError(f"array: got uint16, which {self.target.name} has not") from None
 
-    def host(self, leaf: Dense) -> np.ndarray[Any, Any]:
+    def host(self, leaf: StoredArray) -> np.ndarray[Any, Any]:
         return self.archive.read(leaf.array, leaf.sha256)
 
     def put(self, host: np.ndarray[Any, Any], dtype: str) -> Array:
@@ -221,15 +192,15 @@ class Giver:
             return self.target.asarray(host)
         return self.target.from_host(host, like)
 
-    def __call__(self, leaf: Dense) -> Array:
+    def __call__(self, leaf: StoredArray) -> Array:
         return self.put(self.host(leaf), leaf.dtype)
 
 
 @dataclass(frozen=True)
-class Dense:
+class StoredArray:
     """An array, where it lies."""
 
-    array: Stored
+    array: ArrayEntry
     dtype: str
     #: None in a file of somebody else's
     sha256: str | None
@@ -247,8 +218,8 @@ class Dense:
 
 @dataclass(frozen=True)
 class StoredSlices:
-    values: Dense
-    indices: Dense
+    values: StoredArray
+    indices: StoredArray
     dense_shape: tuple[int | None, ...]
     coalesced: bool
 
@@ -269,7 +240,7 @@ class StoredSlices:
 
 @dataclass(frozen=True)
 class StoredTable:
-    weights: Dense
+    weights: StoredArray
     padding_idx: int | None
     scale_by_freq: bool
 
@@ -280,13 +251,13 @@ class StoredTable:
         return Table(give(self.weights), padding_idx=self.padding_idx, scale_by_freq=self.scale_by_freq)
 
 
-Leaf = Dense | StoredSlices | StoredTable
+Leaf = StoredArray | StoredSlices | StoredTable
 
 
 class Manifest(NamedTuple):
     metadata: dict[str, str]
     #: every array by name
-    held: dict[str, Dense]
+    held: dict[str, StoredArray]
     #: the tree, with a `Leaf` where an array, slices or a table was
     tree: Any
 
@@ -321,12 +292,12 @@ def read_manifest(archive: Archive) -> Manifest | None:
     return Manifest(metadata, held, tree)
 
 
-def flat(archive: Archive) -> dict[str, Dense]:
+def flat(archive: Archive) -> dict[str, StoredArray]:
     """What somebody else's file holds."""
-    return {name: Dense(array, array.dtype, None) for name, array in archive.arrays.items()}
+    return {name: StoredArray(array, array.dtype, None) for name, array in archive.arrays.items()}
 
 
-def _held(entry: Any, archive: Archive) -> Dense:
+def _held(entry: Any, archive: Archive) -> StoredArray:
     if not isinstance(entry, dict) or set(entry) != {"name", "dtype", "shape", "sha256"}:
         raise ValueError("the manifest describes an array by other than name, dtype, shape and sha256")
     name, dtype, sha256 = entry["name"], entry["dtype"], entry["sha256"]
@@ -340,10 +311,10 @@ def _held(entry: Any, archive: Archive) -> Dense:
         )
     if not isinstance(sha256, str):
         raise ValueError(f"{name!r}: got SHA-256 {show(sha256)}; accepted is a text")
-    return Dense(array, dtype, sha256)
+    return StoredArray(array, dtype, sha256)
 
 
-def _tree(node: Any, unclaimed: dict[str, Dense], depth: int) -> Any:
+def _tree(node: Any, unclaimed: dict[str, StoredArray], depth: int) -> Any:
     if node is None:
         return None
     if not isinstance(node, dict) or len(node) != 1:
@@ -363,7 +334,7 @@ def _tree(node: Any, unclaimed: dict[str, Dense], depth: int) -> Any:
     raise ValueError(f"the manifest's tree holds a {show(kind)}, which this islices does not know")
 
 
-def _dict(content: list[Any], unclaimed: dict[str, Dense], depth: int) -> dict[str | int, Any]:
+def _dict(content: list[Any], unclaimed: dict[str, StoredArray], depth: int) -> dict[str | int, Any]:
     out: dict[str | int, Any] = {}
     for item in content:
         if not isinstance(item, list) or len(item) != 2 or type(item[0]) not in (str, int) or item[0] in out:
@@ -372,14 +343,14 @@ def _dict(content: list[Any], unclaimed: dict[str, Dense], depth: int) -> dict[s
     return out
 
 
-def _claim(name: Any, unclaimed: dict[str, Dense]) -> Dense:
+def _claim(name: Any, unclaimed: dict[str, StoredArray]) -> StoredArray:
     leaf = unclaimed.pop(name, None) if isinstance(name, str) else None
     if leaf is None:
         raise ValueError(f"the manifest's tree names {show(name)}, which is no array, or another leaf's")
     return leaf
 
 
-def _slices(content: dict[str, Any], unclaimed: dict[str, Dense]) -> StoredSlices:
+def _slices(content: dict[str, Any], unclaimed: dict[str, StoredArray]) -> StoredSlices:
     if set(content) != {"values", "indices", "dense_shape", "coalesced"}:
         raise ValueError("the manifest describes slices by other than values, indices, dense_shape and coalesced")
     values, indices = _claim(content["values"], unclaimed), _claim(content["indices"], unclaimed)
@@ -396,7 +367,7 @@ def _slices(content: dict[str, Any], unclaimed: dict[str, Dense]) -> StoredSlice
     return StoredSlices(values, indices, shape, coalesced)
 
 
-def _table(content: dict[str, Any], unclaimed: dict[str, Dense]) -> StoredTable:
+def _table(content: dict[str, Any], unclaimed: dict[str, StoredArray]) -> StoredTable:
     if set(content) != {"weights", "padding_idx", "scale_by_freq"}:
         raise ValueError("the manifest describes a table by other than weights, padding_idx and scale_by_freq")
     weights, padding_idx = _claim(content["weights"], unclaimed), content["padding_idx"]

@@ -10,20 +10,15 @@ import re
 import secrets
 import stat
 from collections.abc import Callable, Iterator
-from typing import IO, Any
+from typing import Any
 
 from islices.core.arguments import show
 from islices.core.registry import describe
 from islices.files.safetensors import Archive, named
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+__all__ = ["file_name", "opened", "remove_left", "replacing"]
 
-__all__ = ["ABANDONED", "file_name", "opened", "remove_left", "replacing"]
-
-#: Seconds without a write after which nobody writes a file any more, where no lock says so.
+#: Seconds without a write after which nobody writes a file any more.
 ABANDONED = 3600.0
 
 
@@ -64,82 +59,39 @@ def _without_waiting(name: str, flags: int) -> int:
 def replacing(path: str) -> Iterator[str]:
     """Yield the path of an empty file to write, which replaces another once it is on the disk, and keeps its mode.
 
-    Files that killed calls left for the same target are removed.
+    What calls that were killed left for the same target is removed once it is `ABANDONED`.
     """
     target = os.path.realpath(path)  # a link stays, as it would for open
     mode = _mode_of(target)
     folder, name = os.path.split(target)
     label = hashlib.sha256(os.fsencode(name)).hexdigest()[:8]
     beside = os.path.join(folder, f".islices-{label}{secrets.token_hex(4)}.tmp")
-    made = None
     try:
-        made = _made(beside)
-        status = os.fstat(made.fileno())
+        with open(beside, "xb") as made:
+            status = os.fstat(made.fileno())
         remove_left(folder, re.compile(rf"\.islices-{label}[0-9a-f]{{8}}\.tmp").fullmatch, status.st_mtime)
-        if fcntl is None:
-            made.close()  # an open file is not renamed there
         yield beside
         with open(beside, "rb+") as written:
             os.chmod(beside, stat.S_IMODE(status.st_mode) if mode is None else mode)
             os.fsync(written.fileno())
         os.replace(beside, target)
     except BaseException as error:
-        with contextlib.suppress(OSError):  # what stays is removed by the next call
+        with contextlib.suppress(OSError):  # what stays is removed by a later call
             os.unlink(beside)
         if isinstance(error, OSError) and error.filename == beside:
             error.filename = path
         raise
-    finally:
-        if made is not None:
-            made.close()
     _sync_folder(folder)
 
 
-def _made(beside: str) -> IO[bytes]:
-    """Create a file and lock it for as long as it is open, so that other processes see that it is written."""
-    while True:
-        made = open(beside, "xb")  # noqa: SIM115
-        _lock(made, wait=True)
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(made.fileno()), os.stat(beside)):
-                return made
-        made.close()  # another process has removed it between the two
-
-
-def _lock(file: IO[bytes], wait: bool = False) -> bool | None:
-    """Lock a file; False where another process has, None where there are no locks."""
-    if fcntl is None:
-        return None
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # of a file system without them
-        return None
-    return True
-
-
-def remove_left(folder: str, chosen: Callable[[str], object], now: float, patience: float = 0.0) -> None:
-    """Remove the files that killed processes left: those that nobody has locked, and nobody wrote for patience seconds.
-
-    Where there are no locks, nobody writes a file that was not written for an hour. now is by the folder's clock.
-    """
-    try:
-        names = os.listdir(folder)
-    except OSError:  # one may write there, but not look
-        return
-    for name in filter(chosen, names):
-        path = os.path.join(folder, name)
-        with contextlib.suppress(OSError):  # a file that stays harms nobody
-            age = now - os.stat(path).st_mtime
-            if age < patience:
-                continue
-            with open(path, "rb+") as file:
-                locked = _lock(file)
-                if locked:
+def remove_left(folder: str, chosen: Callable[[str], object], now: float) -> None:
+    """Remove the chosen files that are `ABANDONED`. now is by the folder's clock."""
+    with contextlib.suppress(OSError):  # one may write there, but not look
+        for name in filter(chosen, os.listdir(folder)):
+            path = os.path.join(folder, name)
+            with contextlib.suppress(OSError):  # a file that stays harms nobody
+                if now - os.stat(path).st_mtime > ABANDONED:
                     os.unlink(path)
-            if locked is None and age > ABANDONED:
-                os.unlink(path)
 
 
 def _mode_of(target: str) -> int | None:

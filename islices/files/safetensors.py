@@ -22,7 +22,7 @@ import numpy as np
 from islices.core.arguments import LARGEST, show
 from islices.core.shapes import COMMON_NDIM
 
-__all__ = ["DTYPES", "OWN", "Archive", "Host", "Outgoing", "Stored", "named", "parse_json", "write_arrays"]
+__all__ = ["DTYPES", "OWN", "Archive", "ArrayEntry", "Host", "Outgoing", "named", "parse_json", "write_arrays"]
 
 Host = np.ndarray[Any, Any]
 
@@ -46,12 +46,12 @@ class Outgoing(NamedTuple):
     name: str
     dtype: str
     shape: tuple[int, ...]
-    #: its rows a piece at a time, or all at once
-    pieces: Callable[[], Iterable[Host]]
+    #: fetches it into this machine's memory
+    data: Callable[[], Host]
 
 
 @dataclass(frozen=True)
-class Stored:
+class ArrayEntry:
     """An array in a file."""
 
     name: str
@@ -90,7 +90,7 @@ def parse_json(text: str, what: str) -> Any:
 def write_arrays(path: str, arrays: Sequence[Outgoing], texts: Callable[[Sequence[str]], dict[str, str]]) -> None:
     """Write arrays and the texts that `texts` makes of their digests.
 
-    The library would need all arrays in memory; here one piece is. The header precedes the data and holds the digests:
+    The library would need all arrays in memory; here one is. The header precedes the data and holds the digests:
     it is written again, with the same length, once they are known.
     """
     _library(array.dtype for array in arrays)  # a file that is written can be read
@@ -111,17 +111,14 @@ def write_arrays(path: str, arrays: Sequence[Outgoing], texts: Callable[[Sequenc
     with open(path, "wb") as file:
         file.write(header())
         for array in in_file:
-            digest, start = hashlib.sha256(), file.tell()
-            for piece in array.pieces():
-                data = _bytes(piece.astype(DTYPES[array.dtype][1], order="C", casting="equiv", copy=False))
-                file.write(data)
-                digest.update(data)
-            written, declared = file.tell() - start, _nbytes(array.name, array.dtype, array.shape)
-            if written != declared:
+            data = _bytes(array.data().astype(DTYPES[array.dtype][1], order="C", casting="equiv", copy=False))
+            declared = _nbytes(array.name, array.dtype, array.shape)
+            if len(data) != declared:
                 raise ValueError(
-                    f"{array.name!r}: {written} bytes came in place of {declared} while the file was written"
+                    f"{array.name!r}: {len(data)} bytes came in place of {declared} while the file was written"
                 )
-            digests[array.name] = digest.hexdigest()
+            file.write(data)
+            digests[array.name] = hashlib.sha256(data).hexdigest()
         file.seek(0)
         file.write(header())
 
@@ -154,16 +151,16 @@ class Archive:
         self.arrays = {name: self._entry(name) for name in self.opened.keys()}  # noqa: SIM118
         _library(array.dtype for array in self.arrays.values())
 
-    def _entry(self, name: str) -> Stored:
+    def _entry(self, name: str) -> ArrayEntry:
         """Describe an array; the library has checked that the arrays cover the file and fit their shapes."""
         entry = self.opened.get_slice(name)
         tag, shape = entry.get_dtype(), tuple(entry.get_shape())
         if tag not in DTYPE_OF:
             raise ValueError(f"{name!r}: got dtype {show(tag)}; accepted are {', '.join(DTYPE_OF)}")
         _nbytes(name, DTYPE_OF[tag], shape)
-        return Stored(name, DTYPE_OF[tag], shape)
+        return ArrayEntry(name, DTYPE_OF[tag], shape)
 
-    def read(self, array: Stored, sha256: str | None = None) -> Host:
+    def read(self, array: ArrayEntry, sha256: str | None = None) -> Host:
         """Read an array into writable memory, bfloat16 as uint16; ValueError if it has another SHA-256."""
         try:
             out: Host = self.opened.get_tensor(array.name)

@@ -49,7 +49,7 @@ def use_kernels(on: bool) -> Iterator[None]:
     Examples
     --------
     >>> import islices
-    >>> with islices.use_kernels(False):
+    >>> with islices.config.use_kernels(False):
     ...     pass
     """
     token = _wanted.set(check_flag(on, "on"))

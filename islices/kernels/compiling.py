@@ -33,7 +33,6 @@ __all__ = [
     "INTEGER",
     "Kernel",
     "called",
-    "compile_callback",
     "compile_kernel",
     "contents",
     "fingerprint",
@@ -139,26 +138,13 @@ def compile_kernel(template: Callable[..., Any], arguments: tuple[Any, ...], **n
     return kernel
 
 
-def compile_callback(template: Callable[..., Any], signature: Any, **names: Any) -> Any:
-    """The template compiled as what C can call, at its ``address``, with names in place of its module's own."""
-    _check_room()
-    function = expand(_bound(template, names), _inlined)
-    function.__qualname__ = f"{template.__qualname__}_{fingerprint(names)}"
-    compiled: Any = numba.cfunc
-    with _compiling():
-        try:
-            return compiled(signature, cache=True, **_OPTIONS)(function)
-        except (RuntimeError, OSError):  # nowhere to keep it, or no room
-            return compiled(signature, **_OPTIONS)(function)
-
-
 def _check_room() -> None:
     """Raise MemoryError where LLVM may lack memory to compile or load a kernel: LLVM would end the process."""
     try:
         mmap.mmap(-1, ROOM).close()
     except OSError:
         raise MemoryError(
-            f"{ROOM >> 20} MiB for a compiled kernel are not free; islices.use_kernels(False) computes without kernels"
+            f"{ROOM >> 20} MiB for a compiled kernel are not free; islices.config.use_kernels(False) computes without"
         ) from None
 
 

@@ -67,17 +67,15 @@ def _scatter(values: Any, order: Any, starts: Any, ids: Any, table: Any, first: 
 def scatter_kernel(dtype: str, op: str) -> Kernel:
     """The compiled `_scatter` for a table of a dtype and an operator by name."""
     form, operator = FORMATS[dtype], OPERATORS[op]
-    arguments = (matrix(form.stored, readonly=True), *_groups("uint64"), matrix(form.stored), INTEGER, INTEGER)
+    arguments = (matrix(form.stored, readonly=True), *_GROUPS, matrix(form.stored), INTEGER, INTEGER)
     return compile_kernel(
         _scatter, arguments, change=inline(operator.element), load=form.load, store=form.store, WIDE=form.wide,
         HALF=form.stored is np.uint16, LAST_ONLY=operator.last,
     )  # fmt: skip
 
 
-def _groups(index: str) -> tuple[Any, ...]:
-    """The types of order, starts and ids."""
-    places = vector(np.uint64, readonly=True)
-    return places, places, vector(np.dtype(index), readonly=True)
+#: The types of order, starts and ids.
+_GROUPS = (vector(np.uint64, readonly=True),) * 3
 
 
 # ---------------------------------------------------------------------- a step of an optimizer
@@ -267,10 +265,10 @@ _STATES: tuple[tuple[Callable[..., Any], ...], ...] = (
 
 
 @lru_cache(maxsize=256)  # a formula belongs to one optimizer: there may come many
-def step_kernel(formula: Formula, table: str, gradient: str, index: str = "uint64", *, scaled: bool = False) -> Kernel:
+def step_kernel(formula: Formula, table: str, gradient: str, *, scaled: bool = False) -> Kernel:
     """The compiled `_step` of a formula for dtypes of the table, the gradient's values and the rows' numbers: the same
     for all formulas that differ in their numbers alone. scaled: the last of the numbers is a factor of the values."""
-    return _step_kernel(_Parts.of(formula), table, gradient, index, scaled)
+    return _step_kernel(_Parts.of(formula), table, gradient, scaled)
 
 
 @lru_cache(maxsize=256)
@@ -328,10 +326,10 @@ class _Parts(NamedTuple):
 
 
 @cache
-def _step_kernel(parts: _Parts, table: str, gradient: str, index: str, scaled: bool) -> Kernel:
+def _step_kernel(parts: _Parts, table: str, gradient: str, scaled: bool) -> Kernel:
     form = FORMATS[table]
     arguments = (
-        matrix(FORMATS[gradient].stored, readonly=True), *_groups(index), matrix(form.stored),
+        matrix(FORMATS[gradient].stored, readonly=True), *_GROUPS, matrix(form.stored),
         tuple_of(matrix(form.wide), len(parts.per_row)), vector(form.wide, readonly=True), INTEGER, INTEGER,
     )  # fmt: skip
     return compile_kernel(

@@ -1,1 +1,9 @@
-"""Exact norms of gradients, their derivatives, and clipping by them. SPEC clauses 7 to 11."""
+"""Exact norms of gradients, their derivatives, and clipping by them. SPEC clauses 7 to 11.
+
+Clips that optax users know are public here; the others are names of `islices` itself.
+"""
+
+from islices.norms.clip_formulas import Semantics
+from islices.norms.unitwise import adaptive_grad_clip, clip_by_block_rms
+
+__all__ = ["Semantics", "adaptive_grad_clip", "clip_by_block_rms"]

@@ -5,19 +5,17 @@ SPEC clauses 9 to 11. Clipping by the norm of a whole tree begins in `islices.no
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from islices.backend import INTEGERS, Array, Backend
 from islices.core import modes
 from islices.core.arguments import show
-from islices.core.conversion import map_leaves, restored, without_padding
-from islices.core.floats import SCALARS
+from islices.core.conversion import map_leaves, restored
 from islices.core.linear import round_float, round_scalar, scale_values, wide_dtype
 from islices.core.registry import describe, get_backend
 from islices.core.rows import coalesce
@@ -28,29 +26,25 @@ from islices.norms import derivatives
 from islices.norms.clip_formulas import (
     BY_NORM,
     BY_VALUE,
-    ISLICES,
     ClipFormula,
     Semantics,
     Steps,
     islices_formula,
     lookup_formula,
 )
-from islices.norms.derivatives import Layout, Member
-from islices.norms.exact import as_rows, row_norms
 from islices.norms.limits import Limit, bound_of, limit_of
 from islices.norms.nonfinite import Nonfinite, check_nonfinite, refuse_nonfinite
-from islices.norms.norm import Leaf, Total, check_float, each_leaf, norm_dtype, parts, rounded_norms, total_norm
-from islices.norms.unitwise import clip_units
+from islices.norms.norm import Leaf, Total, each_leaf, parts, total_norm
+from islices.norms.unitwise import clip_rows, clip_units
 
 __all__ = [
-    "attach_rows",
     "clip_by_norm",
     "clip_by_row_norm",
     "clip_by_value",
     "clip_leaves",
     "row_factors",
+    "scale_by_numbers",
     "scale_rows",
-    "scale_slices",
 ]
 
 T = TypeVar("T")
@@ -207,8 +201,7 @@ def clip_by_norm(
         leaf = limit.lift(leaf)
         if axes is not None:
             return clip_units(leaf, axes, limit, formula, nonfinite)
-        total = total_norm([leaf], raw=formula.raw)
-        return _clipped(leaf, _clipper(leaf, total, limit, formula, nonfinite), formula)
+        return clipping_by(total_norm([leaf], raw=formula.raw), limit, formula, nonfinite)(leaf)
 
     return each_leaf(one, x)
 
@@ -216,119 +209,114 @@ def clip_by_norm(
 def clip_leaves(
     tree: T, leaves: Sequence[Leaf | None], total: Total, limit: Limit, formula: ClipFormula, nonfinite: str
 ) -> T:
-    """The tree, whose leaves these are, clipped as its total norm asks for."""
-    first = next(filter(None, leaves), None)
-    if first is None:
-        refuse_nonfinite(total.E, total.exact, nonfinite)  # of other ranks' leaves
-        return tree
-    clip = _clipper(first.adopted, total, limit, formula, nonfinite)
+    """Clip a tree, whose leaves these are, by its total norm."""
+    clip = clipping_by(total, limit, formula, nonfinite)
     clipped = []
     for leaf in leaves:
-        new = leaf and _clipped(leaf.adopted, clip, formula)
+        new = leaf and clip(leaf.adopted)
         clipped.append(restored(new, leaf.adopted, leaf.given) if leaf and leaf.adopted is not leaf.given else new)
     return rebuild(tree, iter(clipped))  # type: ignore[no-any-return]
 
 
-class Clip(NamedTuple):
-    """What clipping by one norm does to the leaves it is of."""
+def clipping_by(total: Total, limit: Limit, formula: ClipFormula, nonfinite: str) -> Callable[[Any], Any]:
+    """Return what clips each adopted leaf of a norm: by numbers where the norm is known, else under the trace."""
+    E, exact, norm = total.E, total.exact, total.exact
+    refuse_nonfinite(E, exact, nonfinite)
+    if E is modes.HOST:
+        if limit.number is None:  # there is no leaf
+            return _unchanged
+        steps = _known_steps(float(exact[0]), total.dtype, limit.number, formula, nonfinite)
+        if steps is None:
+            return _unchanged
+        scale = partial(scale_by_numbers, steps=steps)
+        norm = exact if formula.wide else exact.astype(total.dtype)
+    else:
+        with E.scope():
+            norm = exact if formula.wide else E.astype(exact, total.dtype)
+            traced = formula.steps(E, norm, limit.of(E, E.dtype(norm)))
+            finite = E.isfinite(exact) if nonfinite == "zero" else None
+        scale = partial(_scale_traced, E=E, steps=traced, finite=finite)
+    attached = total.attached
+    return scale if attached is None else partial(_attached, scale, attached, E, norm, limit, formula, nonfinite)
 
-    scaled: Callable[[Backend, Array], Array]  # values of one leaf
-    #: what that is on the host, where the norm is known: numbers the values are multiplied and divided by
-    steps: Sequence[tuple[str, float]] | None
-    factor: Any  # what they are multiplied by, in float64, where that is all; a number, or an array of shape (1,)
-    #: for their gradient, what `islices.norms.derivatives.attach_scaled` takes; None where the norm is a constant
-    attached: tuple[Array, Array, Array] | None
-    traced: bool = False  # whether the norm is
+
+def _unchanged(leaf: Any) -> Any:
+    return leaf
 
 
-def _clipped(leaf: Any, clip: Clip | None, formula: ClipFormula) -> Any:
-    """A leaf with what clip makes of its values."""
-    if clip is None:
-        return leaf
+def _attached(
+    scale: Callable[[Any], Any],
+    attached: Array,
+    E: Backend,
+    norm: Array,
+    limit: Limit,
+    formula: ClipFormula,
+    nonfinite: str,
+    leaf: Any,
+) -> Any:
+    """A leaf scaled by its norm, as a function of it and of the norm."""
+    B, _ = parts(leaf)
+    scaled = scale(derivatives.constant(B, leaf))
+    member = derivatives.of_leaf(leaf, raw=True)
+    more = _ingredients(B, E, attached, norm, limit, formula, nonfinite)
+    values = derivatives.attach_scaled(B, parts(scaled)[1], member, *more, slack=formula.slack)
+    return scaled._like(values, slots=scaled._slots) if isinstance(scaled, IndexedSlices) else values
+
+
+# ---------------------------------------------------------------------- by a norm that is known
+def _known_steps(
+    norm: float, dtype: str, limit: float, formula: ClipFormula, nonfinite: str
+) -> list[tuple[str, float]] | None:
+    """What values are multiplied and divided by; None where they stay as they are, and nothing where they are zeros."""
+    finite = math.isfinite(norm)
+    if formula.wide and finite and norm <= limit:
+        return None
+    if nonfinite == "zero" and not finite:
+        return []
+    if formula.wide:
+        return [("mul", limit / norm if finite else math.nan)]
+    with modes.HOST.scope():
+        steps = formula.steps(modes.HOST, np.array((norm,)).astype(dtype), limit)
+        return [(name, c if isinstance(c, float) else c.item()) for name, c in steps]
+
+
+def scale_by_numbers(leaf: Any, steps: Sequence[tuple[str, float]]) -> Any:
+    """A leaf whose values are multiplied and divided by numbers, each rounded to their type; zeros without a number."""
     sparse = isinstance(leaf, IndexedSlices)
-    if sparse and leaf._slots is not None and clip.attached is None and clip.factor is not None:
-        later = times(leaf, round_scalar(leaf.backend, leaf._arrays[0], clip.factor, "mul"))
+    B, look = (leaf.backend, leaf._look) if sparse else (get_backend(leaf), None)
+    if sparse and leaf._slots is not None and len(steps) == 1 and steps[0][0] == "mul":
+        later = times(leaf, round_float(steps[0][1], B.dtype(leaf._arrays[0])))
         if later is not None:
             return later
-    if sparse and clip.attached is None and clip.steps is not None:
-        return scale_slices(leaf, clip.steps)
-    B, values = (leaf.backend, leaf.values) if sparse else parts(leaf)
-    if clip.attached is None:
-        clipped = clip.scaled(B, values)
-    else:
-        clipped = clip.scaled(B, derivatives.constant(B, values))
-        member = derivatives.of_leaf(leaf, raw=True)
-        clipped = derivatives.attach_scaled(B, clipped, member, *clip.attached, slack=formula.slack)
-    if not sparse:
-        return clipped
-    if clip.traced and clip.factor is not None:
-        return known_times(leaf, round_scalar(B, values, clip.factor, "mul"), clipped)
-    return IndexedSlices._trusted(
-        B, clipped, leaf.indices, leaf.dense_shape, coalesced=leaf.coalesced, padded=leaf.padded
-    )
-
-
-def scale_slices(s: IndexedSlices, steps: Sequence[tuple[str, float]]) -> IndexedSlices:
-    """Slices whose values are multiplied and divided by numbers, each rounded to their type."""
-    B, look, flags = s.backend, s._look, {"coalesced": s.coalesced, "padded": s.padded}
-    adopted = look is not None
-    if look is None and B.host_only:
-        look = B.look((s.values,), views=True)
-    if look is not None and look.views is not None and modes.on_host():
-        out = modes.compute("scaled", look.views[:1], steps=_rounded(look.dtypes[0], steps))
-        if adopted:
-            return IndexedSlices._of_views(s, out, look.views[1], **flags)
-        values = B.from_host(out, s.values)
-    else:
-        values = _scaled(steps, B, s.values)
-    return IndexedSlices._trusted(B, values, s.indices, s.dense_shape, **flags)
-
-
-def _clipper(first: Any, total: Total, limit: Limit, formula: ClipFormula, nonfinite: str) -> Clip | None:
-    """What clips leaves of this total norm, first being one; None where the values stay as they are."""
-    E, exact = total.E, total.exact
-    refuse_nonfinite(E, exact, nonfinite)
-    known = E is modes.HOST and formula.wide  # Python's own floats decide, in no context
-    if known and math.isfinite(exact[0]) and exact[0] <= limit.number:
-        return None
-    with contextlib.nullcontext() if known else E.scope():
-        norm = exact if formula.wide else E.astype(exact, total.dtype)
-        most = limit.number if known else limit.of(E, "float64" if formula.wide else total.dtype)
-        if E is modes.HOST:
-            zeroed = nonfinite == "zero" and not math.isfinite(exact[0])
-            steps = None if zeroed else _known_steps(E, norm, most, formula)
-            scaled: Callable[[Backend, Array], Array] = partial(_scaled, steps)
-        else:
-            finite = E.isfinite(exact) if nonfinite == "zero" else None
-            traced = formula.steps(E, norm, most)
-            scaled, steps = _traced_scaling(E, traced, finite), None if nonfinite == "zero" else traced
-    factor = steps[0][1] if steps and len(steps) == 1 and steps[0][0] == "mul" else None
-    attached = None
-    if total.attached is not None:
-        attached = _ingredients(get_backend(first), E, total.attached, norm, limit, formula, nonfinite)
-    return Clip(scaled, steps if E is modes.HOST else None, factor, attached, E is not modes.HOST)
-
-
-def _known_steps(E: Backend, norm: Array, most: Any, formula: ClipFormula) -> list[tuple[str, float]]:
-    """The steps of a formula for a norm that is known, as Python numbers."""
-    if formula.wide:
-        return formula.steps(SCALARS, float(norm[0]), most)
-    return [(name, c if isinstance(c, float) else c.item()) for name, c in formula.steps(E, norm, most)]
-
-
-def _scaled(steps: Sequence[tuple[str, float]] | None, B: Backend, values: Array) -> Array:
-    """Values after the steps, each number rounded to their type; zeros where there are none."""
-    if steps is None:
-        return modes.run("zeros_like", B, (values,))
-    return scale_values(B, values, _rounded(B.dtype(values), steps))
-
-
-def _rounded(dtype: str, steps: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
-    """The steps, each number rounded to the type of a dtype's sums."""
-    rounded = []
+    values = leaf.values if sparse else leaf
+    dtype, rounded = look.dtypes[0] if look else B.dtype(values), []
     for name, c in steps:
         rounded.append((name, round_float(c, dtype)))
-    return rounded
+    if look is not None and look.views is not None and modes.on_host() and steps:
+        view = modes.compute("scaled", look.views[:1], steps=rounded)
+        return leaf._like(B.from_host(view, values), view=view)
+    new = modes.run("scaled", B, (values,), steps=rounded) if steps else modes.run("zeros_like", B, (values,))
+    return leaf._like(new) if sparse else new
+
+
+# ---------------------------------------------------------------------- by a norm that is traced
+def _scale_traced(leaf: Any, E: Backend, steps: Steps, finite: Array | None) -> Any:
+    """A leaf whose values are multiplied and divided by arrays of E; zeros where finite says that the norm is not."""
+    B, values = parts(leaf)
+    dtype = wide_dtype(B.dtype(values))
+    with B.scope():
+        rounded = [
+            (name, round_scalar(B, values, c, name) if isinstance(c, float) else B.reshape(B.astype(c, dtype), ()))
+            for name, c in steps
+        ]
+        clipped = scale_values(B, values, rounded)
+        if finite is not None:
+            clipped = B.where(B.reshape(finite, ()), clipped, B.zeros_like(values))
+    if not isinstance(leaf, IndexedSlices):
+        return clipped
+    if finite is not None or len(steps) != 1 or steps[0][0] != "mul":
+        return leaf._like(clipped)
+    return known_times(leaf, round_scalar(B, values, steps[0][1], "mul"), clipped)
 
 
 def _ingredients(
@@ -344,22 +332,6 @@ def _ingredients(
         if E is modes.HOST:
             over = B.asarray(over, attached)
         return attached, limit.as_array(B, attached), over
-
-
-def _traced_scaling(E: Backend, steps: Steps, finite: Array | None) -> Callable[[Backend, Array], Array]:
-    """What scales the values of a leaf, where neither the norm nor whether it is finite is known yet."""
-
-    def scaled(B: Backend, values: Array) -> Array:
-        dtype = wide_dtype(B.dtype(values))
-        with B.scope():
-            rounded = [
-                (name, round_scalar(B, values, c, name) if isinstance(c, float) else B.reshape(B.astype(c, dtype), ()))
-                for name, c in steps
-            ]
-            clipped = scale_values(B, values, rounded)
-            return clipped if finite is None else B.where(B.reshape(finite, ()), clipped, B.zeros_like(values))
-
-    return scaled
 
 
 def clip_by_row_norm(x: T, max_norm: float, *, nonfinite: Nonfinite = "propagate") -> T:
@@ -394,57 +366,7 @@ def clip_by_row_norm(x: T, max_norm: float, *, nonfinite: Nonfinite = "propagate
     """
     limit = limit_of(max_norm)
     nonfinite = check_nonfinite(nonfinite)
-    return each_leaf(lambda leaf: _clip_rows(limit.lift(leaf), limit, nonfinite), x)
-
-
-def _clip_rows(leaf: Any, limit: Limit, nonfinite: str) -> Any:
-    B, values = parts(leaf)
-    check_float(B, values)
-    if not B.shape(values):
-        raise ValueError("x: got a 0-d array; accepted is shape (rows, *row_shape)")
-    asked = derivatives.asks(B, values)
-    layout = Layout("rows")
-    keys: tuple[Array, ...] = ()
-    known = derivatives.constant(B, values) if asked else values
-    sums, place = known, None
-    if isinstance(leaf, IndexedSlices):
-        if leaf.padded and not modes.is_traced(B, values, leaf.indices):
-            return _clip_rows(without_padding(leaf), limit, nonfinite)
-        layout = Layout("rows", True, leaf.dense_shape[0])
-        sums, place = modes.run(_row_sums, B, (known, leaf.indices), rows=layout.rows)
-        keys = (leaf.indices, place)
-    E, norms = row_norms([(B, as_rows(B, sums, B.shape(sums)[0]))], 2.0)
-    with E.scope():
-        refuse_nonfinite(E, norms, nonfinite)
-        if E is modes.HOST and np.isfinite(norms).all() and (norms <= limit.number).all():
-            return leaf
-        factors = row_factors(E, norms, limit, nonfinite)
-    clipped = scale_rows(B, known, E, factors, place)
-    if asked:
-        member = Member(layout, values, keys)
-        rounded = rounded_norms(B, E, norms, norm_dtype([leaf]), values)
-        attached = derivatives.attach_norms(B, rounded, [member])
-        clipped = attach_rows(B, clipped, member, attached, E, norms, limit, nonfinite)
-    return leaf.replace(values=clipped) if isinstance(leaf, IndexedSlices) else clipped
-
-
-def attach_rows(
-    B: Backend, clipped: Array, member: Member, attached: Array, E: Backend, norms: Array, limit: Limit, nonfinite: str
-) -> Array:
-    """What `scale_rows` made of a member's values, as a function of them and of their attached norms."""
-    return derivatives.attach_scaled(
-        B, clipped, member, *_ingredients(B, E, attached, norms, limit, ISLICES, nonfinite)
-    )
-
-
-def _row_sums(B: Backend, values: Array, indices: Array, *, rows: int | None) -> tuple[Array, Array]:
-    """(sums of the distinct rows, for each slot its place among them)."""
-    if B.is_traced(indices) or B.is_traced(values):
-        valid = B.in_range(indices, rows)
-        values, indices = B.select(values, indices, valid, rows) if B.sentinel_padding else (values, indices)
-    ids, place = B.unique(indices, rows)
-    sums = B.segment_sum(B.widen(values), place, B.shape(ids)[0])
-    return B.astype(sums, B.dtype(values)), place
+    return each_leaf(lambda leaf: clip_rows(limit.lift(leaf), limit, nonfinite), x)
 
 
 def row_factors(E: Backend, norms: Array, limit: Limit, nonfinite: str) -> Array:

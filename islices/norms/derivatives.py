@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple
 from islices.backend import Array, Backend
 from islices.core import modes
 from islices.core.slices import IndexedSlices
-from islices.norms.exact import as_rows, sample_keys
+from islices.norms.exact import as_rows
 
 __all__ = ["Layout", "Member", "asks", "attach_clamped", "attach_norms", "attach_scaled", "constant", "of_leaf"]
 
@@ -30,8 +30,8 @@ __all__ = ["Layout", "Member", "asks", "attach_clamped", "attach_norms", "attach
 class Layout(NamedTuple):
     """How the slots of a leaf make up norms: what is static of a `Member`."""
 
-    #: one norm of everything, one for each distinct row (for each along axis 0 of a dense array), or for each sample
-    norms: Literal["all", "rows", "samples"]
+    #: one norm of everything, or one for each distinct row (for each along axis 0 of a dense array)
+    norms: Literal["all", "rows"]
     summed: bool = False  # duplicates count as their sum
     rows: int | None = None  # of the table, where there are indices
 
@@ -70,10 +70,7 @@ def constant(backend: Backend, leaf: Any) -> Any:
         values = backend.stop_gradient(values)
     if not sparse:
         return values
-    flags = {"coalesced": leaf.coalesced, "padded": leaf.padded}
-    if leaf._slots is None:
-        return IndexedSlices._trusted(backend, values, leaf.indices, leaf.dense_shape, **flags)
-    return IndexedSlices._deferred(backend, leaf._slots._replace(values=values), leaf.dense_shape, **flags)
+    return leaf._like(values) if leaf._slots is None else leaf._like(slots=leaf._slots._replace(values=values))
 
 
 # ---------------------------------------------------------------------- norms
@@ -123,9 +120,7 @@ def _gradient_of_norms(
     for (layout, x, keys), (sums, place, valid) in zip(leaves, rows, strict=True):
         of_sums = layout._replace(summed=False), keys
         wide = B.astype(sums, dtype)
-        if place is not None and layout.norms == "samples":  # the samples of slots are known, those of sums are not
-            wide, place = B.take(wide, place), None
-        elif place is not None:
+        if place is not None:
             of_sums = Layout(layout.norms), ()
         own = _spread(B, norms, wide, *of_sums)
         slope = _direction(B, wide, own, ord) * _spread(B, upstream, wide, *of_sums)
@@ -278,20 +273,10 @@ def _distinct(
     if layout.norms == "rows":
         place, count = keys[1], B.shape(norms)[0]
     else:
-        ids, place = B.unique(*_row_keys(B, layout, x, keys, norms))
+        ids, place = B.unique(keys[0], layout.rows)
         count = B.shape(ids)[0]
     sums = B.segment_sum(B.widen(x), place, count)
     return B.astype(sums, B.dtype(x)), place, valid
-
-
-def _row_keys(B: Backend, layout: Layout, x: Array, keys: tuple[Array, ...], norms: Array) -> tuple[Array, int | None]:
-    """(what tells the rows apart that are summed by themselves, the bound of it)."""
-    if layout.norms == "all":
-        return keys[0], layout.rows
-    (batch,), rows = B.shape(norms), layout.rows
-    assert batch is not None, "the number of samples is known while tracing"
-    assert rows is not None, "the number of a table's rows is known"
-    return sample_keys(B, x, keys[0], keys[1], rows), batch * rows
 
 
 def _masked(B: Backend, valid: Array | None, x: Array) -> Array:

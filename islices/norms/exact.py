@@ -38,9 +38,9 @@ __all__ = [
     "as_rows",
     "computing",
     "extent_of",
+    "on_host",
     "row_norms",
     "row_sums",
-    "sample_keys",
     "sums_of",
 ]
 
@@ -76,13 +76,6 @@ def as_rows(B: Backend, values: Array, k: int | None) -> Array:
         return B.reshape(values, (k, size_of(inner)))
 
 
-def sample_keys(B: Backend, values: Array, indices: Array, samples: Array, rows: int) -> Array:
-    """sample * rows + index of each slot, int64: what names a row of one sample. values say where arrays lie."""
-    # as an array: JAX narrows 64-bit numbers in traced code
-    stride = B.astype(B.asarray(np.full(1, rows), values), "int64")
-    return B.astype(samples, "int64") * stride + B.astype(indices, "int64")
-
-
 def row_norms(
     leaves: Matrices, ord: float, groups: Members | None = None, *, ranks: Ranks | None = None
 ) -> tuple[Backend, Array]:
@@ -106,6 +99,8 @@ def row_norms(
         holds NaN, else infinite if it holds an infinity.
     """
     E = computing(leaves)
+    if E is modes.HOST:  # once, not by modes.run: the way through the framework and back costs more than the numbers
+        leaves = [on_host(B, x) for B, x in leaves]
     members = [None] * len(leaves) if groups is None else groups
     with E.scope():
         extent = ranks.extent(E) if ranks else extent_of(E, leaves, members)
@@ -118,6 +113,12 @@ def row_norms(
             return sums_of(E, leaves, members, fn, units, number)
 
         return E, _norms_of(E, extent, sums, ord, loops=ranks is None or ranks.in_loops or E is modes.HOST)
+
+
+def on_host(B: Backend, x: Array) -> tuple[Backend, Array]:
+    """An array with its backend: as a view of the host's if the host may compute on it now."""
+    views = modes.host_views(B, (x,)) if B is not modes.HOST else None
+    return (B, x) if views is None else (modes.HOST, views[0])
 
 
 class Ranks(Protocol):
@@ -256,9 +257,6 @@ def _of_groups(
 
 def _top(E: Backend, B: Backend, x: Array) -> Array:
     """The largest |x| of each row, in float64, where the small arithmetic happens."""
-    views = modes.host_views(B, (x,)) if E is modes.HOST else None
-    if views is not None:  # not by modes.run: the way through the framework and back costs more than the numbers
-        return _amax(modes.HOST, views[0])
     with B.scope():
         top = _amax(B, x)
     return B.to_numpy(top) if E is modes.HOST else top
@@ -266,11 +264,8 @@ def _top(E: Backend, B: Backend, x: Array) -> Array:
 
 def _of_rows(E: Backend, B: Backend, x: Array, fn: Part, units: Sequence[Array]) -> Sums:
     columns = [E.reshape(u, (E.shape(u)[0], 1)) for u in units]
-    views = modes.host_views(B, (x,)) if E is modes.HOST else None
-    if views is not None:
-        return fn(modes.HOST, views[0], columns)
     with B.scope():
-        if E is modes.HOST:
+        if E is modes.HOST and B is not E:
             columns = [B.asarray(u, x) for u in columns]  # not Python numbers: MXNet parses those from text, inexactly
         sums = fn(B, x, columns)
     return tuple(map(B.to_numpy, sums)) if E is modes.HOST else sums
@@ -329,13 +324,6 @@ def _rounded(E: Backend, parts: Sequence[Array], slack: Array) -> tuple[Array, A
     """(the sum of the parts rounded, off): off is 0 where a sum that differs from it by up to slack rounds alike, else
     the distance to the other float64 that it may round to."""
     first, second, *more = parts
-    if E is modes.HOST and len(more) < 2:  # mostly decided at once, by fewer steps
-        total, low = first, second + more[0] if more else second
-        around = np.where(slack > 0.0, slack + np.abs(low) * 2.0**-51, 0.0)
-        above = total + (low + around)
-        off = above - (total + (low - around))
-        if not off.any():
-            return above, off
     total, low = _two_sum(first, second)
     for part in more:
         total, error = _two_sum(total, part)

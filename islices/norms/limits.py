@@ -72,29 +72,21 @@ def _at_least_0(B: Backend, x: Array) -> Array:
 
 
 def limit_of(max_norm: Any, name: str = "max_norm") -> Limit:
-    """A limit as it was given, or TypeError or ValueError."""
+    """Return a limit as it was given, or raise TypeError or ValueError."""
     if type(max_norm) is float and max_norm >= 0:  # what it nearly always is
         return Limit(max_norm)
-    if is_real(max_norm):
-        return Limit(check_max_norm(max_norm, name))
-    B = find_backend(max_norm)
-    if B is None or not B.is_array(max_norm) or B.shape(max_norm) not in ((), (1,)):
-        return Limit(check_max_norm(max_norm, name))
-    if B.dtype(max_norm) not in (*FLOATS, *INTEGERS):
-        raise TypeError(f"{name}: got {describe(max_norm)}; accepted is a real number >= 0")
-    number = _known(B, max_norm)
-    return Limit(None, max_norm, B, name) if number is None else Limit(check_max_norm(number, name))
+    limit = bound_of(max_norm, name, "a real number >= 0")
+    return limit if limit.number is None else Limit(check_max_norm(limit.number, name))
 
 
-def bound_of(bound: Any, name: str) -> Limit:
-    """A bound of clip_by_value as it was given, a number as it is, or TypeError."""
+def bound_of(bound: Any, name: str, accepted: str = "a real number") -> Limit:
+    """Return a bound of clip_by_value as it was given, a number as it is, or raise TypeError."""
     if is_real(bound):
         return Limit(bound, name=name)
     B = find_backend(bound)
-    if B is None or not B.is_array(bound) or B.shape(bound) not in ((), (1,)):
-        raise TypeError(f"{name}: got {describe(bound)}; accepted is a real number")
-    if B.dtype(bound) not in (*FLOATS, *INTEGERS):
-        raise TypeError(f"{name}: got {describe(bound)}; accepted is a real number")
+    scalar = B is not None and B.is_array(bound) and B.shape(bound) in ((), (1,))
+    if B is None or not scalar or B.dtype(bound) not in (*FLOATS, *INTEGERS):
+        raise TypeError(f"{name}: got {describe(bound)}; accepted is {accepted}")
     number = _known(B, bound)
     return Limit(None, bound, B, name) if number is None else Limit(number, name=name)
 

@@ -161,14 +161,16 @@ def parts(leaf: Any) -> tuple[Backend, Array]:
 
 
 class Total(NamedTuple):
-    """A norm: in float64, shape (1,), as an array of E; its dtype by clause 8; and as the user gets it."""
+    """The norm of some leaves: what is measured before anything is clipped.
 
-    E: Backend
-    exact: Array
-    dtype: str
-    given: Any
-    #: the latter with shape (1,), where a gradient may be asked for; None where it is a constant
-    attached: Array | None = None
+    A clip reads exact, which decides, and attached, through which gradients pass. The user gets given.
+    """
+
+    E: Backend  # computes on exact: `islices.core.modes.HOST` where the norm is known, else the backend that traces
+    exact: Array  # in float64, shape (1,), a constant to differentiation
+    dtype: str  # of given, by clause 8
+    given: Any  # rounded to dtype, an array of the leaves' framework without dimensions
+    attached: Array | None = None  # given, shape (1,), as a function of the leaves; None where no gradient is recorded
 
 
 class Seen(NamedTuple):
@@ -185,16 +187,12 @@ def look_at(leaf: Any) -> Seen:
     """What is to be known of a leaf to measure it; TypeError for one of integers, which have no norm here."""
     sparse = isinstance(leaf, IndexedSlices)
     B = leaf.backend if sparse else get_backend(leaf)
-    on_host = B.host_only or modes.on_host()
-    look = leaf._look if sparse else None
-    if look is not None:
-        values = leaf.values
-    else:
-        arrays = leaf._arrays if sparse else (leaf,)
-        look, values = B.look(arrays, views=on_host), arrays[0]
+    known = leaf._look if sparse else None
+    arrays = (leaf.values,) if known else leaf._arrays if sparse else (leaf,)
+    look = modes.look_at(B, arrays, known)
     if look.dtypes[0] not in FLOATS:
-        check_float(B, values)
-    return Seen(leaf, B, values, look.dtypes[0], look.views if on_host else None)
+        check_float(B, arrays[0])
+    return Seen(leaf, B, arrays[0], look.dtypes[0], look.views)
 
 
 def total_norm(leaves: Sequence[Any], ord: float = 2.0, *, raw: bool = False) -> Total:
@@ -208,15 +206,13 @@ def total_norm(leaves: Sequence[Any], ord: float = 2.0, *, raw: bool = False) ->
         # what the host may compute on is neither traced nor recorded
         attach = attach or (seen.views is None and derivatives.asks(seen.B, seen.values))
         found.append(seen)
+    if attach:
+        found = [look_at(derivatives.constant(seen.B, seen.leaf)) for seen in found]
     B, values = found[0].B, found[0].values
+    E, exact, dtype = norm_of(found, ord, raw=raw)
+    given = norm_out(E, exact, dtype, B, values)
     if not attach:
-        E, exact, dtype = norm_of(found, ord, raw=raw)
-        return Total(E, exact, dtype, norm_out(E, exact, dtype, B, values))
-    constants = [derivatives.constant(B, leaf) for leaf in leaves]
-    E, exact, dtype = norm_of([look_at(leaf) for leaf in constants], ord, raw=raw)
-    given = norm_out(
-        E, exact, dtype, B, constants[0]._arrays[0] if isinstance(constants[0], IndexedSlices) else constants[0]
-    )
+        return Total(E, exact, dtype, given)
     with B.scope():
         members = [derivatives.of_leaf(leaf, raw=raw) for leaf in leaves]
         attached = derivatives.attach_norms(B, B.reshape(given, (1,)), members, ord)

@@ -7,13 +7,16 @@ A unit is what a norm along some axes is of: a row, a column, a filter of a conv
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
+from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from islices.backend import FLOATS, Array, Backend
 from islices.core import modes
+from islices.core.arguments import show, whole_number
 from islices.core.conversion import without_padding
 from islices.core.linear import round_scalar, wide_dtype
 from islices.core.registry import describe, find_backend
@@ -23,9 +26,9 @@ from islices.core.slices import IndexedSlices
 from islices.core.trees import aligned, rebuild
 from islices.embedding.table import Table
 from islices.norms import derivatives
-from islices.norms.clip_formulas import ADAPTIVE, BY_BLOCK_RMS, ClipFormula, Semantics, lookup_formula
+from islices.norms.clip_formulas import ADAPTIVE, BY_BLOCK_RMS, ISLICES, ClipFormula, Semantics, lookup_formula
 from islices.norms.derivatives import Layout, Member
-from islices.norms.exact import row_norms
+from islices.norms.exact import as_rows, on_host, row_norms
 from islices.norms.limits import Limit, check_max_norm, limit_of
 from islices.norms.nonfinite import Nonfinite, check_nonfinite, refuse_nonfinite
 from islices.norms.norm import (
@@ -40,9 +43,8 @@ from islices.norms.norm import (
     parts,
     rounded_norms,
 )
-from islices.norms.units import Units, check_axes, units_of
 
-__all__ = ["adaptive_grad_clip", "clip_by_block_rms", "clip_units"]
+__all__ = ["adaptive_grad_clip", "clip_by_block_rms", "clip_rows", "clip_units"]
 
 T = TypeVar("T")
 
@@ -222,10 +224,99 @@ def _parameters(x: Any, params: Any, leaves: list[Leaf | None]) -> list[Array]:
     return found
 
 
+# ---------------------------------------------------------------------- units
+class Units(NamedTuple):
+    """How an array of some shape becomes a matrix (units, elements), and how that becomes the array again."""
+
+    shape: tuple[int | None, ...]  # of the array; None for a number of rows that is not known yet
+    merged: tuple[int | None, ...]  # the same, with axes that are kept, or reduced, side by side as one
+    order: tuple[int, ...]  # of the merged axes: first those that are kept
+    matrix: tuple[int | None, int | None]
+
+    def of(self, B: Backend, x: Array) -> Array:
+        """x as the matrix."""
+        x = B.reshape(x, self.merged)
+        if self.order != tuple(range(len(self.order))):
+            x = B.permute(x, self.order)
+        return B.reshape(x, self.matrix)
+
+    def back(self, B: Backend, x: Array) -> Array:
+        """The matrix as the array."""
+        x = B.reshape(x, tuple(self.merged[k] for k in self.order))
+        if self.order != tuple(range(len(self.order))):
+            x = B.permute(x, tuple(int(k) for k in np.argsort(self.order)))
+        return B.reshape(x, self.shape)
+
+
+def check_axes(axes: Any, rank: int, argument: str) -> tuple[int, ...]:
+    """Some of the axes of an array of that rank, ascending: an int or several, negative ones from the end."""
+    if isinstance(axes, np.ndarray) and axes.dtype.kind in "iu":
+        axes = axes.tolist()
+    given = axes if isinstance(axes, (list, tuple)) else [axes]
+    found = []
+    for axis in given:
+        number = whole_number(axis)
+        if number is None:
+            raise TypeError(f"{argument}: got {show(axes)}; accepted is an int or a list or tuple of ints")
+        if not -rank <= number < rank:
+            raise ValueError(f"{argument}: got {show(axes)}; accepted are axes from {-rank} to {rank - 1}")
+        found.append(number % rank)
+    if len(set(found)) < len(found):
+        raise ValueError(f"{argument}: got {show(axes)}; accepted is each axis once")
+    return tuple(sorted(found))
+
+
+def units_of(shape: Sequence[int | None], axes: Sequence[int]) -> Units:
+    """The units of an array of a shape whose norms reduce these axes."""
+    if None in shape[1:]:
+        raise ValueError(f"axes: got an array of shape {tuple(shape)} under a trace; accepted is a known shape of rows")
+    runs = [(kept, [shape[k] for k in run]) for kept, run in groupby(range(len(shape)), lambda k: k not in axes)]
+    merged = tuple(_product(sizes) for _, sizes in runs)
+    kept = [k for k, (is_kept, _) in enumerate(runs) if is_kept]
+    reduced = [k for k, (is_kept, _) in enumerate(runs) if not is_kept]
+    sizes = [_product([merged[k] for k in group]) for group in (kept, reduced)]
+    return Units(tuple(shape), merged, (*kept, *reduced), (sizes[0], sizes[1]))
+
+
+def _product(sizes: Sequence[int | None]) -> int | None:
+    known = math.prod(n for n in sizes if n is not None)
+    return known if None not in sizes else (None if known else 0)
+
+
 # ---------------------------------------------------------------------- norms along axes
 def clip_units(leaf: Any, axes: Any, limit: Limit, formula: ClipFormula, nonfinite: str) -> Any:
     """`islices.clip_by_norm` along some axes of an adopted leaf."""
     return _clipped(_measured(leaf, axes, formula), limit, formula, nonfinite)
+
+
+def clip_rows(leaf: Any, limit: Limit, nonfinite: str) -> Any:
+    """Clip an adopted leaf as `islices.clip_by_row_norm` does: slices are scaled by the norm of their row."""
+    check_float(*parts(leaf))
+    shape = _shape(leaf)
+    if not shape:
+        raise ValueError("x: got a 0-d array; accepted is shape (rows, *row_shape)")
+    axes = tuple(range(1, len(shape)))
+    if not isinstance(leaf, IndexedSlices):
+        return clip_units(leaf, axes, limit, ISLICES, nonfinite)
+    B = leaf.backend
+    if not modes.is_traced(B, leaf.values, leaf.indices):
+        leaf = without_padding(leaf)
+    known = derivatives.constant(B, leaf.values)
+    sums, place = modes.run(_row_sums, B, (known, leaf.indices), rows=shape[0])
+    E, norms = row_norms([(B, as_rows(B, sums, B.shape(sums)[0]))], 2.0)
+    units = units_of((B.shape(known)[0], *shape[1:]), axes)
+    measured = Measured(leaf, units, axes, E, norms, norm_dtype([leaf]), keys=(leaf.indices, place))
+    return _clipped(measured, limit, ISLICES, nonfinite)
+
+
+def _row_sums(B: Backend, values: Array, indices: Array, *, rows: int | None) -> tuple[Array, Array]:
+    """(sums of the distinct rows, for each slot its place among them)."""
+    if B.is_traced(indices) or B.is_traced(values):
+        valid = B.in_range(indices, rows)
+        values, indices = B.select(values, indices, valid, rows) if B.sentinel_padding else (values, indices)
+    ids, place = B.unique(indices, rows)
+    sums = B.segment_sum(B.widen(values), place, B.shape(ids)[0])
+    return B.astype(sums, B.dtype(values)), place
 
 
 class Measured(NamedTuple):
@@ -239,6 +330,7 @@ class Measured(NamedTuple):
     dtype: str  # of clause 8
     divisor: float = 1.0  # of the norms
     share: Array | None = None  # what limits are a multiple of, one for each unit
+    keys: tuple[Array, ...] = ()  # (indices, the place of each one's norm) of slices whose rows are the units
 
 
 def _measured(leaf: Any, axes: Any, formula: ClipFormula) -> Measured:
@@ -257,9 +349,7 @@ def _unit_norms(B: Backend, values: Array, units: Units) -> tuple[Backend, Array
     if units.matrix[0] == 1:
         E, norms, _ = norm_of([look_at(values)], 2.0, raw=True)
         return E, norms
-    views = modes.host_views(B, (values,))
-    if views is not None:
-        B, values = modes.HOST, views[0]
+    B, values = on_host(B, values)
     with B.scope():
         matrix = units.of(B, values if B is modes.HOST else B.widen(values))
     return row_norms([(B, matrix)], 2.0)
@@ -314,7 +404,13 @@ def _clipped(measured: Measured, limit: Limit, formula: ClipFormula, nonfinite: 
     asked = derivatives.asks(B, values)
     known_values = derivatives.constant(B, values) if asked else values
     clipped = modes.run(
-        _scale_units, B, (known_values, *arrays), units=measured.units, steps=rounded, zero=nonfinite == "zero"
+        _scale_units,
+        B,
+        (known_values, *arrays, *measured.keys[1:]),
+        units=measured.units,
+        steps=rounded,
+        zero=nonfinite == "zero",
+        placed=bool(measured.keys),
     )
     if asked:
         clipped = _attached(measured, clipped, limit, formula, nonfinite)
@@ -342,7 +438,8 @@ def _attached(measured: Measured, clipped: Array, limit: Limit, formula: ClipFor
         if E is modes.HOST:
             multiple, over = B.asarray(multiple, values), B.asarray(over, values)
         matrix, scaled = (units.of(B, B.widen(x)) for x in (values, clipped))
-        member = Member(Layout("rows"), matrix)
+        layout = Layout("rows", bool(measured.keys), _shape(measured.leaf)[0])
+        member = Member(layout, matrix, measured.keys)
         attached = derivatives.attach_norms(B, rounded_norms(B, E, whole, dtype, values), [member])
         limits = multiple * limit.as_array(B, attached)
         out = derivatives.attach_scaled(B, scaled, member, attached, limits, over, slack=formula.slack)
@@ -350,8 +447,16 @@ def _attached(measured: Measured, clipped: Array, limit: Limit, formula: ClipFor
 
 
 def _scale_units(
-    B: Backend, values: Array, *arrays: Array, units: Units, steps: list[tuple[str, float | None]], zero: bool
+    B: Backend,
+    values: Array,
+    *arrays: Array,
+    units: Units,
+    steps: list[tuple[str, float | None]],
+    zero: bool,
+    placed: bool,
 ) -> Array:
+    if placed:
+        arrays = tuple(B.take(a, arrays[-1]) for a in arrays[:-1])
     numbers = iter([B.reshape(a, (B.shape(a)[0], 1)) for a in arrays])
     out = units.of(B, B.widen(values))
     for name, c in steps:

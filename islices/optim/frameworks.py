@@ -7,7 +7,7 @@ imported. docs/optimizers.md has the formulas and how closely they are followed.
   own for sparse gradients, rows="touched" is that path, and rows="all" the dense one. torch's kernels contract products
   that feed a sum to FMA where the processor has it, and take their roots from MKL, which rounds some the other way.
 - keras: as TensorFlow runs it, eagerly. Slices stay slices through square, and through products and quotients by a
-  number or a dense array, and are written by scatter_add and scatter_sub; an addition to anything dense makes them
+  number or a dense array, and are added and subtracted one by one; an addition to anything dense makes them
   dense, which sums duplicates. So SGD and Adagrad move the rows that a gradient names, and everything with a running
   mean moves them all. Squares are taken of each duplicate: duplicates="raw". Weight decay is decoupled and reaches
   every row, ahead of the step: w - (w wd) lr. For a float64 table too the learning rate is a float32 variable; weight

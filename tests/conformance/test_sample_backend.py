@@ -62,7 +62,7 @@ def of_protocol(site: Path, folder: Path, protocol: int) -> Path:
     """The adapter as somebody wrote it for another version of the protocol."""
     other = shutil.copytree(site, folder / "site")
     adapter = other / "islices_sample.py"
-    edit = (f"protocol = {islices.PROTOCOL}  #", f"protocol = {protocol}  #")
+    edit = (f"protocol = {islices.backend.PROTOCOL}  #", f"protocol = {protocol}  #")
     adapter.write_text(replaced(adapter.read_text("utf-8"), [edit]), "utf-8")
     return other
 
@@ -71,4 +71,4 @@ def of_protocol(site: Path, folder: Path, protocol: int) -> Path:
 def test_one_of_another_protocol_is_refused(protocol: int, who: str, site: Path, tmp_path: Path) -> None:
     path = of_protocol(site, tmp_path, protocol)
     done = python("-c", "import islices, sample; islices.get_backend(sample.Tensor([1.0]))", path=path)
-    assert f"written for protocol {protocol}, islices has {islices.PROTOCOL}: upgrade {who}" in done.stderr
+    assert f"written for protocol {protocol}, islices has {islices.backend.PROTOCOL}: upgrade {who}" in done.stderr

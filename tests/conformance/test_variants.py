@@ -70,7 +70,7 @@ def test_a_variant_whose_environment_is_not_that_of_the_process_is_refused() -> 
 
 def test_kernels_are_off_where_a_column_says_so() -> None:
     for name in ("standard", "kernels off"):
-        with islices.use_kernels(True), VARIANTS[name].around():
+        with islices.config.use_kernels(True), VARIANTS[name].around():
             assert (islices.kernels.active() is None) == (name == "kernels off")
 
 

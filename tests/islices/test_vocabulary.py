@@ -87,7 +87,7 @@ def test_rows_keep_their_bits(framework: str, dtype: str, mapping: str) -> None:
     before = host(old).copy()
     expected = by_rows(before, old_ids, host(cast(framework, np.full((2, 3), 0.5), dtype)))
     for mode in ("host", "framework"):
-        with islices.execution(mode):
+        with islices.config.execution(mode):
             made = renumber(old, old_ids, fill=0.5)
         assert type(made) is type(old)
         assert same_bits(host(made), expected), (mode, host(made), expected)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 import islices
+from islices.config import execution
 from islices.core.host import bfloat16_to_float32
 
 __all__ = ["FRAMEWORKS", "MODES", "Tape", "read"]
@@ -43,7 +44,11 @@ class Tape:
     def running(self) -> Iterator[None]:
         # MXNet takes arrays of no elements in such a context only
         shapes = self.module.util.np_shape(True) if self.framework == "mxnet" else contextlib.nullcontext()
-        with islices.execution("framework" if self.mode == "framework" else "host"), self.backend.wide_types(), shapes:
+        with (
+            execution("framework" if self.mode == "framework" else "host"),
+            self.backend.wide_types(),
+            shapes,
+        ):
             yield
 
     def array(self, x: np.ndarray) -> Any:

@@ -70,7 +70,7 @@ MUTANTS = [
     # ================================================================== tensorflow (5)
     Mutant(
         "tensorflow-isin-lower-bound",  # blatant
-        "backends/tensorflow/segments.py",
+        "backends/tensorflow/row_segments.py",
         "after = tf.raw_ops.UpperBound(",
         "after = tf.raw_ops.LowerBound(",
         "tensorflow",
@@ -79,7 +79,7 @@ MUTANTS = [
     ),
     Mutant(
         "tensorflow-fold-rows-last-layer",  # blatant, traced
-        "backends/tensorflow/segments.py",
+        "backends/tensorflow/row_segments.py",
         "    layers = tf.reduce_max(tf.concat([[-1], layer], 0)) + 1\n",
         "    layers = tf.reduce_max(tf.concat([[-1], layer], 0))\n",
         "tensorflow",
@@ -88,7 +88,7 @@ MUTANTS = [
     ),
     Mutant(
         "tensorflow-segment-max-nan",  # medium
-        "backends/tensorflow/segments.py",
+        "backends/tensorflow/row_segments.py",
         "rank = tf.where(values > lowest, 1, tf.where(tf.math.is_nan(values), 2, 0))",
         "rank = tf.where(values > lowest, 1, 0)",
         "tensorflow",
@@ -96,7 +96,7 @@ MUTANTS = [
     ),
     Mutant(
         "tensorflow-read-checked-reads-row-0",  # medium, traced
-        "backends/tensorflow/segments.py",
+        "backends/tensorflow/row_segments.py",
         "        return tf.where(column, found, tf.zeros_like(found))\n",
         "        return found\n",
         "tensorflow",
@@ -104,7 +104,7 @@ MUTANTS = [
     ),
     Mutant(
         "tensorflow-in-range-includes-rows",  # narrow, traced
-        "backends/tensorflow/segments.py",
+        "backends/tensorflow/row_segments.py",
         "    return tf.logical_and(mask, tf.less(indices, rows))\n",
         "    return tf.logical_and(mask, tf.less_equal(indices, rows))\n",
         "tensorflow",
@@ -114,7 +114,7 @@ MUTANTS = [
     # ================================================================== jax (6)
     Mutant(
         "jax-set-at-clips",  # blatant
-        "backends/jax/segments.py",
+        "backends/jax/scatters.py",
         '    return lax.scatter(x, ids[:, None], updates, _dimensions(updates), mode="drop")\n',
         '    return lax.scatter(x, ids[:, None], updates, _dimensions(updates), mode="clip")\n',
         "jax",
@@ -123,16 +123,16 @@ MUTANTS = [
     ),
     Mutant(
         "jax-sum-rows-one-slot-short",  # blatant, traced
-        "backends/jax/handlers.py",
-        "    named = carray(data(operand(frame, 3)), calls, I64)[call]\n",
-        "    named = min(carray(data(operand(frame, 3)), calls, I64)[call], n - 1)\n",
+        "backends/jax/scatters.py",
+        "    place = lax.cumsum(first.astype(np.int32))\n",
+        "    place = lax.cumsum(first[:-1].astype(np.int32), 0).clip(0, n - 2)[jnp.arange(n).clip(0, n - 2)]\n",
         "jax",
         "The traced result is taken to hold one row fewer than slots: in jit, where all indices are distinct, the last row's "
-        "sum is zero.",
+        "values are added to the row before it.",
     ),
     Mutant(
         "jax-gather-clips",  # medium, traced
-        "backends/jax/lookups.py",
+        "backends/jax/markers.py",
         "        mode=lax.GatherScatterMode.FILL_OR_DROP,\n        fill_value=0,\n",
         "        mode=lax.GatherScatterMode.CLIP,\n",
         "jax",
@@ -154,7 +154,7 @@ MUTANTS = [
         "        return out\n",
         "jax",
         "XLA may skip a rounding to 16 bits that is widened again: float16 or bfloat16 in jit where a rounded intermediate is "
-        "used on (max_norm before a bag, the sum of duplicates before a norm).",
+        "used on (the sum of duplicates before a norm).",
     ),
     Mutant(
         "jax-round-product-contracted",  # narrow, traced
@@ -169,11 +169,10 @@ MUTANTS = [
     Mutant(
         "mxnet-fold-in-order-of-arrival",  # blatant
         "backends/mxnet/__init__.py",
-        "            return self.take(values, self.from_host(order[starts[:-1]], values))\n",
-        "            return values\n",
+        "HOST.sum_duplicates(self.to_numpy(values), at, rows)",
+        "HOST.sum_duplicates(self.to_numpy(values)[::-1], at, rows)",
         "mxnet",
-        "Where there is nothing to add up the values stay where they were while the ids are sorted: unsorted indices without "
-        "duplicates in mode framework.",
+        "Values and ids meet in another order: every coalesce in mode framework.",
     ),
     Mutant(
         "mxnet-bfloat16-truncates",  # narrow
@@ -252,7 +251,7 @@ MUTANTS = [
         "                    wide[0, j] = change(wide[0, j], load(values[p, j]))\n",
         "                    wide[0, j] = load(store(change(wide[0, j], load(values[p, j]))))\n",
         "numpy",
-        "scatter_add and its like round a 16-bit row after each contribution: float16 or bfloat16 tables with two slots or "
+        "scatter rounds a 16-bit row after each contribution: float16 or bfloat16 tables with two slots or "
         "more of one row.",
     ),
     # ================================================================== core: clipping, norms
@@ -356,13 +355,13 @@ MUTANTS = [
         "        segments = B.searchsorted(ends, B.astype(B.arange(ids), B.dtype(ends)), right=True)\n",
         "        segments = B.searchsorted(ends, B.astype(B.arange(ids), B.dtype(ends)), right=False)\n",
         "numpy",
-        "Off by one at every boundary: bags by lengths, and by offsets with include_last_offset=True.",
+        "Off by one at every boundary: bags by lengths.",
     ),
     Mutant(
         "bags-mean-counts-all-members",  # medium
         "islices/embedding/bags.py",
-        "        total = B.astype(_fold(B, _members(B, segments, keep), segments, bags), dtype)\n",
-        "        total = B.astype(_fold(B, _members(B, segments, None), segments, bags), dtype)\n",
+        "        total = B.astype(_numbers(B, bags), dtype)\n",
+        "        total = B.astype(_numbers(B, bags._replace(keep=None)), dtype)\n",
         "numpy",
         "mean and sqrtn without weights divide by all members of a bag: any with padding, a mask or absent ids.",
     ),
@@ -377,8 +376,8 @@ MUTANTS = [
     Mutant(
         "bags-max-ignores-mask",  # narrow
         "islices/embedding/bags.py",
-        "        return B.astype(_maximum(B, x, segments, bags, keep), B.dtype(rows))\n",
-        "        return B.astype(_maximum(B, x, segments, bags, None), B.dtype(rows))\n",
+        "    out = _maximum(B, x, bags) if ",
+        "    out = _maximum(B, x, bags._replace(keep=None)) if ",
         "numpy",
         "Masked, padding and absent members count as zeros for max alone: a bag with such a member whose other members are "
         "negative.",
@@ -475,7 +474,7 @@ OF_TESTS = [
     ),
     Mutant(
         "torch-reads-count-from-the-end",
-        "backends/torch/reads.py",
+        "backends/torch/row_reads.py",
         "torch.where(ids < 0, ids + count, ids)), ids",
         "ids), ids",
         "tests/backends/torch/test_reads.py",
@@ -483,39 +482,15 @@ OF_TESTS = [
     ),
     Mutant(
         "torch-bag-with-sparse-max",
-        "backends/torch/reads.py",
+        "backends/torch/row_reads.py",
         'if given.get("mode") == "max" or',
         "if",
         "tests/backends/torch/test_reads.py",
         "torch's embedding_bag has no sparse gradient for the largest of a bag: such a read must stay dense.",
     ),
     Mutant(
-        "keras-sums-before-micro-batches",
-        "backends/keras/coalesced.py",
-        "return not self.gradient_accumulation_steps and native.replicas() == 1",
-        "return native.replicas() == 1",
-        "tests/backends/keras/test_fit.py",
-        "Micro-batches whose duplicates are summed early: other bits than the sum of all slices.",
-    ),
-    Mutant(
-        "keras-micro-batches-end-in-row-0",
-        "backends/keras/accumulation.py",
-        "named = jnp.pad(ids[1], shorter, constant_values=self.shape[0])",
-        "named = jnp.pad(ids[1], shorter, constant_values=0)",
-        "tests/backends/keras/test_each_backend.py",
-        "A smaller batch leaves empty slots, which name row 0: a lazy optimizer moves it.",
-    ),
-    Mutant(
-        "keras-saves-empty-slots",
-        "backends/keras/accumulation.py",
-        "return values[named], indices[named].astype(np.int64)",
-        "return values, indices.astype(np.int64)",
-        "tests/backends/keras/test_each_backend.py",
-        "What waits is saved with its empty slots, whose row lies behind the table.",
-    ),
-    Mutant(
         "tensorflow-variable-twice-is-one",
-        "backends/tensorflow/recording.py",
+        "backends/tensorflow/tapes.py",
         "if isinstance(own, tf.Tensor) or id(own) in taken:",
         "if isinstance(own, tf.Tensor):",
         "tests/backends/tensorflow/test_lookups.py",
@@ -523,7 +498,7 @@ OF_TESTS = [
     ),
     Mutant(
         "tensorflow-ids-as-they-are-later",
-        "backends/tensorflow/recording.py",
+        "backends/tensorflow/tapes.py",
         "(rows, tf.identity(ids), extras, static)",
         "(rows, ids, extras, static)",
         "tests/backends/tensorflow/test_lookups.py",
@@ -571,7 +546,7 @@ OF_TESTS = [
     ),
     Mutant(
         "jax-fill-value-before-the-cast",
-        "backends/jax/reads.py",
+        "backends/jax/row_reads.py",
         "    return bool(value == 0 or np.isnan(value))\n",
         "    return True\n",
         "tests/backends/jax/test_gathers.py",
@@ -579,9 +554,9 @@ OF_TESTS = [
     ),
     Mutant(
         "jax-slice-behind-the-end",
-        "backends/jax/reads.py",
-        "jnp.clip(_signed(starts[copies], dtype), 0, shape[0] - count)",
-        "_signed(starts[copies], dtype)",
+        "backends/jax/row_reads.py",
+        "jnp.clip(_signed(starts[0], dtype), 0, shape[0] - count)",
+        "_signed(starts[0], dtype)",
         "tests/backends/jax/test_gathers.py",
         "lax.dynamic_slice moves a start so that the slice fits: the rows are others than start + iota.",
     ),

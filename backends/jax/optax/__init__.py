@@ -17,9 +17,8 @@ try:
 except ImportError as missing:
     raise ImportError('islices.backends.jax.optax needs optax: pip install "islices[optax]"') from missing
 
-from islices.backends.jax.optax.accumulation import accumulate
-from islices.backends.jax.optax.recording import recorded
-from islices.backends.jax.optax.rows import (
+from islices.backends.jax.optax.micro_batches import accumulate
+from islices.backends.jax.optax.named_rows import (
     WAY_OUT,
     WITNESSES,
     add_to_rows,
@@ -28,11 +27,11 @@ from islices.backends.jax.optax.rows import (
     is_leaf,
     leaves_of,
 )
-from islices.backends.jax.optax.states import start_from, state_of
+from islices.backends.jax.optax.named_state import start_from, state_of
+from islices.backends.jax.optax.recorded_steps import recorded
 from islices.backends.jax.optax.transforms import (
     Transformation,
     adaptive_grad_clip,
-    apply_if_finite,
     clip,
     clip_by_block_rms,
     clip_by_global_norm,
@@ -49,7 +48,6 @@ from islices.embedding.table import Table
 __all__ = [
     "accumulate",
     "adaptive_grad_clip",
-    "apply_if_finite",
     "apply_updates",
     "chain",
     "clip",

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from islices.backends.jax.optax.rows import is_leaf, leaves_of, map_slices, on_named_rows
+from islices.backends.jax.optax.named_rows import is_leaf, leaves_of, map_slices, on_named_rows
 from islices.core.registry import get_backend
 from islices.core.rows import to_dense
 from islices.core.slices import IndexedSlices

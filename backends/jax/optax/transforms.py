@@ -12,9 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from islices.backends.jax.optax.probing import check_rows
-from islices.backends.jax.optax.rows import (
-    Rows,
+from islices.backends.jax.optax.named_rows import (
     check_transformation,
     checked,
     densely,
@@ -25,6 +23,7 @@ from islices.backends.jax.optax.rows import (
     step_rows,
     weights_of,
 )
+from islices.backends.jax.optax.probing import check_rows
 from islices.core.arguments import check_name
 from islices.core.registry import describe
 from islices.core.rows import coalesce as sum_duplicates
@@ -45,7 +44,6 @@ __all__ = [
     "OPTIMIZER",
     "Transformation",
     "adaptive_grad_clip",
-    "apply_if_finite",
     "clip",
     "clip_by_block_rms",
     "clip_by_global_norm",
@@ -243,7 +241,7 @@ def clip_by_block_rms(
 
     Notes
     -----
-    `islices.clip_by_block_rms`. SPEC clause 10.
+    `islices.norms.clip_by_block_rms`. SPEC clause 10.
 
     Examples
     --------
@@ -299,7 +297,7 @@ def adaptive_grad_clip(
 
     Notes
     -----
-    `islices.adaptive_grad_clip`. SPEC clause 10.
+    `islices.norms.adaptive_grad_clip`. SPEC clause 10.
 
     Examples
     --------
@@ -397,58 +395,6 @@ def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Trans
 def _nodes(state: Any) -> list[Any]:
     """Return the leaves of a state, one that keeps gradients for a later step as a whole."""
     return jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, WAITING))
-
-
-def apply_if_finite(inner: Any, max_consecutive_errors: int) -> Transformation:
-    """`optax.apply_if_finite`: no step where a gradient is NaN or infinite, duplicates having been summed.
-
-    Parameters
-    ----------
-    inner : optax.GradientTransformation
-        Of this front; its updates are sparse where the gradients are.
-    max_consecutive_errors : int
-        So many steps in a row are left out; then one is taken anyhow.
-
-    Returns
-    -------
-    optax.GradientTransformationExtraArgs
-        With optax's state. Where no step is taken, updates hold zeros in the rows of the gradient.
-
-    Raises
-    ------
-    TypeError
-        inner is no transformation.
-
-    Examples
-    --------
-    >>> import jax.numpy as jnp, optax
-    >>> from islices import IndexedSlices
-    >>> tx = apply_if_finite(on_rows(optax.scale(2.0)), 3)
-    >>> grad = IndexedSlices(jnp.array([[3e38], [3e38]]), jnp.array([1, 1]), (4, 1))
-    >>> update, state = tx.update(grad, tx.init(jnp.zeros((4, 1))))
-    >>> update.values.tolist(), int(state.total_notfinite)
-    ([[0.0]], 1)
-    """
-    inner = check_transformation(inner, "inner")
-    own = optax.apply_if_finite(inner, max_consecutive_errors)
-
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        # optax sees the values alone: both of its branches then return the same tree, and indices stay
-        summed = map_slices(sum_duplicates, checked(updates, "apply_if_finite"))
-        rows = map_slices(Rows, summed)
-
-        def slices_of(values: Any) -> Any:
-            return jax.tree.map(lambda x, v: x.update(v) if isinstance(x, Rows) else v, rows, values)
-
-        def step(values: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-            stepped, state = inner.update(slices_of(values), state, params, **extra)
-            return map_slices(lambda s: s.values, stepped), state
-
-        both = optax.apply_if_finite(Transformation(inner.init, step), max_consecutive_errors)  # pyright: ignore[reportArgumentType]
-        values, state = both.update(map_slices(lambda s: s.values, summed), state, params, **extra)
-        return slices_of(values), state
-
-    return Transformation(own.init, update)
 
 
 # ---------------------------------------------------------------------- islices.optim

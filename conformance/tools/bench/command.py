@@ -8,29 +8,25 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
 from islices.cli import Command, UsageError
-from islices.conformance.outputs import check_backends, check_writable, write
+from islices.conformance.outputs import check_backends, check_writable, print_text, write
 from islices.conformance.progress import bar
-from islices.conformance.tools.bench import results, small
-from islices.conformance.tools.bench.cases import AXES, cross, default_cases
-from islices.conformance.tools.bench.formulas import OPTIMIZERS
-from islices.conformance.tools.bench.report import show, tables
+from islices.conformance.tools.bench import frameworks, results, small
+from islices.conformance.tools.bench.benchmarks import AXES, cross, default_cases
+from islices.conformance.tools.bench.rates import OPTIMIZERS
+from islices.conformance.tools.bench.report import markdown, tables
 from islices.conformance.tools.bench.step import cases_of
 from islices.core.registry import list_backends
-
-__all__ = ["COMMAND"]
 
 PARTS = ("operations", "small", "updates", "embedding", "step")
 DEFAULT_PARTS = PARTS[:3]
 
-#: Seconds without a finding after which a process counts as hung.
-PATIENCE = 900
+#: Seconds after which a process counts as hung.
+PATIENCE = 3600
 
 EPILOG = """\
 parts
@@ -38,18 +34,17 @@ parts
               (validated) to a result that is computed
   small       coalesce, clip and an SGD step on 64 x 16: what a call costs
   updates     a step of sgd, adagrad, rowwise_adagrad and adam on the rows of an uncoalesced gradient, next to
-              torch.optim, FBGEMM, MXNet's lazy updates, JAX's donated scatter, and formulas by hand
+              torch.optim, FBGEMM, JAX's donated scatter, and formulas by hand
 and only when asked for (NumPy has neither)
-  embedding   value_and_grad of a lookup on 1e5 and on 1e8 rows; norms and clipped sum of 64 samples' gradients; up to
-              5 GB of memory
+  embedding   value_and_grad of a lookup on 1e5 and on 1e8 rows; up to 5 GB of memory
   step        whole training steps: lookup, loss, gradient, clipping, optimizer, eager and compiled, next to formulas by
               hand, the frameworks' optimizers and FBGEMM's; on torch also 26 tables; up to 12 GB of memory
 
 columns
-  way         islices as it runs by default; "kernels off" in NumPy alone; "framework" by its own operations; "compiled"
-              inside tf.function, jax.jit or torch.compile. All others are what the framework's users write without
-              islices for the same result: duplicates summed, rows ascending where islices sorts them. A label that ends
-              in a remark in brackets does less, and is no measure of the others.
+  way         islices as it runs by default (ISLICES_KERNELS=0: in NumPy alone); "compiled": inside tf.function,
+              jax.jit or torch.compile. All others are what the framework's users write without islices for the same
+              result: duplicates summed, rows ascending where islices sorts them. A label that ends in a remark in
+              brackets does less, and is no measure of the others.
   ms          the median; the fastest way stands first
   x copy      by the time of a copy of the bytes that must move (each input read once, each output written once) by as
               many threads, measured next to each case
@@ -62,7 +57,7 @@ examples
   islices bench --part operations --operation coalesce --slices 1024 --slices 65536 --dim 64
   islices bench --part updates --threads 1                on one core
   islices bench --part step -b torch --repeat 15          whole steps on torch, some minutes
-  islices bench --read run.json --markdown                the tables of an earlier run again
+  islices bench --read run.json                           the tables of an earlier run again
 
 exit codes: 0 measured, 2 usage, 3 something could not be measured
 """
@@ -83,7 +78,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--seconds", type=float, default=0.5, metavar="S", help="rounds go on until so long (%(default)s)")
     add("--threads", type=_positive, metavar="N", help="of islices; the frameworks get as many cores (all)")
     add("--json", metavar="PATH", help="write the run to PATH (- for stdout)")
-    add("--markdown", action="store_true", help="tables in Markdown on a terminal too")
     add("--read", metavar="RUN.json", help="measure nothing: show an earlier run")
 
 
@@ -102,7 +96,8 @@ def bench(options: argparse.Namespace) -> int:
     run = results.read_run(options.read) if options.read else _measured(options)
     if options.json:
         write("--json", options.json, json.dumps(run, indent=1) + "\n")
-    show(tables(run), options)
+    if options.json != "-":
+        print_text("\n\n".join("\n".join(markdown(table)) for table in tables(run)))
     for failure in run["failures"]:
         print(f"islices bench: could not measure {failure}", file=sys.stderr)
     return 3 if run["failures"] else 0
@@ -139,7 +134,7 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
 
 def _jobs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield the processes that measure, and how many records each is expected to find."""
-    known = [name for name in list_backends() if importlib.util.find_spec(f"islices.conformance.own_calls.{name}")]
+    known = [name for name in list_backends() if importlib.util.find_spec(f"{frameworks.__name__}.{name}")]
     check_backends(options.backend, known)
     given = {axis: getattr(options, axis) for axis in AXES if getattr(options, axis)}
     cases = cross(given) if given else default_cases()
@@ -157,39 +152,23 @@ def _jobs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             elif name == "numpy":  # differentiates nothing
                 continue
             elif part == "embedding":
-                yield job | {"records": 3}
+                yield job | {"records": 2}
             else:  # a process a case, for its tables take gigabytes
                 yield from (job | {"case": case, "records": 1} for case in cases_of(name))
 
 
-def _records(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What one process finds, as it writes it. RuntimeError if it ends badly."""
-    command = [sys.executable, "-m", "islices.conformance.tools.bench.worker", json.dumps(job)]
+def _records(job: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what one process finds. RuntimeError if it ends badly, or hangs."""
+    command = [sys.executable, "-m", "islices.conformance.tools.bench.measuring", json.dumps(job)]
     environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ}
-    with (
-        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, encoding="utf-8", env=environment) as process,
-    ):
-        try:
-            while line := _next_line(process):
-                if line.startswith('{"backend"'):  # frameworks may have something to say as well
-                    yield json.loads(line)
-        except BaseException:
-            process.kill()
-            raise
-        if process.wait():
-            errors.seek(0)
-            said = errors.read().strip().splitlines()
-            why = said[-1] if said else "no message"
-            raise RuntimeError(f"{why} (exit code {process.returncode})")
-
-
-def _next_line(process: subprocess.Popen[str]) -> str:
-    """What the process writes next, "" at its end; one that hangs is ended."""
-    assert process.stdout is not None
-    watch = threading.Timer(PATIENCE, process.kill)
-    watch.start()
     try:
-        return process.stdout.readline()
-    finally:
-        watch.cancel()
+        done = subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", env=environment, timeout=PATIENCE
+        )
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"no end within {PATIENCE} s") from None
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        raise RuntimeError(f"{lines[-1]} (exit code {done.returncode})")
+    # frameworks print lines of their own
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"backend"')]

@@ -1,8 +1,6 @@
-"""The part "embedding": one gradient step on a small and on a very large table, and the gradients of single samples.
+"""The part "embedding": one gradient step of sum(rows * upstream) on a small and on a very large table.
 
-The loss of the gradient step is sum(rows * upstream), that of a sample sum((mean(rows) @ head - target)^2). All ways
-are first run on the same data and compared, and only then timed. A framework's ways return (loss, values, indices), and
-(norms, values, indices, the head's sum) of the clipped gradients of samples.
+All ways are first run on the same data and compared, and only then timed. They return (loss, values, indices).
 """
 
 from __future__ import annotations
@@ -12,22 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from islices import Table
-from islices.conformance.tools.bench.cases import zipf_ids
+from islices.conformance.tools.bench.benchmarks import zipf_ids
 from islices.conformance.tools.bench.rounds import Call, blocking, measure, summary
 from islices.conformance.tools.bench.ways import block_of, framework_of, index_dtype
 
-__all__ = ["run"]
-
 TABLE_ROWS = (10**5, 10**8)
 IDS, DIM = 16_384, 4
-BATCH, SAMPLE_IDS, SAMPLES_ROWS, SAMPLES_DIM, OUT = 64, 50, 200_000, 32, 8
-#: Below the norm of any sample: all are clipped.
-MAX_NORM = 0.5
 
 
 def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
-    """Measure the step on tables of both sizes, and the samples."""
+    """Measure the step on tables of both sizes."""
     name = job["backend"]
     framework, block, rng = framework_of(name), block_of(name), np.random.default_rng(1)
     upstream = rng.standard_normal((IDS, DIM), np.float32)
@@ -38,15 +30,6 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
         title = f"value_and_grad of sum(lookup(table, ids) * upstream): {IDS:,} Zipf(1.1) ids, rows x {DIM} float32"
         emit(title=title, operation=f"{rows:,} rows", **_measured(f"{name}, {rows} rows", ways, block, job))
         del ways
-    head = rng.standard_normal((SAMPLES_DIM, OUT), np.float32)
-    targets = 3 * rng.standard_normal((BATCH, OUT), np.float32)
-    ids = zipf_ids(BATCH * SAMPLE_IDS, SAMPLES_ROWS).reshape(BATCH, SAMPLE_IDS).astype(index_dtype(name))
-    ways = framework.samples(Table(framework.ones((SAMPLES_ROWS, SAMPLES_DIM))), head, ids, targets, MAX_NORM)
-    title = (
-        f"norms and clipped sum of the gradients of {BATCH} samples: {SAMPLE_IDS} Zipf(1.1) ids each, "
-        f"{SAMPLES_ROWS:,} x {SAMPLES_DIM} float32, and a dense {SAMPLES_DIM} x {OUT} (MXNet: the table alone)"
-    )
-    emit(title=title, operation="per sample", **_measured(f"{name}, per sample", ways, block, job))
 
 
 def _measured(what: str, given: dict[str, Call], block: Callable[[Any], None], job: dict[str, Any]) -> dict[str, Any]:
@@ -54,8 +37,8 @@ def _measured(what: str, given: dict[str, Call], block: Callable[[Any], None], j
     ways = blocking(given, block)
     expected: list[Any] | None = None
     for label, way in ways.items():
-        numbers, values, indices, *more = map(_numpy, way())
-        found = [numbers, *_summed(values, indices), *more]
+        loss, values, indices = map(_numpy, way())
+        found = [loss, *_summed(values, indices)]
         expected = expected or found
         for got, wanted in zip(found, expected, strict=True):
             scale = max(1.0, float(np.max(np.abs(wanted))))

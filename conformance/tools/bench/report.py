@@ -1,30 +1,25 @@
-"""The tables of a run: a line per way, for a terminal or as Markdown."""
+"""The tables of a run in Markdown: a line per way."""
 
 from __future__ import annotations
 
-import argparse
-import importlib.util
-import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from islices.conformance.tools.bench.load import is_disturbed
-
-__all__ = ["Table", "markdown", "measured", "show", "tables"]
 
 HEADS = ("backend", "what", "way", "ms", "x copy", "x own")
 #: The first so many columns are words, the others numbers.
 WORDS = 3
 
 
-class Table(NamedTuple):
+class TextTable(NamedTuple):
     """A title and rows of text under `HEADS`; without rows a remark."""
 
     title: str
     rows: list[list[str]]
 
 
-def tables(run: dict[str, Any]) -> list[Table]:
+def tables(run: dict[str, Any]) -> list[TextTable]:
     """Return all tables of a run; the first has no rows, and says where it was made."""
     machine, disturbed = run["machine"], [r["others"] for r in run["records"] if is_disturbed(r)]
     text = (
@@ -37,10 +32,10 @@ def tables(run: dict[str, Any]) -> list[Table]:
             f"\ndisturbed (*): other processes used up to {max(disturbed):.1f} cores during {len(disturbed)} of "
             f"{len(run['records'])} measurements"
         )
-    return [Table(text, []), *measured(run)]
+    return [TextTable(text, []), *measured(run)]
 
 
-def measured(run: dict[str, Any]) -> Iterator[Table]:
+def measured(run: dict[str, Any]) -> Iterator[TextTable]:
     """Yield the tables of what was measured, a title each, and the remarks."""
     found: dict[str, list[list[str]]] = {}
     remarks: dict[str, None] = {}
@@ -49,9 +44,9 @@ def measured(run: dict[str, Any]) -> Iterator[Table]:
         if "milliseconds" in record:
             found.setdefault(record["title"], []).extend(_lines(record))
         remarks |= {f"{about}, {label}: {said}": None for label, said in record.get("remarks", {}).items()}
-    yield from (Table(title, rows) for title, rows in found.items())
+    yield from (TextTable(title, rows) for title, rows in found.items())
     if remarks:
-        yield Table("\n".join(remarks), [])
+        yield TextTable("\n".join(remarks), [])
 
 
 def _lines(record: dict[str, Any]) -> list[list[str]]:
@@ -77,30 +72,7 @@ def _figures(number: float) -> str:
     return f"{number:.0f}" if number >= 100 else f"{number:.1f}" if number >= 10 else f"{number:.3g}"
 
 
-def show(found: list[Table], options: argparse.Namespace) -> None:
-    """Print tables: drawn on a terminal, Markdown elsewhere and where it is asked for. JSON has stdout to itself."""
-    stream = sys.stderr if options.json == "-" else sys.stdout
-    if not stream.isatty() or options.markdown or not importlib.util.find_spec("rich"):
-        print("\n\n".join("\n".join(markdown(table)) for table in found), file=stream)
-        return
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table as Drawn
-    from rich.text import Text
-
-    console = Console(file=stream)
-    for table in found:
-        console.print(Text(table.title))
-        if table.rows:
-            drawn = Drawn(box=box.SIMPLE_HEAD)
-            for k, head in enumerate(HEADS):
-                drawn.add_column(head, justify="left" if k < WORDS else "right", no_wrap=k >= WORDS)
-            for row in table.rows:
-                drawn.add_row(*map(Text, row))
-            console.print(drawn)
-
-
-def markdown(table: Table) -> list[str]:
+def markdown(table: TextTable) -> list[str]:
     """Return the lines of a table, its title first."""
     if not table.rows:
         return table.title.splitlines()

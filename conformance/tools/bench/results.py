@@ -23,8 +23,6 @@ import numpy as np
 import islices
 from islices.cli import UsageError
 
-__all__ = ["FORM", "cores", "new_run", "read_run"]
-
 #: Of the JSON; another one is refused.
 FORM = 2
 
@@ -40,19 +38,24 @@ def new_run(threads: int) -> dict[str, Any]:
         "form": FORM,
         "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         "islices": islices.__version__,
-        "machine": {
-            "system": f"{platform.system()} {platform.machine()}",
-            "processor": _processor(),
-            "cores": cores(),
-            "memory": _memory(),
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-        },
+        "machine": machine(),
         "threads": threads,
         "versions": {},
         "seconds": 0.0,
         "failures": [],
         "records": [],
+    }
+
+
+def machine() -> dict[str, Any]:
+    """Return what a measurement depends on: the system, its processor and memory, and the interpreter."""
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
+        "cores": cores(),
+        "memory": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
     }
 
 
@@ -74,11 +77,3 @@ def _processor() -> str:
     except OSError:
         return platform.processor()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-
-
-def _memory() -> int | None:
-    """Return the bytes of the machine, where the system tells."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None

@@ -9,34 +9,20 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Call", "Times", "blocking", "does_less", "fastest", "measure", "ratio", "summary"]
-
 Call = Callable[[], Any]
 #: way -> its milliseconds in each round.
 Times = dict[str, list[float]]
-#: Ways that take this many times as long as the fastest that does the same are not measured further.
-HOPELESS = 3.0
-#: Milliseconds of a call that is looked at several times before it is called hopeless.
-SHORT = 30.0
 MOST_ROUNDS = 200
 
 
-def measure(
-    ways: dict[str, Call], repeat: int, *, seconds: float = 0.0, rivals: frozenset[str] = frozenset(), inner: int = 1
-) -> Times:
+def measure(ways: dict[str, Call], repeat: int, *, seconds: float = 0.0, inner: int = 1) -> Times:
     """Return the milliseconds of each way in each round, after one round that does not count.
 
     repeat is the least number of rounds, half of them where one takes longer than seconds; more are taken until seconds
-    are spent. Rivals that are hopeless in the first round are left out. inner calls are timed together, for short ones.
+    are spent. inner calls are timed together, for short ones.
     """
     names = list(ways)
     first = {name: _timed(ways[name], inner) for name in names}
-    if rivals:
-        for name in (name for name in rivals if first[name] < SHORT):  # one look at a short call tells little
-            first[name] = min(first[name], *(_timed(ways[name], inner) for _ in range(3)))
-        # a way that does less is no measure of those that do the same
-        best = min(first[name] for name in [name for name in rivals if not does_less(name)] or rivals)
-        names = [name for name in names if name not in rivals or first[name] <= HOPELESS * best]
     times: Times = {name: [] for name in names}
     if seconds and sum(first[name] for name in names) * inner > seconds * 1e3:
         repeat = -(-repeat // 2)

@@ -1,7 +1,7 @@
 """Judges all libraries and writes docs/judged.md: ``python -m islices.conformance.tools.judged`` (`make judged`).
 
-``--python`` names further environments, ``--node`` the folder that has node_modules. A library is judged in the first
-environment that has it. Without ``--docs`` the tables are printed. Exit codes: 0 done, whatever the scores; 2 usage.
+``--python`` names further environments; a library is judged in the first that has it. Without ``--docs`` the tables
+are printed. Exit codes: 0 done, whatever the scores; 2 usage.
 """
 
 from __future__ import annotations
@@ -9,33 +9,15 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import os
-import platform
 import sys
 from pathlib import Path
 from typing import Any
 
 from islices import __version__
 from islices.conformance.formulas.records import FORMULAS
+from islices.conformance.tools.bench.results import machine
 from islices.conformance.tools.judged.page import scores, with_run
-from islices.conformance.tools.judged.run import JOBS, run_finding, run_library
-
-__all__ = ["main"]
-
-
-def processor() -> str:
-    """Its name, where the system tells; compilers choose instructions by it."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text("utf-8").splitlines() if info.exists() else []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.machine()
-
-
-def machine() -> dict[str, Any]:
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return {
-        "cores": os.cpu_count(), "memory": memory, "processor": processor(), "python": platform.python_version(),
-    }  # fmt: skip
+from islices.conformance.tools.judged.processes import JOBS, run_finding, run_library
 
 
 def main(arguments: list[str]) -> int:
@@ -44,7 +26,6 @@ def main(arguments: list[str]) -> int:
     )
     add = parser.add_argument
     add("--python", action="append", default=[], metavar="PATH", help="a further environment (may be repeated)")
-    add("--node", metavar="FOLDER", help="the folder whose node_modules has @tensorflow/tfjs")
     add("--docs", metavar="FOLDER", type=Path, help="write judged.json and judged.md here; scripts: its folder judged")
     add("-l", "--library", action="append", metavar="NAME", help="only this one; its part of judged.json is replaced")
     add("-f", "--formula", action="append", default=[], metavar="NAME", help="only this one; without --docs")
@@ -63,16 +44,16 @@ def main(arguments: list[str]) -> int:
     for name, variables in JOBS:
         if options.library is None or name in options.library:
             print(f"judging {name} {' '.join(variables.values())}", file=sys.stderr, flush=True)
-            run["libraries"].append(run_library(name, pythons, options.node, variables, options.formula))
+            run["libraries"].append(run_library(name, pythons, variables, options.formula))
     run["libraries"].sort(key=lambda found: found["module"])
     if options.docs is None:
         print("\n\n".join(scores(run)))
         return 0
-    scripts = sorted(Path(options.docs, "judged").glob("*.*"))
+    scripts = sorted(Path(options.docs, "judged").glob("*.py"))
     for script in scripts:
         if options.library is None or script.name.partition("_")[0] in options.library:
             print(f"running {script.name}", file=sys.stderr, flush=True)
-            run["findings"][script.name] = run_finding(script, pythons, options.node)
+            run["findings"][script.name] = run_finding(script, pythons)
     page = options.docs / "judged.md"
     text = with_run(page.read_text("utf-8"), run, scripts)
     (options.docs / "judged.json").write_text(json.dumps(run, indent=1) + "\n", "utf-8")

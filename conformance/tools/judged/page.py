@@ -10,10 +10,7 @@ from typing import Any
 
 from islices.conformance.formulas.judgement import number
 
-__all__ = ["findings", "scores", "with_run"]
-
 Line = dict[str, Any]
-LANGUAGES = {".py": "python", ".js": "javascript"}
 
 
 def with_run(page: str, run: Line, scripts: Sequence[Path]) -> str:
@@ -86,15 +83,12 @@ def findings(run: Line, scripts: Sequence[Path]) -> Iterable[str]:
         said, code = parts(script)
         found = run["findings"].get(script.name, {"missing": "not run"})
         printed = f"not run: {found['missing']}" if "missing" in found else found["output"]
-        yield f"### {said}\n\n```{LANGUAGES[script.suffix]}\n{code}\n```\n\n```text\n{printed}\n```"
+        yield f"### {said}\n\n```python\n{code}\n```\n\n```text\n{printed}\n```"
 
 
 def parts(script: Path) -> tuple[str, str]:
-    """(what it shows, its code): the first line is a comment or docstring that says it."""
+    """(what it shows, its code): its docstring says it."""
     text = script.read_text("utf-8")
-    if script.suffix == ".js":
-        first, _, code = text.partition("\n")
-        return first.removeprefix("// ").strip().rstrip("."), code.strip()
     said = ast.get_docstring(ast.parse(text))
     assert said is not None, f"{script.name} has no docstring"
     return said.rstrip("."), text.partition('"""')[2].partition('"""')[2].strip()

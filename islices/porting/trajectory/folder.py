@@ -21,9 +21,9 @@ import numpy as np
 from islices.core.slices import IndexedSlices
 from islices.core.trees import named_leaves
 from islices.files import load, read_metadata, save
-from islices.porting.trajectory.steps import AFTER, BEFORE, POSITIONS, Leaf, Leaves, Step
+from islices.porting.trajectory.positions import AFTER, BEFORE, POSITIONS, Leaf, Leaves, Step
 
-__all__ = ["is_folder", "read_folder", "same_bits", "step_files", "write_step"]
+__all__ = ["is_folder", "read_folder", "step_files", "write_step"]
 
 FILE = re.compile(r"step-(\d+)\.safetensors")
 #: Positions that go on from step to step.
@@ -68,23 +68,13 @@ def _changed(x: Leaf, known: Leaf | None) -> Leaf | None:
         return x
     if x.shape != known.shape:
         return x
-    if not x.ndim:
-        return None if same_bits(x, known).all() else x
-    rows = np.flatnonzero(~same_bits(x, known).reshape(len(x), -1).all(axis=1)) if x.size else np.zeros(0, np.int64)
+    now, before = (np.ascontiguousarray(np.atleast_1d(y)).view(np.uint8) for y in (x, known))
+    rows = np.flatnonzero((now != before).reshape(len(now), -1).any(axis=1)) if x.size else ()
     if not len(rows):
         return None
     if x.dtype.kind != "f" or x.ndim < 2 or 2 * len(rows) > len(x):
         return x
     return IndexedSlices(x[rows], rows, x.shape, coalesced=True)
-
-
-def same_bits(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Elementwise: the same bytes; an array of bool of x's shape."""
-    if x.dtype.itemsize not in (1, 2, 4, 8):
-        return np.asarray(x == y)
-    kind = f"u{x.dtype.itemsize}"
-    found: np.ndarray[Any, Any] = np.ascontiguousarray(x).view(kind) == np.ascontiguousarray(y).view(kind)
-    return found.reshape(x.shape)
 
 
 # ---------------------------------------------------------------------- reading

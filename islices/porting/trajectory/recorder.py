@@ -5,10 +5,7 @@ May import: the core, this folder.
 
 from __future__ import annotations
 
-import json
 import os
-import platform
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -16,17 +13,11 @@ from typing import Any, Self
 from islices.core.arguments import check_flag, check_name, show, whole_number
 from islices.core.registry import describe
 from islices.files.manifest import check_metadata
-from islices.files.places import replacing
+from islices.porting.trajectory.descriptions import as_description
 from islices.porting.trajectory.folder import is_folder, step_files, write_step
-from islices.porting.trajectory.replay import as_description
-from islices.porting.trajectory.steps import POSITIONS, Leaves, Step, host_leaves, optimizers_of
+from islices.porting.trajectory.positions import POSITIONS, Leaves, Step, host_leaves, optimizers_of
 
 __all__ = ["Recorder"]
-
-#: What a folder's manifest is called, and says first.
-MANIFEST, FORM = "recording.json", 1
-#: Distributions whose versions a manifest names where they are loaded.
-DISTRIBUTIONS = ("numpy", "torch", "tensorflow", "keras", "jax", "jaxlib", "optax", "mxnet")
 
 
 class Recorder:
@@ -51,10 +42,9 @@ class Recorder:
 
     Notes
     -----
-    Fronts that record by themselves: `islices.backends.torch.Recorder` (hooks of model and optimizer), the callback
-    `islices.backends.keras.Recorder`, `islices.backends.jax.optax.recorded`. Of tables and states the rows that
-    changed are written. Each file is whole or not there (SPEC clause 21); recording.json says which versions wrote
-    them. SPEC clause 23.
+    These record by themselves: `islices.backends.torch.TorchRecorder` (hooks of model and optimizer), the callback
+    `islices.backends.keras.KerasRecorder`, `islices.backends.jax.optax.recorded`. Of tables and states the rows that
+    changed are written. Each file is whole or not there (SPEC clause 21). SPEC clause 23.
 
     Examples
     --------
@@ -99,7 +89,6 @@ class Recorder:
             )
         for _, path in there:
             path.unlink()
-        self._write_manifest()
 
     def __repr__(self) -> str:
         return f"Recorder({str(self.folder)!r}, {self._count} steps)"
@@ -148,7 +137,7 @@ class Recorder:
             ``loss``, ``gradients``, ``clipped``, ``tables_after``, ``state_after``; a state as {tensor: {array: ...}}.
             Tables after the step are those before the next one, so that either will do. ``optimizer``: a description
             of what steps, {"name": "adam", "semantics": "torch", "lr": 1e-3, ...}, or a dict of tensors' names to
-            such: `parity` replays it. Of one that `islices.optim` does not have, {"class": "its name"}.
+            such: `parity` explains steps by it. Of one that `islices.optim` does not have, {"class": "its name"}.
 
         Raises
         ------
@@ -165,16 +154,3 @@ class Recorder:
         self._last = write_step(self.folder, step, self._last, self._metadata)
         self._count += 1
         self._pending = {}
-
-    def _write_manifest(self) -> None:
-        loaded = {name: getattr(sys.modules.get(name), "__version__", None) for name in DISTRIBUTIONS}
-        said = {
-            "form": FORM,
-            "python": platform.python_version(),
-            "platform": f"{platform.system()} {platform.machine()}",
-            "versions": {name: str(version) for name, version in loaded.items() if version},
-            "every": self._every,
-            "metadata": self._metadata,
-        }
-        with replacing(str(self.folder / MANIFEST)) as beside:
-            Path(beside).write_text(json.dumps(said, indent=1) + "\n", "utf-8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -82,21 +81,12 @@ def make_gradient_penalty(look: Look) -> Any:
 
 
 CASES: dict[str, Callable[[Look], Any]] = {
-    "twice": lambda look: lambda t, d: one_loss(look, t, d) + (look(t, IDS[0]) ** 2).sum(),
-    "unused table": lambda look: lambda t, d: d.sum(),
     "inner jit, closed over": make_closed_over,
-    "jit in jit": lambda look: jax.jit(lambda t, d: jax.jit(lambda u: one_loss(look, u, d))(t) * 2),
     "remat with a policy": lambda look: jax.checkpoint(
         lambda t, d: one_loss(look, t, d), policy=jax.checkpoint_policies.dots_saveable
     ),
     "cond in jit, not taken": lambda look: jax.jit(make_branches(look, False)),
     "scan in jit": lambda look: jax.jit(make_scan(look)),
-    "scan in remat": lambda look: jax.checkpoint(make_scan(look)),
-    "vmap of vmap": lambda look: lambda t, d: jax.vmap(jax.vmap(lambda i: (look(t, i) * d).sum() ** 2))(IDS).sum(),
-    "vmap of jit": lambda look: lambda t, d: jax.vmap(jax.jit(lambda i: (look(t, i) * d).sum() ** 2))(IDS).sum(),
-    "vmap of where": lambda look: (
-        lambda t, d: jax.vmap(lambda i: jnp.where(i[0] > 1, (look(t, i) * d).sum(), 0.0))(IDS).sum()
-    ),
     "carried unchanged": lambda look: lambda t, d: lax.scan(lambda c, k: (c, look(c, k)), t, IDS)[1].sum() + d.sum(),
     "gradient penalty": make_gradient_penalty,
 }
@@ -142,18 +132,6 @@ def test_python_branches_on_values_say_what_to_do() -> None:
 
 
 # ---------------------------------------------------------------------- outer transformations
-def test_vmap_around_gives_each_its_gradient() -> None:
-    def one(ids: Any) -> Any:
-        return value_and_grad(lambda t, d: one_loss(lookup, t, d, ids), (0, 1))(Table(W), D)
-
-    value, (grad, d_dense) = jax.vmap(one)(IDS)
-    for k in range(2):
-        want, (want_grad, want_d) = jax.value_and_grad(lambda w, d, k=k: one_loss(dense_look, w, d, IDS[k]), (0, 1))(
-            W, D
-        )
-        np.testing.assert_allclose(value[k], want, rtol=1e-6)
-        np.testing.assert_allclose(d_dense[k], want_d, rtol=1e-5)
-        np.testing.assert_allclose(dense_of(jax.tree.map(lambda x, k=k: x[k], grad)), want_grad, rtol=1e-5)
 
 
 @pytest.mark.parametrize("wrap", [jax.jit, jax.checkpoint], ids=["jit", "remat"])
@@ -232,16 +210,6 @@ def test_no_tracer_is_kept() -> None:
         value_and_grad(lambda t, d: (one_loss(lookup, t, d), t), (0, 1), has_aux=True)(Table(W), D)
 
 
-def test_a_table_is_a_pytree() -> None:
-    table = Table(W, padding_idx=1, scale_by_freq=True)
-    back = jax.jit(lambda t: t)(table)
-    assert isinstance(back, Table)
-    assert (back.padding_idx, back.scale_by_freq, back.shape) == (1, True, (10, 3))
-    np.testing.assert_array_equal(jax.jit(lookup)(table, IDS), W[IDS])
-    (path, leaf), *_ = jax.tree_util.tree_flatten_with_path(table)[0]
-    assert (jax.tree_util.keystr(path), leaf is W) == (".weights", True)
-
-
 def test_gradients_per_sample_are_pytrees() -> None:
     run = value_and_grad(lambda t, ids: (lookup(t, ids) ** 2).reshape(len(ids), -1).sum(1), per_sample=True)
     _, eager = run(Table(W), IDS)
@@ -264,23 +232,6 @@ def test_nothing_of_a_tables_size_is_in_the_program() -> None:
     assert made == [], "the table comes in, and no operation makes another"
 
 
-def test_threads_do_not_disturb_each_other() -> None:
-    want, failures = jax.grad(lambda w: one_loss(dense_look, w, D))(W), []
-
-    def work() -> None:
-        for _ in range(2):
-            _, grad = value_and_grad(lambda t: one_loss(lookup, t, D))(Table(W))
-            if not np.allclose(dense_of(grad), want, rtol=1e-5):
-                failures.append(dense_of(grad))
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert failures == []
-
-
 def test_segment_sum_mapped_with_constant_segments() -> None:
     """The zeros that the sums start from must not become one array with the segments (`segments.fold`)."""
 
@@ -293,12 +244,6 @@ def test_segment_sum_mapped_with_constant_segments() -> None:
 
 
 # ---------------------------------------------------------------------- models
-def test_flax_embed_takes_no_table() -> None:
-    nn = pytest.importorskip("flax.linen", reason="flax is not installed")
-    model = nn.Embed(10, 3)
-    for run in (value_and_grad, jax.jit):
-        with pytest.raises(TypeError, match="sparse="):
-            run(lambda t: model.apply({"params": {"embedding": t}}, IDS).sum())(Table(W))
 
 
 def test_a_table_is_the_same_pytree_while_it_is_differentiated() -> None:
@@ -359,22 +304,12 @@ def test_absent_ids_in_a_branch_that_is_not_taken() -> None:
     table, ids = Table(jnp.ones((3, 2))), jnp.array([1, -1])
 
     def loss(table: Any, yes: Any) -> Any:
-        read = lambda: lookup(table, ids, invalid="drop", max_norm=1.0).sum()  # noqa: E731
+        read = lambda: lookup(table, ids, invalid="drop").sum()  # noqa: E731
         return jax.lax.cond(yes, read, lambda: jnp.float32(0.0))
 
     for yes, kept in ((True, [1]), (False, [])):
         g = islices.value_and_grad(loss)(table, yes)[1]
         assert np.asarray(g.indices).tolist() == kept
-
-
-def test_a_second_derivative_through_max_norm_is_refused() -> None:
-    weights = jnp.arange(1.0, 7.0, dtype=jnp.float32).reshape(3, 2)
-
-    def loss(w: Any) -> Any:
-        return (lookup(w, jnp.array([1, 2]), max_norm=1.0) ** 3).sum()
-
-    with pytest.raises(NotImplementedError, match="max_norm"):
-        jax.grad(lambda w: jax.grad(loss)(w).sum())(weights)
 
 
 def test_ids_of_uint32_that_int32_does_not_hold_are_out_of_range() -> None:

@@ -63,7 +63,7 @@ def assert_parity(folder: Path, ours: Any, theirs: Any) -> Any:
     """Train both, each a model and its optimizer; the first one's weights."""
     for name, (model, optimizer) in (("ours", ours), ("stock", theirs)):
         model.compile(optimizer, loss="mse")
-        callbacks = [front.Recorder(folder / name)]
+        callbacks = [front.KerasRecorder(folder / name)]
         model.fit(IDS, LABELS, batch_size=BATCH, epochs=1, verbose=0, shuffle=False, callbacks=callbacks)
     found = islices.parity(folder / "ours", folder / "stock", names=("ours", "stock"))
     assert found.equal, str(found)
@@ -204,6 +204,12 @@ if BACKEND == "torch":
     compiled = lambda: fitted(made(), front.Stepped(optim.sgd(RATE)), jit_compile=True)  # noqa: E731
     BAD["compiled"] = (compiled, ValueError, "jit_compile: got True; accepted on torch")
 if BACKEND == "jax":
+    micro = {"gradient_accumulation_steps": 2}
+    BAD["micro-batches"] = (
+        lambda: fitted(made(), front.Stepped(optim.sgd(RATE), **micro)), ValueError, "by Stepped on JAX is None"
+    )  # fmt: skip
+    scaled = keras.optimizers.LossScaleOptimizer("sgd")
+    BAD["loss scale"] = (lambda: fitted(made(), scaled), ValueError, "got a LossScaleOptimizer on JAX; accepted")
     BAD["train_step"] = (lambda: front.row_sparse(Own()), TypeError, "with a train_step of its class; accepted on JAX")
 
 
@@ -272,6 +278,7 @@ def scaled_fit(model: Any, optimizer: Any, scale: float, labels: Any = LABELS) -
     return model
 
 
+@pytest.mark.skipif(BACKEND == "jax", reason="refused there")
 def test_dynamic_loss_scales() -> None:
     theirs, ours = PAIRS["adagrad"]
     got, expected = scaled_fit(made(), ours(), 1024.0), scaled_fit(made(OneHot), theirs(RATE), 1024.0)
@@ -296,20 +303,10 @@ def scaled_steps(inner: Any, value: float, compiled: bool) -> tuple[list[float],
 
     def gradient(values: Any) -> Any:
         indices = ops.convert_to_tensor(np.array([1, 1]))
-        slices = islices.IndexedSlices(values, indices, (3, 1), validate=False)
-        return slices if BACKEND == "jax" else islices.to_native(slices)  # JAX's own are another format
+        return islices.to_native(islices.IndexedSlices(values, indices, (3, 1), validate=False))
 
     values = ops.convert_to_tensor(np.full((2, 1), value, np.float32))
-    if compiled and BACKEND == "jax":
-        import jax
-
-        state = [v.value for v in optimizer.variables]
-        step = jax.jit(lambda state, table, values: optimizer.stateless_apply(state, [gradient(values)], [table]))
-        (moved,), state = step(state, table.value, values)
-        table.assign(moved)
-        for variable, x in zip(optimizer.variables, state, strict=True):
-            variable.assign(x)
-    elif compiled:
+    if compiled:
         import tensorflow as tf
 
         stepped = isinstance(inner, front.Stepped)  # which XLA refuses
@@ -319,6 +316,7 @@ def scaled_steps(inner: Any, value: float, compiled: bool) -> tuple[list[float],
     return ops.convert_to_numpy(table).ravel().tolist(), float(optimizer.dynamic_scale)
 
 
+@pytest.mark.skipif(BACKEND == "jax", reason="refused there")
 @pytest.mark.parametrize("compiled", [False] if BACKEND == "torch" else [False, True])
 def test_duplicates_that_overflow_together_take_no_step(compiled: bool) -> None:
     def inner() -> Any:
@@ -331,25 +329,22 @@ def test_duplicates_that_overflow_together_take_no_step(compiled: bool) -> None:
 # ---------------------------------------------------------------------- what is kept, what is chosen
 def test_a_saved_model_goes_on_to_the_bit(tmp_path: Path) -> None:
     def optimizer() -> Any:
-        return front.Stepped(optim.adam(RATE), global_clipnorm=0.5, gradient_accumulation_steps=3)
+        micro = {} if BACKEND == "jax" else {"gradient_accumulation_steps": 3}
+        return front.Stepped(optim.adam(RATE), global_clipnorm=0.5, **micro)
 
     whole = fitted(made(), optimizer())  # 8 batches: 2 steps, and 2 batches that wait
     first = fitted(made(), optimizer(), epochs=1)  # 4 batches: one waits
-    store: dict[str, Any] = {}
-    first.optimizer.save_own_variables(store)
-    waiting = [store[name] for name in store if name.endswith("_indices")]
-    assert waiting
-    assert all(x.max(initial=0) < ROWS for x in waiting), "empty slots are not saved"
     first.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     assert type(loaded.get_layer("table")) is keras.layers.Embedding
     front.row_sparse(loaded).fit(IDS, LABELS, batch_size=BATCH, epochs=1, verbose=0, shuffle=False)
     assert_same_bits(weights(loaded), weights(whole))
-    assert int(loaded.optimizer.iterations) == 2
+    assert int(loaded.optimizer.iterations) == (8 if BACKEND == "jax" else 2)
 
 
 def test_the_state_by_its_names(tmp_path: Path) -> None:
-    scaled = keras.optimizers.LossScaleOptimizer(front.Stepped(optim.adam(RATE)))
+    optimizer = front.Stepped(optim.adam(RATE))
+    scaled = optimizer if BACKEND == "jax" else keras.optimizers.LossScaleOptimizer(optimizer)
     state = front.state_of(fitted(made(), scaled).optimizer)
     assert sorted(state) == ["head/bias", "head/kernel", "table/embeddings"]
     assert {k: (x.shape, x.dtype.name) for k, x in state["table/embeddings"].items()} == {
@@ -358,63 +353,6 @@ def test_the_state_by_its_names(tmp_path: Path) -> None:
     assert state["table/embeddings"]["step"].tolist() == [8]
     with pytest.raises(TypeError, match=r"optimizer: got .*Adafactor"):
         front.state_of(keras.optimizers.Adafactor(RATE))
-
-
-def test_a_pattern_that_matches_nothing_is_said() -> None:
-    for pattern, found in (("embedding.*", False), (".*embeddings", True)):
-        choice = keras.optimizers.OptimizerMap(front.Adam(RATE))
-        choice[pattern] = front.Stepped(optim.sgd(RATE))
-        optimizer = front.MultiOptimizer(choice)
-        model = front.row_sparse(subclassed(Taken()))
-        model(IDS[:1])
-        with warnings.catch_warnings(record=True) as seen:
-            warnings.simplefilter("always")
-            fitted(model, optimizer, epochs=1)
-        said = [str(w.message) for w in seen if "OptimizerMap" in str(w.message)]
-        assert len(said) == (not found), said
-        if not found:
-            assert "'embedding.*' matches no variable" in said[0]
-            assert "/embeddings'" in said[0]
-        assert len(choice[pattern]._trainable_variables) == found
-
-
-# ---------------------------------------------------------------------- capture
-def test_capture_sees_each_step_of_fit() -> None:
-    model, seen = made(), []
-    rule = front.Stepped(optim.sgd(RATE, semantics="keras"))
-    model.compile(rule, loss=keras.losses.MeanSquaredError(reduction="sum"))
-    with front.capture(model) as captured:
-
-        def read(batch: int, logs: Any) -> None:
-            (gradient,) = captured.gradients().values()
-            (samples,) = captured.per_sample().values()
-            seen.append((np.asarray(gradient.values), np.asarray(gradient.indices), np.asarray(samples.norms())))
-            captured.clear()
-
-        show = keras.callbacks.LambdaCallback(on_train_batch_end=read)
-        model.fit(IDS, LABELS, batch_size=BATCH, shuffle=False, verbose=0, callbacks=[show])
-    assert len(seen) == 4
-    table, rule = weights(made())[0], optim.sgd(RATE, semantics="keras")
-    state = rule.init(table)
-    for k, (values, ids, norms) in enumerate(seen):
-        np.testing.assert_array_equal(ids, IDS[8 * k : 8 * k + 8].ravel())
-        assert norms.shape == (8,)
-        table, state = rule.step(table, islices.IndexedSlices(values, ids, table.shape), state)
-    assert_same_bits([weights(model)[0]], [table])
-    model.fit(IDS, LABELS, batch_size=BATCH, verbose=0)
-    assert not model.run_eagerly
-
-
-def test_a_mean_has_no_gradients_per_sample() -> None:
-    model = made()
-    model.compile(front.Stepped(optim.sgd(RATE)), loss="mse")
-    with front.capture(model) as captured:
-        model.train_on_batch(IDS[:2], LABELS[:2])
-    assert captured.gradients()
-    with pytest.raises(
-        ValueError, match=r"per_sample: .* of reduction='sum_over_batch_size'.*accepted is reduction='sum'"
-    ):
-        captured.per_sample()
 
 
 # ---------------------------------------------------------------------- what a backend alone has
@@ -442,16 +380,13 @@ def test_distributions_are_refused() -> None:
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="of JAX")
-@pytest.mark.parametrize(
-    "options", [{"global_clipnorm": 1.0}, {"gradient_accumulation_steps": 2}], ids=["clip", "micro-batches"]
-)
-def test_a_compiled_step_has_no_temporary_of_the_tables_size(options: Any) -> None:
+def test_a_compiled_step_has_no_temporary_of_the_tables_size() -> None:
     import jax
 
     rows, x, y = 2**16, IDS[:8], LABELS[:8]
     layers = [keras.layers.Embedding(rows, 16), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1)]
     model = front.row_sparse(keras.Sequential(layers))
-    model.compile(front.Stepped(optim.adam(0.1), **options), loss="mse")
+    model.compile(front.Stepped(optim.adam(0.1), global_clipnorm=1.0), loss="mse")
     model.train_on_batch(x, y)
     kinds = ("trainable_variables", "non_trainable_variables", "optimizer_variables", "metrics_variables")
     state = model._get_jax_state(**dict.fromkeys(kinds, True))

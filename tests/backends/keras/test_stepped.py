@@ -201,19 +201,7 @@ def test_a_single_number_is_a_row() -> None:
     assert got == row.numpy()[0]
 
 
-# ---------------------------------------------------------------------- model.fit, files, processes
-
-
-def model() -> Any:
-    keras.utils.set_random_seed(3)
-    layers = [keras.layers.Embedding(12, 4), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1)]
-    return keras.Sequential([keras.Input((5,), dtype="int32"), *layers])
-
-
-def values(m: Any) -> list[np.ndarray]:
-    return [v.numpy() for v in m.trainable_variables]
-
-
+# ---------------------------------------------------------------------- processes
 REPLICAS = """
     import tensorflow as tf
     cpu = tf.config.list_physical_devices("CPU")[0]

@@ -38,7 +38,7 @@ def assert_same(got: list[Any], expected: list[Any]) -> None:
 
 def test_graphs_have_the_eager_bits_whatever_the_threads() -> None:
     ids = tf.constant(np.random.default_rng(2).integers(0, 3000, (600, 9)))
-    rows, before = tf.random.stateless_normal((3000, 16), (1, 2)), islices.get_num_threads()
+    rows, before = tf.random.stateless_normal((3000, 16), (1, 2)), islices.config.get_num_threads()
 
     def train(kernels_on: bool, graph: bool) -> list[Any]:
         table, adam = Table(tf.Variable(rows)), islices.optim.adam(0.1)
@@ -50,17 +50,17 @@ def test_graphs_have_the_eager_bits_whatever_the_threads() -> None:
             adam.step(table, clipped, state)
             return value, norm
 
-        with islices.use_kernels(kernels_on):
+        with islices.config.use_kernels(kernels_on):
             step = tf.function(fn, autograph=False) if graph else fn
             return numbers_of([step(ids)[1], step(ids)[1], table.weights, *state.values()])
 
     try:
         expected = train(False, False)
-        islices.set_num_threads(2)
+        islices.config.set_num_threads(2)
         for kernels_on, graph in ((True, False), (True, True)):
             assert_same(train(kernels_on, graph), expected)
     finally:
-        islices.set_num_threads(before)
+        islices.config.set_num_threads(before)
 
 
 def test_tapes_around_see_the_variable() -> None:

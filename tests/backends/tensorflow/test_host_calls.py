@@ -54,9 +54,9 @@ def test_graphs_call_kernels_unless_told_not_to() -> None:
 
     arrays = arrays_of(IDS["duplicates"], "float32", "int32")
     assert "PyFuncStateless" in calls_of(norm, *arrays)
-    with islices.use_kernels(False):
+    with islices.config.use_kernels(False):
         assert "PyFuncStateless" not in calls_of(norm, *arrays)
-    with islices.execution("framework"):
+    with islices.config.execution("framework"):
         assert "PyFuncStateless" not in calls_of(norm, *arrays)
 
 

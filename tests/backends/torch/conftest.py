@@ -13,5 +13,5 @@ WITH_KERNELS = {"test_clipped_steps", "test_threads"}
 
 @pytest.fixture(autouse=True)
 def kernels(request: pytest.FixtureRequest) -> Iterator[None]:
-    with islices.use_kernels(request.path.stem in WITH_KERNELS):
+    with islices.config.use_kernels(request.path.stem in WITH_KERNELS):
         yield

@@ -58,7 +58,7 @@ def test_same_bits_as_clipping_first(semantics: str, dtype: str, kernels: bool) 
                 got, expected = got[:2], expected[:2]
             together = optim.Adam(got, lr=0.1, semantics=semantics, max_norm=limit, **options)
             apart = optim.Adam(expected, lr=0.1, semantics=semantics, **options)
-            with islices.use_kernels(kernels):
+            with islices.config.use_kernels(kernels):
                 for seed in range(2):
                     for params in (got, expected):
                         give_gradients(params, seed, 30 if seed else 1)

@@ -129,7 +129,7 @@ def all_checks(group: Group, folder: str) -> dict[str, str]:
     found = {}
     for name in CHECKS:
         try:
-            with islices.use_kernels(False):  # which each rank would compile
+            with islices.config.use_kernels(False):  # which each rank would compile
                 globals()[name](group)
             found[name] = ""
         except Exception:

@@ -105,7 +105,7 @@ def check_steps(optimizer: Any, dtype: str, ids: str, *, master: bool = False, *
     ids=["sum", "schedule", "master"],
 )
 def test_a_training_step(optimizer: Any, dtype: str, options: dict[str, Any]) -> None:
-    with islices.use_kernels(dtype == "float32"):
+    with islices.config.use_kernels(dtype == "float32"):
         check_steps(optimizer, dtype, "int32" if "master" in options else "int64", **options)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import islices
 from islices.conformance.ranks import Ranks, run_ranks
-from islices.distributed import Group, Link, all_reduce
+from islices.distributed import Group, all_reduce
 
 pytestmark = pytest.mark.outside
 
@@ -82,7 +82,7 @@ def check_bits(group: Group) -> None:
         for dense in ("ddp", "islices"):
             for strategy in ("auto", "ranges"):
                 model = DistributedDataParallel(Model(), **options)
-                register_ddp_hook(model, dense=dense, strategy=strategy, link=Link(1e9, 1e-5))
+                register_ddp_hook(model, dense=dense, strategy=strategy)
                 model(*batch(group.rank)).backward()
                 for name, g in gradients(model).items():
                     wanted = expected if dense == "islices" or g.is_sparse else as_ddp
@@ -127,7 +127,7 @@ def program(group: Group) -> dict[str, str]:
     failed = {}
     for check in CHECKS:
         try:
-            with islices.use_kernels(False):  # which each rank would compile
+            with islices.config.use_kernels(False):  # which each rank would compile
                 check(group)
         except Exception:
             failed[check.__name__] = traceback.format_exc()

@@ -105,7 +105,7 @@ def test_the_result_is_the_one_of_clip_by_global_norm(semantics: str) -> None:
     whole, halves, given = (with_gradients(ids) for _ in range(3))
     grads = [p.grad for p in given.parameters()]
     expected, norm = islices.clip_by_global_norm(grads, 0.7, semantics=semantics)
-    with islices.execution("framework"):
+    with islices.config.execution("framework"):
         assert torch.equal(clip_grad_norm_(whole.parameters(), 0.7, semantics=semantics), norm)
     total = get_total_norm([p.grad for p in halves.parameters() if p.grad is not None])
     clip_grads_with_norm_(halves.parameters(), 0.7, total, semantics=semantics)
@@ -253,7 +253,7 @@ def test_a_tensor_without_data_is_refused_for_that() -> None:
     for call in (
         lambda: clip_grad_norm_([p], 1.0),
         lambda: islices.coalesce(p.grad),
-        lambda: islices.scatter_add(torch.ones(6, 2), p.grad),
+        lambda: islices.scatter(torch.ones(6, 2), p.grad),
         lambda: islices.convert(without_data(False), "numpy"),
     ):
         with pytest.raises(TypeError, match=r"tensor on the device meta of shape .* which holds no data"):

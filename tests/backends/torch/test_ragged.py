@@ -1,4 +1,4 @@
-"""Nested (jagged) ids, include_last_offset and max_norm on torch, beside torch's own functions: values and gradients.
+"""Nested (jagged) ids on torch, beside torch's own functions: values and gradients.
 
 torch sums in orders of its own and divides by what it rounded: the comparisons are on whole numbers, or within 1e-6.
 """

@@ -12,25 +12,25 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 threads: Any = pytest.importorskip("islices.kernels.threads")
 
 import islices  # noqa: E402
-from islices.backends.torch import threads as of_torch  # noqa: E402
+from islices.backends.torch import openmp as of_torch  # noqa: E402
 
 pytestmark = pytest.mark.skipif(of_torch._parallel is None, reason="this torch has no OpenMP that can be called")
 
 
 @pytest.fixture(autouse=True)
 def two() -> Iterator[None]:
-    before = islices.get_num_threads(), torch.get_num_threads()
-    islices.set_num_threads(2)
+    before = islices.config.get_num_threads(), torch.get_num_threads()
+    islices.config.set_num_threads(2)
     torch.set_num_threads(2)
     of_torch.lend()
     yield
-    islices.set_num_threads(before[0])
+    islices.config.set_num_threads(before[0])
     torch.set_num_threads(before[1])
 
 
 def test_every_part_once() -> None:
     for most, team in ((2, 2), (2, 3), (3, 2), (5, 1)):
-        islices.set_num_threads(most)
+        islices.config.set_num_threads(most)
         torch.set_num_threads(team)
         done: list[int] = []
         seen: set[int] = set()

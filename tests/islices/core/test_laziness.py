@@ -67,7 +67,7 @@ s = islices.IndexedSlices(np.ones((3, 2), np.float32), np.array([1, 4, 1]), (6, 
 islices.clip_by_global_norm([s, np.ones(4)], 1.0)
 islices.to_dense(islices.coalesce(s) + s * 2)
 islices.to_native(s)
-table = islices.scatter_add(np.ones((6, 2), np.float32), s)
+table = islices.scatter(np.ones((6, 2), np.float32), s)
 optimizer = islices.optim.adam(0.1)
 optimizer.step(table, s, optimizer.init(table))
 """
@@ -82,7 +82,7 @@ def test_working_in_numpy_imports_only_the_numpy_backend() -> None:
 
 
 def test_without_kernels_numba_is_not_imported() -> None:
-    switched_off = "import islices\nwith islices.use_kernels(False):\n" + textwrap.indent(WORK, "    ")
+    switched_off = "import islices\nwith islices.config.use_kernels(False):\n" + textwrap.indent(WORK, "    ")
     for modules in (loaded(WORK, ISLICES_KERNELS="0"), loaded(switched_off)):
         assert roots(modules) & set(HEAVY) == set()
         early = {m for m in modules if m.startswith("islices.kernels.")}
@@ -100,8 +100,8 @@ def test_what_sums_nothing_does_not_import_numba() -> None:
             islices.to_native(islices.from_native(s))
             islices.concat([s, s])
         large = islices.IndexedSlices(np.zeros((100_000, 1)), np.arange(100_000), (100_000, 1))
-        islices.set_num_threads(islices.get_num_threads())
-        with islices.use_kernels(True):
+        islices.config.set_num_threads(islices.config.get_num_threads())
+        with islices.config.use_kernels(True):
             islices.IndexedSlices(np.ones((3, 2)), np.array([1, 4, 1]), (6, 2))
         """
     )

@@ -21,12 +21,12 @@ values, ids = B.asarray(np.ones((2, 64), np.float32)), B.asarray(np.array([1, 3]
 s = islices.IndexedSlices(values, ids, (10_000_000, 64))
 small = islices.IndexedSlices(values, ids, (10, 64))
 for mode in ("host", "framework"):
-    with islices.execution(mode):
+    with islices.config.execution(mode):
         islices.to_dense(small)  # what loads, loads
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 2**30, used + 2**30))
 for mode in ("host", "framework"):
-    with islices.execution(mode):
+    with islices.config.execution(mode):
         try:
             islices.to_dense(s)
         except MemoryError:

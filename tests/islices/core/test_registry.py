@@ -31,7 +31,7 @@ class ToyArray:
 #: Its adapter: all arithmetic is the host's, on views of the wrapped memory.
 ADAPTER = """
 import numpy as np
-from islices import Backend
+from islices.backend import Backend
 import {module} as toy
 
 class ToyBackend(Backend):
@@ -164,10 +164,10 @@ def test_a_plugin_works_like_a_built_in_backend(site: Site) -> None:
 #: label -> (source of the broken adapter, error when selected, words of its message)
 BROKEN = {
     "error while it loads": ("1 / 0", "ImportError", ["'brokenfw'", "ZeroDivisionError"]),
-    "no Backend": ("backend = {'name': 'brokenfw'}", "TypeError", ["'brokenfw'", "islices.Backend", "dict"]),
+    "no Backend": ("backend = {'name': 'brokenfw'}", "TypeError", ["'brokenfw'", "islices.backend.Backend", "dict"]),
     "newer protocol": (
-        "import islices\nclass B(islices.Backend):\n    name = module = 'brokenfw'\n"
-        "    protocol = islices.PROTOCOL + 1\nbackend = B()",
+        "import islices\nclass B(islices.backend.Backend):\n    name = module = 'brokenfw'\n"
+        "    protocol = islices.backend.PROTOCOL + 1\nbackend = B()",
         "ImportError",
         ["'brokenfw'", "protocol", "upgrade islices"],
     ),

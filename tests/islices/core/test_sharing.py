@@ -132,7 +132,7 @@ def test_parameters_of_torch_that_share_memory() -> None:
 @pytest.mark.parametrize("name", [name for name in BACKENDS if name != "tensorflow"])
 def test_scatters_of_a_tables_own_rows(name: str) -> None:
     """The slices hold what the table held before the call."""
-    scatter = islices.scatter_add
+    scatter = islices.scatter
     ids = islices.convert(np.array([1, 0, 2, 1, 5, 4], np.int32), name)
     table = table_of(name)
     changed = scatter(table, IndexedSlices(table, ids, (ROWS, WIDTH)), donate=True)

@@ -48,7 +48,7 @@ def test_nothing_shows_whether_values_are_there(
     positions: str, dtype: str, factor: float | None, kernels: bool
 ) -> None:
     for index in ("int32", "int64"):
-        with islices.use_kernels(kernels):
+        with islices.config.use_kernels(kernels):
             for operation in (islices.norm, islices.coalesce, islices.to_dense, lambda s: s.values):
                 late, now = deferred(positions, dtype, index, factor)
                 same(operation(late), operation(now))

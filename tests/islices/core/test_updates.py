@@ -67,8 +67,8 @@ def test_in_place_where_the_framework_is(kind: str, mode: str) -> None:
     name, make, in_place = TABLES[kind]
     own = make()
     given = islices.Table(own, padding_idx=0)
-    with islices.execution(mode):
-        out = islices.scatter_add(given, slices(name))
+    with islices.config.execution(mode):
+        out = islices.scatter(given, slices(name))
     assert (out is given) is in_place
     assert out.padding_idx == 0
     np.testing.assert_array_equal(numpy(name, out.weights), EXPECTED)
@@ -83,19 +83,19 @@ def test_a_bad_index_in_the_last_slot_leaves_the_table_as_it_was(kind: str) -> N
     unknown = islices.IndexedSlices(bad.values, bad.indices, (None, 2), validate=False)
     for x in (bad, unknown):
         with pytest.raises(IndexError, match="indices: got 6 at position 2"):
-            islices.scatter_update(table, x)
+            islices.scatter(table, x, op="update")
         np.testing.assert_array_equal(numpy(name, table), START)
 
 
 def test_parameters_record_nothing() -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     table = torch_parameter()
-    assert islices.scatter_mul(table, slices("torch")) is table
+    assert islices.scatter(table, slices("torch"), op="mul") is table
     assert table.is_leaf
     assert table.requires_grad
     assert table.grad is None
     tensor = torch.zeros(6, 2)
-    out = islices.scatter_add(tensor, slices("torch").replace(values=torch.ones(3, 2, requires_grad=True)))
+    out = islices.scatter(tensor, slices("torch").replace(values=torch.ones(3, 2, requires_grad=True)))
     assert not out.requires_grad
 
 
@@ -105,7 +105,7 @@ def test_variables_inside_tf_function() -> None:
 
     @tf.function
     def step(values: Any, ids: Any) -> None:
-        islices.scatter_add(table, islices.IndexedSlices(values, ids, (6, 2)))
+        islices.scatter(table, islices.IndexedSlices(values, ids, (6, 2)))
 
     step(tf.constant(VALUES), tf.constant([4, 9, 4]))  # 9 is no row, and is left out
     np.testing.assert_array_equal(table.numpy(), START + np.array([0, 0, 0, 0, 2, 0], np.float32)[:, None])
@@ -115,14 +115,14 @@ def test_jax_arrays_are_donated_on_request() -> None:
     jax = pytest.importorskip("jax", reason="jax is not installed")
     table = jax.numpy.add(of("jax")(), 0)  # memory of JAX' own: it does not write over NumPy's
     place = table.unsafe_buffer_pointer()
-    out = islices.scatter_add(table, slices("jax"), donate=True)
+    out = islices.scatter(table, slices("jax"), donate=True)
     assert out.unsafe_buffer_pointer() == place
     assert table.is_deleted()
     np.testing.assert_array_equal(np.asarray(out), EXPECTED)
-    jitted = jax.jit(islices.scatter_add, donate_argnums=0)(islices.Table(out), slices("jax"))
+    jitted = jax.jit(islices.scatter, donate_argnums=0)(islices.Table(out), slices("jax"))
     assert isinstance(jitted, islices.Table)
     np.testing.assert_array_equal(np.asarray(jitted.weights), 2 * EXPECTED - START)
-    wild = jax.jit(lambda t, v, i: islices.scatter_mul(t, islices.IndexedSlices(v, i, (6, 2))))(
+    wild = jax.jit(lambda t, v, i: islices.scatter(t, islices.IndexedSlices(v, i, (6, 2)), op="mul"))(
         of("jax")(), 2 * VALUES, np.array([1, -1, 6])
     )
     np.testing.assert_array_equal(np.asarray(wild), START * np.array([1, 2, 1, 1, 1, 1], np.float32)[:, None])
@@ -131,4 +131,4 @@ def test_jax_arrays_are_donated_on_request() -> None:
 def test_a_table_whose_gradient_is_taken_is_not_updated() -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     with pytest.raises(TypeError, match="table: got one whose gradient is being taken"):
-        islices.value_and_grad(lambda t: islices.scatter_add(t, slices("torch")))(islices.Table(torch.zeros(6, 2)))
+        islices.value_and_grad(lambda t: islices.scatter(t, slices("torch")))(islices.Table(torch.zeros(6, 2)))

@@ -15,7 +15,7 @@ import pytest
 import islices
 from islices import optim
 from islices.backend import FLOATS, Backend
-from islices.conformance.memory import peak_growth
+from islices.conformance.peak_memory import peak_growth
 from islices.core.host_memory import empty
 
 DTYPES = ("float32", "bfloat16", "int32")
@@ -122,7 +122,7 @@ def _stepped(rule: optim.Optimizer) -> Any:
 
 UPDATES = {
     "adam, all rows": _stepped(optim.adam(0.2, rows="all")),
-    "scatter_add": islices.scatter_add,
+    "scatter": islices.scatter,
 }
 
 
@@ -172,7 +172,7 @@ def test_no_gradient_is_of_values_that_an_update_has_changed(name: str, mode: An
     B = islices.get_backend(name)
     half, first = B.asarray(np.full((1, 1), 0.5, np.float32)), B.asarray(np.zeros(1, np.int32))
     slices, end = islices.IndexedSlices(half, first, (3, 1)), ENDS[name]
-    with islices.execution(mode):
+    with islices.config.execution(mode):
         if end is None:
             assert B.to_numpy(_gradient_after(name, update, slices)).ravel().tolist() == [2.0, 2.0, 2.0]
         else:
@@ -223,7 +223,7 @@ def test_torch_memory_that_is_not_there_is_refused() -> None:
     for read in (B.host_view, B.to_numpy, B.dtype, lambda x: B.writable([x])):
         with pytest.raises(ValueError, match="whose storage was freed"):
             read(emptied)
-    with islices.execution("framework"), pytest.raises(ValueError, match="whose storage was freed"):
+    with islices.config.execution("framework"), pytest.raises(ValueError, match="whose storage was freed"):
         islices.global_norm(emptied)
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(torch.ones(2), torch.ones(2))

@@ -89,7 +89,6 @@ MISTAKEN: dict[str, tuple[str, Any, str, str]] = {
         "fold_sparse", folded_backwards(exchange.fold_sparse), "ranks/numbers/order of ranks/sum", "ranks/one batch",
     ),
     "16 bits rounded at every step": ("fold_dense", rounded_at_every_step, "ranks/dense/float16", "ranks/dense/(5,)"),
-    "0 where nothing is": ("_nothing", np.zeros, "ranks/numbers/special float32/sum/dense", "ranks/layout/sorted"),
     "cuts that are all the same": (
         "splitters", lambda sketches, counts, parts: np.zeros(parts - 1, np.int64), "", "ranks/layout/many",
     ),

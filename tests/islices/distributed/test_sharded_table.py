@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import sys
 import threading
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +17,9 @@ from islices import IndexedSlices, embedding_grad, optim
 from islices.conformance.ranks import run_ranks
 from islices.conformance.ranks.launch import absent
 from islices.conformance.ranks.threads import thread_results
-from islices.distributed import Alone, Group, RankError, routes, shard_files, shards
-from islices.distributed.shard_files import ATTEMPTS, read_checkpoint
-from islices.distributed.shard_header import HEADER, ShardedHeader, read_sharded_header
+from islices.distributed import Alone, Group, RankError, read_sharded_header, shards
 from islices.distributed.sharded import ShardedTable
-from islices.distributed.shards import load_sharded, save_sharded
+from islices.distributed.shards import ENTRY, HEADER, load_sharded, save_sharded
 
 Host = np.ndarray[Any, Any]
 ROWS, DIM, CLIP, STEPS = 23, 3, 0.5, 4
@@ -230,10 +226,8 @@ def options(group: Group) -> dict[str, Any]:
             "repr": repr(table)}  # fmt: skip
 
 
-@pytest.mark.parametrize("within", [routes.WITHIN, 1])
-def test_options_of_lookups_hold_on_fetched_rows(within: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fetch moves 4 bytes and a row for each row of others; within 1 is the path of many ranks."""
-    monkeypatch.setattr(routes, "WITHIN", within)
+def test_options_of_lookups_hold_on_fetched_rows() -> None:
+    """A fetch moves 4 bytes and a row for each row of others."""
     found = thread_results(4, options)
     inputs = [option_inputs(rank) for rank in range(4)]
     each = [embedding_grad(g, ids, 11, padding_idx=9, scale_by_freq=True) for _, ids, g in inputs]
@@ -243,16 +237,15 @@ def test_options_of_lookups_hold_on_fetched_rows(within: int, monkeypatch: pytes
         assert rows.tolist() == expected.indices.tolist()
         assert values.tobytes() == expected.values.tobytes()
     assert found[3]["repr"] == "ShardedTable((11, 2), float32, numpy, rows 9 to 10 on rank 3 of 4)"
-    if within > 1:
-        wanted, bounds = [np.unique(ids) for _, ids, _ in inputs], [0, 3, 6, 9, 11]
-        for rank in range(4):
-            own = [np.count_nonzero((bounds[rank] <= ids) & (ids < bounds[rank + 1])) for ids in wanted]
-            asks, asked, traffic = len(wanted[rank]) - own[rank], sum(own) - own[rank], found[rank]["traffic"]
-            agreement = 3 * 32 * 8  # a header of 32 numbers to each of the others
-            assert (traffic.sent, traffic.received) == (
-                agreement + asks * 4 + asked * 8, agreement + asked * 4 + asks * 8
-            )  # fmt: skip
-            assert traffic.collectives == 3
+    wanted, bounds = [np.unique(ids) for _, ids, _ in inputs], [0, 3, 6, 9, 11]
+    for rank in range(4):
+        own = [np.count_nonzero((bounds[rank] <= ids) & (ids < bounds[rank + 1])) for ids in wanted]
+        asks, asked, traffic = len(wanted[rank]) - own[rank], sum(own) - own[rank], found[rank]["traffic"]
+        agreement = 3 * 32 * 8  # a header of 32 numbers to each of the others
+        assert (traffic.sent, traffic.received) == (
+            agreement + asks * 4 + asked * 8, agreement + asked * 4 + asks * 8
+        )  # fmt: skip
+        assert traffic.collectives == 3
 
 
 # ---------------------------------------------------------------------- errors
@@ -392,30 +385,34 @@ def shard_of(folder: Path) -> Path:
     return next(folder.glob("shard-*"))
 
 
-def _manifest(folder: Path, **changes: Any) -> None:
+def _header(folder: Path, **changes: Any) -> None:
     """The header with other entries, and the digest that goes with them."""
     path = folder / HEADER
-    text = json.dumps(json.loads(json.loads(path.read_text())["manifest"]) | changes)
-    path.write_text(json.dumps({"manifest": text, "sha256": hashlib.sha256(text.encode()).hexdigest()}))
+    found = json.loads(islices.files.read_metadata(path)[ENTRY])
+    islices.save(path, None, metadata={ENTRY: json.dumps(found | changes)})
 
 
 DAMAGE = {
     "no header": (lambda f: (f / HEADER).unlink(), "it is not there: the folder holds no complete checkpoint"),
     "no shard": (lambda f: shard_of(f).unlink(), "it is not there, though the checkpoint names it"),
     "damaged data": (lambda f: _flip_at(shard_of(f), np.float32(7)), "damaged"),
-    "damaged header": (lambda f: _replace(f / HEADER, "epoch", "epoxy"), "its SHA-256 is not what it states"),
-    "newer version": (lambda f: _manifest(f, version=2), "version 2; this islices reads 1"),
+    "damaged header": (lambda f: _flip_at(f / HEADER, np.frombuffer(b"epoch", np.uint8)), "were changed"),
+    "another file": (lambda f: islices.save(f / HEADER, None), "the header is no valid JSON"),
+    "another entry": (lambda f: _header(f, more=1), "it is no header of save_sharded"),
     "very many rows": (
-        lambda f: _manifest(f, rows=10**15, files=[[shard_of(f).name, 0, 10**15, "00"]]),
+        lambda f: _header(f, num_rows=10**15, files=[[shard_of(f).name, 0, 10**15, "00"]]),
         "its 1000000000000000 rows are not all there",
     ),
-    "another path": (lambda f: _manifest(f, files=[["../" + shard_of(f).name, 0, 4, ""]]), "got the file '../shard"),
-    "other state": (lambda f: _manifest(f, state={"m": ["float32", False]}), "does not hold the arrays"),
-}
-
-
-def _replace(path: Path, old: str, new: str) -> None:
-    path.write_text(path.read_text().replace(old, new))
+    "another path": (lambda f: _header(f, files=[["../" + shard_of(f).name, 0, 4, ""]]), "got files "),
+    "other state": (lambda f: _header(f, state={"m": ["float32", False]}), "does not hold the arrays"),
+    **{
+        f"{name} {value}": (lambda f, name=name, value=value: _header(f, **{name: value}), f"got {name} ")
+        for name, value in (
+            ("num_rows", -1), ("row_shape", [2.0]), ("dtype", "int32"), ("padding_idx", 4), ("scale_by_freq", 1),
+            ("steps", 2**31), ("state", {"m": ["float64", False]}), ("files", []), ("metadata", {"a": 1}),
+        )
+    },
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", DAMAGE)
@@ -437,33 +434,10 @@ def test_saving_again_replaces_and_removes(saved: Path) -> None:
     table, state = load_sharded(saved, Alone())
     table.shard.weights[...] += 1
     save_sharded(saved, table, state)
-    assert sorted(p.suffix for p in saved.iterdir()) == [".json", ".safetensors", ".txt"]
+    assert sorted(p.suffix for p in saved.iterdir()) == [".safetensors", ".safetensors", ".txt"]
     again, _ = load_sharded(saved, Alone())
     assert again.shard.weights.tobytes() == table.shard.weights.tobytes()
     assert not (saved / before).exists()
-
-
-def test_a_checkpoint_that_is_replaced_while_it_is_read_is_read_again(saved: Path) -> None:
-    seen: list[str] = []
-
-    def read(saves: int, header: ShardedHeader) -> int:
-        seen.append(header.sha256)
-        if len(seen) <= saves:
-            save_sharded(saved, ShardedTable.from_full(np.full((2, 1), float(len(seen))), Alone()))
-        return sum((saved / piece.name).stat().st_size for piece in header.files)
-
-    for saves, reads in ((0, 1), (1, 2), (ATTEMPTS - 1, ATTEMPTS)):
-        seen.clear()
-        header, size = read_checkpoint(Alone(), "a test", saved, partial(read, saves))
-        assert size
-        assert len(set(seen)) == len(seen) == reads
-        assert header.sha256 == seen[-1]
-    seen.clear()
-    with pytest.raises(ValueError, match=f"{ATTEMPTS} times a save replaced the checkpoint"):
-        read_checkpoint(Alone(), "a test", saved, partial(read, ATTEMPTS))
-    shard_of(saved).unlink()  # the header stays: no second attempt
-    with pytest.raises(ValueError, match="is not there, though the checkpoint names it"):
-        load_sharded(saved, Alone())
 
 
 def test_a_save_that_fails_leaves_the_old_checkpoint(saved: Path) -> None:
@@ -484,7 +458,7 @@ def test_a_save_that_fails_leaves_the_old_checkpoint(saved: Path) -> None:
 
 
 def test_a_rank_reads_the_blocks_that_its_rows_lie_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard_files, "BLOCK", 1 << 15)  # 4096 rows of 8 bytes
+    monkeypatch.setattr(shards, "BLOCK", 1 << 15)  # 4096 rows of 8 bytes
     full = np.arange(40_000, dtype=np.float32).reshape(20_000, 2)
     save_sharded(tmp_path, ShardedTable.from_full(full, Alone()))
     header = read_sharded_header(tmp_path)

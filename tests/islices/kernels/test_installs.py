@@ -26,7 +26,7 @@ import islices
 from islices import IndexedSlices, kernels
 
 s = IndexedSlices(np.ones((4, 2), np.float32), np.array([3, 1, 3, 3]), (5, 2))
-with islices.use_kernels(False):
+with islices.config.use_kernels(False):
     expected = islices.coalesce(s).values, islices.norm(s), islices.clip_by_norm(s, 0.5).values
 for _ in range(2):
     for g, e in zip((islices.coalesce(s).values, islices.norm(s), islices.clip_by_norm(s, 0.5).values), expected):

@@ -102,22 +102,22 @@ def same(got: Any, expected: Any, what: str = "") -> None:
 
 def without(call: Callable[[], Any]) -> Any:
     """What the call gives in NumPy."""
-    with islices.use_kernels(False):
+    with islices.config.use_kernels(False):
         return call()
 
 
 @pytest.fixture(autouse=True)
 def threads() -> Iterator[None]:
     """Whatever a test sets, the next begins as this did."""
-    before = islices.get_num_threads()
+    before = islices.config.get_num_threads()
     yield
-    islices.set_num_threads(before)
+    islices.config.set_num_threads(before)
 
 
 def shared(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """Even the smallest work is shared, among so many threads."""
     monkeypatch.setattr(operations, "SHARED", 4)
-    islices.set_num_threads(count)
+    islices.config.set_num_threads(count)
 
 
 def operations_of(dtype: str) -> dict[str, Callable[[IndexedSlices], Any]]:
@@ -143,7 +143,7 @@ def operations_of(dtype: str) -> dict[str, Callable[[IndexedSlices], Any]]:
 
 def scattered(s: IndexedSlices, op: str, seed: int = 0) -> np.ndarray:
     table = numbers(np.random.default_rng(seed), s.dense_shape, islices.get_backend("numpy").dtype(s.values))
-    return getattr(islices, f"scatter_{op}")(table, s)
+    return islices.scatter(table, s, op)
 
 
 def stepped(label: str, s: IndexedSlices, table: np.ndarray, *, master: bool = False, **options: Any) -> Any:
@@ -264,9 +264,9 @@ def test_all_rows(label: str, options: dict[str, Any], dtype: str, monkeypatch: 
 
 def test_kernels_are_switched_in_a_block() -> None:
     assert kernels.active() is operations
-    with islices.use_kernels(False):
+    with islices.config.use_kernels(False):
         assert kernels.active() is None
-        with islices.use_kernels(True):
+        with islices.config.use_kernels(True):
             assert kernels.active() is operations
         assert kernels.active() is None
     assert kernels.active() is operations

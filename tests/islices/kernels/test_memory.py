@@ -15,8 +15,8 @@ import pytest
 
 import islices
 from islices import IndexedSlices
-from islices.conformance.memory import peak_growth
 from islices.conformance.operations import UnsupportedError
+from islices.conformance.peak_memory import peak_growth
 
 pytest.importorskip("numba", reason="numba is not installed")
 
@@ -71,7 +71,7 @@ def outcome(call: Callable[[], Any]) -> Any:
 
 def agree(call: Callable[[], Any], what: str) -> Any:
     """The outcome of a call with kernels, which must be that without them."""
-    with islices.use_kernels(False):
+    with islices.config.use_kernels(False):
         expected = outcome(call)
     got = outcome(call)
     assert type(got) is type(expected), f"{what}: got {got}, expected {expected}"
@@ -100,7 +100,7 @@ def calls(values: np.ndarray, ids: np.ndarray, shape: tuple[int, ...], **options
         return np.arange(math.prod(shape), dtype=values.dtype.newbyteorder("=")).reshape(shape)
 
     def scatter(op: str) -> Callable[[], Any]:
-        return lambda: getattr(islices, f"scatter_{op}")(table(), slices())
+        return lambda: islices.scatter(table(), slices(), op)
 
     return {
         "coalesce": lambda: islices.coalesce(slices()),
@@ -135,7 +135,7 @@ def test_however_arrays_lie(dtype: str, lying: str) -> None:
 def test_a_table_that_the_kernels_cannot_write_into(op: str) -> None:
     """Or can: what comes of it is the same, wherever its rows lie; beyond them nothing changes."""
     s = IndexedSlices(VALUES, IDS, TABLE.shape)
-    expected = getattr(islices, f"scatter_{op}")(TABLE.copy(), s)
+    expected = islices.scatter(TABLE.copy(), s, op)
     for frame, view in (
         (np.full((20, 12), 9, np.float32), np.s_[:, ::2]),
         (np.full((20, 8), 9, np.float32), np.s_[:, 1:7]),
@@ -146,12 +146,12 @@ def test_a_table_that_the_kernels_cannot_write_into(op: str) -> None:
         frame[view] = TABLE
         others = np.ones(frame.shape, bool)
         others[view] = False
-        out = getattr(islices, f"scatter_{op}")(frame[view], s)
+        out = islices.scatter(frame[view], s, op)
         np.testing.assert_array_equal(out, expected)
         np.testing.assert_array_equal(frame[view], expected, "in place")
         assert (frame[others] == 9).all(), "beside the table"
     with pytest.raises(ValueError, match="read-only"):
-        getattr(islices, f"scatter_{op}")(read_only(TABLE), s)
+        islices.scatter(read_only(TABLE), s, op)
 
 
 def test_bad_indices_that_nobody_checked() -> None:

@@ -20,7 +20,7 @@ def check_norm(x: np.ndarray[Any, Any], ord: int = 2) -> None:
     sliced = IndexedSlices(x[ids, None], ids, (len(x), 1))
     half = len(x) // 2
     for on in (True, False):
-        with islices.use_kernels(on):
+        with islices.config.use_kernels(on):
             for leaves in ([x], [sliced], [x[:half], IndexedSlices(x[half:, None], ids[half:], (len(x), 1))]):
                 found = islices.global_norm([*leaves, np.zeros(1)], ord)  # of a float64 leaf: not rounded again
                 assert found == expected, (x.tolist()[:9], ord, on)
@@ -62,7 +62,7 @@ def test_the_ends_of_float64() -> None:
 def test_a_clip_decides_by_the_exact_norm() -> None:
     x, limit = np.full(7, 0.9999999999999998), 2.6457513110645903
     for on in (True, False):
-        with islices.use_kernels(on):
+        with islices.config.use_kernels(on):
             assert islices.clip_by_norm(x, limit) is x
             assert islices.clip_by_norm(x, math.nextafter(limit, 0)) is not x
 

@@ -49,11 +49,11 @@ def work(seed=0):
         optimizer.step(table, s, state)
     clipped, norm = islices.clip_by_global_norm([s], 1.0)
     c = islices.coalesce(s)
-    added = islices.scatter_add(np.ones(s.dense_shape, np.float32), clipped[0])
+    added = islices.scatter(np.ones(s.dense_shape, np.float32), clipped[0])
     return [c.values, c.indices, norm, clipped[0].values, table, state["m"], state["v"], added]
 
 def right(seed=0):
-    with islices.use_kernels(False):
+    with islices.config.use_kernels(False):
         return work(seed)
 
 def check(got, expected):
@@ -84,9 +84,9 @@ def run(code: str, *, env: Mapping[str, str | None] | None = None, **options: An
 def setting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(operations, "SHARED", operations.SHARED)  # which WORK sets, and others do not expect
     monkeypatch.setattr(threads, "_shared", None)  # here it is the pool that is tested, whatever loaded torch before
-    before = islices.get_num_threads()
+    before = islices.config.get_num_threads()
     yield
-    islices.set_num_threads(before)
+    islices.config.set_num_threads(before)
 
 
 # ---------------------------------------------------------------------- settings
@@ -97,8 +97,8 @@ def test_settings_of_the_environment() -> None:
     import warnings
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        islices.get_num_threads() if len(os.environ.get("ISLICES_NUM_THREADS", "")) < 99 else work()
-        print(islices.get_num_threads(), len(os.sched_getaffinity(0)), len(caught), *(x.message for x in caught))
+        islices.config.get_num_threads() if len(os.environ.get("ISLICES_NUM_THREADS", "")) < 99 else work()
+        print(islices.config.get_num_threads(), len(os.sched_getaffinity(0)), len(caught), *(x.message for x in caught))
     """
     for given, expected in ((" 007\n", 7), ("", None)):
         got, cores, *warned = run(code, env={"ISLICES_NUM_THREADS": given}).split()
@@ -127,9 +127,9 @@ def test_many_callers_while_the_number_of_threads_changes() -> None:
         k = 0
         while not over.is_set():
             k += 1
-            islices.set_num_threads(1 + k % 5)
+            islices.config.set_num_threads(1 + k % 5)
 
-    islices.set_num_threads(4)
+    islices.config.set_num_threads(4)
     with ThreadPoolExecutor(9) as pool:
         changing = pool.submit(change)
         try:
@@ -143,7 +143,7 @@ def test_many_callers_while_the_number_of_threads_changes() -> None:
 
 def test_a_thread_that_cannot_be_started_costs_speed_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the system's limit of threads, the pool busy with another caller: what it begins later is waited for."""
-    islices.set_num_threads(3)
+    islices.config.set_num_threads(3)
     held, ended, may_go = Event(), [], Event()
 
     def hold(k: int) -> None:
@@ -173,7 +173,7 @@ def test_a_thread_that_cannot_be_started_costs_speed_only(monkeypatch: pytest.Mo
 def test_after_an_exception_in_the_caller_the_pool_works(
     error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    islices.set_num_threads(3)
+    islices.config.set_num_threads(3)
     space = namespace()
     expected = space["right"]()
 
@@ -253,7 +253,7 @@ def test_forked_children_after_the_parent_called() -> None:
             others = [threading.Thread(target=calls) for _ in range(2)]
             for other in others: other.start()
             def changed(k):
-                islices.set_num_threads(2 + k)
+                islices.config.set_num_threads(2 + k)
                 check(work(), expected)
             for _ in range(3):
                 children(3, changed)

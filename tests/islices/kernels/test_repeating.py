@@ -42,7 +42,7 @@ def changed(s: IndexedSlices) -> None:
 @pytest.mark.parametrize("between", [lambda s: None, changed, lambda s: islices.coalesce(s)])
 def test_a_step_after_a_norm_has_the_bits_of_numpy(between: Callable[[IndexedSlices], Any]) -> None:
     got = stepped(between, slices("int64"))
-    with islices.use_kernels(False):
+    with islices.config.use_kernels(False):
         expected = stepped(between, slices("int64"))
     for x, y in zip(got, expected, strict=True):
         np.testing.assert_array_equal(x, y)

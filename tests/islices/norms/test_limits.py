@@ -17,7 +17,7 @@ def clips(x: Any, limit: Any) -> list[Any]:
     """Return what functions that no case of the suite gives an array make of x."""
     return [
         islices.clip_by_norm(x, limit, axes=0),
-        islices.clip_by_block_rms(x, limit),
+        islices.norms.clip_by_block_rms(x, limit),
         islices.clip_per_sample([x], limit)[0][0],
         islices.clip_by_global_norm([x], limit, semantics="torch")[0][0],
     ]

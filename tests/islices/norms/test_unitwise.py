@@ -38,8 +38,8 @@ def test_a_unit_of_zeros_has_the_gradient_of_the_identity() -> None:
     x = torch.zeros(3, 2, requires_grad=True)
     for clip in (
         lambda: islices.clip_by_norm(x, 1.0, axes=0),
-        lambda: islices.clip_by_block_rms(x, 1.0),
-        lambda: islices.adaptive_grad_clip(x, torch.zeros(3, 2), 1.0),
+        lambda: islices.norms.clip_by_block_rms(x, 1.0),
+        lambda: islices.norms.adaptive_grad_clip(x, torch.zeros(3, 2), 1.0),
     ):
         (found,) = torch.autograd.grad(clip().sum(), x)
         assert torch.equal(found, torch.ones(3, 2))
@@ -48,9 +48,9 @@ def test_a_unit_of_zeros_has_the_gradient_of_the_identity() -> None:
 def test_rows_of_parameters_that_no_gradient_names_are_not_read() -> None:
     s = IndexedSlices(np.ones((2, 2)), np.array([3, 1]), (10**6, 2))
     table = np.ones((10**6, 2))
-    islices.adaptive_grad_clip(s, table, 0.5, axes=1)  # what is compiled and imported once
+    islices.norms.adaptive_grad_clip(s, table, 0.5, axes=1)  # what is compiled and imported once
     tracemalloc.start()
-    clipped = islices.adaptive_grad_clip(s, table, 0.5, axes=1)
+    clipped = islices.norms.adaptive_grad_clip(s, table, 0.5, axes=1)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     np.testing.assert_allclose(clipped.values, 0.5)

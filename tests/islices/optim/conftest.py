@@ -16,5 +16,5 @@ WITH_KERNELS = {
 
 @pytest.fixture(autouse=True)
 def kernels(request: pytest.FixtureRequest) -> Iterator[None]:
-    with islices.use_kernels(request.node.originalname in WITH_KERNELS):
+    with islices.config.use_kernels(request.node.originalname in WITH_KERNELS):
         yield

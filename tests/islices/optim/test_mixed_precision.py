@@ -44,7 +44,7 @@ def test_overflow_is_seen_after_duplicates_are_summed(name: str, dtype: str, mod
     if dtype not in B.float_dtypes:
         pytest.skip(f"{name} has no {dtype}")
     loss_scale = optim.LossScale(initial=8.0)
-    with islices.execution(mode):
+    with islices.config.execution(mode):
         state = loss_scale.init(B.asarray(np.zeros(1, np.float32)))
         big = slices(name, dtype, [3, 1, 3], [OVERFLOWING[dtype]])
         fine = slices(name, dtype, [3, 1, 3], [[1.0], [3.0], [0.25]])

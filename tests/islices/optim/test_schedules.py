@@ -152,7 +152,7 @@ def test_what_pickles() -> None:
 @pytest.mark.parametrize("name", RECORDS)
 def test_the_default_takes_the_only_kind_there_is(name: str) -> None:
     make = getattr(optim, name)
-    for semantics in typing.get_args(islices.Semantics):
+    for semantics in typing.get_args(islices.norms.Semantics):
         if semantics not in RECORDS[name].presets:
             message = f"semantics: got '{semantics}'; {name} has {', '.join(RECORDS[name].presets)}"
             with pytest.raises(ValueError, match=message):
@@ -166,6 +166,6 @@ def test_the_default_takes_the_only_kind_there_is(name: str) -> None:
 def test_the_names_of_all_semantics_are_one_type() -> None:
     of_clips = {*BY_GLOBAL_NORM, *BY_NORM, *BY_VALUE}
     of_optimizers = {semantics for record in RECORDS.values() for semantics in record.presets}
-    assert set(typing.get_args(islices.Semantics)) == of_clips | of_optimizers
+    assert set(typing.get_args(islices.norms.Semantics)) == of_clips | of_optimizers
     for function in (islices.clip_by_norm, islices.clip_by_value, islices.clip_by_global_norm, optim.sgd, optim.ftrl):
-        assert typing.get_type_hints(function)["semantics"] == islices.Semantics
+        assert typing.get_type_hints(function)["semantics"] == islices.norms.Semantics

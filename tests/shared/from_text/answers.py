@@ -16,7 +16,7 @@ OPERATIONS = {
     **{f"scatter_{name}": functools.partial(arrays.scatter, name) for name in arrays.UPDATES},
     **{name: getattr(norms, name) for name in (
         "norm", "global_norm", "clip_by_value", "clip_by_norm", "clip_by_global_norm", "clip_by_row_norm",
-        "clip_by_block_rms", "adaptive_grad_clip", "gradient")},
+        "row_norms", "top_k_rows", "clip_by_block_rms", "adaptive_grad_clip", "gradient")},
     **{name: getattr(lookups, name) for name in (
         "embedding_grad", "drop_padding", "scale_by_frequency", "lookup", "lookup_gradient", "double_lookup_gradient",
         "renorm_rows", "per_sample_norms", "per_sample_sum", "per_sample_slices", "per_sample_to_dense",

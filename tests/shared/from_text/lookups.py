@@ -51,13 +51,13 @@ class Ids:
         return np.flatnonzero(~(self.absent | self.padding))
 
 
-def _bags(ids: Any, count: int, offsets: Any, last: bool, by: str) -> tuple[Any, int]:
+def _bags(ids: Any, count: int, offsets: Any, by: str) -> tuple[Any, int]:
     if isinstance(ids, tuple):
         lengths = ids[1].x.tolist()
         ends = np.cumsum([0, *lengths]).tolist()
     elif offsets is not None:
         starts = offsets.x.tolist()
-        ends = starts if last else [*starts, count]
+        ends = [*starts, count]
         lengths = np.diff(ends).tolist()
     else:
         shape = ids.x.shape
@@ -71,16 +71,16 @@ def _bags(ids: Any, count: int, offsets: Any, last: bool, by: str) -> tuple[Any,
 
 def ids_of(
     ids: Any, rows: int, padding_idx: int | None = None, mask: Any = None, invalid: str = "raise", offsets: Any = None,
-    include_last_offset: bool = False, by: str = "bag",
+    by: str = "bag",
 ) -> Ids:  # fmt: skip
     array = ids[0] if isinstance(ids, tuple) else ids
     flat = np.ravel(array.x).astype(np.int64)
     for k, index in enumerate(flat.tolist()):
         if index >= rows or (index < 0 and invalid != "drop"):
             raise IndexError(f"ids: got {index} at position {k}; accepted is 0 <= id < {rows}")
-    bag, bags = _bags(ids, len(flat), offsets, include_last_offset, by)
+    bag, bags = _bags(ids, len(flat), offsets, by)
     absent = flat < 0
-    if isinstance(ids, tuple) or include_last_offset:
+    if isinstance(ids, tuple):
         absent |= bag < 0
     padded = np.zeros(len(flat), bool) if padding_idx is None else flat == padding_idx % rows
     masked = np.zeros(len(flat), bool) if mask is None else ~np.ravel((mask[0] if isinstance(mask, tuple) else mask).x)
@@ -129,13 +129,11 @@ def scale_by_frequency(s: Slices) -> Slices:
 
 
 # ---------------------------------------------------------------------- rows and bags
-def _rows(table: Array, found: Ids, max_norm: float | None) -> Any:
-    """The row at each of the ids, clipped; zeros where it is absent."""
+def _rows(table: Array, found: Ids) -> Any:
+    """The row at each of the ids; zeros where it is absent."""
     out = np.zeros((len(found.ids), *table.x.shape[1:]), table.x.dtype)
     for k in np.flatnonzero(~found.absent):
-        row = Array(table.dtype, table.x[found.ids[k]])
-        clipped = None if max_norm is None else factored(row, norm64(numbers(row)), max_norm, "propagate")
-        out[k] = row.x if clipped is None else clipped
+        out[k] = table.x[found.ids[k]]
     return out
 
 
@@ -182,11 +180,10 @@ def lookup(
     ids: Any,
     combiner: str | None = None,
     weights: Any = None,
-    max_norm: float | None = None,
     **options: Any,
 ) -> Any:
     found = ids_of(ids, len(table.x), **options)
-    rows = _rows(table, found, max_norm)
+    rows = _rows(table, found)
     if combiner is None:
         if isinstance(ids, tuple):
             return Array(table.dtype, rows), ids[1]
@@ -201,11 +198,11 @@ def lookup(
 
 def lookup_gradient(
     table: Array, ids: Any, upstream: Any, scale_by_freq: bool = False, combiner: str | None = None,
-    weights: Any = None, max_norm: float | None = None, **options: Any,
+    weights: Any = None, **options: Any,
 ) -> Any:  # fmt: skip
     found = ids_of(ids, len(table.x), **options)
     upstream = upstream[0] if isinstance(upstream, tuple) else upstream
-    rows, row_shape = _rows(table, found, max_norm), table.x.shape[1:]
+    rows, row_shape = _rows(table, found), table.x.shape[1:]
     count = len(found.ids) if combiner is None else found.bags
     g, w = upstream.x.reshape(count, *row_shape), _weights(weights)
     if combiner is None:
@@ -214,8 +211,6 @@ def lookup_gradient(
     else:
         values, by_weight = _bag_gradients(combiner, found, rows, g, w)
         values = rounded(values, table.dtype)
-    if max_norm is not None:
-        values = _through_clips(table, found, values, max_norm)
     if scale_by_freq:
         values = _by_frequency(values, found, table.dtype)
     s = _slices(values, found, table.x.shape, table.dtype)
@@ -252,21 +247,6 @@ def _bag_gradients(combiner: str, found: Ids, rows: Any, g: Any, w: Any) -> tupl
                 }
                 by_weight[k] = halves(h * (rows[k] - less[combiner]))
     return values, by_weight
-
-
-def _through_clips(table: Array, found: Ids, values: Any, c: float) -> Any:
-    """Clause 12's gradient of max_norm, row by row."""
-    out, kind = values.copy(), wide(table.dtype).type
-    for k in np.flatnonzero(found.counts):
-        row = Array(table.dtype, table.x[found.ids[k]])
-        n = norm64(numbers(row))
-        if not np.isfinite(n):
-            out[k] = np.nan
-        elif n > c:
-            f = kind(c / n)
-            v = f * row.x if c == 0 else (f * row.x) / kind(c)
-            out[k] = rounded(f * (values[k] - v * halves(v * values[k])), table.dtype)
-    return out
 
 
 def double_lookup_gradient(table: Array, ids: Any, upstream: Any, other_ids: Any, other: Any) -> Slices:

@@ -80,6 +80,23 @@ def global_norm(tree: Any, ord: float = 2) -> Array:
     return result(norm64([v for x in found for v in numbers(x)], float(ord)), map(dtype_of, found))
 
 
+def row_norms(x: Any, ord: float = 2) -> Any:
+    c = coalesce(x)
+    values = c.values.x if isinstance(c, Slices) else c.x
+    norms = [float(result(norm64([float(v) for v in np.ravel(row)], float(ord)), [dtype_of(c)]).x) for row in values]
+    dtype = "float64" if dtype_of(c) == "float64" else "float32"
+    array = Array(dtype, np.array(norms, dtype))
+    return Slices(array, c.indices, c.shape[:1], c.index_dtype, True) if isinstance(c, Slices) else array
+
+
+def top_k_rows(x: Any, k: int) -> Any:
+    c = coalesce(x)
+    norms = [norm64([float(v) for v in np.ravel(row)], 2.0) for row in c.values.x]
+    largest = sorted(range(len(norms)), key=lambda i: (-np.nan_to_num(norms[i], nan=np.inf, posinf=np.inf), i))
+    places = sorted(largest[:k])
+    return Slices(Array(c.values.dtype, c.values.x[places]), c.indices[places], c.shape, c.index_dtype, True)
+
+
 # ---------------------------------------------------------------------- clauses 9 and 10
 def number(limit: Any) -> float:
     """Return the number that a limit is, or that its 0-d array holds."""

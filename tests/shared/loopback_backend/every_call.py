@@ -13,6 +13,7 @@ import numpy as np
 
 import islices
 from islices import optim
+from islices.core.row_operators import OPERATORS
 from islices.distributed import Alone, ShardedTable, all_reduce
 from islices.optim.record import RECORDS
 
@@ -36,7 +37,7 @@ def tree() -> dict[str, Any]:
     return {"slices": slices(), "own": islices.to_native(slices()), "dense": [table(), None]}
 
 
-def samples() -> islices.PerSample:
+def samples() -> islices.embedding.per_sample.PerSample:
     ids = array([1, 2], [1, 1], dtype=np.int32)
     return islices.per_sample(B.asarray(np.ones((2, 2, 3), np.float32)), ids, 4)
 
@@ -99,8 +100,8 @@ CALLS: dict[str, Callable[[], Any]] = {
     "all_reduce": lambda: all_reduce(tree(), "mean", Alone()),
     "clip_by_global_norm": lambda: islices.clip_by_global_norm(tree(), 1.0),
     "clip_by_norm": lambda: [islices.clip_by_norm(tree(), 1.0), islices.clip_by_norm(tree(), 1.0, axes=0)],
-    "adaptive_grad_clip": lambda: islices.adaptive_grad_clip(slices(), islices.to_dense(slices()), 0.1),
-    "clip_by_block_rms": lambda: islices.clip_by_block_rms(tree(), 0.1),
+    "adaptive_grad_clip": lambda: islices.norms.adaptive_grad_clip(slices(), islices.to_dense(slices()), 0.1),
+    "clip_by_block_rms": lambda: islices.norms.clip_by_block_rms(tree(), 0.1),
     "clip_by_row_norm": lambda: islices.clip_by_row_norm(tree(), 1.0),
     "clip_by_value": lambda: islices.clip_by_value(tree(), -1, 1),
     "clip_per_sample": lambda: islices.clip_per_sample([samples(), B.asarray(np.ones((2, 3), np.float32))], 1.0),
@@ -126,11 +127,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "scale_by_frequency": lambda: islices.scale_by_frequency(slices()),
     "to_dense": lambda: islices.to_dense(tree()),
     "to_native": lambda: islices.to_native(slices()),
-    **{
-        name: lambda name=name: getattr(islices, name)(table(), slices())
-        for name in islices.__all__
-        if name.startswith("scatter_")
-    },
+    "scatter": lambda: [islices.scatter(table(), slices(), op) for op in OPERATORS],
 }
 
 
@@ -143,7 +140,7 @@ def kinds(x: Any) -> Iterator[str]:
             yield from kinds(item)
     elif isinstance(x, islices.IndexedSlices):
         yield from kinds([x.values, x.indices])
-    elif isinstance(x, islices.PerSample):
+    elif isinstance(x, islices.embedding.per_sample.PerSample):
         yield from kinds(x.sum())
     elif B.is_native(x):
         yield type(x).__name__
@@ -153,7 +150,7 @@ def kinds(x: Any) -> Iterator[str]:
 
 
 def outcome(mode: str) -> dict[str, list[str]]:
-    with islices.execution(mode):
+    with islices.config.execution(mode):
         return {name: sorted(set(kinds(call()))) for name, call in CALLS.items()}
 
 

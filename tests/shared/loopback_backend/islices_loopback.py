@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from loopback import LoopbackArray, LoopbackRows, box, unbox
 
-from islices import Backend, NativeParts, not_implemented
+from islices.backend import Backend, NativeParts, not_implemented
 from islices.core.host import HostBackend
 
 

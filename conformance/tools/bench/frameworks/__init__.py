@@ -8,11 +8,11 @@ Each has
 and those that differentiate
     table(array), total(x)      weights that may be written to, and the sum of all elements
     compiled(step, tables, states)
-        The step compiled, called as step(tables, states, *batch) -> (tables, states, result); MXNet has none.
+        The step compiled, called as step(tables, states, *batch) -> (tables, states, result).
     steps(problem) -> {label: ready}
     more_of_ours(problem)       islices by the framework's own idiom, where that is another one
-    gradient(table, ids, upstream), samples(table, head, ids, targets, max_norm) -> {label: call}
-        islices' calls first, then the framework's own: `islices.conformance.tools.bench.embedding` says of what.
+    gradient(table, ids, upstream) -> {label: call}
+        islices' calls first, then the framework's own.
 
 A label ends in a remark in brackets if the own way takes another step.
 """

@@ -11,14 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from islices import Table, clip_per_sample, lookup, value_and_grad
+from islices import Table, lookup, value_and_grad
 from islices.conformance.own_calls.jax import timed_calls
-from islices.conformance.tools.bench.formulas import BETA1, BETA2, EPS, RATE, corrections, rule, shapes
+from islices.conformance.tools.bench.rates import BETA1, BETA2, EPS, RATE, corrections, rule, shapes
 from islices.conformance.tools.bench.rounds import Call
 from islices.conformance.tools.bench.step import LOSS_SCALE, MAX_NORM, Problem
 from islices.conformance.tools.bench.ways import Ready, Way, our_way
-
-__all__ = ["compiled", "gradient", "ones", "samples", "small", "steps", "table", "total", "updates", "zeros"]
 
 zeros, ones, table, total = jnp.zeros, jnp.ones, jnp.array, jnp.sum
 
@@ -156,40 +154,4 @@ def gradient(table: Any, ids: Any, upstream: Any) -> dict[str, Call]:
         "islices": lambda: ours(wrapped, i, u),
         "islices, compiled": lambda: jitted(wrapped, i, u),
         "jit of grad by the gathered rows": lambda: by_hand(table, i, u),
-    }
-
-
-def samples(table: Table, head: Any, ids: Any, targets: Any, max_norm: float) -> dict[str, Call]:
-    given = [jnp.asarray(x) for x in (head, ids, targets)]
-
-    def loss(table: Any, w: Any, i: Any, y: Any) -> Any:
-        return jnp.sum((lookup(table, i).mean(1) @ w - y) ** 2, 1)
-
-    step = value_and_grad(loss, (0, 1), per_sample=True)
-
-    def ours(table: Any, w: Any, i: Any, y: Any) -> Any:
-        (g, dense), norms = clip_per_sample(step(table, w, i, y)[1], max_norm)
-        total = g.sum()
-        return norms, total.values, total.indices, dense.sum(0)
-
-    def of_rows(rows: Any, w: Any, y: Any) -> Any:
-        return jnp.sum((rows.mean(0) @ w - y) ** 2)
-
-    def one(table: Any, w: Any, i: Any, y: Any) -> Any:
-        g, dense = jax.grad(of_rows, (0, 1))(table[i], w, y)
-        distinct, place = jnp.unique(i, size=len(i), fill_value=len(table), return_inverse=True)
-        sums = jax.ops.segment_sum(g, place, len(i))
-        norm = jnp.sqrt(jnp.sum(sums**2) + jnp.sum(dense**2))
-        factor = jnp.minimum(max_norm / norm, 1.0)
-        return norm, sums * factor, distinct, dense * factor
-
-    def mapped(table: Any, w: Any, i: Any, y: Any) -> Any:
-        norms, sums, distinct, dense = jax.vmap(one, in_axes=(None, None, 0, 0))(table, w, i, y)
-        return norms, sums.reshape(-1, sums.shape[-1]), distinct.reshape(-1), dense.sum(0)
-
-    jitted, batched = jax.jit(ours), jax.jit(mapped)
-    return {
-        "islices": lambda: ours(table, *given),
-        "islices, compiled": lambda: jitted(table, *given),
-        "jit of vmap(grad) by the gathered rows": lambda: batched(table.weights, *given),
     }

@@ -9,13 +9,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from islices import Table, clip_per_sample, lookup, value_and_grad
-from islices.conformance.tools.bench.formulas import BETA1, BETA2, EPS, RATE, corrections, rule, shapes
+from islices import Table, lookup, value_and_grad
+from islices.conformance.tools.bench.rates import BETA1, BETA2, EPS, RATE, corrections, rule, shapes
 from islices.conformance.tools.bench.rounds import Call
 from islices.conformance.tools.bench.step import LOSS_SCALE, MAX_NORM, Problem
 from islices.conformance.tools.bench.ways import Ready, Way
-
-__all__ = ["compiled", "gradient", "ones", "samples", "small", "steps", "table", "total", "updates", "zeros"]
 
 table, total = tf.Variable, tf.reduce_sum
 
@@ -167,35 +165,3 @@ def gradient(table: Any, ids: Any, upstream: Any) -> dict[str, Call]:
         "gather, GradientTape": own,
         "tf.function of gather, GradientTape": tf.function(own),
     }
-
-
-def samples(table: Table, head: Any, ids: Any, targets: Any, max_norm: float) -> dict[str, Call]:
-    w, i, y = map(tf.constant, (head, ids, targets))
-
-    def loss(table: Any, w: Any, i: Any, y: Any) -> Any:
-        return tf.reduce_sum((tf.reduce_mean(lookup(table, i), 1) @ w - y) ** 2, 1)
-
-    step = value_and_grad(loss, (0, 1), per_sample=True)
-
-    def ours() -> Any:
-        (g, dense), norms = clip_per_sample(step(table, w, i, y)[1], max_norm)
-        total = g.sum()
-        return norms, total.values, total.indices, tf.reduce_sum(dense, 0)
-
-    @tf.function  # type: ignore[untyped-decorator]
-    def one(ids_of: Any, target: Any) -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch(w)
-            rows = tf.gather(table.weights, ids_of)
-            found = tf.reduce_sum((tf.reduce_mean(rows, 0, keepdims=True) @ w - target) ** 2)
-        g, dense = tape.gradient(found, (table.weights, w))
-        distinct, sums = _unique(g.values, g.indices)
-        norm = tf.sqrt(tf.reduce_sum(sums**2) + tf.reduce_sum(dense**2))
-        factor = tf.minimum(max_norm / norm, 1.0)
-        return norm, sums * factor, distinct, dense * factor
-
-    def one_by_one() -> Any:
-        norms, values, indices, dense = zip(*(one(i[b], y[b]) for b in range(len(ids))), strict=True)
-        return tf.stack(norms), tf.concat(values, 0), tf.concat(indices, 0), tf.add_n(dense)
-
-    return {"islices": ours, "islices, compiled": tf.function(ours), "tf.function, a tape a sample": one_by_one}

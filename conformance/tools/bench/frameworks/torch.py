@@ -10,23 +10,18 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn import functional
 
-from islices import Table, clip_per_sample, lookup, value_and_grad
+from islices import Table, lookup, value_and_grad
 from islices.backends.torch import clip_grad_norm_, optim
-from islices.conformance.tools.bench.formulas import BETA1, BETA2, EPS, RATE, corrections, shapes
+from islices.conformance.tools.bench.rates import BETA1, BETA2, EPS, RATE, corrections, shapes
 from islices.conformance.tools.bench.rounds import Call
 from islices.conformance.tools.bench.step import LOSS_SCALE, MAX_NORM, Problem
 from islices.conformance.tools.bench.ways import Ready, Way
 
-__all__ = [
-    "compiled", "gradient", "more_of_ours", "ones", "samples", "small", "steps", "table", "total", "updates", "zeros",
-]  # fmt: skip
-
 ones, table, total = torch.ones, torch.from_numpy, torch.sum
-#: The numbers of `formulas.OPTIMIZERS` by the names of torch's arguments.
+#: The numbers of `rates.OPTIMIZERS` by the names of torch's arguments.
 NUMBERS: dict[str, dict[str, Any]] = {
     "sgd": {}, "adagrad": {"eps": EPS}, "rowwise_adagrad": {"eps": EPS}, "adam": {"betas": (BETA1, BETA2), "eps": EPS},
 }  # fmt: skip
@@ -121,15 +116,7 @@ def updates(kind: str, values: Any, ids: Any, rows: int) -> dict[str, Ready]:
 
         return Way(step, lambda: arrays[:1])
 
-    def fbgemm() -> Way:
-        layer, tables = _fbgemm(kind, [np.zeros((rows, dim), np.float32)])
-        out = layer(i.long(), torch.arange(len(i) + 1))  # each id is a bag of its own
-        # the same graph each time: the forward pass is not part of the step
-        return Way(lambda: out.backward(v, retain_graph=True), lambda: tables)
-
     ways: dict[str, Ready] = {f"optim.{THEIRS[kind].__name__}": optimizer} if kind in THEIRS else {}
-    if _has_fbgemm(kind):
-        ways[f"FBGEMM {FBGEMM[kind]}, backward with step"] = fbgemm
     label, ready = ("index_add_", index_add) if kind == "sgd" else ("unique + index_add_, formula on rows", by_hand)
     return ways | {label: ready}
 
@@ -301,36 +288,3 @@ def gradient(table: Any, ids: Any, upstream: Any) -> dict[str, Call]:
         return loss, g._values(), g._indices()[0]
 
     return {"islices": ours, "embedding(sparse=True), backward": own}
-
-
-def samples(table: Table, head: Any, ids: Any, targets: Any, max_norm: float) -> dict[str, Call]:
-    w, i, y = map(torch.from_numpy, (head, ids, targets))
-
-    def loss(table: Any, w: Any, i: Any, y: Any) -> Any:
-        return ((lookup(table, i).mean(1) @ w - y) ** 2).sum(1)
-
-    step = value_and_grad(loss, (0, 1), per_sample=True)
-
-    def ours() -> Any:
-        (g, dense), norms = clip_per_sample(step(table, w, i, y)[1], max_norm)
-        total = g.sum()
-        return norms, total.values, total.indices, dense.sum(0)
-
-    def of_rows(rows: Any, w: Any, y: Any) -> Any:
-        return ((rows.mean(0) @ w - y) ** 2).sum()
-
-    mapped = torch.func.vmap(torch.func.grad(of_rows, argnums=(0, 1)), in_dims=(0, None, 0))
-    sample = torch.arange(len(ids)).repeat_interleave(ids.shape[1])
-
-    def by_vmap() -> Any:
-        g, dense = mapped(functional.embedding(i, table.weights), w, y)
-        keys, place = torch.unique(sample * len(table.weights) + i.reshape(-1), return_inverse=True)
-        sums = torch.zeros(len(keys), g.shape[-1]).index_add_(0, place, g.reshape(-1, g.shape[-1]))
-        owner = keys // len(table.weights)
-        squares = dense.square().sum((1, 2)).index_add_(0, owner, sums.square().sum(1))
-        norms = squares.sqrt()
-        factor = torch.clamp(max_norm / norms, max=1.0)
-        indices = keys % len(table.weights)
-        return norms, sums * factor[owner][:, None], indices, torch.einsum("b,bij->ij", factor, dense)
-
-    return {"islices": ours, "vmap(grad) by the gathered rows": by_vmap}

@@ -15,8 +15,8 @@ import torch
 
 import islices
 from islices.backends.jax.optax import recorded
-from islices.backends.jax.recorder import Recorder as OfJax
-from islices.backends.torch import Recorder
+from islices.backends.jax.recorder import JaxRecorder
+from islices.backends.torch import TorchRecorder
 from islices.porting.trajectory import Parity
 
 STEPS = 3
@@ -34,7 +34,7 @@ Clip = Callable[[Sequence[torch.Tensor]], Any]
 def torch_run(folder: Path, make: Make, clip: Clip | None = None, after: Any = None) -> None:
     model = torch.nn.ParameterDict({name: torch.nn.Parameter(torch.tensor(x)) for name, x in START.items()})
     optimizer = make(model.parameters())
-    with Recorder(folder, model, optimizer) as recorder:
+    with TorchRecorder(folder, model, optimizer) as recorder:
         for batch in torch.tensor(BATCHES):
             optimizer.zero_grad()
             loss = (1 - (model["u"][batch[:, 0]] * model["v"][batch[:, 1]]).sum(1)).square().mean()
@@ -49,7 +49,7 @@ def torch_run(folder: Path, make: Make, clip: Clip | None = None, after: Any = N
 
 def optax_run(folder: Path, tx: Any, clip: Any = None) -> None:
     params = {name: jnp.asarray(x) for name, x in START.items()}
-    with OfJax(folder) as recorder:
+    with JaxRecorder(folder) as recorder:
         tx = recorded(tx, recorder, clip=clip)
         state = tx.init(params)
 

@@ -79,15 +79,13 @@ def at(number: int, position: str, change: Callable[[dict[str, Any]], None]) -> 
 
 
 # ---------------------------------------------------------------------- what is no fault
-@pytest.mark.parametrize(
-    ("optimizer", "with_state", "known"), [("adam", True, True), ("adam", False, False), ("adagrad", True, False)]
-)
-def test_rounding_is_no_fault(optimizer: str, with_state: bool, known: bool) -> None:
+@pytest.mark.parametrize(("optimizer", "with_state"), [("adam", True), ("adam", False), ("adagrad", True)])
+def test_rounding_is_no_fault(optimizer: str, with_state: bool) -> None:
     rule = getattr(optim, optimizer)(0.02)
     keep = ("batch", "tables", "outputs", "loss", "gradients", "clipped", "tables_after", "state", "state_after")
     keep = keep if with_state else keep[:7]
     sides = [training(rule, sums=sums, steps=12, keep=keep) for sums in (np.float32, np.float64)]
-    found = islices.parity(*sides, optimizer=rule if known else None)
+    found = islices.parity(*sides)
     assert found.equal, str(found)
     assert found.same_bits < 12, "float32 and float64 round alike: nothing was compared"
     assert all(p.judged for step in found.steps for p in step.positions.values())
@@ -138,14 +136,12 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["formula known", "formula unknown"])
 @pytest.mark.parametrize("name", FAULTS)
-def test_fault_is_found_where_it_begins(name: str, known: bool) -> None:
+def test_fault_is_found_where_it_begins(name: str) -> None:
     step, made, change, position, cause = FAULTS[name]
     fault = at(step, made, change)
-    rule = optim.adam(0.02)
-    sides = [training(rule, sums=np.float64), training(rule, fault=fault)]
-    found = islices.parity(*sides, optimizer=rule if known else None, batch_size=BATCH)
+    sides = [training(sums=np.float64), training(fault=fault)]
+    found = islices.parity(*sides, batch_size=BATCH)
     assert found.stop is not None, str(found)
     assert (found.stop.step, found.stop.position) == (step, position), str(found)
     assert not found.equal
@@ -161,14 +157,13 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize(("known", "with_state"), [(None, False), (0, True)])
+@pytest.mark.parametrize("with_state", [False, True])
 @pytest.mark.parametrize("name", OTHERS)
-def test_another_optimizer_is_found(name: str, known: int | None, with_state: bool) -> None:
+def test_another_optimizer_is_found(name: str, with_state: bool) -> None:
     """At the first step at which it does anything else."""
     pair = OTHERS[name]
-    given = None if known is None else tuple(rule if k == known else None for k, rule in enumerate(pair))
     keep = ("batch", "tables", "gradients", "clipped", "tables_after", *(("state", "state_after") * with_state))
-    found = islices.parity(*(training(rule, keep=keep) for rule in pair), optimizer=given)
+    found = islices.parity(*(training(rule, keep=keep) for rule in pair))
     assert found.stop is not None, str(found)
     assert found.stop.step == (1 if name != "lazy" and name != "momentum" else 2), str(found)
     assert found.stop.position == "step"
@@ -214,9 +209,6 @@ def test_a_state_is_not_explained_as_a_gradient() -> None:
     assert found.stop.position == "state"
     named = {name for cause in found.stop.difference.causes for name in cause.names}
     assert not named & {"clipped", "per_tensor", "row_clip", "value_clip", "regulariser"}, str(found)
-
-
-# ---------------------------------------------------------------------- what a step may lack
 
 
 # ---------------------------------------------------------------------- names
@@ -327,9 +319,7 @@ def test_folder_is_what_was_recorded(tmp_path: Path) -> None:
     found = islices.parity(tmp_path / "a", training())
     assert found.equal
     assert found.same_bits == 5
-    manifest = json.loads((tmp_path / "a" / "recording.json").read_text("utf-8"))
-    assert manifest["versions"]["numpy"] == np.__version__
-    assert sorted(p.name for p in (tmp_path / "a").iterdir())[1:3] == [f"step-0000000{k}.safetensors" for k in (1, 2)]
+    assert sorted(p.name for p in (tmp_path / "a").iterdir())[:2] == [f"step-0000000{k}.safetensors" for k in (1, 2)]
 
 
 def test_tables_are_stored_by_rows(tmp_path: Path) -> None:

@@ -21,11 +21,11 @@ STEPS = 4
 def torch_run(folder: Path, make: Callable[..., Any], *, sparse: bool, clip: float = 0.0, **options: Any) -> None:
     import torch
 
-    from islices.backends.torch import Recorder, clip_grad_norm_
+    from islices.backends.torch import TorchRecorder, clip_grad_norm_
 
     layer = torch.nn.Embedding.from_pretrained(torch.tensor(START), freeze=False, sparse=sparse)
     optimizer = make(layer.parameters())
-    with Recorder(folder, layer, optimizer, **options) as recorder:
+    with TorchRecorder(folder, layer, optimizer, **options) as recorder:
         for k in range(STEPS):
             optimizer.zero_grad()
             loss = (layer(torch.tensor(IDS[: 2 + k % 3])) - 1).square().sum()
@@ -38,7 +38,7 @@ def torch_run(folder: Path, make: Callable[..., Any], *, sparse: bool, clip: flo
 
 @pytest.mark.parametrize(("name", "sparse"), [("SGD", True), ("SparseAdam", True), ("RMSprop", False)])
 def test_torch_recorder_knows_the_formula(name: str, sparse: bool, tmp_path: Path) -> None:
-    """Its own class is replayed by the description that hooks wrote; nothing is judged without it."""
+    """Hooks describe torch's class, and write each position."""
     torch = pytest.importorskip("torch")
     options = {"lr": 0.1, **({"momentum": 0.5, "centered": True} if name == "RMSprop" else {})}
     make = getattr(torch.optim, name)
@@ -52,12 +52,12 @@ def test_torch_recorder_knows_the_formula(name: str, sparse: bool, tmp_path: Pat
     torch_run(tmp_path / "b", lambda p: make(p, **{**options, "lr": 0.1001}), sparse=sparse, clip=0.5)
     found = islices.parity(tmp_path / "a", tmp_path / "b")
     assert (found.stop.step, found.stop.position) == (1, "step"), str(found)
-    assert found.notes == (), "both descriptions give their own sides' steps"
+    assert found.notes == ()
 
 
 def test_torch_recorder_counts_and_lets_go(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    from islices.backends.torch import Recorder
+    from islices.backends.torch import TorchRecorder
 
     torch_run(tmp_path / "a", lambda p: torch.optim.SGD(p, lr=0.1), sparse=True, every=2)
     assert [p.name for p in sorted((tmp_path / "a").glob("step*"))] == [
@@ -65,15 +65,15 @@ def test_torch_recorder_counts_and_lets_go(tmp_path: Path) -> None:
     ]
     layer = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(layer.parameters())
-    with Recorder(tmp_path / "b", layer, optimizer):
+    with TorchRecorder(tmp_path / "b", layer, optimizer):
         pass
     layer(torch.ones(1, 1)).sum().backward()
     optimizer.step()
     assert not list((tmp_path / "b").glob("step*"))
     with pytest.raises(TypeError, match=r"model: got .* accepted is a torch.nn.Module"):
-        Recorder(tmp_path / "c", 3, optimizer)
+        TorchRecorder(tmp_path / "c", 3, optimizer)
     with pytest.raises(ValueError, match="accepted are the model's own"):
-        Recorder(tmp_path / "c", torch.nn.Linear(1, 1), optimizer)
+        TorchRecorder(tmp_path / "c", torch.nn.Linear(1, 1), optimizer)
     assert not (tmp_path / "c").exists()
 
 
@@ -220,9 +220,9 @@ def keras_run(optimizer: Any, steps: int, folder: Path | None = None) -> Any:
     model.compile(optimizer, lambda y, out: keras.ops.sum(keras.ops.square(out - 1), axis=-1))
     callbacks = []
     if folder is not None:
-        from islices.backends.keras import Recorder
+        from islices.backends.keras import KerasRecorder
 
-        callbacks = [Recorder(folder)]
+        callbacks = [KerasRecorder(folder)]
     x = np.tile(IDS, (4, 1))[: 2 * steps]
     model.fit(x, np.ones((len(x), 2, 1)), batch_size=2, shuffle=False, verbose=0, callbacks=callbacks)
     return model
@@ -249,7 +249,7 @@ def test_keras_recorder(tmp_path: Path) -> None:
     keras_run(kind(**{**KERAS, "learning_rate": 0.1001}), STEPS, tmp_path / "b")
     found = islices.parity(tmp_path / "a", tmp_path / "b")
     assert (found.stop.step, found.stop.position) == (1, "step"), str(found)
-    assert found.notes == (), "both descriptions give their own sides' steps"
+    assert found.notes == ()
 
 
 # ---------------------------------------------------------------------- JAX
@@ -257,10 +257,10 @@ def test_optax_recorded(tmp_path: Path) -> None:
     jax = pytest.importorskip("jax")
     optax = pytest.importorskip("optax")
     import islices.backends.jax.optax as sparse_optax
-    from islices.backends.jax.recorder import Recorder
+    from islices.backends.jax.recorder import JaxRecorder
 
     def run(folder: Path, rate: float) -> None:
-        recorder = Recorder(folder)
+        recorder = JaxRecorder(folder)
         tx = sparse_optax.recorded(sparse_optax.on_rows(optax.adam(rate)), recorder)
         params = {"t": islices.Table(jax.numpy.asarray(START))}
         state = tx.init(params)

@@ -1,0 +1,170 @@
+"""Looking rows up where JAX can see it: primitives that `tables` finds again in what JAX traced.
+
+Rows and bags are read by any operations of `islices_hidden` weights, and marked by `islices_lookup`. `islices_operand`
+marks where the weights are taken as an array. Each is the identity, with the identity's derivatives, but to
+`differentiate`. `islices_attach` hands rows on and lets the gradient that arrives at them arrive at a second input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from islices.backend import Array, Reader
+
+__all__ = ["RECORDER", "attach", "attach_p", "hidden_p", "lookup_p", "mapped_in_front", "operand_p", "read"]
+
+
+def _gather(weights: Array, ids: Array) -> Array:
+    if 0 in weights.shape or 0 in ids.shape:
+        return jnp.zeros((*ids.shape, *weights.shape[1:]), weights.dtype)
+    if ids.dtype.itemsize < 4:  # too narrow for the number of rows it is compared to
+        ids = ids.astype(np.int32)
+    dimensions = lax.GatherDimensionNumbers(
+        offset_dims=tuple(range(ids.ndim, ids.ndim + weights.ndim - 1)),
+        collapsed_slice_dims=(0,),
+        start_index_map=(0,),
+    )
+    # called directly, since weights[ids] and jnp.take wrap a negative id to the end
+    return lax.gather(
+        weights,
+        jnp.expand_dims(ids, ids.ndim),
+        dimensions,
+        slice_sizes=(1, *weights.shape[1:]),
+        mode=lax.GatherScatterMode.FILL_OR_DROP,
+        fill_value=0,
+    )
+
+
+#: The rows that ids name, (*ids.shape, *row_shape); zeros where an id is out of range. One dispatch when eager.
+read = partial(jax.jit, inline=True)(_gather)
+#: The same as one equation of a trace, so that evaluating it eagerly is one dispatch too.
+_read_at_once = jax.jit(_gather)
+
+
+# ---------------------------------------------------------------------- islices_lookup
+lookup_p = Primitive("islices_lookup")  # (rows or bags, weights that they were read of, ids, *extras) -> rows or bags
+
+
+@lookup_p.def_impl  # type: ignore[untyped-decorator]
+def _lookup(rows: Array, weights: Array, *integers: Array, static: Any, axes: tuple[str, ...]) -> Array:
+    return rows
+
+
+@lookup_p.def_abstract_eval  # type: ignore[untyped-decorator]
+def _lookup_shape(rows: Any, weights: Any, *integers: Any, static: Any, axes: tuple[str, ...]) -> Any:
+    return rows
+
+
+def _lookup_jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
+    return lookup_p.bind(*primals, **params), tangents[0]  # that of the weights is in it
+
+
+def _lookup_batched(args: Any, dims: Any, *, static: Any, axes: tuple[str, ...]) -> tuple[Any, Any]:
+    rows, weights, *integers = args
+    if dims[1] is not None:  # of a table for each: no table that is differentiated
+        return rows, dims[0]
+    rows, *integers = mapped_in_front([rows, *integers], [dims[0], *dims[2:]])
+    return lookup_p.bind(rows, weights, *integers, static=static, axes=("vmap", *axes)), 0
+
+
+def mapped_in_front(arrays: Sequence[Any], dims: Sequence[int | None]) -> list[Any]:
+    """The arrays with the mapped axis in front, those without one (None) repeated."""
+    size = next(x.shape[d] for x, d in zip(arrays, dims, strict=True) if d is not None)
+    return [
+        jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
+        for x, d in zip(arrays, dims, strict=True)
+    ]
+
+
+ad.primitive_jvps[lookup_p] = _lookup_jvp
+batching.primitive_batchers[lookup_p] = _lookup_batched
+mlir.register_lowering(lookup_p, mlir.lower_fun(_lookup, multiple_results=False))
+
+
+# ---------------------------------------------------------------------- weights as they are
+def _marker(name: str) -> Primitive:
+    """A primitive weights -> weights that says what becomes of them."""
+    marker = Primitive(name)
+    marker.def_impl(_same)
+    marker.def_abstract_eval(_same)
+    ad.deflinear2(marker, lambda cotangent, _: [cotangent])
+    batching.primitive_batchers[marker] = lambda args, dims: (marker.bind(*args), dims[0])
+    mlir.register_lowering(marker, mlir.lower_fun(_same, multiple_results=False))
+    return marker
+
+
+def _same(weights: Any) -> Any:
+    return weights
+
+
+operand_p = _marker("islices_operand")  # as an array that anything may be done with
+hidden_p = _marker("islices_hidden")  # for rows that `islices_lookup` marks
+
+
+# ---------------------------------------------------------------------- islices_attach
+attach_p = Primitive("islices_attach")
+attach: Callable[..., Any] = attach_p.bind  # (rows, delta) -> rows, whose gradient is delta's too
+
+
+@attach_p.def_impl  # type: ignore[untyped-decorator]
+def _attach(rows: Array, delta: Array) -> Array:
+    return rows
+
+
+@attach_p.def_abstract_eval  # type: ignore[untyped-decorator]
+def _attach_shape(rows: Any, delta: Any) -> Any:
+    return rows
+
+
+def _attach_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    there = [t for t in tangents if type(t) is not ad.Zero]
+    return attach(*primals), there[0] + there[1] if len(there) == 2 else (there or tangents)[0]
+
+
+def _attach_batched(args: Any, dims: Any) -> tuple[Any, int]:
+    return attach(*mapped_in_front(args, dims)), 0
+
+
+ad.primitive_jvps[attach_p] = _attach_jvp
+batching.primitive_batchers[attach_p] = _attach_batched
+mlir.register_lowering(attach_p, mlir.lower_fun(_attach, multiple_results=False))
+
+
+# ---------------------------------------------------------------------- the recorder
+class TraceRecorder:
+    """The recorder of every traced table: what was looked up stands in JAX's trace, not here.
+
+    To all but `differentiate` what it binds is the identity, so it is there outside of differentiation too.
+    """
+
+    everywhere = True
+
+    def lookup(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any) -> Array:
+        rows = _read_at_once(hidden_p.bind(weights), ids)
+        return lookup_p.bind(rows, weights, ids, *extras, static=static, axes=())
+
+    def bags(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any, read: Reader) -> Array:
+        bags = read(hidden_p.bind(weights), ids)
+        segments, each, *others = extras
+        # of one axis, so that those of a loop or a map have one more
+        count = lax.full((each.shape[0],), 0, np.int32)
+        return lookup_p.bind(bags, weights, ids, segments, count, *others, static=static, axes=())
+
+    def operand(self, weights: Array) -> Array:
+        """The whole table as an array: `tables` sees what is done with it."""
+        return operand_p.bind(weights)
+
+    def __repr__(self) -> str:
+        return "<recorder of the jax backend>"
+
+
+RECORDER = TraceRecorder()

@@ -1,0 +1,97 @@
+"""`recorded`: an optax transformation whose steps are written down for `islices.parity`.
+
+May import: `jax`, the core, `islices.backends.jax.recorder`, this folder.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from islices.backends.jax.optax.named_rows import check_transformation, is_leaf
+from islices.backends.jax.optax.named_state import path_name, state_of
+from islices.backends.jax.optax.transforms import OPTIMIZER, Transformation
+from islices.backends.jax.recorder import JaxRecorder
+from islices.core.registry import describe
+from islices.porting.trajectory.descriptions import as_description
+
+__all__ = ["recorded"]
+
+
+def recorded(tx: Any, recorder: JaxRecorder, *, clip: Any = None) -> Transformation:
+    """A transformation that does what it did, and has each update recorded: a training loop stays as it is.
+
+    Parameters
+    ----------
+    tx : optax.GradientTransformation
+        Of this front or of optax.
+    recorder : islices.backends.jax.recorder.JaxRecorder
+    clip : optax.GradientTransformation, optional
+        What stands before tx, as in ``optax.chain(clip, tx)``: what it makes of the gradients is recorded apart.
+
+    Returns
+    -------
+    optax.GradientTransformationExtraArgs
+        Its state is tx's, or that of the chain of both. Each update records the gradients, what `from_optim` was
+        given, and, where `update` is given them, the parameters with the state before and after it;
+        ``recorder.add(batch=..., loss=...)`` before it notes the rest. The tables after a step are those that the next
+        begins with: after the last, ``recorder.step(tables=params)`` records them.
+
+    Raises
+    ------
+    TypeError
+        No transformation; a recorder of another kind, which traced code cannot write to.
+
+    Examples
+    --------
+    >>> import tempfile, jax.numpy as jnp, optax, islices
+    >>> from islices.backends.jax.optax import recorded
+    >>> from islices.backends.jax.recorder import JaxRecorder
+    >>> params = {"w": jnp.zeros((3, 1))}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     tx = recorded(optax.sgd(0.1), JaxRecorder(folder))
+    ...     updates, state = tx.update({"w": jnp.ones((3, 1))}, tx.init(params), params)
+    ...     islices.parity(folder, folder).equal
+    True
+    """
+    inner = check_transformation(tx, "tx")
+    first = None if clip is None else check_transformation(clip, "clip")
+    if not isinstance(recorder, JaxRecorder):
+        raise TypeError(f"recorder: got {describe(recorder)}; accepted is an islices.backends.jax.recorder.JaxRecorder")
+
+    said = _description(inner)
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        before, told = state, {"gradients": _flat(updates)}
+        if first is None:
+            updates, state = inner.update(updates, state, params, **extra)
+        else:
+            clipped, clips = first.update(updates, state[0], params, **extra)
+            told["clipped"] = _flat(clipped)
+            updates, steps = inner.update(clipped, state[1], params, **extra)
+            state = clips, steps
+        if params is not None:
+            told |= {
+                "tables": _flat(params), "state": state_of(before, params), "state_after": state_of(state, params)
+            }  # fmt: skip
+        recorder.step(**told, optimizer=said)
+        return updates, state
+
+    if first is None:
+        return Transformation(inner.init, update)
+    return Transformation(lambda params: (first.init(params), inner.init(params)), update)
+
+
+def _description(tx: Transformation) -> dict[str, Any] | None:
+    """What `from_optim` was given, where numbers say it."""
+    try:
+        return as_description(getattr(tx.update, OPTIMIZER, None))
+    except TypeError:  # another transformation, or a learning rate that follows a schedule
+        return None
+
+
+def _flat(tree: Any) -> dict[str, Any]:
+    """The leaves by name, slices and tables whole, whatever the tree's containers."""
+    paths = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is None or is_leaf(x))[0]
+    return {path_name(path): x for path, x in paths}

@@ -1,0 +1,294 @@
+"""Reads of rows of a marked parameter: the rules of the operations that read rows or hand the parameter on.
+
+May import: `jax`, `numpy`, this folder, `islices.backends.jax.host_calls`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from islices.backends.jax import scatters
+from islices.backends.jax.host_calls.primitive import varying
+from islices.backends.jax.markers import attach
+
+__all__ = ["FLOATS", "RULES", "Evaluation", "Marked", "Marks", "Rule", "Slot", "Use", "bind", "constant", "whole"]
+
+#: What may be stored by rows.
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+class Marked(NamedTuple):
+    """A variable that holds a marked leaf, whose rows are cast once they are read."""
+
+    leaf: int
+    dtype: Any
+    casts: tuple[Any, ...] = ()
+
+
+#: What each variable holds: a `Marked` leaf, or what `tables` has of a Table; None for anything else.
+Marks = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One read of a leaf: the delta whose gradient is that of what is read, and what else the read finds."""
+
+    leaf: int
+    shape: tuple[int, ...]  # of the delta: (*loops, n, *row_shape)
+    dtype: Any
+    #: what is found: ids, and what goes with them; () of an array whose gradient is dense
+    found: tuple[jax.ShapeDtypeStruct, ...]
+    rows: int = -1  # the id of no row; -1 where no ids are found
+    varying: frozenset[str] = frozenset()  # the axes of a shard_map along which the read differs
+    static: Any = None  # of a Table: what the core needs to know of a lookup, or the use of its weights
+    axes: tuple[str, ...] = ()  # the transformations that put axes in front of ids: "vmap", "scan"
+    rounds: int | None = None  # the loops around a branch, which may not run; None outside of a branch
+
+    @property
+    def reads(self) -> int:
+        """Return how many rows are read."""
+        return math.prod(self.found[0].shape)
+
+    def repeated(self, length: int) -> Slot:
+        """The slot of a loop's body as the loop sees it; a dense gradient is that of all rounds."""
+        if not self.found:
+            return self
+        found = tuple(jax.ShapeDtypeStruct((length, *x.shape), x.dtype) for x in self.found)
+        rounds = None if self.rounds is None else self.rounds + 1
+        return replace(self, shape=(length, *self.shape), found=found, axes=("scan", *self.axes), rounds=rounds)
+
+    def in_branch(self) -> Slot:
+        """The slot of a branch as its condition sees it."""
+        return self if self.rounds is not None else replace(self, rounds=0)
+
+    def not_run(self) -> tuple[Any, ...]:
+        """Return what a branch that is not taken finds."""
+        numbers = (0 if k or self.rows < 0 else self.rows for k in range(len(self.found)))
+        return tuple(lax.full(x.shape, number, x.dtype) for number, x in zip(numbers, self.found, strict=True))
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The steps of an equation that reads a marked leaf: ``run(values, deltas)`` returns (outputs, what slots found).
+
+    outputs says which results are marked leaves again; others has the leaves with other uses in nested jaxprs.
+    """
+
+    run: Callable[..., Any]
+    outputs: Marks
+    slots: list[Slot] = field(default_factory=list)
+    others: dict[int, Use] = field(default_factory=dict)
+
+
+class Use(NamedTuple):
+    """A use of a leaf other than by rows."""
+
+    by: str  # the primitive, and what is known of it
+    line: str = ""  # " at file:line" of the user, where it is known
+
+
+#: (equation, marks of its operands) -> how it runs, or None where it is another use.
+Rule = Callable[[Any, Marks], Evaluation | None]
+
+
+def bind(eqn: Any, values: Sequence[Any]) -> Sequence[Any]:
+    """The results of an equation as it is."""
+    bound = eqn.primitive.get_bind_params(eqn.params)
+    subfuns, params = bound if isinstance(bound, tuple) else ((), bound)  # a dict alone in later versions
+    outs = eqn.primitive.bind(*subfuns, *values, **params)
+    return outs if eqn.primitive.multiple_results else [outs]
+
+
+def whole(x: Any, mark: Marked | None) -> Any:
+    """A leaf, or rows of one, as the program has it."""
+    for dtype in () if mark is None else mark.casts:
+        x = lax.convert_element_type(x, dtype)
+        if dtype.itemsize == 2:  # XLA may skip a rounding to 16 bits that is widened again right after
+            x = lax.optimization_barrier(x)
+    return x
+
+
+def constant(eqn: Any, marks: Marks) -> Evaluation:
+    """The step of an equation that no gradient passes."""
+
+    def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+        return bind(eqn, [whole(x, m) for x, m in zip(values, marks, strict=True)]), []
+
+    return Evaluation(run, (None,) * len(eqn.outvars))
+
+
+# ---------------------------------------------------------------------- rules: reads of rows
+def _gather(eqn: Any, marks: Marks) -> Evaluation | None:
+    mark, numbers, starts = marks[0], eqn.params["dimension_numbers"], eqn.invars[1].aval
+    mode, sizes, shape = eqn.params["mode"].name, eqn.params["slice_sizes"], eqn.invars[0].aval.shape
+    if mark is None or mode not in _MODES or (mode == "FILL_OR_DROP" and not _fills(eqn.params["fill_value"], mark)):
+        return None
+    axes, offsets = numbers.start_index_map, numbers.offset_dims
+    if (
+        shape[0] == 0
+        or sizes[0] != 1
+        or tuple(sizes[1:]) != shape[1:]
+        or 0 not in axes
+        or numbers.operand_batching_dims
+    ):
+        return None
+    batch, dtype = starts.shape[:-1], _index_dtype(starts.dtype)
+
+    def ids(start: Any) -> Any:
+        start = start.reshape(-1, start.shape[-1])
+        row = _signed(start[:, axes.index(0)], dtype)
+        if mode == "CLIP":
+            return jnp.clip(row, 0, shape[0] - 1)
+        inside = (row >= 0) & (row < shape[0])
+        if mode == "FILL_OR_DROP":  # a start of another axis fits only at its beginning
+            for k, axis in enumerate(axes):
+                inside &= start[:, k] == 0 if axis else inside
+        return jnp.where(inside, row, shape[0])
+
+    def spread(delta: Any) -> Any:
+        out = eqn.outvars[0].aval.shape
+        delta = delta.reshape(*batch, *(out[k] for k in offsets))
+        return jnp.moveaxis(delta, range(len(batch), delta.ndim), offsets)
+
+    return _reading(eqn, mark, math.prod(batch), dtype, ids, spread)
+
+
+_MODES = ("CLIP", "FILL_OR_DROP", "PROMISE_IN_BOUNDS")
+
+
+def _fills(value: Any, mark: Marked) -> bool:
+    """True if reading before the casts fills absent rows with the same number as reading behind them."""
+    if value is None or not mark.casts:  # NaN
+        return True
+    value = np.asarray(value)
+    return bool(value == 0 or np.isnan(value))
+
+
+def _dynamic_slice(eqn: Any, marks: Marks) -> Evaluation | None:
+    mark, shape, (count, *row) = marks[0], eqn.invars[0].aval.shape, eqn.params["slice_sizes"]
+    if mark is None or tuple(row) != shape[1:]:
+        return None
+    dtype = _index_dtype(eqn.invars[1].aval.dtype)
+
+    def ids(*starts: Any) -> Any:
+        return jnp.clip(_signed(starts[0], dtype), 0, shape[0] - count) + lax.iota(dtype, count)
+
+    return _reading(eqn, mark, count, dtype, ids)
+
+
+def _slice(eqn: Any, marks: Marks) -> Evaluation | None:
+    mark, shape = marks[0], eqn.invars[0].aval.shape
+    starts, limits, strides = (eqn.params[k] for k in ("start_indices", "limit_indices", "strides"))
+    strides = strides or (1,) * len(shape)
+    every = list(zip(starts, limits, strides, strict=True))[1:]
+    if mark is None or every != [(0, n, 1) for n in shape[1:]]:
+        return None
+    count, dtype = eqn.outvars[0].aval.shape[0], _index_dtype(np.dtype("int32"), shape[0])
+
+    def ids() -> Any:
+        return lax.iota(dtype, count) * np.asarray(strides[0], dtype) + np.asarray(starts[0], dtype)
+
+    return _reading(eqn, mark, count, dtype, ids)
+
+
+def _reading(
+    eqn: Any,
+    mark: Marked,
+    count: int,
+    dtype: Any,
+    ids: Callable[..., Any],
+    spread: Callable[[Any], Any] = lambda delta: delta,
+) -> Evaluation:
+    """The step of one slot of count rows. spread gives a delta (count, *row_shape) the shape of what is read."""
+    shape = eqn.invars[0].aval.shape
+    scatters.check_sentinel(shape[0], dtype)
+    found = jax.ShapeDtypeStruct((count,), dtype)
+    slot = Slot(mark.leaf, (count, *shape[1:]), mark.dtype, (found,), shape[0], varying(eqn.outvars[0].aval))
+
+    def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+        (rows,), delta = bind(eqn, values), deltas[0]
+        rows = whole(attach(rows, spread(_on_mesh(delta, rows))), mark)
+        return [rows], [(_on_mesh(ids(*values[1:]), delta),)]
+
+    return Evaluation(run, (None,), [slot])
+
+
+def _on_mesh(x: Any, like: Any) -> Any:
+    """The array with the mesh that another has in its type: they differ in explicit sharding, within auto_axes."""
+    mesh = jax.typeof(like).sharding.mesh
+    if mesh.empty or jax.typeof(x).sharding.mesh == mesh:
+        return x
+    return jax.sharding.reshard(x, NamedSharding(mesh, PartitionSpec(*(None,) * x.ndim)))
+
+
+def _index_dtype(dtype: Any, rows: int = 0) -> Any:
+    """int32 or int64: the type of stored row numbers that holds a read's starts."""
+    wide = np.dtype(dtype).itemsize == 8 or rows > np.iinfo(np.int32).max
+    return np.dtype("int64" if wide else "int32")
+
+
+def _signed(x: Any, dtype: Any) -> Any:
+    """Starts in a signed type; those that it cannot hold become its largest number."""
+    if jnp.issubdtype(x.dtype, np.unsignedinteger) and x.dtype.itemsize >= dtype.itemsize:
+        x = jnp.minimum(x, np.asarray(np.iinfo(dtype).max, x.dtype))
+    return x.astype(dtype)
+
+
+# ---------------------------------------------------------------------- rules: a leaf handed on
+def _same(eqn: Any, marks: Marks) -> Evaluation | None:
+    """The leaf itself: an operation that changes no number, and is left out."""
+    return Evaluation(lambda values, deltas: (list(values), []), marks)
+
+
+def _barrier(eqn: Any, marks: Marks) -> Evaluation | None:
+    def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+        others = iter(bind(eqn, [x for x, m in zip(values, marks, strict=True) if m is None]))
+        return [next(others) if m is None else x for x, m in zip(values, marks, strict=True)], []
+
+    return Evaluation(run, marks)
+
+
+def _convert(eqn: Any, marks: Marks) -> Evaluation | None:
+    (mark,), dtype = marks, np.dtype(eqn.params["new_dtype"])
+    if mark is None or dtype.name not in FLOATS:
+        return None
+    return _same(eqn, (mark._replace(casts=(*mark.casts, dtype)),))
+
+
+def _placed(eqn: Any, marks: Marks) -> Evaluation | None:
+    """The leaf, placed or typed otherwise."""
+    if None in marks:
+        return None
+    return Evaluation(lambda values, deltas: (bind(eqn, values), []), marks)
+
+
+#: Rules by primitive.
+RULES: dict[str, Rule] = {
+    # of a Table made of the leaf, and differentiated within
+    "islices_hidden": _same,
+    "islices_operand": _same,
+    "islices_lookup": constant,
+    "gather": _gather,
+    "dynamic_slice": _dynamic_slice,
+    "slice": _slice,
+    "convert_element_type": _convert,
+    "copy": _same,
+    "copy_p": _same,
+    "name": _same,
+    "optimization_barrier": _barrier,
+    "stop_gradient": constant,
+    "device_put": _placed,
+    "pcast": _placed,
+    "pvary": _placed,
+    "reshard": _placed,
+    "sharding_constraint": _placed,
+}

@@ -1,0 +1,194 @@
+"""Grouping, summing and scattering rows in XLA, for traced code and for mode framework.
+
+XLA's scatter runs in order of the updates on CPU, so a scatter-add is a left fold there. It is called directly,
+since ``x.at[ids]`` wraps -1 to the last row: here a negative row is dropped like every other row that is out of
+range. Nothing is claimed about sorted indices, which is wrong results on GPU.
+
+XLA on CPU scatters into its operand in place even where the indices are that very array, and then reads the indices
+it has just written over: `fold` never gives it two arrays that could become one.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from islices.backend import Array
+from islices.backends.jax import host_views
+from islices.backends.jax.precision import apart, constant
+
+__all__ = [
+    "add_at",
+    "add_donated",
+    "check_sentinel",
+    "fold",
+    "fold_jitted",
+    "fold_rows",
+    "group",
+    "maximum",
+    "maximum_jitted",
+    "replace_donated",
+    "replace_jitted",
+    "set_at",
+    "set_jitted",
+    "unique_padded",
+    "within",
+]
+
+
+def check_sentinel(rows: int | None, dtype: Any) -> int:
+    """rows as the index that marks an empty slot, or ValueError if it cannot be one."""
+    if rows is None:
+        raise ValueError(
+            "dense_shape: got an unknown number of rows; accepted in traced code is a known one, "
+            "since the index `rows` marks the slots that hold nothing"
+        )
+    if rows > np.iinfo(dtype).max:
+        raise ValueError(
+            f"dense_shape: got {rows} rows with {dtype} indices; accepted in traced code is rows <= "
+            f"{np.iinfo(dtype).max}, since the index `rows` marks the slots that hold nothing"
+        )
+    return rows
+
+
+#: The kind of NumPy dtype that is as wide and wraps around alike.
+_OTHER_SIGN = {"i": "u", "u": "i"}
+
+
+# ---------------------------------------------------------------------- grouping
+def group(indices: Array, rows: int | None) -> tuple[Array, Array]:
+    """(ids, places) of traced indices: the distinct ones ascending, as many as there are slots, the spare ones at the
+    end holding rows; and for each slot its place in ids. What is out of range counts as one more row, `rows`."""
+    sentinel = check_sentinel(rows, indices.dtype)
+    return unique_padded(within(indices, indices, sentinel, sentinel), sentinel)
+
+
+def within(x: Array, indices: Array, rows: int, nowhere: int) -> Array:
+    """x, with nowhere in the slots whose indices name no row."""
+    inside = (indices >= constant(0, indices.dtype)) & (indices < constant(rows, indices.dtype))
+    return jnp.where(inside, x, constant(nowhere, x.dtype))
+
+
+def unique_padded(indices: Array, rows: int | None) -> tuple[Array, Array]:
+    """(ids, inverse) with as many ids as slots, the spare ones at the end holding rows."""
+    sentinel = check_sentinel(rows, indices.dtype)
+    n = indices.shape[0]
+    if n == 0:
+        return indices, jnp.zeros((0,), np.int32)
+    ordered, order = _sort(indices, sentinel)
+    first = jnp.concatenate([jnp.zeros((1,), bool), ordered[1:] != ordered[:-1]])
+    place = lax.cumsum(first.astype(np.int32))
+    inverse = set_at(jnp.zeros((n,), np.int32), order, place)
+    return set_at(jnp.broadcast_to(constant(sentinel, indices.dtype), (n,)), place, ordered), inverse
+
+
+def _sort(indices: Array, rows: int) -> tuple[Array, Array]:
+    """(sorted indices, the positions they came from)."""
+    n = indices.shape[0]
+    shift = n.bit_length()
+    positions = lax.iota(np.int32, n)
+    # int32 always leaves the room; for int64 an index out of range, possible in traced code, may not
+    if indices.dtype != np.int32:
+        nowhere, zero = constant(rows, indices.dtype), constant(0, indices.dtype)
+        indices = jnp.where((indices < zero) | (indices > nowhere), nowhere, indices)
+    if indices.dtype != np.int32 and rows >= 1 << (63 - shift):
+        return tuple(lax.sort((indices, positions), num_keys=1, is_stable=True))  # type: ignore[return-value]
+    # one key of index and position sorts four times faster than a pair, and stably without being asked
+    bits = constant(shift, np.int64)
+    packed = lax.shift_left(indices.astype(np.int64), jnp.broadcast_to(bits, (n,))) | positions.astype(np.int64)
+    packed = lax.sort(packed, is_stable=False)
+    order = (packed & constant((1 << shift) - 1, np.int64)).astype(np.int32)
+    return lax.shift_right_arithmetic(packed, jnp.broadcast_to(bits, (n,))).astype(indices.dtype), order
+
+
+# ---------------------------------------------------------------------- scatter
+def _dimensions(updates: Array) -> lax.ScatterDimensionNumbers:
+    return lax.ScatterDimensionNumbers(
+        update_window_dims=tuple(range(1, updates.ndim)),
+        inserted_window_dims=(0,),
+        scatter_dims_to_operand_dims=(0,),
+    )
+
+
+def set_at(x: Array, ids: Array, updates: Array) -> Array:
+    """x with rows ids (unique, or alike where they are not) set to updates."""
+    return lax.scatter(x, ids[:, None], updates, _dimensions(updates), mode="drop")
+
+
+def add_at(x: Array, ids: Array, updates: Array) -> Array:
+    """x with updates added to rows ids, one after the other."""
+    return lax.scatter_add(x, ids[:, None], updates, _dimensions(updates), mode="drop")
+
+
+def fold(values: Array, segments: Array, count: int) -> Array:
+    """The sums of values by segment, left to right."""
+    dtype = values.dtype
+    if dtype == segments.dtype:
+        # The zeros to start from and the segments of a single bag, zeros as well, are one array to XLA wherever their
+        # shapes agree, as (batch, 1) and (n, 1) do under vmap: every count came out as 1 in JAX 0.10. Integers of the
+        # other signedness have the same sums to the bit, and arrays of two types are never one.
+        values = values.astype(_OTHER_SIGN[dtype.kind] + str(dtype.itemsize))
+    zeros = jnp.broadcast_to(constant(0, values.dtype), (count, *values.shape[1:]))
+    return apart(add_at(zeros, segments, values)).astype(dtype)
+
+
+def maximum(values: Array, segments: Array, count: int, least: float | None = None) -> Array:
+    """The largest values by segment, NaN if one is; the least there is, or `least`, for a segment without any."""
+    if least is None:
+        least = -np.inf if jnp.issubdtype(values.dtype, np.floating) else np.iinfo(values.dtype).min
+    start = jnp.broadcast_to(constant(least, values.dtype), (count, *values.shape[1:]))
+    if 0 in values.shape or count == 0:
+        return start
+    return lax.scatter_max(start, segments[:, None], values, _dimensions(values), mode="drop")
+
+
+def fold_rows(op: str, rows: Array, values: Array, segments: Array) -> Array:
+    """rows multiplied or divided by the values of their segment, one after the other."""
+    if 0 in values.shape or 0 in rows.shape:
+        return rows
+    if op == "mul":  # XLA's scatter goes through the updates in order on CPU
+        return lax.scatter_mul(rows, segments[:, None], values, _dimensions(values), mode="drop")
+
+    def divide(out: Array, slot: tuple[Array, Array]) -> tuple[Array, None]:
+        at, value = slot
+        row = jnp.take(out, at[None], axis=0, mode="clip")  # a row out of range is not written
+        return set_at(out, at[None], lax.div(row, value[None])), None
+
+    return lax.scan(divide, rows, (segments, values))[0]
+
+
+def _set_rows(values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
+    return set_at(jnp.broadcast_to(constant(0, values.dtype), shape), ids, values)
+
+
+fold_jitted = partial(jax.jit, static_argnums=2)(fold)
+maximum_jitted = partial(jax.jit, static_argnums=2)(maximum)
+replace_jitted = jax.jit(set_at)
+_replace_donated = jax.jit(set_at, donate_argnums=0)
+_add_donated = jax.jit(add_at, donate_argnums=0)
+#: In one computation, so that the zeros are not copied once more.
+set_jitted = partial(jax.jit, static_argnums=2)(_set_rows)
+
+
+def replace_donated(table: Array, ids: Array, values: Array) -> Array:
+    """The table's own memory with rows ids set to values."""
+    return _donated(_replace_donated, table, ids, values)
+
+
+def add_donated(table: Array, ids: Array, values: Array) -> Array:
+    """The table's own memory with values added to rows ids, one after the other."""
+    return _donated(_add_donated, table, ids, values)
+
+
+def _donated(fn: Any, table: Array, ids: Array, values: Array) -> Array:
+    """fn of a power of two of slots, so that little compiles."""
+    if 0 in values.shape:
+        return table
+    if table.shape[0] <= np.iinfo(ids.dtype).max:
+        values, ids = host_views.lengthened(values, ids, table.shape[0])
+    return fn(table, ids, values)

@@ -1,0 +1,103 @@
+"""Keras' dynamic loss scale around optimizers whose gradients are row-sparse.
+
+May import: `keras`, this folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from islices.backends.keras.native import BACKEND, native
+from islices.backends.keras.sparse_gradients import divided
+
+__all__ = ["LossScaleOptimizer"]
+
+ops = keras.ops
+
+
+@keras.saving.register_keras_serializable("islices")
+class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
+    """keras.optimizers.LossScaleOptimizer that takes sparse gradients, on TensorFlow and torch.
+
+    Parameters
+    ----------
+    inner_optimizer, initial_scale, dynamic_growth_steps, name
+        Those of Keras' class.
+
+    Raises
+    ------
+    ValueError
+        On JAX, where the branch of a step that is not taken would copy the tables.
+
+    Notes
+    -----
+    Where a gradient is not finite, duplicates summed, no step is taken, and the scale is halved.
+
+    Examples
+    --------
+    >>> from islices import optim
+    >>> from islices.backends import keras as islices_keras
+    >>> islices_keras.LossScaleOptimizer(islices_keras.Stepped(optim.adam(1e-3)), initial_scale=1024.0).initial_scale
+    1024.0
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        _check_backend()
+        super().__init__(*args, **kwargs)
+
+    @classmethod
+    def around(cls, stock: Any) -> LossScaleOptimizer:
+        """Change the class of Keras's optimizer to this one; it keeps all that it has built."""
+        _check_backend()
+        stock.__class__ = cls
+        return stock  # type: ignore[no-any-return]
+
+    def check_finite(self, grads: Sequence[Any]) -> Any:
+        """Whether all gradients are finite: of sparse ones the sums of duplicates, which a step writes."""
+        return super().check_finite([_sums(g) for g in grads])
+
+    def _common_apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
+        if BACKEND == "tensorflow":
+            super()._common_apply(grads, trainable_variables)
+            return
+        if self.check_finite(grads):
+            self._stateful_handle_finite_grads(grads, trainable_variables)
+        else:
+            self._stateful_handle_non_finite_grads()
+
+    def _stateful_handle_finite_grads(self, grads: Sequence[Any], trainable_variables: Any) -> None:
+        self.inner_optimizer.apply(self._unscaled(grads, trainable_variables), trainable_variables)
+        count, scale = (ops.convert_to_tensor(x) for x in (self.step_counter, self.dynamic_scale))
+        full = ops.equal(count, self.dynamic_growth_steps - 1)
+        self.step_counter.assign(ops.where(full, 0, count + 1))
+        self.dynamic_scale.assign(ops.where(full, scale * 2.0, scale))
+
+    def _unscaled(self, grads: Sequence[Any], trainable_variables: Any) -> list[Any]:
+        variables, scale = trainable_variables or self._trainable_variables, ops.convert_to_tensor(self.dynamic_scale)
+        return [
+            g if g is None or self._overwrite_variable_with_gradient(v) else _over(g, v, scale)
+            for g, v in zip(grads, variables, strict=True)
+        ]
+
+
+def _check_backend() -> None:
+    if BACKEND == "jax":
+        raise ValueError(
+            "optimizer: got a LossScaleOptimizer on JAX; accepted there are a fixed loss_scale_factor and the dtype "
+            "policy 'mixed_bfloat16', which need none"
+        )
+
+
+def _sums(grad: Any) -> Any:
+    return grad if grad is None or not native.is_sparse(grad) else native.summed(grad).values
+
+
+def _over(grad: Any, variable: Any, scale: Any) -> Any:
+    if not native.is_sparse(grad):
+        return ops.divide(grad, scale)
+    if BACKEND == "tensorflow":
+        return native.divisible(grad, variable) / scale
+    return divided(native.adopted(grad, variable, validate=False), scale)

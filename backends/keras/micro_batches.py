@@ -1,0 +1,80 @@
+"""The sum of micro-batches as slices, in eager code and in the graphs of TensorFlow.
+
+May import: `keras`, `numpy`, the core, this folder.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from islices.backends.keras.native import native
+from islices.backends.keras.sparse_gradients import Slices, divided
+from islices.core.conversion import to_native
+from islices.core.linear import add, concat
+from islices.core.rows import coalesce
+from islices.core.slices import IndexedSlices
+
+__all__ = ["Share", "Sum"]
+
+
+class Share:
+    """The gradient of one micro-batch: Keras adds it to a `Sum`, and divides it."""
+
+    def __init__(self, gradient: Any) -> None:
+        self.gradient = gradient  # of the framework; after an addition, slices are islices' class
+
+    def __add__(self, total: Any) -> Share:
+        return Share(total.plus(self.gradient))
+
+    def __truediv__(self, steps: int) -> Any:
+        mean = divided(self.gradient, float(steps))
+        return to_native(mean) if isinstance(mean, IndexedSlices) else mean
+
+
+class Sum:
+    """The sum of some gradients of a variable, as coalesced slices in arrays as long as the rows are many."""
+
+    def __init__(self, variable: Any, shape: tuple[int, ...], dtype: str) -> None:
+        self.shape, self.dtype = shape, dtype
+        self.in_use = False  # whether a gradient has been added, or will be in a graph
+        self.values = native.cell(np.zeros((0, *shape[1:]), dtype), variable)
+        self.indices = native.cell(np.zeros(0, np.int64), variable)
+
+    def plus(self, gradient: Any) -> Any:
+        """Return the sum with a gradient added: coalesced slices, or an array if the gradient is one."""
+        self.in_use = True
+        own = IndexedSlices(*self._held(), self.shape, coalesced=True, validate=False)
+        gradient = native.cast(gradient.slices if isinstance(gradient, Slices) else gradient, self.dtype)
+        if native.is_sparse(gradient):
+            return coalesce(concat([own, native.adopted(gradient, self, validate=False)]))
+        return add(own, keras.ops.reshape(gradient, self.shape))
+
+    def assign(self, gradient: Any) -> None:
+        """Store the result of `plus`."""
+        slices = isinstance(gradient, IndexedSlices)
+        self.values.assign(gradient.values if slices else gradient)
+        self.indices.assign(keras.ops.cast(gradient.indices if slices else keras.ops.arange(self.shape[0]), "int64"))
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.load(np.zeros((0, *self.shape[1:]), self.dtype), np.zeros(0, np.int64))
+
+    def no_rows(self) -> Any:
+        """Return a gradient of the framework without rows."""
+        values, indices = keras.ops.zeros((0, *self.shape[1:]), self.dtype), keras.ops.zeros(0, "int64")
+        return to_native(IndexedSlices(values, indices, self.shape, validate=False))
+
+    def _held(self) -> tuple[Any, Any]:
+        return native.held(self.values), native.held(self.indices)
+
+    def save(self) -> tuple[Any, ...]:
+        """Return values and indices as NumPy arrays."""
+        return tuple(keras.ops.convert_to_numpy(x) for x in self._held())
+
+    def load(self, values: Any, indices: Any) -> None:
+        """Store the result of `save`."""
+        self.values.assign(np.asarray(values))
+        self.indices.assign(np.asarray(indices))

@@ -1,0 +1,78 @@
+"""Row-sparse gradients on their way through an optimizer of Keras, on the backends whose own optimizers take arrays.
+
+Keras divides gradients by its loss scale: `Slices` has this division.
+TensorFlow's gradients stay tf.IndexedSlices, which tf.distribute sums over replicas (tensorflow.py).
+May import: `keras`, the core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+
+from islices.core.linear import scale_values
+from islices.core.rows import coalesce, to_dense
+from islices.core.slices import IndexedSlices
+from islices.norms.norm import parts
+
+__all__ = ["ArrayHooks", "Slices", "as_array", "divided", "within"]
+
+
+def divided(gradient: Any, c: float) -> Any:
+    """A gradient of islices divided by a number, as each framework divides (no product with a reciprocal)."""
+    B, values = parts(gradient)
+    values = scale_values(B, values, [("div", c)])
+    return gradient.replace(values=values) if isinstance(gradient, IndexedSlices) else values
+
+
+def within(optimizer: Any) -> Iterator[Any]:
+    """An optimizer, and those that it hands its gradients to."""
+    yield optimizer
+    inner = getattr(optimizer, "inner_optimizer", None)
+    for one in (*getattr(optimizer, "optimizers", ()), *([] if inner is None else [inner])):
+        yield from within(one)
+
+
+def as_array(gradient: Any) -> Any:
+    """A gradient as large as its variable."""
+    return to_dense(gradient) if isinstance(gradient, IndexedSlices) else gradient
+
+
+class Slices:
+    """`IndexedSlices` that may be divided by a number, as Keras does by its loss_scale_factor."""
+
+    def __init__(self, slices: IndexedSlices) -> None:
+        self.slices = slices
+
+    def __truediv__(self, c: float) -> Slices:
+        return Slices(divided(self.slices, c))
+
+
+class ArrayHooks(keras.optimizers.Optimizer):  # type: ignore[misc]
+    """Clips behind the loss scale and the micro-batches, on the sum of duplicates, where Keras clips."""
+
+    def _clip_gradients(self, grads: list[Any]) -> list[Any]:
+        leaves = [self._adopted(g) for g in grads]
+        if self._sums_first():
+            leaves = self._clip(coalesce(leaves))
+        return [self._for_rule(leaf) for leaf in leaves]
+
+    def _backend_apply_gradients(self, grads: Sequence[Any], trainable_variables: Sequence[Any]) -> None:
+        if self.gradient_accumulation_steps:  # Keras adds them to its variables
+            grads = [as_array(self._adopted(g)) for g in grads]
+        super()._backend_apply_gradients(grads, trainable_variables)
+
+    def _adopted(self, grad: Any) -> Any:
+        return grad.slices if isinstance(grad, Slices) else grad
+
+    def _sums_first(self) -> bool:
+        return True
+
+    def _clip(self, grads: list[Any]) -> list[Any]:
+        raise NotImplementedError
+
+    def _for_rule(self, grad: Any) -> Any:
+        """What the optimizer's own rule takes."""
+        raise NotImplementedError

@@ -1,0 +1,265 @@
+"""MXNet's autograd as the core needs it: gradients of rows, functions with a gradient of their own.
+
+What it minds about MXNet's autograd
+    - `autograd.grad` writes into no buffer, but raises where the loss does not depend on a variable; `backward` does
+      not raise, but writes into the buffers of every other array. So: `autograd.grad`, and beside the loss one more
+      head for each variable, its size, which has a gradient of zero that MXNet leaves out of the sum.
+    - Without ``retain_graph`` the whole graph is taken apart, also what was recorded around it.
+    - `autograd.Function` leaves all gradients unset that follow one nobody wants, drops the sum of
+      ``grad_req="add"``, and stops recording for good where its forward raises: `record_function` stands for it.
+    - A gradient function runs in a thread of the engine, later: errors come out where somebody waits, as an MXNetError
+      that does not say what happened, and settings that belong to a thread (np_shape, contexts) are not there.
+
+May import: `islices.backend`, this folder. MXNet comes through `ndarrays`, which sees to its stand-in.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import ctypes
+import itertools
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from islices.backend import LookedUp, Reader, Source, Transform
+from islices.backends.mxnet.ndarrays import mx
+
+__all__ = ["GraphReads", "differentiate", "is_recorded", "paused", "record_function"]
+
+nd = mx.nd
+autograd = mx.autograd
+
+
+def paused() -> AbstractContextManager[Any]:
+    """Nothing is recorded; whether layers train stays as it is."""
+    return autograd.pause(train_mode=autograd.is_training())  # type: ignore[no-any-return]
+
+
+def is_recorded(x: Any) -> bool:
+    """Return whether autograd records and has x in its graph: MXNet's in-place operators raise for such arrays."""
+    if not autograd.is_recording():
+        return False
+    try:
+        x._fresh_grad = x._fresh_grad  # changes nothing; MXNet refuses to set it for an array outside of the graph
+    except mx.base.MXNetError:
+        return False
+    return True
+
+
+# ---------------------------------------------------------------------- differentiation by looked-up rows
+class GraphReads:
+    """The lookups in one table while a function is differentiated."""
+
+    def __init__(self, read_rows: Callable[[Any, Any], Any]) -> None:
+        self.read_rows = read_rows
+        self.thread = threading.get_ident()
+        self.open = True
+        self.lookups: list[tuple[Any, Any, tuple[Any, ...], Any]] = []
+
+    def lookup(self, weights: Any, ids: Any, extras: tuple[Any, ...], static: Any) -> Any:
+        """The rows, as what the loss is differentiated with respect to; constants where nothing is recorded."""
+        return self.bags(weights, ids, extras, static, self.read_rows)
+
+    def bags(self, weights: Any, ids: Any, extras: tuple[Any, ...], static: Any, read: Reader) -> Any:
+        """`lookup` of what read makes of weights and ids."""
+        if not self.open:
+            raise TypeError(
+                "table: got one that value_and_grad gave to a function which has returned; accepted is its use within "
+                "that function (return the rows, not the Table)"
+            )
+        if threading.get_ident() != self.thread:
+            raise TypeError(
+                "table: got a lookup in another thread than value_and_grad runs in, where MXNet records nothing; "
+                "accepted is that thread"
+            )
+        with paused(), mx.util.np_shape(True):
+            rows = read(weights, ids)
+            leaf = rows.detach()
+            leaf.attach_grad()
+            ids, extras = ids.copy(), tuple(x.copy() for x in extras)  # fn may fill the same arrays anew
+        self.lookups.append((leaf, ids, extras, static))
+        return leaf if autograd.is_recording() else rows
+
+
+class _Watch:
+    """The gradient functions recorded during one differentiation: how many, and the errors of those that failed."""
+
+    def __init__(self) -> None:
+        self.recorded = 0
+        self.errors: list[Exception] = []
+
+
+class _Current(threading.local):
+    watch: _Watch | None = None
+
+
+_current = _Current()
+
+
+def differentiate(
+    fn: Transform, variables: Sequence[Any], sources: Sequence[Source], read_rows: Callable[[Any, Any], Any]
+) -> tuple[Any, Any, list[Any], list[list[LookedUp]]]:
+    """`Backend.differentiate`."""
+    if autograd.is_recording():
+        raise NotImplementedError(
+            "value_and_grad: got a call while autograd records (within autograd.record(), or within another "
+            "value_and_grad); MXNet cannot differentiate its gradients again. Call it outside of the recording, or "
+            "in `with mx.autograd.pause():` where its results are constants to what is recorded"
+        )
+    if any(source.recorder is not None for source in sources):
+        raise NotImplementedError(
+            "value_and_grad: got a Table whose gradient is being taken already; MXNet has no second derivatives. Pass "
+            "the inner function a Table of the weights, from outside of the outer one"
+        )
+    recorders = [GraphReads(read_rows) for _ in sources]
+    outer, watch = _current.watch, _Watch()
+    _current.watch = watch
+    try:
+        leaves = [_leaf(x) for x in variables]
+        with autograd.record():
+            given = [Source(s.weights, r) for s, r in zip(sources, recorders, strict=True)]
+            loss, aux = fn(list(leaves), given)
+            rows = [leaf for r in recorders for leaf, *_ in r.lookups]
+            _check_untouched([*leaves, *rows])
+            gradients = _gradients(loss, [*leaves, *rows])
+        _raise_errors(watch, gradients)
+    finally:
+        _current.watch = outer
+        for recorder in recorders:
+            recorder.open = False
+    upstreams = iter(gradients[len(leaves) :])
+    lookups = [[LookedUp(next(upstreams), *what) for _, *what in r.lookups] for r in recorders]
+    return loss.detach(), aux, gradients[: len(leaves)], lookups
+
+
+def _leaf(x: Any) -> Any:
+    """x's memory as a variable of its own: x's gradient buffer and its place in a recorded graph are not touched."""
+    with mx.util.np_shape(True):
+        leaf = x.detach()
+        leaf.attach_grad()
+    return leaf
+
+
+def _check_untouched(leaves: list[Any]) -> None:
+    if any(leaf._fresh_grad for leaf in leaves):
+        raise NotImplementedError(
+            "fn: got a backward pass within it, through looked-up rows or differentiated arguments; MXNet takes apart "
+            "what it has gone through, and has no second derivatives. Compute that gradient by a value_and_grad of its "
+            "own before, or of copies of the rows (rows.detach().copy())"
+        )
+
+
+def _gradients(loss: Any, leaves: list[Any]) -> list[Any]:
+    """The gradients of the loss, zeros for what it does not depend on; within autograd.record()."""
+    if not leaves:
+        return []
+    with mx.util.np_shape(True):
+        heads = [loss, *(nd.size_array(leaf) for leaf in leaves)]
+        try:
+            found = autograd.grad(heads, leaves, retain_graph=True)
+        except mx.base.MXNetError as error:
+            if "not in a computational graph" not in str(error):
+                raise
+            return [nd.zeros_like(leaf.detach()) for leaf in leaves]  # the loss depends on nothing that is recorded
+        # the gradient of nd.Embedding(sparse_grad=True) is row_sparse even for a dense variable
+        return [g.tostype("default") if g.stype != "default" else g for g in found]
+
+
+def _raise_errors(watch: _Watch, gradients: list[Any]) -> None:
+    """Raise what a gradient function raised: once they all have run, if there are any."""
+    if not watch.recorded:
+        return
+    try:
+        for g in gradients:
+            g.wait_to_read()
+    except mx.base.MXNetError:
+        if watch.errors:
+            raise watch.errors[0] from None
+        raise
+
+
+# ---------------------------------------------------------------------- functions with a gradient of their own
+class _Call:
+    """One recorded call: what its gradient needs, and the settings of the thread that recorded it."""
+
+    def __init__(self, backward: Callable[[Any], Sequence[Any]]) -> None:
+        self.backward = backward
+        self.context = contextvars.copy_context()
+        self.watch = _current.watch
+        self.callbacks: Any = None
+
+    def run(self, upstream: Any, outputs: list[Any], requests: list[int]) -> None:
+        with autograd.pause(), mx.util.np_shape(True):
+            gradients = self.context.copy().run(self.backward, upstream)  # a context runs once at a time
+            for out, request, gradient in zip(outputs, requests, gradients, strict=True):
+                if request == 0 or out.size == 0:  # nobody asks
+                    continue
+                if request == 3:  # added to what is there
+                    if gradient is not None:
+                        out += gradient
+                elif gradient is None:
+                    out[:] = 0
+                else:
+                    gradient.copyto(out)
+
+
+_calls: dict[int, _Call] = {}
+_keys = itertools.count(1)
+
+
+def _run_backward(n_upstream: int, n_outputs: int, handles: Any, requests: Any, train: int, key: int) -> bool:
+    # every handle is ours to free, and an NDArray frees it
+    arrays = [nd.NDArray(ctypes.cast(h, mx.base.NDArrayHandle)) for h in handles[: n_upstream + n_outputs]]
+    call = _calls[key]
+    try:
+        call.run(arrays[0], arrays[n_upstream:], requests[:n_outputs])
+    except Exception as error:  # it cannot pass through MXNet's engine: False makes whoever waits raise
+        if call.watch is None:
+            traceback.print_exc()  # MXNetError will not say why
+        else:
+            call.watch.errors.append(error)
+        return False
+    return True
+
+
+def _forget(key: int) -> bool:
+    _calls.pop(key, None)
+    return True
+
+
+# one pair for all calls, which are told apart by the number MXNet hands back
+_CALLBACKS = (
+    mx.autograd.Function._bwd_functype(_run_backward),
+    mx.autograd.Function._del_functype(_forget),
+)
+_PLAIN = ctypes.CFUNCTYPE(ctypes.c_int)
+
+
+def record_function(inputs: Sequence[Any], value: Any, backward: Callable[[Any], Sequence[Any]]) -> Any:
+    """value as a recorded function of inputs, float arrays.
+
+    ``backward(upstream)`` returns a gradient, or None, for each of the inputs. Nothing is copied. To be called while
+    autograd records.
+    """
+    out = value.detach()  # a graph of its own, so that inputs and residuals that are the same array stay as they are
+    call, key = _Call(backward), next(_keys)
+    pointers = (_PLAIN * 2)(*(ctypes.cast(c, _PLAIN) for c in _CALLBACKS))
+    call.callbacks = mx.base.MXCallbackList(
+        2,
+        ctypes.cast(pointers, ctypes.POINTER(_PLAIN)),
+        ctypes.cast((ctypes.c_void_p * 2)(key, key), ctypes.POINTER(ctypes.c_void_p)),
+    )
+    _calls[key] = call
+    if call.watch is not None:
+        call.watch.recorded += 1
+    handles = mx.base.c_handle_array
+    with mx.util.np_shape(True):
+        mx.base.check_call(
+            mx.base._LIB.MXCustomFunctionRecord(
+                len(inputs), handles(inputs), 1, handles([out]), ctypes.byref(call.callbacks)
+            )
+        )
+    return out

@@ -1,0 +1,261 @@
+"""Gradients by looked-up rows: a GradientTape that watches the rows a table gave, never the table.
+
+A tape keeps what was computed from what it watches. Ours watches the dense variables and each lookup's rows, so
+nothing of a table's size is computed. Reading the rows is not on it (the weights are not watched), but on the
+tapes around it, which is what makes second derivatives right. Rows looked up in a graph traced apart (a loop body, an
+inner tf.function) are on no tape in reach, and are refused. May import: `tensorflow`, the core.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import record
+from tensorflow.python.ops.resource_variable_ops import variable_accessed
+from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as possible_gradient_types
+
+import islices
+from islices.backend import Array, Backend, Gradient, LookedUp, Reader, Source, Transform
+from islices.core import trees
+from islices.core.conversion import from_native
+from islices.embedding import marking
+from islices.embedding.lookup_gradients import empty_slices
+
+__all__ = [
+    "custom_gradient",
+    "dense_gradient",
+    "differentiate",
+    "differentiate_rows",
+    "here",
+    "per_sample_gradients",
+    "user_code",
+]
+
+
+def here() -> Any:
+    """The graph that is being built; None where code runs eagerly."""
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
+def plain(x: Array) -> Array:
+    """x, or the tf.Variable (or tensor) in a variable of Keras."""
+    return x if isinstance(x, (tf.Tensor, tf.Variable)) else x.value
+
+
+# ---------------------------------------------------------------------- by rows
+class TapeReads:
+    """The lookups in one table within one `differentiate`."""
+
+    def __init__(self, backend: Backend, tape: tf.GradientTape, outer: Any) -> None:
+        self.backend = backend
+        self.tape = tape
+        self.outer = outer
+        self.graph = here()
+        self.thread = threading.get_ident()
+        self.open = True
+        self.found: list[tuple[Array, Array, tuple[Array, ...], Any]] = []
+
+    def lookup(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any) -> Array:
+        return self.bags(weights, ids, extras, static, self.backend.read_rows)
+
+    def bags(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any, read: Reader) -> Array:
+        self._check_place()
+        if self.outer is not None:
+            rows = self.outer.bags(weights, ids, extras, static, read)
+        elif self.graph is None and not _is_watched(plain(weights)):  # then it may run on the host
+            with record.stop_recording():
+                rows = read(weights, ids)
+        else:
+            rows = read(weights, ids)
+        self.tape.watch(rows)
+        self.found.append((rows, tf.identity(ids), extras, static))  # a variable of ids may change
+        return rows
+
+    def _check_place(self) -> None:
+        if not self.open:
+            raise TypeError(
+                "lookup: got a table of a value_and_grad that has ended (or is in its backward pass, as in "
+                "tf.recompute_grad); accepted is the table within fn's own run"
+            )
+        if here() is not self.graph:
+            raise TypeError(
+                "lookup: got a table of a value_and_grad outside of the graph this lookup is in (an inner tf.function, "
+                "the body of a tf.while_loop, tf.cond, tf.map_fn or tf.vectorized_map, or autograph's `if` or `for` "
+                "over tensors); accepted is one graph: put tf.function around value_and_grad, move the lookup out of "
+                "the loop or branch"
+            )
+        if threading.get_ident() != self.thread:
+            raise TypeError(
+                "lookup: got a table of a value_and_grad that runs in another thread; accepted is fn's own thread, "
+                "since a tape records no other"
+            )
+        if not record.could_possibly_record():
+            raise TypeError(
+                "lookup: got a table of a value_and_grad where TensorFlow's recording is off (tf.recompute_grad, "
+                "tf.custom_gradient); accepted is a lookup outside of it, whose rows are passed in"
+            )
+
+
+def _is_watched(weights: Array) -> bool:
+    """Whether a tape records what is computed of weights that are read now."""
+    if isinstance(weights, tf.Tensor):
+        return bool(possible_gradient_types([weights]))
+    variable_accessed(weights)
+    return bool(possible_gradient_types([weights.handle]))
+
+
+def differentiate(
+    backend: Backend, fn: Transform, variables: Sequence[Array], sources: Sequence[Source]
+) -> tuple[Array, Any, list[Array], list[list[LookedUp]]]:
+    tape = tf.GradientTape(watch_accessed_variables=False)
+    recorders = [TapeReads(backend, tape, s.recorder) for s in sources]
+    given, watched = _apart(variables, sources)
+    try:
+        with tape:
+            tape.watch(watched)
+            loss, aux = fn(given, [Source(s.weights, r) for s, r in zip(sources, recorders, strict=True)])
+    finally:
+        for r in recorders:
+            r.open = False
+    rows = [found[0] for r in recorders for found in r.found]
+    made = tape.gradient(loss, [*watched, *rows], unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    grads = [dense_gradient(g, x) for g, x in zip(made, [*watched, *rows], strict=True)]
+    upstreams = iter(grads[len(watched) :])
+    lookups = [[LookedUp(next(upstreams), *found[1:]) for found in r.found] for r in recorders]
+    return loss, aux, grads[: len(watched)], lookups
+
+
+def _apart(variables: Sequence[Array], sources: Sequence[Source]) -> tuple[list[Array], list[Array]]:
+    """(variables for fn, the same for the tape), each known to the tape by itself.
+
+    A variable that comes twice, or is a table too, is read into a tensor: watched as it is, it would get the
+    gradient of all its places at once.
+    """
+    taken = {id(plain(s.weights)) for s in sources}
+    given, watched = [], []
+    for v in variables:
+        own = plain(v)
+        if isinstance(own, tf.Tensor) or id(own) in taken:
+            v = own = tf.identity(own)
+        taken.add(id(own))
+        given.append(v)
+        watched.append(own)
+    return given, watched
+
+
+def dense_gradient(g: Any, x: Array) -> Array:
+    """A gradient as a dense tensor: TensorFlow gives tf.IndexedSlices for what was gathered."""
+    if not isinstance(g, tf.IndexedSlices):
+        return g
+    if None in tuple(x.shape):  # dynamic: the core densifies known shapes only
+        summed = tf.math.unsorted_segment_sum(g.values, g.indices, tf.shape(x, tf.int64)[0])
+        return tf.ensure_shape(summed, x.shape)
+    return islices.to_dense(_flat(g, x, tf.constant(tuple(x.shape), tf.int64)))
+
+
+def _flat(g: tf.IndexedSlices, x: Array, dense_shape: Any) -> tf.IndexedSlices:
+    """Return a gradient of x with one axis of slots: that of a gather has the axes of its ids."""
+    values = tf.reshape(g.values, [-1, *x.shape[1:]]) if 0 not in tuple(x.shape) else g.values
+    return tf.IndexedSlices(values, tf.reshape(g.indices, [-1]), dense_shape)
+
+
+# ---------------------------------------------------------------------- by tf.gather of plain arrays
+def differentiate_rows(
+    backend: Backend, fn: Callable[[Any], tuple[Array, Any]], tree: Any, sparse: Any
+) -> tuple[Array, Any, Any]:
+    """See `Backend.differentiate_rows`: TensorFlow's gradient of tf.gather is a tf.IndexedSlices."""
+    leaves, names, floats, marked = marking.marked_leaves(backend, tree, sparse)
+    given, watched = _apart([leaves[k] for k in floats], [])
+    full = list(leaves)
+    for k, x in zip(floats, given, strict=True):
+        full[k] = x
+    tape = tf.GradientTape(watch_accessed_variables=False)
+    with tape:
+        tape.watch(watched)
+        loss, aux = fn(trees.rebuild(tree, iter(full)))
+    grads: list[Any] = [None] * len(leaves)
+    for k, x, g in zip(floats, watched, tape.gradient(loss, watched), strict=True):
+        by_rows = g is None or isinstance(g, tf.IndexedSlices)
+        pays = g is not None and by_rows and isinstance(sparse, str) and _pays(sparse, g.indices, x)
+        if k not in marked or (isinstance(sparse, str) and not pays):
+            grads[k] = tf.zeros(x.shape, x.dtype) if g is None else dense_gradient(g, x)
+        elif by_rows:
+            grads[k] = (
+                empty_slices(backend, x)
+                if g is None
+                else from_native(_flat(g, x, g.dense_shape), dense_shape=tuple(x.shape))
+            )
+        else:
+            raise TypeError(
+                f"sparse: got the leaf {names[k]!r}, whose gradient TensorFlow makes dense; accepted are leaves that "
+                'fn reads only by tf.gather or tf.nn.embedding_lookup. Leave it out, or use sparse="auto": its '
+                "gradient is dense then"
+            )
+    return loss, aux, trees.rebuild(tree, iter(grads))
+
+
+def _pays(sparse: str, indices: Array, x: Array) -> bool:
+    """See `marking.pays`; an unknown number of reads counts as few."""
+    reads, rows = indices.shape.num_elements(), x.shape[0]
+    return marking.pays(sparse, 1 if reads is None else reads, 2 if rows is None else rows)
+
+
+# ---------------------------------------------------------------------- given gradients
+def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callable[..., Array]:
+    def joined(*arrays: Array) -> tuple[Array, Callable[[Array], Any]]:
+        with record.stop_recording():  # by eager tapes: what is not recorded may run on the host
+            value = forward(*arrays)
+
+        def gradient(upstream: Any) -> Any:
+            if isinstance(upstream, tf.IndexedSlices):
+                upstream = dense_gradient(upstream, value)
+            # recorded only if a tape around this one asks for second derivatives
+            return list(backward(arrays, upstream))
+
+        return value, gradient
+
+    recorded = tf.custom_gradient(joined)
+
+    def f(*arrays: Array) -> Array:
+        if tf.executing_eagerly() and not record.could_possibly_record():
+            return forward(*arrays)
+        # of a variable, its read is what is recorded
+        return recorded(*(x if isinstance(x, tf.Tensor) else tf.identity(plain(x)) for x in arrays))
+
+    return f
+
+
+# ---------------------------------------------------------------------- per sample
+def per_sample_gradients(
+    fn: Callable[[list[Array], list[Array]], Array],
+    variables: Sequence[Array],
+    data: Sequence[Array],
+) -> list[Array]:
+    tensors = [tf.convert_to_tensor(plain(v)) for v in variables]
+    if any(x.shape[0] == 0 for x in data):
+        return [tf.zeros((0, *t.shape), t.dtype) for t in tensors]
+
+    def one(sample: list[Array]) -> list[Array]:
+        own = [tf.identity(t) for t in tensors]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(own)
+            loss = fn(list(own), [x[None] for x in sample])
+        made = tape.gradient(loss, own, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        return [dense_gradient(g, t) for g, t in zip(made, own, strict=True)]
+
+    return list(tf.vectorized_map(one, [tf.convert_to_tensor(plain(x)) for x in data]))
+
+
+# ---------------------------------------------------------------------- autograph
+def user_code(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """fn as the tf.function around would call it: rewritten by autograph where that is on.
+
+    Autograph leaves the library's functions alone, and with them what they call; the user's fn is handed back to it.
+    """
+    status = tf.__internal__.autograph.control_status_ctx()
+    if status.status.name != "ENABLED":
+        return fn
+    return tf.__internal__.autograph.tf_convert(fn, status)  # type: ignore[no-any-return]

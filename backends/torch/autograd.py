@@ -1,0 +1,294 @@
+"""Differentiation by looked-up rows, and functions whose gradient is given, in torch's autograd.
+
+Rows are read outside the graph and made leaves of it, so that autograd stops at them: the table itself never takes
+part, and no gradient of its size exists. May import: `torch`, `islices.backend`, `islices.backends.torch.tracers`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from islices.backend import Array, Backend, Gradient, LookedUp, Reader, Source, Transform
+from islices.backends.torch.tracers import in_functorch
+
+__all__ = [
+    "as_dense",
+    "custom_gradient",
+    "differentiate",
+    "is_nested",
+    "is_recorded",
+    "per_sample_gradients",
+]
+
+#: How many differentiations the current one is nested in: gradients of an inner one are differentiable themselves.
+_depth: ContextVar[int] = ContextVar("islices_torch_depth", default=0)
+
+
+def is_nested() -> bool:
+    """Return whether a differentiation runs, so that gradients must be differentiable themselves."""
+    return _depth.get() > 0
+
+
+class LookupRecorder:
+    """What a differentiation remembers of the lookups in one table."""
+
+    def __init__(self, backend: Backend, source: Source) -> None:
+        self.backend = backend
+        self.source = source
+        self.looked_up: list[tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...], Any]] = []
+        self.unchanged = _Unchanged()
+        self.state = "open"  # then "backward", then "closed"
+
+    def lookup(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any) -> Array:
+        return self.bags(weights, ids, extras, static, self.backend.read_rows)
+
+    def bags(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any, read: Reader) -> Array:
+        if self.state == "closed":
+            raise TypeError("table: used after the function that value_and_grad differentiated had returned")
+        if in_functorch():
+            raise NotImplementedError(
+                "lookup: got a Table that value_and_grad differentiates, inside torch.func.vmap, grad or the like, "
+                "which its autograd does not see into; accepted is a lookup outside of it (ids may have any shape)"
+            )
+        if self.state == "backward":  # torch.utils.checkpoint runs parts of fn again, for what they compute only
+            with torch.no_grad():
+                rows = read(self.source.weights, ids)
+            return rows.requires_grad_() if torch.is_grad_enabled() else rows
+        if not torch.is_grad_enabled():  # torch.no_grad within fn: these rows count as constants
+            _refuse_reentrant_checkpoint()
+            return self._read(ids, extras, static, read)
+        rows = self._read(ids, extras, static, read)
+        # rows of an outer differentiation are part of its graph; a second name is what this one differentiates by
+        rows = rows.view_as(rows) if rows.requires_grad else rows.requires_grad_()
+        self.unchanged.note(rows, "rows")
+        # copies of the ids: fn may fill the same memory anew for its next lookup
+        self.looked_up.append((rows, ids.clone(), tuple(x.clone() for x in extras), static))
+        return rows
+
+    def _read(self, ids: Array, extras: tuple[Array, ...], static: Any, read: Reader) -> torch.Tensor:
+        weights, outer = self.source
+        if outer is not None:
+            return outer.bags(weights, ids, extras, static, read)  # type: ignore[no-any-return]
+        with torch.no_grad():
+            return read(weights, ids)  # type: ignore[no-any-return]
+
+
+class _Unchanged:
+    """Tensors that fn must not change in place, since what is known of them would then belong to other numbers."""
+
+    def __init__(self) -> None:
+        self.versions: list[tuple[torch.Tensor, int, str]] = []
+
+    def note(self, x: torch.Tensor, what: str) -> None:
+        if not x.is_inference():  # these have no versions
+            self.versions.append((x, x._version, what))
+
+    def check(self) -> None:
+        for x, version, what in self.versions:
+            if x._version != version:
+                raise TypeError(
+                    f"fn: changed {what} in place, which value_and_grad differentiates by or needs again; accepted is "
+                    "a new tensor (x = x * 2 instead of x.mul_(2), or x.clone() first)"
+                )
+
+
+def differentiate(
+    backend: Backend, fn: Transform, variables: Sequence[Array], sources: Sequence[Source], *, keep_sparse: bool = False
+) -> tuple[Array, Any, list[Array], list[list[LookedUp]]]:
+    """See `Backend.differentiate`. With keep_sparse the variables' gradients are torch's: None, dense or sparse."""
+    if in_functorch():
+        raise NotImplementedError(
+            "value_and_grad inside torch.func.grad, vmap and the like, whose rules its autograd would not follow: "
+            "accepted is value_and_grad inside value_and_grad (second derivatives), or per_sample=True"
+        )
+    _refuse_tangents([*variables, *(s.weights for s in sources)])
+    recorders = [LookupRecorder(backend, source) for source in sources]
+    unchanged = _Unchanged()
+    inner = is_nested()
+    token = _depth.set(_depth.get() + 1)
+    try:
+        with _recording():
+            recorded = _faces(variables, inner=inner)
+            for x in recorded:
+                if not x.is_leaf:  # of leaves torch itself takes care
+                    unchanged.note(x, "an argument")
+            loss, aux = fn(recorded, [Source(s.weights, r) for s, r in zip(sources, recorders, strict=True)])
+            _refuse_tangents([loss])
+            for one in (unchanged, *(r.unchanged for r in recorders)):
+                one.check()
+            for recorder in recorders:
+                recorder.state = "backward"
+            rows = [row for recorder in recorders for row, *_ in recorder.looked_up]
+            gradients = _gradients(loss, [*recorded, *rows], create_graph=inner, keep_sparse=keep_sparse)
+    finally:
+        _depth.reset(token)
+        for recorder in recorders:
+            recorder.state = "closed"
+    dense, rest = gradients[: len(recorded)], iter(_apart(gradients[len(recorded) :], gradients[: len(recorded)]))
+    lookups = [
+        [LookedUp(next(rest), ids, extras, static) for _, ids, extras, static in recorder.looked_up]
+        for recorder in recorders
+    ]
+    return loss if inner else loss.detach(), aux, dense, lookups
+
+
+def _apart(upstreams: list[torch.Tensor], dense: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The gradients that arrived at rows, in memory that those of variables do not share: of an addition autograd hands
+    one tensor to both, and the caller may change the latter in place before the former are read."""
+    if not upstreams:
+        return []
+    held = {x.untyped_storage().data_ptr() for x in dense if x.device.type == "cpu"}
+    return [x.clone() if held and x.untyped_storage().data_ptr() in held else x for x in upstreams]
+
+
+def _refuse_reentrant_checkpoint() -> None:
+    """It runs its function without gradients first and again in the backward pass, too late for a lookup."""
+    checkpointing = sys.modules.get("torch.utils.checkpoint")
+    if checkpointing is None:
+        return
+    code = checkpointing.CheckpointFunction.forward.__code__
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is code:
+            raise NotImplementedError(
+                "lookup: got a Table that value_and_grad differentiates, inside torch.utils.checkpoint with "
+                "use_reentrant=True, where its gradient would be lost; accepted is use_reentrant=False"
+            )
+        frame = frame.f_back  # type: ignore[assignment]
+
+
+def _refuse_tangents(tensors: Sequence[torch.Tensor]) -> None:
+    """Forward-mode tangents would be lost at the detached leaves."""
+    if any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+        raise NotImplementedError(
+            "value_and_grad of dual tensors (torch.autograd.forward_ad), whose tangents it would lose; accepted is "
+            "value_and_grad inside value_and_grad for second derivatives"
+        )
+
+
+@contextlib.contextmanager
+def _recording() -> Iterator[None]:
+    """Gradients are recorded, whatever the caller's mode; in inference mode nothing else would be."""
+    inference = torch.is_inference_mode_enabled()
+    with torch.inference_mode(False) if inference else contextlib.nullcontext(), torch.enable_grad():
+        yield
+
+
+def _faces(variables: Sequence[torch.Tensor], *, inner: bool) -> list[torch.Tensor]:
+    """What fn gets for the variables: tensors on the same memory that take a gradient each of its own.
+
+    A parameter stays itself. Where one variable is computed from another, or comes twice, autograd would count what
+    passes through the one for the other too; in a nested call, also what fn takes from around it.
+    """
+    times = Counter(map(id, variables))
+    faces = []
+    for x in variables:
+        if inner and x.requires_grad:
+            faces.append(x.view_as(x))
+        elif x.requires_grad and x.is_leaf and times[id(x)] == 1:
+            faces.append(x)
+        else:
+            faces.append(_recordable(x).detach().requires_grad_())
+    return faces
+
+
+def _recordable(x: torch.Tensor) -> torch.Tensor:
+    """x, or its copy where torch.inference_mode made it, which autograd refuses."""
+    return x.clone() if x.is_inference() else x
+
+
+def _gradients(loss: torch.Tensor, inputs: list[torch.Tensor], *, create_graph: bool, keep_sparse: bool) -> list[Any]:
+    if not inputs:
+        return []
+    found: Sequence[Any] = [None] * len(inputs)  # the loss may depend on none of them
+    if loss.requires_grad:
+        found = torch.autograd.grad(loss.sum(), inputs, create_graph=create_graph, allow_unused=True)
+    return list(found) if keep_sparse else [as_dense(g, x) for g, x in zip(found, inputs, strict=True)]
+
+
+def as_dense(g: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor:
+    """Return a gradient of x as an array: stock layers with sparse=True give sparse ones, unused tensors None."""
+    return torch.zeros_like(x) if g is None else g if g.layout is torch.strided else g.to_dense()
+
+
+def per_sample_gradients(
+    fn: Callable[[list[Array], list[Array]], Array], variables: Sequence[Array], data: Sequence[Array]
+) -> list[Array]:
+    """See `Backend.per_sample_gradients`."""
+    if is_nested():
+        raise NotImplementedError(
+            "per_sample: gradients of dense arrays inside value_and_grad, which would be constants to it; accepted "
+            "there are those of tables"
+        )
+
+    def one(new: list[torch.Tensor], sample: list[torch.Tensor]) -> torch.Tensor:
+        return fn(new, [x.unsqueeze(0) for x in sample]).reshape(())  # type: ignore[no-any-return]
+
+    with _recording():
+        constants, batch = ([_recordable(x).detach() for x in xs] for xs in (variables, data))
+        mapped = torch.func.vmap(torch.func.grad(one), in_dims=(None, 0), randomness="different")
+        gradients = mapped(constants, batch)
+    return [g.detach() for g in gradients]
+
+
+def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callable[..., Array]:
+    """See `Backend.custom_gradient`."""
+
+    class Differentiable(torch.autograd.Function):
+        generate_vmap_rule = True  # torch.func.vmap runs both, on tensors that count as traced
+
+        @staticmethod
+        def forward(*arrays: torch.Tensor) -> torch.Tensor:
+            out = forward(*arrays)
+            # an input that comes back would be a view, which nobody may change in place
+            return out.clone() if any(out is x for x in arrays) else out  # type: ignore[no-any-return]
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+            ctx.save_for_backward(*inputs)
+            ctx.save_for_forward(*inputs, output)
+
+        @staticmethod
+        def backward(ctx: Any, upstream: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+            return backward(ctx.saved_tensors, upstream)
+
+        @staticmethod
+        def jvp(ctx: Any, *tangents: torch.Tensor | None) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+            *arrays, value = ctx.saved_tensors
+            return _transposed(lambda upstream: backward(tuple(arrays), upstream), value, tangents)
+
+    def call(*arrays: torch.Tensor) -> torch.Tensor:
+        if not any(map(is_recorded, arrays)):
+            return forward(*arrays)  # type: ignore[no-any-return]
+        return Differentiable.apply(*arrays)  # type: ignore[no-any-return, no-untyped-call]
+
+    return call
+
+
+def is_recorded(x: torch.Tensor) -> bool:
+    """See `Backend.records_gradient`."""
+    if x.requires_grad and torch.is_grad_enabled():
+        return True
+    # outside of forward_ad.dual_level, where its number is negative, there are no tangents to look for
+    return getattr(forward_ad, "_current_level", 0) >= 0 and forward_ad.unpack_dual(x).tangent is not None
+
+
+def _transposed(
+    pull: Callable[[Array], Sequence[Array | None]], value: Array, tangents: Sequence[Array | None]
+) -> torch.Tensor:
+    """What pull, linear in its argument of value's shape, makes of tangents the other way round."""
+    with torch.enable_grad():
+        upstream = torch.zeros_like(value, requires_grad=True)
+        pulled = pull(upstream)
+        pairs = [(g, t) for g, t in zip(pulled, tangents, strict=True) if g is not None and t is not None]
+        outs, given = [g for g, _ in pairs], [t for _, t in pairs]
+        (found,) = torch.autograd.grad(outs, [upstream], given, create_graph=True, allow_unused=True)
+    return torch.zeros_like(value) if found is None else found

@@ -1,0 +1,99 @@
+"""What torch.compile makes of calls into islices: nodes of its graph, or calls of code that it leaves alone.
+
+Dynamo would trace the library's Python, registry and execution modes included, and its guards on that do not end. It
+keeps a list of folders whose frames it leaves alone: the library's are put there but for the modules of `TRACED`, and
+the compiler of the kernels', whose frames are called from the library's. `islices.backends.torch.in_graphs` says which
+calls become nodes of a graph. Both happen at once where Dynamo is loaded already, else when it is: importing it here
+would cost every user of torch a second.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import FunctionType, ModuleType
+from typing import Any
+
+__all__ = ["compiled", "forget", "shield"]
+
+DYNAMO = "torch._dynamo"
+#: Modules that Dynamo traces.
+TRACED = ("islices.backends.torch.in_graphs", "islices.embedding.transformed", "islices.conformance")
+COMPILERS = ("numba", "llvmlite")
+
+
+def compiled(fn: Any) -> Callable[..., Any]:
+    """fn by torch.compile, under a code object of its own: Dynamo counts recompilations of each, and gives up on one
+    that it had to compile for several forms of input."""
+    import torch
+
+    own = FunctionType(fn.__code__.replace(), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+    return torch.compile(own)
+
+
+def forget() -> None:
+    """Let go of what Dynamo has compiled."""
+    if DYNAMO in sys.modules:
+        import torch
+
+        torch._dynamo.reset()
+
+
+def shield() -> None:
+    """Have Dynamo take the library's calls for nodes of its graphs, and leave all else of it alone; once."""
+    if hasattr(sys.modules.get(DYNAMO), "reset"):  # else it is about to be imported
+        _teach()
+    elif not any(isinstance(finder, _WhenImported) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _WhenImported())
+
+
+def _teach() -> None:
+    rules = importlib.import_module(f"{DYNAMO}.trace_rules")
+    add = getattr(rules, "add", None)  # Dynamo's own, not a public name
+    for name in (*_modules("islices"), *_modules("islices.backends"), *COMPILERS):
+        if add is not None and find_spec(name) is not None:
+            add(name)
+    import torch
+
+    needed = (
+        (torch._dynamo, "nonstrict_trace"),
+        (torch._dynamo.config, "trace_autograd_ops"),
+        (torch._dynamo.decorators, "_allowed_config_patches"),
+    )
+    if add is not None and all(hasattr(owner, name) for owner, name in needed):
+        importlib.import_module(TRACED[0]).substitute()
+
+
+def _modules(package: str) -> Iterator[str]:
+    """The modules and packages in a package, but for what is traced: packages that hold such are gone through."""
+    for found in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
+        if any(name.startswith(f"{found.name}.") for name in TRACED):
+            yield from _modules(found.name)
+        elif found.name not in TRACED:
+            yield found.name
+
+
+class _WhenImported(MetaPathFinder, Loader):
+    """Sees Dynamo being imported, has the other finders do that, and teaches it."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != DYNAMO or self not in sys.meta_path:
+            return None
+        sys.meta_path.remove(self)
+        return ModuleSpec(fullname, self)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = importlib.import_module(DYNAMO)
+        self.spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self.spec
+        _teach()

@@ -1,0 +1,307 @@
+"""Stock embedding layers of torch models, hooked: what they looked up, and the gradient that arrived.
+
+Between two hooks of a layer, the calls of torch.nn.functional.embedding and embedding_bag with its weight are seen,
+and those of linear in an nn.Linear that shares it (an output layer). A hook on what they return takes the gradient.
+So a layer with a forward of its own (scaled, positional, LoRA) may do anything with its input and its rows. The layer
+computes as it always does, its own dense or sparse gradient included. A frozen layer (weights that take no gradient)
+gets an output that does, so that no gradient of the table's size exists at all.
+
+What is captured reads the weights through an alias (`Alias`), an identity in the graph. So the gradient that comes out
+of it is what the captured uses send, and the weights get this very tensor unless something else used them too: that is
+how other uses, whose gradient would be missing, are noticed (`WeightGradient`). May import: `torch`, the core.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from islices.backend import Array, LayerUse, OtherUse, ProductUse, Use
+from islices.core.locks import Lock
+
+__all__ = ["capture"]
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+@contextlib.contextmanager
+def capture(model: nn.Module, uses: list[Use]) -> Iterator[dict[str, Array]]:
+    """See `Backend.capture`."""
+    weights: dict[str, Any] = {}
+    shared: dict[int, str] = {}  # the first layer's name of each weight
+    layers: list[tuple[str, nn.Module]] = []
+    for name, layer in model.named_modules():
+        if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):
+            layers.append((shared.setdefault(id(layer.weight), name), layer))
+            weights.setdefault(layers[-1][0], layer.weight)
+    outputs = [m for m in model.modules() if isinstance(m, nn.Linear)]
+    layers += [(shared[id(m.weight)], m) for m in outputs if id(m.weight) in shared]
+    with contextlib.ExitStack() as context:
+        context.enter_context(_eager)
+        aliases = Aliases(uses)
+        context.callback(aliases.close)
+        for name, layer in layers:
+            hook = LayerHook(name, uses, aliases)
+            context.callback(hook.close)
+            context.callback(layer.register_forward_pre_hook(hook.before, prepend=True).remove)
+            # before the model's own hooks, which may change the output; of captures within one another the outermost is
+            # the first to see a call
+            after = layer.register_forward_hook(hook.after, prepend=True, always_call=True)
+            context.callback(after.remove)
+        yield weights
+
+
+#: Why there is no capture in compiled code.
+INSIDE = (
+    "capture: got a call inside a function that torch.compile compiles, where layers run no hooks; accepted is a "
+    "`with` block around the call of the compiled function, which runs as Python within it"
+)
+
+
+def is_compiled() -> bool:
+    """Whether this is called by code that torch.compile made, or left alone between two of its graphs."""
+    frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    callback = getattr(frames, "get_eval_frame_callback", lambda: None)()
+    return callback is not None and callback is not False
+
+
+class _Eager:
+    """Code that torch.compile made runs as Python while any capture is open: compiled, it would run no hooks."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.count = 0
+        self.stance: Any = None
+
+    def __enter__(self) -> None:
+        if is_compiled():
+            raise RuntimeError(INSIDE)
+        with self.lock:
+            if self.count == 0 and "torch._dynamo" in sys.modules:
+                stance = torch.compiler.set_stance("force_eager")
+                stance.__enter__()
+                self.stance = stance
+            self.count += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self.lock:
+            self.count -= 1
+            if self.count == 0 and self.stance is not None:
+                stance, self.stance = self.stance, None
+                stance.__exit__(None, None, None)
+
+
+_eager = _Eager()
+
+
+# ---------------------------------------------------------------------- hooks
+class LayerHook:
+    """The forward hooks of one layer: between them `Watch` sees its functional calls. Copies of it (of a model copied
+    or saved meanwhile) do nothing."""
+
+    def __init__(self, name: str, uses: list[Use] | None, aliases: Aliases | None) -> None:
+        self.name = name
+        self.uses = uses
+        self.aliases = aliases
+        self.running = threading.local()
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.name, None, None)
+
+    def close(self) -> None:
+        self.uses = self.aliases = None
+
+    def before(self, layer: Any, args: tuple[Any, ...]) -> None:
+        if self.uses is not None and self.aliases is not None and torch.is_grad_enabled():
+            mode = Watch(self.name, self.uses, layer, self.aliases)
+            mode.__enter__()  # type: ignore[no-untyped-call]
+            self.running.mode = mode
+
+    def after(self, layer: Any, args: tuple[Any, ...], output: Any) -> None:
+        mode = self.running.__dict__.pop("mode", None)
+        if mode is None:
+            return
+        mode.__exit__(None, None, None)
+        if output is None or mode.seen or isinstance(layer, nn.Linear):  # None: forward raised
+            return
+        raise TypeError(
+            f"model: got layer {self.name!r}, a {type(layer).__name__} whose forward does not look its weight up by "
+            "torch.nn.functional.embedding or embedding_bag; accepted are layers that do"
+        )
+
+
+class Watch(TorchFunctionMode):
+    """While a layer's forward runs: notes what the functional calls with its weight look up, or multiply."""
+
+    def __init__(self, name: str, uses: list[Use], layer: Any, aliases: Aliases) -> None:
+        super().__init__()
+        self.name = name
+        self.uses = uses
+        self.layer = layer
+        self.aliases = aliases
+        self.seen = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func not in SIGNATURES:
+            return func(*args, **kwargs)
+        given = SIGNATURES[func].bind(*args, **kwargs)
+        given.apply_defaults()
+        options = given.arguments
+        weight = options["weight"]
+        if getattr(weight, "_islices_weight", weight) is not self.layer.weight:  # it may be another capture's alias
+            return func(*args, **kwargs)
+        self.seen = True
+        use = _use_of_product if func is functional.linear else _use_of_lookup
+        output = func(**{**options, "weight": self.aliases.of(self.name, weight)})
+        return _await_gradient(self.uses, use(self.name, options), output)
+
+
+SIGNATURES: dict[Callable[..., Any], inspect.Signature] = {
+    functional.embedding: inspect.signature(functional.embedding),
+    functional.embedding_bag: inspect.signature(functional.embedding_bag),
+    functional.linear: inspect.signature(lambda input, weight, bias=None: None),
+}
+
+
+def _await_gradient(uses: list[Use], use: LayerUse | ProductUse, output: torch.Tensor) -> torch.Tensor:
+    """The output, with a hook that hands its gradient to use."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:  # pyright: ignore[reportAttributeAccessIssue]
+        raise NotImplementedError(
+            "capture: got a forward pass inside torch.func.grad, vmap and the like; accepted is an ordinary one, with "
+            "an ordinary backward pass"
+        )
+    uses.append(use)
+    if not output.requires_grad:
+        output = FrozenOutput.apply(torch.empty(0, requires_grad=True), output)  # type: ignore[no-untyped-call]
+
+    def arrived(upstream: torch.Tensor) -> None:
+        upstream = upstream.detach()
+        if upstream.is_nested:  # the rows that the layer gave for nested ids
+            upstream = upstream.values()
+        use.upstream = upstream if use.upstream is None else use.upstream + upstream
+
+    output.register_hook(arrived)
+    use.awaited = weakref.ref(arrived)  # which lives as long as the graph
+    return output
+
+
+class FrozenOutput(torch.autograd.Function):
+    """Makes a frozen layer's output part of a graph. Unlike a leaf, it may be changed in place, and keeps no .grad."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+        ctx.mark_dirty(output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, upstream: torch.Tensor) -> tuple[None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return None, None
+
+
+# ---------------------------------------------------------------------- the weights
+class Alias(torch.autograd.Function):
+    """The weights under another name, by which the gradient of captured uses comes back."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: torch.Tensor, gradient_of: WeightGradient) -> torch.Tensor:
+        ctx.gradient_of = gradient_of
+        return weight.detach()  # no view, which changes of the weights in place would break; it has their version
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.gradient_of.running.captured = gradient
+        return gradient, None
+
+
+class WeightGradient:
+    """Compares what a weight's captured uses send with the gradient it gets."""
+
+    def __init__(self, name: str, uses: list[Use]) -> None:
+        self.name = name
+        self.uses = uses
+        self.running = threading.local()  # a backward pass runs in a thread of its own for each device
+
+    def arrived(self, gradient: torch.Tensor) -> None:
+        if self.running.__dict__.pop("captured", None) is not gradient:
+            self.uses.append(OtherUse(self.name, "were used beside the layers that are captured"))
+
+
+_aliasing = Lock()
+
+
+class Aliases:
+    """The weights that captured layers read during one capture, each through one alias."""
+
+    def __init__(self, uses: list[Use]) -> None:
+        self.uses = uses
+        self.found: dict[int, tuple[Any, torch.Tensor]] = {}
+        self.handles: list[Any] = []
+
+    def of(self, name: str, weight: torch.Tensor) -> torch.Tensor:
+        """The alias of a weight; itself where it takes no gradient, or a transform of torch.func runs."""
+        if not weight.requires_grad or torch._C._functorch.peek_interpreter_stack() is not None:  # pyright: ignore[reportAttributeAccessIssue]
+            return weight
+        with _aliasing:
+            if id(weight) not in self.found:
+                gradient_of = WeightGradient(name, self.uses)
+                before = dict(weight._backward_hooks or {})
+                self.handles.append(weight.register_hook(gradient_of.arrived))
+                # the model's own hooks, which may change the gradient, come last: torch calls them as they were put in
+                for number, hook in before.items():
+                    del weight._backward_hooks[number]  # type: ignore[union-attr]
+                    weight._backward_hooks[number] = hook  # type: ignore[index]
+                alias = Alias.apply(weight, gradient_of)  # type: ignore[no-untyped-call]
+                alias._islices_weight = getattr(weight, "_islices_weight", weight)
+                self.found[id(weight)] = weight, alias
+            return self.found[id(weight)][1]
+
+    def close(self) -> None:
+        for handle in self.handles:
+            handle.remove()
+        self.found.clear()
+
+
+# ---------------------------------------------------------------------- what was looked up
+def _kept(x: torch.Tensor | None) -> torch.Tensor | None:
+    """A copy: the caller may use its memory for the next batch before the gradients are asked for."""
+    return None if x is None else x.detach().clone()
+
+
+def _use_of_product(name: str, given: dict[str, Any]) -> ProductUse:
+    return ProductUse(name, given["input"].detach().clone())
+
+
+def _use_of_lookup(name: str, given: dict[str, Any]) -> LayerUse:
+    """Of the functional embedding or embedding_bag, by the names of its arguments."""
+    weight, padding_idx, ids, offsets = given["weight"], given["padding_idx"], given["input"], None
+    if padding_idx is not None:
+        padding_idx %= weight.shape[0]
+    if ids.is_nested and ids.layout is torch.jagged:  # row after row, which is what the layer looks up
+        ids, offsets = ids.values(), ids.offsets()[:-1]
+    scale_by_freq = given["scale_grad_by_freq"]
+    use = LayerUse(name, _kept(ids), weight.shape[0], padding_idx=padding_idx, scale_by_freq=scale_by_freq)
+    use.offsets = _kept(offsets)
+    if "mode" not in given:
+        return use
+    offsets, include_last_offset, weights = given["offsets"], given["include_last_offset"], given["per_sample_weights"]
+    if use.offsets is not None:  # of nested ids
+        offsets, include_last_offset = use.offsets, False
+        weights = None if weights is None else weights.values()
+    if offsets is not None and include_last_offset:  # what lies behind the last one is in no bag
+        end = int(offsets[-1])
+        offsets, use.ids = offsets[:-1], use.ids[:end]
+        weights = None if weights is None else weights[:end]
+    use.combiner, use.offsets, use.weights = given["mode"], _kept(offsets), _kept(weights)
+    use.rows = weight.detach()[use.ids.reshape(-1)] if given["mode"] == "max" else None
+    return use

@@ -1,0 +1,386 @@
+"""What Dynamo reads in the place of functions of islices: the one module of the library that it looks into.
+
+A call becomes a node of the graph (`islices.backends.torch.nodes`); value_and_grad is traced, since the user's function
+is. What has no form in a graph is a graph break, as all other calls of islices are, and runs in eager code. SPEC clause
+17. May import: `torch`, the core, `islices.backends.torch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from islices.backend import Slots, Source
+from islices.backends.torch import tracers
+from islices.backends.torch.adapter import backend
+from islices.backends.torch.hooked_layers import INSIDE
+from islices.backends.torch.nodes import ABSENT, NODES, NOTHING
+from islices.core import rows, slots
+from islices.core.slices import IndexedSlices
+from islices.embedding import autodiff, lookups
+from islices.embedding import capture as models
+from islices.embedding.table import Table
+from islices.embedding.transformed import transformed
+from islices.norms import clip, global_norms
+from islices.norms import norm as norms
+from islices.optim import Optimizer, optimizer
+
+__all__ = ["substitute"]
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+#: Of functions of islices.
+ORIGINALS = {
+    "coalesce": rows.coalesce,
+    "to_dense": rows.to_dense,
+    "norm": norms.norm,
+    "global_norm": global_norms.global_norm,
+    "clip_by_value": clip.clip_by_value,
+    "clip_by_norm": clip.clip_by_norm,
+    "clip_by_row_norm": clip.clip_by_row_norm,
+    "clip_by_global_norm": global_norms.clip_by_global_norm,
+}
+
+# Dynamo sees tensors and constants in what is registered here
+_nodes: dict[str, Callable[..., Any]] = {}
+
+
+def substitute() -> None:
+    """Have Dynamo take the functions below for those of islices; once, where torch has what they need."""
+    if _nodes:
+        return
+    pytree.register_pytree_node(IndexedSlices, _slices_apart, _slices_together)
+    pytree.register_pytree_node(Table, _table_apart, _table_together)
+    pytree.register_constant(Optimizer)
+    # autograd.grad in a graph is off unless asked for, and code that is traced may not ask
+    decorators: Any = torch._dynamo.decorators
+    decorators._allowed_config_patches = (*decorators._allowed_config_patches, "trace_autograd_ops")
+    for name, node in NODES.items():
+        _nodes[name] = torch._dynamo.nonstrict_trace(node.__call__)
+    for name, original in ORIGINALS.items():
+        torch.compiler.substitute_in_graph(original, skip_signature_check=True)(_as_node(_nodes[name]))  # type: ignore[arg-type]
+    torch.compiler.substitute_in_graph(slots._values_of)(values_of)
+    # a method that has a substitute is inlined, and the functions it calls are substituted
+    torch.compiler.substitute_in_graph(Optimizer.step)(step)
+    torch.compiler.substitute_in_graph(IndexedSlices.__getattr__)(IndexedSlices.__getattr__)
+    _ask_getattr()
+    torch.compiler.substitute_in_graph(vars(IndexedSlices)["dtype"].fget)(_dtype)
+    torch.compiler.substitute_in_graph(vars(IndexedSlices)["shape"].fget)(_shape)
+    torch.compiler.substitute_in_graph(tracers.is_traced)(is_traced)
+    torch.compiler.substitute_in_graph(optimizer.step_tables)(step_tables)
+    torch.compiler.substitute_in_graph(lookups.lookup, skip_signature_check=True)(lookup)
+    torch.compiler.substitute_in_graph(autodiff._differentiate)(differentiate)
+    torch.compiler.substitute_in_graph(autodiff.value_and_grad)(value_and_grad)
+    torch.compiler.substitute_in_graph(models.capture)(capture)
+
+
+def _ask_getattr() -> None:
+    """Have Dynamo ask `IndexedSlices.__getattr__` for a slot that is not set, as Python does and Dynamo of torch 2.13
+    does not."""
+    dynamo: Any = torch._dynamo
+    kind = dynamo.variables.UserDefinedObjectVariable
+    resolve = getattr(kind, "resolve_data_descriptor", None)
+    if resolve is None:  # an older torch, which asks it
+        return
+
+    def resolved(self: Any, tx: Any, name: str, type_attr: Any, source: Any) -> Any:
+        try:
+            return resolve(self, tx, name, type_attr, source)
+        except dynamo.exc.ObservedAttributeError:
+            if type(self.value) is not IndexedSlices:
+                raise
+            dynamo.exc.handle_observed_exception(tx)
+        method = dynamo.variables.UserMethodVariable(IndexedSlices.__getattr__, self)
+        return method.call_function(tx, [dynamo.variables.ConstantVariable.create(name)], {})
+
+    kind.resolve_data_descriptor = resolved
+
+
+def _dtype(self: IndexedSlices) -> Any:
+    """`IndexedSlices.dtype`."""
+    slots = self._slots
+    return (self.values if slots is None else slots.values).dtype
+
+
+def _shape(self: IndexedSlices) -> Any:
+    """`IndexedSlices.shape`."""
+    return self.dense_shape
+
+
+def is_traced(x: Any) -> bool:
+    """`islices.backends.torch.tracers.is_traced` of what stands in a graph."""
+    return True
+
+
+# ---------------------------------------------------------------------- our objects, taken apart and put together
+def _slices_apart(s: IndexedSlices) -> tuple[list[Any], Any]:
+    slots = s._slots
+    held = [s.values if slots is None else slots.values, s.indices]
+    later = [False, False]
+    if slots is not None:
+        later = [slots.positions is not None, slots.factor is not None]
+        held += [x for x in (slots.positions, slots.factor) if x is not None]  # a graph returns no None
+    return held, (s.dense_shape, s.coalesced, s.padded, *later)
+
+
+def _slices_together(parts: Any, known: Any) -> IndexedSlices:
+    rest = list(parts)
+    values, indices = rest.pop(0), rest.pop(0)
+    positions = rest.pop(0) if known[3] else None
+    factor = rest.pop(0) if known[4] else None
+    s = object.__new__(IndexedSlices)
+    if positions is None and factor is None:
+        object.__setattr__(s, "values", values)
+        object.__setattr__(s, "_slots", None)
+    else:
+        object.__setattr__(s, "_slots", Slots(values, indices, known[0][0], positions, factor))
+    object.__setattr__(s, "backend", backend)
+    object.__setattr__(s, "indices", indices)
+    object.__setattr__(s, "dense_shape", known[0])
+    object.__setattr__(s, "coalesced", known[1])
+    object.__setattr__(s, "padded", known[2])
+    object.__setattr__(s, "_look", None)
+    object.__setattr__(s, "_leaves", None)
+    return s
+
+
+def _table_apart(table: Table) -> tuple[list[Any], Any]:
+    return [table._source.weights], (table.padding_idx, table.scale_by_freq)
+
+
+def _table_together(parts: Any, known: Any) -> Table:
+    (weights,) = parts
+    return Table._trusted(backend, Source(weights), *known)
+
+
+# ---------------------------------------------------------------------- calls that become nodes
+def _break(reason: str) -> None:
+    torch._dynamo.graph_break(msg=f"islices: {reason}: this call runs in eager code")
+
+
+def _records(tree: Any) -> bool:
+    """Whether a gradient of what is in tree is being recorded."""
+    if torch.is_grad_enabled():
+        for x in pytree.tree_leaves(tree):
+            if isinstance(x, torch.Tensor) and x.requires_grad:
+                return True
+    return False
+
+
+def _as_node(node: Callable[..., Any]) -> Callable[..., Any]:
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        if _records((args, kwargs)):
+            _break("a gradient passes through it")
+        return _called(node, *args, **kwargs)
+
+    return traced
+
+
+def _called(node: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a node. A graph has no None: `NOTHING` stands for it among arguments, a tensor of `ABSENT` among results."""
+    args, kwargs = pytree.tree_map(_something, (args, kwargs), is_leaf=_is_ours)
+    return pytree.tree_map(_or_none, node(*args, **kwargs), is_leaf=_is_ours)
+
+
+def _is_ours(x: Any) -> bool:
+    return isinstance(x, (IndexedSlices, Optimizer, Table))
+
+
+def _or_none(x: Any) -> Any:
+    return None if isinstance(x, torch.Tensor) and x.dtype == ABSENT else x
+
+
+def _something(x: Any) -> Any:
+    return NOTHING if x is None else x
+
+
+def values_of(s: IndexedSlices) -> torch.Tensor:
+    """The values of slices that were to be computed when they are read."""
+    return _called(_nodes["expanded"], s)  # type: ignore[no-any-return]
+
+
+def step(self: Any, table: Any, grad: Any, state: Any, *, donate: bool = False, apply: Any = True) -> tuple[Any, Any]:
+    """`Optimizer.step`."""
+    return step_tables(self, table, grad, state, donate, apply)
+
+
+def step_tables(optimizer: Any, table: Any, grad: Any, state: Any, donate: bool, apply: Any) -> tuple[Any, Any]:
+    """`islices.optim.optimizer.step_tables`."""
+    _called(_nodes["step"], optimizer, table, grad, state, apply)
+    return table, dict(state) if type(state) is dict else state
+
+
+# ---------------------------------------------------------------------- value_and_grad
+class Recorded:
+    """A table in the function that is differentiated."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.reads: list[tuple[torch.Tensor, torch.Tensor, Mapping[str, Any]]] = []
+
+    def __getitem__(self, ids: Any) -> Any:
+        return lookup(self, ids)
+
+
+def capture(model: Any) -> Any:
+    """`islices.capture`, which says in eager code what it says here."""
+    torch._dynamo.graph_break(msg=INSIDE)
+    return models.Capture(backend, model)
+
+
+def lookup(table: Any, ids: Any, **options: Any) -> Any:
+    """`islices.lookup`."""
+    if _records((table, options)) and not isinstance(table, Recorded):
+        _break("a dense gradient passes through lookup")
+    source = table.table if isinstance(table, Recorded) else table
+    if isinstance(source, Table) and source._source.recorder is not None:
+        _break("a gradient that is taken outside of the graph passes through lookup")
+    if isinstance(source, torch.Tensor):
+        _break("lookup in a tensor that is no Table")
+    if not isinstance(ids, torch.Tensor):
+        _break("ragged ids")
+    if _records(options):
+        _break("a gradient passes through the weights of lookup")
+    recorded = isinstance(table, Recorded) and torch.is_grad_enabled()
+    if recorded and not _is_linear(options):
+        _break("lookup with a mask, weights or combiner='max' in a function that is differentiated")
+    out = _called(_nodes["looked_up"], source, ids, options)
+    if recorded:
+        out = out.requires_grad_()
+        table.reads.append((out, ids, options))
+    return out
+
+
+def _is_linear(options: Mapping[str, Any]) -> bool:
+    """Whether a lookup's gradient is its upstream, row by row or bag by bag."""
+    for name in ("mask", "weights"):
+        if options.get(name) is not None:
+            return False
+    return options.get("combiner") != "max"
+
+
+def value_and_grad(
+    fn: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    *,
+    has_aux: bool = False,
+    sparse: Any = None,
+    per_sample: bool = False,
+    sample_axis: int = 0,
+    check: bool = True,
+) -> Callable[..., tuple[Any, Any]]:
+    """`islices.value_and_grad`."""
+    numbers = tuple(argnums) if isinstance(argnums, (list, tuple)) else (argnums,)
+    for k in numbers:
+        if type(k) is not int:
+            _break("argnums")
+    if not numbers or len(set(numbers)) < len(numbers):
+        _break("argnums")
+    if type(has_aux) is not bool or per_sample is not False or sparse is not None:
+        _break("flags, or gradients per sample")
+    return transformed(autodiff._differentiate, fn, argnums, numbers, has_aux, None)
+
+
+def differentiate(
+    fn: Callable[..., Any],
+    argnums: int | Sequence[int],
+    numbers: tuple[int, ...],
+    has_aux: bool,
+    samples: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> tuple[Any, Any]:
+    """`islices.embedding.autodiff._differentiate`."""
+    if samples is not None:
+        _break("value_and_grad per sample")
+    for k in numbers:
+        if not -len(args) <= k < len(args):
+            _break("argnums")
+    places = [k % len(args) for k in numbers]
+    leaves, spec = pytree.tree_flatten([args[k] for k in places], is_leaf=_is_leaf)
+    tables: list[Recorded] = []
+    variables: list[torch.Tensor] = []
+    faces = [_recorded(x, tables, variables) for x in leaves]
+    full = list(args)
+    for k, x in zip(places, pytree.tree_unflatten(faces, spec), strict=True):
+        full[k] = x
+    if not tables and not variables:
+        _break("nothing to differentiate")
+    with torch.enable_grad():
+        loss, aux, gradients = _gradients(fn, full, kwargs, has_aux, tables, variables)
+    dense, rest = iter(gradients[: len(variables)]), iter(gradients[len(variables) :])
+    found = []
+    for x in faces:
+        if isinstance(x, Recorded):
+            reads = [(next(rest), ids, options) for _, ids, options in x.reads]
+            found.append(_called(_nodes["lookup_gradient"], x.table, reads) if reads else _nothing(x.table))
+        else:
+            found.append(next(dense) if isinstance(x, torch.Tensor) and x.dtype in FLOATS else None)
+    grads = tuple(pytree.tree_unflatten(found, spec))
+    value = (loss, pytree.tree_map(_detached, aux)) if has_aux else loss
+    return value, grads if isinstance(argnums, (list, tuple)) else grads[0]
+
+
+def _is_leaf(x: Any) -> bool:
+    return type(x) not in (dict, list, tuple)
+
+
+def _recorded(x: Any, tables: list[Recorded], variables: list[torch.Tensor]) -> Any:
+    """What a leaf of an argument is for the function: a table or a tensor is recorded."""
+    if isinstance(x, Recorded) or (isinstance(x, Table) and x._source.recorder is not None):
+        _break("value_and_grad within a differentiation")
+    if isinstance(x, Table):
+        tables.append(Recorded(x))
+        return tables[-1]
+    if isinstance(x, torch.Tensor) and x.dtype in FLOATS:
+        if x.requires_grad and not x.is_leaf and torch.is_grad_enabled():
+            _break("value_and_grad within a differentiation")
+        known = any(x is y for y in variables)
+        variables.append(x if x.requires_grad and x.is_leaf and not known else x.detach().requires_grad_())
+        return variables[-1]
+    if not (x is None or isinstance(x, (torch.Tensor, bool, int, float, str))):  # what eager code takes apart
+        _break(f"value_and_grad of an argument that holds a {type(x).__name__}")
+    return x
+
+
+def _gradients(
+    fn: Callable[..., Any],
+    full: list[Any],
+    kwargs: dict[str, Any],
+    has_aux: bool,
+    tables: list[Recorded],
+    variables: list[torch.Tensor],
+) -> tuple[torch.Tensor, Any, list[torch.Tensor]]:
+    """(loss, aux, the gradients of the variables, then those of what the tables' lookups returned)"""
+    out: Any = fn(*full, **kwargs)
+    loss: Any
+    aux: Any
+    if has_aux and not (isinstance(out, (list, tuple)) and len(out) == 2):
+        _break("what fn returned")
+    loss, aux = out if has_aux else (out, None)
+    if not isinstance(loss, torch.Tensor) or loss.dtype not in FLOATS or loss.numel() != 1:
+        _break("what fn returned as the loss")
+    inputs = variables + [out for t in tables for out, _, _ in t.reads]
+    if not loss.requires_grad or not inputs:
+        return loss.detach(), aux, [torch.zeros_like(x).detach() for x in inputs]
+    with torch._dynamo.patch_dynamo_config(trace_autograd_ops=True):
+        found = torch.autograd.grad(loss.reshape(()), inputs, allow_unused=True)
+    return (
+        loss.detach(),
+        aux,
+        [torch.zeros_like(x).detach() if g is None else g for g, x in zip(found, inputs, strict=True)],
+    )
+
+
+def _detached(x: Any) -> Any:
+    return x.detach() if isinstance(x, torch.Tensor) and x.requires_grad else x
+
+
+def _nothing(table: Table) -> IndexedSlices:
+    """The gradient of a table that nothing was looked up in."""
+    weights = table._source.weights
+    values = torch.zeros((0, *weights.shape[1:]), dtype=weights.dtype, device=weights.device)
+    indices = torch.zeros((0,), dtype=torch.int64, device=weights.device)
+    return _slices_together([values, indices], (tuple(weights.shape), True, False, False, False))

@@ -1,0 +1,25 @@
+"""How much memory a call needs at its peak."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from islices.conformance.operations import UnsupportedError
+
+
+def peak_growth(call: Callable[[], Any]) -> tuple[Any, int]:
+    """(result, bytes by which the process' resident memory grew at most during a call)."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5", "ascii")  # the high-water mark starts again from what is used now
+    except OSError as error:
+        raise UnsupportedError("no measure of peak memory on this platform") from error
+    before = high_water()
+    result = call()
+    return result, high_water() - before
+
+
+def high_water() -> int:
+    status = Path("/proc/self/status").read_text("ascii")
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))) * 1024

@@ -1,0 +1,65 @@
+"""Gradients that most probes give the frameworks, and numbers whose sums and norms show how a framework rounds.
+
+The gradients' own sums and norms are exact.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from islices.conformance import oracle
+from islices.conformance.data import Array
+
+ROWS = 4
+#: The table before anything is done to it: 1 to 8.
+WEIGHTS = np.arange(1.0, 2 * ROWS + 1, dtype=np.float32).reshape(ROWS, 2)
+ZEROS = np.zeros((ROWS, 2), np.float32)
+
+
+class GivenGradient(NamedTuple):
+    """A gradient of a table of ROWS x 2."""
+
+    values: np.ndarray[Any, Any]
+    indices: np.ndarray[Any, Any]
+    dense: np.ndarray[Any, Any]  # duplicates summed
+
+
+def given(rows: Any, indices: list[int]) -> GivenGradient:
+    values, dense = np.array(rows, np.float32), ZEROS.copy()
+    np.add.at(dense, indices, values)
+    return GivenGradient(values, np.array(indices, np.int64), dense)
+
+
+UNIQUE = given([[3, 0], [0, 4]], [1, 2])
+DUPLICATES = given([[3, 0], [0, 8], [3, 0]], [1, 2, 1])  # norm 10; of the stored values 9.06
+CANCELLING = given([[100, 0], [0, 4], [-100, 0], [3, 0]], [1, 2, 1, 3])  # norm 5; of the stored values 141.5
+
+SUBNORMAL = np.full(2, 1e-40, np.float32)
+#: Squares that vanish one by one beside the first one's, and do not together.
+LOPSIDED = np.concatenate([[1.0], np.full(4096, 2.0**-27)])
+
+
+def floats(n: int, seed: int = 0, dtype: str = "float32") -> np.ndarray[Any, Any]:
+    """Return n numbers of all sizes from 1e-3 to 1e3, none of them zero."""
+    rng = np.random.default_rng(seed)
+    return np.asarray(rng.standard_normal(n) * 10.0 ** rng.uniform(-3, 3, n), dtype)
+
+
+def left_fold(values: np.ndarray[Any, Any], ids: np.ndarray[Any, Any], rows: int = ROWS) -> np.ndarray[Any, Any]:
+    """Sum as clause 3 says, addition by addition."""
+    out = np.zeros((rows, *values.shape[1:]), values.dtype)
+    for row, value in zip(ids, values, strict=True):
+        out[row] += value
+    return out
+
+
+#: 600 rows whose sums show the order of the additions.
+VALUES, IDS = floats(1200).reshape(600, 2), np.random.default_rng(1).integers(0, 3, 600)
+FOLDED = left_fold(VALUES, IDS)
+
+
+def norm_of(x: np.ndarray[Any, Any]) -> float:
+    """Return the correctly rounded norm."""
+    return float(oracle.norm(Array(x.dtype.name, x.shape, x.reshape(-1).tolist())).data[0])

@@ -1,0 +1,81 @@
+"""Run a module of probes in this process: ``python -m islices.conformance.tools.audit.prober MODULE WORDS FIRST``.
+
+Prints JSON lines, two for a probe: one before its call, which stands if the call ends the process, and the finding.
+A probe that is isolated is the first or not run; the process ends after it. The last line says that all are done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.metadata
+import json
+import os
+import sys
+import traceback
+import warnings
+from typing import Any
+
+from islices.conformance.operations import UnsupportedError
+from islices.conformance.tools.audit import probes
+from islices.conformance.tools.audit.findings import framework_of
+from islices.conformance.tools.audit.probe import Probe, examine, text
+
+#: framework -> the distribution that has its version, where the names differ
+DISTRIBUTIONS = {"tensorflow": "tensorflow-cpu"}
+
+
+def version(framework: str) -> str:
+    for name in (DISTRIBUTIONS.get(framework, framework), framework):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(name)
+    return "?"
+
+
+def main(module: str, words: str, first: int) -> int:
+    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")  # what frameworks print goes to the error output
+    os.dup2(2, 1)
+    name = module.rpartition(".")[2]
+    about: dict[str, Any] = {"number": name, "module": module, "version": version(framework_of(name))}
+
+    def say(**found: Any) -> None:
+        print(json.dumps({**about, **found}), file=channel, flush=True)
+
+    with contextlib.suppress(ModuleNotFoundError):  # Windows
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash that is expected need not fill the disk
+    warnings.simplefilter("ignore")
+    table: list[Probe] = []
+    try:
+        table = importlib.import_module(module if "." in module else f"{probes.__name__}.{module}").PROBES
+    except ModuleNotFoundError as missing:
+        if str(missing.name).startswith("islices"):
+            raise
+        say(outcome="not run", got=f"{missing.name} is not installed")
+    except UnsupportedError as missing:  # installed, and of no use here
+        say(outcome="not run", got=str(missing))
+    for k, probe in enumerate(table, 1):
+        about |= {"number": f"{name}-{k}", **probe._asdict(), "expected": text(probe.expected)}
+        del about["ask"]
+        about_it = f"{about['number']} {probe.call} {probe.claim} clause {probe.clause}"
+        if k < first or words.lower() not in about_it.lower():
+            continue
+        if probe.isolated and k > first:
+            say(next=k)
+            return 0
+        say(outcome="corrupts")
+        try:
+            say(**examine(probe))
+        except Exception:  # the probe's own fault; the others still run
+            say(outcome="broken", got=traceback.format_exc().strip()[-1500:])
+        if probe.isolated:
+            say(next=k + 1)
+            return 0
+    say(next=None)
+    channel.close()
+    os._exit(0)  # how a framework ends is no question of the audit, except for isolated probes
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))

@@ -1,0 +1,51 @@
+"""The optimizers that are measured, and their formulas as users write them on rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from islices import optim
+
+RATE, BETA1, BETA2, EPS = 0.01, 0.9, 0.999, 1e-8
+OPTIMIZERS = {
+    "sgd": optim.sgd(RATE),
+    "adagrad": optim.adagrad(RATE, eps=EPS),
+    "rowwise_adagrad": optim.rowwise_adagrad(RATE, eps=EPS),
+    "adam": optim.adam(RATE, beta1=BETA1, beta2=BETA2, eps=EPS),
+}
+#: optimizer -> state arrays of the table's shape, and of one number per row
+STATES = {"sgd": (0, 0), "adagrad": (1, 0), "rowwise_adagrad": (0, 1), "adam": (2, 0)}
+
+
+def rule(kind: str, root: Callable[[Any], Any], row_mean: Callable[[Any], Any], g: Any, w: Any, *state: Any) -> Any:
+    """Return the new rows of the table and the state; adam's state ends with its two `corrections`."""
+    if kind == "sgd":
+        return (w - RATE * g,)
+    if kind == "adam":
+        m, v, rate, correction = state
+        m = m + (1 - BETA1) * (g - m)
+        v = v + (1 - BETA2) * (g * g - v)
+        return w - rate * (m / (root(v) / correction + EPS)), m, v
+    total = state[0] + (g * g if kind == "adagrad" else row_mean(g * g))
+    return w - RATE * (g / (root(total) + EPS)), total
+
+
+def corrections(kind: str, t: int) -> list[Any]:
+    """Return adam's rate at step t and the root of its second correction."""
+    return [RATE / (1 - BETA1**t), (1 - BETA2**t) ** 0.5] if kind == "adam" else []
+
+
+def shapes(kind: str, rows: int, dim: int) -> list[tuple[int, int]]:
+    """Return the shapes of the state arrays."""
+    wide, narrow = STATES[kind]
+    return [(rows, dim)] * wide + [(rows, 1)] * narrow
+
+
+def bytes_of_rows(kind: str, distinct: float, dim: int) -> dict[str, int]:
+    """Return the bytes of the rows of table and state that a step reads and writes, each row once, in float32."""
+    wide, narrow = STATES[kind]
+    return {
+        "rows of tables": round(2 * distinct * dim * 4),
+        "rows of state": round(2 * distinct * (wide * dim + narrow) * 4),
+    }

@@ -1,0 +1,98 @@
+"""Judges a library's entries in this process: ``python -m islices.conformance.tools.judged.judging LIBRARY``.
+
+Prints JSON lines: what is missing, or a line for each entry before it is judged and one after, so that a process that
+ends says in what it ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.metadata
+import itertools
+import json
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+from islices.conformance.formulas.judge import judge
+from islices.conformance.formulas.judgement import Judgement
+from islices.conformance.tools.audit.probe import first_line
+from islices.conformance.tools.judged import libraries
+from islices.conformance.tools.judged.entry import Judged
+
+#: library -> the distribution that has its version, where the names differ
+DISTRIBUTIONS = {"tensorflow": "tensorflow-cpu", "fbgemm_gpu": "fbgemm-gpu-cpu", "paddle": "paddlepaddle"}
+
+
+def version(library: str) -> str:
+    for name in (DISTRIBUTIONS.get(library, library), library):
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "?"
+
+
+def described(found: Judgement) -> dict[str, Any]:
+    """A judgement in a line of the table: scores over all trajectories, the cause, what was not judged."""
+    one, two = (max((s.by_grade[k] for s in found.scores), default=0.0) for k in (0, 1))
+    worst = found.worst
+    return {
+        "grade": found.grade, "scores": [repr(one), repr(two)], "cause": found.cause,
+        "worst": worst and f"{worst.array}, {worst.trajectory}, step {worst.furthest.at[0]}",
+        "unsupported": dict(found.unsupported), "unjudged": list(found.unjudged),
+    }  # fmt: skip
+
+
+def judged(entry: Judged) -> dict[str, Any]:
+    """What came of an entry; what it raises is a result as well."""
+    try:
+        return described(judge(entry.step, entry.formula))
+    except Exception as error:
+        return {"raised": f"{type(error).__name__}: {first_line(error)}", "notes": getattr(error, "__notes__", [])}
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description="judge a library's entries; JSON lines")
+    parser.add_argument("library", help="a module of islices.conformance.tools.judged.libraries")
+    parser.add_argument("--skip", type=int, default=0, metavar="N", help="leave out the first N entries")
+    parser.add_argument("--formula", action="append", metavar="NAME", help="only the entries of this one")
+    options = parser.parse_args(arguments)
+    channel = _channel()
+
+    def say(line: dict[str, Any]) -> None:
+        print(json.dumps(line), file=channel, flush=True)
+
+    warnings.simplefilter("ignore")
+    try:
+        library: Any = importlib.import_module(f"{libraries.__name__}.{options.library}")
+    except ModuleNotFoundError as missing:
+        if str(missing.name).startswith("islices"):
+            raise
+        say({"missing": f"{missing.name} is not installed"})
+        return 0
+    except (ImportError, OSError, RuntimeError) as error:  # of its shared libraries, or beside what is there
+        say({"missing": f"it does not load: {type(error).__name__}: {first_line(error)}"})
+        return 0
+    say({"library": library.LIBRARY, "version": getattr(library, "VERSION", None) or version(library.LIBRARY)})
+    wanted = (x for x in library.entries() if options.formula is None or x.formula in options.formula)
+    for entry in itertools.islice(wanted, options.skip, None):
+        about = {"call": entry.call, "formula": entry.formula, "variant": entry.variant}
+        say({"started": about})
+        say({**about, **judged(entry)})
+    say({"done": True})
+    return 0
+
+
+def _channel() -> TextIO:
+    """Our standard output; what the libraries print goes to the error output."""
+    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return channel
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

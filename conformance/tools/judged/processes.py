@@ -1,0 +1,134 @@
+"""Judges every library, each in a process of its own and in the first environment that has it.
+
+A process that ends in an entry is that entry's result; a fresh one goes on with the next.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pkgutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import islices
+from islices.conformance.logs import last_lines
+from islices.conformance.tools.judged import libraries
+
+Line = dict[str, Any]
+#: Seconds for a library.
+LIMIT = 1500
+#: Seconds for a finding's script.
+SCRIPT_LIMIT = 120
+#: The backends of Keras are chosen when it is imported: a process for each.
+BACKENDS = {"keras": ("tensorflow", "torch", "jax")}
+#: (library, variables of its process)
+JOBS: tuple[tuple[str, dict[str, str]], ...] = tuple(
+    (name, variables)
+    for name in sorted(m.name for m in pkgutil.iter_modules(libraries.__path__))
+    for variables in [{"KERAS_BACKEND": b} for b in BACKENDS.get(name, ())] or [{}]
+)
+
+
+def environment(python: str) -> dict[str, str]:
+    """What a process of another environment gets: this islices, and that environment's programs."""
+    bin = str(Path(python).parent)  # not resolved: a virtual environment's Python is a link
+    found = {**os.environ, "PATH": f"{bin}{os.pathsep}{os.environ.get('PATH', '')}", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    found["PYTHONPATH"] = str(Path(islices.__file__).parents[1])
+    return found
+
+
+# ---------------------------------------------------------------------- a library
+def run_library(name: str, pythons: Sequence[str], variables: dict[str, str], formulas: Sequence[str] = ()) -> Line:
+    """{module, library, version, entries}, or {module, missing} where no environment has it; formulas: none are all."""
+    found: Line = {}
+    for python in pythons:
+        found = _judged(name, python, {**environment(python), **variables}, formulas)
+        if "missing" not in found:
+            break
+    return {"module": name, **found}
+
+
+def _judged(name: str, python: str, variables: dict[str, str], formulas: Sequence[str]) -> Line:
+    found: Line = {"entries": []}
+    done = False
+    while not done:
+        given = ["--skip", str(len(found["entries"])), *(x for formula in formulas for x in ("--formula", formula))]
+        lines, end = _work(name, given, python, variables)
+        done = True
+        for line in lines:
+            if "missing" in line:
+                return line
+            if "version" in line:
+                found.update(line)
+            elif "formula" in line:
+                found["entries"].append(line)
+        if lines and "started" in lines[-1]:  # the process ended in it
+            found["entries"].append({**lines[-1]["started"], "raised": end})
+            done = False
+        elif not lines or "done" not in lines[-1]:
+            raise RuntimeError(f"{name}: {end}")
+    return found
+
+
+def _work(name: str, given: Sequence[str], python: str, variables: dict[str, str]) -> tuple[list[Line], str]:
+    """(what a worker said, how it ended)"""
+    command = [_program(python), "-m", "islices.conformance.tools.judged.judging", name, *given]
+    with tempfile.TemporaryDirectory(prefix="islices-judged-") as folder:
+        log = Path(folder, "log")
+        with log.open("wb") as errors:
+            try:
+                process = subprocess.run(
+                    command, stdout=subprocess.PIPE, stderr=errors, encoding="utf-8", cwd=folder, env=variables,
+                    timeout=LIMIT,
+                )  # fmt: skip
+                said, end = process.stdout, ended(process.returncode)
+            except subprocess.TimeoutExpired as error:
+                said, end = (error.stdout or b"").decode(), f"it was ended after {LIMIT} s"
+        lines = [json.loads(line) for line in said.splitlines()]
+        return lines, end if lines else f"{end}\n{last_lines(log, 8)}"
+
+
+def _program(python: str) -> str:
+    """Its path from anywhere, links kept."""
+    return os.path.abspath(python) if os.sep in python else python
+
+
+def ended(code: int) -> str:
+    """How a process ended, in words."""
+    return f"the process ended by {signal.Signals(-code).name}" if code < 0 else f"it ended with exit code {code}"
+
+
+# ---------------------------------------------------------------------- a finding
+def run_finding(script: Path, pythons: Sequence[str]) -> Line:
+    """{output}, what a script prints in the first environment that has its imports, or {missing}."""
+    found: Line = {}
+    for python in pythons:
+        found = _printed([_program(python), str(script.absolute())], environment(python))
+        if "missing" not in found:
+            break
+    return found
+
+
+def _printed(command: Sequence[str], variables: dict[str, str]) -> Line:
+    variables = {k: v for k, v in variables.items() if k != "PYTHONPATH"}  # a finding is shown without islices
+    with tempfile.TemporaryDirectory(prefix="islices-judged-") as folder:
+        try:
+            process = subprocess.run(
+                command, capture_output=True, encoding="utf-8", cwd=folder, env=variables, timeout=SCRIPT_LIMIT
+            )
+        except subprocess.TimeoutExpired:
+            return {"output": f"the process was ended after {SCRIPT_LIMIT} s"}
+    last = (process.stderr.strip().splitlines() or [""])[-1]
+    if "ModuleNotFoundError" in last:
+        return {"missing": last}
+    said = process.stdout.strip().splitlines()
+    if process.returncode:  # a trace of addresses, which differ from run to run, begins with a line of dashes
+        said = [*itertools.takewhile(lambda line: not line.startswith("---"), said)]
+        said.append(ended(process.returncode) if process.returncode < 0 else last)
+    return {"output": "\n".join(said)}

@@ -1,0 +1,73 @@
+"""Descriptions of optimizers as JSON holds them: the record's name, a semantics and hyperparameters.
+
+A recording contains them. Frameworks' names of a state's arrays are read as the records' names.
+
+May import: the core, this folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from islices import optim
+from islices.core.arguments import is_real, show
+from islices.core.registry import describe
+from islices.optim import Optimizer
+from islices.optim.record import RECORDS
+
+__all__ = ["OWN_MEANING", "array_name", "as_description", "other_class"]
+
+#: What frameworks call a state's arrays -> the records' names.
+NAMES = {
+    **{theirs: ours for record in RECORDS.values() for ours, theirs in record.stored.items()},
+    "mu": "m", "nu": "v", "nu_max": "v_max", "count": "step", "iterations": "step", "trace": "momentum",
+    "sum_of_squares": "accumulator",
+}  # fmt: skip
+#: Arrays that hold gradients under one semantics, and steps with learning rate and sign under another.
+OWN_MEANING = ("momentum",)
+
+
+def array_name(name: str) -> str:
+    """A state's array by the record's name."""
+    return NAMES.get(name, name)
+
+
+def as_description(x: Any) -> dict[str, Any]:
+    """An optimizer as JSON holds it; TypeError where a hyperparameter is a function or an array."""
+    if isinstance(x, Mapping):
+        if other_class(x) is None:
+            _check(x)
+        return dict(x)
+    if not isinstance(x, Optimizer):
+        raise TypeError(f"optimizer: got {describe(x)}; accepted is one of islices.optim, or its description")
+    numbers = {name: value for name, value in x.hyper.items() if value is not None}
+    wrong = next((name for name, value in numbers.items() if not isinstance(value, bool) and not is_real(value)), None)
+    if wrong is not None:
+        raise TypeError(f"optimizer: got {wrong}={describe(numbers[wrong])}; a description holds numbers")
+    plain = {name: value if isinstance(value, bool) else float(value) for name, value in numbers.items()}
+    said: dict[str, Any] = {"name": x.name, "semantics": x.semantics, "rows": x.rows, **plain}
+    if x._formula.raw:
+        said["duplicates"] = "raw"
+    if x.maximize:
+        said["maximize"] = True
+    return said
+
+
+def other_class(said: Any) -> str | None:
+    """The class that a description names of an optimizer which `islices.optim` does not have."""
+    known = isinstance(said, Mapping) and list(said) == ["class"] and isinstance(said["class"], str)
+    return said["class"] if known else None
+
+
+def _check(description: Mapping[str, Any]) -> None:
+    """Raise TypeError or ValueError for a description of no optimizer of `islices.optim`."""
+    options = dict(description)
+    name = options.pop("name", None)
+    if not isinstance(name, str) or name not in RECORDS:
+        raise ValueError(f"optimizer: got the name {show(name)}; accepted are {', '.join(map(repr, RECORDS))}")
+    known = [*RECORDS[name].arguments, "semantics", "rows", "duplicates", "maximize"]
+    wrong = next((key for key in options if key not in known), None)
+    if wrong is not None:
+        raise ValueError(f"optimizer: got {show(wrong)} for {name}; accepted are {', '.join(map(repr, known))}")
+    getattr(optim, name)(options.pop("lr", None), **options)

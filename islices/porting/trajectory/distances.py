@@ -1,0 +1,153 @@
+"""Distances between two sides at one position, tensor by tensor.
+
+May import: `numpy`, the core below `islices.files`, `islices.porting.compare.evidence`,
+`islices.porting.compare.stored`, `islices.porting.trajectory.positions`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from islices.core.dtypes import dtype_name
+from islices.porting.compare.evidence import PRECISION
+from islices.porting.compare.stored import Stored, bits_equal, blocks, contained, dot, nonzero_rows, read, wide
+from islices.porting.trajectory.positions import Leaf, Leaves
+
+__all__ = ["apart", "beside", "distances", "eps_of", "gap", "relative", "same_values", "summed"]
+
+Array = np.ndarray[Any, Any]
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+def apart(x: Array, y: Array) -> Array:
+    """Return |x - y|: 0 where both are NaN or the same infinity, infinite where one of them is not a number."""
+    with np.errstate(invalid="ignore"):
+        found = np.abs(x - y)
+        if np.isfinite(found.max(initial=0.0)):
+            return np.asarray(found)
+        same = (x == y) | ((x != x) & (y != y))
+    out: Array = np.where(same, 0.0, np.nan_to_num(found, nan=np.inf, posinf=np.inf))
+    return out
+
+
+def beside(x: Leaf, y: Leaf) -> Iterator[tuple[Array, Array, Array]] | None:
+    """Return blocks of (row numbers, rows of x, the same rows of y) in float64; None if the shapes differ.
+
+    Duplicates are summed. Slices have zeros in rows that only the other side stores.
+    """
+    a, b = read(x, "", "a"), read(y, "", "b")
+    if a.row_shape != b.row_shape or (len(a.shape) != len(b.shape)):
+        return None
+    if a.shape[:1] != b.shape[:1] and None not in (*a.shape[:1], *b.shape[:1]):
+        return None
+    return _blocks(a, b)
+
+
+def _blocks(a: Stored, b: Stored) -> Iterator[tuple[Array, Array, Array]]:
+    """Yield at least one block."""
+    if not a.sparse and not b.sparse:
+        for part in blocks(len(a.ids), a.row_shape):
+            yield a.ids[part], wide(a.values[part]), wide(b.values[part])
+        return
+    one, other = (s.ids if s.sparse else s.ids[nonzero_rows(s.values)] for s in (a, b))
+    every = one if np.array_equal(one, other) else np.union1d(one, other)
+    for part in blocks(len(every), a.row_shape):
+        ids = every[part]
+        yield ids, _rows(a, ids), _rows(b, ids)
+
+
+def _rows(s: Stored, ids: Array) -> Array:
+    there = contained(ids, s.ids)
+    out = np.zeros((len(ids), *s.row_shape))
+    out[there] = wide(s.values[np.searchsorted(s.ids, ids[there])])
+    return out
+
+
+def eps_of(x: Leaf) -> float:
+    """Return the spacing of a leaf's type at 1; 0 for whole numbers."""
+    dtype = dtype_name((x if isinstance(x, np.ndarray) else x.values).dtype)
+    return float(2.0 ** (1 - PRECISION[dtype])) if dtype in FLOATS else 0.0
+
+
+def same_values(x: Leaf, y: Leaf) -> bool:
+    """Check that two leaves denote the same numbers, of whatever types."""
+    if isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and x.dtype == y.dtype != np.uint16:
+        return x.shape == y.shape and bool(np.all(bits_equal(x, y)))  # of whole tables: without copies in float64
+    pairs = beside(x, y)
+    return pairs is not None and not any(apart(p, q).any() for _, p, q in pairs)
+
+
+def gap(x: Array, y: Array) -> float:
+    """Return the largest |x - y| of two arrays of one shape, which have axes."""
+    found = 0.0
+    for part in blocks(len(x), x.shape[1:]):
+        p, q = x[part], y[part]
+        some = p != q
+        found = max(found, float(apart(wide(p[some]), wide(q[some])).max(initial=0.0)))
+    return found
+
+
+def relative(x: Array, y: Array) -> Array:
+    """Return |x - y| / max(|x|, |y|), element by element; 0 where they are equal."""
+    away = apart(x, y)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = away / np.maximum(np.abs(x), np.abs(y))
+    out: Array = np.where(away > 0, np.nan_to_num(found, nan=1.0, posinf=1.0), 0.0)
+    return out
+
+
+def summed(x: Leaf) -> tuple[Array, Array] | None:
+    """Return rows with duplicates and how far two orders of summation may be apart there; None without duplicates.
+
+    The distance is relative, element by element. m terms may differ by (m - 1) eps of the sum of their sizes.
+    """
+    if isinstance(x, np.ndarray) or x.coalesced:
+        return None
+    s = read(x, "", "")
+    if not s.has_duplicates:
+        return None
+    many = np.flatnonzero(s.counts > 1)
+    place = np.searchsorted(s.ids, s.slot_ids)
+    some = np.flatnonzero(s.counts[place] > 1)
+    sizes = np.zeros((len(s.ids), *s.row_shape))
+    np.add.at(sizes, place[some], np.abs(wide(s.slots[some])))
+    counts = s.counts[many].reshape(-1, *([1] * len(s.row_shape)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = (counts - 1) * eps_of(x) * sizes[many] / np.abs(wide(s.values[many]))
+    return s.ids[many], np.minimum(np.where(sizes[many] > 0, np.nan_to_num(found, nan=0.0, posinf=1.0), 0.0), 1.0)
+
+
+def distances(a: Leaves, b: Leaves) -> dict[str, tuple[float, float, float]]:
+    """Return (norm of the difference, norm of the larger side, eps) of each tensor that both sides have."""
+    found = {}
+    for name in a:
+        if name not in b:
+            continue
+        pairs = beside(a[name], b[name])
+        if pairs is None:
+            found[name] = (math.inf, 0.0, 0.0)
+            continue
+        away = one = other = 0.0
+        for _, x, y in pairs:
+            away = math.hypot(away, _norm(apart(x, y)))
+            one, other = math.hypot(one, _finite_norm(x)), math.hypot(other, _finite_norm(y))
+        found[name] = (away, max(one, other), max(eps_of(a[name]), eps_of(b[name])))
+    return found
+
+
+def _norm(x: Array) -> float:
+    """Return the 2-norm of all elements, without overflow."""
+    top = float(np.abs(x).max(initial=0.0))
+    if not 0 < top < math.inf:
+        return top
+    x = (x / top).ravel()
+    return top * math.sqrt(dot(x, x))
+
+
+def _finite_norm(x: Array) -> float:
+    found = _norm(x)
+    return found if math.isfinite(found) else _norm(np.where(np.isfinite(x), x, 0.0))

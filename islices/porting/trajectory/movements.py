@@ -1,0 +1,306 @@
+"""The step itself, element by element: tables and the optimizer's state after it, from both before it.
+
+Allowed are `ROUNDINGS` + k eps of the tensor's largest movement so far, after k steps, and the rounding of the table.
+The two steps began with gradients and states that are a relative r apart in this element: twice that, of the largest
+movement, is allowed as well. An element whose gradient has cancelled has an r near 1, and adagrad and adam take full
+steps in the direction of rounding: nothing is asked of it.
+
+`Past` holds all that earlier steps contribute; `advance` makes the next one.
+
+May import: `numpy`, the core below `islices.files`, `islices.porting.compare`, this folder.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from islices.porting.compare.evidence import MOST_SLACK
+from islices.porting.compare.steps.recipe import corrected_digits
+from islices.porting.compare.stored import bits_equal, blocks, contained, wide
+from islices.porting.trajectory.descriptions import OWN_MEANING, array_name
+from islices.porting.trajectory.distances import apart, beside, eps_of, gap, relative, summed
+from islices.porting.trajectory.positions import Step, described, rows_named
+
+__all__ = ["Found", "Past", "advance", "furthest", "movements"]
+
+Array = np.ndarray[Any, Any]
+Steps = tuple[Step, Step]
+Pair = tuple[Array, Array]
+#: eps of a movement by which two computations of one step's formula may differ.
+ROUNDINGS = 64.0
+#: The decay of most running means of squares.
+BETA2 = 0.999
+
+
+@dataclass(frozen=True)
+class Found:
+    """The distance found at one position.
+
+    Attributes
+    ----------
+    apart : float
+        The distance of the sides in the tensor that uses most of what it is allowed: relative to its norm for
+        outputs, loss and gradients; for steps and states an element's.
+    allowed : float
+        The distance that rounding may cause there.
+    tensor : str
+        Its name.
+    judged : bool
+        False where the tables are so far apart already that nothing can be said.
+    """
+
+    apart: float
+    allowed: float
+    tensor: str
+    judged: bool = True
+
+    @property
+    def share(self) -> float:
+        """Return apart / allowed; above 1 rounding does not explain it."""
+        if not self.apart:
+            return 0.0
+        return self.apart / self.allowed if self.allowed else math.inf
+
+
+def furthest(found: Iterable[Found]) -> Found:
+    """Return the one that uses most of what it is allowed."""
+    return max(found, key=lambda one: one.share, default=Found(0.0, 0.0, ""))
+
+
+# ---------------------------------------------------------------------- what earlier steps leave
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """A number for each element of some rows, ascending, and 0 for the other rows."""
+
+    ids: Array
+    values: Array
+
+    def at(self, rows: Array) -> Array:
+        """Return the numbers of some rows, ascending."""
+        out = np.zeros((len(rows), *self.values.shape[1:]))
+        there = np.flatnonzero(contained(rows, self.ids))
+        out[there] = self.values[np.searchsorted(self.ids, rows[there])]
+        return out
+
+    def joined(self, other: Rows, by: Callable[[Array, Array], Array]) -> Rows:
+        """Return both in one, element by element."""
+        ids = np.union1d(self.ids, other.ids)
+        return Rows(ids, by(self.at(ids), other.at(ids)))
+
+
+@dataclass(frozen=True, eq=False)
+class Past:
+    """The steps so far.
+
+    Attributes
+    ----------
+    last : (Step, Step) or None
+        The last step of both sides.
+    follows : bool
+        Whether it directly follows the one before.
+    count : int
+        The number of steps.
+    reach : dict of str to float
+        The largest movement of each table.
+    relative : dict of str to Rows
+        The relative distance of the gradients of each table; of all steps so far for a table without states.
+    """
+
+    last: Steps | None = None
+    follows: bool = False
+    count: int = 0
+    reach: Mapping[str, float] = field(default_factory=dict)
+    relative: Mapping[str, Rows] = field(default_factory=dict)
+
+
+def advance(past: Past, a: Step, b: Step) -> Past:
+    """Return the past that includes a step."""
+    reach, distance = dict(past.reach), dict(past.relative)
+    for t in _tables(a, b):
+        reach[t.name] = max(reach.get(t.name, 0.0), gap(t.w, t.w_after), gap(t.v, t.v_after))
+        here = _gradients_apart(a, b, t)
+        kept = None if _common_states(a, b, t.name) else past.relative.get(t.name)
+        distance[t.name] = here if kept is None else here.joined(kept, np.maximum)
+    follows = past.last is not None and a.number == past.last[0].number + 1
+    return Past((a, b), follows, past.count + 1, reach, distance)
+
+
+class _Table(NamedTuple):
+    """A table of both sides before a step and after it."""
+
+    name: str
+    w: Array
+    v: Array
+    w_after: Array
+    v_after: Array
+
+
+def _tables(a: Step, b: Step) -> Iterator[_Table]:
+    sides = [s.get(position) or {} for position in ("tables", "tables_after") for s in (a, b)]
+    for name in sides[0]:
+        arrays = [np.atleast_1d(x) for side in sides if isinstance(x := side.get(name), np.ndarray)]
+        if len(arrays) == len(sides) and len({x.shape for x in arrays}) == 1:
+            yield _Table(name, *arrays)
+
+
+def _gradients_apart(a: Step, b: Step, t: _Table) -> Rows:
+    """Return the relative distances of a table's gradients, and of the orders in which duplicates may be summed."""
+    none = Rows(np.zeros(0, np.int64), np.zeros((0, *t.w.shape[1:])))
+    gradients = [x for s in (a, b) if (x := rows_named(s).get(t.name)) is not None]
+    pairs = beside(*gradients) if len(gradients) == 2 else None
+    parts = [(ids, relative(x, y)) for ids, x, y in pairs or ()]
+    found = Rows(*(np.concatenate(x) for x in zip(*parts, strict=True))) if parts else none
+    order = none
+    for x in gradients:
+        duplicates = summed(x)
+        if duplicates is not None:
+            order = order.joined(Rows(*duplicates), np.maximum)
+    found = found.joined(order, np.add) if len(order.ids) else found
+    some = np.flatnonzero(found.values.reshape(len(found.ids), -1).any(axis=1))
+    return Rows(found.ids[some], found.values[some].astype(np.float32))
+
+
+# ---------------------------------------------------------------------- one step
+def movements(a: Step, b: Step, past: Past) -> Iterator[tuple[str, Found]]:
+    """Judge the tables after a step, then the states; past includes the step."""
+    if any(s.get(position) is None for s in (a, b) for position in ("tables", "tables_after")):
+        return
+    tables = list(_tables(a, b))
+    yield "step", furthest(_judge_table(a, b, t, past) for t in tables)
+    states = [found for t in tables for found in _judge_states(a, b, t, past)]
+    if states:
+        yield "state", furthest(states)
+
+
+def _judge_table(a: Step, b: Step, t: _Table, past: Past) -> Found:
+    reach, eps = past.reach[t.name], max(map(eps_of, t[1:]))
+    of_reach = (ROUNDINGS + past.count + _scalars(a, b, t.name)) * eps * reach
+
+    def rounding(size: Array) -> Array:
+        return 2 * eps * size + of_reach
+
+    if not rows_named(a) or not rows_named(b):
+        return _without_gradients(t, rounding)
+    r = _relative(a, b, t, past)
+    return _furthest_element(t.name, t[1:3], t[3:], lambda rows, size: rounding(size) + 2 * reach * r(rows))
+
+
+def _without_gradients(t: _Table, rounding: Callable[[Array], Array]) -> Found:
+    """Judge the movements' norm: nothing says what the steps were computed from."""
+    away = way = bound = 0.0
+    for _, w, v, p, q in _moved_rows(t[1:3], t[3:]):
+        allowed = rounding(_size(w, v, p, q)) + np.abs(w - v)
+        away, way, bound = (math.hypot(x, np.linalg.norm(y)) for x, y in (
+            (away, (p - w) - (q - v)), (way, p - w), (bound, allowed)
+        ))  # fmt: skip
+    return Found(away / (way or 1.0), MOST_SLACK + bound / (way or 1.0), t.name)
+
+
+def _judge_states(a: Step, b: Step, t: _Table, past: Past) -> Iterator[Found]:
+    after = [_arrays(s, "state_after", t.name) for s in (a, b)]
+    before = [_arrays(s, "state", t.name) for s in (a, b)]
+    r = _relative(a, b, t, past) if rows_named(a) and rows_named(b) else None
+    semantics = [described(s, t.name, "semantics") for s in (a, b)]
+    for key in after[0].keys() & after[1].keys():
+        label, arrays = f"{t.name}.{key}", [side[key] for side in after]
+        if key == "step":
+            yield Found(float(abs(arrays[0].max() - arrays[1].max())), 0.0, label)
+        elif key not in OWN_MEANING or (semantics[0] == semantics[1] is not None):
+            n = len(t.w)
+            if r is None or arrays[0].size != arrays[1].size or arrays[0].size not in (n, t.w.size):
+                continue
+            x, y = (side.reshape(n, -1) for side in arrays)
+            w, v = (np.zeros_like(x) if key not in side else side[key].reshape(n, -1) for side in before)
+            yield _state(label, (w, v), (x, y), past.count, r)
+
+
+def _state(label: str, before: Pair, after: Pair, count: int, r: Callable[[Array], Array]) -> Found:
+    eps = max(map(eps_of, after))
+    moved = max(map(gap, before, after))
+    top = max(float(np.abs(wide(x)).max(initial=0.0)) for x in after)
+
+    def allowed(rows: Array, size: Array) -> Array:
+        of_rows = r(rows).reshape(len(rows), -1)
+        of_rows = of_rows if size.shape == of_rows.shape else of_rows.max(axis=1, keepdims=True)
+        return (ROUNDINGS + count) * eps * size + ROUNDINGS * eps * moved + 2 * top * of_rows
+
+    return _furthest_element(label, before, after, allowed)
+
+
+def _furthest_element(name: str, before: Pair, after: Pair, allowed: Callable[[Array, Array], Array]) -> Found:
+    """Compare the movements of both sides; their distance before the step is allowed as well."""
+    found = Found(0.0, 0.0, name)
+    for rows, w, v, p, q in _moved_rows(before, after):
+        away = apart(p - w, q - v)
+        may = allowed(rows, _size(w, v, p, q)) + np.abs(w - v)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            share = np.where(away > 0, away / may, 0.0)
+        at = int(np.argmax(np.nan_to_num(share, nan=np.inf)))
+        found = furthest([found, Found(float(away.flat[at]), float(may.flat[at]), name)])
+    return found
+
+
+def _moved_rows(before: Pair, after: Pair) -> Iterator[tuple[Array, Array, Array, Array, Array]]:
+    """Yield blocks of the rows that moved on either side: their numbers, both sides before and after, in float64."""
+    rows = np.flatnonzero(_rows_differ(before[0], after[0]) | _rows_differ(before[1], after[1]))
+    for part in blocks(len(rows), before[0].shape[1:]):
+        if len(at := rows[part]):
+            w, v, p, q = (wide(x[at]) for x in (*before, *after))
+            yield at, w, v, p, q
+
+
+def _size(*arrays: Array) -> Array:
+    return np.maximum.reduce([np.abs(x) for x in arrays])  # type: ignore[no-any-return]
+
+
+def _relative(a: Step, b: Step, t: _Table, past: Past) -> Callable[[Array], Array]:
+    """Return a function of row numbers: the relative distance of what each element's step was computed from."""
+    n = len(t.w)
+    states = [
+        (x.reshape(n, -1), y.reshape(n, -1)) for x, y in _common_states(a, b, t.name)
+        if x.size == y.size and x.size in (n, t.w.size)
+    ]  # fmt: skip
+
+    def of_rows(rows: Array) -> Array:
+        out = past.relative[t.name].at(rows).reshape(len(rows), -1)
+        for x, y in states:
+            out = np.maximum(out, relative(wide(x[rows]), wide(y[rows])))
+        return out.reshape(len(rows), *t.w.shape[1:])
+
+    return of_rows
+
+
+def _scalars(a: Step, b: Step, name: str) -> float:
+    """Return how many roundings a running mean of squares adds to a step."""
+    if not any("v" in _arrays(s, "state_after", name) for s in (a, b)):
+        return 0.0
+    known = [x for s in (a, b) if isinstance(x := described(s, name, "beta2"), float)]
+    return corrected_digits(max(known, default=BETA2), min(a.number, b.number))
+
+
+# ---------------------------------------------------------------------- arrays
+def _arrays(s: Step, position: str, name: str) -> dict[str, Array]:
+    """Return the arrays of a tensor's state, by the records' names."""
+    start = f"{name}."
+    leaves = (s.get(position) or {}).items()
+    return {array_name(key[len(start) :]): np.asarray(x) for key, x in leaves if key.startswith(start)}
+
+
+def _common_states(a: Step, b: Step, name: str) -> list[tuple[Array, Array]]:
+    x, y = (_arrays(s, "state", name) for s in (a, b))
+    return [(x[key], y[key]) for key in x if key in y and key != "step"]
+
+
+def _rows_differ(x: Array, y: Array) -> Array:
+    out = np.zeros(len(x), bool)
+    for part in blocks(len(x), x.shape[1:]):
+        p, q = x[part], y[part]
+        if p.dtype != q.dtype:
+            p, q = wide(p), wide(q)
+        out[part] = ~bits_equal(p, q).reshape(len(p), math.prod(p.shape[1:])).all(axis=1)
+    return out

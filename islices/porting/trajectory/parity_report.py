@@ -1,0 +1,147 @@
+"""A Parity as text for people and as a dict for programs.
+
+May import: this folder.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from islices.porting.trajectory.verdict import ORDER
+
+if TYPE_CHECKING:
+    from islices.porting.trajectory.trainings import Parity
+
+__all__ = ["TITLES", "as_json", "report"]
+
+#: position -> how it is told
+TITLES = {
+    "batch": "the batch", "start": "tables and states before the first step",
+    "between": "tables changed since the step before", "outputs": "forward outputs", "loss": "the loss",
+    "gradients": "gradients", "clipped": "clipped gradients", "step": "the tables after the step",
+    "state": "the optimizer's state after the step",
+}  # fmt: skip
+
+#: position -> what is to be done, where no cause is known and nothing else of the step tells one
+HINTS = {
+    "batch": "hand both sides the same samples in one order: from a file, not shuffled",
+    "start": "begin with one start: islices.save(path, tables) here, islices.load(path, backend=...) there",
+    "between": "do on both sides what changes tables outside of the optimizer: a projection, a row kept at zero",
+    "outputs": "batch and tables agree: the forward pass is another",
+}  # fmt: skip
+#: The same where tables agree before the first step, and states do not.
+STATE_HINT = (
+    "the optimizers begin with other states: an Adagrad's sums with 0.1 in Keras and optax, 0 in torch and MXNet; "
+    "start_from(...) goes on from the other side's"
+)
+
+
+def report(found: Parity) -> str:
+    """The report, plain text."""
+    lines = [_verdict(found)]
+    lines += [f"note: {note}" for note in found.notes]
+    lines += ["", *_table(found)]
+    stop = found.stop
+    if stop is None:
+        return "\n".join(lines + _unjudged(found))
+    where = f"{TITLES[stop.position]}{f', {stop.tensor!r}' if stop.tensor else ''}"
+    lines += ["", f"{where}: {_apart(stop.apart, stop.allowed)}"]
+    if stop.of_state:
+        lines.append(f"hint: {STATE_HINT}")
+    elif stop.position in HINTS and not stop.difference.causes and not stop.also:
+        lines.append(f"hint: {HINTS[stop.position]}")
+    if stop.position == "loss" and not stop.difference.causes:
+        lines.append(
+            "loss: " + ", ".join(f"{k} {x:.7g}" for k, x in zip(found.names, found.steps[-1].loss, strict=True))
+        )
+    else:
+        lines += ["", str(stop.difference)]
+    for position, more in stop.also.items():
+        lines += ["", f"{TITLES[position]} of the same step say more:", "", str(more)]
+    return "\n".join(lines)
+
+
+def _verdict(found: Parity) -> str:
+    a, b = found.names
+    count = len(found.steps)
+    if found.stop is None:
+        if found.same_bits == count:
+            return f"{a} and {b} are the same to the bit in {_steps(count)}"
+        gap = _largest(s.gap for s in found.steps)
+        apart = "" if gap is None else f"; tables at most {gap:.2g} apart"
+        return f"{a} and {b} are no further apart than rounding explains in {_steps(count)}{apart}"
+    stop = found.stop
+    before = "" if count == 1 else f"; rounding explains the {_steps(count - 1)} before"
+    return f"{a} and {b} part at step {stop.step}, in {TITLES[stop.position]}{before}"
+
+
+def _steps(count: int) -> str:
+    return "1 step" if count == 1 else f"{count} steps"
+
+
+def _apart(apart: float, allowed: float) -> str:
+    if not allowed:
+        return "no difference is allowed"
+    return f"{apart:.3g} apart, where rounding may do {allowed:.3g}"
+
+
+def _table(found: Parity) -> list[str]:
+    """For each position how far the sides were apart at most, and how much that is of what is allowed."""
+    rows = [("position", "largest gap", "of allowed", "at step")]
+    for position in ORDER:
+        steps = [s for s in found.steps if position in s.positions]
+        if not steps:
+            continue
+        worst = max(steps, key=lambda s: s.positions[position].share if s.positions[position].judged else -1.0)
+        at = worst.positions[position]
+        if not at.judged:
+            rows.append((position, f"{at.apart:.2g}", "not judged", str(worst.step)))
+            continue
+        share = "" if not at.apart else f"{100 * at.share:.2g} %" if at.share <= 1 else f"{at.share:.3g} x"
+        rows.append((position, f"{at.apart:.2g}" if at.apart else "same", share, str(worst.step) if at.apart else ""))
+    widths = [max(len(row[k]) for row in rows) for k in range(4)]
+    return [
+        "  " + "  ".join(c.ljust(w) if k == 0 else c.rjust(w) for k, (c, w) in enumerate(zip(row, widths, strict=True)))
+        for row in rows
+    ]
+
+
+def _unjudged(found: Parity) -> list[str]:
+    first = next((s for s in found.steps if any(not p.judged for p in s.positions.values())), None)
+    if first is None:
+        return []
+    return [
+        f"from step {first.step} on the tables are {first.drift:.1e} of their norm apart, by rounding: outputs and "
+        "gradients are no longer judged, steps are"
+    ]
+
+
+def _largest(numbers: Iterable[float]) -> float | None:
+    return max((x for x in numbers if not math.isnan(x)), default=None)
+
+
+# ---------------------------------------------------------------------- JSON
+def as_json(found: Parity) -> dict[str, Any]:
+    """Finite numbers as they are, others as None."""
+    said = asdict(replace(found, stop=None))
+    for step in said["steps"]:
+        del step["stop"]
+    if found.stop is not None:
+        stop = found.stop
+        said["stop"] = {
+            "step": stop.step, "position": stop.position, "tensor": stop.tensor, "apart": stop.apart,
+            "allowed": stop.allowed, "difference": stop.difference.to_json(),
+            "also": {name: more.to_json() for name, more in stop.also.items()},
+        }  # fmt: skip
+    return _finite({**said, "same_bits": found.same_bits})  # type: ignore[no-any-return]
+
+
+def _finite(x: Any) -> Any:
+    if isinstance(x, dict):
+        return {name: _finite(y) for name, y in x.items()}
+    if isinstance(x, (list, tuple)):
+        return [_finite(y) for y in x]
+    return None if isinstance(x, float) and not math.isfinite(x) else x

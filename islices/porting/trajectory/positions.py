@@ -1,0 +1,155 @@
+"""A step of a training as it is compared: trees by position, as host arrays that no later step writes over.
+
+May import: `numpy`, the core below `islices.files`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from islices.core.arguments import is_real, show, whole_number
+from islices.core.conversion import convert
+from islices.core.registry import describe, find_backend
+from islices.core.slices import IndexedSlices
+from islices.core.trees import named_leaves
+from islices.embedding.table import Table
+from islices.optim import Optimizer
+
+__all__ = [
+    "AFTER",
+    "BEFORE",
+    "POSITIONS",
+    "Leaf",
+    "Leaves",
+    "Step",
+    "common",
+    "described",
+    "host_leaves",
+    "optimizers_of",
+    "read_step",
+    "rows_named",
+]
+
+Leaf = np.ndarray[Any, Any] | IndexedSlices
+Leaves = dict[str, Leaf]
+
+#: What a step may be made of, in the order in which a training computes it.
+POSITIONS = (
+    "batch", "tables", "state", "outputs", "loss", "gradients", "clipped", "tables_after", "state_after",
+)  # fmt: skip
+#: What a step leaves behind -> what the next one begins with.
+BEFORE = {"tables_after": "tables", "state_after": "state"}
+AFTER = {before: after for after, before in BEFORE.items()}
+#: What stands beside the positions in a step.
+BESIDE = ("step", "optimizer")
+
+
+@dataclass
+class Step:
+    """A step of one side.
+
+    number counts from 1. trees: position -> leaves by name, None leaves left out. optimizers: the name of a tensor,
+    or "" for all, -> its optimizer, or the description of it. framework: its name, or "".
+    """
+
+    number: int
+    trees: dict[str, Leaves] = field(default_factory=dict)
+    optimizers: dict[str, Any] = field(default_factory=dict)
+    framework: str = ""
+
+    def get(self, position: str) -> Leaves | None:
+        """The leaves at a position; None where the step does not have it."""
+        return self.trees.get(position)
+
+
+def common(a: Step, b: Step, position: str) -> tuple[Leaves, Leaves]:
+    """Return the leaves at a position whose names both steps have."""
+    x, y = a.trees.get(position, {}), b.trees.get(position, {})
+    return {name: leaf for name, leaf in x.items() if name in y}, {name: y[name] for name in x if name in y}
+
+
+def described(s: Step, name: str, key: str) -> Any:
+    """Return one entry of the description of a tensor's optimizer; None if there is none."""
+    optimizer = s.optimizers.get(name, s.optimizers.get(""))
+    if isinstance(optimizer, Optimizer):
+        return getattr(optimizer, key, optimizer.hyper.get(key))
+    return None if optimizer is None else optimizer.get(key)
+
+
+def _as_host(x: Any, argument: str) -> Leaf:
+    """A leaf of any framework as a host array, or as slices of host arrays, copied."""
+    if isinstance(x, Table):
+        x = x.weights
+    if (is_real(x) or isinstance(x, (bool, np.bool_))) and find_backend(x) is None:
+        return np.asarray(x)
+    B = find_backend(x)
+    if B is None:
+        raise TypeError(f"{argument}: got {describe(x)}; accepted are arrays, sparse gradients, numbers and None")
+    if isinstance(x, IndexedSlices) or B.is_native(x):
+        found = convert(x, "numpy")
+        return IndexedSlices(
+            np.array(found.values), np.array(found.indices), found.dense_shape, coalesced=found.coalesced
+        )
+    array = np.array(B.to_numpy(x))
+    if B.dtype(x) == "bfloat16":
+        return np.array(convert(x, "numpy"))
+    return array
+
+
+def host_leaves(tree: Any, argument: str) -> Leaves:
+    """The leaves of a tree by name, as host arrays; None is none."""
+    found = named_leaves(tree, argument)
+    return {name: _as_host(x, f"{argument}[{name!r}]") for name, x in found.items() if x is not None}
+
+
+def read_step(given: Any, argument: str, number: int) -> Step:
+    """A step of a user's iterator; number is what it gets where it does not say one.
+
+    TypeError, ValueError for what is no mapping of positions, or a position that is not known.
+    """
+    if isinstance(given, Step):
+        return given
+    if not isinstance(given, Mapping):
+        raise TypeError(
+            f"{argument}: got {describe(given)} for a step; accepted is a dict of {', '.join(map(repr, POSITIONS))}"
+        )
+    unknown = [name for name in given if name not in (*POSITIONS, *BESIDE)]
+    if unknown:
+        accepted = ", ".join(map(repr, (*POSITIONS, *BESIDE)))
+        raise ValueError(f"{argument}: got a step with {show(unknown[0])}; accepted are {accepted}")
+    if given.get("step") is not None:
+        said = whole_number(given["step"])
+        if said is None or said < 0:
+            raise ValueError(f"{argument}: got the step {show(given['step'])}; accepted is a whole number >= 0")
+        number = said
+    trees = {
+        position: host_leaves(given[position], f"{argument}, step {number}, {position}")
+        for position in POSITIONS
+        if given.get(position) is not None
+    }
+    return Step(number, trees, optimizers_of(given.get("optimizer"), argument))
+
+
+def optimizers_of(given: Any, argument: str) -> dict[str, Any]:
+    """The name of a tensor, or "" for all -> what steps it; TypeError for what is none."""
+    if given is None:
+        return {}
+    if isinstance(given, Optimizer):
+        return {"": given}
+    if isinstance(given, Mapping) and ("name" in given or isinstance(given.get("class"), str)):
+        return {"": dict(given)}
+    if isinstance(given, Mapping) and all(isinstance(x, (Optimizer, Mapping)) for x in given.values()):
+        return dict(given)
+    raise TypeError(
+        f"{argument}: got the optimizer {describe(given)}; accepted is one of islices.optim, its description, or a "
+        "dict of tensors' names to them"
+    )
+
+
+def rows_named(step: Step) -> Leaves:
+    """The gradients that a step applies: the clipped ones, where there are such."""
+    return {**(step.get("gradients") or {}), **(step.get("clipped") or {})}

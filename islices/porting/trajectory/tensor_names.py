@@ -1,0 +1,148 @@
+"""Which tensor of the second side answers which of the first: settled once, then every step of it is renamed.
+
+Frameworks also lay a dense layer's weights out differently, (in, out) or (out, in): what is transposed from the first
+step on is transposed back, so that the step is compared and not the layout.
+
+May import: `numpy`, the core, `islices.porting.compare`, this folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from islices.core.slices import IndexedSlices
+from islices.porting.compare.pairing import check_tensor
+from islices.porting.trajectory.positions import Leaf, Leaves, Step
+
+__all__ = ["NAMED", "Pairing", "pair_names"]
+
+#: Positions whose leaves are named as the tables are, or with what they hold behind such a name.
+NAMED = ("tables", "tables_after", "gradients", "clipped", "state", "state_after")
+#: Those of them whose names go on behind the tensor's.
+NESTED = ("state", "state_after")
+
+
+@dataclass
+class Pairing:
+    """names: b's tensor -> a's. transposed: a's names of tensors that b holds transposed. only_a, only_b: those that
+    nothing answers."""
+
+    names: dict[str, str] = field(default_factory=dict)
+    transposed: frozenset[str] = frozenset()
+    only_a: tuple[str, ...] = ()
+    only_b: tuple[str, ...] = ()
+
+    def renamed(self, step: Step, other: Step) -> Step:
+        """A step of b with a's names and layouts; `other` is a's, whose names decide where tensors have none."""
+        trees = {}
+        for position, leaves in step.trees.items():
+            if position in NAMED:
+                trees[position] = self._named(leaves, nested=position in NESTED)
+            else:
+                trees[position] = _beside(leaves, other.trees.get(position, {}))
+        optimizers = {self.names.get(name, name): x for name, x in step.optimizers.items()}
+        return replace(step, trees=trees, optimizers=optimizers)
+
+    def _named(self, leaves: Leaves, *, nested: bool) -> Leaves:
+        out = {}
+        for name, x in leaves.items():
+            tensor, rest = _split(name, self.names) if nested else (name, "")
+            new = self.names.get(tensor, tensor)
+            flip = new in self.transposed and isinstance(x, np.ndarray) and x.ndim == 2
+            out[new + rest] = np.ascontiguousarray(x.T) if flip and isinstance(x, np.ndarray) else x
+        return out
+
+
+def _split(name: str, tensors: Mapping[str, str]) -> tuple[str, str]:
+    """(the tensor that a state's array belongs to, the rest of its name with its dot)."""
+    found = [t for t in tensors if name.startswith(f"{t}.")]
+    tensor = max(found, key=len, default=name)
+    return tensor, name[len(tensor) :]
+
+
+def _beside(leaves: Leaves, others: Leaves) -> Leaves:
+    """Leaves of batches, outputs and losses: by name; where no name is common, by shape and then position."""
+    if set(leaves) & set(others) or not others:
+        return {name: _shaped(x, others.get(name)) for name, x in leaves.items()}
+    free, out = dict(others), {}
+    for name, x in leaves.items():
+        match = next((k for k, y in free.items() if _long(y) == _long(x)), None)
+        if match is None:
+            out[name] = x
+        else:
+            out[match] = _shaped(x, free.pop(match))
+    return out
+
+
+def _long(x: Leaf) -> tuple[Any, ...]:
+    """The shape without axes of length one, which scores and losses have in one framework and not in another."""
+    return tuple(n for n in shape_of(x) if n != 1)
+
+
+def _shaped(x: Leaf, other: Leaf | None) -> Leaf:
+    """An array in the shape of the other side's, where axes of length one are all that they differ in."""
+    if not isinstance(x, np.ndarray) or not isinstance(other, np.ndarray) or x.shape == other.shape:
+        return x
+    return x.reshape(other.shape) if _long(x) == _long(other) else x
+
+
+def shape_of(x: Leaf) -> tuple[Any, ...]:
+    """The dense shape."""
+    return tuple(x.dense_shape if isinstance(x, IndexedSlices) else x.shape)
+
+
+# ---------------------------------------------------------------------- settled at the first step
+def pair_names(a: Step, b: Step, pair: Mapping[str, str], only: str | None) -> Pairing:
+    """The pairing of two sides, by their first steps; ValueError for names that do not exist."""
+    left, right = _tensors(a), _tensors(b)
+    for p, q in pair.items():
+        check_tensor(p, left, "pair", "a")
+        check_tensor(q, right, "pair", "b")
+    if only is not None:
+        check_tensor(only, left, "only", "a")
+    taken = set(pair.values())
+    names = {q: p for p, q in pair.items()}
+    names |= {p: p for p in left if p in right and p not in pair and p not in taken}
+    if not names:
+        names = _by_shape(left, right)
+    if only is not None:
+        names = {q: p for q, p in names.items() if p == only}
+        left = {p: x for p, x in left.items() if p == only}
+        right = {q: x for q, x in right.items() if q in names}
+    transposed = frozenset(p for q, p in names.items() if _is_transposed(left[p], right[q]))
+    answered = set(names.values())
+    return Pairing(
+        names, transposed, tuple(p for p in left if p not in answered), tuple(q for q in right if q not in names)
+    )
+
+
+def _tensors(step: Step) -> Leaves:
+    """A side's tensors: its tables, else its gradients."""
+    for position in ("tables", "tables_after", "gradients", "clipped"):
+        if step.trees.get(position):
+            return step.trees[position]
+    return {}
+
+
+def _by_shape(left: Leaves, right: Leaves) -> dict[str, str]:
+    """Two sides without a common name: in their order where shapes agree, those of one shape in their order too."""
+    free, names = dict(left), {}
+    for q, y in right.items():
+        shape = shape_of(y)
+        match = next((p for p, x in free.items() if shape_of(x) == shape), None)
+        if match is None:
+            match = next((p for p, x in free.items() if len(shape) == 2 and shape_of(x) == shape[::-1]), None)
+        if match is not None:
+            del free[match]
+            names[q] = match
+    return names
+
+
+def _is_transposed(x: Leaf, y: Leaf) -> bool:
+    if not isinstance(x, np.ndarray) or not isinstance(y, np.ndarray) or x.ndim != 2 or x.shape != y.shape[::-1]:
+        return False
+    return x.shape != y.shape or (not np.array_equal(x, y) and np.array_equal(x, y.T))

@@ -1,0 +1,342 @@
+"""`parity`: two trainings, step by step, until rounding does not explain what is seen.
+
+May import: the core, `islices.porting.compare`, this folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from islices.core.arguments import check_name, show, whole_number
+from islices.core.locks import lazy_property
+from islices.core.registry import describe
+from islices.porting.compare.difference import Difference, diff, side_names
+from islices.porting.compare.explanation import name_sides
+from islices.porting.trajectory.curves import draw
+from islices.porting.trajectory.descriptions import other_class
+from islices.porting.trajectory.explaining import Known, explain
+from islices.porting.trajectory.folder import is_folder, read_folder
+from islices.porting.trajectory.movements import Past
+from islices.porting.trajectory.parity_report import as_json, report
+from islices.porting.trajectory.positions import AFTER, BEFORE, Step, optimizers_of, read_step
+from islices.porting.trajectory.tensor_names import NAMED, Pairing, pair_names
+from islices.porting.trajectory.verdict import ORDER, Verdict, judge
+
+__all__ = ["Parity", "Stop", "parity"]
+
+
+@dataclass(eq=False)
+class Stop:
+    """Where two trainings part, and why.
+
+    Attributes
+    ----------
+    step : int
+    position : {"batch", "start", "between", "outputs", "loss", "gradients", "clipped", "step", "state"}
+        The first that rounding does not explain; all before it agree.
+    tensor : str
+        The one that is furthest beyond what rounding may do.
+    apart, allowed : float
+        How far, and what rounding may do: see `islices.porting.trajectory.movements.Found`.
+    of_state : bool
+        Whether the tensor is one of an optimizer's state.
+    explain : callable
+        Compares what both sides had there, by `islices.diff`.
+    """
+
+    step: int
+    position: str
+    tensor: str
+    apart: float
+    allowed: float
+    of_state: bool
+    explain: Callable[[], tuple[Difference, dict[str, Difference]]] = field(repr=False)
+
+    @lazy_property
+    def _explained(self) -> tuple[Difference, dict[str, Difference]]:
+        return self.explain()
+
+    @property
+    def difference(self) -> Difference:
+        """What `islices.diff` says; found out when it is first asked for."""
+        return self._explained[0]
+
+    @property
+    def also(self) -> Mapping[str, Difference]:
+        """Other positions of the step that tell a cause, where this one does not."""
+        return self._explained[1]
+
+
+@dataclass(frozen=True, eq=False)
+class Parity:
+    """What `parity` found; str() is the report.
+
+    Attributes
+    ----------
+    equal : bool
+        No step was further apart than rounding explains.
+    stop : Stop or None
+    steps : tuple of Verdict
+        One for each step compared, the one that stopped it last.
+    same_bits : int
+        The first steps in which everything that both sides have is the same to the bit.
+    names : (str, str)
+        What the sides are called.
+    pairs : dict of str to str
+        a's tensors -> b's.
+    transposed : tuple of str
+        Those that b holds transposed.
+    notes : tuple of str
+    """
+
+    equal: bool
+    stop: Stop | None
+    steps: tuple[Verdict, ...]
+    names: tuple[str, str]
+    pairs: Mapping[str, str]
+    transposed: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def same_bits(self) -> int:
+        """The first steps that are the same to the bit."""
+        return next((k for k, step in enumerate(self.steps) if not step.same_bits), len(self.steps))
+
+    def __str__(self) -> str:
+        return report(self)
+
+    def __bool__(self) -> bool:
+        raise TypeError("the truth value of a Parity is ambiguous: say .equal")
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as a dict that json.dumps takes; its keys are described in docs/parity.md."""
+        return as_json(self)
+
+    def plot(self, path: Any) -> None:
+        """Write a picture of losses and distances, step by step; the suffix says the format. Needs matplotlib.
+
+        Parameters
+        ----------
+        path : str or path-like
+
+        Raises
+        ------
+        ModuleNotFoundError
+            matplotlib is not installed; the message gives the line that installs it.
+        ValueError
+            matplotlib does not write files of that suffix.
+        """
+        draw(self, path)
+
+
+def parity(
+    a: Any,
+    b: Any,
+    *,
+    names: Sequence[str] = ("a", "b"),
+    optimizer: Any = None,
+    pair: Mapping[str, str] | None = None,
+    only: str | None = None,
+    ignore: Sequence[str] = (),
+    max_norm: float | None = None,
+    padding_idx: int | None = None,
+    batch_size: int | None = None,
+    tokens: int | None = None,
+    steps: int | None = None,
+) -> Parity:
+    """Compare two trainings step by step, and say where and why they part.
+
+    Parameters
+    ----------
+    a, b : folder, or iterable of steps
+        A folder that `Recorder` wrote, or that holds files step-1.safetensors ... of `islices.save`; or an
+        iterator or generator of steps, in this process. A step is a dict of what there is of: ``batch``, ``tables`` and
+        ``state`` before the step, ``outputs``, ``loss``, ``gradients``, ``clipped``, ``tables_after``,
+        ``state_after`` (see `Recorder.step`); ``step``, its number; ``optimizer``. Gradients or tables are needed.
+    names : (str, str)
+        What the report calls the sides.
+    optimizer : islices.optim.Optimizer, dict, or a pair of them, optional
+        What steps the tables; a dict names tensors. By default what the recordings say. An explanation uses it.
+    pair : mapping of str to str, optional
+        Names in a -> names in b, for tensors that are called differently.
+    only : str, optional
+        Compare this tensor (of a) alone.
+    ignore : sequence of str
+        Positions that are not judged: of "batch", "start", "between", "outputs", "loss", "gradients", "clipped",
+        "step", "state".
+    max_norm, padding_idx, batch_size, tokens
+        What `islices.diff` is told.
+    steps : int, optional
+        Compare no more than so many.
+
+    Returns
+    -------
+    Parity
+
+    Raises
+    ------
+    TypeError, ValueError
+        Steps that are none, names that do not exist, sides that have no step or no tensor in common.
+    FileNotFoundError, OSError
+        A folder that cannot be read.
+
+    Notes
+    -----
+    It stops at the first step that rounding does not explain and bisects it: batch, start (later what is done to tables
+    between two steps), outputs, loss, gradients, clipped gradients, tables after the step, state. What rounding may do
+    is a rule of its own for each of them (SPEC clause 23, docs/parity.md).
+
+    Examples
+    --------
+    >>> import numpy as np, islices
+    >>> def training(rate):
+    ...     table = np.ones((4, 2), np.float32)
+    ...     for row in (1, 2, 1):
+    ...         grad = islices.IndexedSlices(np.full((1, 2), 0.1, np.float32), np.array([row]), (4, 2))
+    ...         before, table = table, islices.scatter(table.copy(), islices.scale(grad, rate), op="sub")
+    ...         yield {"tables": {"w": before}, "gradients": {"w": grad}, "tables_after": {"w": table}}
+    >>> islices.parity(training(0.5), training(0.5)).equal
+    True
+    >>> found = islices.parity(training(0.5), training(0.25))
+    >>> found.stop.step, found.stop.position
+    (1, 'step')
+    """
+    called = side_names(names)
+    ignored = frozenset(check_name(name, ORDER, "ignore") for name in ignore)
+    if pair is not None and not isinstance(pair, Mapping):
+        raise TypeError(f"pair: got {describe(pair)}; accepted is a dict of names in a to names in b")
+    limit = None if steps is None else whole_number(steps)
+    if steps is not None and (limit is None or limit < 1):
+        raise ValueError(f"steps: got {show(steps)}; accepted is an int >= 1")
+    known: Known = {
+        "names": called, "max_norm": max_norm, "padding_idx": padding_idx, "batch_size": batch_size, "tokens": tokens
+    }  # fmt: skip
+    diff(np.zeros(1, np.float32), np.zeros(1, np.float32), **known)  # raises now, not at the step that stops
+    optimizers = _optimizers(optimizer)
+    pairing: Pairing | None = None
+    verdicts: list[Verdict] = []
+    stop, notes, past = None, dict[str, str](), Past()
+    for x, y in islice(_together(_read(a, "a", optimizers[0]), _read(b, "b", optimizers[1]), notes), limit):
+        if pairing is None:
+            pairing = pair_names(x, y, pair or {}, only)
+            _check_common(x, y, pairing)
+            notes |= _said_of(pairing, called, x, y)
+        if only is not None:
+            x = _only(x, only)
+        y = pairing.renamed(y, x)
+        verdict, past = judge(x, y, past, ignored, notes)
+        verdicts.append(verdict)
+        if verdict.stop is not None:
+            found = verdict.positions[verdict.stop]
+            why = partial(explain, verdict.stop, found.tensor, x, y, known)
+            of_state = any(found.tensor in (x.get(position) or {}) for position in ("state", "state_after"))
+            stop = Stop(x.number, verdict.stop, found.tensor, found.apart, found.allowed, of_state, why)
+            break
+    if pairing is None:
+        raise ValueError("a, b: got no step that both have; accepted are sides that have some of the same numbers")
+    told = tuple(name_sides(note, called) for note in notes.values())
+    pairs = {p: q for q, p in pairing.names.items()}
+    return Parity(stop is None, stop, tuple(verdicts), called, pairs, tuple(sorted(pairing.transposed)), told)
+
+
+# ---------------------------------------------------------------------- the steps of both sides
+def _read(given: Any, argument: str, optimizers: Mapping[str, Any]) -> Iterator[Step]:
+    if is_folder(given):
+        steps = read_folder(given, argument)
+    elif isinstance(given, Mapping) or not isinstance(given, Iterable):
+        raise TypeError(f"{argument}: got {describe(given)}; accepted is a folder, or an iterable of steps")
+    else:
+        steps = _numbered(given, argument)
+    return _linked(replace(step, optimizers={**step.optimizers, **optimizers}) for step in steps)
+
+
+def _numbered(given: Iterable[Any], argument: str) -> Iterator[Step]:
+    number = 0
+    for x in given:
+        step = read_step(x, argument, number + 1)
+        if step.number <= number and number:
+            raise ValueError(f"{argument}: got step {step.number} after step {number}; accepted are rising numbers")
+        number = step.number
+        yield step
+
+
+def _linked(steps: Iterable[Step]) -> Iterator[Step]:
+    """What a step leaves is what the next begins with: either is taken for the other where it is missing."""
+    held: Step | None = None
+    for step in steps:
+        if held is not None:
+            if step.number == held.number + 1:
+                for before, after in AFTER.items():
+                    if after not in held.trees and before in step.trees and before in held.trees:
+                        held.trees[after] = step.trees[before]
+                for after, before in BEFORE.items():
+                    if before not in step.trees and after in held.trees:
+                        step.trees[before] = held.trees[after]
+            yield held
+        held = step
+    if held is not None:
+        yield held
+
+
+def _together(a: Iterator[Step], b: Iterator[Step], notes: dict[str, str]) -> Iterator[tuple[Step, Step]]:
+    """Steps of one number; those that one side alone has are left out."""
+    skipped = 0
+    x, y = next(a, None), next(b, None)
+    while x is not None and y is not None:
+        if x.number == y.number:
+            yield x, y
+            x, y = next(a, None), next(b, None)
+        elif x.number < y.number:
+            skipped, x = skipped + 1, next(a, None)
+        else:
+            skipped, y = skipped + 1, next(b, None)
+    if skipped:
+        notes["skipped"] = f"{skipped} step{'s' * (skipped > 1)} that one side alone has left out"
+    if x is not None or y is not None:
+        notes["goes on"] = f"{{{'a' if y is None else 'b'}}} goes on: the other side has no more steps"
+
+
+def _only(step: Step, name: str) -> Step:
+    trees = {
+        position: {k: x for k, x in leaves.items() if k == name or k.startswith(f"{name}.")}
+        if position in NAMED
+        else leaves
+        for position, leaves in step.trees.items()
+    }
+    return replace(step, trees=trees)
+
+
+def _check_common(x: Step, y: Step, pairing: Pairing) -> None:
+    if not pairing.names:
+        a, b = (", ".join(map(repr, side)) or "none" for side in (pairing.only_a, pairing.only_b))
+        raise ValueError(
+            f"a, b: no tensor of a ({a}) has the name or shape of one of b ({b}); accepted is pair={{a's name: b's}}"
+        )
+
+
+def _said_of(pairing: Pairing, names: tuple[str, str], x: Step, y: Step) -> dict[str, str]:
+    notes = {}
+    for name, alone, step in zip(names, (pairing.only_a, pairing.only_b), (x, y), strict=True):
+        if alone:
+            notes[f"only {name}"] = f"tensors only in {name}, not compared: {', '.join(alone)}"
+        for other in filter(None, map(other_class, step.optimizers.values())):
+            notes[f"{name} {other}"] = f"{name} steps by {other}, which islices.optim does not have"
+    if pairing.transposed:
+        notes["transposed"] = f"{names[1]} holds these transposed: {', '.join(sorted(pairing.transposed))}"
+    return notes
+
+
+# ---------------------------------------------------------------------- options
+def _optimizers(given: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    if isinstance(given, (list, tuple)):
+        if len(given) != 2:
+            raise ValueError(f"optimizer: got {len(given)}; accepted is one, or two: a's and b's")
+        return optimizers_of(given[0], "optimizer"), optimizers_of(given[1], "optimizer")
+    both = optimizers_of(given, "optimizer")
+    return both, dict(both)

@@ -1,0 +1,42 @@
+"""Assertions on gradients, for tests of programs and libraries that use islices. SPEC clause 22."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from islices.porting.compare import diff
+
+__all__ = ["assert_equal"]
+
+
+def assert_equal(a: Any, b: Any, **context: Any) -> None:
+    """Raise AssertionError unless two gradients, tables or trees of them have the same bits.
+
+    Parameters
+    ----------
+    a, b : sparse gradient, dense array, None, or a list, tuple or dict of them
+        Of any framework, of two different ones too. Sparse gradients are equal if they denote the same dense array:
+        order and duplicates of slices do not matter.
+    **context
+        What `islices.diff` takes to name the cause of a difference: ``before=``, ``max_norm=``, ``padding_idx=``.
+
+    Raises
+    ------
+    AssertionError
+        They differ. The message is the report of `islices.diff`: where, by how much, and why.
+
+    Notes
+    -----
+    NaN equals any NaN, -0 equals +0. SPEC clause 22.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> s = IndexedSlices(np.ones((2, 1)), np.array([1, 1]), (3, 1))
+    >>> assert_equal(s, np.array([[0.0], [2.0], [0.0]]))
+    """
+    __tracebackhide__ = True
+    found = diff(a, b, **context)
+    if not found.equal:
+        raise AssertionError(str(found))
