@@ -16,8 +16,6 @@ from islices.porting.compare.causes import CAUSES
 from islices.porting.compare.difference import Difference, diff
 from islices.porting.compare.steps.traits import TRAITS
 
-__all__ = ["COMMAND"]
-
 #: What the files' own metadata may say in place of an option.
 FROM_METADATA = {"max_norm": float, "padding_idx": int, "batch_size": int, "tokens": int}
 TREES = ("a", "b", "before", "grad", "tables", "states")
