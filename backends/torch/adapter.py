@@ -203,19 +203,19 @@ class TorchBackend(Backend):
         return x.to(device)
 
     # ------------------------------------------------------------------ functions as they are
-    abs = staticmethod(torch.abs)
-    isfinite = staticmethod(torch.isfinite)
-    isin = staticmethod(torch.isin)
-    logical_not = staticmethod(torch.logical_not)
-    where = staticmethod(torch.where)
-    zeros_like = staticmethod(torch.zeros_like)
+    abs = staticmethod(torch.abs)  # type: ignore[assignment]
+    isfinite = staticmethod(torch.isfinite)  # type: ignore[assignment]
+    isin = staticmethod(torch.isin)  # type: ignore[assignment]
+    logical_not = staticmethod(torch.logical_not)  # type: ignore[assignment]
+    where = staticmethod(torch.where)  # type: ignore[assignment]
+    zeros_like = staticmethod(torch.zeros_like)  # type: ignore[assignment]
     equal = staticmethod(torch.eq)  # type: ignore[assignment]
     sqrt = staticmethod(rounded_sqrt)
     is_traced = staticmethod(is_traced)
     take_ragged = staticmethod(jagged.take_apart)
-    capture = staticmethod(hooked_layers.capture)  # type: ignore[assignment]
+    capture = staticmethod(hooked_layers.capture)
     records_gradient = staticmethod(autograd.is_recorded)
-    stop_gradient = staticmethod(torch.Tensor.detach)
+    stop_gradient = staticmethod(torch.Tensor.detach)  # type: ignore[assignment]
     trace = staticmethod(dynamo.compiled)
     forget_compiled = staticmethod(dynamo.forget)
     custom_gradient = staticmethod(autograd.custom_gradient)
