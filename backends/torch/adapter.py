@@ -5,6 +5,9 @@ wrong sums, and its coalesce() does not always add in order of occurrence. So no
 sparse tensor; `islices.backends.torch.arithmetic` holds what its dense arithmetic needs help with.
 """
 
+# torch's functions stand in the class as they are
+# pyright: reportAssignmentType=false, reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
+
 from __future__ import annotations
 
 import contextlib
