@@ -13,7 +13,7 @@ JUDGED := .venv-judged
 JUDGES := --python $(JUDGED)/bin/python --python $(PADDLE)/bin/python
 # What `make soak` runs: random and hostile input, every setting, other environments. Each by itself: make soak-laws.
 # The long ones last: one that is cut off has told the most.
-SOAK := soak-hostile soak-files soak-random soak-laws soak-audit soak-paddle soak-judged soak-threads soak-variants \
+SOAK := soak-hostile soak-files soak-laws soak-audit soak-paddle soak-judged soak-threads soak-variants \
 	soak-conform soak-tests
 TIMED := bash -c 'time "$$@"' --
 
@@ -54,8 +54,6 @@ soak-audit:
 	$(TIMED) $(BIN)/islices audit
 soak-laws:
 	$(TIMED) $(BIN)/python -m islices.conformance.properties laws
-soak-random:
-	$(TIMED) $(BIN)/python -m islices.conformance.properties cases
 soak-files:
 	$(TIMED) $(BIN)/python -m islices.conformance.properties files
 soak-hostile:

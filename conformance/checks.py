@@ -20,10 +20,8 @@ from islices.conformance import corpus, oracle
 from islices.conformance.data import Array, Slices
 from islices.conformance.execute import difference, read, to_backend, to_numpy
 from islices.conformance.generate import FLOATS, INDEX_TYPES, ROW_SHAPES, slices
-from islices.conformance.memory import peak_growth
 from islices.conformance.operations import UnsupportedError, gradients, own_calls_of
-
-__all__ = ["CHECKS", "Check", "check", "same"]
+from islices.conformance.peak_memory import peak_growth
 
 
 class Check(NamedTuple):

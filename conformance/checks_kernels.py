@@ -15,8 +15,6 @@ from islices.conformance.operations import UnsupportedError, own_calls_of
 from islices.conformance.oracle_optim import OPTIMIZERS
 from islices.core.host import bfloat16_bits
 
-__all__: list[str] = []
-
 COUNT, ROWS, WIDTH = 20_000, 3_000, 8
 THREADS = (1, 2, 4)
 #: takes the backend, the slices and a maker of tables; gives what is compared

@@ -13,11 +13,9 @@ from islices.conformance.data import Slices
 from islices.conformance.execute import read, to_backend
 from islices.conformance.generate import dense, slices
 from islices.conformance.generate_optim import ROWS
-from islices.conformance.memory import peak_growth
 from islices.conformance.operations import own_calls_of
 from islices.conformance.oracle_optim import OPTIMIZERS, optimizer_steps
-
-__all__: list[str] = []
+from islices.conformance.peak_memory import peak_growth
 
 #: of one length, so that one program serves all steps
 LAYOUTS = ("unsorted-duplicates", "unsorted-cancelling", "sorted-duplicates")

@@ -13,8 +13,6 @@ from islices.conformance.execute import to_backend
 from islices.conformance.operations import UnsupportedError
 from islices.conformance.oracle import coalesce
 
-__all__: list[str] = []
-
 ROWS = 6
 
 

@@ -27,8 +27,6 @@ from islices.conformance.selection import PROFILES, Selection, how_many, nearest
 from islices.conformance.variants import VARIANTS
 from islices.core.registry import BUILTIN
 
-__all__ = ["COMMAND"]
-
 #: What runs where no variant is asked for; "all" is every variant.
 USUAL = {"quick": ("standard", "cuda"), "full": ("standard", "kernels off", "read-only", "cuda", "ranks")}
 

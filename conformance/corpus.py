@@ -15,8 +15,6 @@ from fractions import Fraction
 from islices.conformance.data import Array
 from islices.conformance.oracle import round_to
 
-__all__ = ["PADDING", "batch", "upstream"]
-
 PADDING = 0
 
 

@@ -16,22 +16,6 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, NamedTuple
 
-__all__ = [
-    "GROUPS",
-    "NONFINITE",
-    "SPEC_VERSION",
-    "Array",
-    "Case",
-    "Entry",
-    "Slices",
-    "decode",
-    "encode",
-    "entries",
-    "load_cases",
-    "quick_ids",
-    "vectors_hash",
-]
-
 #: Of the SPEC.md that the cases are checked against.
 SPEC_VERSION = "1.10"
 #: Arguments that only the errors group has: an array of another framework, a set, a complex number.

@@ -22,8 +22,6 @@ from pathlib import Path
 
 from islices.backend import Backend
 
-__all__ = ["Deviation", "find_deviation", "load_deviations"]
-
 KINDS = ("notimpl", "notyet", "never")
 
 

@@ -11,23 +11,6 @@ from typing import Any
 
 from islices.conformance.data import Array, Case, Slices
 
-__all__ = [
-    "DENSE",
-    "GOOD",
-    "GRADIENT",
-    "IDS",
-    "INTEGERS",
-    "OTHER_SHAPE",
-    "UP",
-    "WIDE",
-    "error_cases",
-    "f32",
-    "foreign",
-    "i64",
-    "of",
-    "row",
-]
-
 
 def f32(*shape: int, value: float = 1.0) -> Array:
     return Array("float32", shape, [value] * math.prod(shape))

@@ -22,8 +22,6 @@ from islices.conformance.errors import (
     row,
 )
 
-__all__: list[str] = []
-
 # ---------------------------------------------------------------------- lookups, bags
 _look = ("lookup", DENSE)
 _bag = {"combiner": "sum"}

@@ -8,8 +8,6 @@ from typing import Any
 from islices.conformance.data import Array, Slices
 from islices.conformance.errors import DENSE, GOOD, INTEGERS, OTHER_SHAPE, WIDE, f32, foreign, i64, of, row
 
-__all__: list[str] = []
-
 
 def _refused(
     id: str, raises: str, words: list[str], name: str, hyper: dict[str, Any], *rest: Any, **options: Any

@@ -20,18 +20,6 @@ from islices.conformance.data import Array, Case, Slices, encode
 from islices.conformance.operations import UnsupportedError, operation
 from islices.conformance.variants import STANDARD, Variant
 
-__all__ = [
-    "ChangedInputError",
-    "HarnessError",
-    "difference",
-    "forget_compiled",
-    "read",
-    "reassemble",
-    "run_case",
-    "take_apart",
-    "to_backend",
-]
-
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "bool")
 
 

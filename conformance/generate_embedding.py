@@ -11,8 +11,6 @@ from typing import Any
 from islices.conformance.data import NONFINITE, Array, Case
 from islices.conformance.oracle import FORMATS
 
-__all__ = ["embedding_cases"]
-
 FLOATS = tuple(FORMATS)
 ROWS = 7
 #: name -> (ids, shape): sorted and not, with and without duplicates, none, one, many, 0-d to 3-D

@@ -13,8 +13,6 @@ from typing import Any
 
 from islices.conformance.data import Array, Case, Slices
 
-__all__ = ["gradient_cases"]
-
 ROWS, WIDTH = 7, 4
 #: Rows of the dense array, one of them zeros: their squares sum to 16, so its norm is 4.
 TABLE = {3: (2, -2, 2, 0), 0: (1, 1, -1, 0), 5: (0, 0, 0, -1), 2: (0, 0, 0, 0)}

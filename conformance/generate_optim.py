@@ -14,8 +14,6 @@ from islices.conformance.oracle_optim import LATE, OPTIMIZERS, POWERS, SCHEDULED
 from islices.optim.formulas import State
 from islices.optim.record import RECORDS
 
-__all__ = ["optimizer_cases", "state_of"]
-
 FLOATS = tuple(FORMATS)
 ROWS = 10
 #: gradients taken in turn

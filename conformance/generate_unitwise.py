@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 
 from islices.conformance.data import NONFINITE, Array, Case, Slices
 
-__all__ = ["unitwise_cases"]
-
 Cross = Callable[[str], Iterable[tuple[str, Slices]]]
 
 

@@ -17,8 +17,6 @@ import islices
 from islices.cli import UsageError
 from islices.conformance.progress import bar
 
-__all__ = ["Interpreter", "here", "look_at"]
-
 #: Asked of an interpreter: what it has. Anything printed before, by a framework's greeting, is not the last line.
 QUESTION = """
 import importlib.util, json, sys

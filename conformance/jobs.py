@@ -26,8 +26,6 @@ from islices.conformance.report import Run, read_runs
 from islices.conformance.selection import Selection
 from islices.conformance.variants import Variant
 
-__all__ = ["Job", "run_all"]
-
 #: Slowest first, so that two at a time end together; but NumPy, beside the slowest, compiles the kernels for all.
 ORDER = ("jax", "numpy", "tensorflow", "torch", "mxnet")
 #: Seconds without a case starting or ending after which a process counts as hung.
@@ -58,10 +56,10 @@ class Job(NamedTuple):
 def run_all(jobs: Sequence[Job | AdapterJob], selection: Selection) -> list[Run]:
     """The runs of the jobs, job by job and variant by variant; what each does is told meanwhile."""
     order = sorted(range(len(jobs)), key=lambda k: jobs[k].rank)
-    with board([jobs[k].name for k in order]) as told, ThreadPoolExecutor(max_workers=2) as pool:
+    with board([jobs[k].name for k in order]) as watched, ThreadPoolExecutor(max_workers=2) as pool:
         stopped = threading.Event()
         futures = {
-            k: pool.submit(_run_any, jobs[k], selection, w, stopped) for k, w in zip(order, told.jobs, strict=True)
+            k: pool.submit(_run_any, jobs[k], selection, w, stopped) for k, w in zip(order, watched, strict=True)
         }
         try:
             return [run for k in range(len(jobs)) for run in futures[k].result()]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["last_lines", "whole_lines"]
-
 
 def whole_lines(path: Path, position: int) -> bytes:
     """The whole lines of a growing file from a position on; none while it does not exist."""

@@ -16,8 +16,6 @@ from islices.backend import Backend
 from islices.core.row_operators import OPERATORS
 from islices.norms.nonfinite import Nonfinite
 
-__all__ = ["UnsupportedError", "gradients", "operation", "own_calls_of"]
-
 
 class UnsupportedError(Exception):
     """The backend declares that it does not have what the case needs."""

@@ -15,8 +15,6 @@ from typing import Any
 
 from islices.conformance.data import Array, Slices
 
-__all__ = ["ORACLE", "round_to", "square_root"]
-
 #: format -> (precision in bits, smallest normal exponent, largest exponent)
 FORMATS = {
     "float16": (11, -14, 15),

@@ -30,9 +30,6 @@ from islices.conformance.oracle import (
     wide,
 )
 
-__all__ = ["EMBEDDING"]
-
-
 # ---------------------------------------------------------------------- which ids there are
 Ids = Any  # an Array, or the tuple (values, lengths)
 

@@ -14,8 +14,6 @@ from typing import Any
 from islices.conformance.data import Array, Slices
 from islices.conformance.oracle import round_to, values_of
 
-__all__ = ["gradient"]
-
 #: Where a number stands in the dense arrays: leaf, row and column, which slots of the same row share.
 Place = tuple[int, int, int]
 

@@ -14,9 +14,6 @@ from islices.conformance.data import Array, Slices
 from islices.conformance.oracle import coalesce, halves, over, plus, round_to, square_root, times, wide
 from islices.optim.record import RECORDS
 
-__all__ = ["LATE", "OPTIMIZERS", "POWERS", "SCHEDULED", "optimizer_steps"]
-
-
 #: Digits of the fraction of an exponent that count.
 FRACTION = {"float32": 32, "float64": 64}
 

@@ -10,8 +10,6 @@ from islices.conformance.data import Array, Slices
 from islices.conformance.oracle import clip_by_norm as clip_whole
 from islices.conformance.oracle import clip_data, coalesce, exact_norm, over, square_root, times, values_of, with_values
 
-__all__ = ["UNITWISE"]
-
 
 def shape_of(x: Any) -> tuple[int, ...]:
     return tuple(x.dense_shape if isinstance(x, Slices) else x.shape)

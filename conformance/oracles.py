@@ -11,8 +11,6 @@ from islices.conformance.oracle_gradients import gradient
 from islices.conformance.oracle_optim import optimizer_steps
 from islices.conformance.oracle_unitwise import UNITWISE
 
-__all__ = ["ORACLES"]
-
 ORACLES: dict[str, Callable[..., Any]] = {
     **ORACLE, **EMBEDDING, **UNITWISE, "gradient": gradient, "optimizer_steps": optimizer_steps
 }  # fmt: skip

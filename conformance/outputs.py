@@ -13,8 +13,6 @@ from islices.cli import UsageError
 from islices.core.plugins import entry_points
 from islices.core.registry import BUILTIN, GROUP
 
-__all__ = ["check_backends", "check_picture", "check_writable", "need_rich", "print_text", "wrapped", "write"]
-
 
 def check_backends(wanted: Sequence[str] | None, installed: Sequence[str]) -> None:
     """UsageError for a --backend that is not among those installed."""

@@ -26,8 +26,6 @@ from islices.conformance.report.runs import OUTCOMES
 from islices.conformance.selection import Item, Selection
 from islices.conformance.variants import VARIANTS, Variant
 
-__all__ = ["chosen", "chosen_backend", "chosen_modes", "chosen_variants", "parametrize"]
-
 
 def pytest_configure(config: pytest.Config) -> None:
     name = config.getoption("islices_backend", None)  # None where pytest runs on the entry points of an older install

@@ -8,21 +8,15 @@ import contextlib
 import importlib.util
 import json
 import os
-import re
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TextIO
-
-__all__ = ["Bar", "Board", "Watched", "bar", "bars", "board", "shown"]
+from typing import Any
 
 #: Seconds after which what still runs is told where nothing moves.
 HEARTBEAT = 60.0
-#: Seconds from which on a case's own time is shown.
-LONG = 2.0
-OUTCOME = re.compile(rb'^\{"type": "case", "outcome": "([^"]+)"', re.MULTILINE)
 
 
 # ---------------------------------------------------------------------- bars
@@ -44,14 +38,18 @@ def error_console() -> Iterator[Any]:
 def shown() -> Iterator[Any]:
     """A `rich.progress.Progress`, gone from the terminal afterwards."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.table import Column
 
     with error_console() as console:
-        columns = (
-            SpinnerColumn(_spinner(console)), TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(),
-            TimeElapsedColumn(),
-        )  # fmt: skip
+        spinner = "dots" if console.encoding.lower().startswith("utf") else "line"
+        what = TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"))
+        columns = SpinnerColumn(spinner), BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn(), what
         with Progress(
-            *columns, console=console, disable=not _moves(console), transient=True, redirect_stdout=_above()
+            *columns,
+            console=console,
+            disable=not console.is_terminal or console.is_dumb_terminal,
+            transient=True,
+            redirect_stdout=sys.stdout.isatty(),
         ) as progress:
             yield progress
 
@@ -92,183 +90,86 @@ def bars(names: Sequence[str], total: int) -> Iterator[Callable[[str, int], None
         yield lambda name, done: progress.update(tasks[name], completed=done)
 
 
-def _moves(console: Any) -> bool:
-    return bool(console.is_terminal and not console.is_dumb_terminal)
-
-
-def _above() -> bool:
-    """Whether what is printed meanwhile goes above moving lines: where it goes to a terminal, and only there."""
-    return sys.stdout.isatty()
-
-
-def _spinner(console: Any) -> str:
-    return "dots" if console.encoding.lower().startswith("utf") else "line"
-
-
 # ---------------------------------------------------------------------- processes that report
 class Watched:
     """A process of the suite, as far as its report tells."""
 
-    def __init__(self, name: str, ended: Callable[[Watched], None]) -> None:
-        self.name, self._ended = name, ended
-        self.state = "waiting"
-        self.says = "waiting for a core"
+    def __init__(self, name: str, changed: Callable[[Watched], None]) -> None:
+        self.name, self._changed = name, changed
+        self.says, self.running = "waiting for a core", False
         self.counts: Counter[str] = Counter()
         self.total: int | None = None
-        self.begun = self.since = time.monotonic()
-        self.seconds = 0.0
+        self.begun = time.monotonic()
 
     def begin(self) -> None:
-        """Its process starts."""
-        self.state, self.begun = "running", time.monotonic()
+        """Note that its process starts."""
+        self.running, self.begun = True, time.monotonic()
         self.now("starting Python")
 
     def now(self, says: str) -> None:
-        """What it does from now on."""
-        self.says, self.since = says, time.monotonic()
+        """Note what it does from now on."""
+        self.says = says
+        self._changed(self)
 
     def take(self, news: bytes) -> None:
-        """Further lines of its report."""
-        self.counts.update(outcome.decode() for outcome in OUTCOME.findall(news))
-        last = None
-        for line in news.splitlines():
-            if line.startswith((b'{"type": "start"', b'{"type": "phase"', b'{"type": "footer"')):
-                last = line
-            elif line.startswith(b'{"type": "header"'):
-                header = json.loads(line)
-                self.total = header.get("planned", header.get("total"))
-        if last is not None:
-            self._note(json.loads(last))
-
-    def _note(self, line: dict[str, Any]) -> None:
-        if line["type"] == "phase":
-            self.now(line["says"])
-        elif line["type"] == "footer":
-            self.now("leaving Python")
-        else:
-            self.now(f"{line['id']} ({line['mode']})")
+        """Read further lines of its report."""
+        for line in map(json.loads, news.splitlines()):
+            if line["type"] == "case":
+                self.counts[line["outcome"]] += 1
+            elif line["type"] == "header":
+                self.total = line.get("planned", line.get("total"))
+            elif line["type"] == "start":
+                self.says = f"{line['id']} ({line['mode']})"
+            else:
+                self.says = line.get("says", "leaving Python")
+        self._changed(self)
 
     def end(self, outcome: str = "") -> None:
-        """It is over; with what came of it where that is no count of cases."""
-        self.state, self.seconds, self.says = "ended", time.monotonic() - self.begun, outcome
-        self._ended(self)
-
-    @property
-    def done(self) -> int:
-        return self.counts.total()
-
-    def doing(self) -> str:
-        """What it does, and for how long where that is long."""
-        return ", ".join(filter(None, self.parts()))
-
-    def parts(self) -> tuple[str, str]:
-        """(what it does, for how long where that is long)"""
-        seconds = time.monotonic() - self.since
-        if seconds < LONG or self.state != "running":
-            return self.says, ""
-        compiles = ", compiling" if self.says.endswith(" (traced)") else ""
-        return f"{self.says}{compiles}", f"{seconds:.0f} s"
-
-    def verdict(self) -> str:
-        """A line of a log: "jax: 3550 pass, 0 fail, 41 s"."""
+        """Note that it is over, with what came of it where that is no count of cases."""
         told = [f"{self.counts[word]} {word}" for word in ("pass", "fail")] if self.counts else ["no case"]
         told += [f"{self.counts[w]} {w}" for w in ("deviation", "unsupported", "harness error") if self.counts[w]]
-        return f"{self.name}: {', '.join([self.says] if self.says else told)}, {self.seconds:.0f} s"
-
-
-class Board:
-    """Several processes at once: what each of them does."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self.jobs = [Watched(name, self.ended) for name in names]
-        self._begun = time.monotonic()
-
-    def ended(self, job: Watched) -> None:
-        """A job ended."""
-
-    def _of(self, state: str) -> list[Watched]:
-        return [job for job in self.jobs if job.state == state]
-
-
-class _Moving(Board):
-    """Lines that move: one for each job that runs, and one for the others."""
-
-    def __init__(self, names: Sequence[str], console: Any) -> None:
-        super().__init__(names)
-        from rich.spinner import Spinner
-
-        self._spinner = Spinner(_spinner(console))
-
-    def lines(self) -> Any:
-        """What is to be seen now."""
-        from rich.console import Group
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table.grid(padding=(0, 1), expand=True)
-        for _ in range(4):
-            table.add_column(no_wrap=True)
-        table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
-        table.add_column(no_wrap=True, justify="right")
-        for job in self._of("running"):
-            count = f"{job.done}/{job.total}" if job.total else ""
-            what, long = map(Text, job.parts())
-            table.add_row(self._spinner, job.name, count, _clock(time.monotonic() - job.begun), what, long)
-        waiting = ", ".join(job.name for job in self._of("waiting"))
-        others = [f"{len(self._of('ended'))} of {len(self.jobs)} runs ended"]
-        others += [f"waiting for a core: {waiting}"] if waiting else []
-        rest = f"{_clock(time.monotonic() - self._begun)}  {'; '.join(others)}"
-        return Group(table, Text(rest, style="dim", no_wrap=True, overflow="ellipsis"))
-
-
-class _Plain(Board):
-    """A line for each job that ended, and now and then one of what runs."""
-
-    def __init__(self, names: Sequence[str], file: TextIO) -> None:
-        super().__init__(names)
-        self._file, self._lock, self._over = file, threading.Lock(), threading.Event()
-        self._told = time.monotonic()
-        self._thread = threading.Thread(target=self._beat, daemon=True)
-
-    def ended(self, job: Watched) -> None:
-        self._print(job.verdict())
-
-    def _beat(self) -> None:
-        while not self._over.wait(1.0):
-            if time.monotonic() - self._told >= HEARTBEAT:
-                running = [f"{job.name} {job.done}/{job.total or '?'}: {job.doing()}" for job in self._of("running")]
-                self._print(f"running: {'; '.join(running)}")
-
-    def _print(self, line: str) -> None:
-        with self._lock, contextlib.suppress(OSError, ValueError):  # nobody reads it: no reason to stop
-            print(line, file=self._file, flush=True)
-            self._told = time.monotonic()
-
-    def __enter__(self) -> _Plain:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *what: object) -> None:
-        self._over.set()
-        self._thread.join()
+        self.running = False
+        self.now(outcome or ", ".join(told))
 
 
 @contextlib.contextmanager
-def board(names: Sequence[str]) -> Iterator[Board]:
-    """A board of jobs by their names; its lines are gone from a terminal afterwards."""
-    from rich.live import Live
+def board(names: Sequence[str]) -> Iterator[list[Watched]]:
+    """Show what several processes do: a moving line each on a terminal, elsewhere a line for each that ended."""
+    with shown() as progress:
+        tasks = {name: progress.add_task(name, total=None, visible=False, start=False) for name in names}
 
-    with error_console() as console:
-        if not _moves(console):
-            with _Plain(names, sys.stderr) as plain:
-                yield plain
-            return
-        moving = _Moving(names, console)
-        with Live(
-            get_renderable=moving.lines, console=console, refresh_per_second=4, transient=True, redirect_stdout=_above()
-        ):
-            yield moving
+        def changed(job: Watched) -> None:
+            if not progress.disable:
+                what = f"{job.name}  {job.says}"
+                progress.update(
+                    tasks[job.name],
+                    description=what,
+                    total=job.total,
+                    completed=job.counts.total(),
+                    visible=job.running,
+                )
+                progress.start_task(tasks[job.name])
+            elif not job.running:
+                _tell(f"{job.name}: {job.says}, {time.monotonic() - job.begun:.0f} s")
+
+        jobs, over = [Watched(name, changed) for name in names], threading.Event()
+
+        def beat() -> None:
+            while not over.wait(HEARTBEAT):
+                _tell(f"running: {'; '.join(_doing(job) for job in jobs if job.running)}")
+
+        if progress.disable:
+            threading.Thread(target=beat, daemon=True).start()
+        try:
+            yield jobs
+        finally:
+            over.set()
 
 
-def _clock(seconds: float) -> str:
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
+def _doing(job: Watched) -> str:
+    return f"{job.name} {job.counts.total()}/{job.total or '?'}: {job.says}"
+
+
+def _tell(line: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # nobody reads it: no reason to stop
+        print(line, file=sys.stderr, flush=True)

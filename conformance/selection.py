@@ -18,8 +18,6 @@ from islices.conformance.ranks.running import chosen as ranks_cases
 from islices.conformance.report.runs import CLAUSES, MODES
 from islices.conformance.variants import Variant
 
-__all__ = ["COMMAND", "PROFILES", "Item", "Profile", "Selection", "how_many", "nearest"]
-
 Profile = Literal["quick", "full"]
 PROFILES: tuple[Profile, ...] = get_args(Profile)
 #: The mode of adapters, which have one.

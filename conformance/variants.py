@@ -21,8 +21,6 @@ from islices.conformance.data import Case
 from islices.conformance.ranks.launch import absent
 from islices.distributed.engines import engine_of
 
-__all__ = ["STANDARD", "VARIANTS", "Variant", "freeze"]
-
 
 class Variant(NamedTuple):
     """A setting the suite runs under.

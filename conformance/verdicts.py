@@ -9,8 +9,6 @@ from islices.conformance.deviations import Deviation
 from islices.conformance.execute import HarnessError
 from islices.conformance.operations import UnsupportedError
 
-__all__ = ["MismatchError", "judge"]
-
 
 class MismatchError(AssertionError):
     """A result, or an exception, that is not the expected one; ``raised`` names the exception, if that is what came."""

@@ -20,8 +20,6 @@ from islices.conformance.data import Array, Case, Slices
 from islices.conformance.execute import read, to_backend
 from islices.conformance.operations import operation
 
-__all__ = ["EPS", "Bound", "bound_of"]
-
 #: The spacing of each type's numbers at 1.
 EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 SUMS = ("coalesce", "to_dense", "add", "scatter_add", "scatter_sub", "lookup")

@@ -10,8 +10,6 @@ import shlex
 
 from islices.cli import UsageError
 
-__all__ = ["seconds", "split_command"]
-
 
 def split_command(text: str) -> tuple[str, ...]:
     """A command's words, split as a shell would split them; no shell runs."""

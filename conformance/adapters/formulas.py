@@ -17,8 +17,6 @@ from islices.conformance.formulas.inputs import Bags
 from islices.conformance.protocol import CallError, Client, Refused, Unsupported
 from islices.core.slices import IndexedSlices
 
-__all__ = ["OPERATION", "AdapterStep"]
-
 #: Its name in the protocol.
 OPERATION = "formula_step"
 

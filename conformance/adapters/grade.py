@@ -19,8 +19,6 @@ from islices.conformance.execute import difference
 from islices.conformance.protocol import Answer, Ok, Refused, Unsupported
 from islices.conformance.protocol.wire import DTYPES
 
-__all__ = ["grade", "ulps"]
-
 #: Units in the last place within which rounding is the likely reason.
 NEAR = 64
 ORDER = "another order of a sum does that"

@@ -26,8 +26,6 @@ from islices.conformance.protocol import CallError, Client, StartError, WireErro
 from islices.conformance.report import Run, read_runs
 from islices.conformance.selection import COMMAND, Selection
 
-__all__ = ["AdapterJob", "run_adapter"]
-
 #: Calls in which an adapter may break before the others are not made.
 MOST = 10
 

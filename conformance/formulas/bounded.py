@@ -15,8 +15,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["CONTEXT", "LARGEST", "TINY", "Real", "U", "mean", "roundings", "scaled", "shrink"]
-
 #: 64 digits are 212 bits; exponents reach far beyond those of any product of float32 numbers.
 CONTEXT = Context(prec=64)
 #: Half the distance of 1 and its successor in float32: the relative error of one rounding.

@@ -17,8 +17,6 @@ from islices.conformance.formulas.inputs import inputs
 from islices.conformance.formulas.mutants import mutants, pairs
 from islices.conformance.formulas.scores import Got, ratios
 
-__all__ = ["cause_of", "distances", "wrong_steps"]
-
 Array = np.ndarray[Any, Any]
 #: A mistake's own bound is not proven: that of the right formula, this many times, and this of its value stand for it.
 MARGIN = 4.0

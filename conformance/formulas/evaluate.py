@@ -18,8 +18,6 @@ from islices.conformance.formulas.formula import Formula
 from islices.conformance.formulas.inputs import Bags, Gradient, Inputs, Rows, inputs
 from islices.conformance.formulas.numbers import BoundedNumbers, Numbers, PlainNumbers
 
-__all__ = ["Expected", "Trajectory", "bounded_steps", "initial_state", "plain_steps", "rounded_up", "steps"]
-
 Array = np.ndarray[Any, Any]
 #: (options, t, squares) -> the numbers of a step
 Making = Callable[..., Numbers]

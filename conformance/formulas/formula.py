@@ -11,8 +11,6 @@ from typing import Any, Literal
 
 from islices.conformance.formulas.rules import Rule
 
-__all__ = ["Duplicates", "Formula", "Gradients"]
-
 #: dense: the gradient is an array; touched and all: row-sparse, and which rows move.
 Gradients = Literal["dense", "touched", "all"]
 #: raw: squares are taken of each stored slice by itself; last, a mistake: the last slice of a row stands for all.

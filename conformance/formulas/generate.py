@@ -18,8 +18,6 @@ from islices.conformance.formulas.records import FORMULAS
 from islices.conformance.formulas.trajectories import trajectories
 from islices.conformance.formulas.vectors import bound_hex, expected_hex, inputs_json
 
-__all__ = ["line_of", "main", "texts"]
-
 
 def line_of(trajectory: Trajectory) -> str:
     """A trajectory as its line in the file."""

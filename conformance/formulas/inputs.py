@@ -19,8 +19,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["MAKERS", "Bags", "Gradient", "Inputs", "Rows", "inputs"]
-
 Array = np.ndarray[Any, Any]
 ROWS, STEPS = 3, 10
 WIDE = (1e-9, 1e-7, 1e-5, 1e-4, 1e-2, 1.0, 1e3, 1e15)

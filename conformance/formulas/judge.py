@@ -23,8 +23,6 @@ from islices.conformance.formulas.scores import Got, Score, score_of
 from islices.conformance.formulas.trajectories import trajectories
 from islices.core.slices import IndexedSlices
 
-__all__ = ["Judgement", "Step", "formula_of", "judge", "options_of", "run"]
-
 Array = np.ndarray[Any, Any]
 #: (weights, gradient, state, t, **options) -> None, weights, or (weights, state)
 Step = Callable[..., Any]

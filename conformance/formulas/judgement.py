@@ -14,8 +14,6 @@ from typing import Any
 from islices.conformance.formulas.formula import Formula
 from islices.conformance.formulas.scores import Place, Score
 
-__all__ = ["CLAUSE", "Judgement", "json_of", "text", "wrapped"]
-
 CLAUSE = "28"
 
 MEANING = {1: "scalars formed in float64", 2: "scalars formed in float32"}

@@ -17,8 +17,6 @@ import numpy as np
 from islices.conformance.formulas.inputs import Bags
 from islices.conformance.formulas.numbers import Numbers
 
-__all__ = ["bag", "bag_gradient", "embedding_gradient", "weight_gradient"]
-
 State = Mapping[str, Any]
 
 

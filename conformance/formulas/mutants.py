@@ -15,8 +15,6 @@ from islices.conformance.formulas import lookups, rules
 from islices.conformance.formulas.formula import Formula
 from islices.conformance.formulas.numbers import Numbers
 
-__all__ = ["MUTANTS", "Mutant", "mutants", "pairs"]
-
 Hyper = Mapping[str, Any]
 
 

@@ -16,8 +16,6 @@ import numpy as np
 
 from islices.conformance.formulas.bounded import Real, U, mean, roundings, scaled, shrink
 
-__all__ = ["BoundedNumbers", "Numbers", "PlainNumbers"]
-
 #: What forming a scalar in float64 may add, relative to the largest number in it.
 DOUBLE = 2.0**-50
 

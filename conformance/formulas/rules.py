@@ -17,8 +17,6 @@ from typing import Any
 
 from islices.conformance.formulas.numbers import Numbers
 
-__all__ = ["Rule"]
-
 State = Mapping[str, Any]
 #: (numbers, gradient, weights, state) -> (weights, state)
 Rule = Callable[[Numbers, Any, Any, State], tuple[Any, dict[str, Any]]]

@@ -13,8 +13,6 @@ import numpy as np
 
 from islices.conformance.formulas.evaluate import Expected
 
-__all__ = ["Got", "Place", "Score", "ratios", "score_of"]
-
 Array = np.ndarray[Any, Any]
 #: step -> array -> what came
 Got = dict[int, dict[str, Array]]

@@ -16,8 +16,6 @@ from islices.conformance.formulas import lookups, rules
 from islices.conformance.formulas.evaluate import Trajectory
 from islices.conformance.formulas.formula import Formula
 
-__all__ = ["trajectories"]
-
 #: A learning rate that changes at each step: where it stands outside a buffer and where inside are told apart.
 SCHEDULE = (1.0, 0.25, 2.0, 0.5)
 #: Frameworks of row-sparse formulas alone.

@@ -15,8 +15,6 @@ import numpy as np
 
 from islices.conformance.formulas.inputs import MAKERS, Bags, Gradient, Rows, inputs
 
-__all__ = ["bound_hex", "expected_hex", "inputs_json", "single_hex"]
-
 Array = np.ndarray[Any, Any]
 
 

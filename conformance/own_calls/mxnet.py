@@ -13,18 +13,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "block",
-    "embedding_gradient",
-    "invalid_gradients",
-    "timed_calls",
-    "trainable",
-    "weighted_sum",
-]
-
-#: Slots summed by one product: MXNet refuses a matrix of 2**31 - 1 elements or more, stored or not.
-WINDOW = 1 << 15
-
 
 def weighted_sum(rows: Any, weights: Any) -> Any:
     """sum(rows * weights): a loss whose gradient at rows is weights, to the bit."""
@@ -82,97 +70,6 @@ def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
         "unsorted rows": (lambda: row_sparse([2, 1]), "ValueError"),
         "a row twice": (lambda: row_sparse([1, 1]), "ValueError"),
     }
-
-
-def timed_calls(operation: str, v: Any, i: Any, num_rows: int, max_norm: float) -> dict[str, Callable[[], Any]]:
-    """MXNet's ways to do what islices does, on its own arrays: label -> call.
-
-    `gluon.utils.clip_global_norm` turns a sparse gradient dense; the other labels say what a user writes instead.
-    v is of shape (n, dim); there are ways for float32 and float64 only.
-    """
-    import mxnet as mx
-
-    if np.dtype(v.dtype) not in (np.float32, np.float64):  # of what follows, none takes others
-        return {}
-    nd = mx.nd
-    shape, indices = (num_rows, *v.shape[1:]), i.asnumpy()
-    held: list[Any] = []  # the layer's weights, where a way needs them
-
-    def of_lookup(sparse: bool) -> Any:
-        if not held:
-            held.append(nd.zeros(shape, dtype=v.dtype))
-        # the layer's own backward, which needs a table; the gradient's buffer is part of the work
-        (table,) = held
-        table.attach_grad(stype="row_sparse" if sparse else "default")
-        with mx.autograd.record():
-            rows = nd.Embedding(i, table, input_dim=num_rows, output_dim=shape[1], sparse_grad=sparse, dtype=v.dtype)
-        rows.backward(v)
-        return table.grad
-
-    def unique_take() -> Any:
-        ids, inverse = np.unique(indices, return_inverse=True)
-        summed = nd.zeros((len(ids), *shape[1:]), dtype=v.dtype)
-        summed.attach_grad()
-        with mx.autograd.record():
-            rows = nd.take(summed, _array(inverse.reshape(-1)))
-        rows.backward(v)
-        return nd.sparse.row_sparse_array((summed.grad, _array(ids.astype(np.int64))), shape=shape, dtype=v.dtype)
-
-    def sort_csr_dot() -> Any:
-        ids, sums = _sums_by_csr(v, indices)
-        return nd.sparse.row_sparse_array((sums, _array(ids.astype(np.int64))), shape=shape, dtype=v.dtype)
-
-    def scaled(gradient: Any) -> Any:
-        total = float(gradient.norm().asnumpy()[0])
-        return gradient * min(max_norm / (total + 1e-8), 1.0)
-
-    def clip_by_gluon() -> Any:
-        gradients = [sort_csr_dot()]
-        mx.gluon.utils.clip_global_norm(gradients, max_norm)
-        return gradients[0]
-
-    ways: dict[str, Callable[[], Any]] = {
-        "Embedding(sparse_grad=True) backward": lambda: of_lookup(True),
-        "np.unique + take backward": unique_take,
-        "np.argsort + dot(csr, values)": sort_csr_dot,
-    }
-    if operation == "coalesce":
-        return ways
-    if operation == "to_dense":
-        return {
-            "Embedding backward": lambda: of_lookup(False),
-            "np.argsort + dot(csr, values), tostype('default')": lambda: sort_csr_dot().tostype("default"),
-        }
-    if operation == "norm":
-        return {f"{k}, norm": lambda way=way: way().norm() for k, way in ways.items()}  # type: ignore[misc]
-    found: dict[str, Callable[..., Any]] = {
-        f"{k}, norm, g * factor": lambda way=way: scaled(way()) for k, way in ways.items()
-    }
-    if num_rows * shape[1] <= 1 << 22:  # seconds, where the table is large
-        found["np.argsort + dot(csr, values), gluon.utils.clip_global_norm"] = clip_by_gluon
-    return found
-
-
-def _sums_by_csr(v: Any, indices: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], Any]:
-    """(distinct ids, sum of the rows of each): a sparse matrix of ones, one row a distinct id, times values."""
-    import mxnet as mx
-
-    nd = mx.nd
-    order = np.argsort(indices, kind="stable")
-    ids, starts = np.unique(indices[order], return_index=True)
-    starts = np.append(starts, len(order))
-    positions = _array(order)
-    parts, first = [], 0
-    while first < len(ids):
-        begin = starts[first]
-        last = max(first + 1, int(np.searchsorted(starts, begin + WINDOW, side="right")) - 1)
-        width = int(starts[last] - begin)
-        ones = nd.ones((width,), dtype=v.dtype)
-        runs = (ones, _array(np.arange(width)), _array(starts[first : last + 1] - begin))
-        matrix = nd.sparse.csr_matrix(runs, shape=(last - first, width), dtype=v.dtype)
-        parts.append(nd.sparse.dot(matrix, nd.take(v, positions[int(begin) : int(starts[last])])))
-        first = last
-    return ids, parts[0] if len(parts) == 1 else nd.concat(*parts, dim=0)
 
 
 def _array(x: np.ndarray[Any, Any]) -> Any:

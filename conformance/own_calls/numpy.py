@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["block", "timed_calls", "trainable"]
-
 #: A layer is a step of a Python loop.
 MOST_LAYERS = 256
 
@@ -20,7 +18,7 @@ def timed_calls(
     operation: str, values: np.ndarray[Any, Any], indices: np.ndarray[Any, Any], num_rows: int, max_norm: float
 ) -> dict[str, Callable[[], Any]]:
     """NumPy's ways to do what islices does: label -> call."""
-    shape, width = values.shape[1:], int(np.prod(values.shape[1:]))
+    shape = values.shape[1:]
 
     def wide() -> np.ndarray[Any, Any]:  # NumPy's sums of bfloat16 would stay where they are from 256 on
         return values.astype(np.float32) if values.itemsize == 2 else values
@@ -45,10 +43,6 @@ def timed_calls(
             sums[more] += rows[order[starts[more] + k]]
         return sums.astype(values.dtype, copy=False), ids
 
-    def bincount() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        ids, inverse = np.unique(indices, return_inverse=True)
-        return np.bincount(inverse.reshape(-1), wide().reshape(-1)).astype(values.dtype).reshape(-1, *shape), ids
-
     def dense_add_at() -> np.ndarray[Any, Any]:
         dense = np.zeros((num_rows, *shape), values.dtype)
         np.add.at(dense, indices, values)
@@ -70,8 +64,6 @@ def timed_calls(
     }
     if np.unique(indices, return_counts=True)[1].max(initial=0) <= MOST_LAYERS:
         ways["argsort + layers of k-th occurrences"] = by_layers
-    if width == 1:
-        ways["unique + bincount"] = bincount
     if operation == "coalesce":
         return ways
     if operation == "to_dense":

@@ -12,15 +12,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-__all__ = [
-    "block",
-    "embedding_gradient",
-    "invalid_gradients",
-    "timed_calls",
-    "trainable",
-    "weighted_sum",
-]
-
 
 def weighted_sum(rows: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
     """sum(rows * weights): a loss whose gradient at rows is weights, to the bit."""
@@ -104,14 +95,6 @@ def timed_calls(
         sums = tf.math.segment_sum(wide(tf.gather(v, order)), place)
         return tf.IndexedSlices(tf.cast(sums, v.dtype), ids, shape)
 
-    def scatter_segments() -> tf.IndexedSlices:
-        ids, place = tf.unique(i)
-        order = tf.argsort(ids)
-        room = tf.concat([tf.size(ids)[None], tf.shape(v)[1:]], 0)
-        sums = tf.scatter_nd(tf.math.invert_permutation(order)[:, None], tf.zeros(room, tf.float32), room)
-        sums = tf.tensor_scatter_nd_add(sums, tf.gather(tf.math.invert_permutation(order), place)[:, None], wide(v))
-        return tf.IndexedSlices(tf.cast(sums, v.dtype), tf.gather(ids, order), shape)
-
     def clip(g: tf.IndexedSlices) -> tf.IndexedSlices:
         return tf.clip_by_global_norm([g], max_norm)[0][0]
 
@@ -122,16 +105,11 @@ def timed_calls(
     }
     if operation == "coalesce":
         return by_hand | {
-            "unique + argsort + tensor_scatter_nd_add": scatter_segments,
             "tf.function of unique + unsorted_segment_sum + argsort": tf.function(unique_segments_sorted),
             "tf.function of argsort + segment_sum": tf.function(sort_segments),
         }
     if operation == "to_dense":
-        return {
-            "convert_to_tensor": lambda: tf.convert_to_tensor(gradient),
-            "scatter_nd": lambda: tf.scatter_nd(tf.cast(i, tf.int64)[:, None], v, shape),
-            "unsorted_segment_sum": lambda: tf.math.unsorted_segment_sum(v, i, num_rows),
-        }
+        return {"convert_to_tensor": lambda: tf.convert_to_tensor(gradient)}
     fast, last = "unique + unsorted_segment_sum", "argsort + segment_sum"  # neither norm nor scale mind the order
     if operation == "norm":
         return {

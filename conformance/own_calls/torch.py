@@ -12,15 +12,6 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-__all__ = [
-    "block",
-    "embedding_gradient",
-    "invalid_gradients",
-    "timed_calls",
-    "trainable",
-    "weighted_sum",
-]
-
 
 def weighted_sum(rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """sum(rows * weights): a loss whose gradient at rows is weights, to the bit."""
@@ -122,19 +113,6 @@ def timed_calls(
             g._indices(), g._values() * factor, shape, is_coalesced=True, check_invariants=False
         )
 
-    def scaled(summed: Callable[[], torch.Tensor]) -> torch.Tensor:
-        factor = torch.clamp(max_norm / (norm_of(summed) + 1e-6), max=1.0).to(v.dtype)
-        return torch.sparse_coo_tensor(
-            indices.long()[None], v * factor, shape, is_coalesced=False, check_invariants=False
-        )
-
-    def clip_grad_norm() -> torch.Tensor:
-        g = gradient().coalesce()
-        values = torch.nn.Parameter(g.values())
-        values.grad = g.values()
-        torch.nn.utils.clip_grad_norm_([values], max_norm)
-        return g
-
     ways: dict[str, Callable[[], torch.Tensor]] = {
         "coalesce()": lambda: gradient().coalesce(),
         "unique + index_add_": unique_index_add,
@@ -150,10 +128,7 @@ def timed_calls(
     if operation == "norm":
         found: dict[str, Callable[[], Any]] = {"norm() of the sparse tensor": lambda: gradient().norm()}
         return found | {f"{k}, vector_norm": lambda way=way: norm_of(way) for k, way in ways.items()}
-    found = {"coalesce(), nn.utils.clip_grad_norm_ of its values": clip_grad_norm}
-    found |= {f"{k}, vector_norm, * factor": lambda way=way: clipped(way) for k, way in ways.items()}  # type: ignore[misc]
-    label = "sort + embedding_bag, vector_norm, uncoalesced values * factor"
-    return found | {label: lambda: scaled(sort_embedding_bag)}
+    return {f"{k}, vector_norm, * factor": lambda way=way: clipped(way) for k, way in ways.items()}  # type: ignore[misc]
 
 
 def trainable(array: np.ndarray) -> Any:

@@ -1,7 +1,7 @@
-"""Look for counterexamples: ``python -m islices.conformance.properties laws``, ``cases``, ``hostile`` or ``files``.
+"""Look for counterexamples: ``python -m islices.conformance.properties laws``, ``hostile`` or ``files``.
 
-``laws`` tries every law on every installed backend, each in another process. ``cases`` compares random cases with the
-oracle. ``hostile`` makes calls with hostile arguments, ``files`` loads hostile files. Hypothesis shrinks what it finds.
+``laws`` tries every law on every installed backend, each in another process. ``hostile`` makes calls with hostile
+arguments, ``files`` loads hostile files. Hypothesis shrinks what it finds.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from pathlib import Path
 
 import islices
 from islices.conformance.progress import bar, bars
-
-__all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -98,23 +96,6 @@ def laws(names: Sequence[str], options: argparse.Namespace) -> int:
     return int(found > 0)
 
 
-def cases(names: Sequence[str], options: argparse.Namespace) -> int:
-    """Random cases in every mode of the backends."""
-    from islices.conformance.properties.running import columns, meets_the_oracle
-
-    found = 0
-    for backend, mode in columns(names, ("host", "framework", "traced")):
-        started = time.monotonic()
-        backend.forget_compiled()
-        count = options.traced if mode == "traced" else options.examples
-        problem = meets_the_oracle(backend, mode, count, options.seed) if count else ""
-        print(
-            f"{backend.name} {mode}: {count} random cases in {time.monotonic() - started:.0f} s\n{problem}", flush=True
-        )
-        found |= bool(problem)
-    return found
-
-
 def hostile(names: Sequence[str], options: argparse.Namespace) -> int:
     """Hostile calls on the backends, up to the first that breaks a promise."""
     from islices.conformance.properties.hostile import attack
@@ -144,7 +125,7 @@ def files(names: Sequence[str], options: argparse.Namespace) -> int:
     return int(bool(problem))
 
 
-PARTS = {"laws": laws, "cases": cases, "hostile": hostile, "files": files}
+PARTS = {"laws": laws, "hostile": hostile, "files": files}
 SETTINGS = ("examples", "traced", "seed")
 
 if __name__ == "__main__":

@@ -13,8 +13,6 @@ import numpy as np
 from islices.conformance.data import Array, Slices
 from islices.conformance.execute import difference, read
 
-__all__ = ["at_most", "same_bits", "ulps_apart", "within"]
-
 
 def same_bits(got: Any, expected: Any) -> str:
     """Both are the same to the bit (NaN equals NaN, -0 equals +0)."""

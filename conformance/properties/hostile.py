@@ -17,10 +17,8 @@ from typing import Any
 
 import islices
 from islices.backend import Backend
-from islices.conformance.properties.hostile_calls import Call, calls
+from islices.conformance.properties.hostile_calls import HostileCall, calls
 from islices.conformance.properties.running import search
-
-__all__ = ["ACCEPTED", "attack", "judge"]
 
 #: The errors that a call may raise, whatever it is given.
 ACCEPTED = (
@@ -43,7 +41,7 @@ def attack(
     others = [islices.get_backend(name) for name in ("numpy", "jax", "torch", "mxnet", "tensorflow")
               if name != backend.name and name in islices.list_backends()][:2]  # fmt: skip
 
-    def problem_of(call: Call) -> str:
+    def problem_of(call: HostileCall) -> str:
         text = repr(call)
         if log:
             log.write_text(text, "utf-8")
@@ -59,7 +57,7 @@ def attack(
     return came, found[1] if found else ""
 
 
-def judge(call: Call) -> tuple[str, str]:
+def judge(call: HostileCall) -> tuple[str, str]:
     """Make the call; return what came of it as a word, and the broken promise if there is one."""
     try:
         with call.environment():
@@ -75,7 +73,7 @@ def judge(call: Call) -> tuple[str, str]:
     return "returned", f"{call.name} changes {changed[0]}" if changed else ""
 
 
-def _wrong_error(call: Call, error: BaseException) -> str:
+def _wrong_error(call: HostileCall, error: BaseException) -> str:
     """The promise that this error breaks, if any, with the end of its traceback."""
     came, where = type(error).__name__, "".join(traceback.format_exception(error)[-4:])
     message = "".join(traceback.format_exception_only(error)).partition(": ")[2].strip()

@@ -19,17 +19,15 @@ from islices import config
 from islices.backend import Backend
 from islices.conformance.operations import own_calls_of
 from islices.conformance.oracle_optim import OPTIMIZERS
-from islices.conformance.properties.hostile_input import Draw, Watched
+from islices.conformance.properties.hostile_input import Draw, WatchedArray
 from islices.conformance.properties.hostile_junk import NUMBERS, SHAPES, shown
 from islices.distributed import Alone, all_reduce
 from islices.optim.record import RECORDS
 
-__all__ = ["ENTRIES", "Call", "Entry", "calls"]
-
 Arguments = dict[str, Any]
 
 
-class Entry(NamedTuple):
+class Attacked(NamedTuple):
     """A public call: ``run`` takes the arguments by name, ``make`` draws those that `GOOD` does not."""
 
     run: Callable[..., Any]
@@ -43,14 +41,14 @@ class Entry(NamedTuple):
     weight: int = 4
 
 
-class Call(NamedTuple):
+class HostileCall(NamedTuple):
     """A call ready to be made."""
 
     name: str
-    entry: Entry
+    entry: Attacked
     arguments: Arguments
     spoilt: tuple[str, ...]
-    watched: list[Watched]
+    watched: list[WatchedArray]
     aliased: bool
     backend: Backend
     mode: str = "host"
@@ -180,14 +178,6 @@ def gradient_arguments(d: Draw) -> Arguments:
 
 
 # ---------------------------------------------------------------------- calls that are no function of islices
-def replace(s: Any, values: Any, indices: Any) -> Any:
-    return s.replace(values=values, indices=indices) if isinstance(s, islices.IndexedSlices) else None
-
-
-def operators(s: Any, c: Any) -> Any:
-    return (s + c, s - c, s * c, -s) if isinstance(s, islices.IndexedSlices) else None  # else they are not ours
-
-
 def first_step(name: str, **options: Any) -> Any:
     """An optimizer of hostile hyperparameters; its first step is on something good."""
     made = getattr(islices.optim, name)(**options)
@@ -203,13 +193,13 @@ def differentiated(weighted_sum: Any, table: Any, ids: Any, weights: Any, argnum
     return islices.value_and_grad(loss, argnums)(table, weights)
 
 
-def of_samples(method: str, argument: Any = None, *words: str) -> Entry:
+def of_samples(method: str, argument: Any = None, *words: str) -> Attacked:
     """A method of `PerSample`, with its argument if it has one."""
 
     def run(argument: Any, **samples: Any) -> Any:
         return getattr(islices.per_sample(**samples), method)(*([] if argument is None else [argument]))
 
-    return Entry(run, lambda d: {"argument": argument, **complete(islices.per_sample, tied(d), d)}, words=words)
+    return Attacked(run, lambda d: {"argument": argument, **complete(islices.per_sample, tied(d), d)}, words=words)
 
 
 def clipped_samples(max_norm: Any, nonfinite: Any, dense: Any, **samples: Any) -> Any:
@@ -237,39 +227,34 @@ LEFT_OUT = {
     "capture", "execution", "use_kernels", "set_num_threads",
 }  # fmt: skip
 
-ENTRIES: dict[str, Entry] = {
-    **{name: Entry(getattr(islices, name)) for name in FUNCTIONS if name not in LEFT_OUT},
-    "IndexedSlices": Entry(islices.IndexedSlices, fixed=("validate",), weight=12),
-    "replace": Entry(replace),
-    "Table": Entry(islices.Table),
-    "from_native": Entry(islices.from_native, lambda d: {"x": d.native()}, fixed=("validate",), weight=8),
-    "get_backend": Entry(islices.get_backend, words=("backend",)),
-    "add": Entry(lambda xs: islices.add(*xs) if isinstance(xs, (list, tuple)) else islices.add(xs), weight=8),
-    "operators": Entry(operators, lambda d: {"c": d.made(d.slices, d.dense)}, words=("operand", "supported", "xs")),
-    "concat": Entry(islices.concat, lambda d: {"xs": [d.sparse() for _ in range(d.one(1, 2, 3))]}),
-    "norm": Entry(islices.norm, lambda d: {"x": d.gradient()}, weight=6),
-    "adaptive_grad_clip": Entry(islices.norms.adaptive_grad_clip, lambda d: {"x": d.gradient()}),
-    "drop_padding": Entry(islices.drop_padding, lambda d: {"padding_idx": 0 if d.rows else None}),
-    "scale_by_frequency": Entry(islices.scale_by_frequency, lambda d: {"x": d.sparse()}),
-    "embedding_grad": Entry(islices.embedding_grad, upstream, weight=8),
-    "lookup": Entry(islices.lookup, lookup, words=("ids", "bags"), weight=12),
-    "renorm_rows": Entry(islices.renorm_rows, targets=("table",)),
-    "scatter": Entry(islices.scatter, scatter, targets=("table",), weight=42),
-    "per_sample": Entry(islices.per_sample, tied, weight=8),
+ENTRIES: dict[str, Attacked] = {
+    **{name: Attacked(getattr(islices, name)) for name in FUNCTIONS if name not in LEFT_OUT},
+    "IndexedSlices": Attacked(islices.IndexedSlices, fixed=("validate",), weight=12),
+    "Table": Attacked(islices.Table),
+    "from_native": Attacked(islices.from_native, lambda d: {"x": d.native()}, fixed=("validate",), weight=8),
+    "get_backend": Attacked(islices.get_backend, words=("backend",)),
+    "add": Attacked(lambda xs: islices.add(*xs) if isinstance(xs, (list, tuple)) else islices.add(xs), weight=8),
+    "concat": Attacked(islices.concat, lambda d: {"xs": [d.sparse() for _ in range(d.one(1, 2, 3))]}),
+    "norm": Attacked(islices.norm, lambda d: {"x": d.gradient()}, weight=6),
+    "adaptive_grad_clip": Attacked(islices.norms.adaptive_grad_clip, lambda d: {"x": d.gradient()}),
+    "drop_padding": Attacked(islices.drop_padding, lambda d: {"padding_idx": 0 if d.rows else None}),
+    "scale_by_frequency": Attacked(islices.scale_by_frequency, lambda d: {"x": d.sparse()}),
+    "embedding_grad": Attacked(islices.embedding_grad, upstream, weight=8),
+    "lookup": Attacked(islices.lookup, lookup, words=("ids", "bags"), weight=12),
+    "renorm_rows": Attacked(islices.renorm_rows, targets=("table",)),
+    "scatter": Attacked(islices.scatter, scatter, targets=("table",), weight=42),
+    "per_sample": Attacked(islices.per_sample, tied, weight=8),
     "per_sample.clip": of_samples("clip", 1.0, "max_norm"),
-    "per_sample.slices": of_samples("slices", 0, "b"),
-    "per_sample.to_dense": of_samples("to_dense", None, "shape"),
-    "per_sample.norms": of_samples("norms"),
-    "clip_per_sample": Entry(clipped_samples, samples_and_dense, words=("tree",)),
-    "optimizer": Entry(first_step, optimizer, words=("lr", "table"), fixed=("name",), weight=8),
-    "step": Entry(lambda optimizer, table, grad, state, donate, apply: optimizer.step(
+    "clip_per_sample": Attacked(clipped_samples, samples_and_dense, words=("tree",)),
+    "optimizer": Attacked(first_step, optimizer, words=("lr", "table"), fixed=("name",), weight=8),
+    "step": Attacked(lambda optimizer, table, grad, state, donate, apply: optimizer.step(
         table, grad, state, donate=donate, apply=apply),
         step, targets=("table", "state"), fixed=("optimizer",), weight=30),
-    "init": Entry(lambda table, master: islices.optim.adam(0.1).init(table, master=master),
+    "init": Attacked(lambda table, master: islices.optim.adam(0.1).init(table, master=master),
                   lambda d: {"master": False}),
-    "value_and_grad": Entry(differentiated, gradient_arguments, words=("fn", "argument", "args"),
+    "value_and_grad": Attacked(differentiated, gradient_arguments, words=("fn", "argument", "args"),
                             fixed=("weighted_sum", "weights"), weight=3),
-    "all_reduce": Entry(all_reduce, lambda d: {"group": Alone()}, fixed=("group",)),
+    "all_reduce": Attacked(all_reduce, lambda d: {"group": Alone()}, fixed=("group",)),
 }  # fmt: skip
 
 #: Arguments spoilt in their own way.
@@ -277,12 +262,12 @@ BY_NAME: dict[str, Sequence[Any]] = {"dense_shape": SHAPES, "num_rows": NUMBERS,
 
 
 @st.composite
-def calls(draw: Any, backend: Backend, others: Sequence[Backend], framework: float) -> Call:
+def calls(draw: Any, backend: Backend, others: Sequence[Backend], framework: float) -> HostileCall:
     """Calls with one argument spoilt, or two, or none; ``framework``: the share in that mode."""
     name = draw(st.sampled_from([name for name, entry in ENTRIES.items() for _ in range(entry.weight)]))
     entry, d = ENTRIES[name], Draw(draw, backend, others)
     mode = "framework" if not backend.host_only and d.rarely(round(100 * framework)) else "host"
-    call = Call(name, entry, {}, (), d.watched, False, backend, mode, d.dtype == "float64" or d.rarely())
+    call = HostileCall(name, entry, {}, (), d.watched, False, backend, mode, d.dtype == "float64" or d.rarely())
     with call.environment():
         arguments = complete(entry.run, entry.make(d), d)
         names = [n for n in arguments if n not in entry.fixed]

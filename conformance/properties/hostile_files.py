@@ -11,8 +11,6 @@ import numpy as np
 
 from islices.conformance.properties.mutations import pack, signed
 
-__all__ = ["handmade"]
-
 
 def _manifest(**changes: Any) -> dict[str, str]:
     held = {"name": "a", "dtype": "float32", "shape": [2], "sha256": hashlib.sha256(bytes(8)).hexdigest()}

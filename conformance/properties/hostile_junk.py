@@ -12,8 +12,6 @@ import numpy as np
 
 import islices
 
-__all__ = ["JUNK", "MAKERS", "NAMES", "NUMBERS", "REFUSING", "SHAPES", "HostileError", "shown"]
-
 
 class HostileError(Exception):
     """What the objects below raise: no caller may see it."""

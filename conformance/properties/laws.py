@@ -26,8 +26,6 @@ from islices.conformance.properties.strategies import (
     with_option,
 )
 
-__all__ = ["LAWS", "Law", "law"]
-
 
 class Law(NamedTuple):
     """A law, its clause, and what it is drawn from."""

@@ -12,8 +12,6 @@ import random
 import struct
 from typing import Any, NamedTuple
 
-__all__ = ["Mutant", "mutant", "pack", "signed"]
-
 ODD: tuple[Any, ...] = (
     None, True, -1, 0, 1.5, "2", "F16", [], {}, [2**62, 2**62, 0], [1] * 70, 2**60, 2**63 - 1, 2**64, 10**400,
     {"array": "bias"}, {"pickle": "x"},

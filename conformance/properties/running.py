@@ -1,4 +1,4 @@
-"""Looking for counterexamples: a law, or random cases, on a backend in a mode.
+"""Looking for counterexamples: a law on a backend in a mode.
 
 Hypothesis draws the arguments, and shrinks those that break a law to the smallest it finds.
 """
@@ -17,15 +17,11 @@ from hypothesis import strategies as st
 
 import islices
 from islices.backend import Backend
-from islices.conformance.data import Case
-from islices.conformance.execute import difference, reassemble, run_case, take_apart, to_backend
+from islices.conformance.execute import reassemble, take_apart, to_backend
 from islices.conformance.operations import UnsupportedError
 from islices.conformance.properties import compare
-from islices.conformance.properties.cases import cases
 from islices.conformance.properties.laws import LAWS, Law
 from islices.conformance.properties.strategies import Arguments, Optimizer
-
-__all__ = ["LAWS", "Counterexample", "Optimizer", "again", "break_law", "columns", "meets_the_oracle", "search"]
 
 T = TypeVar("T")
 
@@ -126,21 +122,6 @@ def _holds_arrays(x: Any) -> bool:
     if isinstance(x, (list, tuple)):
         return any(map(_holds_arrays, x))
     return isinstance(x, islices.IndexedSlices) or hasattr(x, "dtype")
-
-
-def meets_the_oracle(backend: Backend, mode: str, examples: int, seed: int) -> str:
-    """The smallest random case found whose result differs from the oracle's, with the difference; or empty."""
-
-    def problem_of(case: Case) -> str:
-        try:
-            return difference(run_case(backend, case, mode), case.expect)
-        except UnsupportedError:
-            hypothesis.reject()
-        except Exception as error:
-            return f"raised {type(error).__name__}: {error}"
-
-    found = search(cases(), examples, seed, problem_of)
-    return f"{found[0].call}: {found[1]}" if found else ""
 
 
 def again(law: str, backend: str, mode: str, arguments: Arguments) -> str:

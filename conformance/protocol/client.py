@@ -28,9 +28,6 @@ from typing import IO, Any, NamedTuple
 
 from islices.conformance.protocol.wire import WireError, from_wire, to_wire
 
-__all__ = ["PROTOCOL", "AdapterError", "Answer", "CallError", "Client", "Hello", "Ok", "Refused", "StartError",
-           "Unsupported"]  # fmt: skip
-
 #: The version of the protocol that this module speaks.
 PROTOCOL = 1
 #: Bytes of a line above which an adapter is taken to be out of its mind.

@@ -25,8 +25,6 @@ import numpy as np
 
 from islices.conformance.data import Array, Slices
 
-__all__ = ["DTYPES", "WireError", "from_wire", "to_wire"]
-
 #: Name of a dtype -> how NumPy holds its bytes; bfloat16 as the upper half of a float32.
 DTYPES = {
     "float16": "<f2", "bfloat16": "<u2", "float32": "<f4", "float64": "<f8", "bool": "|u1",

@@ -16,8 +16,6 @@ from islices.conformance.ranks.plain import WIDE, narrow
 from islices.distributed.reduce import Op
 from islices.distributed.strategy import Strategy
 
-__all__ = ["CASES", "STRATEGIES", "Collective", "Pair", "one_batch"]
-
 STRATEGIES: tuple[Strategy, ...] = ("auto", "gather", "ranges")
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 INTEGERS = ("int32", "int64")

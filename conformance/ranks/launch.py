@@ -18,8 +18,6 @@ from typing import Any, NamedTuple
 from islices.core.registry import is_installed
 from islices.distributed.engines import BUILTIN, list_engines, load_engine
 
-__all__ = ["Finished", "Ranks", "absent", "run_ranks"]
-
 #: What a rank is told, in its environment.
 RANK, SIZE, MEETING, PORTS = "ISLICES_RANK", "ISLICES_RANKS", "ISLICES_MEETING", "ISLICES_PORTS"
 TIMEOUT = "ISLICES_RANK_TIMEOUT"

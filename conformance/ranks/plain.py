@@ -15,8 +15,6 @@ import numpy as np
 
 from islices.conformance.data import Array, Slices, encode
 
-__all__ = ["NARROW", "WIDE", "all_reduce", "coalesce", "concat", "digestible", "left_fold", "narrow", "reduce_leaf"]
-
 #: A NumPy scalar, or a Python number.
 Scalar = Any
 

@@ -20,8 +20,6 @@ from islices.conformance.verdicts import MismatchError
 from islices.distributed import Group, all_reduce
 from islices.distributed.engines import engine_of, load_engine
 
-__all__ = ["Said", "chosen", "raise_verdict", "run_cases"]
-
 
 class Said(NamedTuple):
     """What a rank says of a case: "pass", "unsupported", "problem" or "harness error", why, and its result's digest."""

@@ -9,8 +9,6 @@ from typing import Any
 
 from islices.distributed.group import Bytes, Group, RankError, RankTimeout
 
-__all__ = ["ThreadGroup", "run_threads", "thread_results"]
-
 
 class ThreadGroup(Group):
     """One rank; all ranks of a group share a board, on which each puts what it has for the others."""

@@ -22,8 +22,6 @@ from islices.conformance.ranks.launch import MEETING, PORTS, RANK, SIZE, TIMEOUT
 from islices.distributed import get_group
 from islices.distributed.engines import load_engine
 
-__all__ = ["STARTS", "main"]
-
 
 def start_torch(rank: int, size: int, timeout: float) -> Any:
     import torch

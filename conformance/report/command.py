@@ -21,8 +21,6 @@ from islices.conformance.report.reading import read
 from islices.conformance.report.runs import Run
 from islices.conformance.report.terminal import indented, new_console, print_report, report_console
 
-__all__ = ["COMMAND"]
-
 FORMATS = ("terminal", "markdown", "html")
 EXTENSIONS = {".txt": "terminal", ".md": "markdown", ".html": "html", ".htm": "html"}
 #: Changes of a kind that a terminal shows; --json has them all.

@@ -10,26 +10,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from islices.conformance.data import GROUPS
-from islices.conformance.report.grid import MARKS, NOTHING, Grid, cell_parts, grid
+from islices.conformance.report.grid import MARKS, NOTHING, cell_parts, grid
 from islices.conformance.report.runs import MODES, PROBLEMS, Run, run_labels
-
-__all__ = ["Compact", "Line", "Place", "compact", "failing", "legend"]
 
 #: How the variant without a name is called beside the others.
 STANDARD = "standard"
 PASS = "✓"
-#: Columns that one line about a failing clause names.
-NAMED = 4
 
 #: What is shown of the cases of a cell: (outcome, text) each.
 Parts = list[tuple[str, str]]
 
 
 @dataclass(eq=False)
-class Place:
+class BackendColumn:
     """A column: one backend in one version and environment, with its runs by variant."""
 
     key: Hashable
@@ -93,8 +89,8 @@ def compact(runs: Sequence[Run]) -> Compact:
     return Compact(labels, [[mode for mode in run.modes if mode] for run in leads], groups, settings)
 
 
-def _places(runs: Sequence[Run]) -> list[Place]:
-    places: list[Place] = []
+def _places(runs: Sequence[Run]) -> list[BackendColumn]:
+    places: list[BackendColumn] = []
     for run in runs:
         key = (
             tuple(run.fact(name) for name in ("backend", "version", "python", "numpy", "islices", "profile")),
@@ -105,7 +101,7 @@ def _places(runs: Sequence[Run]) -> list[Place]:
         if "version" not in run.header:  # its process ended before it said anything
             same += [place for place in free if place.lead.backend == run.backend]
         if not same:
-            places.append(Place(key))
+            places.append(BackendColumn(key))
         (same or places[-1:])[0].runs[run.variant] = run
     return places
 
@@ -160,22 +156,3 @@ def legend(table: Compact) -> list[str]:
         marks.append(f"{NOTHING} no case")
     named = ", ".join(f"{mode[0]} {mode}" for mode in modes)
     return [f"modes: {named}"] * bool(named) + [f"marks: {'; '.join(marks)}"] * bool(marks)
-
-
-def failing(runs: Sequence[Run]) -> list[str]:
-    """A line for each clause that fails somewhere: "errors, meaning (1): 1 fail in mxnet host, ..."."""
-    whole = grid(runs)
-    return [
-        f"{row.group}, {row.title}: {_where(whole, row)}" for row in whole.rows if row.clause and _where(whole, row)
-    ]
-
-
-def _where(whole: Grid, row: Any) -> str:
-    places = []
-    for k, label in enumerate(whole.labels):
-        counts = whole.cell(row, k)
-        said = [f"{counts[outcome]} {outcome}" for outcome in PROBLEMS if counts[outcome]]
-        if said:
-            places.append(f"{' and '.join(said)} in {' '.join(label)}")
-    more = [f"and {len(places) - NAMED} more columns"] if len(places) > NAMED else []
-    return ", ".join([*places[:NAMED], *more])

@@ -19,8 +19,6 @@ from islices.conformance.report.grid import Row, row_place
 from islices.conformance.report.merging import refuse_other_vectors
 from islices.conformance.report.runs import OUTCOMES, PROBLEMS, Run, columns
 
-__all__ = ["KINDS", "Change", "Differences", "compare"]
-
 KINDS = ("regression", "vanished", "improvement", "new", "reason")
 #: What of two runs' headers is shown where it differs.
 FACTS = ("version", "numpy", "python", "islices", "platform", "profile")

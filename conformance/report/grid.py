@@ -10,23 +10,6 @@ from typing import Any, NamedTuple
 from islices.conformance.data import GROUPS
 from islices.conformance.report.runs import OUTCOMES, PROBLEMS, Column, Run, column_labels, columns, run_names, title
 
-__all__ = [
-    "MARKS",
-    "NOTHING",
-    "RUN",
-    "SELDOM",
-    "Grid",
-    "Row",
-    "cell_parts",
-    "folded",
-    "grid",
-    "problems",
-    "provenance",
-    "remarks",
-    "row_place",
-    "summary",
-]
-
 #: outcome -> its mark before the count, in the order of a cell
 MARKS = {"pass": "", "bound": "≈", "fail": "✗", "harness error": "!", "deviation": "d", "unsupported": "u"}
 #: What is told where it occurred, and otherwise not: adapters alone are graded so.

@@ -32,8 +32,6 @@ from islices.conformance.report.grid import (
 )
 from islices.conformance.report.runs import OUTCOMES, PROBLEMS, Run, run_labels, run_names
 
-__all__ = ["html_page"]
-
 #: outcome -> its letter in the data; "." is a case that a column does not have
 LETTERS = {"pass": "p", "bound": "b", "deviation": "d", "unsupported": "u", "fail": "f", "harness error": "h"}
 WORDS = {"pass": "✓", "bound": "≈", "deviation": "d", "unsupported": "u", "fail": "✗", "harness error": "!"}

@@ -21,8 +21,6 @@ from islices.conformance.report.grid import (
 )
 from islices.conformance.report.runs import PROBLEMS, Run, details, run_names
 
-__all__ = ["markdown"]
-
 #: Problems shown of each run; a comment has a limit, and the rest stands in the report itself.
 SHOWN = 20
 LEGEND = (

@@ -8,8 +8,6 @@ from typing import Any
 from islices.cli import UsageError
 from islices.conformance.report.runs import Run
 
-__all__ = ["join", "json_lines", "refuse_other_vectors"]
-
 
 def join(runs: Sequence[Run], *, replace: bool = False) -> list[Run]:
     """The runs in their order, if they belong together.

@@ -13,22 +13,6 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-__all__ = [
-    "CLAUSES",
-    "MODES",
-    "OUTCOMES",
-    "PROBLEMS",
-    "Column",
-    "Run",
-    "column_labels",
-    "columns",
-    "details",
-    "printable",
-    "run_labels",
-    "run_names",
-    "title",
-]
-
 #: clause -> its title in the matrix
 CLAUSES = {
     "1": "meaning", "2": "indices", "3": "sums", "4": "coalesce", "5": "to_dense", "6": "linear operations",

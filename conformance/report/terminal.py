@@ -7,11 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from islices.conformance.outputs import wrapped
-from islices.conformance.report.compact import Compact, compact, failing, legend
+from islices.conformance.report.compact import Compact, compact, legend
 from islices.conformance.report.grid import MARKS, NOTHING, folded, problems, provenance, remarks, summary
 from islices.conformance.report.runs import Run, details, run_names
-
-__all__ = ["indented", "matrix", "new_console", "print_cases", "print_report", "problem_lines", "report_console"]
 
 #: Between the columns.
 GAP = 2
@@ -59,8 +57,6 @@ def print_cases(runs: Sequence[Run], console: Any, unless: str | tuple[str, ...]
     for whose, count, why in remarks(runs):
         if not why.endswith(unless):
             _say(console, f"{whose}: {count}: {why}", "dim")
-    for line in failing(runs):
-        _say(console, f"{MARKS['fail']} {line}", STYLES["fail"])
     for run, name in zip(runs, run_names(runs), strict=True):
         for line in problem_lines(run, name):
             console.print(line, highlight=False, soft_wrap=_edgeless(console))

@@ -26,8 +26,6 @@ from islices.conformance.formulas.records import FORMULAS
 from islices.conformance.outputs import print_text
 from islices.conformance.protocol import AdapterError, Client
 
-__all__ = ["COMMAND"]
-
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (

@@ -15,8 +15,6 @@ from islices.files import read_metadata
 from islices.porting.trajectory.folder import step_files
 from islices.porting.trajectory.verdict import ORDER
 
-__all__ = ["COMMAND"]
-
 EPILOG = """\
 Each folder holds the steps of a training, as islices.Recorder and the Recorders for torch, Keras, JAX and Gluon write
 them, on this machine or another. The comparison ends at the first step that rounding does not explain, names the first

@@ -7,8 +7,6 @@ from typing import Any
 
 from islices.cli import UsageError
 
-__all__ = ["as_pair", "from_metadata"]
-
 
 def as_pair(text: str, place: str) -> tuple[str, str]:
     """The two names of ``--pair A=B``; place says where they are tensors' names."""

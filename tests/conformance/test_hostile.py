@@ -14,8 +14,8 @@ import pytest
 
 import islices
 from islices.conformance.properties.hostile import attack, judge
-from islices.conformance.properties.hostile_calls import ENTRIES, Call, Entry
-from islices.conformance.properties.hostile_input import Watched
+from islices.conformance.properties.hostile_calls import ENTRIES, Attacked, HostileCall
+from islices.conformance.properties.hostile_input import WatchedArray
 
 BACKENDS = islices.list_backends()
 
@@ -68,8 +68,8 @@ VERDICTS = [
 @pytest.mark.parametrize(("run", "targets", "came", "problem"), VERDICTS)
 def test_verdicts(run: Callable[..., Any], targets: tuple[str, ...], came: str, problem: str) -> None:
     table, backend = np.zeros((3, 2), np.float32), islices.get_backend("numpy")
-    watched = [Watched("table", table, backend, table.tobytes())]
-    got = judge(Call("call", Entry(run, targets=targets), {"table": table}, (), watched, False, backend))
+    watched = [WatchedArray("table", table, backend, table.tobytes())]
+    got = judge(HostileCall("call", Attacked(run, targets=targets), {"table": table}, (), watched, False, backend))
     assert got[0] == came
     assert got[1].startswith(problem), got[1]
     assert bool(got[1]) == bool(problem)
@@ -99,7 +99,7 @@ def test_a_planted_fault_is_found_and_shrunk(
 ) -> None:
     for name in [name for name in ENTRIES if name != "scale"]:
         monkeypatch.delitem(ENTRIES, name)
-    monkeypatch.setitem(ENTRIES, "scale", Entry(fault))
+    monkeypatch.setitem(ENTRIES, "scale", Attacked(fault))
     _, text = attack(islices.get_backend("numpy"), 300, seed=0)
     assert text.startswith(problem)
     assert shrunk in text, text

@@ -72,9 +72,9 @@ def on_a_terminal(*arguments: str) -> Screen:
 def test_a_terminal_never_stands_still() -> None:
     screen = on_a_terminal(*CONFORM)
     assert screen.code == 0, screen.text
-    for words in ("starting Python", "(host)", "0 of 1 runs ended", "1 of 1 runs ended"):
+    for words in ("numpy  starting Python", "(host)"):
         assert words in screen.text
-    assert re.search(r"numpy +\d+/\d+", screen.text), "how far it is"
+    assert re.search(r" \d+/\d+ ", screen.text), "how far it is"
     assert screen.longest_silence < SILENCE + 3 * screen.late
     assert screen.written[-1][1].endswith("\n")
     assert "".join(text for _, text in screen.written).count("\x1b[?25h") == 1, "the cursor is back"
@@ -98,12 +98,12 @@ def test_a_log_has_a_line_for_each_run_and_no_control_characters() -> None:
 def test_a_long_run_is_heard_of_in_a_log(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("islices.conformance.progress.HEARTBEAT", 0.5)
     with board(["jax", "torch"]) as told:
-        told.jobs[0].begin()
-        told.jobs[0].now("importing jax")
+        told[0].begin()
+        told[0].now("importing jax")
         said = ""
         for _ in range(100):
             said += capfd.readouterr().err
             if said:
                 break
             time.sleep(0.1)
-    assert re.match(r"running: jax 0/\?: importing jax(, \d+ s)?\n", said)
+    assert re.match(r"running: jax 0/\?: importing jax\n", said)

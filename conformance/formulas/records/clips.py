@@ -10,8 +10,6 @@ from typing import Any
 from islices.conformance.formulas import rules
 from islices.conformance.formulas.formula import Formula
 
-__all__ = ["CLIPS"]
-
 LIMIT = {"max_norm": 1.0}
 SMALLER = "n = sqrt(sum of g g); g = g max_norm / max(n, max_norm)"
 #: (name, equation, source, epsilon): each stands for one tensor, and for several

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["ADAGRAD", "ADAM", "BETAS", "MOMENTS", "RMSPROP", "SGD"]
-
 Form = dict[str, Any]
 BETAS: Form = {"beta1": 0.9, "beta2": 0.999}
 #: Kingma and Ba 2015, algorithm 1

@@ -9,8 +9,6 @@ from islices.conformance.formulas import rules
 from islices.conformance.formulas.formula import Formula
 from islices.conformance.formulas.records.forms import ADAGRAD, ADAM, BETAS, MOMENTS, RMSPROP, SGD
 
-__all__ = ["KERAS"]
-
 SOURCE = "Keras 3.15.1, keras/src/optimizers/{}.py"
 DECAY = "w = w - lr weight_decay w; "
 ADAM_EQUATION = (

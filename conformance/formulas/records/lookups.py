@@ -8,8 +8,6 @@ from __future__ import annotations
 from islices.conformance.formulas import lookups
 from islices.conformance.formulas.formula import Formula
 
-__all__ = ["LOOKUPS"]
-
 TORCH_BAG = "PyTorch 2.13, torch.nn.functional.embedding_bag"
 TORCH = {"combiners": ("sum", "mean", "max"), "weighted": ("sum",), "divisor": "count"}
 TENSORFLOW = {

@@ -9,8 +9,6 @@ from islices.conformance.formulas import rules
 from islices.conformance.formulas.formula import Formula
 from islices.conformance.formulas.records.forms import ADAGRAD, ADAM, BETAS, MOMENTS, RMSPROP, SGD
 
-__all__ = ["MXNET"]
-
 SOURCE = "MXNet 1.9.1, mx.optimizer.{}"
 NAMED = "of the rows that the gradient names: "
 ADAM_EQUATION = (

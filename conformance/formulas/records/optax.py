@@ -9,8 +9,6 @@ from islices.conformance.formulas import rules
 from islices.conformance.formulas.formula import Formula
 from islices.conformance.formulas.records.forms import ADAGRAD, ADAM, BETAS, MOMENTS, RMSPROP, SGD
 
-__all__ = ["OPTAX"]
-
 SOURCE = "optax 0.2.8, optax.{}"
 DIRECTION = "m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g g; d = (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)"
 ADAMS = {"lr": 1e-3, **BETAS, "eps": 1e-8}

@@ -9,8 +9,6 @@ from islices.conformance.formulas import rules
 from islices.conformance.formulas.formula import Formula
 from islices.conformance.formulas.records.forms import ADAGRAD, ADAM, BETAS, MOMENTS, RMSPROP, SGD
 
-__all__ = ["BITSANDBYTES", "DEEPSPEED", "FBGEMM", "SPARSECORE"]
-
 NAMED = "of the rows that the gradient names, duplicates summed: "
 EMBEDDINGS = "FBGEMM 1.8.0, EmbOptimType.{}, fbgemm_gpu/codegen/genscript/optimizers.py"
 ADAM_EQUATION = (

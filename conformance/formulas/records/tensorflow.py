@@ -9,8 +9,6 @@ from islices.conformance.formulas import rules
 from islices.conformance.formulas.formula import Formula
 from islices.conformance.formulas.records.forms import ADAGRAD, ADAM, BETAS, MOMENTS, RMSPROP, SGD
 
-__all__ = ["TENSORFLOW"]
-
 SOURCE = "TensorFlow 2.21.0, tf.compat.v1.train.{}"
 ADAM_EQUATION = (
     "m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g g; "

@@ -9,8 +9,6 @@ from islices.conformance.formulas import rules
 from islices.conformance.formulas.formula import Formula
 from islices.conformance.formulas.records.forms import ADAGRAD, ADAM, BETAS, MOMENTS, RMSPROP, SGD
 
-__all__ = ["TORCH"]
-
 SOURCE = "PyTorch 2.13, https://docs.pytorch.org/docs/2.13/generated/torch.optim.{}.html"
 ADAMS = {"lr": 1e-3, **BETAS, "eps": 1e-8, "amsgrad": False}
 STATES = {**MOMENTS, "v_max": 0.0}

@@ -11,8 +11,6 @@ from islices.conformance.outputs import print_text
 from islices.conformance.progress import bar
 from islices.conformance.tools.audit.findings import framework_of, modules, report, run_module, summary
 
-__all__ = ["COMMAND"]
-
 EPILOG = """\
 examples
   islices audit                      every framework that is installed

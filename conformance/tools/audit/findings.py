@@ -21,8 +21,6 @@ from islices.conformance.logs import last_lines
 from islices.conformance.report import CLAUSES
 from islices.conformance.tools.audit import probes
 
-__all__ = ["framework_of", "modules", "report", "run_module", "summary"]
-
 #: Seconds after which a process counts as hung. Imports of frameworks on a busy machine are within.
 PATIENCE = 300
 #: From bad to good.

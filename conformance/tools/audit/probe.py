@@ -14,8 +14,6 @@ import numpy as np
 from islices.conformance.data import Array
 from islices.conformance.operations import UnsupportedError
 
-__all__ = ["REFUSED", "CorruptionError", "Probe", "examine", "first_line"]
-
 #: The expected answer of a call that must raise.
 REFUSED = "an error"
 

@@ -21,10 +21,8 @@ from islices.conformance.tools.audit import probes
 from islices.conformance.tools.audit.findings import framework_of
 from islices.conformance.tools.audit.probe import Probe, examine, text
 
-__all__ = ["main"]
-
 #: framework -> the distribution that has its version, where the names differ
-DISTRIBUTIONS = {"tensorflow": "tensorflow-cpu", "fbgemm": "fbgemm-gpu-cpu"}
+DISTRIBUTIONS = {"tensorflow": "tensorflow-cpu"}
 
 
 def version(framework: str) -> str:

@@ -4,7 +4,7 @@ Machines, loads and frameworks differ, so a time alone says little. Every round 
 after the other, in a rotating order. The compared numbers are medians over the rounds of the ratios within a round.
 Each backend runs in a process of its own. A framework's own operations stand in `islices.conformance.own_calls`.
 
-    command   the subcommand: which cases, which processes    worker    one process
+    command   the subcommand: which cases, which processes    measuring one process
     rounds    interleaved rounds, medians                     limit     how fast memory moves the bytes that must move
     results   the JSON                                        report    its tables
     load      how busy others keep the cores                  formulas  the optimizers that are measured

@@ -17,8 +17,6 @@ import numpy as np
 import islices
 from islices import IndexedSlices, optim
 
-__all__ = ["CALLS", "functions_of"]
-
 SLICES, WIDTH, ROWS = 64, 16, 1000
 #: What the files of islices lie in, kernels' templates included.
 FOLDER = islices.__file__.removesuffix("__init__.py")

@@ -15,14 +15,12 @@ from typing import Any
 from islices.cli import Command, UsageError
 from islices.conformance.outputs import check_backends, check_writable, print_text, write
 from islices.conformance.progress import bar
-from islices.conformance.tools.bench import results, small
-from islices.conformance.tools.bench.cases import AXES, cross, default_cases
-from islices.conformance.tools.bench.formulas import OPTIMIZERS
+from islices.conformance.tools.bench import frameworks, results, small
+from islices.conformance.tools.bench.benchmarks import AXES, cross, default_cases
+from islices.conformance.tools.bench.rates import OPTIMIZERS
 from islices.conformance.tools.bench.report import markdown, tables
 from islices.conformance.tools.bench.step import cases_of
 from islices.core.registry import list_backends
-
-__all__ = ["COMMAND"]
 
 PARTS = ("operations", "small", "updates", "embedding", "step")
 DEFAULT_PARTS = PARTS[:3]
@@ -36,17 +34,17 @@ parts
               (validated) to a result that is computed
   small       coalesce, clip and an SGD step on 64 x 16: what a call costs
   updates     a step of sgd, adagrad, rowwise_adagrad and adam on the rows of an uncoalesced gradient, next to
-              torch.optim, FBGEMM, MXNet's lazy updates, JAX's donated scatter, and formulas by hand
+              torch.optim, FBGEMM, JAX's donated scatter, and formulas by hand
 and only when asked for (NumPy has neither)
   embedding   value_and_grad of a lookup on 1e5 and on 1e8 rows; up to 5 GB of memory
   step        whole training steps: lookup, loss, gradient, clipping, optimizer, eager and compiled, next to formulas by
               hand, the frameworks' optimizers and FBGEMM's; on torch also 26 tables; up to 12 GB of memory
 
 columns
-  way         islices as it runs by default; "kernels off" in NumPy alone; "framework" by its own operations; "compiled"
-              inside tf.function, jax.jit or torch.compile. All others are what the framework's users write without
-              islices for the same result: duplicates summed, rows ascending where islices sorts them. A label that ends
-              in a remark in brackets does less, and is no measure of the others.
+  way         islices as it runs by default (ISLICES_KERNELS=0: in NumPy alone); "compiled": inside tf.function,
+              jax.jit or torch.compile. All others are what the framework's users write without islices for the same
+              result: duplicates summed, rows ascending where islices sorts them. A label that ends in a remark in
+              brackets does less, and is no measure of the others.
   ms          the median; the fastest way stands first
   x copy      by the time of a copy of the bytes that must move (each input read once, each output written once) by as
               many threads, measured next to each case
@@ -136,7 +134,7 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
 
 def _jobs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield the processes that measure, and how many records each is expected to find."""
-    known = [name for name in list_backends() if importlib.util.find_spec(f"islices.conformance.own_calls.{name}")]
+    known = [name for name in list_backends() if importlib.util.find_spec(f"{frameworks.__name__}.{name}")]
     check_backends(options.backend, known)
     given = {axis: getattr(options, axis) for axis in AXES if getattr(options, axis)}
     cases = cross(given) if given else default_cases()
@@ -161,7 +159,7 @@ def _jobs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 def _records(job: dict[str, Any]) -> list[dict[str, Any]]:
     """Return what one process finds. RuntimeError if it ends badly, or hangs."""
-    command = [sys.executable, "-m", "islices.conformance.tools.bench.worker", json.dumps(job)]
+    command = [sys.executable, "-m", "islices.conformance.tools.bench.measuring", json.dumps(job)]
     environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ}
     try:
         done = subprocess.run(

@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from islices.conformance.tools.bench.cases import zipf_ids
+from islices.conformance.tools.bench.benchmarks import zipf_ids
 from islices.conformance.tools.bench.rounds import Call, blocking, measure, summary
 from islices.conformance.tools.bench.ways import block_of, framework_of, index_dtype
-
-__all__ = ["run"]
 
 TABLE_ROWS = (10**5, 10**8)
 IDS, DIM = 16_384, 4

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Copying"]
-
 #: Copied at a time: more than the caches hold.
 BYTES = 1 << 26
 

@@ -8,8 +8,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Others", "is_disturbed"]
-
 #: Cores of other processes from which on a measurement is called disturbed.
 BUSY = 0.25
 

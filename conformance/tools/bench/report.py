@@ -7,21 +7,19 @@ from typing import Any, NamedTuple
 
 from islices.conformance.tools.bench.load import is_disturbed
 
-__all__ = ["Table", "markdown", "measured", "tables"]
-
 HEADS = ("backend", "what", "way", "ms", "x copy", "x own")
 #: The first so many columns are words, the others numbers.
 WORDS = 3
 
 
-class Table(NamedTuple):
+class TextTable(NamedTuple):
     """A title and rows of text under `HEADS`; without rows a remark."""
 
     title: str
     rows: list[list[str]]
 
 
-def tables(run: dict[str, Any]) -> list[Table]:
+def tables(run: dict[str, Any]) -> list[TextTable]:
     """Return all tables of a run; the first has no rows, and says where it was made."""
     machine, disturbed = run["machine"], [r["others"] for r in run["records"] if is_disturbed(r)]
     text = (
@@ -34,10 +32,10 @@ def tables(run: dict[str, Any]) -> list[Table]:
             f"\ndisturbed (*): other processes used up to {max(disturbed):.1f} cores during {len(disturbed)} of "
             f"{len(run['records'])} measurements"
         )
-    return [Table(text, []), *measured(run)]
+    return [TextTable(text, []), *measured(run)]
 
 
-def measured(run: dict[str, Any]) -> Iterator[Table]:
+def measured(run: dict[str, Any]) -> Iterator[TextTable]:
     """Yield the tables of what was measured, a title each, and the remarks."""
     found: dict[str, list[list[str]]] = {}
     remarks: dict[str, None] = {}
@@ -46,9 +44,9 @@ def measured(run: dict[str, Any]) -> Iterator[Table]:
         if "milliseconds" in record:
             found.setdefault(record["title"], []).extend(_lines(record))
         remarks |= {f"{about}, {label}: {said}": None for label, said in record.get("remarks", {}).items()}
-    yield from (Table(title, rows) for title, rows in found.items())
+    yield from (TextTable(title, rows) for title, rows in found.items())
     if remarks:
-        yield Table("\n".join(remarks), [])
+        yield TextTable("\n".join(remarks), [])
 
 
 def _lines(record: dict[str, Any]) -> list[list[str]]:
@@ -74,7 +72,7 @@ def _figures(number: float) -> str:
     return f"{number:.0f}" if number >= 100 else f"{number:.1f}" if number >= 10 else f"{number:.3g}"
 
 
-def markdown(table: Table) -> list[str]:
+def markdown(table: TextTable) -> list[str]:
     """Return the lines of a table, its title first."""
     if not table.rows:
         return table.title.splitlines()

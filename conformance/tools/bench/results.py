@@ -23,8 +23,6 @@ import numpy as np
 import islices
 from islices.cli import UsageError
 
-__all__ = ["FORM", "cores", "machine", "new_run", "read_run"]
-
 #: Of the JSON; another one is refused.
 FORM = 2
 

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Call", "Times", "blocking", "does_less", "fastest", "measure", "ratio", "summary"]
-
 Call = Callable[[], Any]
 #: way -> its milliseconds in each round.
 Times = dict[str, list[float]]

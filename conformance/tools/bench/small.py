@@ -13,12 +13,10 @@ import numpy as np
 
 import islices
 from islices import IndexedSlices, get_backend, optim
-from islices.conformance.tools.bench.cases import draw_ids
-from islices.conformance.tools.bench.formulas import RATE
+from islices.conformance.tools.bench.benchmarks import draw_ids
+from islices.conformance.tools.bench.rates import RATE
 from islices.conformance.tools.bench.rounds import Call, blocking, measure, summary
 from islices.conformance.tools.bench.ways import block_of, framework_of, index_dtype
-
-__all__ = ["OPERATIONS", "run"]
 
 SLICES, DIM, ROWS = 64, 16, 1_000
 OPERATIONS = ("coalesce", "clip_by_global_norm", "sgd step")
@@ -37,7 +35,7 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
     for operation in OPERATIONS:
         own = owns.get(operation, {})
         ways = _ours(B, framework, operation, values, ids) | own
-        if name in ("jax", "mxnet"):  # the others return when they are done
+        if name == "jax":  # the others return when they are done
             ways = blocking(ways, block_of(name))
         times = measure(ways, max(ROUNDS, job["repeat"]), seconds=job["seconds"], inner=INNER)
         title = f"small calls, {SLICES} x {DIM} float32, milliseconds; inside: builds the IndexedSlices"

@@ -15,13 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from islices import Table, clip_by_global_norm, get_backend, lookup, value_and_grad
-from islices.conformance.tools.bench.cases import zipf_ids
-from islices.conformance.tools.bench.formulas import OPTIMIZERS, bytes_of_rows
+from islices.conformance.tools.bench.benchmarks import zipf_ids
 from islices.conformance.tools.bench.limit import Copying
+from islices.conformance.tools.bench.rates import OPTIMIZERS, bytes_of_rows
 from islices.conformance.tools.bench.rounds import blocking, does_less, measure, summary
 from islices.conformance.tools.bench.ways import Ready, Way, block_of, framework_of, index_dtype, our_way
-
-__all__ = ["LOSS_SCALE", "MAX_NORM", "Case", "Model", "Problem", "cases_of", "our_ways", "run", "title_of"]
 
 #: The loss is half the squared distance times this: a power of two, so that compilers which contract products into sums
 #: round as eager code does.
@@ -61,7 +59,7 @@ BAGS = Model((1_000_000,), 64, 4_096, 16)
 TABLES = Model(tuple(round(float(n)) for n in np.geomspace(1_000, 1_000_000, 26)), 64, 2_048, 1)
 
 
-class Case(NamedTuple):
+class Training(NamedTuple):
     """A model, the optimizer that trains it, and whether gradients are clipped."""
 
     model: Model
@@ -72,16 +70,16 @@ class Case(NamedTuple):
         return f"{self.optimizer}, clipped" if self.clip else self.optimizer
 
 
-def cases_of(backend: str) -> list[Case]:
+def cases_of(backend: str) -> list[Training]:
     """Return what is measured on a framework."""
-    cases = [Case(BAGS, "adam", True), Case(BAGS, "adam", False)]
+    cases = [Training(BAGS, "adam", True), Training(BAGS, "adam", False)]
     if backend == "torch":  # where FBGEMM is, and where recommenders are trained
-        cases.append(Case(BAGS, "rowwise_adagrad", False))
-        cases += [Case(TABLES, kind, False) for kind in ("sgd", "adagrad", "adam")]
+        cases.append(Training(BAGS, "rowwise_adagrad", False))
+        cases += [Training(TABLES, kind, False) for kind in ("sgd", "adagrad", "adam")]
     return cases
 
 
-def title_of(case: Case) -> str:
+def title_of(case: Training) -> str:
     """Return the title of the table that a case stands in."""
     return (
         f"whole steps: lookup, loss, gradient, optimizer; {case.model}; x copy: times a copy of the bytes that must "
@@ -92,7 +90,7 @@ def title_of(case: Case) -> str:
 class Problem:
     """The batches of a case, pairs of (ids of each table, target) in NumPy, and the tables as they start."""
 
-    def __init__(self, case: Case, index_dtype: Any) -> None:
+    def __init__(self, case: Training, index_dtype: Any) -> None:
         self.case = case
         model, rng = case.model, np.random.default_rng(2)
         shape = (BATCHES, model.bags) if model.ids == 1 else (BATCHES, model.bags, model.ids)
@@ -173,10 +171,10 @@ def _whole_step(total: Callable[[Any], Any], optimizer: Any, clip: bool) -> Call
 
 # ---------------------------------------------------------------------- compared, and timed
 def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
-    """Measure the job's case, given as lists of the fields of `Case`."""
+    """Measure the job's case, given as lists of the fields of `Training`."""
     name, block = job["backend"], block_of(job["backend"])
     (rows, *model), kind, clip = job["case"]
-    case = Case(Model(tuple(rows), *model), kind, clip)
+    case = Training(Model(tuple(rows), *model), kind, clip)
     problem = Problem(case, index_dtype(name))
     ours, own = our_ways(name, problem), framework_of(name).steps(problem)
     ways = {label: ready() for label, ready in (ours | own).items()}

@@ -13,13 +13,11 @@ from typing import Any
 import numpy as np
 
 from islices import IndexedSlices, get_backend
-from islices.conformance.tools.bench.cases import zipf_ids
-from islices.conformance.tools.bench.formulas import OPTIMIZERS, bytes_of_rows, corrections, rule, shapes
+from islices.conformance.tools.bench.benchmarks import zipf_ids
 from islices.conformance.tools.bench.limit import Copying
+from islices.conformance.tools.bench.rates import OPTIMIZERS, bytes_of_rows, corrections, rule, shapes
 from islices.conformance.tools.bench.rounds import blocking, does_less, measure, summary
-from islices.conformance.tools.bench.ways import Way, block_of, framework_of, index_dtype, modes_of, our_way
-
-__all__ = ["run"]
+from islices.conformance.tools.bench.ways import Way, block_of, framework_of, index_dtype, our_way
 
 ROWS, DIM, IDS = 1_000_000, 64, 65_536
 #: The framework's own users know their gradient coalesced: this changes no result.
@@ -38,9 +36,9 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
         "float32, milliseconds"
     )
     for kind in job["optimizers"]:
-        ours = {mode: _ours(framework, kind, v, i, mode) for mode in modes_of(B)}
+        ours = {"islices": _ours(framework, kind, v, i)}
         if name in ("tensorflow", "jax"):
-            ours["compiled"] = _ours(framework, kind, v, i, "islices", framework.compiled)
+            ours["compiled"] = _ours(framework, kind, v, i, framework.compiled)
         own = {label: ready() for label, ready in framework.updates(kind, values, ids, ROWS).items()}
         expected, ways = _expected(kind, values, ids), blocking({k: x.timed for k, x in (ours | own).items()}, block)
         for label, way in ways.items():
@@ -57,7 +55,7 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
         del ways, ours, own, rounds
 
 
-def _ours(framework: Any, kind: str, v: Any, i: Any, mode: str, compiled: Any = None) -> Way:
+def _ours(framework: Any, kind: str, v: Any, i: Any, compiled: Any = None) -> Way:
     """Return a way that takes islices' step on a table of its own."""
     table = framework.zeros((ROWS, DIM))
     state = OPTIMIZERS[kind].init(table)
@@ -68,7 +66,7 @@ def _ours(framework: Any, kind: str, v: Any, i: Any, mode: str, compiled: Any = 
     def step(table: Any, state: Any, v: Any, i: Any) -> Any:
         return *OPTIMIZERS[kind].step(table, IndexedSlices(v, i, (ROWS, DIM)), state, donate=True), None
 
-    return our_way(compiled(step, table, state) if compiled else step, table, state, repeat((v, i)), mode)
+    return our_way(compiled(step, table, state) if compiled else step, table, state, repeat((v, i)))
 
 
 def _expected(kind: str, values: Any, ids: Any) -> np.ndarray[Any, Any]:

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from islices.backend import Backend
-from islices.config import execution, use_kernels
 from islices.conformance.tools.bench.rounds import Call
-from islices.kernels import active
-
-__all__ = ["Ready", "Way", "block_of", "framework_of", "index_dtype", "modes_of", "our_way", "running"]
 
 
 class Way(NamedTuple):
@@ -48,31 +42,12 @@ def index_dtype(name: str) -> str:
     return "int32" if name == "jax" else "int64"
 
 
-def modes_of(B: Backend) -> list[str]:
-    """Return the ways islices runs: "islices" as it does by default, and those that differ from it."""
-    modes = ["islices"]
-    if active() is not None:  # else there is nothing to switch off
-        modes.append("kernels off")
-    return modes if B.host_only else [*modes, "framework"]
-
-
-@contextlib.contextmanager
-def running(mode: str) -> Iterator[None]:
-    """Return a context in which islices runs in one of `modes_of`."""
-    with (
-        execution("framework" if mode == "framework" else "host"),
-        use_kernels(mode != "kernels off"),
-    ):
-        yield
-
-
-def our_way(step: Callable[..., Any], tables: Any, states: Any, feed: Iterator[Any], mode: str = "islices") -> Way:
+def our_way(step: Callable[..., Any], tables: Any, states: Any, feed: Iterator[Any]) -> Way:
     """Return the way that calls step(tables, states, *batch) -> (tables, states, result) for each batch of feed."""
     held = [tables, states]
 
     def call() -> Any:
-        with running(mode):
-            held[0], held[1], result = step(*held, *next(feed))
+        held[0], held[1], result = step(*held, *next(feed))
         return result
 
     def now() -> list[Any]:

@@ -19,8 +19,6 @@ from islices.conformance.tools.bench.results import machine
 from islices.conformance.tools.judged.page import scores, with_run
 from islices.conformance.tools.judged.processes import JOBS, run_finding, run_library
 
-__all__ = ["main"]
-
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(

@@ -12,10 +12,8 @@ from typing import Any, NamedTuple
 from islices.conformance.formulas.judge import Step
 from islices.conformance.formulas.records import FORMULAS
 
-__all__ = ["Entry", "betas", "formulas", "lacking", "renamed", "taken"]
 
-
-class Entry(NamedTuple):
+class Judged(NamedTuple):
     """An implementation of a formula.
 
     Attributes

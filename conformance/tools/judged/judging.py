@@ -21,9 +21,7 @@ from islices.conformance.formulas.judge import judge
 from islices.conformance.formulas.judgement import Judgement
 from islices.conformance.tools.audit.probe import first_line
 from islices.conformance.tools.judged import libraries
-from islices.conformance.tools.judged.entry import Entry
-
-__all__ = ["main"]
+from islices.conformance.tools.judged.entry import Judged
 
 #: library -> the distribution that has its version, where the names differ
 DISTRIBUTIONS = {"tensorflow": "tensorflow-cpu", "fbgemm_gpu": "fbgemm-gpu-cpu", "paddle": "paddlepaddle"}
@@ -49,7 +47,7 @@ def described(found: Judgement) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def judged(entry: Entry) -> dict[str, Any]:
+def judged(entry: Judged) -> dict[str, Any]:
     """What came of an entry; what it raises is a result as well."""
     try:
         return described(judge(entry.step, entry.formula))

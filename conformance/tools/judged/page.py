@@ -10,8 +10,6 @@ from typing import Any
 
 from islices.conformance.formulas.judgement import number
 
-__all__ = ["findings", "scores", "with_run"]
-
 Line = dict[str, Any]
 
 

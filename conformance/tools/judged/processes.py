@@ -20,10 +20,8 @@ import islices
 from islices.conformance.logs import last_lines
 from islices.conformance.tools.judged import libraries
 
-__all__ = ["JOBS", "environment", "run_finding", "run_library"]
-
 Line = dict[str, Any]
-#: Seconds for a library: DeepSpeed builds its kernels when they are first used.
+#: Seconds for a library.
 LIMIT = 1500
 #: Seconds for a finding's script.
 SCRIPT_LIMIT = 120
@@ -41,9 +39,7 @@ def environment(python: str) -> dict[str, str]:
     """What a process of another environment gets: this islices, and that environment's programs."""
     bin = str(Path(python).parent)  # not resolved: a virtual environment's Python is a link
     found = {**os.environ, "PATH": f"{bin}{os.pathsep}{os.environ.get('PATH', '')}", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    found["DS_ACCELERATOR"] = "cpu"  # DeepSpeed looks for others and prints that there are none
     found["PYTHONPATH"] = str(Path(islices.__file__).parents[1])
-    found["TORCH_EXTENSIONS_DIR"] = str(Path(bin).parent / "extensions")  # what DeepSpeed builds
     return found
 
 

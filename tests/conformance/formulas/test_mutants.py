@@ -2,20 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 import numpy as np
 import pytest
 
-from islices.conformance.formulas.__main__ import highest
 from islices.conformance.formulas.causes import cause_of, wrong_steps
 from islices.conformance.formulas.evaluate import Trajectory
 from islices.conformance.formulas.formula import Formula
 from islices.conformance.formulas.mutants import MUTANTS, mutants, pairs
 from islices.conformance.formulas.records import FORMULAS
-from islices.conformance.formulas.scores import Got
+from islices.conformance.formulas.scores import Got, score_of
 from islices.conformance.formulas.trajectories import trajectories
+
+#: A mistake that changes nothing beyond the last digits of float64 is none in this trajectory.
+SAME = 1e-9
+
+
+def differs(got: Got, right: Got) -> bool:
+    """Whether a mistake changes what a trajectory gives."""
+    return any(
+        x.shape == right[t][name].shape and not np.allclose(x, right[t][name], rtol=SAME, atol=0.0, equal_nan=True)
+        for t, arrays in got.items()
+        for name, x in arrays.items()
+        if name in right[t]
+    )
+
+
+def _alone(got: Got, name: str) -> Got:
+    """What a step gives alone, as float32: states may mean something else, or have another shape."""
+    return {t: {name: arrays[name].astype(np.float32)} for t, arrays in got.items()}
+
+
+def _score(trajectory: Trajectory, wrong: Formula) -> tuple[float, float] | None:
+    """The highest score of the weights, by grades; None where the mistake changes nothing."""
+    got = wrong_steps(wrong, trajectory)
+    if not differs(got, wrong_steps(trajectory.formula, trajectory)):
+        return None
+    with np.errstate(over="ignore"):
+        (score,) = score_of(trajectory.name, _alone(got, wrong.gives), trajectory.expected)
+    return score.by_grade
+
+
+def highest(formula: Formula) -> Iterator[tuple[str, tuple[float, float]]]:
+    """Each mistake that shows in the formula's trajectories, and its highest scores over them."""
+    own = list(trajectories(formula))
+    for title, wrong in mutants(formula):
+        found = [score for one in own if (score := _score(one, wrong)) is not None]
+        if found:
+            yield title, (max(x for x, _ in found), max(x for _, x in found))
 
 
 @cache

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from islices.conformance.formulas.judge import judge
-from islices.conformance.tools.judged.entry import Entry, formulas
+from islices.conformance.tools.judged.entry import Judged, formulas
 
 CLIPS = {
     "torch": ("torch.clip_grad_norm_", "torch.embedding_renorm_"),
@@ -35,7 +35,7 @@ def cases() -> Iterator[Any]:
         yield from (pytest.param(library, name, marks=marks) for name in names)
 
 
-def entries(library: str, formula: str) -> list[Entry]:
+def entries(library: str, formula: str) -> list[Judged]:
     module = pytest.importorskip(f"islices.conformance.tools.judged.libraries.{library}")
     return [x for x in module.entries() if x.formula == formula and x.variant not in ("torch.compile", "jax.jit")]
 

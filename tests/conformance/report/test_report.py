@@ -190,9 +190,6 @@ skipped: cuda of torch, jax: finds no CUDA device here
 skipped: ranks of jax: no engine
 torch@1.0: deviation, 1 case: an open bug
 jax@1.0: unsupported, 2 cases: no such type
-✗ clipping, clip by norm (10): 1 fail in torch @1.0 host, 1 harness error in
-    torch @1.0 framework
-✗ ranks, gradients over ranks (25): 1 fail in torch @1.0 ranks host
 """
 
 

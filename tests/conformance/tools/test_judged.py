@@ -50,7 +50,7 @@ KERNELS = '''
 """Kernels of NumPy, some of which are broken."""
 import os
 import numpy as np
-from islices.conformance.tools.judged.entry import Entry
+from islices.conformance.tools.judged.entry import Judged
 LIBRARY = "numpy"
 def right(w, g, state, t, *, lr):
     print("a library that talks")
@@ -61,7 +61,7 @@ def raises(w, g, state, t, *, lr):
     raise ValueError("no | such\\nkernel")
 def entries():
     for step in (right, aborts, raises, right):
-        yield Entry(step.__name__, "optax.sgd", step)
+        yield Judged(step.__name__, "optax.sgd", step)
 '''
 
 

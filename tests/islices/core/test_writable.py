@@ -15,7 +15,7 @@ import pytest
 import islices
 from islices import optim
 from islices.backend import FLOATS, Backend
-from islices.conformance.memory import peak_growth
+from islices.conformance.peak_memory import peak_growth
 from islices.core.host_memory import empty
 
 DTYPES = ("float32", "bfloat16", "int32")

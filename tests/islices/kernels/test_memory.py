@@ -15,8 +15,8 @@ import pytest
 
 import islices
 from islices import IndexedSlices
-from islices.conformance.memory import peak_growth
 from islices.conformance.operations import UnsupportedError
+from islices.conformance.peak_memory import peak_growth
 
 pytest.importorskip("numba", reason="numba is not installed")
 

@@ -10,19 +10,19 @@ import numpy as np
 from jax import lax
 from jax.experimental import sparse
 
-from islices.conformance.memory import peak_growth
 from islices.conformance.own_calls.jax import invalid_gradients
-from islices.conformance.tools.audit.inputs import (
+from islices.conformance.peak_memory import peak_growth
+from islices.conformance.tools.audit.probe import REFUSED, Probe
+from islices.conformance.tools.audit.probe_inputs import (
     CANCELLING,
     ROWS,
     SUBNORMAL,
     UNIQUE,
     WEIGHTS,
     ZEROS,
-    Given,
+    GivenGradient,
     floats,
 )  # fmt: skip
-from islices.conformance.tools.audit.probe import REFUSED, Probe
 
 A, B, C = floats(999, 2), floats(999, 3), floats(999, 4)
 TABLE, ONE, NEGATIVE, BEYOND = jnp.asarray(WEIGHTS), np.ones((1, 2), np.float32), np.array([-1]), np.array([ROWS])
@@ -37,7 +37,7 @@ SGD, ADAGRAD = "islices.optim.sgd(lr)", "islices.optim.adagrad(lr)"
 SIGNALLING, MARKED = (np.array([bits], np.uint32).view(np.float32) for bits in (0x7F801234, 0xFFC01234))
 
 
-def native(g: Given) -> sparse.BCOO:
+def native(g: GivenGradient) -> sparse.BCOO:
     return bcoo(g.values, g.indices)
 
 

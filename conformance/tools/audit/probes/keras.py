@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from islices.conformance.tools.audit.inputs import CANCELLING, DUPLICATES, ROWS, UNIQUE
 from islices.conformance.tools.audit.probe import Probe
+from islices.conformance.tools.audit.probe_inputs import CANCELLING, DUPLICATES, ROWS, UNIQUE
 from islices.conformance.tools.audit.probes.tensorflow import U, X, Y, dense, slices
 
 K = keras.optimizers

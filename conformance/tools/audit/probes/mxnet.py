@@ -15,16 +15,16 @@ import numpy as np
 from islices.backends.mxnet.ndarrays import mx as mx  # MXNet, imported on a NumPy that it does not know
 from islices.conformance.operations import UnsupportedError
 from islices.conformance.own_calls.mxnet import invalid_gradients
-from islices.conformance.tools.audit.inputs import (
+from islices.conformance.tools.audit.probe import REFUSED, CorruptionError, Probe
+from islices.conformance.tools.audit.probe_inputs import (
     DUPLICATES,
     ROWS,
     UNIQUE,
     WEIGHTS,
     ZEROS,
-    Given,
+    GivenGradient,
     floats,
 )  # fmt: skip
-from islices.conformance.tools.audit.probe import REFUSED, CorruptionError, Probe
 
 nd, optimizers = mx.nd, mx.optimizer
 COALESCE, DENSE, NORM, ADD = (
@@ -48,7 +48,7 @@ def row_sparse(values: Any, ids: Any, dtype: str = "float32", shape: tuple[int, 
     return nd.sparse.row_sparse_array(parts, shape=shape, dtype=dtype)
 
 
-def native(g: Given) -> Any:
+def native(g: GivenGradient) -> Any:
     return row_sparse(g.values, g.indices)
 
 

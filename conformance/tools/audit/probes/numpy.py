@@ -6,8 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from islices.conformance.tools.audit.inputs import DUPLICATES, FOLDED, IDS, LOPSIDED, VALUES, WEIGHTS, ZEROS, norm_of
 from islices.conformance.tools.audit.probe import REFUSED, Probe
+from islices.conformance.tools.audit.probe_inputs import (
+    DUPLICATES,
+    FOLDED,
+    IDS,
+    LOPSIDED,
+    VALUES,
+    WEIGHTS,
+    ZEROS,
+    norm_of,
+)
 
 COALESCE, NORM, SCALE = "islices.coalesce(gradient)", "islices.norm(gradient)", "islices.scale(gradient, factor)"
 ORDER = np.argsort(IDS, kind="stable")

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from islices.conformance.tools.audit.inputs import CANCELLING, UNIQUE, WEIGHTS, Given
 from islices.conformance.tools.audit.probe import REFUSED, Probe
+from islices.conformance.tools.audit.probe_inputs import CANCELLING, UNIQUE, WEIGHTS, GivenGradient
 from islices.conformance.tools.audit.probes.jax import native
 
 GLOBAL, SGD, ADAM = "islices.clip_by_global_norm(tree, max_norm)", "islices.optim.sgd(lr)", "islices.optim.adam(lr)"
@@ -22,7 +22,7 @@ def updated(transformation: Any, x: Any, table: Any = None) -> Any:
     return transformation.update(x, transformation.init(table), table)[0]
 
 
-def indices(transformation: Any, g: Given = UNIQUE, table: Any = None) -> Any:
+def indices(transformation: Any, g: GivenGradient = UNIQUE, table: Any = None) -> Any:
     return updated(transformation, native(g), table).indices[:, 0]
 
 

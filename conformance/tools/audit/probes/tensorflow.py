@@ -10,7 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from islices.conformance.own_calls.tensorflow import invalid_gradients
-from islices.conformance.tools.audit.inputs import (
+from islices.conformance.tools.audit.probe import REFUSED, Probe
+from islices.conformance.tools.audit.probe_inputs import (
     CANCELLING,
     DUPLICATES,
     ROWS,
@@ -18,12 +19,11 @@ from islices.conformance.tools.audit.inputs import (
     UNIQUE,
     WEIGHTS,
     ZEROS,
-    Given,
+    GivenGradient,
     floats,
     left_fold,
     norm_of,
 )  # fmt: skip
-from islices.conformance.tools.audit.probe import REFUSED, Probe
 
 #: Two devices, for replicas in probes of Keras; TensorFlow fixes them at its first operation.
 CPU = tf.config.list_physical_devices("CPU")[0]
@@ -45,7 +45,7 @@ def slices(values: Any, ids: Any, rows: int = ROWS) -> tf.IndexedSlices:
     return tf.IndexedSlices(tf.constant(values, tf.float32), tf.constant(ids), tf.constant([rows, 2], tf.int64))
 
 
-def native(g: Given) -> tf.IndexedSlices:
+def native(g: GivenGradient) -> tf.IndexedSlices:
     return slices(g.values, g.indices)
 
 

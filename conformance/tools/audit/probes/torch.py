@@ -9,8 +9,16 @@ import torch
 from torch.nn.functional import embedding, embedding_bag
 
 from islices.conformance.own_calls.torch import invalid_gradients
-from islices.conformance.tools.audit.inputs import DUPLICATES, ROWS, UNIQUE, ZEROS, Given, floats, left_fold
 from islices.conformance.tools.audit.probe import REFUSED, CorruptionError, Probe
+from islices.conformance.tools.audit.probe_inputs import (
+    DUPLICATES,
+    ROWS,
+    UNIQUE,
+    ZEROS,
+    GivenGradient,
+    floats,
+    left_fold,
+)
 
 INF = float("inf")
 IDS, ONES = torch.tensor([1, 2, 1]), torch.ones(ROWS, 2)
@@ -36,7 +44,7 @@ def sparse(indices: Any, values: Any, dtype: Any = torch.float32, **options: Any
     return torch.sparse_coo_tensor(torch.as_tensor(indices)[None], values, (ROWS, *values.shape[1:]), **options)
 
 
-def native(g: Given) -> torch.Tensor:
+def native(g: GivenGradient) -> torch.Tensor:
     return sparse(g.indices, g.values)
 
 

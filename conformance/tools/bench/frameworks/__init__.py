@@ -8,7 +8,7 @@ Each has
 and those that differentiate
     table(array), total(x)      weights that may be written to, and the sum of all elements
     compiled(step, tables, states)
-        The step compiled, called as step(tables, states, *batch) -> (tables, states, result); MXNet has none.
+        The step compiled, called as step(tables, states, *batch) -> (tables, states, result).
     steps(problem) -> {label: ready}
     more_of_ours(problem)       islices by the framework's own idiom, where that is another one
     gradient(table, ids, upstream) -> {label: call}

@@ -13,12 +13,10 @@ import numpy as np
 
 from islices import Table, lookup, value_and_grad
 from islices.conformance.own_calls.jax import timed_calls
-from islices.conformance.tools.bench.formulas import BETA1, BETA2, EPS, RATE, corrections, rule, shapes
+from islices.conformance.tools.bench.rates import BETA1, BETA2, EPS, RATE, corrections, rule, shapes
 from islices.conformance.tools.bench.rounds import Call
 from islices.conformance.tools.bench.step import LOSS_SCALE, MAX_NORM, Problem
 from islices.conformance.tools.bench.ways import Ready, Way, our_way
-
-__all__ = ["compiled", "gradient", "ones", "small", "steps", "table", "total", "updates", "zeros"]
 
 zeros, ones, table, total = jnp.zeros, jnp.ones, jnp.array, jnp.sum
 

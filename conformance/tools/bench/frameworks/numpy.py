@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from islices.conformance.tools.bench.formulas import RATE, corrections, rule, shapes
+from islices.conformance.tools.bench.rates import RATE, corrections, rule, shapes
 from islices.conformance.tools.bench.rounds import Call
 from islices.conformance.tools.bench.ways import Ready, Way
-
-__all__ = ["small", "updates", "zeros"]
 
 
 def zeros(shape: tuple[int, ...]) -> Any:

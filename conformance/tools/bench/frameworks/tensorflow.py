@@ -10,12 +10,10 @@ import keras
 import tensorflow as tf
 
 from islices import Table, lookup, value_and_grad
-from islices.conformance.tools.bench.formulas import BETA1, BETA2, EPS, RATE, corrections, rule, shapes
+from islices.conformance.tools.bench.rates import BETA1, BETA2, EPS, RATE, corrections, rule, shapes
 from islices.conformance.tools.bench.rounds import Call
 from islices.conformance.tools.bench.step import LOSS_SCALE, MAX_NORM, Problem
 from islices.conformance.tools.bench.ways import Ready, Way
-
-__all__ = ["compiled", "gradient", "ones", "small", "steps", "table", "total", "updates", "zeros"]
 
 table, total = tf.Variable, tf.reduce_sum
 

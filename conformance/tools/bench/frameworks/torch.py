@@ -10,23 +10,18 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn import functional
 
 from islices import Table, lookup, value_and_grad
 from islices.backends.torch import clip_grad_norm_, optim
-from islices.conformance.tools.bench.formulas import BETA1, BETA2, EPS, RATE, corrections, shapes
+from islices.conformance.tools.bench.rates import BETA1, BETA2, EPS, RATE, corrections, shapes
 from islices.conformance.tools.bench.rounds import Call
 from islices.conformance.tools.bench.step import LOSS_SCALE, MAX_NORM, Problem
 from islices.conformance.tools.bench.ways import Ready, Way
 
-__all__ = [
-    "compiled", "gradient", "more_of_ours", "ones", "small", "steps", "table", "total", "updates", "zeros",
-]  # fmt: skip
-
 ones, table, total = torch.ones, torch.from_numpy, torch.sum
-#: The numbers of `formulas.OPTIMIZERS` by the names of torch's arguments.
+#: The numbers of `rates.OPTIMIZERS` by the names of torch's arguments.
 NUMBERS: dict[str, dict[str, Any]] = {
     "sgd": {}, "adagrad": {"eps": EPS}, "rowwise_adagrad": {"eps": EPS}, "adam": {"betas": (BETA1, BETA2), "eps": EPS},
 }  # fmt: skip
@@ -121,15 +116,7 @@ def updates(kind: str, values: Any, ids: Any, rows: int) -> dict[str, Ready]:
 
         return Way(step, lambda: arrays[:1])
 
-    def fbgemm() -> Way:
-        layer, tables = _fbgemm(kind, [np.zeros((rows, dim), np.float32)])
-        out = layer(i.long(), torch.arange(len(i) + 1))  # each id is a bag of its own
-        # the same graph each time: the forward pass is not part of the step
-        return Way(lambda: out.backward(v, retain_graph=True), lambda: tables)
-
     ways: dict[str, Ready] = {f"optim.{THEIRS[kind].__name__}": optimizer} if kind in THEIRS else {}
-    if _has_fbgemm(kind):
-        ways[f"FBGEMM {FBGEMM[kind]}, backward with step"] = fbgemm
     label, ready = ("index_add_", index_add) if kind == "sgd" else ("unique + index_add_, formula on rows", by_hand)
     return ways | {label: ready}
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import bitsandbytes as bnb
 
 from islices.conformance.formulas.judge import Step
-from islices.conformance.tools.judged.entry import Entry, lacking
+from islices.conformance.tools.judged.entry import Judged, lacking
 from islices.conformance.tools.judged.libraries.torch import stepping
 
 LIBRARY = "bitsandbytes"
@@ -30,10 +30,10 @@ def bitsandbytes_step(name: str) -> Step:
     return stepping(getattr(bnb.optim, name), states, names)
 
 
-def entries() -> Iterator[Entry]:
+def entries() -> Iterator[Judged]:
     for name, (formula, _, _) in CLASSES.items():
-        yield Entry(f"bnb.optim.{name}", formula, bitsandbytes_step(name))
+        yield Judged(f"bnb.optim.{name}", formula, bitsandbytes_step(name))
         if formula == "torch.Adam":
             step = bitsandbytes_step(name)
-            yield Entry(f"bnb.optim.{name}", formula, lacking(step, "amsgrad"), "without amsgrad")
-            yield Entry(f"bnb.optim.{name}", formula, lacking(step, "amsgrad", "weight_decay"), "nor weight_decay")
+            yield Judged(f"bnb.optim.{name}", formula, lacking(step, "amsgrad"), "without amsgrad")
+            yield Judged(f"bnb.optim.{name}", formula, lacking(step, "amsgrad", "weight_decay"), "nor weight_decay")

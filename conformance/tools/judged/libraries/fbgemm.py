@@ -11,7 +11,7 @@ from fbgemm_gpu.split_embedding_configs import EmbOptimType
 
 from islices.conformance.formulas.judge import Step
 from islices.conformance.formulas.records import FORMULAS
-from islices.conformance.tools.judged.entry import Entry, formulas, lacking
+from islices.conformance.tools.judged.entry import Judged, formulas, lacking
 
 LIBRARY = "fbgemm_gpu"
 
@@ -39,12 +39,12 @@ def fbgemm_step(name: str, features: int = 1) -> Step:
     return step
 
 
-def entries() -> Iterator[Entry]:
+def entries() -> Iterator[Judged]:
     for formula, name in formulas("fbgemm"):
         if not name.startswith("EXACT"):  # the others are for GPUs
             continue
         call = f"SplitTableBatchedEmbeddingBagsCodegen, {name}"
-        yield Entry(call, formula, fbgemm_step(name))
+        yield Judged(call, formula, fbgemm_step(name))
         if "weight_decay" in FORMULAS[formula].options:
-            yield Entry(call, formula, lacking(fbgemm_step(name), "weight_decay"), "without weight_decay")
-            yield Entry(call, formula, fbgemm_step(name, 2), "two features")
+            yield Judged(call, formula, lacking(fbgemm_step(name), "weight_decay"), "without weight_decay")
+            yield Judged(call, formula, fbgemm_step(name, 2), "two features")

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from islices.conformance.formulas.judge import Step
-from islices.conformance.tools.judged.entry import Entry, formulas, renamed
+from islices.conformance.tools.judged.entry import Judged, formulas, renamed
 
 LIBRARY = "keras"
 NAMES = {
@@ -44,9 +44,9 @@ def keras_step(name: str) -> Step:
     return step
 
 
-def entries() -> Iterator[Entry]:
+def entries() -> Iterator[Judged]:
     for formula, name in formulas("keras"):
         sparse = formula.endswith(" sparse")
         if BACKEND == "tensorflow" or not sparse:
             call = f"keras.optimizers.{name}{', tf.IndexedSlices' if sparse else ''}"
-            yield Entry(call, formula, keras_step(name), BACKEND)
+            yield Judged(call, formula, keras_step(name), BACKEND)

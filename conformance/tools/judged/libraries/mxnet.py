@@ -10,7 +10,7 @@ import numpy as np
 import islices
 from islices.conformance.formulas.judge import Step
 from islices.conformance.formulas.records import FORMULAS
-from islices.conformance.tools.judged.entry import Entry, formulas, renamed
+from islices.conformance.tools.judged.entry import Judged, formulas, renamed
 
 islices.get_backend("mxnet")  # imports MXNet as it has to be beside NumPy 2
 import mxnet as mx  # noqa: E402
@@ -61,9 +61,9 @@ def step_of(formula: str, name: str) -> Step:
     return mxnet_step(name, sparse, **chosen)
 
 
-def entries() -> Iterator[Entry]:
+def entries() -> Iterator[Judged]:
     for formula, name in formulas("mxnet"):
         given = formula.partition(" ")[2].replace("sparse", "row_sparse")
         module = "mx.optimizer.contrib" if name == "GroupAdaGrad" else "mx.optimizer"
-        yield Entry(f"{module}.{name}{given and ', '}{given}", formula, step_of(formula, name))
-    yield Entry("mx.gluon.utils.clip_global_norm", "mxnet.clip_global_norm", clip)
+        yield Judged(f"{module}.{name}{given and ', '}{given}", formula, step_of(formula, name))
+    yield Judged("mx.gluon.utils.clip_global_norm", "mxnet.clip_global_norm", clip)

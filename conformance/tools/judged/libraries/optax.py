@@ -11,7 +11,7 @@ import numpy as np
 import optax
 
 from islices.conformance.formulas.judge import Step
-from islices.conformance.tools.judged.entry import Entry, formulas, renamed
+from islices.conformance.tools.judged.entry import Judged, formulas, renamed
 
 LIBRARY = "optax"
 NAMES = {
@@ -45,8 +45,8 @@ def clip(w: Any, g: Any, state: Any, t: int, *, max_norm: float) -> Any:
     return made.update(g, made.init(g))[0]
 
 
-def entries() -> Iterator[Entry]:
+def entries() -> Iterator[Judged]:
     for formula, name in formulas("optax"):
         for variant, compiled in VARIANTS.items():
-            yield Entry(f"optax.{name}", formula, optax_step(name, compiled), variant)
-    yield Entry("optax.clip_by_global_norm", "optax.clip_by_global_norm", clip, "eager")
+            yield Judged(f"optax.{name}", formula, optax_step(name, compiled), variant)
+    yield Judged("optax.clip_by_global_norm", "optax.clip_by_global_norm", clip, "eager")

@@ -9,7 +9,7 @@ import numpy as np
 import paddle
 
 from islices.conformance.formulas.judge import Step
-from islices.conformance.tools.judged.entry import Entry, lacking, renamed, taken
+from islices.conformance.tools.judged.entry import Judged, lacking, renamed, taken
 
 LIBRARY = "paddle"
 NAMES = {
@@ -56,12 +56,12 @@ def clip(w: Any, g: Any, state: Any, t: int, *, max_norm: float) -> Any:
     return paddle.nn.ClipGradByGlobalNorm(max_norm)([(p, paddle.to_tensor(g))])[0][1].numpy()
 
 
-def entries() -> Iterator[Entry]:
+def entries() -> Iterator[Judged]:
     for name, formula in CLASSES:
-        yield Entry(f"paddle.optimizer.{name}", formula, paddle_step(name))
+        yield Judged(f"paddle.optimizer.{name}", formula, paddle_step(name))
     for name, formula in SPARSE:
         chosen = {"lazy_mode": True} if name == "Adam" else {}
         given = "(lazy_mode=True)" if chosen else ""
         step = lacking(paddle_step(name, **chosen), "weight_decay")  # which is refused
-        yield Entry(f"paddle.optimizer.{name}{given}, sparse=True", formula, step)
-    yield Entry("paddle.nn.ClipGradByGlobalNorm", "tensorflow.clip_by_global_norm", clip)
+        yield Judged(f"paddle.optimizer.{name}{given}, sparse=True", formula, step)
+    yield Judged("paddle.nn.ClipGradByGlobalNorm", "tensorflow.clip_by_global_norm", clip)

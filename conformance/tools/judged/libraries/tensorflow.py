@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from islices.conformance.formulas.judge import Step
-from islices.conformance.tools.judged.entry import Entry, formulas, renamed
+from islices.conformance.tools.judged.entry import Judged, formulas, renamed
 
 LIBRARY = "tensorflow"
 NAMES = {
@@ -47,9 +47,9 @@ def clip(w: Any, g: Any, state: Any, t: int, *, max_norm: float) -> Any:
     return tf.clip_by_global_norm([tf.constant(g)], max_norm)[0][0]
 
 
-def entries() -> Iterator[Entry]:
+def entries() -> Iterator[Judged]:
     for formula, name in formulas("tensorflow"):
         if "Lazy" not in name:  # of TensorFlow Addons, which runs with no TensorFlow of today
             sparse = ", tf.IndexedSlices" if formula.endswith(" sparse") else ""
-            yield Entry(f"tf.compat.v1.train.{name}Optimizer{sparse}", formula, tensorflow_step(f"{name}Optimizer"))
-    yield Entry("tf.clip_by_global_norm", "tensorflow.clip_by_global_norm", clip)
+            yield Judged(f"tf.compat.v1.train.{name}Optimizer{sparse}", formula, tensorflow_step(f"{name}Optimizer"))
+    yield Judged("tf.clip_by_global_norm", "tensorflow.clip_by_global_norm", clip)

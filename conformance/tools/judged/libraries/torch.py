@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from islices.conformance.formulas.judge import Step
-from islices.conformance.tools.judged.entry import Entry, betas, formulas, renamed, taken
+from islices.conformance.tools.judged.entry import Judged, betas, formulas, renamed, taken
 
 LIBRARY = "torch"
 #: islices' name of an option -> torch's
@@ -94,19 +94,19 @@ def clip_with(**chosen: Any) -> Step:
     return step
 
 
-def entries() -> Iterator[Entry]:
+def entries() -> Iterator[Judged]:
     for formula, name in formulas("torch"):
         call = f"torch.optim.{name}"
         if formula.endswith(" sparse") or name == "SparseAdam":
-            yield Entry(
+            yield Judged(
                 f"{call}, sparse gradients" if name != "SparseAdam" else call, formula, torch_step(name), "single"
             )
             continue
         for variant, chosen in VARIANTS.items():
             if variant != "fused" or name in FUSED:
-                yield Entry(call, formula, torch_step(name, **chosen), variant)
+                yield Judged(call, formula, torch_step(name, **chosen), variant)
         if name in COMPILED:
-            yield Entry(call, formula, torch_step(name, compiled=True, foreach=False), "torch.compile")
-    yield Entry("torch.nn.utils.clip_grad_norm_", "torch.clip_grad_norm_", clip_with(foreach=False), "single")
-    yield Entry("torch.nn.utils.clip_grad_norm_", "torch.clip_grad_norm_", clip_with(foreach=True), "foreach")
-    yield Entry("torch.nn.functional.embedding(max_norm=...)", "torch.embedding_renorm_", renorm, "single")
+            yield Judged(call, formula, torch_step(name, compiled=True, foreach=False), "torch.compile")
+    yield Judged("torch.nn.utils.clip_grad_norm_", "torch.clip_grad_norm_", clip_with(foreach=False), "single")
+    yield Judged("torch.nn.utils.clip_grad_norm_", "torch.clip_grad_norm_", clip_with(foreach=True), "foreach")
+    yield Judged("torch.nn.functional.embedding(max_norm=...)", "torch.embedding_renorm_", renorm, "single")

@@ -10,7 +10,7 @@ import torch
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
 from islices.conformance.formulas.judge import Step
-from islices.conformance.tools.judged.entry import Entry, lacking
+from islices.conformance.tools.judged.entry import Judged, lacking
 
 LIBRARY = "torchrec"
 
@@ -32,6 +32,6 @@ def adagrad_step() -> Step:
     return step
 
 
-def entries() -> Iterator[Entry]:
+def entries() -> Iterator[Judged]:
     step = lacking(adagrad_step(), "weight_decay")
-    yield Entry("torchrec.optim.RowWiseAdagrad", "fbgemm.EXACT_ROWWISE_ADAGRAD", step, "without weight_decay")
+    yield Judged("torchrec.optim.RowWiseAdagrad", "fbgemm.EXACT_ROWWISE_ADAGRAD", step, "without weight_decay")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.conformance.tools.judged.entry import Entry
+from islices.conformance.tools.judged.entry import Judged
 
 LIBRARY = "numpy"
 F = np.float32
@@ -53,8 +53,8 @@ def rowwise(wrong: bool) -> Any:
     return step
 
 
-def entries() -> Iterator[Entry]:
+def entries() -> Iterator[Judged]:
     for variant, wrong in (("with the bug", True), ("as meant", False)):
-        yield Entry("bitsandbytes#2010, AdamW", "bitsandbytes.AdamW", adam(wrong, coupled=False), variant)
-        yield Entry("FlagGems#4988, Adam", "torch.Adam", adam(wrong, coupled=True), variant)
-        yield Entry("FBGEMM#5908, row-wise Adagrad", "fbgemm.EXACT_ROWWISE_ADAGRAD", rowwise(wrong), variant)
+        yield Judged("bitsandbytes#2010, AdamW", "bitsandbytes.AdamW", adam(wrong, coupled=False), variant)
+        yield Judged("FlagGems#4988, Adam", "torch.Adam", adam(wrong, coupled=True), variant)
+        yield Judged("FBGEMM#5908, row-wise Adagrad", "fbgemm.EXACT_ROWWISE_ADAGRAD", rowwise(wrong), variant)

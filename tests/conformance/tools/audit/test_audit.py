@@ -135,7 +135,7 @@ def test_an_audit_as_markdown_and_as_json(capsys: pytest.CaptureFixture[str]) ->
 #: distribution -> the version that everything was measured with
 MEASURED = {
     "torch": "2.13.0", "tensorflow-cpu": "2.21.0", "keras": "3.15.1", "jax": "0.10.2", "optax": "0.2.8",
-    "mxnet": "1.9.1", "fbgemm-gpu-cpu": "1.8.0",
+    "mxnet": "1.9.1",
 }  # fmt: skip
 
 

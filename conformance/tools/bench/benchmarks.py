@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["AXES", "Benchmark", "cross", "default_cases", "draw_ids", "zipf_ids"]
-
 AXES: dict[str, tuple[Any, ...]] = {
     "operation": ("coalesce", "clip_by_global_norm", "norm", "to_dense"),
     "slices": (64, 1_024, 8_192, 65_536, 131_072, 1_048_576),

@@ -8,8 +8,6 @@ from typing import Any
 
 from islices.conformance.operations import UnsupportedError
 
-__all__ = ["peak_growth"]
-
 
 def peak_growth(call: Callable[[], Any]) -> tuple[Any, int]:
     """(result, bytes by which the process' resident memory grew at most during a call)."""

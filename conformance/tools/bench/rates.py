@@ -7,8 +7,6 @@ from typing import Any
 
 from islices import optim
 
-__all__ = ["BETA1", "BETA2", "EPS", "OPTIMIZERS", "RATE", "bytes_of_rows", "corrections", "rule", "shapes"]
-
 RATE, BETA1, BETA2, EPS = 0.01, 0.9, 0.999, 1e-8
 OPTIMIZERS = {
     "sgd": optim.sgd(RATE),

@@ -18,7 +18,7 @@ WEIGHTS = np.arange(1.0, 2 * ROWS + 1, dtype=np.float32).reshape(ROWS, 2)
 ZEROS = np.zeros((ROWS, 2), np.float32)
 
 
-class Given(NamedTuple):
+class GivenGradient(NamedTuple):
     """A gradient of a table of ROWS x 2."""
 
     values: np.ndarray[Any, Any]
@@ -26,10 +26,10 @@ class Given(NamedTuple):
     dense: np.ndarray[Any, Any]  # duplicates summed
 
 
-def given(rows: Any, indices: list[int]) -> Given:
+def given(rows: Any, indices: list[int]) -> GivenGradient:
     values, dense = np.array(rows, np.float32), ZEROS.copy()
     np.add.at(dense, indices, values)
-    return Given(values, np.array(indices, np.int64), dense)
+    return GivenGradient(values, np.array(indices, np.int64), dense)
 
 
 UNIQUE = given([[3, 0], [0, 4]], [1, 2])

@@ -1,4 +1,4 @@
-"""One process of the bench: ``python -m islices.conformance.tools.bench.worker JOB``.
+"""One process of the bench: ``python -m islices.conformance.tools.bench.measuring JOB``.
 
 It measures a part for one backend, given as JSON; each finding is a line of JSON on stdout.
 """
@@ -13,8 +13,6 @@ from typing import Any
 
 import islices
 from islices.conformance.tools.bench.load import Others
-
-__all__ = ["main"]
 
 
 def main(text: str) -> None:
@@ -34,7 +32,7 @@ def main(text: str) -> None:
 
     importlib.import_module(f"islices.conformance.tools.bench.{job['part']}").run(job, emit)
     sys.stdout.flush()
-    os._exit(0)  # not by way of the interpreter's end, where MXNet's threads sometimes abort the process
+    os._exit(0)  # not by way of the interpreter's end, where frameworks' threads may wait
 
 
 if __name__ == "__main__":
