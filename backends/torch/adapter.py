@@ -31,7 +31,7 @@ from islices.backend import (
     Transform,
     elements_meet,
 )
-from islices.backends.torch import autograd, dynamo, hooked_layers, jagged, openmp, row_reads
+from islices.backends.torch import autograd, dynamo, hooked_layers, jagged, openmp, sparse_reads
 from islices.backends.torch.arithmetic import as_tensors, in_bags, rounded_sqrt, sum_bags
 from islices.backends.torch.tracers import PLAIN, at_work, bare, below, is_traced, is_wrapped, tracer_of
 from islices.core.host_memory import zeros
@@ -421,7 +421,7 @@ class TorchBackend(Backend):
             raise self.lacks(
                 "differentiate_rows", "accepted with per_sample=True is an islices.Table, which fn reads by lookup"
             )
-        return row_reads.differentiate_rows(self, fn, tree, sparse)
+        return sparse_reads.differentiate_rows(self, fn, tree, sparse)
 
     # ------------------------------------------------------------------ models
     def is_model(self, x: object) -> bool:
