@@ -13,8 +13,8 @@ require("torch")
 from islices.backends.torch import optim
 from islices.backends.torch.adapter import TorchBackend, backend
 from islices.backends.torch.amp import GradScaler
-from islices.backends.torch.compiling import shield
 from islices.backends.torch.ddp import register_ddp_hook
+from islices.backends.torch.dynamo import shield
 from islices.backends.torch.nn_utils import clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_, get_total_norm
 from islices.backends.torch.optim.states import start_from, state_of
 from islices.backends.torch.recorder import TorchRecorder

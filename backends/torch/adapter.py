@@ -11,7 +11,6 @@ import contextlib
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
-from types import FunctionType
 from typing import Any, cast
 
 import numpy as np
@@ -29,7 +28,7 @@ from islices.backend import (
     Transform,
     elements_meet,
 )
-from islices.backends.torch import compiling, layers, ragged, reads, recording, threads
+from islices.backends.torch import autograd, dynamo, hooked_layers, jagged, openmp, row_reads
 from islices.backends.torch.arithmetic import as_tensors, in_bags, rounded_sqrt, sum_bags
 from islices.backends.torch.tracers import PLAIN, at_work, bare, below, is_traced, is_wrapped, tracer_of
 from islices.core.host_memory import zeros
@@ -203,12 +202,6 @@ class TorchBackend(Backend):
     def on_device(self, x: Array, device: str) -> Array:
         return x.to(device)
 
-    def trace(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        return compiling.compiled(cast("FunctionType", fn))
-
-    def forget_compiled(self) -> None:
-        compiling.forget()
-
     # ------------------------------------------------------------------ functions as they are
     abs = staticmethod(torch.abs)
     isfinite = staticmethod(torch.isfinite)
@@ -219,11 +212,14 @@ class TorchBackend(Backend):
     equal = staticmethod(torch.eq)  # type: ignore[assignment]
     sqrt = staticmethod(rounded_sqrt)
     is_traced = staticmethod(is_traced)
-    take_ragged = staticmethod(ragged.take_apart)
-    capture = staticmethod(layers.capture)  # type: ignore[assignment]
-    records_gradient = staticmethod(recording.is_recorded)
-    custom_gradient = staticmethod(recording.custom_gradient)
-    per_sample_gradients = staticmethod(recording.per_sample_gradients)
+    take_ragged = staticmethod(jagged.take_apart)
+    capture = staticmethod(hooked_layers.capture)  # type: ignore[assignment]
+    records_gradient = staticmethod(autograd.is_recorded)
+    stop_gradient = staticmethod(torch.Tensor.detach)
+    trace = staticmethod(dynamo.compiled)
+    forget_compiled = staticmethod(dynamo.forget)
+    custom_gradient = staticmethod(autograd.custom_gradient)
+    per_sample_gradients = staticmethod(autograd.per_sample_gradients)
 
     # ------------------------------------------------------------------ array primitives
     def astype(self, x: Array, dtype: str) -> Array:
@@ -410,13 +406,10 @@ class TorchBackend(Backend):
         return views, list(arrays)
 
     # ------------------------------------------------------------------ differentiation
-    def stop_gradient(self, x: Array) -> Array:
-        return x.detach()
-
     def differentiate(
         self, fn: Transform, variables: Sequence[Array], sources: Sequence[Source]
     ) -> tuple[Array, Any, list[Array], list[list[LookedUp]]]:
-        return recording.differentiate(self, fn, variables, sources)
+        return autograd.differentiate(self, fn, variables, sources)
 
     def differentiate_rows(
         self, fn: Callable[..., tuple[Array, Any]], tree: Any, sparse: Any, data: Sequence[Array] | None = None
@@ -425,7 +418,7 @@ class TorchBackend(Backend):
             raise self.lacks(
                 "differentiate_rows", "accepted with per_sample=True is an islices.Table, which fn reads by lookup"
             )
-        return reads.differentiate_rows(self, fn, tree, sparse)
+        return row_reads.differentiate_rows(self, fn, tree, sparse)
 
     # ------------------------------------------------------------------ models
     def is_model(self, x: object) -> bool:
@@ -558,4 +551,4 @@ def _check_storage(x: torch.Tensor) -> None:
 
 
 backend = TorchBackend()
-threads.lend()
+openmp.lend()

@@ -3,7 +3,7 @@
 The form of a call's result is known while its graph is made; what it computes runs as in eager code when the graph
 runs, on the arrays of that moment, the checks of clause 2 included: the same bits and the same errors. Dynamo does not
 look into the functions of this module (they are `torch._dynamo.nonstrict_trace`d); what it does trace is in
-`islices.backends.torch.traced`. SPEC clause 17. May import: `torch`, the core.
+`islices.backends.torch.in_graphs`. SPEC clause 17. May import: `torch`, the core.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class New:
         return self.like.new_empty(shape, dtype=self.dtype)
 
 
-class Call(NamedTuple):
+class NodeCall(NamedTuple):
     """A call in a graph, but for its tensors."""
 
     name: str
@@ -87,7 +87,7 @@ class Call(NamedTuple):
 
 TENSOR = object()
 #: The calls of all graphs, by what the graphs call them.
-_calls: dict[str, Call] = {}
+_calls: dict[str, NodeCall] = {}
 _library = torch.library.Library("islices", "FRAGMENT")
 
 
@@ -119,16 +119,16 @@ class Node:
         form = self.form(*args, **kwargs)
         places = [(k, x.dtype) for k, x in enumerate(_parts(form)) if isinstance(x, New)]
         if not places and not self.writes:
-            return pytree.tree_map(_or_absent, form)
+            return _filled(form, iter(()))
         targets = {id(x) for k in self.writes for x in pytree.tree_leaves(args[k])}
         tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
         written = [id(x) in targets for x in tensors]
         constants = [TENSOR if isinstance(x, torch.Tensor) else _known(x) for x in leaves]
-        call = _registered(Call(self.name, spec, constants, written, places))
+        call = _registered(NodeCall(self.name, spec, constants, written, places))
         read, own = ([x for x, w in zip(tensors, written, strict=True) if w is wanted] for wanted in (False, True))
         with torch.no_grad():
             made = getattr(torch.ops.islices, self.name).default(call, read, *[own] * bool(self.writes))
-        return pytree.tree_map(_or_absent, _filled(form, iter(made or ())))
+        return _filled(form, iter(made or ()))
 
     def _run(self, call: str, read: list[torch.Tensor], written: Sequence[torch.Tensor] = ()) -> Any:
         """What the node does when its graph runs."""
@@ -149,8 +149,10 @@ class Node:
         return [form[k].fake(sizes) for k, _ in _calls[call].places]
 
 
-def _or_absent(x: Any) -> Any:
-    return torch.empty(0, dtype=ABSENT) if x is None else x
+def _filled(form: Any, made: Iterator[torch.Tensor]) -> Any:
+    """A form with tensors in the place of each `New`, and of None."""
+    absent = torch.empty(0, dtype=ABSENT)
+    return pytree.tree_map(lambda x: next(made) if isinstance(x, New) else absent if x is None else x, form)
 
 
 def _is_nothing(x: Any) -> bool:
@@ -167,29 +169,12 @@ def _apart(s: IndexedSlices) -> tuple[Any, ...]:
     return s._arrays[0], s.indices, *((None, None) if s._slots is None else s._slots[3:])
 
 
-def _filled(tree: Any, made: Iterator[torch.Tensor]) -> Any:
-    """A form with tensors in the place of each `New`."""
-    leaves: list[Any] = []
-    for leaf in flatten(tree):
-        parts = [next(made) if isinstance(x, New) else x for x in _parts(leaf)]
-        if not isinstance(leaf, IndexedSlices):
-            leaves += parts
-            continue
-        flags = {"coalesced": leaf.coalesced, "padded": leaf.padded}
-        if leaf._slots is None:
-            leaves.append(IndexedSlices._trusted(leaf.backend, parts[0], parts[1], leaf.dense_shape, **flags))
-        else:
-            slots = Slots(parts[0], parts[1], leaf.dense_shape[0], *parts[2:])
-            leaves.append(IndexedSlices._deferred(leaf.backend, slots, leaf.dense_shape, **flags))
-    return rebuild(tree, iter(leaves))
-
-
 def _known(x: Any) -> Any:
     """A number that torch would leave open as this graph has it: another one makes another graph."""
     return int(x) if isinstance(x, torch.SymInt) else float(x) if isinstance(x, torch.SymFloat) else x
 
 
-def _registered(call: Call) -> str:
+def _registered(call: NodeCall) -> str:
     """The name of a call. Compiled graphs are kept on disk by their text: it says all that decides a result's form."""
     text = f"{call.constants} {call.spec}".replace(repr(TENSOR), "_")
     for number in itertools.count():

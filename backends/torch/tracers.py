@@ -58,7 +58,7 @@ def tracer_of(x: torch.Tensor) -> str | None:
 
 
 def is_traced(x: torch.Tensor) -> bool:
-    """Whether what x holds is not known yet. (`islices.backends.torch.traced.is_traced` is what Dynamo reads here:
+    """Whether what x holds is not known yet. (`islices.backends.torch.in_graphs.is_traced` is what Dynamo reads here:
     torch.compiler.is_compiling() would speak of all threads.)"""
     if x.is_meta or (type(x) not in PLAIN and hasattr(x, "fake_mode")):
         return True

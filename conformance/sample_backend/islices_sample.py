@@ -72,6 +72,8 @@ class SampleBackend(Backend):
     concat = staticmethod(sample.join)  # type: ignore[assignment]
     take = staticmethod(sample.gather)  # type: ignore[assignment]
     reshape = staticmethod(sample.reshape)  # type: ignore[assignment]
+    permute = staticmethod(sample.transpose)  # type: ignore[assignment]
+    outer_products = staticmethod(sample.products)
 
     # ------------------------------------------------------------------ and put together
     def scope(self) -> contextlib.AbstractContextManager[Any]:

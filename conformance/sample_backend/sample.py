@@ -94,6 +94,15 @@ def reshape(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     return Tensor(x._memory.reshape(shape))
 
 
+def transpose(x: Tensor, axes: Sequence[int]) -> Tensor:
+    return Tensor(x._memory.transpose(axes))
+
+
+def products(g: Tensor, x: Tensor) -> Tensor:
+    """The matrix products of transposed matrices and others, batch by batch."""
+    return Tensor(np.matmul(g._memory.transpose(0, 2, 1), x._memory))
+
+
 def join(tensors: Sequence[Tensor]) -> Tensor:
     return Tensor(np.concatenate([x._memory for x in tensors]))
 

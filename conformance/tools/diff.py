@@ -29,7 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "      what both were clipped from\n"
         "  islices diff a.safetensors b.safetensors --before tables.safetensors --grad grads.safetensors\n"
         "      tables after a step\n"
-        "  islices diff a.safetensors b.safetensors --pair weight=embeddings --only weight\n"
+        "  islices diff a.safetensors b.safetensors --pair weight=embeddings\n"
         "  islices diff a.safetensors b.safetensors --json | python -m json.tool\n\n"
         "files: what islices.save writes (.safetensors), and others' .safetensors files, whose tensors\n"
         "are dense. Options that are not given are taken from the files' metadata, where save was told them\n"
@@ -49,7 +49,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pair", action="append", default=[], metavar="A=B", help="the tensor called A in one file is B in the other"
     )
-    parser.add_argument("--only", metavar="NAME", help="compare this tensor of A alone")
     parser.add_argument("--tables", metavar="F", help="for gradients: the tables, which a regulariser adds to them")
     parser.add_argument("--states", metavar="F", help="for tables: the states before the step")
     parser.add_argument("-v", "--verbose", action="store_true", help="every tensor, with the rows that differ")
@@ -75,7 +74,7 @@ def compare(options: argparse.Namespace) -> int:
         found = diff(
             trees["a"], trees["b"], names=_names(options.a, options.b), before=trees.get("before"),
             grad=trees.get("grad"), tables=trees.get("tables"), states=trees.get("states"),
-            pair=dict(as_pair(text, "file") for text in options.pair), only=options.only, **(known | taken),
+            pair=dict(as_pair(text, "file") for text in options.pair), **(known | taken),
         )  # fmt: skip
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from None

@@ -13,8 +13,16 @@ How to read the contracts
     In float64 arithmetic it does so with arrays alone: a compiler may narrow a Python number beside them.
     A dtype is its NumPy name ("float32", "bfloat16", "int64"). Shapes are tuples of ints; in traced code a
     dimension may be None. ``like`` is an array whose device (and only that) the result shares.
-    A method under ``@optional`` may be left out, and the mark says what holds then. All others are needed: by mode
-    framework each of them, by mode host those that give and take memory, and what the reports of the suite name.
+    A method under ``@optional`` may be left out, and the mark says what holds then.
+
+Stages
+    1. The methods without a mark: arrays, and the way to the host and back. Mode host conforms with these alone.
+    2. Tables that change in place: `Memory` and `Rows.set_rows`.
+    3. The framework's own operations: every method under ``@primitive``. In mode host the host stands in for one that
+       is missing; in mode framework the suite lists it as to be written.
+    4. The framework's sparse objects: `Rows.is_native`, `Rows.from_native`, `Rows.to_native`.
+    5. Gradients: `Gradients`.
+    6. What `ForTheSuite` has: a compiler (mode traced), devices, the framework's own calls.
 """
 
 from __future__ import annotations
@@ -51,7 +59,7 @@ from islices.backend.gradients import (
 )
 from islices.backend.memory import Look, Memory, elements_meet, view_span
 from islices.backend.rows import NativeParts, RaggedParts, Rows, Slots
-from islices.backend.suite import ForTheSuite, OwnCalls
+from islices.backend.suite import ForTheSuite
 
 __all__ = [
     "FLOATS",
@@ -74,7 +82,6 @@ __all__ = [
     "Memory",
     "NativeParts",
     "OtherUse",
-    "OwnCalls",
     "ProductUse",
     "RaggedParts",
     "Reader",

@@ -6,7 +6,6 @@ May import: `numpy`, `islices.backend.contract`.
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -170,6 +169,17 @@ class Arrays(Part):
         return a * b
 
     @primitive
+    def permute(self, x: Array, order: Sequence[int]) -> Array:
+        """x with its axes in another order, as `numpy.transpose` says."""
+        raise NotImplementedError
+
+    @primitive
+    def outer_products(self, g: Array, x: Array) -> Array:
+        """For float64 g (b, t, v) and x (b, t, d), of which t alone may be unknown: the sum over t of g[b, t, v] *
+        x[b, t, d], in any order, shape (b, v, d)."""
+        raise NotImplementedError
+
+    @primitive
     def row_amax(self, x: Array) -> Array:
         """For float x of shape (k, m): the largest |x| of each row, (k,). NaN if the row holds one; 0 if m is 0."""
         raise NotImplementedError
@@ -211,37 +221,11 @@ class Arrays(Part):
         shape = self.shape(x)
         return self.reshape(x, (*shape, *(1,) * (len(self.shape(like)) - len(shape))))
 
-    @optional("`take` does it")
-    def permute(self, x: Array, order: Sequence[int]) -> Array:
-        """x with its axes in another order, as `numpy.transpose` says. To be overridden where the framework does that
-        itself, and where shapes are unknown while tracing."""
-        shape = self.shape(x)
-        if None in shape:
-            raise self.lacks("permute", "the adapter supplies none for shapes that are not known")
-        places = np.arange(math.prod(shape)).reshape(shape).transpose(order)  # type: ignore[arg-type]
-        flat = self.take(self.reshape(x, (places.size,)), self.asarray(places.ravel(), x))
-        return self.reshape(flat, places.shape)
-
     @optional("a slice does it")
     def columns(self, x: Array, start: int, stop: int) -> Array:
         """x[:, start:stop] of x with two axes; sums of columns are not reordered. To be overridden where arrays have no
         slices."""
         return x[:, start:stop]
-
-    @optional("a loop of products does it")
-    def outer_products(self, g: Array, x: Array) -> Array:
-        """For float64 g (b, t, v) and x (b, t, d), of which t alone may be unknown: the sum over t of g[b, t, v] *
-        x[b, t, d], in any order, shape (b, v, d). To be overridden by a matrix product."""
-        (b, t, v), d = self.shape(g), self.shape(x)[2]
-        if t is None:
-            raise self.lacks("outer_products", "the adapter supplies none for shapes that are not known")
-        total = self.zeros((b, v, d), "float64", g)  # type: ignore[arg-type]
-        left, right = self.reshape(g, (b, t * v)), self.reshape(x, (b, t * d))  # type: ignore[operator]
-        for k in range(t):
-            column = self.reshape(self.columns(left, k * v, k * v + v), (b, v, 1))  # type: ignore[operator]
-            row = self.reshape(self.columns(right, k * d, k * d + d), (b, 1, d))  # type: ignore[operator]
-            total = total + self.round_product(column, row)
-        return total
 
     @optional("`round_product` and `div` do it")
     def scaled(self, values: Array, steps: Sequence[tuple[str, Any]]) -> Array:

@@ -1,46 +1,18 @@
 """For the suite: what conformance asks of a framework, and islices itself does not.
 
-May import: `numpy`, `islices.backend.arrays`, `islices.backend.contract`.
+May import: `islices.backend.arrays`, `islices.backend.contract`.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol
-
-import numpy as np
+from typing import Any, ClassVar
 
 from islices.backend.arrays import Arrays
 from islices.backend.contract import Array, optional
 
-__all__ = ["ForTheSuite", "OwnCalls"]
-
-
-class OwnCalls(Protocol):
-    """What the module named by `Backend.own_calls` has: what the framework's users write without islices.
-
-    It imports nothing of islices. The conformance suite makes real gradients with it, and has such a module of its own
-    for each built-in framework.
-    """
-
-    def weighted_sum(self, rows: Array, weights: Array) -> Array:
-        """sum(rows * weights) of its own arrays: a loss whose gradient at rows is weights, to the bit."""
-
-    def trainable(self, array: np.ndarray[Any, Any]) -> Array:
-        """A NumPy array as its users hold weights: what changes in place, where the framework has that."""
-
-    def block(self, x: Any) -> None:
-        """Wait until x is computed."""
-
-    def invalid_gradients(self) -> dict[str, tuple[Callable[[], Any], str]]:  # pyright: ignore[reportReturnType]
-        """label -> (call that builds a native object that contradicts itself, name of islices' error)."""
-
-    @optional("the framework has no layer: the gradient is `embedding_grad`'s")
-    def embedding_gradient(
-        self, ids: np.ndarray[Any, Any], upstream: np.ndarray[Any, Any], num_rows: int, padding_idx: int
-    ) -> Any:
-        """The sparse gradient of its own layer, of num_rows rows, under the loss sum(layer(ids) * upstream)."""
+__all__ = ["ForTheSuite"]
 
 
 class ForTheSuite(Arrays):
@@ -49,8 +21,9 @@ class ForTheSuite(Arrays):
     Attributes
     ----------
     own_calls : str
-        For a plug-in: the name of its module of the framework's own calls, the functions of `OwnCalls`, with which the
-        suite makes real gradients. Optional. Without it: cases that need the framework's own layers are unsupported.
+        For a plug-in: the name of its module of the framework's own calls, with which the suite makes real gradients
+        (docs/new_backend.md lists them). Optional. Without it: cases that need the framework's own layers are
+        unsupported.
     """
 
     own_calls: ClassVar[str] = ""

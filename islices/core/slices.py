@@ -7,15 +7,17 @@ The arrays inside are the framework's own; nothing is copied. Everything that co
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, overload
 
 import numpy as np
 
 from islices import kernels
 from islices.backend import INDEX_NAMES, INDICES, INTEGERS, Array, Backend, Look, Slots
 from islices.core.arguments import LARGEST, check_flag, show
+from islices.core.dtypes import host_dtype
 from islices.core.registry import describe, find_backend
 from islices.core.shapes import MOST_NDIM
 
@@ -28,7 +30,8 @@ class IndexedSlices:
     """A row-sparse gradient: rows of a table, named by index; duplicates mean their sum.
 
     Denotes the dense array T of shape ``dense_shape`` with T[r] the sum of ``values[k]`` over all k with
-    ``indices[k] == r`` (SPEC clause 1). Immutable; compared by identity.
+    ``indices[k] == r`` (SPEC clause 1). Immutable. Two instances are compared by
+    `islices.testing.assert_equal`; ``==`` of them raises TypeError.
 
     Parameters
     ----------
@@ -213,8 +216,12 @@ class IndexedSlices:
     def __delattr__(self, name: str) -> NoReturn:
         raise AttributeError("IndexedSlices is immutable")
 
-    def __reduce__(self) -> Any:
-        return _rebuild, (self.values, self.indices, self.dense_shape, self.coalesced, self.padded)
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self.values, self.indices, self.dense_shape, self.coalesced, self.padded
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        values, indices, dense_shape, coalesced, padded = state
+        IndexedSlices.__init__(self, values, indices, dense_shape, coalesced=coalesced, padded=padded)
 
     @property
     def shape(self) -> tuple[int | None, ...]:
@@ -226,13 +233,75 @@ class IndexedSlices:
         """The framework's own dtype of the values."""
         return self._as_they_are()[0].dtype
 
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions of the dense array."""
+        return len(self.dense_shape)
+
+    @property
+    def num_slices(self) -> int | None:
+        """The number of stored slices, duplicates and padding slots included; None where a trace does not know it."""
+        return self.backend.shape(self._as_they_are()[1])[0]
+
+    @property
+    def nbytes(self) -> int | None:
+        """Bytes of the values and the indices; None where a trace does not know their number."""
+        n = self.num_slices
+        row = math.prod(self.dense_shape[1:])  # type: ignore[arg-type]  # rows alone may be None
+        value, index = (host_dtype(self.backend.dtype(x)).itemsize for x in self._as_they_are())
+        return None if n is None else n * (row * value + index)
+
+    @property
+    def device(self) -> Any:
+        """The framework's own name of where the values are; "cpu" for a framework that has no name for it."""
+        values = self._as_they_are()[0]
+        return getattr(values, "device", getattr(values, "context", "cpu"))
+
     def _as_they_are(self) -> tuple[Any, Any]:
         """The values, or what they are computed from, and the indices, neither of them checked."""
         values, indices, *_ = self._leaves or self._arrays
         return values, indices
 
-    def replace(self, *, values: Array | None = None, indices: Array | None = None) -> IndexedSlices:
-        """A copy with other values, or other indices, or both; what is replaced is checked.
+    def astype(self, dtype: Any) -> IndexedSlices:
+        """Return the slices with values of another dtype.
+
+        Parameters
+        ----------
+        dtype : str or dtype of the framework or of NumPy
+            float16, bfloat16, float32, float64, int32 or int64.
+
+        Returns
+        -------
+        IndexedSlices
+            Rounded by the framework, to nearest, ties to even.
+
+        Raises
+        ------
+        TypeError
+            The framework, or islices, has no such dtype.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> IndexedSlices(np.ones((1, 2)), np.array([0]), (3, 2)).astype(np.float32)
+        IndexedSlices(n=1, dense_shape=(3, 2), float32, int64, numpy)
+        """
+        named = dtype if isinstance(dtype, str) else getattr(dtype, "name", getattr(dtype, "__name__", dtype))
+        name = str(named).rpartition(".")[2]  # torch.float32
+        accepted = (*self.backend.float_dtypes, *INTEGERS)
+        if name not in accepted:
+            raise TypeError(f"dtype: got {show(dtype)}; accepted are {', '.join(accepted)}")
+        with self.backend.scope():
+            return self._like(self.backend.astype(self.values, name))
+
+    def replace(
+        self,
+        *,
+        values: Array | None = None,
+        indices: Array | None = None,
+        dense_shape: Iterable[int | None] | None = None,
+    ) -> IndexedSlices:
+        """Return a copy with other values, indices or dense_shape; what is replaced is checked.
 
         Parameters
         ----------
@@ -240,6 +309,8 @@ class IndexedSlices:
             Of the same length n; another floating dtype is allowed.
         indices : array, optional
             Replacing them forgets `coalesced`.
+        dense_shape : sequence of int, optional
+            Another number of rows, in which all indices lie.
 
         Returns
         -------
@@ -252,6 +323,14 @@ class IndexedSlices:
         >>> s.replace(values=np.clip(s.values, -5, 5)).values.tolist()
         [[3.0], [-5.0]]
         """
+        if dense_shape is not None:
+            return IndexedSlices(
+                self.values if values is None else values,
+                self.indices if indices is None else indices,
+                dense_shape,
+                coalesced=self.coalesced and indices is None,
+                padded=self.padded,
+            )
         if indices is None:
             new = self.values if values is None else values
             backend = _backend_of(new)
@@ -273,6 +352,21 @@ class IndexedSlices:
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError("an IndexedSlices does not turn into a dense array by accident: say islices.to_dense(x)")
 
+    def __array_function__(self, func: Any, *args: Any) -> NoReturn:  # numpy.array_equal would say False of equal ones
+        raise TypeError(
+            f"numpy.{getattr(func, '__name__', func)}: got an IndexedSlices; accepted are functions of islices, or "
+            "dense arrays (islices.to_dense(x))"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, IndexedSlices):
+            return NotImplemented
+        raise TypeError("x == y of IndexedSlices is ambiguous: islices.testing.assert_equal compares them")
+
+    __hash__ = object.__hash__
+
     def __len__(self) -> NoReturn:
         raise TypeError(
             "len() of an IndexedSlices is ambiguous: stored slices are len(x.indices), rows x.dense_shape[0]"
@@ -283,22 +377,30 @@ class IndexedSlices:
 
     #: `islices.add`, `islices.scale` and the quotient, which `islices.core.linear`, built on this module, puts here.
     _add: ClassVar[Callable[..., Any]]
-    _scale: ClassVar[Callable[[Any, Any], Any]]
+    _scale: ClassVar[Callable[[Any, Any], IndexedSlices]]
     _divide: ClassVar[Callable[[IndexedSlices, Any], IndexedSlices]]
 
+    @overload
+    def __add__(self, other: IndexedSlices) -> IndexedSlices: ...
+    @overload
+    def __add__(self, other: Any) -> Any: ...
     def __add__(self, other: Any) -> Any:
         return IndexedSlices._add(self, other) if _is_operand(other) else NotImplemented
 
     def __radd__(self, other: Any) -> Any:
         return self if isinstance(other, int) and other == 0 else self + other  # sum() starts at 0
 
+    @overload
+    def __sub__(self, other: IndexedSlices) -> IndexedSlices: ...
+    @overload
+    def __sub__(self, other: Any) -> Any: ...
     def __sub__(self, other: Any) -> Any:
         return IndexedSlices._add(self, IndexedSlices._scale(other, -1)) if _is_operand(other) else NotImplemented
 
     def __rsub__(self, other: Any) -> Any:
         return IndexedSlices._add(other, IndexedSlices._scale(self, -1)) if _is_operand(other) else NotImplemented
 
-    def __mul__(self, factor: Any) -> Any:
+    def __mul__(self, factor: Any) -> IndexedSlices:
         return IndexedSlices._scale(self, factor)
 
     __rmul__ = __mul__
@@ -311,9 +413,11 @@ class IndexedSlices:
             f"divisor: got an IndexedSlices below {describe(other)}; accepted is a number or a 0-d array below slices"
         )
 
-    def __neg__(self) -> Any:
+    def __neg__(self) -> IndexedSlices:
         return IndexedSlices._scale(self, -1)
 
+
+IndexedSlices.__module__ = "islices"  # the public name is in pickles, for torch.load(weights_only=True) to accept
 
 #: What sets a slot of an instance in least time: `IndexedSlices` itself refuses to.
 _backend, _values, _indices, _dense_shape, _coalesced, _padded, _look_at, _slots, _leaves = (
@@ -324,12 +428,6 @@ _backend, _values, _indices, _dense_shape, _coalesced, _padded, _look_at, _slots
 
 def _is_operand(x: object) -> bool:
     return isinstance(x, IndexedSlices) or find_backend(x) is not None
-
-
-def _rebuild(
-    values: Array, indices: Array, dense_shape: tuple[int | None, ...], coalesced: bool, padded: bool
-) -> IndexedSlices:
-    return IndexedSlices(values, indices, dense_shape, coalesced=coalesced, padded=padded)
 
 
 # ---------------------------------------------------------------------- validation

@@ -33,8 +33,8 @@ def opened(x: Any) -> tuple[Sequence[Any], Callable[[Any], Any]] | None:
         return x, getattr(x, "_make", tuple)
     if type(x) in _LEAVES:
         return None
-    if find_backend(x) is not None or type(x).__module__.startswith(
-        "islices."
+    if (
+        find_backend(x) is not None or type(x).__module__.partition(".")[0] == "islices"
     ):  # also pytrees to JAX: PerSample, Table
         _LEAVES.add(type(x))
         return None

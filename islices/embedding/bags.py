@@ -78,7 +78,7 @@ def reduce_bags(B: Backend, rows: Array, bags: Bags) -> Array:
     """
 
     def forward(*arrays: Array) -> Array:
-        return bags.with_arrays(_reduce, B, *arrays)  # type: ignore[no-any-return]
+        return bags.with_arrays(_reduce, B, *arrays)
 
     def backward(arrays: tuple[Any, ...], upstream: Array) -> tuple[Any, ...]:
         d_rows, d_weights = bags.with_arrays(_reduce_backward, B, upstream, *arrays)
@@ -90,7 +90,7 @@ def reduce_bags(B: Backend, rows: Array, bags: Bags) -> Array:
 
 def reduce_bags_backward(B: Backend, upstream: Array, rows: Array, bags: Bags) -> Array:
     """The gradient of the members' rows alone, where the framework's own layer reduced them (`capture`)."""
-    return bags.run(_reduce_backward, B, upstream, rows)[0]  # type: ignore[no-any-return]
+    return bags.run(_reduce_backward, B, upstream, rows)[0]
 
 
 def read_bags(B: Backend, table: Array, ids: Array, bags: Bags) -> Array:
@@ -113,7 +113,7 @@ def read_bags(B: Backend, table: Array, ids: Array, bags: Bags) -> Array:
         sums = B.from_host(sums_of_views(compiled, views), table) if compiled and views else None
     if sums is None:
         return _bags_of_rows(B, table, ids, bags)
-    return sums if combiner == "sum" else bags.run(_divided, B, sums)  # type: ignore[no-any-return]
+    return sums if combiner == "sum" else bags.run(_divided, B, sums)
 
 
 def sums_of_views(compiled: ModuleType, views: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:

@@ -42,7 +42,6 @@ class Ragged(NamedTuple):
     layout: BagLayout  # of the innermost rows
     samples: Array  # the outermost row of each value: int32, shape (n,)
     batch: Array  # an array as long as there are outermost rows
-    present: Array | None
     parts: RaggedParts | None  # None of a pair
     lengths: Array | None  # of a pair
 
@@ -158,7 +157,7 @@ def adopt_ragged(B: Backend, ids: Any, like: Array) -> Ragged | None:
     with B.scope():
         segments, samples = (B.astype(x, "int32") for x in (parts.segments, parts.samples))
     layout = BagLayout(segments, parts.bags, B.shape(parts.bags), B.shape(values)[0])
-    return Ragged(values, layout, samples, parts.batch, None, parts, None)
+    return Ragged(values, layout, samples, parts.batch, parts, None)
 
 
 def _adopt_pair(B: Backend, values: Any, lengths: Any, like: Array) -> Ragged:
@@ -167,7 +166,7 @@ def _adopt_pair(B: Backend, values: Any, lengths: Any, like: Array) -> Ragged:
     if len(B.shape(values)) != 1:
         raise ValueError(f"ids: got values of shape {B.shape(values)} with lengths; accepted is one dimension (n,)")
     layout = _bags_of_lengths(B, lengths, values)
-    return Ragged(values, layout, layout.segments, layout.bags, layout.present, None, lengths)
+    return Ragged(values, layout, layout.segments, layout.bags, None, lengths)
 
 
 def values_of(B: Backend, x: Any, ragged: Ragged, argument: str) -> Any:

@@ -174,7 +174,7 @@ def find_upstream(upstream: Any, ids: Any, mask: Any) -> Upstream:
         return Upstream(B, upstream, check_ids(B, ids, upstream), mask, None, None)
     with B.scope():
         samples = spread(B, ragged.samples, ragged.values)
-    return Upstream(B, upstream, ragged.values, mask, (samples, ragged.batch), ragged.present)
+    return Upstream(B, upstream, ragged.values, mask, (samples, ragged.batch), ragged.layout.present)
 
 
 def flat_slices(

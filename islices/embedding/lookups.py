@@ -231,36 +231,22 @@ def _present(B: Backend, ids: Array, drop: bool, present: Array | None) -> Array
         return named if present is None else named * present
 
 
-def _without_gradient(B: Backend, source: Source, ids: Array, options: LookupOptions) -> Array | None:
-    """1 for each of the ids but the padding's; None if there is no padding, or the differentiation drops its slices."""
-    if options.padding_idx is None or source.watched:
-        return None
-    return B.logical_not(B.equal(ids, options.padding_idx))
-
-
 def _lookup_rows(request: _Request) -> Array:
     B, source, ids, options, mask, ragged, drop = request
-    present = _present(B, ids, drop, None if ragged is None else ragged.present)
+    present = _present(B, ids, drop, None if ragged is None else ragged.layout.present)
     samples: tuple[Array, ...] = ()
     if ragged is not None:
         with B.scope():
             samples = (spread(B, ragged.samples, ids), ragged.batch)
     rows = _read(request, samples, present)
     with B.scope():
-        for keep in (check_mask(B, mask, ids, rows), _as_ints(B, _without_gradient(B, source, ids, options))):
-            rows = _passing(B, rows, keep)
+        passing = [check_mask(B, mask, ids, rows)]
+        if options.padding_idx is not None and not source.watched:  # who differentiates drops the padding's slices
+            passing.append(B.astype(B.logical_not(B.equal(ids, options.padding_idx)), "int32"))
+        for keep in passing:
+            if keep is not None:  # where it is 0, a row passes no gradient
+                rows = B.where(B.equal(B.as_column(keep, rows), 0), B.stop_gradient(rows), rows)
     return rows if present is None else modes.run(zeros_where_false, B, (rows, present))
-
-
-def _passing(B: Backend, rows: Array, keep: Array | None) -> Array:
-    """rows, which pass no gradient where keep is 0."""
-    if keep is None:
-        return rows
-    return B.where(B.equal(B.as_column(keep, rows), 0), B.stop_gradient(rows), rows)
-
-
-def _as_ints(B: Backend, mask: Array | None) -> Array | None:
-    return None if mask is None else B.astype(mask, "int32")
 
 
 # ---------------------------------------------------------------------- bags

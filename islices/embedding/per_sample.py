@@ -31,7 +31,7 @@ from islices.embedding.lookup_gradients import (
 from islices.embedding.products import Product, check_product, dense_sum, dense_terms, host_parts, squares
 from islices.norms import derivatives
 from islices.norms.clip import row_factors, scale_rows
-from islices.norms.exact import Groups, as_rows, row_norms, sample_keys
+from islices.norms.exact import Groups, as_rows, row_norms
 from islices.norms.limits import Limit, limit_of
 from islices.norms.nonfinite import Nonfinite, check_nonfinite, refuse_nonfinite
 from islices.norms.norm import check_float, rounded_norms
@@ -651,7 +651,7 @@ def _sums_by_sample(x: PerSample, values: Array) -> tuple[tuple[Backend, Array],
     batch, rows, *_ = x.dense_shape
     B, arrays, traced = _where_summed(x, (values, x.indices, x.samples))
     with B.scope():
-        sums, ids, starts = _sums_by_key(B, *arrays, batch, rows)
+        sums, ids, starts = _sums_by_key(B, *arrays, batch=batch, rows=rows)
         sample = B.astype(B.searchsorted(starts, ids, right=True), "int32")  # counted from 1: the first start is 0
         samples = sample - B.astype(B.equal(ids, ids), "int32")
         return (B, as_rows(B, sums, B.shape(sums)[0])), Groups(samples if traced else B.to_numpy(samples), batch)
@@ -664,7 +664,7 @@ def _parts_of_tied(
     batch, rows, *_ = x.dense_shape
     B, (values, indices, samples, *factors), _ = _where_summed(x, (values, x.indices, x.samples, *factors))
     with B.scope():
-        sums, keys, starts = _sums_by_key(B, values, indices, samples, batch, rows)
+        sums, keys, starts = _sums_by_key(B, values, indices, samples, batch=batch, rows=rows)
         place = B.astype(B.searchsorted(starts, keys, right=True), B.dtype(keys))
         samples = place - B.astype(B.equal(keys, keys), B.dtype(keys))
         named = keys - B.take(starts, samples)
@@ -676,15 +676,15 @@ def _parts_of_tied(
 
 
 def _sums_by_key(
-    B: Backend, values: Array, indices: Array, samples: Array, batch: int, rows: int
+    B: Backend, values: Array, indices: Array, samples: Array, *, batch: int, rows: int
 ) -> tuple[Array, Array, Array]:
     """(sums, keys, starts): the distinct rows of each sample, duplicates summed; key = sample * rows + index names one,
     starts has each sample's first key. A slot that holds nothing (traced code) has the key after the last."""
     dtype = B.dtype(values)
-    keys = sample_keys(B, values, indices, samples, rows)
+    stride = B.astype(B.asarray(np.full(1, rows), values), "int64")  # as an array: JAX narrows 64-bit numbers
+    keys = B.astype(samples, "int64") * stride + B.astype(indices, "int64")
     if B.is_traced(indices):
         values, keys = B.select(values, keys, B.in_range(indices, rows), batch * rows)
-    stride = B.astype(B.asarray(np.full(1, rows), values), "int64")  # as an array: JAX narrows 64-bit numbers
     starts = B.astype(B.asarray(np.arange(batch + 1), values), "int64") * stride
     sums, keys = B.sum_duplicates(B.widen(values), keys, batch * rows)
     return B.astype(sums, dtype), keys, starts
@@ -694,7 +694,7 @@ def _densify(
     B: Backend, values: Array, indices: Array, samples: Array, *factors: Array, dense_shape: tuple[int, ...]
 ) -> Array:
     batch, rows, *row_shape = dense_shape
-    sums, keys, _ = _sums_by_key(B, values, indices, samples, batch, rows)
+    sums, keys, _ = _sums_by_key(B, values, indices, samples, batch=batch, rows=rows)
     if not factors:
         flat = B.scatter_rows(sums, keys, (batch * rows, *row_shape))
     else:

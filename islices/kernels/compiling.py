@@ -33,7 +33,6 @@ __all__ = [
     "INTEGER",
     "Kernel",
     "called",
-    "compile_callback",
     "compile_kernel",
     "contents",
     "fingerprint",
@@ -55,7 +54,8 @@ ROOM = 1 << 26
 
 #: numba looks at one file's date to see whether what it keeps is still true; a template's depends on all of these.
 _PACKAGE = Path(__file__).resolve().parent
-_BESIDE = (_PACKAGE.parent / "core" / "row_operators.py", _PACKAGE.parent / "optim" / "operators.py")
+_NAMES = ("core/row_operators.py", "optim/operators.py", "optim/rules.py")
+_BESIDE = tuple(_PACKAGE.parent / name for name in _NAMES)
 _SOURCES = (*sorted(_PACKAGE.glob("*.py")), *_BESIDE)
 
 _njit: Any = numba.njit
@@ -78,9 +78,9 @@ def inline(function: Callable[..., Any], **names: Any) -> Any:
     return _njit(inline="always", **_OPTIONS)(_bound(function, names))
 
 
-def called(function: Callable[..., Any]) -> Any:
-    """A function of numbers alone, as kernels call it where its arguments come in a tuple."""
-    return _njit(**_OPTIONS)(expand(_bound(function, {}), _inlined))
+def called(function: FunctionType, arguments: tuple[str, ...], constants: Mapping[str, bool | None]) -> Any:
+    """A function of numbers, as kernels call it where its arguments come in a tuple: see `expand`."""
+    return _njit(**_OPTIONS)(expand(_bound(function, {}), _inlined, arguments, constants))
 
 
 def _prefetch(context: Any, array: Any, row: Any, column: Any) -> Any:
@@ -126,24 +126,16 @@ def tuple_of(kind: Any, count: int) -> Any:
 
 def compile_kernel(template: Callable[..., Any], arguments: tuple[Any, ...], **names: Any) -> Kernel:
     """The template compiled for argument types, with names in place of its module's own; or MemoryError."""
-    return _compiled(numba.njit, [arguments], template, names)  # type: ignore[no-any-return]
-
-
-def compile_callback(template: Callable[..., Any], signature: Any, **names: Any) -> Any:
-    """The template compiled as what C can call, at its ``address``, with names in place of its module's own."""
-    return _compiled(numba.cfunc, signature, template, names)
-
-
-def _compiled(compiler: Any, signature: Any, template: Callable[..., Any], names: Mapping[str, Any]) -> Any:
     _check_room()
     function = expand(_bound(template, names), _inlined)
     # under this name the machine code is found on disk again
     function.__qualname__ = f"{template.__qualname__}_{fingerprint(names)}"
     with _compiling():
         try:
-            return compiler(signature, cache=True, **_OPTIONS)(function)
+            kernel: Kernel = _njit([arguments], cache=True, **_OPTIONS)(function)
         except (RuntimeError, OSError):  # nowhere to keep it, or no room
-            return compiler(signature, **_OPTIONS)(function)
+            kernel = _njit([arguments], **_OPTIONS)(function)
+    return kernel
 
 
 def _check_room() -> None:
@@ -165,7 +157,7 @@ def _inlined(x: Any) -> FunctionType | None:
 def _bound(function: Callable[..., Any], names: Mapping[str, Any]) -> FunctionType:
     if not isinstance(function, FunctionType) or function.__closure__:
         raise TypeError(f"function: got {function!r}; accepted is a plain function without a closure")
-    bound = FunctionType(function.__code__, {**function.__globals__, **names}, function.__name__)
+    bound = FunctionType(function.__code__, {**function.__globals__, **names}, function.__name__, function.__defaults__)
     bound.__module__ = function.__module__
     bound.__dict__["names"] = names
     return bound

@@ -14,16 +14,16 @@ from __future__ import annotations
 import ast
 import builtins
 import copy
+import linecache
 from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from inspect import CO_VARARGS, CO_VARKEYWORDS
-from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 from islices.core.locks import Lock
 
-__all__ = ["code_bytes", "expand"]
+__all__ = ["code_bytes", "expand", "has_source"]
 
 #: What has names of its own, or gives some a meaning that a renaming changes: functions with these stay as they are.
 _SCOPES = (
@@ -45,22 +45,41 @@ class Definition(NamedTuple):
     stored: frozenset[str]  # the names that it assigns to
 
 
-def expand(function: FunctionType, inlined: Callable[[Any], FunctionType | None]) -> FunctionType:
+def expand(
+    function: FunctionType,
+    inlined: Callable[[Any], FunctionType | None],
+    arguments: tuple[str, ...] | None = None,
+    constants: Mapping[str, bool | None] | None = None,
+) -> FunctionType:
     """The function, with the calls of what `inlined` knows as a function to be written into it written out.
 
-    Flags, the names of bools, are looked up now, and what they exclude is left out.
+    Flags, the names of bools, are looked up now, and what they exclude is left out. arguments: the parameters in
+    another order; those that are left out are constants.
     """
     with _parsing:
-        return _expanded(function, inlined)
+        return _expanded(function, inlined, arguments, constants or {})
 
 
-def _expanded(function: FunctionType, inlined: Callable[[Any], FunctionType | None]) -> FunctionType:
+def has_source(function: Callable[..., Any]) -> bool:
+    """Whether a function can be rewritten."""
+    with _parsing:
+        return isinstance(function, FunctionType) and _definition(function) is not None
+
+
+def _expanded(
+    function: FunctionType,
+    inlined: Callable[[Any], FunctionType | None],
+    order: tuple[str, ...] | None,
+    constants: Mapping[str, bool | None],
+) -> FunctionType:
     definition = _definition(function)
-    if definition is None:
+    if definition is None or (function.__defaults__ and order is None):
         return function
     writer = _Writer(inlined, definition.stored.union(definition.arguments))
-    body = writer.body(definition, function, {name: ast.Name(name, ast.Load()) for name in writer.own}) or [ast.Pass()]
-    arguments = ast.arguments([], [ast.arg(name) for name in definition.arguments], None, [], [], None, [])
+    given: dict[str, ast.expr] = {name: ast.Name(name, ast.Load()) for name in writer.own}
+    given |= {name: ast.Constant(value) for name, value in constants.items()}
+    body = writer.body(definition, function, given) or [ast.Pass()]
+    arguments = ast.arguments([], [ast.arg(name) for name in order or definition.arguments], None, [], [], None, [])
     header = ast.FunctionDef(definition.name, arguments, body, [])
     for node in ast.walk(header):  # lines of other files would mean nothing in this one
         if "lineno" in node._attributes:
@@ -85,7 +104,7 @@ class _Writer:
     def body(self, definition: Definition, function: FunctionType, given: Mapping[str, ast.expr]) -> list[ast.stmt]:
         """The statements of a function; `given` are its local names' new ones."""
         named = _Names(self, {**vars(builtins), **function.__globals__}, given)
-        return self.block([named.visit(copy.deepcopy(statement)) for statement in definition.body])
+        return self.block(named.statements(definition.body))
 
     def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
         return [out for statement in statements for out in self.statement(statement)]
@@ -93,8 +112,6 @@ class _Writer:
     def statement(self, node: ast.stmt) -> list[ast.stmt]:
         """What a statement becomes, each call in it written out before it."""
         before: list[ast.stmt] = []
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Constant):
-            return self.block(node.body if node.test.value else node.orelse)
         if isinstance(node, ast.If):
             node.test = self.expression(node.test, before)
         elif isinstance(node, ast.For):
@@ -167,6 +184,41 @@ class _Names(ast.NodeTransformer):
             name += "_"
         return ast.Name(name, ast.Load())
 
+    def statements(self, nodes: list[ast.stmt]) -> list[ast.stmt]:
+        """Statements as the kernel has them, without those that flags exclude."""
+        found: list[ast.stmt] = []
+        for node in nodes:
+            new = self.visit(copy.deepcopy(node))
+            found += new if isinstance(new, list) else [new]
+        return found
+
+    def visit_If(self, node: ast.If) -> ast.If | list[ast.stmt]:
+        test = self.visit(node.test)
+        if isinstance(test, ast.Constant):
+            return self.statements(node.body if test.value else node.orelse)
+        return ast.If(test, self.statements(node.body), self.statements(node.orelse))
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        """A comparison; ``x is None`` of a parameter is known, since None is none of what is computed."""
+        left, others = self.visit(node.left), [self.visit(x) for x in node.comparators]
+        if isinstance(left, ast.Name | ast.Constant) and isinstance(node.ops[0], ast.Is | ast.IsNot):
+            absent = isinstance(left, ast.Constant) and left.value is None
+            return ast.Constant(absent == isinstance(node.ops[0], ast.Is))
+        return ast.Compare(left, node.ops, others)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        operand = self.visit(node.operand)
+        if isinstance(node.op, ast.Not) and isinstance(operand, ast.Constant):
+            return ast.Constant(not operand.value)
+        return ast.UnaryOp(node.op, operand)
+
+    def visit_Return(self, node: ast.Return) -> ast.Return:
+        """A return; of a rule's state, what is absent is left out."""
+        value = node.value and self.visit(node.value)
+        if isinstance(value, ast.Tuple):
+            value.elts = [x for x in value.elts if not (isinstance(x, ast.Constant) and x.value is None)]
+        return ast.Return(value)
+
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
         test = self.visit(node.test)
         if isinstance(test, ast.Constant):
@@ -197,7 +249,7 @@ def _definition(function: FunctionType) -> Definition | None:
     """What a function's source says, if that is there and still the function's, which has arguments by place alone and
     nothing from around it."""
     code = function.__code__
-    if code.co_freevars or code.co_kwonlyargcount or code.co_posonlyargcount or function.__defaults__:
+    if code.co_freevars or code.co_kwonlyargcount or code.co_posonlyargcount:
         return None
     if code.co_flags & (CO_VARARGS | CO_VARKEYWORDS):
         return None
@@ -215,9 +267,9 @@ def _functions(path: str) -> tuple[dict[int, list[Definition | None]], dict[int,
     found: dict[int, list[Definition | None]] = {}
     compiled: dict[int, list[bytes]] = {}
     try:
-        tree = ast.parse(Path(path).read_bytes())
+        tree = ast.parse("".join(linecache.getlines(path)))
         inner = [compile(tree, path, "exec", dont_inherit=True)]
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return found, compiled
     for code in inner:
         compiled.setdefault(code.co_firstlineno, []).append(code_bytes(code))

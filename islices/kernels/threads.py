@@ -9,7 +9,6 @@ writes what no other one does. May import: `islices.core.locks`.
 
 from __future__ import annotations
 
-import ctypes
 import operator
 import os
 import warnings
@@ -22,15 +21,13 @@ from islices.core.locks import Lock, without_collector
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-__all__ = ["address", "get_num_threads", "rouse", "run_parts", "set_num_threads", "share"]
+__all__ = ["get_num_threads", "rouse", "run_parts", "set_num_threads", "share"]
 
 #: As many threads as can be set: more than any machine has cores.
 MOST = 2**15 - 1
 
 _lock = Lock()
 _threads: int | None = None
-#: The same where machine code reads it, 0 before it is first needed.
-_count = ctypes.c_int64(0)
 _pool: ThreadPoolExecutor | None = None
 #: run(work, n): see `share`.
 Shared = Callable[[Callable[[], None], int], bool]
@@ -79,7 +76,7 @@ def set_num_threads(n: int) -> None:
         raise ValueError(f"n: got {hex(count)}; accepted is 1 <= n < 2^15")
     with _lock:
         before, _pool = _pool, None
-        _threads = _count.value = count
+        _threads = count
     if before is not None:
         before.shutdown(wait=False)
 
@@ -99,19 +96,13 @@ def get_num_threads() -> int:
         given = os.environ.get("ISLICES_NUM_THREADS", "").strip()
         with _lock:
             first, known = _threads is None, _threads or _number(given) or _cores()
-            _threads = _count.value = known
+            _threads = known
         if first and given and _number(given) is None:
             warnings.warn(
                 f"ISLICES_NUM_THREADS: got {given[:40]!r}; accepted is 1 <= n < 2^15; {known} threads compute",
                 stacklevel=2,
             )
     return known
-
-
-def address() -> int:
-    """Where the number of threads stands, as 8 bytes, for compiled code that no Python runs beside."""
-    get_num_threads()
-    return ctypes.addressof(_count)
 
 
 def _number(given: str) -> int | None:

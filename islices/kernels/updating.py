@@ -1,7 +1,7 @@
 """Rows of a table changed in place: slices added, multiplied ... in order, and one step of an optimizer.
 
 A row is read, changed and written by one thread, all its contributions at once: the gradient's sum is made where the
-rule then finds it, and never stored. A rule is the code object of `islices.optim.rules`, on compiled operators.
+rule then finds it, and never stored. A rule is that of a record of `islices.optim`, on compiled operators.
 SPEC clauses 15 and 16. May import: `numba`, `numpy`, this folder, `islices.optim.formulas`, `islices.optim.operators`,
 `islices.optim.rules`, `islices.core.row_operators`.
 """
@@ -67,17 +67,15 @@ def _scatter(values: Any, order: Any, starts: Any, ids: Any, table: Any, first: 
 def scatter_kernel(dtype: str, op: str) -> Kernel:
     """The compiled `_scatter` for a table of a dtype and an operator by name."""
     form, operator = FORMATS[dtype], OPERATORS[op]
-    arguments = (matrix(form.stored, readonly=True), *_groups("uint64"), matrix(form.stored), INTEGER, INTEGER)
+    arguments = (matrix(form.stored, readonly=True), *_GROUPS, matrix(form.stored), INTEGER, INTEGER)
     return compile_kernel(
         _scatter, arguments, change=inline(operator.element), load=form.load, store=form.store, WIDE=form.wide,
         HALF=form.stored is np.uint16, LAST_ONLY=operator.last,
     )  # fmt: skip
 
 
-def _groups(index: str) -> tuple[Any, ...]:
-    """The types of order, starts and ids."""
-    places = vector(np.uint64, readonly=True)
-    return places, places, vector(np.dtype(index), readonly=True)
+#: The types of order, starts and ids.
+_GROUPS = (vector(np.uint64, readonly=True),) * 3
 
 
 # ---------------------------------------------------------------------- a step of an optimizer
@@ -170,7 +168,9 @@ def _changed(g: Any, q: Any, w: Any, old: Any, n: Any) -> Any:
     """An element's weight and state by the rule."""
     if DECOUPLED:
         w = decoupled(w, n[EXTRA])
-    given = (g, q, w) if SQUARES else (g, w)
+    if SHRUNK:
+        w = shrunk(w, n[EXTRA], n[EXTRA + 1])
+    given = (g, q, w)
     return rule(*(given + old + n[:EXTRA]))
 
 
@@ -195,9 +195,9 @@ def _row_mean(x: Any, width: Any) -> Any:
 #: The numbers of an array as a tuple, which stays in registers.
 as_tuple: Any = ndarray.to_fixed_tuple
 # what the functions above leave open
-add = change = load = store = read = term = write = coupled = decoupled = row_mean = rule = cast(Any, None)
+add = change = load = store = read = term = write = coupled = decoupled = shrunk = row_mean = rule = cast(Any, None)
 fetch_states = states = put = followed = changed = cast(Any, None)
-HALF = LAST_ONLY = RAW = MEAN = SQUARES = ROUNDED = MAXIMIZE = COUPLED = DECOUPLED = PER_ROW = DENSE = SCALED = False
+HALF = LAST_ONLY = RAW = MEAN = ROUNDED = MAXIMIZE = COUPLED = DECOUPLED = SHRUNK = PER_ROW = DENSE = SCALED = False
 COUNT = EXTRA = 0
 LINE = 16
 WIDE: Any = np.float32
@@ -265,10 +265,10 @@ _STATES: tuple[tuple[Callable[..., Any], ...], ...] = (
 
 
 @lru_cache(maxsize=256)  # a formula belongs to one optimizer: there may come many
-def step_kernel(formula: Formula, table: str, gradient: str, index: str = "uint64", *, scaled: bool = False) -> Kernel:
+def step_kernel(formula: Formula, table: str, gradient: str, *, scaled: bool = False) -> Kernel:
     """The compiled `_step` of a formula for dtypes of the table, the gradient's values and the rows' numbers: the same
     for all formulas that differ in their numbers alone. scaled: the last of the numbers is a factor of the values."""
-    return _step_kernel(_Parts.of(formula), table, gradient, index, scaled)
+    return _step_kernel(_Parts.of(formula), table, gradient, scaled)
 
 
 @lru_cache(maxsize=256)
@@ -282,7 +282,10 @@ class _Parts(NamedTuple):
     """What of a formula belongs to its code."""
 
     rule: Callable[..., Any]
-    numbers: int
+    constants: tuple[tuple[str, bool | None], ...]  # the rule's parameters that are absent, and its flags
+    states: tuple[str, ...]
+    numbers: tuple[str, ...]
+    ahead: int  # numbers of the rule; those of the decay are behind them
     per_row: tuple[bool, ...]
     squares: str
     decay: str
@@ -291,9 +294,10 @@ class _Parts(NamedTuple):
 
     @classmethod
     def of(cls, formula: Formula) -> _Parts:
+        constants, states = tuple(formula.constants.items()), tuple(spec.name for spec in formula.state)
         per_row = tuple(spec.per_row for spec in formula.state)
         flags = (formula.squares, formula.decay, formula.raw, formula.maximize)
-        return cls(formula.rule, len(formula.names), per_row, *flags)
+        return cls(formula.rule, constants, states, formula.names, len(formula.ahead()), per_row, *flags)
 
     def names(self, table: str, gradient: str) -> dict[str, Any]:
         """What templates leave open for these dtypes."""
@@ -301,28 +305,31 @@ class _Parts(NamedTuple):
         wide = np.dtype(form.wide).type
         operators = number_operators(np.dtype(wide).name)
         reads, writes, _ = _STATES[len(self.per_row)]
-        extra = self.numbers - bool(self.decay)
+        extra = self.ahead
+        arguments = ("g", "q" if self.squares else "unused", "w", *self.states, *self.numbers[:extra])
+        rule = called(bind(self.rule, operators, inline), arguments, dict(self.constants))
         followed = inline(
             _followed, load=of_gradient.load, store=of_gradient.store, coupled=inline(bind(rules.coupled, operators)),
             ROUNDED=of_gradient.stored is np.uint16 and not self.raw, MAXIMIZE=self.maximize,
             COUPLED=self.decay == "coupled", EXTRA=extra,
         )  # fmt: skip
         changed = inline(
-            _changed, rule=called(bind(self.rule, operators)), decoupled=inline(bind(rules.decoupled, operators)),
-            SQUARES=bool(self.squares), DECOUPLED=self.decay == "decoupled", EXTRA=extra,
+            _changed, rule=rule, decoupled=inline(bind(rules.decoupled, operators)),
+            shrunk=inline(bind(rules.shrunk, operators)), DECOUPLED=self.decay == "decoupled",
+            SHRUNK=self.decay == "shrunk", EXTRA=extra,
         )  # fmt: skip
         return {
             "load": of_gradient.load, "read": form.load, "write": form.store, "states": inline(reads),
             "put": inline(writes), "followed": followed, "changed": changed, "WIDE": wide,
-            "RAW": self.raw and bool(self.squares), "COUNT": self.numbers,
+            "RAW": self.raw and bool(self.squares), "COUNT": len(self.numbers),
         }  # fmt: skip
 
 
 @cache
-def _step_kernel(parts: _Parts, table: str, gradient: str, index: str, scaled: bool) -> Kernel:
+def _step_kernel(parts: _Parts, table: str, gradient: str, scaled: bool) -> Kernel:
     form = FORMATS[table]
     arguments = (
-        matrix(FORMATS[gradient].stored, readonly=True), *_groups(index), matrix(form.stored),
+        matrix(FORMATS[gradient].stored, readonly=True), *_GROUPS, matrix(form.stored),
         tuple_of(matrix(form.wide), len(parts.per_row)), vector(form.wide, readonly=True), INTEGER, INTEGER,
     )  # fmt: skip
     return compile_kernel(

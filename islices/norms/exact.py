@@ -41,7 +41,6 @@ __all__ = [
     "on_host",
     "row_norms",
     "row_sums",
-    "sample_keys",
     "sums_of",
 ]
 
@@ -75,13 +74,6 @@ def as_rows(B: Backend, values: Array, k: int | None) -> Array:
     inner = shape if k == 1 else shape[1:]
     with B.scope():
         return B.reshape(values, (k, size_of(inner)))
-
-
-def sample_keys(B: Backend, values: Array, indices: Array, samples: Array, rows: int) -> Array:
-    """sample * rows + index of each slot, int64: what names a row of one sample. values say where arrays lie."""
-    # as an array: JAX narrows 64-bit numbers in traced code
-    stride = B.astype(B.asarray(np.full(1, rows), values), "int64")
-    return B.astype(samples, "int64") * stride + B.astype(indices, "int64")
 
 
 def row_norms(

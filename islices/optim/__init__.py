@@ -7,6 +7,7 @@ adam(lr=0.001, beta1=0.9, beta2=0.999, eps=1e-08, weight_decay=0.0, amsgrad=Fals
 SPEC clause 16.
 """
 
+from islices.optim.custom import custom
 from islices.optim.optimizer import Optimizer
 from islices.optim.records.adagrad import adagrad, rowwise_adagrad
 from islices.optim.records.adam import adam, adamw
@@ -25,6 +26,7 @@ __all__ = [
     "adam",
     "adamax",
     "adamw",
+    "custom",
     "ftrl",
     "lion",
     "nadam",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from inspect import signature
+from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -17,8 +17,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Formula", "State", "parameters_of"]
 
-#: What a decay ahead of the rule asks for: its number, behind the rule's own.
-DECAYS: Mapping[str, tuple[str, ...]] = {"": (), "coupled": ("weight_decay",), "decoupled": ("keep",)}
+#: The numbers of each decay ahead of the rule, behind the rule's.
+DECAYS: Mapping[str, tuple[str, ...]] = {
+    "": (),
+    "coupled": ("weight_decay",),
+    "decoupled": ("keep",),
+    "shrunk": ("weight_decay", "decay_rate"),
+}
 
 
 class State(NamedTuple):
@@ -39,15 +44,16 @@ class Formula:
     Attributes
     ----------
     rule : callable
-        Its parameters are g, q (if squares), w, the state's names, and those of numbers, in any order; it returns w and
-        the state.
-    numbers : callable
-        (Numbers) -> the rule's numbers by name, and maybe others: float64 arrays of shape (1,), or Python numbers.
+        See `islices.optim.rules`.
+    numbers : subclass of Numbers
+        Its methods and attributes are the rule's numbers by name.
     state : tuple of State
     squares : {"", "element", "row"}
         What q is: none, g * g, or its mean over the row.
-    decay : {"", "coupled", "decoupled"}
-        Weight decay ahead of the rule: none or in the rule, into g, or from w.
+    decay : {"", "coupled", "decoupled", "shrunk"}
+        Weight decay ahead of the rule: none or in the rule, into g, or from w by a factor or a difference.
+    options : tuple of str
+        The rule's optional parameters that count here: flags are True, and others are numbers.
     rows : tuple of str
         Which rows a sparse gradient may move.
     raw : bool
@@ -57,11 +63,13 @@ class Formula:
     limits : mapping of str to Limit
         Of hyperparameters, where they may be something else than others' (`islices.optim.hyperparameters`).
     names : tuple of str
-        The numbers in the order of the rule's parameters, and behind them that of the decay.
+        The numbers in the order of the rule's parameters, and behind them those of the decay.
+    constants : mapping of str to bool or None
+        The rule's optional parameters that are neither an array nor a number here.
     """
 
     rule: Callable[..., Any]
-    numbers: Callable[[Numbers], Mapping[str, Any]]
+    numbers: type[Numbers]
     state: tuple[State, ...] = ()
     squares: str = ""
     decay: str = ""
@@ -69,16 +77,30 @@ class Formula:
     raw: bool = False
     maximize: bool = False
     limits: Mapping[str, Limit] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
 
     names: tuple[str, ...] = field(init=False)
+    constants: Mapping[str, bool | None] = field(init=False)
 
     def __post_init__(self) -> None:
-        arrays = ("g", "q", "w", *(spec.name for spec in self.state))
-        own = (name for name in parameters_of(self.rule) if name not in arrays)
-        object.__setattr__(self, "names", (*own, *DECAYS[self.decay]))
+        arrays = ("g", *["q"] * bool(self.squares), "w", *(spec.name for spec in self.state))
+        names, constants = [], {}
+        for name, default in parameters_of(self.rule).items():
+            if name in arrays:
+                continue
+            if default is not False and (default is Parameter.empty or name in self.options):
+                names.append(name)
+            else:
+                constants[name] = default if default is None else name in self.options
+        object.__setattr__(self, "names", (*names, *DECAYS[self.decay]))
+        object.__setattr__(self, "constants", constants)
+
+    def ahead(self) -> tuple[str, ...]:
+        """Return the rule's numbers, without those of the decay."""
+        return self.names[: len(self.names) - len(DECAYS[self.decay])]
 
 
 @cache
-def parameters_of(rule: Callable[..., Any]) -> tuple[str, ...]:
-    """The names of a rule's parameters."""
-    return tuple(signature(rule).parameters)
+def parameters_of(rule: Callable[..., Any]) -> Mapping[str, Any]:
+    """Return the defaults of a rule's parameters by name."""
+    return {name: x.default for name, x in signature(rule).parameters.items()}

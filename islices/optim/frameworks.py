@@ -24,14 +24,11 @@ imported. docs/optimizers.md has the formulas and how closely they are followed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
-from islices.backend import Array
 from islices.optim.hyperparameters import Hyper
-from islices.optim.numbers import Numbers
 
-__all__ = ["ALL", "SPELLED", "TOUCHED", "correction", "one_less", "raw", "with_rate"]
+__all__ = ["ALL", "SPELLED", "TOUCHED", "raw"]
 
 TOUCHED = ("touched",)
 ALL = ("all",)
@@ -74,22 +71,3 @@ SPELLED: Mapping[str, Mapping[str, str]] = {
 def raw(h: Hyper) -> bool:
     """Keras on slices whose duplicates nobody summed."""
     return bool(h["duplicates"] == "raw")
-
-
-def with_rate(**names: str) -> Callable[[Numbers], Mapping[str, Any]]:
-    """MXNet's numbers, hyperparameters rounded to float32, by the hyperparameters' names; and the learning rate."""
-    return lambda n: {**{own: n.single(name) for own, name in names.items()}, "lr": n.single_lr}
-
-
-def one_less(n: Numbers, x: Any) -> Any:
-    """1 - x in float64, for a rounded x."""
-    return n.number(1.0) - n.array_of(x)
-
-
-def correction(n: Numbers, beta: str) -> Array:
-    """1 - beta^t as JAX without x64 computes it: beta, its power and the difference each rounded to float32.
-
-    The difference loses digits: with beta 0.999 it is 1e-5 of itself off at the first step.
-    """
-    power = n.E.astype(n.power(n.single(beta)), "float32")
-    return n.number(1.0, "float32") - power

@@ -20,7 +20,9 @@ from islices.core import modes
 from islices.core.scatter import Host, as_given, open_tables
 from islices.core.slices import IndexedSlices
 from islices.core.slots import known_factor
-from islices.optim.formulas import Formula, parameters_of
+from islices.kernels.expanding import has_source
+from islices.optim.formulas import Formula
+from islices.optim.operators import is_elementwise
 from islices.optim.step import Work, row_blocks, without_frozen
 from islices.optim.traced import traced_step
 
@@ -147,9 +149,7 @@ def _blocks(named: Groups | None, shape: tuple[int, ...], frozen: Host | None) -
 
 @lru_cache(maxsize=256)  # a formula belongs to one optimizer: there may come many
 def _expressible(formula: Formula) -> bool:
-    """Whether kernels can pass a rule what it takes, in the order they have it, and keep its state."""
+    """Whether a kernel can compute the rule with the same bits, and keep its state."""
     per_row = {spec.per_row for spec in formula.state}
-    own = formula.names[:-1] if formula.decay else formula.names
-    expected = ("g", *["q"] * bool(formula.squares), "w", *(spec.name for spec in formula.state), *own)
     known = len(formula.state) <= MOST_STATES and len(per_row) <= 1
-    return known and parameters_of(formula.rule) == expected
+    return known and is_elementwise(formula.rule) and has_source(formula.rule)

@@ -16,7 +16,7 @@ from islices.core.linear import as_float
 from islices.optim.formulas import Formula
 from islices.optim.hyperparameters import Hyper, at_step, known_hyper
 
-__all__ = ["LAST_STEP", "Numbers", "power_of", "single", "step_numbers"]
+__all__ = ["LAST_STEP", "Keras", "Numbers", "Singles", "power_of", "single", "step_numbers"]
 
 #: What the count of steps, an int32, can hold.
 LAST_STEP = 2**31 - 1
@@ -27,9 +27,10 @@ BITS = 32
 
 
 class Numbers:
-    """What a step's numbers are written in: float64 arrays of shape (1,) on the primitives of E.
+    """The numbers of one step by name: float64 arrays of shape (1,) on the primitives of E, or Python numbers.
 
-    Made for one call of `Formula.numbers`, and of no use after it: functions of what the step is.
+    A number is a method or an attribute of this name, else the hyperparameter of this name. Records derive classes
+    from this one for what a semantics computes or rounds otherwise.
 
     Attributes
     ----------
@@ -37,17 +38,59 @@ class Numbers:
         `islices.core.modes.HOST` where the step count is known, else the backend that traces.
     count : Array
         The steps taken before this one, int32.
-    lr : Array
+    exact_lr : Array
         Its learning rate, float64.
     h : Hyper
         The hyperparameters at this step: Python numbers, or float64 arrays of E where the step is traced.
+    wide : str
+        The type that the rule computes in.
     """
 
-    __slots__ = ("E", "_count", "counted", "h", "lr")
+    one, zero, half, two = 1.0, 0.0, 0.5, 2.0
 
-    def __init__(self, E: Backend, count: Array, lr: Array, h: Hyper) -> None:
-        self.E, self._count, self.lr, self.h = E, count, lr, h
+    def __init__(self, E: Backend, count: Array, lr: Array, h: Hyper, wide: str) -> None:
+        self.E, self._count, self.exact_lr, self.h, self.wide = E, count, lr, h, wide
         self.counted = False  # whether anything asked for the count
+
+    def value(self, name: str) -> Any:
+        """Return a number by its name."""
+        own = getattr(self, name, None)
+        return self.hyper(name) if own is None else own() if callable(own) else own
+
+    def hyper(self, name: str) -> Any:
+        """Return a hyperparameter as the semantics rounds it."""
+        return self.h[name]
+
+    # ------------------------------------------------------------------ numbers of several rules
+    def lr(self) -> Any:
+        return self.exact_lr
+
+    def mu(self) -> Any:
+        return self.hyper("momentum")
+
+    def gain1(self) -> Any:
+        return self.complement("beta1")
+
+    def gain2(self) -> Any:
+        return self.complement("beta2")
+
+    def gain(self) -> Any:
+        return self.complement("dampening")
+
+    def gain_rho(self) -> Any:
+        return self.complement("rho")
+
+    def penalty(self) -> Any:
+        return self.hyper("weight_decay")
+
+    def keep(self) -> Any:
+        """Return 1 - lr * weight_decay."""
+        return self.number(1.0) - self.E.round_product(self.exact_lr, self.array_of(self.h["weight_decay"]))
+
+    def decay_rate(self) -> Any:
+        return self.lr()
+
+    # ------------------------------------------------------------------ arithmetic
 
     @property
     def count(self) -> Array:
@@ -73,13 +116,17 @@ class Numbers:
 
     def complement(self, name: str) -> Any:
         """1 - x of a hyperparameter x."""
-        x = self.h[name]
+        x = self.hyper(name)
         return 1.0 - x if type(x) is float or is_real(x) else self.number(1.0) - x
 
     def single(self, name: str) -> Any:
         """A hyperparameter as a float32 holds it."""
         x = self.h[name]
         return single(x) if is_real(x) else self.E.astype(self.E.astype(x, "float32"), "float64")
+
+    def narrow(self, x: Any) -> Array:
+        """x in the type that the rule computes in."""
+        return self.E.astype(self.array_of(x), self.wide)
 
     def power(self, base: Any) -> Array:
         """base^t: the product, by halves, of base^(2^k) over the binary digits k of t (SPEC clause 16).
@@ -116,7 +163,7 @@ class Numbers:
     @property
     def single_lr(self) -> Array:
         """The learning rate as a float32."""
-        return self.E.astype(self.lr, "float32")
+        return self.E.astype(self.exact_lr, "float32")
 
     def array(self, x: np.ndarray[Any, Any]) -> Array:
         return self.E.asarray(x, self.count)
@@ -149,6 +196,26 @@ def single(x: float) -> float:
     return float(np.float32(x))
 
 
+class Singles(Numbers):
+    """The numbers of a framework that passes all hyperparameters through float32."""
+
+    def hyper(self, name: str) -> Any:
+        return self.single(name)
+
+    def lr(self) -> Any:
+        return self.single_lr
+
+
+class Keras(Numbers):
+    """The numbers of Keras, which passes the learning rate and weight decay through float32."""
+
+    def lr(self) -> Any:
+        return self.single_lr
+
+    def weight_decay(self) -> Any:
+        return self.single("weight_decay")
+
+
 # ---------------------------------------------------------------------- of a formula, at a step
 def step_numbers(B: Backend, formula: Formula, hyper: Hyper, step: Array, wide: str, count: Array | None) -> Array:
     """The numbers of this step that `Formula.names` says, as one array of the wide type: of NumPy, if known.
@@ -168,9 +235,10 @@ def _known_numbers(formula: Formula, hyper: tuple[tuple[str, Any], ...], count: 
     if known is None:
         h, found = dict(hyper), []
         lr = h["lr"] if type(h["lr"]) is float else as_float(h["lr"])
-        numbers = Numbers(modes.HOST, np.array((count,), np.int32), np.array((lr,)), h)
+        numbers = formula.numbers(modes.HOST, np.array((count,), np.int32), np.array((lr,)), h, wide)
         with quiet():
-            for x in _in_order(formula, numbers):
+            for name in formula.names:
+                x = numbers.value(name)
                 number = x.item() if isinstance(x, np.ndarray) else x
                 found.append(number if type(number) is float else as_float(number))
             known = np.array(found, wide)
@@ -192,16 +260,6 @@ def _traced_numbers(B: Backend, formula: Formula, hyper: Hyper, step: Array, wid
     with B.scope():
         h = {name: x if isinstance(x, known) else B.astype(B.reshape(x, (1,)), "float64") for name, x in at.items()}
         lr = B.asarray(np.array((as_float(h["lr"]),)), step) if is_real(h["lr"]) else h["lr"]
-        numbers = Numbers(B, step, lr, h)
-        columns = [B.astype(numbers.array_of(x), "float64") for x in _in_order(formula, numbers)]
+        numbers = formula.numbers(B, step, lr, h, wide)
+        columns = [B.astype(numbers.array_of(numbers.value(name)), "float64") for name in formula.names]
         return B.astype(B.concat(columns), wide)
-
-
-def _in_order(formula: Formula, numbers: Numbers) -> list[Any]:
-    named = dict(formula.numbers(numbers))
-    if formula.decay == "coupled":
-        named["weight_decay"] = numbers.h["weight_decay"]
-    elif formula.decay == "decoupled":
-        decay = numbers.array_of(numbers.h["weight_decay"])
-        named["keep"] = numbers.number(1.0) - numbers.E.round_product(numbers.lr, decay)
-    return list(map(named.__getitem__, formula.names))

@@ -2,26 +2,24 @@
 
 A rule (`islices.optim.rules`) is plain Python over ``+ - `` and the names below. `bind` makes a function of the same
 code object that finds other operators under these names: one formula, run by NumPy, by each framework, under a trace,
-and compiled. The names here only stand for them, but for `COMPOSED`, which are written in the others. SPEC clause 16.
+and compiled. The names here only stand for them; `lerp` and `sign` are written in the others. SPEC clause 16.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import cache
 from types import FunctionType
 from typing import Any, NoReturn
 
 import numpy as np
 
-from islices.backend import Array, Backend
-
 __all__ = [
     "absolute",
-    "array_operators",
     "bind",
     "div",
+    "is_elementwise",
     "lerp",
     "less_equal",
     "maximum",
@@ -29,6 +27,7 @@ __all__ = [
     "mul",
     "number_operators",
     "power",
+    "row_mean",
     "sign",
     "sqrt",
     "where",
@@ -36,7 +35,7 @@ __all__ = [
 
 
 def _unbound(*args: Any) -> NoReturn:
-    raise TypeError("a rule was called without operators: bind(rule, array_operators(backend))")
+    raise TypeError("a rule was called without operators: array_rule(rule, backend)")
 
 
 def mul(a: Any, b: Any) -> Any:
@@ -80,7 +79,7 @@ def absolute(x: Any) -> Any:
 
 
 def power(x: Any, exponent: Any, one: Any) -> Any:
-    """x^exponent for 0 <= exponent < 256, by correctly rounded roots and products (`array_power`)."""
+    """x^exponent for 0 <= exponent < 256, by correctly rounded roots and products (`islices.optim.array_rules`)."""
     _unbound(x, exponent, one)
 
 
@@ -95,79 +94,43 @@ def sign(x: Any, zero: Any, one: Any) -> Any:
     return where(less_equal(zero, x), where(less_equal(x, zero), x, one), where(less_equal(x, zero), -one, x))
 
 
-#: Operators that are rules themselves.
-COMPOSED = (lerp, sign)
+def row_mean(x: Any) -> Any:
+    """The mean over each row, one number per row (SPEC clause 19). Kernels do not have it."""
+    _unbound(x)
 
 
-def bind(rule: Callable[..., Any], operators: Mapping[str, Any]) -> Callable[..., Any]:
-    """The rule, its code object unchanged, on other operators."""
+def bind(
+    rule: Callable[..., Any], operators: Mapping[str, Any], wrap: Callable[[Any], Any] = lambda x: x
+) -> Callable[..., Any]:
+    """Return the rule, its code object unchanged, on other operators; and so the functions that it calls, wrapped."""
     if not isinstance(rule, FunctionType) or rule.__closure__:
         raise TypeError(f"rule: got {rule!r}; accepted is a plain function without a closure")
-    return FunctionType(rule.__code__, dict(operators), rule.__name__)
+    scope = dict(operators)
+    for name in rule.__code__.co_names:
+        if name not in operators and name in rule.__globals__:
+            x = rule.__globals__[name]
+            scope[name] = wrap(bind(x, operators, wrap)) if isinstance(x, FunctionType) else x
+    return FunctionType(rule.__code__, scope, rule.__name__, rule.__defaults__)
 
 
-@cache
-def array_operators(B: Backend) -> Mapping[str, Any]:
-    """The operators on arrays of a backend."""
-    given = {
-        "absolute": B.abs, "div": B.div, "less_equal": B.less_equal, "maximum": B.maximum, "minimum": B.minimum,
-        "mul": B.round_product, "power": partial(array_power, B), "sqrt": B.sqrt, "where": B.where,
-    }  # fmt: skip
-    return {**given, **{rule.__name__: bind(rule, given) for rule in COMPOSED}}
+#: Operators that kernels have.
+ELEMENTWISE = ("absolute", "div", "less_equal", "maximum", "minimum", "mul", "power", "sqrt", "where")
 
 
-#: Binary digits of an exponent that count: of its whole part, and of its fraction by the type it is rounded to.
-WHOLE = 8
-FRACTION = {"float32": 32, "float64": 64}
+def is_elementwise(rule: Any) -> bool:
+    """Whether a rule consists of operators of elements, so that a kernel computes its bits.
 
-
-def array_power(B: Backend, x: Array, exponent: Array, one: Array) -> Array:
-    """x^exponent, both of one type, the exponent and one of shape (1, ..., 1) (SPEC clause 16).
-
-    No framework's pow is correctly rounded; roots and products are. From the last digit of the fraction to the first:
-    ``r = sqrt(r)``, times sqrt(x) where the digit is 1, so that each root halves the error so far. Then the whole part.
+    Numbers in its code or its module do not count: numba computes with them in float64.
     """
-    whole, fraction = _digits(B, exponent, one)
-    result, root = one, B.sqrt(x)
-    for digit in reversed(fraction):
-        result = B.sqrt(result) if result is not one else one
-        result = _chosen(B, digit, B.round_product(root, result), result)
-    for digit in whole:
-        result = _chosen(B, digit, B.round_product(x, result), result)
-        x = B.round_product(x, x)
-    return result
-
-
-def _chosen(B: Backend, digit: Any, a: Array, b: Array) -> Array:
-    return (a if digit else b) if isinstance(digit, bool) else B.where(digit, a, b)
-
-
-def _digits(B: Backend, exponent: Array, one: Array) -> tuple[list[Any], list[Any]]:
-    """(digits of the whole part, the units first; of the fraction, halves first): bools, or traced masks."""
-    count = FRACTION[B.dtype(exponent)]
-    if not B.is_traced(exponent):
-        number = float(B.to_numpy(exponent).item())
-        whole, part = int(number), int((number % 1.0) * 2.0**count)
-        last = max((k for k in range(count) if part >> (count - 1 - k) & 1), default=-1)
-        fraction = [bool(part >> (count - 1 - k) & 1) for k in range(last + 1)]
-        return [bool(whole >> k & 1) for k in range(whole.bit_length())], fraction
-    powers = [one]
-    for _ in range(WHOLE - 1):
-        powers.append(powers[-1] + powers[-1])
-    masks = []
-    for value in reversed(powers):
-        masks.append(B.less_equal(value, exponent))
-        exponent = B.where(masks[-1], exponent - value, exponent)
-    fraction = []
-    for _ in range(count):
-        exponent = exponent + exponent
-        fraction.append(B.less_equal(one, exponent))
-        exponent = B.where(fraction[-1], exponent - one, exponent)
-    return masks[::-1], fraction
+    code = rule.__code__
+    if any(isinstance(x, (int, float)) and not isinstance(x, bool) for x in code.co_consts):
+        return False
+    called = [rule.__globals__.get(name) for name in code.co_names if name not in ELEMENTWISE]
+    return all(isinstance(x, FunctionType) and x is not row_mean and is_elementwise(x) for x in called)
 
 
 def _number_power(x: Any, exponent: Any, one: Any, count: Any) -> Any:
-    """`array_power` of one number."""
+    """`power` of one number."""
     whole = np.uint64(exponent)
     scale = one + one
     for _ in range(5 if count == 32 else 6):
@@ -203,7 +166,7 @@ def number_operators(wide: str) -> Mapping[str, Any]:
         "float32": lambda x, exponent, one: raised(x, exponent, one, 32),
         "float64": lambda x, exponent, one: raised(x, exponent, one, 64),
     }
-    given = {
+    return {
         "absolute": inline(lambda x: abs(x)),
         "div": inline(lambda a, b: a / b),
         "less_equal": inline(lambda a, b: a <= b),
@@ -214,4 +177,3 @@ def number_operators(wide: str) -> Mapping[str, Any]:
         "sqrt": inline(lambda x: math.sqrt(x)),
         "where": inline(lambda mask, a, b: a if mask else b),
     }
-    return {**given, **{rule.__name__: inline(bind(rule, given)) for rule in COMPOSED}}

@@ -18,12 +18,10 @@ from islices.core import modes
 from islices.core.host_memory import empty
 from islices.core.rows import check_memory, coalesce
 from islices.core.scatter import write_rows
-from islices.core.shapes import size_of
 from islices.core.slices import IndexedSlices
-from islices.norms.exact import row_sums
 from islices.optim import rules
+from islices.optim.array_rules import array_operators, array_rule
 from islices.optim.formulas import Formula
-from islices.optim.operators import array_operators, bind
 
 __all__ = ["Work", "count_step", "row_blocks", "rows_step", "without_frozen", "write_pieces"]
 
@@ -285,24 +283,25 @@ def _change(B: Backend, numbers: Array, g: Array, *rest: Array, formula: Formula
 def _rule(
     B: Backend, formula: Formula, numbers: Array, g: Array, q: Array | None, w: Array, state: Sequence[Array]
 ) -> tuple[Array, ...]:
-    operators = array_operators(B)
     dtype, given = B.dtype(w), _named(B, formula, numbers, w)
+    ahead = [given.pop(name) for name in formula.names[len(formula.ahead()) :]]
     g, w = B.widen(g), B.widen(w)
     if formula.maximize:
         g = -g
     if formula.decay == "coupled":
-        g = bind(rules.coupled, operators)(g, w, given.pop("weight_decay"))
-    if formula.squares and q is None:
-        q = B.round_product(g, g)
-        if formula.squares == "row":
-            q = B.as_column(_row_means(B, q), w)
-    if formula.decay == "decoupled":
-        w = bind(rules.decoupled, operators)(w, given.pop("keep"))
+        g = array_rule(rules.coupled, B)(g, w, *ahead)
     if formula.squares:
+        if q is None:
+            q = B.round_product(g, g)
+            if formula.squares == "row":
+                q = array_operators(B)["row_mean"](q)
         given["q"] = q
+    if formula.decay in ("decoupled", "shrunk"):
+        w = array_rule(getattr(rules, formula.decay), B)(w, *ahead)
     for spec, rows in zip(formula.state, state, strict=True):
         given[spec.name] = B.as_column(rows, w) if spec.per_row else rows
-    new_w, *new_state = bind(formula.rule, operators)(g=g, w=w, **given)
+    changed = array_rule(formula.rule, B)(g=g, w=w, **given, **formula.constants)
+    new_w, *new_state = [x for x in changed if x is not None]
     reshaped = [B.reshape(x, B.shape(old)) for x, old in zip(new_state, state, strict=True)]
     return (B.astype(new_w, dtype), *reshaped)
 
@@ -311,8 +310,3 @@ def _named(B: Backend, formula: Formula, numbers: Array, w: Array) -> dict[str, 
     """The numbers by name, each of shape (1, ..., 1) to go with w."""
     row, ones = B.reshape(numbers, (1, len(formula.names))), (1,) * len(B.shape(w))
     return {name: B.reshape(B.columns(row, k, k + 1), ones) for k, name in enumerate(formula.names)}
-
-
-def _row_means(B: Backend, x: Array) -> Array:
-    width = size_of(B.shape(x)[1:]) or 1
-    return B.div(row_sums(B, x), B.asarray(np.full(1, width, B.dtype(x)), x))

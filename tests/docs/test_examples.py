@@ -19,6 +19,7 @@ FOLDER = Path(__file__).parents[2] / "examples"
 NEEDS = {
     "clip_translation": ["torch"],
     "cost_of_reducing": ["numpy"],
+    "custom_optimizer": ["torch", "jax"],
     "data_parallel": ["torch"],
     "dlrm": ["torch"],
     "four_frameworks": ["torch", "tensorflow", "jax", "mxnet"],
@@ -65,6 +66,14 @@ def test_cost_of_reducing() -> None:
 
 def test_padding_and_mask() -> None:
     assert list(run("padding_and_mask").values()) == [False, True, True, True]
+
+
+def test_custom_optimizer() -> None:
+    tables = run("custom_optimizer")
+    for table in tables.values():
+        np.testing.assert_array_equal(table, tables["numpy"])
+        moved = np.sqrt(np.mean((table - 1) ** 2, axis=1))
+        assert moved[5] == pytest.approx(0.15, rel=1e-5)
 
 
 def test_train_some_rows() -> None:

@@ -4,6 +4,7 @@ library has (``python tests/docs/test_optimizers.py`` writes both anew); default
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 import re
 from pathlib import Path
@@ -86,6 +87,64 @@ def stub() -> str:
     return "\n".join(lines)
 
 
+# ---------------------------------------------------------------------- what the docstrings of all functions share
+LR = """\
+lr : float, array of one, or function of the step
+    The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
+"""
+REST = """\
+rows : {{"touched", "all"}}, optional
+    Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
+    on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+semantics : {{{semantics}}}
+    Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
+maximize : bool
+    Follow the gradient upwards.
+frozen : 1-D integer array or sequence, or boolean mask, optional
+    Rows that keep their bits, weight decay included.
+duplicates : {{"sum", "raw"}}
+    "raw", of semantics="keras" only: what Keras makes of slices whose duplicates nobody summed.
+
+Returns
+-------
+Optimizer
+    ``.init(table) -> state`` and ``.step(table, grad, state) -> (table, state)``.
+
+Raises
+------
+TypeError, ValueError, IndexError
+    A hyperparameter that is none, or that the semantics does not have.
+
+Notes
+"""
+END = """
+Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
+
+Examples
+--------
+>>> import numpy as np
+>>> from islices import IndexedSlices
+>>> table = np.ones((3, 1))
+>>> optimizer = {name}(0.5)
+>>> grad = IndexedSlices(np.array([[0.25], [0.25]]), np.array([2, 2]), (3, 1))
+>>> table, state = optimizer.step(table, grad, optimizer.init(table))
+>>> table[:2].tolist()
+[[1.0], [1.0]]
+"""
+SHARED = {"rows": None, "semantics": "islices", "maximize": False, "frozen": None, "duplicates": "sum"}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_functions_share_options_and_docstrings(name: str) -> None:
+    """islices/optim/records/ has each function in full, for help() and editors; what is the same in all is here."""
+    function = getattr(optim, name)
+    options = {x.name: x.default for x in inspect.signature(function).parameters.values()}
+    assert options == dict.fromkeys(RECORDS[name].arguments) | SHARED
+    names = ", ".join(f'"{semantics}"' for semantics in RECORDS[name].presets)
+    for text in (LR, REST.format(semantics=names), END.format(name=name)):
+        assert text.strip("\n") in inspect.getdoc(function), text
+
+
 def test_the_table_is_what_the_library_accepts() -> None:
     assert table() in TEXT
 
@@ -97,7 +156,7 @@ def test_the_stub_is_that_of_the_records() -> None:
 def test_optim_exports_the_function_of_every_record() -> None:
     for module in pkgutil.iter_modules(records.__path__):
         importlib.import_module(f"{records.__name__}.{module.name}")
-    assert sorted(optim.__all__) == sorted([*RECORDS, "LossScale", "Optimizer"])
+    assert sorted(optim.__all__) == sorted([*RECORDS, "LossScale", "Optimizer", "custom"])
 
 
 @pytest.mark.parametrize("semantics", SEMANTICS)

@@ -414,17 +414,16 @@ MUTANTS = [
     Mutant(
         "adam-eps-inside-the-root",  # medium
         "islices/optim/records/adam.py",
-        "    return w - mul(rate, div(m, div(sqrt(v), root) + eps)), m, v\n",
-        "    return w - mul(rate, div(m, div(sqrt(v + eps), root))), m, v\n",
+        "    spread = (sqrt(square) if root is None else div(sqrt(square), root)) + eps\n",
+        "    spread = sqrt(square + eps) if root is None else div(sqrt(square + eps), root)\n",
         "numpy",
-        "eps stands under the root of adam and adamw (not amsgrad): eps that is not small beside the mean of squares, or "
-        "float64.",
+        "eps stands under the root of adam and adamw: eps that is not small next to the mean of squares, or float64.",
     ),
     Mutant(
         "sgd-nesterov-dampens-the-gradient",  # narrow
         "islices/optim/records/sgd.py",
-        "    return w - mul(lr, g + mul(mu, momentum)), momentum\n",
-        "    return w - mul(lr, mul(gain, g) + mul(mu, momentum)), momentum\n",
+        "            step = g + mul(mu, momentum)\n",
+        "            step = mul(gain, g) + mul(mu, momentum)\n",
         "numpy",
         "The gradient outside of the buffer is dampened too: sgd with momentum, nesterov=True and dampening not 0.",
     ),
@@ -475,7 +474,7 @@ OF_TESTS = [
     ),
     Mutant(
         "torch-reads-count-from-the-end",
-        "backends/torch/reads.py",
+        "backends/torch/row_reads.py",
         "torch.where(ids < 0, ids + count, ids)), ids",
         "ids), ids",
         "tests/backends/torch/test_reads.py",
@@ -483,7 +482,7 @@ OF_TESTS = [
     ),
     Mutant(
         "torch-bag-with-sparse-max",
-        "backends/torch/reads.py",
+        "backends/torch/row_reads.py",
         'if given.get("mode") == "max" or',
         "if",
         "tests/backends/torch/test_reads.py",

@@ -10,7 +10,6 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from ctypes import CFUNCTYPE, addressof, c_char, c_int32, c_int64, c_void_p, cast, create_string_buffer
-from functools import cache
 from typing import Any
 
 import jax
@@ -19,7 +18,7 @@ import numpy as np
 from islices.backend import Array
 from islices.core.locks import without_collector
 
-__all__ = ["VERSION", "available", "call"]
+__all__ = ["AVAILABLE", "call"]
 
 #: The version of the API that the positions below are of: XLA asks for it, and refuses another.
 VERSION = (0, 1)
@@ -73,8 +72,7 @@ def _kinds(some: Iterable[tuple[Any, Any]]) -> list[Kind]:
     return kinds
 
 
-@cache
-def available() -> bool:
+def _registered() -> bool:
     """Whether XLA takes the handler: it refuses one that is written to another version of its API."""
     try:
         jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(cast(_HANDLER, c_void_p).value), platform="cpu")
@@ -122,3 +120,7 @@ def _error(api: int, message: str) -> int:
     arguments = (c_int64 * 4)(32, 0, addressof(text), INTERNAL)
     created: int = CFUNCTYPE(c_void_p, c_void_p)(_word(api, CREATE_ERROR))(addressof(arguments))
     return created
+
+
+#: Whether XLA has taken the handler.
+AVAILABLE = _registered()

@@ -50,7 +50,7 @@ class Operation:
 def kernels_run() -> bool:
     """Whether kernels are to run where the program comes to run on CPU: numba is there, XLA takes the calls, and the
     trace is not within ``use_kernels(False)`` or ``execution("framework")``."""
-    return modes.on_host() and kernels.active() is not None and ffi.available()
+    return modes.on_host() and kernels.active() is not None and ffi.AVAILABLE
 
 
 def run(operation: Operation, *args: Any) -> list[Array]:

@@ -458,8 +458,9 @@ def from_optim(optimizer: Optimizer) -> Transformation:
 
 def _unfit(optimizer: Optimizer) -> str:
     """What keeps an optimizer's step from being an addition that depends on nothing but gradient and state."""
-    if not RECORDS[optimizer.name].additive:
-        return f"a rule that computes weights anew ({optimizer.name})"
+    record = RECORDS.get(optimizer.name)
+    if record is None or not record.additive:
+        return f"a rule that may compute weights anew ({optimizer.name})"
     if is_on(optimizer.hyper.get("weight_decay", 0)):
         return "weight_decay; chain on_rows(optax.add_decayed_weights(...)) before it, or after it for adamw's"
     if optimizer._formula.raw:

@@ -177,6 +177,12 @@ class PaddleBackend(Backend):
     def row_sum(self, x: Array) -> Array:
         return paddle.sum(x, axis=1)
 
+    def permute(self, x: Array, order: Sequence[int]) -> Array:
+        return paddle.transpose(x, list(order))
+
+    def outer_products(self, g: Array, x: Array) -> Array:
+        return paddle.matmul(g, x, transpose_x=True)
+
     # ------------------------------------------------------------------ sparse primitives
     def equal(self, x: Array, value: int | Array) -> Array:
         return x == value

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import Any
 
-from islices.backend import Array
-from islices.optim.factory import Options, make, public
+from islices.norms.clip_formulas import Semantics
+from islices.optim.factory import Duplicates, Rows, make
 from islices.optim.formulas import Formula, State
-from islices.optim.frameworks import ALL, TOUCHED, raw, with_rate
+from islices.optim.frameworks import ALL, TOUCHED, raw
 from islices.optim.hyperparameters import Hyper, Scheduled, decays, is_on
-from islices.optim.numbers import Numbers, single
+from islices.optim.numbers import Keras, Numbers, Singles, single
 from islices.optim.operators import div, less_equal, mul, sqrt, where
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
@@ -19,143 +18,31 @@ from islices.optim.record import Preset, Record
 __all__ = ["ADAGRAD", "ROWWISE_ADAGRAD", "adagrad", "rowwise_adagrad"]
 
 
-# ---------------------------------------------------------------------- islices' own
+# ---------------------------------------------------------------------- rules
+def adagrad_rule(g, q, w, accumulator, lr, eps, penalty=None, inside=False, early=False):
+    """Duchi et al. 2011; with q the mean over the row and one accumulator per row, row-wise Adagrad.
 
-
-def islices_adagrad(g: Any, q: Any, w: Any, accumulator: Any, lr: Any, eps: Any) -> Any:
-    """Duchi et al. 2011; with q the mean over the row and one accumulator a row, row-wise Adagrad."""
+    inside: eps is added under the root. early: the learning rate multiplies ahead of the quotient. penalty: decay
+    joins the quotient.
+    """
     accumulator = accumulator + q
-    return w - mul(lr, div(g, sqrt(accumulator) + eps)), accumulator
+    root = sqrt(accumulator + eps) if inside else sqrt(accumulator) + eps
+    if early:
+        step = div(mul(lr, g), root)
+    elif penalty is not None:
+        step = mul(div(g, root) + mul(w, penalty), lr)
+    else:
+        step = mul(lr, div(g, root))
+    return w - step, accumulator
 
 
-def _falling(n: Numbers) -> Array:
-    """lr / (1 + (t - 1) lr_decay)"""
-    if not is_on(n.h["lr_decay"]):
-        return n.lr
-    one = n.number(1.0)
-    return n.E.div(n.lr, one + n.E.round_product(n.t - one, n.array_of(n.h["lr_decay"])))
-
-
-def _islices(h: Hyper) -> Formula:
-    return Formula(
-        islices_adagrad,
-        lambda n: {"lr": _falling(n), "eps": n.h["eps"]},
-        (State("accumulator", "initial_accumulator", positive=True),),
-        squares="element",
-        decay=decays(h),
-    )
-
-
-def _rowwise_islices(h: Hyper) -> Formula:
-    return Formula(
-        islices_adagrad,
-        lambda n: {"lr": n.lr, "eps": n.h["eps"]},
-        (State("accumulator", "initial_accumulator", per_row=True, positive=True),),
-        squares="row",
-        decay=decays(h),
-    )
-
-
-# ---------------------------------------------------------------------- torch.optim
-
-
-def torch_adagrad_dense(g: Any, q: Any, w: Any, accumulator: Any, lr: Any, eps: Any) -> Any:
-    """The learning rate enters ahead of the quotient (addcdiv_)."""
-    accumulator = accumulator + q
-    return w - div(mul(lr, g), sqrt(accumulator) + eps), accumulator
-
-
-def _torch(h: Hyper) -> Formula:
-    own = _islices(h)
-    if is_on(h["weight_decay"]):  # a sparse gradient raises in torch
-        own = replace(own, rows=("all",))
-    return own if h["rows"] == "touched" else replace(own, rule=torch_adagrad_dense)
-
-
-# ---------------------------------------------------------------------- keras.optimizers
-
-
-def keras_adagrad(g: Any, q: Any, w: Any, accumulator: Any, lr: Any, eps: Any) -> Any:
-    """eps stands inside the root."""
-    accumulator = accumulator + q
-    return w - div(mul(lr, g), sqrt(accumulator + eps)), accumulator
-
-
-def keras_adagrad_decayed(g: Any, q: Any, w: Any, accumulator: Any, lr: Any, eps: Any, decay: Any) -> Any:
-    w = w - mul(mul(w, decay), lr)
-    accumulator = accumulator + q
-    return w - div(mul(lr, g), sqrt(accumulator + eps)), accumulator
-
-
-def _keras(h: Hyper) -> Formula:
-    decaying = is_on(h["weight_decay"])
-
-    def numbers(n: Numbers) -> Mapping[str, Any]:
-        named = {"lr": n.single_lr, "eps": n.h["eps"]}
-        return {**named, "decay": n.single("weight_decay")} if decaying else named
-
-    return Formula(
-        keras_adagrad_decayed if decaying else keras_adagrad,
-        numbers,
-        (State("accumulator", single(h["initial_accumulator"])),),
-        squares="element",
-        rows=("all",) if decaying else ("touched", "all"),
-        raw=raw(h),
-    )
-
-
-# ---------------------------------------------------------------------- tf.compat.v1.train
-
-
-def tensorflow_adagrad(g: Any, q: Any, w: Any, accumulator: Any, lr: Any, one: Any) -> Any:
-    """No eps; the reciprocal root is a number of its own."""
+def tensorflow_adagrad(g, q, w, accumulator, lr, one):
+    """No eps; the reciprocal root is a number by itself."""
     accumulator = accumulator + q
     return w - mul(mul(lr, g), div(one, sqrt(accumulator))), accumulator
 
 
-def _tensorflow(h: Hyper) -> Formula:
-    state = (State("accumulator", "initial_accumulator"),)
-    return Formula(tensorflow_adagrad, lambda n: {"lr": n.single_lr, "one": 1.0}, state, squares="element")
-
-
-# ---------------------------------------------------------------------- mxnet.optimizer
-
-
-def mxnet_adagrad(g: Any, q: Any, w: Any, accumulator: Any, lr: Any, eps: Any) -> Any:
-    """Epsilon stands under the root."""
-    accumulator = accumulator + q
-    return w - mul(div(g, sqrt(accumulator + eps)), lr), accumulator
-
-
-def mxnet_adagrad_decay(g: Any, q: Any, w: Any, accumulator: Any, lr: Any, eps: Any, wd: Any) -> Any:
-    """Weight decay is not divided by the root."""
-    accumulator = accumulator + q
-    return w - mul(div(g, sqrt(accumulator + eps)) + mul(w, wd), lr), accumulator
-
-
-def mxnet_group_adagrad(g: Any, q: Any, w: Any, accumulator: Any, lr: Any, eps: Any) -> Any:
-    """q is the mean over the row. The learning rate multiplies before the root divides."""
-    accumulator = accumulator + q
-    return w - div(mul(lr, g), sqrt(accumulator + eps)), accumulator
-
-
-def _mxnet(h: Hyper) -> Formula:
-    state = (State("accumulator"),)
-    if is_on(h["weight_decay"]):
-        # MXNet's sparse kernel refuses it; its dense form is Python over arrays, whose numbers are float64
-        numbers = lambda n: {"lr": n.lr, "eps": n.h["eps"], "wd": n.h["weight_decay"]}  # noqa: E731
-        return Formula(mxnet_adagrad_decay, numbers, state, squares="element", rows=("all",))
-    return Formula(mxnet_adagrad, with_rate(eps="eps"), state, squares="element")
-
-
-def _rowwise_mxnet(h: Hyper) -> Formula:
-    return Formula(mxnet_group_adagrad, with_rate(eps="eps"), (State("accumulator", per_row=True),), squares="row")
-
-
-# ---------------------------------------------------------------------- optax
-
-
-def optax_adagrad(g: Any, q: Any, w: Any, accumulator: Any, lr: Any, eps: Any, one: Any, zero: Any) -> Any:
+def optax_adagrad(g, q, w, accumulator, lr, eps, one, zero):
     """scale_by_rss: where(a > 0, rsqrt(a + eps), 0); a NaN is not above 0, and its element stays where it is."""
     accumulator = q + accumulator
     scale = where(less_equal(zero, accumulator), div(one, sqrt(accumulator + eps)), zero)
@@ -163,50 +50,77 @@ def optax_adagrad(g: Any, q: Any, w: Any, accumulator: Any, lr: Any, eps: Any, o
     return w - mul(lr, mul(scale, g)), accumulator
 
 
-def _optax(h: Hyper) -> Formula:
-    return Formula(
-        optax_adagrad,
-        lambda n: {"lr": n.lr, "eps": n.h["eps"], "one": 1.0, "zero": 0.0},
-        (State("accumulator", "initial_accumulator"),),
-        squares="element",
-        rows=ALL,
-    )
-
-
-# ---------------------------------------------------------------------- FBGEMM
-
-
-def fbgemm_adagrad(g: Any, q: Any, w: Any, accumulator: Any, lr: Any, eps: Any) -> Any:
-    accumulator = accumulator + q
-    return w - div(mul(lr, g), sqrt(accumulator) + eps), accumulator
-
-
-def fbgemm_rowwise_adagrad(g: Any, q: Any, w: Any, accumulator: Any, lr: Any, eps: Any) -> Any:
-    """One quotient a row, then a product an element."""
+def fbgemm_rowwise_adagrad(g, q, w, accumulator, lr, eps):
+    """One quotient per row, then a product per element."""
     accumulator = accumulator + q
     return w - mul(div(lr, sqrt(accumulator) + eps), g), accumulator
 
 
+# ---------------------------------------------------------------------- formulas
+class Falling(Numbers):
+    def lr(self):
+        """Return lr / (1 + (t - 1) lr_decay)."""
+        if not is_on(self.h["lr_decay"]):
+            return self.exact_lr
+        one = self.number(1.0)
+        falling = self.E.round_product(self.t - one, self.array_of(self.h["lr_decay"]))
+        return self.E.div(self.exact_lr, one + falling)
+
+
+SUMS = (State("accumulator", "initial_accumulator", positive=True),)
+ROW_SUMS = (State("accumulator", "initial_accumulator", per_row=True, positive=True),)
+
+
+def _islices(h: Hyper) -> Formula:
+    return Formula(adagrad_rule, Falling, SUMS, "element", decays(h))
+
+
+def _rowwise_islices(h: Hyper) -> Formula:
+    return Formula(adagrad_rule, Numbers, ROW_SUMS, "row", decays(h))
+
+
+def _torch(h: Hyper) -> Formula:
+    own = _islices(h)
+    if is_on(h["weight_decay"]):  # a sparse gradient raises in torch
+        own = replace(own, rows=("all",))
+    return own if h["rows"] == "touched" else replace(own, options=("early",))
+
+
+def _keras(h: Hyper) -> Formula:
+    state = (State("accumulator", single(h["initial_accumulator"])),)
+    decay = decays(h, "shrunk")
+    rows = ("all",) if decay else ("touched", "all")
+    return Formula(adagrad_rule, Keras, state, "element", decay, rows, raw(h), options=("inside", "early"))
+
+
+def _tensorflow(h: Hyper) -> Formula:
+    return Formula(tensorflow_adagrad, Singles, (State("accumulator", "initial_accumulator"),), "element")
+
+
+def _mxnet(h: Hyper) -> Formula:
+    state = (State("accumulator"),)
+    if is_on(h["weight_decay"]):
+        # MXNet's sparse kernel refuses it; its dense form is Python over arrays, whose numbers are float64
+        return Formula(adagrad_rule, Numbers, state, "element", rows=("all",), options=("inside", "penalty"))
+    return Formula(adagrad_rule, Singles, state, "element", options=("inside",))
+
+
+def _rowwise_mxnet(h: Hyper) -> Formula:
+    state = (State("accumulator", per_row=True),)
+    return Formula(adagrad_rule, Singles, state, "row", options=("inside", "early"))
+
+
+def _optax(h: Hyper) -> Formula:
+    return Formula(optax_adagrad, Numbers, (State("accumulator", "initial_accumulator"),), "element", rows=ALL)
+
+
 def _fbgemm(h: Hyper) -> Formula:
-    return Formula(
-        fbgemm_adagrad,
-        lambda n: {"lr": n.lr, "eps": n.h["eps"]},
-        (State("accumulator"),),
-        squares="element",
-        rows=TOUCHED,
-    )
+    return Formula(adagrad_rule, Numbers, (State("accumulator"),), "element", rows=TOUCHED, options=("early",))
 
 
 def _rowwise_fbgemm(h: Hyper) -> Formula:
     """weight_decay is WeightDecayMode.L2, which FBGEMM writes ``(1 - f weight_decay) w - f g``, f the row's factor."""
-    return Formula(
-        fbgemm_rowwise_adagrad,
-        lambda n: {"lr": n.lr, "eps": n.h["eps"]},
-        (State("accumulator", per_row=True),),
-        squares="row",
-        decay=decays(h),
-        rows=TOUCHED,
-    )
+    return Formula(fbgemm_rowwise_adagrad, Numbers, (State("accumulator", per_row=True),), "row", decays(h), TOUCHED)
 
 
 # ---------------------------------------------------------------------- the record
@@ -252,7 +166,6 @@ ROWWISE_ADAGRAD = Record(
 )
 
 
-@public(ADAGRAD)
 def adagrad(
     lr: Scheduled | None = None,
     *,
@@ -260,12 +173,18 @@ def adagrad(
     initial_accumulator: float | None = None,
     lr_decay: Scheduled | None = None,
     weight_decay: Scheduled | None = None,
-    **options: Unpack[Options],
+    rows: Rows = None,
+    semantics: Semantics = "islices",
+    maximize: bool = False,
+    frozen: Any = None,
+    duplicates: Duplicates = "sum",
 ) -> Optimizer:
     """Adagrad: each element has a learning rate that falls with the squares it has seen (Duchi et al. 2011).
 
     Parameters
     ----------
+    lr : float, array of one, or function of the step
+        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
     eps : float, default 1e-10
         Added to the root.
     initial_accumulator : float, default 0
@@ -274,46 +193,107 @@ def adagrad(
         The learning rate of step t is lr / (1 + (t - 1) lr_decay).
     weight_decay : float, default 0
         weight_decay * w is added to the gradient of the rows that move.
+    rows : {"touched", "all"}, optional
+        Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
+        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+    semantics : {"islices", "fbgemm", "keras", "mxnet", "optax", "tensorflow", "torch"}
+        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
+    maximize : bool
+        Follow the gradient upwards.
+    frozen : 1-D integer array or sequence, or boolean mask, optional
+        Rows that keep their bits, weight decay included.
+    duplicates : {"sum", "raw"}
+        "raw", of semantics="keras" only: what Keras makes of slices whose duplicates nobody summed.
+
+    Returns
+    -------
+    Optimizer
+        ``.init(table) -> state`` and ``.step(table, grad, state) -> (table, state)``.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        A hyperparameter that is none, or that the semantics does not have.
 
     Notes
     -----
     ``a = a + g g``, then ``w - lr (g / (sqrt(a) + eps))``.
+    Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> table = np.ones((3, 1))
+    >>> optimizer = adagrad(0.5)
+    >>> grad = IndexedSlices(np.array([[0.25], [0.25]]), np.array([2, 2]), (3, 1))
+    >>> table, state = optimizer.step(table, grad, optimizer.init(table))
+    >>> table[:2].tolist()
+    [[1.0], [1.0]]
     """
-    return make(
-        "adagrad",
-        lr=lr,
-        eps=eps,
-        initial_accumulator=initial_accumulator,
-        lr_decay=lr_decay,
-        weight_decay=weight_decay,
-        **options,
-    )
+    return make("adagrad", **locals())
 
 
-@public(ROWWISE_ADAGRAD)
 def rowwise_adagrad(
     lr: Scheduled | None = None,
     *,
     eps: Scheduled | None = None,
     initial_accumulator: float | None = None,
     weight_decay: Scheduled | None = None,
-    **options: Unpack[Options],
+    rows: Rows = None,
+    semantics: Semantics = "islices",
+    maximize: bool = False,
+    frozen: Any = None,
+    duplicates: Duplicates = "sum",
 ) -> Optimizer:
     """Adagrad with one accumulator a row: the state of large tables is a column.
 
     Parameters
     ----------
+    lr : float, array of one, or function of the step
+        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
     eps : float, default 1e-8
         Added to the root.
     initial_accumulator : float, default 0
         What the sums of squares begin with.
     weight_decay : float, default 0
         weight_decay * w is added to the gradient of the rows that move.
+    rows : {"touched", "all"}, optional
+        Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
+        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+    semantics : {"islices", "fbgemm", "mxnet"}
+        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
+    maximize : bool
+        Follow the gradient upwards.
+    frozen : 1-D integer array or sequence, or boolean mask, optional
+        Rows that keep their bits, weight decay included.
+    duplicates : {"sum", "raw"}
+        "raw", of semantics="keras" only: what Keras makes of slices whose duplicates nobody summed.
+
+    Returns
+    -------
+    Optimizer
+        ``.init(table) -> state`` and ``.step(table, grad, state) -> (table, state)``.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        A hyperparameter that is none, or that the semantics does not have.
 
     Notes
     -----
     ``a = a + mean(g g)`` over the row, summed by halves (SPEC clause 19), then ``w - lr (g / (sqrt(a) + eps))``.
+    Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> table = np.ones((3, 1))
+    >>> optimizer = rowwise_adagrad(0.5)
+    >>> grad = IndexedSlices(np.array([[0.25], [0.25]]), np.array([2, 2]), (3, 1))
+    >>> table, state = optimizer.step(table, grad, optimizer.init(table))
+    >>> table[:2].tolist()
+    [[1.0], [1.0]]
     """
-    return make(
-        "rowwise_adagrad", lr=lr, eps=eps, initial_accumulator=initial_accumulator, weight_decay=weight_decay, **options
-    )
+    return make("rowwise_adagrad", **locals())

@@ -2,208 +2,126 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 
-from islices.backend import Array
 from islices.core import modes
-from islices.optim.factory import Options, make, public
+from islices.norms.clip_formulas import Semantics
+from islices.optim.factory import Duplicates, Rows, make
 from islices.optim.formulas import Formula, State
-from islices.optim.frameworks import ALL, correction, one_less, raw
+from islices.optim.frameworks import ALL, raw
 from islices.optim.hyperparameters import Hyper, Scheduled, decays, is_on, refuse_scheduled
-from islices.optim.numbers import Numbers, single
-from islices.optim.operators import div, lerp, maximum, mul, sqrt
+from islices.optim.numbers import Keras, Numbers, Singles, single
+from islices.optim.operators import div, maximum, mul, sqrt
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
+from islices.optim.rules import gradient_mean, square_mean
 
-__all__ = ["ADAM", "ADAMW", "BETAS", "adam", "adamw", "keras_numbers", "optax_numbers", "torch_numbers"]
+__all__ = ["ADAM", "ADAMW", "BETAS", "KerasAdam", "Optax", "Torch", "adam", "adamw"]
 
 BETAS: Hyper = {"beta1": 0.9, "beta2": 0.999}
 
 
-# ---------------------------------------------------------------------- islices' own
+# ---------------------------------------------------------------------- the rule
+def adam_rule(
+    g, w, m, v, gain1, gain2, rate, eps, q=None, v_max=None, beta1=None, beta2=None, half=None, one=None, root=None,
+    correction1=None, correction2=None, penalty=None, early=False,
+):  # fmt: skip
+    """Kingma and Ba 2015, algorithm 1. gain1 and gain2 are 1 - beta; the formula says how means are formed.
+
+    rate contains the learning rate, and where root and the corrections are absent, the bias correction too. v_max:
+    amsgrad, Reddi et al. 2018: the largest mean of squares so far stands under the root. early: the rate multiplies
+    ahead of the quotient. penalty: the weight times penalty joins the direction, ahead of the learning rate.
+    """
+    m = gradient_mean(m, g, gain1, beta1, half, one)
+    v = square_mean(v, g, q, gain2, beta2)
+    square = v if correction2 is None else div(v, correction2)
+    if v_max is not None:
+        square = v_max = maximum(v_max, square)
+    spread = (sqrt(square) if root is None else div(sqrt(square), root)) + eps
+    if early:
+        step = div(mul(rate, m), spread)
+    else:
+        step = div(m if correction1 is None else div(m, correction1), spread)
+        step = mul(rate, step if penalty is None else step + mul(penalty, w))
+    return w - step, m, v, v_max
 
 
-def islices_adam(g: Any, q: Any, w: Any, m: Any, v: Any, gain1: Any, gain2: Any, rate: Any, root: Any, eps: Any) -> Any:
-    """Kingma and Ba 2015, algorithm 1. gain1 and gain2 are 1 - beta; rate is lr / (1 - beta1^t) and root is
-    sqrt(1 - beta2^t), t counted from 1."""
-    m = m + mul(gain1, g - m)
-    v = v + mul(gain2, q - v)
-    return w - mul(rate, div(m, div(sqrt(v), root) + eps)), m, v
+# ---------------------------------------------------------------------- numbers
+class Islices(Numbers):
+    def rate(self):
+        """Return lr / (1 - beta1^t)."""
+        return self.E.div(self.exact_lr, self.number(1.0) - self.power(self.h["beta1"]))
+
+    def root(self):
+        """Return sqrt(1 - beta2^t)."""
+        return self.E.sqrt(self.number(1.0) - self.power(self.h["beta2"]))
 
 
-def islices_amsgrad(
-    g: Any, q: Any, w: Any, m: Any, v: Any, v_max: Any, gain1: Any, gain2: Any, rate: Any, root: Any, eps: Any
-) -> Any:
-    """Reddi et al. 2018: the largest mean of squares so far stands under the root; the same numbers as adam."""
-    m = m + mul(gain1, g - m)
-    v = v + mul(gain2, q - v)
-    v_max = maximum(v_max, v)
-    return w - mul(rate, div(m, div(sqrt(v_max), root) + eps)), m, v, v_max
+class TorchSparse(Numbers):
+    def rate(self):
+        """Return lr * sqrt(1 - beta2^t) / (1 - beta1^t): eps goes to the root as it is."""
+        E, one = self.E, self.number(1.0)
+        rate = E.round_product(self.exact_lr, E.sqrt(one - self.library_power(self.h["beta2"])))
+        return E.div(rate, one - self.library_power(self.h["beta1"]))
 
 
-def adam_state(h: Hyper) -> tuple[State, ...]:
-    """The running means, and with amsgrad the largest mean of squares so far."""
-    return (State("m"), State("v", positive=True), *[State("v_max", positive=True)] * bool(h["amsgrad"]))
+class Torch(Numbers):
+    def rate(self):
+        return self.E.div(self.exact_lr, self.number(1.0) - self.library_power(self.h["beta1"]))
+
+    def root(self):
+        rest = self.number(1.0) - self.library_power(self.h["beta2"])
+        return self.number(float(rest[0]) ** 0.5) if self.E is modes.HOST else self.E.sqrt(rest)
 
 
-def _islices_numbers(n: Numbers) -> Mapping[str, Any]:
-    E, one = n.E, n.number(1.0)
-    return {
-        "gain1": n.complement("beta1"),
-        "gain2": n.complement("beta2"),
-        "rate": E.div(n.lr, one - n.power(n.h["beta1"])),
-        "root": E.sqrt(one - n.power(n.h["beta2"])),
-        "eps": n.h["eps"],
-    }
+class KerasAdam(Keras):
+    def rest(self, name: str) -> Any:
+        """Return 1 - beta^t in the table's type; TensorFlow's float32 pow is mostly the float64 one rounded."""
+        return self.narrow(self.one) - self.narrow(self.library_power(self.single(name)))
+
+    def correction1(self):
+        return self.rest("beta1")
+
+    def rate(self):
+        """Return lr sqrt(1 - beta2^t) / (1 - beta1^t) in the table's type."""
+        E = self.E
+        return E.div(E.round_product(self.narrow(self.lr()), E.sqrt(self.rest("beta2"))), self.rest("beta1"))
 
 
-def _islices(h: Hyper) -> Formula:
-    rule: Callable[..., Any] = islices_amsgrad if h["amsgrad"] else islices_adam
-    return Formula(rule, _islices_numbers, adam_state(h), squares="element", decay=decays(h))
+class TensorFlow(KerasAdam, Singles):
+    def rest(self, name: str) -> Any:
+        return self.narrow(self.one) - self.narrow(_tensorflow_power(self, self.h[name]))
 
 
-def _adamw_islices(h: Hyper) -> Formula:
-    return replace(_islices(h), decay=decays(h, "decoupled"))
+class MXNet(Singles):
+    def rate(self):
+        """Return lr sqrt(1 - beta2^t) / (1 - beta1^t), formed in float64 by Python and rounded once."""
+        E, one, h = self.E, self.number(1.0), self.h
+        correction = E.div(E.sqrt(one - self.power(h["beta2"])), one - self.power(h["beta1"]))
+        return E.astype(E.round_product(self.exact_lr, correction), "float32")
 
 
-# ---------------------------------------------------------------------- torch.optim
+class Optax(Numbers):
+    def rate(self):
+        return self.exact_lr
 
+    def correction(self, beta: str) -> Any:
+        """Return 1 - beta^t as JAX without x64 computes it: beta, its power and the difference each rounded to float32.
 
-def torch_sparse_adam(g: Any, q: Any, w: Any, m: Any, v: Any, gain1: Any, gain2: Any, rate: Any, eps: Any) -> Any:
-    """eps goes to the root as it is; rate is lr * sqrt(1 - beta2^t) / (1 - beta1^t)."""
-    m = m + mul(gain1, g - m)
-    v = v + mul(gain2, q - v)
-    return w - mul(rate, div(m, sqrt(v) + eps)), m, v
+        The difference loses digits: with beta 0.999 it is 1e-5 of itself off at the first step.
+        """
+        power = self.E.astype(self.power(self.single(beta)), "float32")
+        return self.number(1.0, "float32") - power
 
+    def correction1(self):
+        return self.correction("beta1")
 
-def torch_adam_dense(
-    g: Any, w: Any, m: Any, v: Any, gain1: Any, beta2: Any, gain2: Any, rate: Any, root: Any, eps: Any, half: Any,
-    one: Any,
-) -> Any:  # fmt: skip
-    """lerp_, addcmul_, addcdiv_; root is sqrt(1 - beta2^t), rate is lr / (1 - beta1^t)."""
-    m = lerp(m, g, gain1, half, one)
-    v = mul(beta2, v) + mul(mul(gain2, g), g)
-    return w - div(mul(rate, m), div(sqrt(v), root) + eps), m, v
-
-
-def torch_amsgrad_dense(
-    g: Any, w: Any, m: Any, v: Any, v_max: Any, gain1: Any, beta2: Any, gain2: Any, rate: Any, root: Any, eps: Any,
-    half: Any, one: Any,
-) -> Any:  # fmt: skip
-    """The largest mean of squares so far, before its correction, stands under the root."""
-    m = lerp(m, g, gain1, half, one)
-    v = mul(beta2, v) + mul(mul(gain2, g), g)
-    v_max = maximum(v_max, v)
-    return w - div(mul(rate, m), div(sqrt(v_max), root) + eps), m, v, v_max
-
-
-def _torch_sparse_numbers(n: Numbers) -> Mapping[str, Any]:
-    E, one = n.E, n.number(1.0)
-    rate = E.round_product(n.lr, E.sqrt(one - n.library_power(n.h["beta2"])))
-    return {
-        "gain1": n.complement("beta1"),
-        "gain2": n.complement("beta2"),
-        "rate": E.div(rate, one - n.library_power(n.h["beta1"])),
-        "eps": n.h["eps"],
-    }
-
-
-def torch_numbers(n: Numbers) -> Mapping[str, Any]:
-    one = n.number(1.0)
-    rest = one - n.library_power(n.h["beta2"])
-    return {
-        "gain1": n.complement("beta1"),
-        "beta2": n.h["beta2"],
-        "gain2": n.complement("beta2"),
-        "rate": n.E.div(n.lr, one - n.library_power(n.h["beta1"])),
-        "root": n.number(float(rest[0]) ** 0.5) if n.E is modes.HOST else n.E.sqrt(rest),
-        "eps": n.h["eps"],
-        "half": 0.5,
-        "one": 1.0,
-    }
-
-
-def _torch_dense(h: Hyper) -> Formula:
-    rule: Callable[..., Any] = torch_amsgrad_dense if h["amsgrad"] else torch_adam_dense
-    return Formula(rule, torch_numbers, adam_state(h), decay=decays(h), rows=ALL)
-
-
-def _torch(h: Hyper) -> Formula:
-    if h["amsgrad"] or is_on(h["weight_decay"]):  # SparseAdam has neither
-        return _torch_dense(h)
-    if h["rows"] == "all":
-        return replace(_torch_dense(h), rows=("touched", "all"))
-    return Formula(torch_sparse_adam, _torch_sparse_numbers, adam_state(h), squares="element")
-
-
-def _adamw_torch(h: Hyper) -> Formula:
-    return replace(_torch_dense(h), decay=decays(h, "decoupled"))
-
-
-# ---------------------------------------------------------------------- keras.optimizers
-
-
-def keras_adam(
-    g: Any, q: Any, w: Any, m: Any, v: Any, gain1: Any, gain2: Any, power1: Any, power2: Any, one: Any, lr: Any,
-    eps: Any, decay: Any,
-) -> Any:  # fmt: skip
-    """eps is added to the uncorrected root; the rate is computed in the table's type."""
-    rate = div(mul(lr, sqrt(one - power2)), one - power1)
-    w = w - mul(mul(w, decay), lr)
-    m = m + mul(g - m, gain1)
-    v = v + mul(q - v, gain2)
-    return w - div(mul(m, rate), sqrt(v) + eps), m, v
-
-
-def keras_amsgrad(
-    g: Any, q: Any, w: Any, m: Any, v: Any, v_max: Any, gain1: Any, gain2: Any, power1: Any, power2: Any, one: Any,
-    lr: Any, eps: Any, decay: Any,
-) -> Any:  # fmt: skip
-    """The largest mean of squares so far (velocity_hat) stands under the root."""
-    rate = div(mul(lr, sqrt(one - power2)), one - power1)
-    w = w - mul(mul(w, decay), lr)
-    m = m + mul(g - m, gain1)
-    v = v + mul(q - v, gain2)
-    v_max = maximum(v_max, v)
-    return w - div(mul(m, rate), sqrt(v_max) + eps), m, v, v_max
-
-
-def keras_numbers(n: Numbers) -> Mapping[str, Any]:
-    return {
-        "gain1": n.complement("beta1"),
-        "gain2": n.complement("beta2"),
-        "beta2": n.h["beta2"],
-        "power1": n.library_power(n.single("beta1")),  # TensorFlow's float32 pow is mostly the float64 one rounded
-        "power2": n.library_power(n.single("beta2")),
-        "one": 1.0,
-        "lr": n.single_lr,
-        "eps": n.h["eps"],
-        "decay": n.single("weight_decay"),
-    }
-
-
-def _keras(h: Hyper) -> Formula:
-    rule: Callable[..., Any] = keras_amsgrad if h["amsgrad"] else keras_adam
-    return Formula(rule, keras_numbers, adam_state(h), squares="element", rows=ALL, raw=raw(h))
-
-
-# ---------------------------------------------------------------------- tf.compat.v1.train
-
-
-def tensorflow_adam(
-    g: Any, q: Any, w: Any, m: Any, v: Any, beta1: Any, beta2: Any, power1: Any, power2: Any, lr: Any, eps: Any,
-    one: Any,
-) -> Any:  # fmt: skip
-    """eps is added to the uncorrected root; the rate is computed in the table's type."""
-    rate = div(mul(lr, sqrt(one - power2)), one - power1)
-    m = mul(m, beta1) + mul(g, one - beta1)
-    v = mul(v, beta2) + mul(q, one - beta2)
-    return w - div(mul(rate, m), sqrt(v) + eps), m, v
+    def correction2(self):
+        return self.correction("beta2")
 
 
 @lru_cache(maxsize=64)
@@ -211,7 +129,7 @@ def _running_products(base: float, count: int) -> np.ndarray[Any, Any]:
     return np.multiply.accumulate(np.full(count, base, np.float32))
 
 
-def _tensorflow_power(n: Numbers, base: float) -> Array:
+def _tensorflow_power(n: Numbers, base: float) -> Any:
     """base^t as the variable beta_power holds it: a product more each step, each rounded to float32 (traced, the
     rounded power, since a running product has no closed form)."""
     if n.E is not modes.HOST:
@@ -223,126 +141,63 @@ def _tensorflow_power(n: Numbers, base: float) -> Array:
     return n.number(float(products[t - 1]))
 
 
-def _tensorflow_numbers(n: Numbers) -> Mapping[str, Any]:
-    return {
-        "beta1": n.single("beta1"),
-        "beta2": n.single("beta2"),
-        "power1": _tensorflow_power(n, n.h["beta1"]),
-        "power2": _tensorflow_power(n, n.h["beta2"]),
-        "lr": n.single_lr,
-        "eps": n.single("eps"),
-        "one": 1.0,
-    }
+# ---------------------------------------------------------------------- formulas
+def adam_state(h: Hyper) -> tuple[State, ...]:
+    """The running means, and with amsgrad the largest mean of squares so far."""
+    return (State("m"), State("v", positive=True), *[State("v_max", positive=True)] * bool(h["amsgrad"]))
+
+
+def _islices(h: Hyper) -> Formula:
+    return Formula(adam_rule, Islices, adam_state(h), "element", decays(h), options=("root",))
+
+
+def _adamw_islices(h: Hyper) -> Formula:
+    return replace(_islices(h), decay=decays(h, "decoupled"))
+
+
+def _torch_dense(h: Hyper) -> Formula:
+    options = ("beta2", "half", "one", "root", "early")
+    return Formula(adam_rule, Torch, adam_state(h), decay=decays(h), rows=ALL, options=options)
+
+
+def _torch(h: Hyper) -> Formula:
+    if h["amsgrad"] or is_on(h["weight_decay"]):  # SparseAdam has neither
+        return _torch_dense(h)
+    if h["rows"] == "all":
+        return replace(_torch_dense(h), rows=("touched", "all"))
+    return Formula(adam_rule, TorchSparse, adam_state(h), "element")
+
+
+def _adamw_torch(h: Hyper) -> Formula:
+    return replace(_torch_dense(h), decay=decays(h, "decoupled"))
+
+
+def _keras(h: Hyper) -> Formula:
+    return Formula(adam_rule, KerasAdam, adam_state(h), "element", "shrunk", ALL, raw(h), options=("early",))
 
 
 def _tensorflow(h: Hyper) -> Formula:
     # its power is a running product of what beta was at each step: another beta now would be of no use to it
     refuse_scheduled(h, 'adam with semantics="tensorflow"', "beta1", "beta2")
-    return Formula(tensorflow_adam, _tensorflow_numbers, (State("m"), State("v")), squares="element")
-
-
-# ---------------------------------------------------------------------- mxnet.optimizer
-
-
-def mxnet_adam(
-    g: Any, w: Any, m: Any, v: Any, beta1: Any, beta2: Any, gain1: Any, gain2: Any, rate: Any, eps: Any, wd: Any
-) -> Any:
-    """rate is lr sqrt(1 - beta2^t) / (1 - beta1^t): epsilon is added to the root that is not corrected."""
-    g = g + mul(wd, w)
-    m = mul(beta1, m) + mul(gain1, g)
-    v = mul(beta2, v) + mul(mul(gain2, g), g)
-    return w - div(mul(rate, m), sqrt(v) + eps), m, v
-
-
-def mxnet_adam_standard(
-    g: Any, w: Any, m: Any, v: Any, beta1: Any, beta2: Any, gain1: Any, gain2: Any, rate: Any, eps: Any, wd: Any
-) -> Any:
-    """The kernel of lazy_update=False squares the gradient first."""
-    g = g + mul(wd, w)
-    m = mul(beta1, m) + mul(gain1, g)
-    v = mul(beta2, v) + mul(gain2, mul(g, g))
-    return w - div(mul(rate, m), sqrt(v) + eps), m, v
-
-
-def _mxnet_numbers(n: Numbers) -> Mapping[str, Any]:
-    """The rate is formed in float64 by Python, and rounded once."""
-    E, one, h = n.E, n.number(1.0), n.h
-    beta1, beta2 = n.single("beta1"), n.single("beta2")
-    correction = E.div(E.sqrt(one - n.power(h["beta2"])), one - n.power(h["beta1"]))
-    return {
-        "beta1": beta1,
-        "beta2": beta2,
-        "gain1": one_less(n, beta1),
-        "gain2": one_less(n, beta2),
-        "rate": E.astype(E.round_product(n.lr, correction), "float32"),
-        "eps": n.single("eps"),
-        "wd": n.single("weight_decay"),
-    }
+    state = (State("m"), State("v"))
+    return Formula(adam_rule, TensorFlow, state, "element", options=("beta1", "beta2", "early"))
 
 
 def _mxnet(h: Hyper) -> Formula:
-    return Formula(
-        mxnet_adam if h["rows"] == "touched" else mxnet_adam_standard, _mxnet_numbers, (State("m"), State("v"))
-    )
-
-
-# ---------------------------------------------------------------------- optax
-
-
-def optax_adam(
-    g: Any, q: Any, w: Any, m: Any, v: Any, gain1: Any, gain2: Any, beta1: Any, beta2: Any, correction1: Any,
-    correction2: Any, lr: Any, eps: Any,
-) -> Any:  # fmt: skip
-    m = mul(gain1, g) + mul(beta1, m)
-    v = mul(gain2, q) + mul(beta2, v)
-    return w - mul(lr, div(div(m, correction1), sqrt(div(v, correction2)) + eps)), m, v
-
-
-def optax_adamw(
-    g: Any, q: Any, w: Any, m: Any, v: Any, gain1: Any, gain2: Any, beta1: Any, beta2: Any, correction1: Any,
-    correction2: Any, lr: Any, eps: Any, penalty: Any,
-) -> Any:  # fmt: skip
-    """The weight times penalty joins the direction, ahead of the learning rate."""
-    m = mul(gain1, g) + mul(beta1, m)
-    v = mul(gain2, q) + mul(beta2, v)
-    direction = div(div(m, correction1), sqrt(div(v, correction2)) + eps)
-    return w - mul(lr, direction + mul(penalty, w)), m, v
-
-
-def optax_amsgrad(
-    g: Any, q: Any, w: Any, m: Any, v: Any, v_max: Any, gain1: Any, gain2: Any, beta1: Any, beta2: Any,
-    correction1: Any, correction2: Any, lr: Any, eps: Any,
-) -> Any:  # fmt: skip
-    """scale_by_amsgrad: the largest of the corrected means."""
-    m = mul(gain1, g) + mul(beta1, m)
-    v = mul(gain2, q) + mul(beta2, v)
-    v_max = maximum(v_max, div(v, correction2))
-    return w - mul(lr, div(div(m, correction1), sqrt(v_max) + eps)), m, v, v_max
-
-
-def optax_numbers(n: Numbers) -> Mapping[str, Any]:
-    return {
-        "gain1": n.complement("beta1"),
-        "gain2": n.complement("beta2"),
-        "beta1": n.h["beta1"],
-        "beta2": n.h["beta2"],
-        "correction1": correction(n, "beta1"),
-        "correction2": correction(n, "beta2"),
-        "lr": n.lr,
-        "eps": n.h["eps"],
-    }
+    """The kernel of lazy_update=False squares the gradient first."""
+    squares = "" if h["rows"] == "touched" else "element"
+    state, options = (State("m"), State("v")), ("beta1", "beta2", "early")
+    return Formula(adam_rule, MXNet, state, squares, "coupled", options=options)
 
 
 def _optax(h: Hyper) -> Formula:
-    rule: Callable[..., Any] = optax_amsgrad if h["amsgrad"] else optax_adam
-    return Formula(rule, optax_numbers, adam_state(h), squares="element", rows=ALL)
+    options = ("beta1", "beta2", "correction1", "correction2")
+    return Formula(adam_rule, Optax, adam_state(h), "element", rows=ALL, options=options)
 
 
 def _adamw_optax(h: Hyper) -> Formula:
     own = _optax({**h, "amsgrad": False})  # optax has no amsgrad with decoupled weight decay
-    if not is_on(h["weight_decay"]):
-        return own
-    return replace(own, rule=optax_adamw, numbers=lambda n: {**optax_numbers(n), "penalty": n.h["weight_decay"]})
+    return replace(own, options=(*own.options, "penalty")) if is_on(h["weight_decay"]) else own
 
 
 # ---------------------------------------------------------------------- the record
@@ -402,7 +257,6 @@ ADAMW = Record(
 )
 
 
-@public(ADAM)
 def adam(
     lr: Scheduled | None = None,
     *,
@@ -411,12 +265,18 @@ def adam(
     eps: Scheduled | None = None,
     weight_decay: Scheduled | None = None,
     amsgrad: bool | None = None,
-    **options: Unpack[Options],
+    rows: Rows = None,
+    semantics: Semantics = "islices",
+    maximize: bool = False,
+    frozen: Any = None,
+    duplicates: Duplicates = "sum",
 ) -> Optimizer:
     """Adam (Kingma and Ba 2015, algorithm 1); with rows="touched" the lazy one.
 
     Parameters
     ----------
+    lr : float, array of one, or function of the step
+        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
     beta1, beta2 : float, default 0.9 and 0.999
         Decay of the running means of gradients and of their squares; where they change, the bias correction of step t
         is 1 - beta^t with the beta of step t.
@@ -427,16 +287,48 @@ def adam(
     amsgrad : bool, default False
         Divide by the root of the largest mean square so far (Reddi et al. 2018): a third array of state, "v_max".
         Of semantics islices, keras, optax, torch.
+    rows : {"touched", "all"}, optional
+        Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
+        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+    semantics : {"islices", "keras", "mxnet", "optax", "tensorflow", "torch"}
+        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
+    maximize : bool
+        Follow the gradient upwards.
+    frozen : 1-D integer array or sequence, or boolean mask, optional
+        Rows that keep their bits, weight decay included.
+    duplicates : {"sum", "raw"}
+        "raw", of semantics="keras" only: what Keras makes of slices whose duplicates nobody summed.
+
+    Returns
+    -------
+    Optimizer
+        ``.init(table) -> state`` and ``.step(table, grad, state) -> (table, state)``.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        A hyperparameter that is none, or that the semantics does not have.
 
     Notes
     -----
     ``m = m + (1 - beta1) (g - m)``, ``v = v + (1 - beta2) (g g - v)``, then
     ``w - (lr / (1 - beta1^t)) (m / (sqrt(v) / sqrt(1 - beta2^t) + eps))``. t counts the table's steps from 1.
+    Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> table = np.ones((3, 1))
+    >>> optimizer = adam(0.5)
+    >>> grad = IndexedSlices(np.array([[0.25], [0.25]]), np.array([2, 2]), (3, 1))
+    >>> table, state = optimizer.step(table, grad, optimizer.init(table))
+    >>> table[:2].tolist()
+    [[1.0], [1.0]]
     """
-    return make("adam", lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, **options)
+    return make("adam", **locals())
 
 
-@public(ADAMW)
 def adamw(
     lr: Scheduled | None = None,
     *,
@@ -445,12 +337,18 @@ def adamw(
     eps: Scheduled | None = None,
     weight_decay: Scheduled | None = None,
     amsgrad: bool | None = None,
-    **options: Unpack[Options],
+    rows: Rows = None,
+    semantics: Semantics = "islices",
+    maximize: bool = False,
+    frozen: Any = None,
+    duplicates: Duplicates = "sum",
 ) -> Optimizer:
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019).
 
     Parameters
     ----------
+    lr : float, array of one, or function of the step
+        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
     beta1, beta2 : float, default 0.9 and 0.999
         Decay of the running means of gradients and of their squares; where they change, the bias correction of step t
         is 1 - beta^t with the beta of step t.
@@ -461,11 +359,42 @@ def adamw(
     amsgrad : bool, default False
         Divide by the root of the largest mean square so far (Reddi et al. 2018): a third array of state, "v_max".
         Of semantics islices, keras, torch.
+    rows : {"touched", "all"}, optional
+        Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
+        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+    semantics : {"islices", "keras", "optax", "torch"}
+        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
+    maximize : bool
+        Follow the gradient upwards.
+    frozen : 1-D integer array or sequence, or boolean mask, optional
+        Rows that keep their bits, weight decay included.
+    duplicates : {"sum", "raw"}
+        "raw", of semantics="keras" only: what Keras makes of slices whose duplicates nobody summed.
+
+    Returns
+    -------
+    Optimizer
+        ``.init(table) -> state`` and ``.step(table, grad, state) -> (table, state)``.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        A hyperparameter that is none, or that the semantics does not have.
 
     Notes
     -----
     ``w = (1 - lr weight_decay) w``, then the step of `adam`.
+    Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> table = np.ones((3, 1))
+    >>> optimizer = adamw(0.5)
+    >>> grad = IndexedSlices(np.array([[0.25], [0.25]]), np.array([2, 2]), (3, 1))
+    >>> table, state = optimizer.step(table, grad, optimizer.init(table))
+    >>> table[:2].tolist()
+    [[1.0], [1.0]]
     """
-    return make(
-        "adamw", lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, **options
-    )
+    return make("adamw", **locals())

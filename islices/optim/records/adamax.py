@@ -2,84 +2,62 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Any
 
-from islices.optim.factory import Options, make, public
+from islices.norms.clip_formulas import Semantics
+from islices.optim.factory import Duplicates, Rows, make
 from islices.optim.formulas import Formula, State
 from islices.optim.frameworks import ALL
 from islices.optim.hyperparameters import Hyper, Scheduled, decays
-from islices.optim.operators import absolute, div, lerp, maximum, mul
+from islices.optim.operators import absolute, div, maximum, mul
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
-from islices.optim.records.adam import BETAS, keras_numbers, optax_numbers, torch_numbers
+from islices.optim.records.adam import BETAS, Islices, KerasAdam, Optax, Torch
+from islices.optim.rules import gradient_mean
 
 __all__ = ["ADAMAX", "adamax"]
+
+
+def adamax_rule(
+    g, w, m, u, gain1, beta2, rate, eps, beta1=None, half=None, one=None, correction1=None, inside=False, early=False
+):
+    """Kingma and Ba 2015, algorithm 2, with eps. gain1 is 1 - beta1, rate is lr / (1 - beta1^t).
+
+    inside: eps is added to the size of the gradient. early: the rate multiplies ahead of the quotient. correction1:
+    the bias correction stands here instead of in the rate.
+    """
+    m = gradient_mean(m, g, gain1, beta1, half, one)
+    u = maximum(mul(beta2, u), absolute(g) + eps if inside else absolute(g))
+    size = u if inside else u + eps
+    if early:
+        step = div(mul(rate, m), size if correction1 is None else mul(correction1, size))
+    else:
+        step = mul(rate, div(m if correction1 is None else div(m, correction1), size))
+    return w - step, m, u
+
+
+class KerasMax(KerasAdam):
+    def rate(self):
+        return self.lr()
+
 
 STATE = (State("m"), State("u", positive=True))
 
 
-# ---------------------------------------------------------------------- islices' own
-def islices_adamax(g: Any, w: Any, m: Any, u: Any, gain1: Any, beta2: Any, rate: Any, eps: Any) -> Any:
-    """Kingma and Ba 2015, algorithm 2, with eps. gain1 is 1 - beta1, rate is lr / (1 - beta1^t)."""
-    m = m + mul(gain1, g - m)
-    u = maximum(mul(beta2, u), absolute(g))
-    return w - mul(rate, div(m, u + eps)), m, u
-
-
 def _islices(h: Hyper) -> Formula:
-    return Formula(
-        islices_adamax,
-        lambda n: {
-            "gain1": n.complement("beta1"),
-            "beta2": n.h["beta2"],
-            "rate": n.E.div(n.lr, n.number(1.0) - n.power(n.h["beta1"])),
-            "eps": n.h["eps"],
-        },
-        STATE,
-        decay=decays(h),
-    )
-
-
-# ---------------------------------------------------------------------- torch.optim
-def torch_adamax(
-    g: Any, w: Any, m: Any, u: Any, gain1: Any, beta2: Any, rate: Any, eps: Any, half: Any, one: Any
-) -> Any:
-    """eps is added to the size of the gradient; with 1 - beta1 from a half on, lerp_ starts at the gradient."""
-    m = lerp(m, g, gain1, half, one)
-    u = maximum(mul(beta2, u), absolute(g) + eps)
-    return w - div(mul(rate, m), u), m, u
+    return Formula(adamax_rule, Islices, STATE, decay=decays(h))
 
 
 def _torch(h: Hyper) -> Formula:
-    return Formula(torch_adamax, torch_numbers, STATE, decay=decays(h), rows=ALL)
-
-
-# ---------------------------------------------------------------------- keras.optimizers
-def keras_adamax(
-    g: Any, w: Any, m: Any, u: Any, gain1: Any, beta2: Any, power1: Any, one: Any, lr: Any, eps: Any, decay: Any
-) -> Any:
-    """The bias correction stands in the denominator."""
-    w = w - mul(mul(w, decay), lr)
-    m = m + mul(g - m, gain1)
-    u = maximum(mul(beta2, u), absolute(g))
-    return w - div(mul(lr, m), mul(one - power1, u + eps)), m, u
+    return Formula(adamax_rule, Torch, STATE, "", decays(h), ALL, options=("half", "one", "inside", "early"))
 
 
 def _keras(h: Hyper) -> Formula:
-    return Formula(keras_adamax, keras_numbers, STATE, rows=ALL)
-
-
-# ---------------------------------------------------------------------- optax
-def optax_adamax(
-    g: Any, w: Any, m: Any, u: Any, gain1: Any, beta1: Any, beta2: Any, correction1: Any, lr: Any, eps: Any
-) -> Any:
-    m = mul(gain1, g) + mul(beta1, m)
-    u = maximum(absolute(g) + eps, mul(beta2, u))
-    return w - mul(lr, div(div(m, correction1), u)), m, u
+    return Formula(adamax_rule, KerasMax, STATE, "", "shrunk", ALL, options=("correction1", "early"))
 
 
 def _optax(h: Hyper) -> Formula:
-    return Formula(optax_adamax, optax_numbers, STATE, rows=ALL)
+    return Formula(adamax_rule, Optax, STATE, rows=ALL, options=("beta1", "correction1", "inside"))
 
 
 # ---------------------------------------------------------------------- the record
@@ -97,7 +75,6 @@ ADAMAX = Record(
 )
 
 
-@public(ADAMAX)
 def adamax(
     lr: Scheduled | None = None,
     *,
@@ -105,12 +82,18 @@ def adamax(
     beta2: Scheduled | None = None,
     eps: Scheduled | None = None,
     weight_decay: Scheduled | None = None,
-    **options: Unpack[Options],
+    rows: Rows = None,
+    semantics: Semantics = "islices",
+    maximize: bool = False,
+    frozen: Any = None,
+    duplicates: Duplicates = "sum",
 ) -> Optimizer:
     """Adamax: Adam with the largest size of a gradient in place of the mean square (Kingma and Ba 2015, algorithm 2).
 
     Parameters
     ----------
+    lr : float, array of one, or function of the step
+        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
     beta1 : float, default 0.9
         Decay of the running mean of gradients.
     beta2 : float, default 0.999
@@ -119,10 +102,43 @@ def adamax(
         Added to that size.
     weight_decay : float, default 0
         weight_decay * w is added to the gradient of the rows that move.
+    rows : {"touched", "all"}, optional
+        Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
+        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+    semantics : {"islices", "keras", "optax", "torch"}
+        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
+    maximize : bool
+        Follow the gradient upwards.
+    frozen : 1-D integer array or sequence, or boolean mask, optional
+        Rows that keep their bits, weight decay included.
+    duplicates : {"sum", "raw"}
+        "raw", of semantics="keras" only: what Keras makes of slices whose duplicates nobody summed.
+
+    Returns
+    -------
+    Optimizer
+        ``.init(table) -> state`` and ``.step(table, grad, state) -> (table, state)``.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        A hyperparameter that is none, or that the semantics does not have.
 
     Notes
     -----
     ``m = m + (1 - beta1) (g - m)``, ``u = max(beta2 u, |g|)``, then ``w - (lr / (1 - beta1^t)) (m / (u + eps))``. t
     counts the table's steps from 1.
+    Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> table = np.ones((3, 1))
+    >>> optimizer = adamax(0.5)
+    >>> grad = IndexedSlices(np.array([[0.25], [0.25]]), np.array([2, 2]), (3, 1))
+    >>> table, state = optimizer.step(table, grad, optimizer.init(table))
+    >>> table[:2].tolist()
+    [[1.0], [1.0]]
     """
-    return make("adamax", lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay, **options)
+    return make("adamax", **locals())

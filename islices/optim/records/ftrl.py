@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, Unpack
+from typing import Any
 
-from islices.optim.factory import Options, make, public
+from islices.norms.clip_formulas import Semantics
+from islices.optim.factory import Duplicates, Rows, make
 from islices.optim.formulas import Formula, State
-from islices.optim.frameworks import raw, with_rate
+from islices.optim.frameworks import raw
 from islices.optim.hyperparameters import Hyper, Limit, Scheduled
-from islices.optim.numbers import Numbers, single
+from islices.optim.numbers import Keras, Numbers, Singles, single
 from islices.optim.operators import absolute, div, less_equal, maximum, minimum, mul, power, sqrt, where
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
@@ -18,193 +18,94 @@ from islices.optim.record import Preset, Record
 __all__ = ["FTRL", "ftrl"]
 
 
-# ---------------------------------------------------------------------- islices' own
+# ---------------------------------------------------------------------- rules
+def raised(n, exponent, one, linear):
+    """Return n^-lr_power: its root, n itself, or with exponent some other power."""
+    return n if linear else sqrt(n) if exponent is None else power(n, exponent, one)
 
 
-def islices_ftrl(
-    g: Any, q: Any, w: Any, z: Any, n: Any, lr: Any, l1: Any, l2: Any, beta: Any, l2_shrinkage: Any
-) -> Any:
+def clipped(z, l1):
+    return minimum(maximum(z, -l1), l1)
+
+
+def islices_ftrl(g, q, w, z, n, lr, l1, l2, beta, l2_shrinkage, exponent=None, one=None, linear=False):
     """McMahan et al. 2013, algorithm 1: a row whose gradients stay below l1 is exactly zero.
 
     l2_shrinkage is TensorFlow's: a penalty that z sees and the sum of squares does not.
     """
     total = n + q
-    root = sqrt(total)
-    z = (z + (g + mul(l2_shrinkage, w))) - mul(div(root - sqrt(n), lr), w)
-    bounded = minimum(maximum(z, -l1), l1)
-    w = where(less_equal(absolute(z), l1), z - z, div(bounded - z, div(beta + root, lr) + l2))
+    root = raised(total, exponent, one, linear)
+    grown = q if linear else root - raised(n, exponent, one, linear)
+    z = (z + (g + mul(l2_shrinkage, w))) - mul(div(grown, lr), w)
+    w = where(less_equal(absolute(z), l1), z - z, div(clipped(z, l1) - z, div(beta + root, lr) + l2))
     return w, z, total
 
 
-def islices_ftrl_linear(
-    g: Any, q: Any, w: Any, z: Any, n: Any, lr: Any, l1: Any, l2: Any, beta: Any, l2_shrinkage: Any
-) -> Any:
-    """FTRL-Proximal with lr_power -1: the learning rate falls with the sum of squares itself."""
+def tensorflow_ftrl(g, q, w, z, n, lr, l1, penalty, shrinkage, exponent=None, one=None, linear=False, everywhere=False):
+    """penalty is 2 (l2 + beta / (2 lr)), shrinkage 2 l2_shrinkage. everywhere: Keras computes a row without a gradient
+    from its z again: 0 there gives 0."""
     total = n + q
-    z = (z + (g + mul(l2_shrinkage, w))) - mul(div(q, lr), w)
-    bounded = minimum(maximum(z, -l1), l1)
-    w = where(less_equal(absolute(z), l1), z - z, div(bounded - z, div(beta + total, lr) + l2))
-    return w, z, total
+    root = raised(total, exponent, one, linear)
+    z = z + ((g + mul(shrinkage, w)) - mul(div(root - raised(n, exponent, one, linear), lr), w))
+    w = div(clipped(z, l1) - z, div(root, lr) + penalty)
+    return w if everywhere else where(less_equal(absolute(z), l1), z - z, w), z, total
 
 
-def islices_ftrl_power(
-    g: Any, q: Any, w: Any, z: Any, n: Any, lr: Any, l1: Any, l2: Any, beta: Any, l2_shrinkage: Any, exponent: Any,
-    one: Any,
-) -> Any:  # fmt: skip
-    """FTRL-Proximal with any other lr_power; exponent is -lr_power."""
-    total = n + q
-    raised = power(total, exponent, one)
-    z = (z + (g + mul(l2_shrinkage, w))) - mul(div(raised - power(n, exponent, one), lr), w)
-    bounded = minimum(maximum(z, -l1), l1)
-    w = where(less_equal(absolute(z), l1), z - z, div(bounded - z, div(beta + raised, lr) + l2))
-    return w, z, total
-
-
-def ftrl_kind(h: Hyper, root: Callable[..., Any], linear: Callable[..., Any], power: Callable[..., Any]) -> Any:
-    """The one of three rules: n^-lr_power is the root of n, n itself, or some other power."""
-    return {-0.5: root, -1.0: linear}.get(h["lr_power"], power)
-
-
-def _numbers(n: Numbers) -> Mapping[str, Any]:
-    return {"lr": n.lr, **{name: n.h[name] for name in ("l1", "l2", "beta", "l2_shrinkage")}, **_exponent(n)}
-
-
-def _exponent(n: Numbers) -> Mapping[str, Any]:
-    return {"exponent": -n.h["lr_power"], "one": 1.0}
-
-
-def _islices(h: Hyper) -> Formula:
-    rule = ftrl_kind(h, islices_ftrl, islices_ftrl_linear, islices_ftrl_power)
-    state = (State("z"), State("n", "initial_accumulator", positive=True))
-    return Formula(rule, _numbers, state, squares="element")
-
-
-# ---------------------------------------------------------------------- keras.optimizers
-
-
-def keras_ftrl(
-    g: Any, q: Any, w: Any, z: Any, n: Any, lr: Any, l1: Any, l2: Any, beta: Any, shrinkage: Any, two: Any
-) -> Any:
-    """2 (l2 + beta / (2 lr)) stands in the denominator; shrinkage is 2 l2_shrinkage. A row without a gradient is
-    computed anew from its z: 0 there gives 0."""
-    total = n + q
-    root = sqrt(total)
-    z = z + ((g + mul(shrinkage, w)) - mul(div(root - sqrt(n), lr), w))
-    quadratic = div(root, lr) + mul(two, l2 + div(beta, mul(two, lr)))
-    return div(minimum(maximum(z, -l1), l1) - z, quadratic), z, total
-
-
-def keras_ftrl_linear(
-    g: Any, q: Any, w: Any, z: Any, n: Any, lr: Any, l1: Any, l2: Any, beta: Any, shrinkage: Any, two: Any
-) -> Any:
-    """With learning_rate_power -1."""
-    total = n + q
-    z = z + ((g + mul(shrinkage, w)) - mul(div(total - n, lr), w))
-    quadratic = div(total, lr) + mul(two, l2 + div(beta, mul(two, lr)))
-    return div(minimum(maximum(z, -l1), l1) - z, quadratic), z, total
-
-
-def keras_ftrl_power(
-    g: Any, q: Any, w: Any, z: Any, n: Any, lr: Any, l1: Any, l2: Any, beta: Any, shrinkage: Any, two: Any,
-    exponent: Any, one: Any,
-) -> Any:  # fmt: skip
-    """With any other learning_rate_power."""
-    total = n + q
-    raised = power(total, exponent, one)
-    z = z + ((g + mul(shrinkage, w)) - mul(div(raised - power(n, exponent, one), lr), w))
-    quadratic = div(raised, lr) + mul(two, l2 + div(beta, mul(two, lr)))
-    return div(minimum(maximum(z, -l1), l1) - z, quadratic), z, total
-
-
-def _keras_numbers(n: Numbers) -> Mapping[str, Any]:
-    shrinkage = n.h["l2_shrinkage"]
-    return {**_numbers(n), "lr": n.single_lr, "two": 2.0, "shrinkage": shrinkage + shrinkage}
-
-
-def _keras(h: Hyper) -> Formula:
-    return Formula(
-        ftrl_kind(h, keras_ftrl, keras_ftrl_linear, keras_ftrl_power),
-        _keras_numbers,
-        (State("z"), State("n", single(h["initial_accumulator"]))),
-        squares="element",
-        rows=("all",),
-        raw=raw(h),
-    )
-
-
-# ---------------------------------------------------------------------- tf.compat.v1.train
-
-
-def tensorflow_ftrl(g: Any, q: Any, w: Any, z: Any, n: Any, lr: Any, l1: Any, penalty: Any, shrinkage: Any) -> Any:
-    """penalty is 2 (l2 + beta / (2 lr)), shrinkage 2 l2_shrinkage."""
-    total = n + q
-    root = sqrt(total)
-    z = z + ((g + mul(shrinkage, w)) - mul(div(root - sqrt(n), lr), w))
-    bounded = minimum(maximum(z, -l1), l1)
-    return where(less_equal(absolute(z), l1), z - z, div(bounded - z, div(root, lr) + penalty)), z, total
-
-
-def tensorflow_ftrl_linear(
-    g: Any, q: Any, w: Any, z: Any, n: Any, lr: Any, l1: Any, penalty: Any, shrinkage: Any
-) -> Any:
-    """With learning_rate_power -1."""
-    total = n + q
-    z = z + ((g + mul(shrinkage, w)) - mul(div(total - n, lr), w))
-    bounded = minimum(maximum(z, -l1), l1)
-    return where(less_equal(absolute(z), l1), z - z, div(bounded - z, div(total, lr) + penalty)), z, total
-
-
-def tensorflow_ftrl_power(
-    g: Any, q: Any, w: Any, z: Any, n: Any, lr: Any, l1: Any, penalty: Any, shrinkage: Any, exponent: Any, one: Any,
-) -> Any:  # fmt: skip
-    """With any other learning_rate_power."""
-    total = n + q
-    raised = power(total, exponent, one)
-    z = z + ((g + mul(shrinkage, w)) - mul(div(raised - power(n, exponent, one), lr), w))
-    bounded = minimum(maximum(z, -l1), l1)
-    return where(less_equal(absolute(z), l1), z - z, div(bounded - z, div(raised, lr) + penalty)), z, total
-
-
-def _tensorflow_numbers(n: Numbers) -> Mapping[str, Any]:
-    E, lr, two = n.E, n.single_lr, n.number(2.0, "float32")
-    beta, l2 = (E.astype(n.array_of(n.h[name]), "float32") for name in ("beta", "l2"))
-    penalty = E.round_product(two, l2 + E.div(beta, E.round_product(two, lr)))
-    shrinkage = n.single("l2_shrinkage")
-    named = {"lr": lr, "l1": n.single("l1"), "penalty": penalty, "shrinkage": shrinkage + shrinkage}
-    return {**named, **_exponent(n)}
-
-
-def _tensorflow(h: Hyper) -> Formula:
-    state = (State("z"), State("n", "initial_accumulator"))
-    return Formula(
-        ftrl_kind(h, tensorflow_ftrl, tensorflow_ftrl_linear, tensorflow_ftrl_power),
-        _tensorflow_numbers,
-        state,
-        squares="element",
-    )
-
-
-# ---------------------------------------------------------------------- mxnet.optimizer
-
-
-def mxnet_ftrl(
-    g: Any, q: Any, w: Any, z: Any, n: Any, lr: Any, l1: Any, l2: Any, beta: Any, zero: Any, one: Any
-) -> Any:
+def mxnet_ftrl(g, q, w, z, n, lr, l1, l2, beta, zero, one):
     """The weight is multiplied by 0 where |z| <= l1, not replaced: it is NaN where the quotient is not finite."""
     total = n + q
     root = sqrt(total)
     z = z + (g - div(mul(root - sqrt(n), w), lr))
-    bounded = minimum(maximum(z, -l1), l1)
-    w = mul(div(bounded - z, div(beta + root, lr) + l2), where(less_equal(absolute(z), l1), zero, one))
-    return w, z, total
+    w = div(clipped(z, l1) - z, div(beta + root, lr) + l2)
+    return mul(w, where(less_equal(absolute(z), l1), zero, one)), z, total
 
 
-def _mxnet_numbers(n: Numbers) -> Mapping[str, Any]:
-    return {**with_rate(l1="l1", l2="l2", beta="beta")(n), "zero": 0.0, "one": 1.0}
+# ---------------------------------------------------------------------- formulas
+class Islices(Numbers):
+    def exponent(self):
+        return -self.h["lr_power"]
+
+
+class KerasFtrl(Islices, Keras):
+    def penalty(self):
+        """Return 2 (l2 + beta / (2 lr)) in the table's type."""
+        lr, two = self.narrow(self.lr()), self.narrow(self.two)
+        beta, l2 = self.narrow(self.h["beta"]), self.narrow(self.h["l2"])
+        return self.E.round_product(two, l2 + self.E.div(beta, self.E.round_product(two, lr)))
+
+    def shrinkage(self):
+        return self.hyper("l2_shrinkage") + self.hyper("l2_shrinkage")
+
+
+class TensorFlow(KerasFtrl, Singles):
+    def narrow(self, x):
+        """x as a float32, in which TensorFlow forms the penalty."""
+        return self.E.astype(self.array_of(x), "float32")
+
+
+def _kind(h: Hyper) -> tuple[str, ...]:
+    """Return the options: n^-lr_power is the root of n, n itself, or some other power."""
+    return {-0.5: (), -1.0: ("linear",)}.get(h["lr_power"], ("exponent", "one"))
+
+
+def _islices(h: Hyper) -> Formula:
+    state = (State("z"), State("n", "initial_accumulator", positive=True))
+    return Formula(islices_ftrl, Islices, state, "element", options=_kind(h))
+
+
+def _keras(h: Hyper) -> Formula:
+    state = (State("z"), State("n", single(h["initial_accumulator"])))
+    options = (*_kind(h), "everywhere")
+    return Formula(tensorflow_ftrl, KerasFtrl, state, "element", rows=("all",), raw=raw(h), options=options)
+
+
+def _tensorflow(h: Hyper) -> Formula:
+    state = (State("z"), State("n", "initial_accumulator"))
+    return Formula(tensorflow_ftrl, TensorFlow, state, "element", options=_kind(h))
 
 
 def _mxnet(h: Hyper) -> Formula:
-    return Formula(mxnet_ftrl, _mxnet_numbers, (State("z"), State("n")), squares="element")
+    return Formula(mxnet_ftrl, Singles, (State("z"), State("n")), "element")
 
 
 # ---------------------------------------------------------------------- the record
@@ -246,7 +147,6 @@ FTRL = Record(
 )
 
 
-@public(FTRL)
 def ftrl(
     lr: Scheduled | None = None,
     *,
@@ -256,12 +156,18 @@ def ftrl(
     l2_shrinkage: Scheduled | None = None,
     lr_power: float | None = None,
     initial_accumulator: float | None = None,
-    **options: Unpack[Options],
+    rows: Rows = None,
+    semantics: Semantics = "islices",
+    maximize: bool = False,
+    frozen: Any = None,
+    duplicates: Duplicates = "sum",
 ) -> Optimizer:
     """FTRL-Proximal: rows become exactly zero under l1 (McMahan et al. 2013, algorithm 1).
 
     Parameters
     ----------
+    lr : float, array of one, or function of the step
+        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
     l1, l2 : float, default 0
         Strength of the penalties.
     beta : float, default 0
@@ -273,20 +179,43 @@ def ftrl(
         The power of the sum of squares that the learning rate falls with.
     initial_accumulator : float, default 0.1
         What the sums of squares begin with.
+    rows : {"touched", "all"}, optional
+        Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
+        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+    semantics : {"islices", "keras", "mxnet", "tensorflow"}
+        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
+    maximize : bool
+        Follow the gradient upwards.
+    frozen : 1-D integer array or sequence, or boolean mask, optional
+        Rows that keep their bits, weight decay included.
+    duplicates : {"sum", "raw"}
+        "raw", of semantics="keras" only: what Keras makes of slices whose duplicates nobody summed.
+
+    Returns
+    -------
+    Optimizer
+        ``.init(table) -> state`` and ``.step(table, grad, state) -> (table, state)``.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        A hyperparameter that is none, or that the semantics does not have.
 
     Notes
     -----
     ``n' = n + g g``, ``z = (z + (g + l2_shrinkage w)) - ((r(n') - r(n)) / lr) w``, and w is 0 where ``|z| <= l1``, else
     ``(clip(z, -l1, l1) - z) / ((beta + r(n')) / lr + l2)``, where ``r(n) = n^-lr_power``, by default the root.
+    Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> table = np.ones((3, 1))
+    >>> optimizer = ftrl(0.5)
+    >>> grad = IndexedSlices(np.array([[0.25], [0.25]]), np.array([2, 2]), (3, 1))
+    >>> table, state = optimizer.step(table, grad, optimizer.init(table))
+    >>> table[:2].tolist()
+    [[1.0], [1.0]]
     """
-    return make(
-        "ftrl",
-        lr=lr,
-        l1=l1,
-        l2=l2,
-        beta=beta,
-        l2_shrinkage=l2_shrinkage,
-        lr_power=lr_power,
-        initial_accumulator=initial_accumulator,
-        **options,
-    )
+    return make("ftrl", **locals())

@@ -2,90 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Any
 
-from islices.optim.factory import Options, make, public
+from islices.norms.clip_formulas import Semantics
+from islices.optim.factory import Duplicates, Rows, make
 from islices.optim.formulas import Formula, State
 from islices.optim.frameworks import ALL
 from islices.optim.hyperparameters import Hyper, Scheduled, decays
+from islices.optim.numbers import Numbers, Singles
 from islices.optim.operators import mul, sign
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
+from islices.optim.rules import running
 
 __all__ = ["LION", "lion"]
 
 
-# ---------------------------------------------------------------------- islices' own
-def islices_lion(g: Any, w: Any, m: Any, gain1: Any, gain2: Any, lr: Any, one: Any, zero: Any) -> Any:
-    """Chen et al. 2023; gain1 and gain2 are 1 - beta."""
-    c = m + mul(gain1, g - m)
-    return w - mul(lr, sign(c, zero, one)), m + mul(gain2, g - m)
+def lion_rule(g, w, m, gain1, gain2, lr, one, zero, beta1=None, beta2=None, penalty=None):
+    """Chen et al. 2023; gain1 and gain2 are 1 - beta. The weight times penalty joins the sign."""
+    step = sign(running(m, g, gain1, beta1), zero, one)
+    if penalty is not None:
+        step = step + mul(penalty, w)
+    return w - mul(lr, step), running(m, g, gain2, beta2)
 
 
 def _islices(h: Hyper) -> Formula:
-    return Formula(
-        islices_lion,
-        lambda n: {
-            "gain1": n.complement("beta1"),
-            "gain2": n.complement("beta2"),
-            "lr": n.lr,
-            "one": 1.0,
-            "zero": 0.0,
-        },
-        (State("m"),),
-        decay=decays(h, "decoupled"),
-    )
-
-
-# ---------------------------------------------------------------------- keras.optimizers
-def keras_lion(g: Any, w: Any, m: Any, beta1: Any, beta2: Any, one: Any, zero: Any, lr: Any, decay: Any) -> Any:
-    """Betas pass through float32; 1 - beta is formed in the table's type."""
-    w = w - mul(mul(w, decay), lr)
-    c = mul(m, beta1) + mul(g, one - beta1)
-    return w - mul(lr, sign(c, zero, one)), mul(m, beta2) + mul(g, one - beta2)
+    return Formula(lion_rule, Numbers, (State("m"),), decay=decays(h, "decoupled"))
 
 
 def _keras(h: Hyper) -> Formula:
-    return Formula(
-        keras_lion,
-        lambda n: {
-            "beta1": n.single("beta1"),
-            "beta2": n.single("beta2"),
-            "one": 1.0,
-            "zero": 0.0,
-            "lr": n.single_lr,
-            "decay": n.single("weight_decay"),
-        },
-        (State("m"),),
-        rows=ALL,
-    )
-
-
-# ---------------------------------------------------------------------- optax
-def optax_lion(
-    g: Any, w: Any, m: Any, gain1: Any, gain2: Any, beta1: Any, beta2: Any, one: Any, zero: Any, lr: Any, penalty: Any,
-) -> Any:  # fmt: skip
-    """The weight times penalty joins the sign, ahead of the learning rate."""
-    c = mul(gain1, g) + mul(beta1, m)
-    return w - mul(lr, sign(c, zero, one) + mul(penalty, w)), mul(gain2, g) + mul(beta2, m)
+    return Formula(lion_rule, Singles, (State("m"),), "", "shrunk", ALL, options=("beta1", "beta2"))
 
 
 def _optax(h: Hyper) -> Formula:
-    return Formula(
-        optax_lion,
-        lambda n: {
-            "gain1": n.complement("beta1"),
-            "gain2": n.complement("beta2"),
-            "beta1": n.h["beta1"],
-            "beta2": n.h["beta2"],
-            "one": 1.0,
-            "zero": 0.0,
-            "lr": n.lr,
-            "penalty": n.h["weight_decay"],
-        },
-        (State("m"),),
-        rows=ALL,
-    )
+    return Formula(lion_rule, Numbers, (State("m"),), rows=ALL, options=("beta1", "beta2", "penalty"))
 
 
 # ---------------------------------------------------------------------- the record
@@ -103,28 +53,66 @@ LION = Record(
 )
 
 
-@public(LION)
 def lion(
     lr: Scheduled | None = None,
     *,
     beta1: Scheduled | None = None,
     beta2: Scheduled | None = None,
     weight_decay: Scheduled | None = None,
-    **options: Unpack[Options],
+    rows: Rows = None,
+    semantics: Semantics = "islices",
+    maximize: bool = False,
+    frozen: Any = None,
+    duplicates: Duplicates = "sum",
 ) -> Optimizer:
     """Lion: every element moves by the learning rate, in the direction of a running mean (Chen et al. 2023).
 
     Parameters
     ----------
+    lr : float, array of one, or function of the step
+        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
     beta1 : float, default 0.9
         Decay of the running mean where the gradient joins it for the direction.
     beta2 : float, default 0.99
         Decay of the running mean that is kept.
     weight_decay : float, default 0
         The rows that move are multiplied by 1 - lr * weight_decay first.
+    rows : {"touched", "all"}, optional
+        Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
+        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+    semantics : {"islices", "keras", "optax"}
+        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
+    maximize : bool
+        Follow the gradient upwards.
+    frozen : 1-D integer array or sequence, or boolean mask, optional
+        Rows that keep their bits, weight decay included.
+    duplicates : {"sum", "raw"}
+        "raw", of semantics="keras" only: what Keras makes of slices whose duplicates nobody summed.
+
+    Returns
+    -------
+    Optimizer
+        ``.init(table) -> state`` and ``.step(table, grad, state) -> (table, state)``.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        A hyperparameter that is none, or that the semantics does not have.
 
     Notes
     -----
     ``w - lr sign(m + (1 - beta1) (g - m))``, then ``m = m + (1 - beta2) (g - m)``; 0 is the sign of 0.
+    Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> table = np.ones((3, 1))
+    >>> optimizer = lion(0.5)
+    >>> grad = IndexedSlices(np.array([[0.25], [0.25]]), np.array([2, 2]), (3, 1))
+    >>> table, state = optimizer.step(table, grad, optimizer.init(table))
+    >>> table[:2].tolist()
+    [[1.0], [1.0]]
     """
-    return make("lion", lr=lr, beta1=beta1, beta2=beta2, weight_decay=weight_decay, **options)
+    return make("lion", **locals())

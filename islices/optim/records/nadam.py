@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 
 from islices.backend import Array
 from islices.core import modes
-from islices.optim.factory import Options, make, public
+from islices.norms.clip_formulas import Semantics
+from islices.optim.array_rules import array_power
+from islices.optim.factory import Duplicates, Rows, make
 from islices.optim.formulas import Formula, State
-from islices.optim.frameworks import ALL, correction, raw
+from islices.optim.frameworks import ALL, raw
 from islices.optim.hyperparameters import Hyper, Limit, Scheduled, decays, refuse_scheduled
 from islices.optim.numbers import Numbers, power_of, single
-from islices.optim.operators import array_power, div, lerp, mul, sqrt
+from islices.optim.operators import div, mul, sqrt
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
-from islices.optim.records.adam import BETAS, optax_numbers
+from islices.optim.records import adam
+from islices.optim.rules import gradient_mean, square_mean
 
 __all__ = ["NADAM", "nadam"]
 
@@ -67,61 +69,56 @@ def _product(n: Numbers, beta1: Any, c: float) -> Array:
     return n.E.round_product(n.power(beta1), n.E.take(n.array(products), place))
 
 
-def _rates(n: Numbers, mu: Array, after: Array, product: Array) -> tuple[Array, Array]:
-    """What the gradient is multiplied by, and what the running mean."""
-    E, one = n.E, n.number(1.0)
-    head = E.div(E.round_product(n.lr, one - mu), one - product)
-    return head, E.div(E.round_product(n.lr, after), one - E.round_product(product, after))
+# ---------------------------------------------------------------------- rules
+def islices_nadam(g, w, m, v, gain1, gain2, head, rate, eps, q=None, beta2=None, half=None, one=None, root=None,
+                  correction2=None, apart=False):  # fmt: skip
+    """Dozat 2016. gain1 and gain2 are 1 - beta, root is sqrt(1 - beta2^t). apart: torch has two quotients."""
+    m = gradient_mean(m, g, gain1, None, half, one)
+    v = square_mean(v, g, q, gain2, beta2)
+    spread = (div(sqrt(v), root) if correction2 is None else sqrt(div(v, correction2))) + eps
+    if apart:
+        w = w - div(mul(head, g), spread) - div(mul(rate, m), spread)
+    else:
+        w = w - div(mul(head, g) + mul(rate, m), spread)
+    return w, m, v
 
 
-# ---------------------------------------------------------------------- islices' own
-def islices_nadam(
-    g: Any, q: Any, w: Any, m: Any, v: Any, gain1: Any, gain2: Any, head: Any, rate: Any, root: Any, eps: Any
-) -> Any:
-    """Dozat 2016. gain1 and gain2 are 1 - beta, root is sqrt(1 - beta2^t)."""
-    m = m + mul(gain1, g - m)
-    v = v + mul(gain2, q - v)
-    return w - div(mul(head, g) + mul(rate, m), div(sqrt(v), root) + eps), m, v
+def keras_nadam(g, q, w, m, v, gain1, gain2, head, left, after, after1, correction2, lr, eps, beta1=None, beta2=None):
+    """The mean has two bias corrections; with beta1, optax's order."""
+    m = gradient_mean(m, g, gain1, beta1, None, None)
+    v = square_mean(v, g, q, gain2, beta2)
+    spread = sqrt(div(v, correction2)) + eps
+    if beta1 is None:
+        step = div(mul(div(mul(after, m), after1) + div(mul(head, g), left), lr), spread)
+    else:
+        step = mul(lr, div(mul(after, div(m, after1)) + mul(head, div(g, left)), spread))
+    return w - step, m, v
 
 
-def _numbers(n: Numbers) -> Mapping[str, Any]:
-    beta1, c = n.h["beta1"], _fading(n.h["momentum_decay"])
-    head, rate = _rates(n, *_momenta(n, beta1, c), _product(n, beta1, c))
-    return {
-        "gain1": n.complement("beta1"),
-        "gain2": n.complement("beta2"),
-        "head": head,
-        "rate": rate,
-        "root": n.E.sqrt(n.number(1.0) - n.power(n.h["beta2"])),
-        "eps": n.h["eps"],
-    }
+# ---------------------------------------------------------------------- numbers
+class Islices(adam.Islices):
+    def momenta(self) -> tuple[Array, Array, Array]:
+        """Return mu_t, mu_(t+1) and mu_1 ... mu_t."""
+        beta1, c = self.h["beta1"], _fading(self.h["momentum_decay"])
+        return (*_momenta(self, beta1, c), _product(self, beta1, c))
+
+    def head(self):
+        """Return the factor of the gradient."""
+        (mu, _, product), one = self.momenta(), self.number(1.0)
+        return self.E.div(self.E.round_product(self.exact_lr, one - mu), one - product)
+
+    def rate(self):
+        """Return the factor of the running mean."""
+        _, after, product = self.momenta()
+        rest = self.number(1.0) - self.E.round_product(product, after)
+        return self.E.div(self.E.round_product(self.exact_lr, after), rest)
 
 
 def _mu_product(h: Hyper, t: int) -> float:
-    """What torch keeps as mu_product."""
+    """Return what torch keeps as mu_product."""
     return (
         float(_torch_products(h["beta1"], h["momentum_decay"], 1 << max(10, (t - 1).bit_length()))[t - 1]) if t else 1.0
     )
-
-
-def _decay(h: Hyper) -> str:
-    return decays(h, "decoupled" if h["decoupled_weight_decay"] else "coupled")
-
-
-def _islices(h: Hyper) -> Formula:
-    return Formula(islices_nadam, _numbers, STATE, squares="element", decay=_decay(h))
-
-
-# ---------------------------------------------------------------------- torch.optim
-def torch_nadam(
-    g: Any, w: Any, m: Any, v: Any, gain1: Any, beta2: Any, gain2: Any, head: Any, rate: Any, correction2: Any,
-    eps: Any, half: Any, one: Any,
-) -> Any:  # fmt: skip
-    """Two quotients; with 1 - beta1 from a half on, lerp_ starts at the gradient."""
-    m = lerp(m, g, gain1, half, one)
-    v = mul(beta2, v) + mul(mul(gain2, g), g)
-    under = sqrt(div(v, correction2)) + eps
-    return w - div(mul(head, g), under) - div(mul(rate, m), under), m, v
 
 
 @lru_cache(maxsize=64)
@@ -137,90 +134,86 @@ def _torch_products(beta1: float, momentum_decay: float, count: int) -> np.ndarr
     return products
 
 
-def _torch_numbers(n: Numbers) -> Mapping[str, Any]:
-    """Where the step is traced, the rounded product stands for that of rounded factors, which has no closed form."""
-    h, E, one = n.h, n.E, n.number(1.0)
-    if E is modes.HOST:
-        t, beta1, psi = float(n.t[0]), h["beta1"], h["momentum_decay"]
-        mu, after = (n.number(beta1 * (1.0 - 0.5 * 0.96 ** (k * psi))) for k in (t, t + 1.0))
-        product = n.number(_mu_product(h, int(t)))
-    else:
-        c = _fading(h["momentum_decay"])
-        mu, after = _momenta(n, h["beta1"], c)
-        product = E.astype(E.astype(_product(n, h["beta1"], c), "float32"), "float64")
-    head, rate = _rates(n, mu, after, product)
-    return {
-        "gain1": n.complement("beta1"),
-        "beta2": h["beta2"],
-        "gain2": n.complement("beta2"),
-        "head": head,
-        "rate": rate,
-        "correction2": one - n.library_power(h["beta2"]),
-        "eps": h["eps"],
-        "half": 0.5,
-        "one": 1.0,
-    }
+class Torch(Islices):
+    def momenta(self) -> tuple[Array, Array, Array]:
+        """Traced, the rounded product stands for that of rounded factors, which has no closed form."""
+        if self.E is not modes.HOST:
+            mu, after, product = super().momenta()
+            return mu, after, self.E.astype(self.E.astype(product, "float32"), "float64")
+        t, beta1, psi = float(self.t[0]), self.h["beta1"], self.h["momentum_decay"]
+        mu, after = (self.number(beta1 * (1.0 - 0.5 * 0.96 ** (k * psi))) for k in (t, t + 1.0))
+        return mu, after, self.number(_mu_product(self.h, int(t)))
+
+    def correction2(self):
+        return self.number(1.0) - self.library_power(self.h["beta2"])
+
+
+class KerasNadam(adam.KerasAdam):
+    """Both betas, and 0.96 but in the product, pass through float32; corrections are formed in the table's type."""
+
+    def hyper(self, name: str) -> Any:
+        return self.single(name) if name.startswith("beta") else self.h[name]
+
+    def momenta(self) -> list[Array]:
+        mu, after = _momenta(self, self.single("beta1"), single(0.96))
+        return [self.narrow(x) for x in (mu, after, _product(self, self.h["beta1"], 0.96))]
+
+    def head(self):
+        return self.narrow(self.one) - self.momenta()[0]
+
+    def left(self):
+        return self.narrow(self.one) - self.momenta()[2]
+
+    def after(self):
+        return self.momenta()[1]
+
+    def after1(self):
+        _, after, product = self.momenta()
+        return self.narrow(self.one) - self.E.round_product(product, after)
+
+    def correction2(self):
+        return self.rest("beta2")
+
+
+class Optax(adam.Optax):
+    def head(self):
+        return self.gain1()
+
+    def left(self):
+        return self.correction1()
+
+    def after(self):
+        return self.h["beta1"]
+
+    def after1(self):
+        """Return the correction of the next step."""
+        count = self.count + self.array(np.ones(1, np.int32))
+        return Optax(self.E, count, self.exact_lr, self.h, self.wide).correction1()
+
+
+# ---------------------------------------------------------------------- formulas
+def _decay(h: Hyper) -> str:
+    return decays(h, "decoupled" if h["decoupled_weight_decay"] else "coupled")
+
+
+def _islices(h: Hyper) -> Formula:
+    return Formula(islices_nadam, Islices, STATE, "element", _decay(h), options=("root",))
 
 
 def _torch(h: Hyper) -> Formula:
     # mu_product is a product of what beta1 was at each step
     refuse_scheduled(h, 'nadam with semantics="torch"', "beta1")
-    return Formula(torch_nadam, _torch_numbers, STATE, decay=_decay(h), rows=ALL)
-
-
-# ---------------------------------------------------------------------- keras.optimizers
-def keras_nadam(
-    g: Any, q: Any, w: Any, m: Any, v: Any, beta1: Any, beta2: Any, mu: Any, after: Any, product: Any, power2: Any,
-    one: Any, lr: Any, eps: Any, decay: Any,
-) -> Any:  # fmt: skip
-    """Corrections are formed in the table's type."""
-    w = w - mul(mul(w, decay), lr)
-    m = m + mul(g - m, one - beta1)
-    v = v + mul(q - v, one - beta2)
-    mean = div(mul(after, m), one - mul(product, after)) + div(mul(one - mu, g), one - product)
-    return w - div(mul(mean, lr), sqrt(div(v, one - power2)) + eps), m, v
-
-
-def _keras_numbers(n: Numbers) -> Mapping[str, Any]:
-    """Both betas, and 0.96 but in the product, pass through float32."""
-    mu, after = _momenta(n, n.single("beta1"), single(0.96))
-    return {
-        "beta1": n.single("beta1"),
-        "beta2": n.single("beta2"),
-        "mu": mu,
-        "after": after,
-        "product": _product(n, n.h["beta1"], 0.96),
-        "power2": n.library_power(n.single("beta2")),
-        "one": 1.0,
-        "lr": n.single_lr,
-        "eps": n.h["eps"],
-        "decay": n.single("weight_decay"),
-    }
+    options = ("beta2", "half", "one", "correction2", "apart")
+    return Formula(islices_nadam, Torch, STATE, "", _decay(h), ALL, options=options)
 
 
 def _keras(h: Hyper) -> Formula:
-    return Formula(keras_nadam, _keras_numbers, STATE, squares="element", rows=ALL, raw=raw(h))
-
-
-# ---------------------------------------------------------------------- optax
-def optax_nadam(
-    g: Any, q: Any, w: Any, m: Any, v: Any, gain1: Any, gain2: Any, beta1: Any, beta2: Any, correction1: Any,
-    after1: Any, correction2: Any, lr: Any, eps: Any,
-) -> Any:  # fmt: skip
-    """Nesterov's adam, without a schedule; after1 is the correction of the next step."""
-    m = mul(gain1, g) + mul(beta1, m)
-    v = mul(gain2, q) + mul(beta2, v)
-    mean = mul(beta1, div(m, after1)) + mul(gain1, div(g, correction1))
-    return w - mul(lr, div(mean, sqrt(div(v, correction2)) + eps)), m, v
-
-
-def _optax_numbers(n: Numbers) -> Mapping[str, Any]:
-    after = Numbers(n.E, n.count + n.array(np.ones(1, np.int32)), n.lr, n.h)
-    return {**optax_numbers(n), "after1": correction(after, "beta1")}
+    return Formula(keras_nadam, KerasNadam, STATE, "element", "shrunk", ALL, raw(h))
 
 
 def _optax(h: Hyper) -> Formula:
-    return Formula(optax_nadam, _optax_numbers, STATE, squares="element", rows=ALL)
+    """Nesterov's adam, without a schedule."""
+    return Formula(keras_nadam, Optax, STATE, "element", rows=ALL, options=("beta1", "beta2"))
 
 
 # ---------------------------------------------------------------------- the record
@@ -230,10 +223,10 @@ NADAM = Record(
     "NAdam",
     ("lr", "beta1", "beta2", "eps", "weight_decay", "momentum_decay", "decoupled_weight_decay"),
     {
-        "islices": Preset({"lr": None, **BETAS, "eps": 1e-8, **SCHEDULE}, _islices),
-        "keras": Preset({"lr": 1e-3, **BETAS, "eps": 1e-7, "weight_decay": 0.0}, _keras, "keras.optimizers.Nadam"),
-        "optax": Preset({"lr": None, **BETAS, "eps": 1e-8}, _optax, "optax.nadam"),
-        "torch": Preset({"lr": 2e-3, **BETAS, "eps": 1e-8, **SCHEDULE}, _torch, "torch.optim.NAdam"),
+        "islices": Preset({"lr": None, **adam.BETAS, "eps": 1e-8, **SCHEDULE}, _islices),
+        "keras": Preset({"lr": 1e-3, **adam.BETAS, "eps": 1e-7, "weight_decay": 0.0}, _keras, "keras.optimizers.Nadam"),
+        "optax": Preset({"lr": None, **adam.BETAS, "eps": 1e-8}, _optax, "optax.nadam"),
+        "torch": Preset({"lr": 2e-3, **adam.BETAS, "eps": 1e-8, **SCHEDULE}, _torch, "torch.optim.NAdam"),
     },
     stored={"m": "exp_avg", "v": "exp_avg_sq"},
     recomputed={"mu_product": _mu_product},
@@ -242,7 +235,6 @@ NADAM = Record(
 )
 
 
-@public(NADAM)
 def nadam(
     lr: Scheduled | None = None,
     *,
@@ -252,12 +244,18 @@ def nadam(
     weight_decay: Scheduled | None = None,
     momentum_decay: float | None = None,
     decoupled_weight_decay: bool | None = None,
-    **options: Unpack[Options],
+    rows: Rows = None,
+    semantics: Semantics = "islices",
+    maximize: bool = False,
+    frozen: Any = None,
+    duplicates: Duplicates = "sum",
 ) -> Optimizer:
     """Nadam: Adam with Nesterov's momentum, which grows by the step (Dozat 2016).
 
     Parameters
     ----------
+    lr : float, array of one, or function of the step
+        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
     beta1, beta2 : float, default 0.9 and 0.999
         Decay of the running means of gradients and of their squares; where they change, the corrections of step t are
         formed with the betas of step t.
@@ -269,21 +267,44 @@ def nadam(
         How fast the momentum grows: mu at step t is beta1 (1 - 0.96^(t momentum_decay) / 2). Keras has 1, optax none.
     decoupled_weight_decay : bool, default False
         Multiply the rows that move by 1 - lr * weight_decay first instead.
+    rows : {"touched", "all"}, optional
+        Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
+        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+    semantics : {"islices", "keras", "optax", "torch"}
+        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
+    maximize : bool
+        Follow the gradient upwards.
+    frozen : 1-D integer array or sequence, or boolean mask, optional
+        Rows that keep their bits, weight decay included.
+    duplicates : {"sum", "raw"}
+        "raw", of semantics="keras" only: what Keras makes of slices whose duplicates nobody summed.
+
+    Returns
+    -------
+    Optimizer
+        ``.init(table) -> state`` and ``.step(table, grad, state) -> (table, state)``.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        A hyperparameter that is none, or that the semantics does not have.
 
     Notes
     -----
     ``m = m + (1 - beta1) (g - m)``, ``v = v + (1 - beta2) (g g - v)``, with P the product of mu over the steps up to t
     and mu' that of the next, then ``w - (lr (1 - mu) / (1 - P) g + lr mu' / (1 - P mu') m) / (sqrt(v) / sqrt(1 -
     beta2^t) + eps)``. t counts the table's steps from 1.
+    Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> table = np.ones((3, 1))
+    >>> optimizer = nadam(0.5)
+    >>> grad = IndexedSlices(np.array([[0.25], [0.25]]), np.array([2, 2]), (3, 1))
+    >>> table, state = optimizer.step(table, grad, optimizer.init(table))
+    >>> table[:2].tolist()
+    [[1.0], [1.0]]
     """
-    return make(
-        "nadam",
-        lr=lr,
-        beta1=beta1,
-        beta2=beta2,
-        eps=eps,
-        weight_decay=weight_decay,
-        momentum_decay=momentum_decay,
-        decoupled_weight_decay=decoupled_weight_decay,
-        **options,
-    )
+    return make("nadam", **locals())

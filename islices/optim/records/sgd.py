@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import Any
 
 from islices.core.arguments import is_real
-from islices.optim.factory import Options, make, public
+from islices.norms.clip_formulas import Semantics
+from islices.optim.factory import Duplicates, Rows, make
 from islices.optim.formulas import Formula, State
-from islices.optim.frameworks import ALL, TOUCHED, raw, with_rate
+from islices.optim.frameworks import ALL, TOUCHED, raw
 from islices.optim.hyperparameters import Hyper, Scheduled, decays, is_on
-from islices.optim.numbers import Numbers
+from islices.optim.numbers import Numbers, Singles
 from islices.optim.operators import mul
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
@@ -19,38 +19,68 @@ from islices.optim.record import Preset, Record
 __all__ = ["SGD", "sgd"]
 
 
-# ---------------------------------------------------------------------- islices' own
+# ---------------------------------------------------------------------- rules
+def sgd_rule(g, w, lr, momentum=None, mu=None, gain=None, nesterov=False):
+    """gain is 1 - dampening. Polyak 1964; nesterov: Sutskever et al. 2013, with the gradient taken at w itself. The
+    learning rate stands outside the buffer."""
+    step = g
+    if momentum is not None:
+        step = momentum = mul(mu, momentum) + mul(gain, g)
+        if nesterov:
+            step = g + mul(mu, momentum)
+    return w - mul(lr, step), momentum
 
 
-def islices_sgd(g: Any, w: Any, lr: Any) -> Any:
-    return (w - mul(lr, g),)
+def inner_sgd(g, w, momentum, mu, lr, penalty=None, nesterov=False):
+    """The learning rate stands inside the buffer, which points downwards; penalty: and so does weight decay."""
+    old = mul(mu, momentum)
+    momentum = (old if penalty is None else old - mul(mul(lr, penalty), w)) - mul(lr, g)
+    return w + (mul(mu, momentum) - mul(lr, g) if nesterov else momentum), momentum
 
 
-def islices_momentum(g: Any, w: Any, momentum: Any, mu: Any, gain: Any, lr: Any) -> Any:
-    """gain is 1 - dampening. Polyak 1964; the learning rate stands outside the buffer."""
-    momentum = mul(mu, momentum) + mul(gain, g)
-    return w - mul(lr, momentum), momentum
+def tensorflow_nesterov(g, w, momentum, mu, lr, dense=False):
+    """The learning rate stands outside the buffer; on slices it multiplies the coefficient first."""
+    momentum = mul(mu, momentum) + g
+    return w - (mul(lr, g) + (mul(mul(mu, momentum), lr) if dense else mul(momentum, mul(mu, lr)))), momentum
 
 
-def islices_nesterov(g: Any, w: Any, momentum: Any, mu: Any, gain: Any, lr: Any) -> Any:
-    """Sutskever et al. 2013, with the gradient taken at w itself."""
-    momentum = mul(mu, momentum) + mul(gain, g)
-    return w - mul(lr, g + mul(mu, momentum)), momentum
+# ---------------------------------------------------------------------- formulas
+class Torch(Numbers):
+    def gain(self):
+        """The buffer begins with the first gradient itself, not dampened."""
+        first = self.E.equal(self.count, 0)
+        return self.E.where(first, self.number(1.0), self.array_of(self.complement("dampening")))
+
+
+class Undampened(Numbers):
+    gain = 1.0
+
+
+class Single(Singles):
+    gain = 1.0
+
+
+class Shrinking(Singles):
+    def keep(self):
+        """Return 1 - lr wd, formed in the table's dtype."""
+        decay = self.E.round_product(self.narrow(self.lr()), self.narrow(self.hyper("weight_decay")))
+        return self.narrow(self.one) - decay
+
+
+class Shrunk(Shrinking):
+    def narrow(self, x):
+        """x as a float32: the standard update forms its factor so, for a table of float64 too."""
+        return self.E.astype(self.array_of(x), "float32")
+
+
+BUFFER = (State("momentum"),)
 
 
 def _islices(h: Hyper) -> Formula:
     if not is_on(h["momentum"]):
-        return Formula(islices_sgd, lambda n: {"lr": n.lr}, decay=decays(h))
-    rule: Callable[..., Any] = islices_nesterov if h["nesterov"] else islices_momentum
-    return Formula(
-        rule,
-        lambda n: {"mu": n.h["momentum"], "gain": n.complement("dampening"), "lr": n.lr},
-        (State("momentum"),),
-        decay=decays(h),
-    )
-
-
-# ---------------------------------------------------------------------- torch.optim
+        return Formula(sgd_rule, Numbers, decay=decays(h))
+    options = ("mu", "gain", *["nesterov"] * bool(h["nesterov"]))
+    return Formula(sgd_rule, Numbers, BUFFER, decay=decays(h), options=options)
 
 
 def _torch(h: Hyper) -> Formula:
@@ -63,35 +93,8 @@ def _torch(h: Hyper) -> Formula:
     own = _islices(h)
     if not is_on(mu):  # a sparse gradient with weight decay raises in torch
         return replace(own, rows=("all",)) if is_on(h["weight_decay"]) else own
-
-    def numbers(n: Numbers) -> Mapping[str, Any]:
-        """The buffer begins with the first gradient itself, not dampened."""
-        named, first = own.numbers(n), n.E.equal(n.count, 0)
-        return {**named, "gain": n.E.where(first, n.number(1.0), n.array_of(named["gain"]))}
-
     # torch keeps the sum of all sparse gradients, and steps by it every time
-    return replace(own, numbers=numbers if is_on(dampening) else own.numbers, rows=("all",))
-
-
-# ---------------------------------------------------------------------- keras.optimizers
-
-
-def keras_sgd_decayed(g: Any, w: Any, lr: Any, decay: Any) -> Any:
-    w = w - mul(mul(w, decay), lr)
-    return (w - mul(g, lr),)
-
-
-def keras_momentum(g: Any, w: Any, momentum: Any, mu: Any, lr: Any, decay: Any) -> Any:
-    """The learning rate stands inside the buffer, which points downwards."""
-    w = w - mul(mul(w, decay), lr)
-    momentum = mul(momentum, mu) - mul(g, lr)
-    return w + momentum, momentum
-
-
-def keras_nesterov(g: Any, w: Any, momentum: Any, mu: Any, lr: Any, decay: Any) -> Any:
-    w = w - mul(mul(w, decay), lr)
-    momentum = mul(momentum, mu) - mul(g, lr)
-    return w + (mul(momentum, mu) - mul(g, lr)), momentum
+    return replace(own, numbers=Torch if is_on(dampening) else Numbers, rows=("all",))
 
 
 def _keras(h: Hyper) -> Formula:
@@ -99,96 +102,33 @@ def _keras(h: Hyper) -> Formula:
     if is_on(mu):
         if is_real(mu) and mu > 1:
             raise ValueError(f'momentum: got {mu}; accepted with semantics="keras" is 0 <= value <= 1')
-        return Formula(
-            keras_nesterov if h["nesterov"] else keras_momentum,
-            lambda n: {"mu": n.single("momentum"), "lr": n.single_lr, "decay": n.single("weight_decay")},
-            (State("momentum"),),
-            rows=("all",),
-            raw=raw(h),
-        )
-    if is_on(h["weight_decay"]):
-        numbers = lambda n: {"lr": n.single_lr, "decay": n.single("weight_decay")}  # noqa: E731
-        return Formula(keras_sgd_decayed, numbers, rows=("all",), raw=raw(h))
-    return Formula(islices_sgd, lambda n: {"lr": n.single_lr}, raw=raw(h))
-
-
-# ---------------------------------------------------------------------- tf.compat.v1.train
-
-
-def tensorflow_momentum(g: Any, w: Any, momentum: Any, mu: Any, lr: Any) -> Any:
-    momentum = mul(momentum, mu) + g
-    return w - mul(momentum, lr), momentum
-
-
-def tensorflow_nesterov_dense(g: Any, w: Any, momentum: Any, mu: Any, lr: Any) -> Any:
-    momentum = mul(momentum, mu) + g
-    return w - (mul(g, lr) + mul(mul(momentum, mu), lr)), momentum
-
-
-def tensorflow_nesterov(g: Any, w: Any, momentum: Any, mu: Any, lr: Any) -> Any:
-    momentum = mul(momentum, mu) + g
-    return w - (mul(g, lr) + mul(momentum, mul(mu, lr))), momentum
+        options = ("nesterov",) if h["nesterov"] else ()
+        return Formula(inner_sgd, Single, BUFFER, "", "shrunk", ("all",), raw(h), options=options)
+    decay = decays(h, "shrunk")
+    return Formula(sgd_rule, Single, decay=decay, rows=("all",) if decay else ("touched", "all"), raw=raw(h))
 
 
 def _tensorflow(h: Hyper) -> Formula:
     if not is_on(h["momentum"]):
-        return Formula(islices_sgd, lambda n: {"lr": n.single_lr})
-    by_rows = {"touched": tensorflow_nesterov, "all": tensorflow_nesterov_dense}
-    rule: Callable[..., Any] = by_rows[h["rows"]] if h["nesterov"] else tensorflow_momentum
-    return Formula(rule, lambda n: {"mu": n.single("momentum"), "lr": n.single_lr}, (State("momentum"),))
-
-
-# ---------------------------------------------------------------------- mxnet.optimizer
-
-
-def mxnet_sgd_shrinking(g: Any, w: Any, lr: Any, wd: Any, one: Any) -> Any:
-    """Weight decay as a factor of the weight, formed in the table's dtype."""
-    return (mul(one - mul(lr, wd), w) - mul(lr, g),)
-
-
-def mxnet_sgd_shrunk(g: Any, w: Any, lr: Any, keep: Any) -> Any:
-    return (mul(keep, w) - mul(lr, g),)
-
-
-def mxnet_momentum(g: Any, w: Any, momentum: Any, mu: Any, lr: Any, wd: Any) -> Any:
-    """The buffer is of steps: the learning rate, and the sign, stand inside it."""
-    momentum = mul(mu, momentum) - mul(mul(lr, wd), w) - mul(lr, g)
-    return w + momentum, momentum
+        return Formula(sgd_rule, Single)
+    if not h["nesterov"]:
+        return Formula(sgd_rule, Single, BUFFER, options=("mu", "gain"))
+    return Formula(tensorflow_nesterov, Single, BUFFER, options=("dense",) if h["rows"] == "all" else ())
 
 
 def _mxnet(h: Hyper) -> Formula:
     if is_on(h["momentum"]):
-        return Formula(mxnet_momentum, with_rate(mu="momentum", wd="weight_decay"), (State("momentum"),))
-    if not is_on(h["weight_decay"]):
-        return Formula(islices_sgd, with_rate())
-    if h["rows"] == "touched":
-        numbers = with_rate(wd="weight_decay")
-        return Formula(mxnet_sgd_shrinking, lambda n: {**numbers(n), "one": 1.0})
-    return Formula(mxnet_sgd_shrunk, _mxnet_keep)
-
-
-def _mxnet_keep(n: Numbers) -> Mapping[str, Any]:
-    """The standard update forms its factor 1 - lr wd in float32, also for a table of float64."""
-    E, rate = n.E, n.single_lr
-    decay = E.astype(n.array_of(n.h["weight_decay"]), "float32")
-    return {"lr": rate, "keep": n.number(1.0, "float32") - E.round_product(rate, decay)}
-
-
-# ---------------------------------------------------------------------- optax
+        return Formula(inner_sgd, Single, BUFFER, options=("penalty",))
+    numbers = Shrinking if h["rows"] == "touched" else Shrunk
+    return Formula(sgd_rule, numbers, decay=decays(h, "decoupled"))
 
 
 def _optax(h: Hyper) -> Formula:
-    own = replace(_islices({**h, "weight_decay": 0.0}), rows=ALL)
-    if not is_on(h["momentum"]):
-        return own
-    return replace(own, numbers=lambda n: {"mu": n.h["momentum"], "gain": 1.0, "lr": n.lr})
-
-
-# ---------------------------------------------------------------------- FBGEMM
+    return replace(_islices({"dampening": 0.0, **h, "weight_decay": 0.0}), numbers=Undampened, rows=ALL)
 
 
 def _fbgemm(h: Hyper) -> Formula:
-    return Formula(islices_sgd, lambda n: {"lr": n.lr}, rows=TOUCHED)
+    return Formula(sgd_rule, Numbers, rows=TOUCHED)
 
 
 # ---------------------------------------------------------------------- the record
@@ -228,7 +168,6 @@ SGD = Record(
 )
 
 
-@public(SGD)
 def sgd(
     lr: Scheduled | None = None,
     *,
@@ -236,12 +175,18 @@ def sgd(
     dampening: Scheduled | None = None,
     nesterov: bool | None = None,
     weight_decay: Scheduled | None = None,
-    **options: Unpack[Options],
+    rows: Rows = None,
+    semantics: Semantics = "islices",
+    maximize: bool = False,
+    frozen: Any = None,
+    duplicates: Duplicates = "sum",
 ) -> Optimizer:
     """Gradient descent, with momentum or without.
 
     Parameters
     ----------
+    lr : float, array of one, or function of the step
+        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
     momentum : float, default 0
         Momentum coefficient; 0 disables it.
     dampening : float, default 0
@@ -250,12 +195,43 @@ def sgd(
         Step by the gradient and the buffer's next decay (Sutskever et al. 2013).
     weight_decay : float, default 0
         weight_decay * w is added to the gradient of the rows that move.
+    rows : {"touched", "all"}, optional
+        Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
+        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+    semantics : {"islices", "fbgemm", "keras", "mxnet", "optax", "tensorflow", "torch"}
+        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
+    maximize : bool
+        Follow the gradient upwards.
+    frozen : 1-D integer array or sequence, or boolean mask, optional
+        Rows that keep their bits, weight decay included.
+    duplicates : {"sum", "raw"}
+        "raw", of semantics="keras" only: what Keras makes of slices whose duplicates nobody summed.
+
+    Returns
+    -------
+    Optimizer
+        ``.init(table) -> state`` and ``.step(table, grad, state) -> (table, state)``.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        A hyperparameter that is none, or that the semantics does not have.
 
     Notes
     -----
     Without momentum ``w - lr g``. With it ``b = mu b + (1 - dampening) g`` and ``w - lr b``, nesterov
     ``w - lr (g + mu b)``. b begins with zeros.
+    Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> table = np.ones((3, 1))
+    >>> optimizer = sgd(0.5)
+    >>> grad = IndexedSlices(np.array([[0.25], [0.25]]), np.array([2, 2]), (3, 1))
+    >>> table, state = optimizer.step(table, grad, optimizer.init(table))
+    >>> table[:2].tolist()
+    [[1.0], [1.0]]
     """
-    return make(
-        "sgd", lr=lr, momentum=momentum, dampening=dampening, nesterov=nesterov, weight_decay=weight_decay, **options
-    )
+    return make("sgd", **locals())

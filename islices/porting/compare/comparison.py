@@ -1,169 +1,269 @@
-"""What causes are given: both sides, what both were computed from, and what the caller knows."""
+"""What causes are given: every tensor on both sides, what both were computed from, and what the caller knows."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from islices.porting.compare.rows import Facts, Measured, Rows
-from islices.porting.compare.stored import Array
+from islices.core.locks import lazy_property
+from islices.porting.compare.evidence import ANY, Interval, Paired, agrees, interval, paired
+from islices.porting.compare.rows import Held, Norm, Rows, sample_rows
+from islices.porting.compare.stored import BLOCK, Array, Stored, contained
 
-__all__ = ["NOWHERE", "Again", "Comparison", "Context", "Side", "Whole", "telling_rows"]
+if TYPE_CHECKING:
+    from islices.porting.compare.cause import Cause, Change
 
-#: No rows.
-NOWHERE = np.zeros(0, np.int64)
-#: All tensors that both sides have, in the same order on each.
-Side = tuple[Rows, ...]
-#: A change once more, with all that was read off the data as it was: of other rows of both sides, and the bits that
-#: were read off these rows.
-Again: TypeAlias = "Callable[[Comparison], tuple[Side, float]]"
+__all__ = ["Comparison", "Context", "Done", "Tensors", "TwoSides"]
+
+#: Elements from which on causes are tried on some rows first; elements of all these rows.
+LARGE, SAMPLE = 1 << 17, 1 << 15
+#: Behind every row.
+END = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """What the caller says; names are those of the tensors, named those of the sides."""
+    """What the caller says; named are the names of the sides."""
 
-    names: tuple[str, ...] = ()
     named: tuple[str, str] = ("a", "b")
     max_norm: float | None = None
     padding_idx: int | None = None
     batch_size: int | None = None
     tokens: int | None = None
 
-    def padding_row(self, x: Rows) -> int | None:
-        """padding_idx as a row of x; negative ones count from the end."""
-        if self.padding_idx is None or self.padding_idx >= 0 or not x.shape or x.shape[0] is None:
-            return self.padding_idx
-        return self.padding_idx + x.shape[0]
 
+@dataclass(frozen=True, eq=False)
+class TwoSides:
+    """One tensor on both sides, its raw gradient and table, and the rows that a step's gradient names."""
 
-class Whole(Protocol):
-    """All rows of large tensors, of which a comparison holds some."""
+    name: str
+    a: Rows
+    b: Rows
+    raw: Rows | None = None
+    table: Array | None = None
+    named: Array | None = None
+    padding: int | None = None
 
-    def side(self, which: int) -> tuple[Any, ...]:
-        """The sources of a's tensors for 0, of b's for 1 (`islices.porting.compare.whole`)."""
-        ...
+    def side(self, which: int) -> Rows:
+        """Return a for 0, b for 1."""
+        return self.b if which else self.a
 
-    def blocks(self, both: Comparison) -> Iterator[Comparison]:
-        """Every row of both sides as they came, block by block, compared as `both` is."""
-        ...
+    def changed(self, which: int, change: Change) -> TwoSides:
+        """Return both sides with one of them changed, or the very same."""
+        rows = change.apply and change.apply(self.side(which), self.side(1 - which), self)
+        return self if rows is None else replace(self, b=rows) if which else replace(self, a=rows)
+
+    @property
+    def same(self) -> bool:
+        """Whether nothing is left to explain."""
+        a, b = self.a, self.b
+        return (a.dtype, a.shape) == (b.dtype, b.shape) and a.meets(b) and np.array_equal(a.values, b.values, True)
 
 
 class Done(NamedTuple):
-    """A change of a side that has been made; facts: of its tensors since."""
+    """A change that has been made, and the tensors that it was made of."""
 
+    cause: Cause
     which: int
-    again: Again
-    facts: tuple[Facts | None, ...]
+    change: Change
+    tensors: frozenset[int]
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.cause.name, self.which
+
+
+@dataclass(frozen=True, eq=False)
+class Tensors:
+    """All tensors of both sides, and of what they were computed from."""
+
+    a: tuple[Held, ...]
+    b: tuple[Held, ...]
+    raw: tuple[Held | None, ...] = ()
+    tables: Sequence[Array | None] = ()
+    named: Sequence[Array | None] = ()
+
+    @property
+    def large(self) -> bool:
+        """Whether causes are tried on some rows first."""
+        return sum(max(x.size, y.size) for x, y in zip(self.a, self.b, strict=True)) > LARGE
+
+    def side(self, which: int) -> tuple[Held, ...]:
+        """Return a for 0, b for 1."""
+        return self.b if which else self.a
+
+    @property
+    def sides(self) -> tuple[Sequence[Held | None], ...]:
+        """a, b and the raw gradient."""
+        return self.a, self.b, self.raw or (None,) * len(self.a)
+
+    def stored(self, which: int) -> list[Stored]:
+        return [x.stored for x in self.side(which)]
+
+    def compared(self, context: Context, *, steps: bool = False) -> Comparison:
+        """Return the comparison of all rows, or of a sample where they are many."""
+        share = SAMPLE // max(1, len(self.a))
+        pairs = []
+        for t, (x, y) in enumerate(zip(self.a, self.b, strict=True)):
+            ids = sample_rows(x, y, max(share, SAMPLE // 16)) if self.large and max(x.size, y.size) > share else None
+            pairs.append(self._pair(t, context, ids))
+        return Comparison(tuple(pairs), context, self, steps)
+
+    def blocks(self, t: int, context: Context) -> Iterator[TwoSides]:
+        """Yield every row of a tensor, block by block."""
+        x, y = self.a[t], self.b[t]
+        rows = max(1, BLOCK // max(1, math.prod(x.stored.row_shape), math.prod(y.stored.row_shape)))
+        for first, last in pairwise([0, *np.union1d(x.ids[rows::rows], y.ids[rows::rows]).tolist(), END]):
+            yield self._pair(t, context, (first, last))
+
+    def _pair(self, t: int, context: Context, which: Array | tuple[int, int] | None) -> TwoSides:
+        def rows(x: Held) -> Rows:
+            if which is None:
+                return x.at(slice(None))
+            if isinstance(which, tuple):
+                return x.at(slice(*np.searchsorted(x.ids, which).tolist()))
+            return x.at(np.flatnonzero(contained(x.ids, which)))
+
+        x, padding = self.a[t], context.padding_idx
+        raw = self.raw[t] if self.raw else None
+        count = x.stored.shape[0] if x.stored.shape else None
+        if padding is not None and padding < 0 and count is not None:
+            padding += count
+        table, named = (x[t] if x else None for x in (self.tables, self.named))
+        raws = None if raw is None else rows(raw)
+        return TwoSides(x.stored.name, rows(x), rows(self.b[t]), raws, table, named, padding)
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """a and b; before: the raw gradient both were computed from; named: for each tensor the rows that a step's
-    gradients name. steps: a and b are changes of tables, whose rounding is part of `terms`; nothing is exact then.
-    slack: what two models' arithmetic is granted beside rounding (`islices.porting.compare.evidence`). telling: for
-    each tensor some rows that differ, as long as nothing is explained: what fails there need not be tried everywhere.
-    tables: the tables that gradients are of, host arrays as they are stored.
+    """All tensors on both sides, all rows or a sample of them, as the changes of chain have left them.
 
-    whole: where a and b are some rows of large tensors, all of them; None where they are all there is. Then done are
-    the changes made so far. past: the comparisons before each of them. bits: read off the rows by the last change.
-    cuts: of a block, for each tensor in it its first row's number and the one behind its last."""
+    steps: the sides are changes of tables, whose rounding is part of `terms`; nothing is exact then. slack: what two
+    models' arithmetic is granted on top of rounding. past: the comparisons before each change. unmoved: all tensors
+    before rows were moved.
+    """
 
-    a: Side
-    b: Side
+    pairs: tuple[TwoSides, ...]
     context: Context
-    before: tuple[Rows | None, ...] | None = None
-    named: tuple[Array | None, ...] | None = None
+    source: Tensors
     steps: bool = False
     slack: float = 0.0
-    telling: tuple[Array, ...] = ()
-    tables: tuple[Array | None, ...] | None = None
-    whole: Whole | None = None
-    done: tuple[Done, ...] = ()
+    chain: tuple[Done, ...] = ()
     past: tuple[Comparison, ...] = ()
-    bits: float = 0.0
-    cuts: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    #: What has been found of it, for those who ask again.
-    kept: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
+    unmoved: Tensors | None = None
 
-    def side(self, which: int) -> Side:
-        """a for 0, b for 1."""
-        return self.b if which else self.a
+    @property
+    def original(self) -> Comparison:
+        """The comparison before any change."""
+        return self.past[0] if self.past else self
 
-    def with_side(self, which: int, rows: Side, again: Again | None = None, bits: float = 0.0) -> Comparison:
-        """The comparison in which a side has been transformed; again: as it is of other rows of it."""
-        past = (*self.past, self)
-        if self.whole is None or again is None:
-            return self._with(which, rows, past=past, bits=bits)
-        measured = _Changed()
-        rows = tuple(
-            new if new is old else replace(new, facts=measured.facts_of(old, which, t))
-            for t, (new, old) in enumerate(zip(rows, self.side(which), strict=True))
-        )
-        done = (*self.done, Done(which, again, tuple(x.facts for x in rows)))
-        measured.comparison = self._with(which, rows, past=past, bits=bits, done=done)
-        return measured.comparison
+    @property
+    def eps(self) -> float:
+        """The largest of all types' eps."""
+        return max((max(p.a.eps, p.b.eps) for p in self.pairs), default=0.0)
 
-    def _with(self, which: int, rows: Side, **more: Any) -> Comparison:
-        return replace(self, b=rows, **more) if which else replace(self, a=rows, **more)
+    def after(self, cause: Cause, which: int, change: Change) -> Comparison | None:
+        """Return the comparison with a side changed; None if that changes nothing."""
+        pairs, tensors = list(self.pairs), set()
+        for t, pair in enumerate(pairs):
+            if change.everywhere or not pair.same:
+                pairs[t] = pair.changed(which, change)
+                tensors |= {t} if pairs[t] is not pair else set()
+        done = Done(cause, which, change, frozenset(tensors))
+        past, chain = (*self.past, self), (*self.chain, done)
+        return replace(self, pairs=tuple(pairs), chain=chain, past=past) if tensors else None
 
-    def raw(self, t: int) -> Rows | None:
-        """The raw gradient of tensor t."""
-        return None if self.before is None else self.before[t]
+    def rearranged(self, cause: Cause, which: int, side: Sequence[Stored | None], change: Change) -> Comparison:
+        """Return the comparison of tensors whose rows stand elsewhere on one side."""
+        held = tuple(old if x is None else Held(x) for x, old in zip(side, self.source.side(which), strict=True))
+        source = replace(self.source, b=held) if which else replace(self.source, a=held)
+        now = source.compared(self.context)
+        share = sum(len(p.side(which).ids) for p in now.pairs) / max(1, sum(len(x.ids) for x in held))
+        change = replace(change, cost=change.cost * share)  # of the rows at hand
+        done = Done(cause, which, change, frozenset(t for t, x in enumerate(side) if x is not None))
+        return replace(now, chain=(done,), past=(self,), unmoved=self.source)
 
-    def states(self) -> Iterator[tuple[Comparison, ...]]:
-        """Both sides as they came and after each change: of every row, block by block."""
-        if self.whole is None:
-            yield (*self.past, self)
+    def blocks(self) -> Iterator[tuple[int, TwoSides]]:
+        """Yield every row of each tensor, block by block, with all changes made."""
+        if not self.source.large:
+            yield from enumerate(self.pairs)
             return
-        for block in self.whole.blocks(self):
-            states = [block]
-            for done in self.done:
-                rows, bits = done.again(states[-1])
-                old = states[-1].side(done.which)
-                rows = tuple(
-                    x if x is was else replace(x, facts=f) for x, was, f in zip(rows, old, done.facts, strict=True)
-                )
-                states.append(states[-1]._with(done.which, rows, bits=bits))
-            yield tuple(states)
+        for t in range(len(self.pairs)):
+            for pair in self.source.blocks(t, self.context):
+                for _, which, change, tensors in self.chain:
+                    pair = pair.changed(which, change) if t in tensors else pair
+                yield t, pair
+
+    @lazy_property
+    def norms(self) -> tuple[list[Norm], list[Norm], list[Norm]]:
+        """Of a, of b and of the raw gradient: the norms of each tensor."""
+        found = [[Norm() if x is None or self.chain else x.norms for x in side] for side in self.source.sides]
+        if not self.chain:
+            return found[0], found[1], found[2]
+        for t, pair in self.blocks():
+            for of, rows in zip(found, (pair.a, pair.b, pair.raw), strict=True):
+                of[t] = of[t].joined(rows)
+        return found[0], found[1], found[2]
+
+    @property
+    def has_raw(self) -> bool:
+        """Whether the raw gradient is known in full."""
+        return bool(self.pairs) and all(p.raw is not None for p in self.pairs)
+
+    # ------------------------------------------------------------------ the sides agree
+    @lazy_property
+    def elements(self) -> list[Paired | None]:
+        """Element next to element, of each tensor."""
+        return [paired(p.a, p.b, self.slack) for p in self.pairs]
+
+    def agree(self, *, exact: bool) -> bool:
+        """Return whether both sides are the same in every row, to the bit or within the bound."""
+        if not all(p is not None and agrees(p, exact=exact) for p in self.elements):
+            return False
+        return not self.source.large or all(
+            p is not None and agrees(p, exact=exact) for _, p in self._all_elements()
+        )  # fmt: skip
+
+    def _all_elements(self) -> Iterator[tuple[int, Paired | None]]:
+        for t, pair in self.blocks():
+            seen = self.elements[t]
+            yield t, paired(pair.a, pair.b, self.slack, seen.tops if seen else None)
+
+    @lazy_property
+    def factors(self) -> list[Interval] | None:
+        """For each tensor the factors between the sides in the rows at hand; None where there is none."""
+        return _intervals(len(self.pairs), enumerate(self.elements), [None] * len(self.pairs))
+
+    @lazy_property
+    def all_factors(self) -> list[Interval] | None:
+        """The same of every row."""
+        if not self.source.large or self.factors is None:
+            return self.factors
+        return _intervals(len(self.pairs), self._all_elements(), [f.fit or None for f in self.factors])
+
+    def distance(self) -> float:
+        """Return the largest |a - b| of an element, as a part of the largest |value| of its tensor."""
+        found = [0.0]
+        for _, p in self._all_elements():
+            top = max(p.tops) if p else 0.0
+            if p is not None and top > 0:
+                with np.errstate(invalid="ignore"):
+                    found.append(float(np.nan_to_num(np.abs(p.x - p.y)).max(initial=0.0)) / top)
+        return max(found)
 
 
-class _Changed:
-    """Measures the tensors of a comparison after a change, all at once, when one of them is asked for."""
-
-    comparison: Comparison
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[int, int], Measured] = {}
-
-    def facts_of(self, old: Rows, which: int, t: int) -> Facts:
-        return Facts(old.size, lambda: self._measured(which, t))
-
-    def _measured(self, which: int, t: int) -> Measured:
-        if not self._found:
-            for states in self.comparison.states():
-                self._add(states[-1])
-        return self._found[which, t]
-
-    def _add(self, block: Comparison) -> None:
-        done = self.comparison.done[-1]
-        for t, x in enumerate(block.side(done.which)):
-            here, key = replace(x, facts=None), (done.which, t)
-            found = Measured(here.norm, here.raw_norm, here.top, here.least)
-            old = self._found.get(key, Measured(0.0, 0.0, 0.0, math.inf))
-            norms = math.hypot(old.norm, found.norm), math.hypot(old.raw_norm, found.raw_norm)
-            self._found[key] = Measured(*norms, max(old.top, found.top), min(old.least, found.least))
-
-
-def telling_rows(x: Rows, y: Rows) -> Array:
-    """Some of the rows that differ; none where other rows are stored, which shows at once."""
-    if not np.array_equal(x.ids, y.ids) or x.values.shape != y.values.shape:
-        return NOWHERE
-    with np.errstate(invalid="ignore"):
-        differ = (x.values != y.values) & ~((x.values != x.values) & (y.values != y.values))
-    found: Array = x.ids[differ.reshape(len(x.ids), math.prod(x.values.shape[1:])).any(axis=1)]
-    return found[:: max(1, len(found) // 64)]
+def _intervals(
+    count: int, pairs: Iterator[tuple[int, Paired | None]] | Any, guesses: Sequence[float | None]
+) -> list[Interval] | None:
+    found = [ANY] * count
+    for t, p in pairs:
+        one = None if p is None else interval(p, guesses[t])
+        if one is None or (found[t] is not ANY and (found[t] & one).empty):
+            return None
+        found[t] = one if found[t] is ANY else found[t] & one
+    return found

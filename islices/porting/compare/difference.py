@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 from islices.core.arguments import is_real, show, whole_number
 from islices.core.host import quiet
@@ -16,17 +16,14 @@ from islices.porting.compare.measure import TensorDifference, measure
 from islices.porting.compare.pairing import Both, leaves_beside, read_both, states_beside
 from islices.porting.compare.picture import draw
 from islices.porting.compare.show import as_json, report
-from islices.porting.compare.steps.given import Given, steps_differ
-from islices.porting.compare.steps.said import said_by
+from islices.porting.compare.steps.explain import steps_differ
+from islices.porting.compare.steps.side import Given
 from islices.porting.compare.stored import Stored
-from islices.porting.compare.why import why
+from islices.porting.compare.why import Leaves, why
 
 __all__ = ["STATES_HINT", "Difference", "compare_clipped", "compare_steps", "diff", "side_names"]
 
 STATES_HINT = "hint: steps were taken for first ones; states= (--states) lets later ones be explained"
-
-#: A leaf for each pair of tensors, None for one that is not given; or nothing at all.
-Leaves: TypeAlias = Sequence[Stored | None] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +117,6 @@ def diff(
     batch_size: int | None = None,
     tokens: int | None = None,
     pair: Mapping[str, str] | None = None,
-    only: str | None = None,
     tables: Any = None,
     states: Any = None,
 ) -> Difference:
@@ -146,8 +142,6 @@ def diff(
         Numbers that a mean may have divided by.
     pair : mapping of str to str, optional
         Names in a -> names in b, for tensors that are called differently.
-    only : str, optional
-        Compare this tensor (of a) alone.
     tables : tree like a, optional
         For gradients: the tables that they are of, which a regulariser adds to them.
     states : dict of str to dict, or a tuple of two, of a and of b; optional
@@ -180,116 +174,76 @@ def diff(
     >>> found.equal, [cause.names for cause in found.causes]
     (False, [('padding',)])
     """
-    called = side_names(names)
-    context = _context(called, max_norm, padding_idx, batch_size, tokens)
-    both = read_both(a, b, pair, only)
-    extra = [
+    context = _context(names, max_norm, padding_idx, batch_size, tokens)
+    both = read_both(a, b, pair)
+    started, named, held = (
         leaves_beside(tree, both.pairs, argument)
         for tree, argument in ((before, "before"), (grad, "grad"), (tables, "tables"))
-    ]
-    started, named, held = extra
-    sides = None
+    )
+    sides: list[Given] = []
     if started is not None and named is not None:
-        sa, sb = states if isinstance(states, tuple) and len(states) == 2 else (states, states)
-        given = [states_beside(tree, both.pairs, argument) for tree, argument in ((sa, "states"), (sb, "states"))]
-        sides = [Given(started, named, state) for state in given]
-    return _compared(both, called, context, Also(started, named, held), sides)
+        of = states if isinstance(states, tuple) and len(states) == 2 else (states, states)
+        none = [None] * len(both.pairs)
+        sides = [Given(started, named, states_beside(tree, both.pairs, "states"), none) for tree in of]
+    starts = [started, started] if started is not None else []
+    return _compared(both, context, sides, starts, before=started, grad=named, tables=held)
 
 
 def compare_steps(a: Any, b: Any, *, names: Sequence[str], padding_idx: int | None) -> Difference:
     """`islices.porting.compare.explain_steps`."""
-    called = side_names(names)
-    both = read_both(a.after, b.after, None, None)
+    context = _context(names, padding_idx=padding_idx)
+    both = read_both(a.after, b.after)
     sides = []
     for side, x in (("a", a), ("b", b)):
         before, gradient = (leaves_beside(getattr(x, n), both.pairs, f"{side}.{n}") for n in ("before", "gradient"))
         if before is None or gradient is None:
             raise ValueError(f"{side}: got a Step without before or gradient; accepted is one with both")
         state, after = (states_beside(getattr(x, n), both.pairs, f"{side}.{n}") for n in ("state", "state_after"))
-        sides.append(Given(before, gradient, state, after, said_by(x.optimizer)))
-    return _compared(both, called, _context(called, None, padding_idx), Also(), sides)
+        sides.append(Given(before, gradient, state, after, x.optimizer))
+    return _compared(both, context, sides, [side.before for side in sides])
 
 
 def compare_clipped(a: Any, b: Any, raw: Any, names: Sequence[str], **said: Any) -> Difference:
-    """What `diff` finds of gradients of which the raw one is known; said: its options that numbers are."""
-    called = side_names(names)
-    both = read_both(a, b, None, None)
-    also = Also(leaves_beside(raw, both.pairs, "before"))
-    return _compared(both, called, _context(called, **said), also, None, gradients=True)
-
-
-class Also(NamedTuple):
-    """What both sides share: before, the gradients of a step, and the tables; a leaf for each pair."""
-
-    before: Leaves = None
-    grad: Leaves = None
-    tables: Leaves = None
-
-    def some(self, told: Sequence[int]) -> Also:
-        return Also(*(None if x is None else [x[k] for k in told] for x in self))
+    """Compare gradients of which the raw one is known; said: the options of `diff` that are numbers."""
+    both = read_both(a, b)
+    return _compared(both, _context(names, **said), [], [], before=leaves_beside(raw, both.pairs, "before"))
 
 
 def _compared(
-    both: Both,
-    called: tuple[str, str],
-    context: Context,
-    also: Also,
-    sides: Sequence[Given] | None,
-    *,
-    gradients: bool = False,
+    both: Both, context: Context, sides: Sequence[Given], starts: Sequence[Sequence[Stored | None]], **also: Leaves
 ) -> Difference:
-    stored = both.stored
+    """Measure, then explain.
+
+    sides: what each side's step began with. starts: the tables that the sides were before. also: what `why` takes.
+    """
+    stored, called = both.stored, context.named
     tensors = tuple(measure(x, y) for x, y in stored)
     tensors = tuple(replace(t, notes=tuple(name_sides(note, called) for note in t.notes)) for t in tensors)
     equal = all(t.equal for t in tensors) and not both.only_a and not both.only_b
-    causes: tuple[Explanation, ...] = ()
+    causes: tuple[Explanation, ...] | None = ()
     rounding, arithmetic = False, None
     if not all(t.equal or t.shapes_alone for t in tensors):
         with quiet():
             told = [k for k, t in enumerate(tensors) if not (t.equal and t.whole)] or range(len(tensors))
-            one = False  # one step from one start
-            if sides is not None:
-                known = steps_differ([stored[k] for k in told], [side.some(told) for side in sides])
-                causes, one = known or (), known is None and sides[0].begins_as(sides[1])
-            rounding = one
-            if not causes and not one:
-                some = also.some(told)
-                starts = () if gradients else None if sides is None else [side.some(told).before for side in sides]
-                causes, rounding, arithmetic = why(
-                    [stored[k] for k in told], some.before, some.grad, some.tables, context, starts
-                )
+            some = [stored[k] for k in told]
+            causes = steps_differ(some, [side.some(told) for side in sides]) if sides else ()
+            rounding = causes is None and sides[0].before is sides[1].before  # one step from one start
+            if not causes and not rounding:
+                leaves = {name: None if x is None else [x[k] for k in told] for name, x in also.items()}
+                began = [[x[k] for k in told] for x in starts]
+                causes, rounding, arithmetic = why(some, context, began, **leaves)
     causes = tuple(
-        replace(e, causes=tuple(replace(c, text=name_sides(c.text, called)) for c in e.causes)) for e in causes
+        replace(e, causes=tuple(replace(c, text=name_sides(c.text, called)) for c in e.causes)) for e in causes or ()
     )
     rounding = rounding and all(t.same_shape for t in tensors)
-    notes = (*both.notes, *_hints(tensors, causes, called, also), *_hints_of_steps(causes, sides))
+    notes = (*both.notes, *_hints_of_steps(causes, sides))
     return Difference(equal, tensors, causes, both.only_a, both.only_b, called, rounding, arithmetic, notes)
 
 
-def _hints(
-    tensors: Sequence[TensorDifference],
-    causes: Sequence[Explanation],
-    called: tuple[str, str],
-    also: Also,
-) -> Iterator[str]:
-    """What would let more be explained, where nothing is."""
-    if causes:
-        return
-    for t in tensors:
-        dense = [kind.endswith("dense") for kind in t.kinds]
-        alone = (t.only_b if dense[1] else t.only_a).count
-        if also.tables is None and dense[0] != dense[1] and alone:
-            yield (
-                f"hint: {t.name or 'the tensor'} is dense in {called[dense.index(True)]} alone, with {alone:,} rows "
-                "that the other has not: a regulariser does that; tables= (--tables) lets it be tried"
-            )
-            break
-
-
-def _hints_of_steps(causes: Sequence[Explanation], sides: Sequence[Given] | None) -> Iterator[str]:
+def _hints_of_steps(causes: Sequence[Explanation], sides: Sequence[Given]) -> Iterator[str]:
     """Yield the hint that states would let unexplained steps be explained."""
     explained = any("step" in c.details for e in causes for c in e.causes)
-    if sides is not None and not explained and any(not any(side.state) for side in sides):
+    if not explained and any(not any(side.state) for side in sides):
         yield STATES_HINT
 
 
@@ -302,7 +256,7 @@ def side_names(names: Any) -> tuple[str, str]:
 
 
 def _context(
-    names: tuple[str, str],
+    names: Sequence[str],
     max_norm: Any = None,
     padding_idx: Any = None,
     batch_size: Any = None,
@@ -318,4 +272,4 @@ def _context(
         if argument != "padding_idx" and value < 1:
             raise ValueError(f"{argument}: got {show(value)}; accepted is an int >= 1")
     counts = [None if n is None else int(n) for n in given.values()]
-    return Context((), names, limit, *counts)
+    return Context(side_names(names), limit, *counts)

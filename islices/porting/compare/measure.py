@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,17 +16,10 @@ import numpy as np
 from islices.backend import FLOATS
 from islices.porting.compare.stored import Array, Stored, bits_equal, blocks, contained, nonzero_rows, wide
 
-__all__ = ["SHOWN", "Place", "RowSample", "TensorDifference", "align", "measure"]
+__all__ = ["SHOWN", "Place", "RowSample", "TensorDifference", "measure"]
 
 #: Rows of each kind, and elements of each row, that a report shows.
 SHOWN, WIDTH = 10, 6
-#: Upper ends of the histogram's bins, in ulps.
-ULPS = (0, 1, 3, 7, 15, 255, 65535)
-LABELS = (
-    *(f"{last + 1}-{top}" if top > last + 1 else f"{top}" for last, top in pairwise((-1, *ULPS))),
-    f"over {ULPS[-1]}", "not a number",
-)  # fmt: skip
-UNSIGNED = {2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 @dataclass(frozen=True)
@@ -67,10 +59,8 @@ class TensorDifference:
         Rows in both.
     elements : int
         Elements in both.
-    ulps : tuple of (label, count)
-        How far elements in both are apart, in units in the last place of the wider dtype.
-    largest_absolute, largest_relative : Place or None
-        None where nothing in both differs (relative: |a - b| / max(|a|, |b|); NaN against a number is inf).
+    largest : Place or None
+        The largest difference; None where nothing in both differs (NaN against a number is inf).
     only_a, only_b, differing : RowSample
     notes : tuple of str
         What is worth saying and is no difference.
@@ -89,9 +79,7 @@ class TensorDifference:
     norms: tuple[float, float]
     rows: int = 0
     elements: int = 0
-    ulps: tuple[tuple[str, int], ...] = ()
-    largest_absolute: Place | None = None
-    largest_relative: Place | None = None
+    largest: Place | None = None
     only_a: RowSample = RowSample(0)
     only_b: RowSample = RowSample(0)
     differing: RowSample = RowSample(0)
@@ -119,29 +107,13 @@ class TensorDifference:
         return self.same_rows and not self.equal and self.dtypes[0] == self.dtypes[1]
 
 
-@dataclass(frozen=True, eq=False)
-class Aligned:
-    """Numbers of the rows in both, their positions in each, and positions of the rows in one only."""
-
-    ids: Array
-    in_a: Array
-    in_b: Array
-    only_a: Array
-    only_b: Array
-
-
-def align(a: Stored, b: Stored) -> Aligned:
-    """Which rows stand beside which: by row number."""
-    if not a.sparse and not b.sparse:
-        n = min(len(a.ids), len(b.ids))
-        both = a.ids[:n]
-        return Aligned(both, both, both, a.ids[n:], b.ids[n:])
-    there_a, there_b = contained(a.ids, b.ids), contained(b.ids, a.ids)
-    only_a, only_b = np.flatnonzero(~there_a), np.flatnonzero(~there_b)
-    if not (a.sparse and b.sparse):
+def _alone(a: Stored, b: Stored) -> tuple[Array, Array]:
+    """Return where a has rows that b has not and the other way round; next to a dense side zeros do not count."""
+    only_a, only_b = np.flatnonzero(~contained(a.ids, b.ids)), np.flatnonzero(~contained(b.ids, a.ids))
+    if a.sparse != b.sparse:
         only_a = only_a[nonzero_rows(a.values[only_a])]
         only_b = only_b[nonzero_rows(b.values[only_b])]
-    return Aligned(a.ids[there_a], np.flatnonzero(there_a), np.flatnonzero(there_b), only_a, only_b)
+    return only_a, only_b
 
 
 def measure(a: Stored, b: Stored) -> TensorDifference:
@@ -153,46 +125,38 @@ def measure(a: Stored, b: Stored) -> TensorDifference:
     }  # fmt: skip
     if a.row_shape != b.row_shape:
         return TensorDifference(equal=False, comparable=False, **head)
-    rows = align(a, b)
-    x, y = a.values, b.values
-    if not (len(rows.ids) == len(x) == len(y)):  # no copies where every row has its partner
-        x, y = x[rows.in_a], y[rows.in_b]
-    width = math.prod(a.row_shape)
+    only_a, only_b = _alone(a, b)
+    x, y, ids = a.values, b.values, a.ids
+    if not np.array_equal(ids, b.ids):  # no copies where every row has its partner
+        x, y, ids = x[contained(ids, b.ids)], y[contained(b.ids, ids)], ids[contained(ids, b.ids)]
     parts = list(blocks(len(x), a.row_shape))
-    found = [_block(x[part], y[part], rows.ids[part]) for part in parts]
+    found = [_block(x[part], y[part], ids[part]) for part in parts]
     differing = np.concatenate([part.start + block.differing for part, block in zip(parts, found, strict=True)])
-    equal = not (len(differing) or len(rows.only_a) or len(rows.only_b))
-    numbers = rows.ids[differing]
-    counts = np.sum([block.ulps for block in found], axis=0)
-    counts[0] += (len(x) - len(differing)) * width
+    equal = not (len(differing) or len(only_a) or len(only_b))
     return TensorDifference(
         equal=equal and a.dtype == b.dtype and same_shape(a.shape, b.shape),
         comparable=True,
-        rows=len(rows.ids),
-        elements=len(x) * width,
-        ulps=tuple((label, n) for label, n in zip(LABELS, counts.tolist(), strict=True) if n),
-        largest_absolute=_largest([block.absolute for block in found]),
-        largest_relative=_largest([block.relative for block in found]),
-        only_a=_sample(a.ids[rows.only_a], a.values[rows.only_a[:SHOWN]]),
-        only_b=_sample(b.ids[rows.only_b], b.values[rows.only_b[:SHOWN]]),
-        differing=_sample(numbers, x[differing[:SHOWN]], y[differing[:SHOWN]]),
+        rows=len(ids),
+        elements=len(x) * math.prod(a.row_shape),
+        largest=max((b.largest for b in found if b.largest), key=lambda place: place.size, default=None),
+        only_a=_sample(a.ids[only_a], a.values[only_a[:SHOWN]]),
+        only_b=_sample(b.ids[only_b], b.values[only_b[:SHOWN]]),
+        differing=_sample(ids[differing], x[differing[:SHOWN]], y[differing[:SHOWN]]),
         row_gaps={
-            "both": (numbers, np.concatenate([block.worst for block in found])),
-            "only_a": (a.ids[rows.only_a], _row_tops(a.values[rows.only_a])),
-            "only_b": (b.ids[rows.only_b], _row_tops(b.values[rows.only_b])),
+            "both": (ids[differing], np.concatenate([block.worst for block in found])),
+            "only_a": (a.ids[only_a], _row_tops(np.abs(wide(a.values[only_a])))),
+            "only_b": (b.ids[only_b], _row_tops(np.abs(wide(b.values[only_b])))),
         },
         **head,
     )
 
 
 class _Block(NamedTuple):
-    """What some rows come to: those that differ, their largest differences, the histogram of their ulps."""
+    """What some rows come to: those that differ, and their largest differences."""
 
     differing: Array
     worst: Array
-    ulps: Array
-    absolute: Place | None
-    relative: Place | None
+    largest: Place | None
 
 
 def _block(x: Array, y: Array, ids: Array) -> _Block:
@@ -200,18 +164,9 @@ def _block(x: Array, y: Array, ids: Array) -> _Block:
         x, y = _common(x, y)
     same = bits_equal(x, y)
     differing = np.flatnonzero(~same.reshape(len(same), math.prod(same.shape[1:])).all(axis=1))
-    if len(differing) < len(same):
-        x, y, ids = x[differing], y[differing], ids[differing]
-    u, v = wide(x), wide(y)
+    u, v, ids = wide(x[differing]), wide(y[differing]), ids[differing]
     gaps = _gaps(u, v)
-    worst = gaps.reshape(len(gaps), math.prod(gaps.shape[1:])).max(axis=1, initial=0.0)
-    finite = bool(np.isfinite(worst).all())
-    relative = _place(_relative(gaps, u, v, finite=finite), ids, u, v)
-    return _Block(differing, worst, _ulps(x, y, finite=finite), _place(gaps, ids, u, v), relative)
-
-
-def _largest(places: list[Place | None]) -> Place | None:
-    return max((place for place in places if place is not None), key=lambda place: place.size, default=None)
+    return _Block(differing, _row_tops(gaps), _place(gaps, ids, u, v))
 
 
 def _kind(x: Stored) -> str:
@@ -221,8 +176,9 @@ def _kind(x: Stored) -> str:
 def _notes(a: Stored, b: Stored) -> tuple[str, ...]:
     notes = []
     if a.has_duplicates != b.has_duplicates and a.sparse and b.sparse:
-        one, k, n = ("a", len(a.ids), len(a.slot_ids)) if a.has_duplicates else ("b", len(b.ids), len(b.slot_ids))
-        notes.append(f"{{{one}}} is uncoalesced: {n:,} slots of {k:,} rows, compared by their sums")
+        side, x = ("a", a) if a.has_duplicates else ("b", b)
+        counts = f"{len(x.slot_ids):,} slots of {len(x.ids):,} rows"
+        notes.append(f"{{{side}}} is uncoalesced: {counts}, compared by their sums")
     if None in (a.shape[:1] + b.shape[:1]) and a.shape != b.shape:
         notes.append("one side does not know its number of rows")
     if a.beyond_float64 or b.beyond_float64:
@@ -231,39 +187,23 @@ def _notes(a: Stored, b: Stored) -> tuple[str, ...]:
 
 
 def same_shape(a: tuple[int | None, ...], b: tuple[int | None, ...]) -> bool:
-    """The same, or one of them leaves the number of rows open."""
+    """Return whether shapes are the same, or one of them leaves the number of rows open."""
     return a == b or (len(a) == len(b) and a[1:] == b[1:] and None in (a[0], b[0]))
 
 
 def _common(x: Array, y: Array) -> tuple[Array, Array]:
-    """Both in the wider of their types, where one holds the other, else in float64."""
+    """Return both in the wider of their types, where one holds the other, else in float64."""
     x, y = (wide(z).astype(np.float32) if z.dtype == np.uint16 else z for z in (x, y))
     common = np.result_type(x.dtype, y.dtype)
     return x.astype(common), y.astype(common)
 
 
 def _gaps(x: Array, y: Array) -> Array:
-    """|x - y|; where one is NaN, or infinite and the other is not the same, inf."""
+    """Return |x - y|; where one is NaN, or infinite and the other is not the same, inf."""
     with np.errstate(invalid="ignore", over="ignore"):
-        gaps: Array = np.abs(x - y)
-    unknown = np.isnan(gaps)
-    if not unknown.any():
-        return gaps
-    gaps[x == y] = 0.0
-    unknown = np.isnan(gaps)
-    gaps[unknown] = np.where(np.isnan(x[unknown]) & np.isnan(y[unknown]), 0.0, np.inf)
+        gaps: Array = np.nan_to_num(np.abs(x - y), nan=np.inf, posinf=np.inf)
+    gaps[(x == y) | (np.isnan(x) & np.isnan(y))] = 0.0
     return gaps
-
-
-def _relative(gaps: Array, x: Array, y: Array, *, finite: bool) -> Array:
-    sizes = np.fmax(np.abs(x), np.abs(y))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        ratio: Array = gaps / sizes
-    if finite and sizes.all() and np.isfinite(sizes.max(initial=0.0)):
-        return ratio
-    ratio[np.isnan(ratio)] = 0.0
-    ratio[np.isinf(gaps)] = np.inf
-    return ratio
 
 
 def _place(sizes: Array, rows: Array, x: Array, y: Array) -> Place | None:
@@ -282,32 +222,6 @@ def _sample(rows: Array, *values: Array) -> RowSample:
     return RowSample(len(rows), tuple(first))
 
 
-def _row_tops(values: Array) -> Array:
-    x = np.abs(wide(values)).reshape(len(values), math.prod(values.shape[1:]))
-    tops: Array = x.max(axis=1, initial=0.0)
+def _row_tops(sizes: Array) -> Array:
+    tops: Array = sizes.reshape(len(sizes), math.prod(sizes.shape[1:])).max(axis=1, initial=0.0)
     return tops
-
-
-# ---------------------------------------------------------------------- ulps
-def _ulps(x: Array, y: Array, *, finite: bool) -> Array:
-    """The histogram: as many numbers as there are `LABELS`. finite: no element is a number on one side alone."""
-    unknown = 0
-    if x.dtype.kind == "f" or x.dtype == np.uint16:
-        a, b = (_ordered(z) for z in (x, y))
-        distance = np.maximum(a, b) - np.minimum(a, b)
-        if not finite or np.isnan(wide(x).max(initial=0.0)):
-            nan = np.isnan(wide(x)) != np.isnan(wide(y))
-            distance[bits_equal(x, y)] = 0
-            distance, unknown = distance[~nan], int(nan.sum())
-    else:
-        distance = (np.maximum(x, y) - np.minimum(x, y)).astype(np.uint64)
-    within = [int(np.count_nonzero(distance <= distance.dtype.type(top))) for top in ULPS]
-    return np.diff([0, *within, distance.size, distance.size + unknown])
-
-
-def _ordered(x: Array) -> Array:
-    """Unsigned integers of x's size in the order of the floats, one apart for neighbours."""
-    kind = UNSIGNED[x.dtype.itemsize]
-    bits = np.ascontiguousarray(x).view(kind)
-    half = kind(1 << (8 * x.dtype.itemsize - 1))
-    return np.where(bits < half, bits + half, -bits)  # modulo 2 to the bits that there are

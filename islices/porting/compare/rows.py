@@ -1,11 +1,12 @@
-"""`Rows`: one tensor of one side as causes transform it, in float64; all of its rows, or some of them with `Facts`.
+"""`Rows`: one tensor of one side as causes transform it, in float64, and the tensors that any rows are read from.
 
 May import: `numpy`, the core below `islices.porting.compare.comparison`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -13,55 +14,25 @@ import numpy as np
 
 from islices.backend import FLOATS
 from islices.core.locks import lazy_property
-from islices.porting.compare.stored import Array, contained, norm_of
+from islices.porting.compare.stored import Array, Stored, bits_equal, blocks, contained, nonzero_rows, norm_of, wide
 
-__all__ = ["PRECISION", "Facts", "Measured", "Rows", "extent"]
+__all__ = ["PRECISION", "Held", "Norm", "Rows", "Stepped", "sample_rows", "spread"]
 
 #: Bits of each type's significand; of integers as many as float64 holds.
 PRECISION = {
     "float16": 11, "bfloat16": 8, "float32": 24, "float64": 53, "bool": 1, "int8": 7, "uint8": 8, "int16": 15,
     "uint16": 16, "int32": 31, "uint32": 32, "int64": 53, "uint64": 53,
 }  # fmt: skip
-
-
-class Measured(NamedTuple):
-    """Of all elements: the norms of rows and of slots, the largest finite |value|, the least that is not 0."""
-
-    norm: float
-    raw_norm: float
-    top: float
-    least: float
-
-
-class Facts:
-    """Numbers of a whole tensor, computed when one is first asked for; of rows that are a part of it.
-
-    Parameters
-    ----------
-    size : int
-        Elements.
-    measure : callable
-    slots : (ids, slots), optional
-        As they are stored, where the tensor is as it came.
-    """
-
-    def __init__(self, size: int, measure: Callable[[], Measured], slots: tuple[Array, Array] | None = None) -> None:
-        self.size = size
-        self.slots = slots
-        self._measure = measure
-
-    @lazy_property
-    def measured(self) -> Measured:
-        """One pass over the whole tensor."""
-        return self._measure()
+#: The fewest rows of a sample.
+LEAST = 64
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """One tensor of one side, as causes transform it; rows of zeros of a dense tensor are left out.
+    """Some rows, or all, of one tensor of one side; rows of zeros of a dense tensor are left out.
 
     terms is the sum of |slots| of each element, None where the slots are not known; slot_ids and slots are the slots
-    themselves where they tell more than values. facts: of the whole tensor, where these are some of its rows.
+    themselves where they tell more than values. size: elements of the whole tensor.
     """
 
     ids: Array  # (k,) int64, ascending
@@ -69,11 +40,11 @@ class Rows:
     shape: tuple[int | None, ...]
     dtype: str
     sparse: bool
+    size: int
     terms: Array | None = None
     counts: Array | None = None  # (k,)
     slot_ids: Array | None = None
     slots: Array | None = None
-    facts: Facts | None = None
 
     @property
     def eps(self) -> float:
@@ -81,76 +52,176 @@ class Rows:
         return float(2.0 ** (1 - PRECISION[self.dtype])) if self.dtype in FLOATS else 0.0
 
     @property
-    def size(self) -> int:
-        """Elements of the whole tensor."""
-        return self.facts.size if self.facts else self.values.size
+    def flat(self) -> Array:
+        """The values, one line for each row."""
+        return self.values.reshape(len(self.ids), math.prod(self.values.shape[1:]))
 
-    @lazy_property
-    def top(self) -> float:
-        """The largest finite |value| of the whole tensor."""
-        return self.facts.measured.top if self.facts else extent(self.values)[0]
+    def meets(self, other: Rows) -> bool:
+        """Return whether both have the same rows of the same shape."""
+        return self.values.shape == other.values.shape and np.array_equal(self.ids, other.ids)
 
-    @lazy_property
-    def least(self) -> float:
-        """The least |value| of the whole tensor that is not 0; inf where there is none."""
-        return self.facts.measured.least if self.facts else extent(self.values)[1]
-
-    @lazy_property
-    def norm(self) -> float:
-        """The norm of the whole tensor, duplicates summed."""
-        return self.facts.measured.norm if self.facts else norm_of([self.values])
-
-    @lazy_property
-    def raw_norm(self) -> float:
-        """The norm of the slots of the whole tensor, duplicates not summed."""
-        if self.facts:
-            return self.facts.measured.raw_norm
-        return self.norm if self.slots is None else norm_of([self.slots])
-
-    @property
-    def all_slots(self) -> tuple[Array, Array]:
-        """(row of each slot, slots) of the whole tensor; the rows themselves where slots are not known."""
-        if self.facts and self.facts.slots:
-            return self.facts.slots
-        return (self.ids, self.values) if self.slots is None or self.slot_ids is None else (self.slot_ids, self.slots)
+    def having(self, values: Array, terms: Array | None = None, **more: Any) -> Rows:
+        """Return the rows with other values; their slots are not known any more."""
+        return replace(self, values=values, terms=terms, slot_ids=None, slots=None, **more)
 
     def select(self, keep: Array) -> Rows:
-        """The rows where keep, a boolean mask, is True."""
-        kept = self.rearranged(keep, self.ids[keep])
+        """Return the rows where keep, a boolean mask, is True."""
+        terms, counts = (None if x is None else x[keep] for x in (self.terms, self.counts))
+        kept = replace(self, ids=self.ids[keep], values=self.values[keep], terms=terms, counts=counts)
         if self.slots is None or self.slot_ids is None:
             return kept
         there = contained(self.slot_ids, kept.ids)
         return replace(kept, slot_ids=self.slot_ids[there], slots=self.slots[there])
 
-    @property
-    def row_shape(self) -> tuple[int, ...]:
-        """The shape of one row."""
-        return tuple(self.values.shape[1:])
 
-    def parts(self) -> Iterator[Array]:
-        """All values."""
-        yield self.values
+class Norm(NamedTuple):
+    """The norm of a whole tensor, and of its slots with duplicates not summed, None where they are not known."""
+
+    rows: float = 0.0
+    slots: float | None = None
+
+    def joined(self, x: Rows | None) -> Norm:
+        """Return the norm with more rows."""
+        if x is None:
+            return self
+        slots = None if x.slots is None else math.hypot(self.slots or 0.0, norm_of([x.slots]))
+        return Norm(math.hypot(self.rows, norm_of([x.values])), slots)
+
+
+class Held:
+    """A tensor as it was read, of which `at` gives any rows.
+
+    raw: the gradient that it was computed from, whose slots tell how much was summed.
+    """
+
+    def __init__(self, x: Stored, raw: Stored | None = None) -> None:
+        self.stored = x
+        self._places = np.arange(len(x.ids)) if x.sparse else np.flatnonzero(nonzero_rows(x.values))
+        self.ids = x.ids[self._places]
+        self._lender: Held | None = None
+        knows = x.sparse and x.has_duplicates
+        if raw is not None and raw.has_duplicates and not knows and raw.row_shape == x.row_shape:
+            lender = Held(raw)
+            self._lender = lender if contained(self.ids, lender.ids).all() else None
+
+    @property
+    def size(self) -> int:
+        """The number of elements in rows that count."""
+        return len(self.ids) * math.prod(self.stored.row_shape)
+
+    def values_at(self, places: Any) -> Array:
+        """Return the values of the rows at places of ids."""
+        return wide(self.stored.values[self._places[places]])
 
     def at(self, places: Any) -> Rows:
-        """The rows at places."""
-        return self.rearranged(places, self.ids[places])
+        """Return the rows at places of ids."""
+        x, ids = self.stored, self.ids[places]
+        rows = Rows(ids, self.values_at(places), x.shape, x.dtype, x.sparse, self.size)
+        if x.sparse and x.has_duplicates:
+            order, starts = self._by_row
+            first, counts = starts[:-1][places], np.diff(starts)[places]
+            begin = np.cumsum(counts) - counts
+            some = order[np.repeat(first - begin, counts) + np.arange(counts.sum())]
+            slots = x.slots[some]
+            terms = np.add.reduceat(np.abs(wide(slots)), begin, axis=0) if len(begin) else np.zeros(rows.values.shape)
+            return replace(rows, terms=terms, counts=counts, slot_ids=x.slot_ids[some], slots=slots)
+        if self._lender is not None:
+            raw = self._lender.stored.norm
+            lent = self._lender.at(np.searchsorted(self._lender.ids, ids))
+            if lent.terms is not None:
+                scale = x.norm / raw if 0 < raw < math.inf else 1.0
+                return replace(rows, terms=lent.terms * scale, counts=lent.counts)
+        return rows
 
-    def rearranged(self, places: Array, ids: Array, shape: tuple[int | None, ...] | None = None) -> Rows:
-        """The rows at places, a mask or positions, under other ids; what is known of their slots no longer fits."""
-        return replace(
-            self, shape=shape or self.shape, ids=ids, values=self.values[places],
-            terms=None if self.terms is None else self.terms[places],
-            counts=None if self.counts is None else self.counts[places], slot_ids=None, slots=None,
-        )  # fmt: skip
+    @lazy_property
+    def _by_row(self) -> tuple[Array, Array]:
+        """Slots in the order of their rows, and where each row's begin."""
+        order = np.argsort(self.stored.slot_ids, kind="stable")
+        return order, np.append(0, np.cumsum(self.stored.counts))
+
+    @lazy_property
+    def norms(self) -> Norm:
+        """The norms of all rows and of all slots."""
+        x = self.stored
+        return Norm(x.norm, norm_of([x.slots]) if x.sparse and x.has_duplicates else None)
+
+    @property
+    def repeated(self) -> Array:
+        """Rows that have several slots."""
+        x = self.stored
+        return x.ids[x.counts > 1] if x.sparse and x.has_duplicates else x.ids[:0]
 
 
-def extent(values: Array) -> tuple[float, float]:
-    """(the largest finite |value|, the least that is not 0)."""
-    sizes = np.abs(values)
-    top = float(sizes.max(initial=0.0))
-    if not np.isfinite(top):
-        top = float(sizes.max(initial=0.0, where=np.isfinite(sizes)))
-    least = float(sizes.min(initial=np.inf))
-    if least == 0:
-        least = float(sizes.min(initial=np.inf, where=sizes > 0))
-    return top, least
+class Stepped(Held):
+    """The rows that a step has changed in a table; a sum of two rounded numbers is as exact as the larger."""
+
+    def __init__(self, x: Stored, start: Stored) -> None:
+        self.stored, self._start, self._lender = x, start, None
+        kept = [_kept(x.values[part], start.values[part]) for part in blocks(len(x.values), x.row_shape)]
+        self.ids = self._places = np.flatnonzero(~np.concatenate(kept))
+
+    def values_at(self, places: Any) -> Array:
+        """Return what has been added to the rows at places of ids."""
+        return super().values_at(places) - wide(self._start.values[self.ids[places]])
+
+    def at(self, places: Any) -> Rows:
+        """Return the changes of the rows at places of ids."""
+        rows, now = super().at(places), wide(self.stored.values[self.ids[places]])
+        return replace(rows, sparse=False, terms=np.abs(now) + np.abs(now - rows.values) + np.abs(rows.values))
+
+    @lazy_property
+    def norms(self) -> Norm:
+        """The norm of all that the step has changed."""
+        parts = blocks(len(self.ids), self.stored.row_shape)
+        return Norm(math.hypot(*(norm_of([self.values_at(part)]) for part in parts)))
+
+
+def _kept(now: Array, then: Array) -> Array:
+    same = bits_equal(now, then) if now.dtype == then.dtype else bits_equal(wide(now), wide(then))
+    kept: Array = same.reshape(len(same), math.prod(same.shape[1:])).all(axis=1)
+    return kept
+
+
+# ---------------------------------------------------------------------- some rows of large tensors
+def sample_rows(x: Held, y: Held, elements: int) -> Array:
+    """Return the numbers of the rows of two sides that causes are tried on.
+
+    Some are spread evenly; others stand on one side only, have several slots, the largest values or norms, or differ.
+    """
+    width = max(1, math.prod(x.stored.row_shape), math.prod(y.stored.row_shape))
+    rows = max(LEAST, elements // width)
+    few = max(4, rows // 16)
+    some = [spread(x.ids if len(x.ids) >= len(y.ids) else y.ids, rows // 4)]
+    for s, other in ((x, y), (y, x)):
+        some += [spread(ids, few) for ids in (s.ids[~contained(s.ids, other.ids)], s.repeated)]
+        some += [s.ids[_largest(np.concatenate(size), few)] for size in zip(*_sizes(s), strict=True)]
+    if x.stored.row_shape == y.stored.row_shape:
+        ids = x.ids[contained(x.ids, y.ids)]
+        some.append(spread(ids[np.concatenate(list(_differ(x, y, ids)))], rows // 8))
+    return np.unique(np.concatenate(some))
+
+
+def _sizes(s: Held) -> Iterator[tuple[Array, Array]]:
+    """Yield the largest |value| and the sum of squares of each row, block by block."""
+    for part in blocks(len(s.ids), s.stored.row_shape):
+        flat = np.abs(s.values_at(part).reshape(part.stop - part.start, math.prod(s.stored.row_shape)))
+        flat = np.nan_to_num(flat, nan=math.inf, posinf=math.inf)
+        with np.errstate(over="ignore"):
+            yield flat.max(axis=1, initial=0.0), (flat * flat).sum(axis=1)
+
+
+def _differ(x: Held, y: Held, ids: Array) -> Iterator[Array]:
+    """Yield whether each row differs, block by block."""
+    for block in blocks(len(ids), x.stored.row_shape):
+        one, other = (s.values_at(np.searchsorted(s.ids, ids[block])) for s in (x, y))
+        yield ~_kept(one, other)
+
+
+def spread(x: Array, n: int) -> Array:
+    """Return n elements, spread evenly, or all where there are no more."""
+    return x if len(x) <= n else x[np.linspace(0, len(x) - 1, n).astype(np.int64)]
+
+
+def _largest(x: Array, n: int) -> Array:
+    """Return where the n largest are."""
+    return np.arange(len(x)) if len(x) <= n else np.argpartition(-x, n)[:n]

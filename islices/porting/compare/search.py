@@ -1,117 +1,234 @@
-"""Why two sides differ: causes tried one by one, then two at a time; those that make the sides equal are named.
+"""Why two sides differ: candidates are tested one by one, then two at a time, and those that hold are ranked.
 
-A single cause that explains is preferred to two; where several explain, all are named, the most specific first. What a
-more specific cause has explained is not said again by one that it subsumes. Tensors are explained together: one factor
-for all of them, one shift, one padding row.
+A candidate is a comparison in which a cause has changed one side. It holds if both sides are equal then, to the bit or
+within the bound, and enough speaks for each change. A single cause is preferred to two; where several explain, all are
+named, the most specific first, and none that one of them subsumes. Tensors are explained together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import permutations
 
-from islices.porting.compare.cause import Proposal
+import numpy as np
+
+from islices.porting.compare.cause import Factor
 from islices.porting.compare.causes import CAUSES
-from islices.porting.compare.comparison import Comparison
-from islices.porting.compare.explanation import Explanation, said
-from islices.porting.compare.factors import fitted_factors, named_factors, two_factors
-from islices.porting.compare.survey import agree, within_rounding
+from islices.porting.compare.comparison import Comparison, Done
+from islices.porting.compare.evidence import ANY, PRECISION, Evidence, Interval, Paired, evidence, onto
+from islices.porting.compare.explanation import Explanation, Finding
+from islices.porting.compare.rows import Rows
+from islices.porting.compare.stored import Array, contained
 
-__all__ = ["explain", "proposals"]
+__all__ = ["candidates", "explain"]
+
+#: A factor drawn at random must be this unlikely to lie as near to one of the named candidates.
+CHANCE = 1 / 32
 
 
-def explain(both: Comparison, proposed: Sequence[Proposal]) -> tuple[Explanation, ...]:
-    """The explanations, the most specific first; none where nothing known makes the sides equal.
+def explain(both: Comparison, singles: Sequence[Comparison]) -> tuple[Explanation, ...]:
+    """Return the explanations, the most specific first; none where nothing known makes the sides equal.
 
-    Parameters
-    ----------
-    both : Comparison
-    proposed : sequence of Proposal
-        What `proposals` finds for it, whichever its slack.
-
-    Returns
-    -------
-    tuple of Explanation
+    singles: what `candidates` finds for it, whichever its slack.
     """
-    if not both.a:
+    if not both.pairs:
         return ()
-    near = within_rounding(both)  # then what is not exact explains nothing
+    near = both.agree(exact=False)  # then what is not exact explains nothing
+    singles = [replace(c, slack=both.slack) if both.slack else c for c in singles]
     found: list[Explanation] = []
     exact: set[tuple[str, int]] = set()  # what explains to the bit need not be said with other numbers
-    for p in proposed:
-        if e := _chain(both, [p], exactly=near or p.key in exact):
+    for c in singles:
+        key = c.chain[-1].key
+        if e := _held(c, exactly=near or key in exact):
             found.append(e)
-            exact |= {p.key} if e.exact else set()
+            exact |= {key} if e.exact else set()
     if not near:
-        found += named_factors(both, both, [])
-    if not found and not near:
-        found = two_factors(both) or fitted_factors(both, both, [])
-    if not found:
-        found = _pairs(both, proposed, exactly=near)
+        found += _named_factors(both)
+        found = found or _constant(both)
+    found = found or _pairs(singles, exactly=near)
     fewest = min((len(e.causes) for e in found), default=0)
     return _without_subsumed([e for e in found if (e.exact or not near) and len(e.causes) == fewest])
 
 
-# ---------------------------------------------------------------------- causes that change rows
-def _proposals(both: Comparison, used: set[tuple[str, int]], *, another: bool) -> Iterator[Proposal]:
-    for cause in CAUSES.values():
-        if cause.propose is None or not cause.applies(both, another=another):
-            continue
-        exact = cause.exact == "always" or (cause.exact == "gradients" and not both.steps)
-        for which in (0,) if cause.sides == "a" else (1, 0):
-            if (cause.name, which) not in used:
-                changes = cause.propose(both, which)
-                proposed = [Proposal(cause, which, x, exact) for x in changes if both.whole is None or x.again]
-                yield from proposed
-                if proposed and cause.sides == "either":
-                    break
-
-
-def proposals(both: Comparison) -> list[Proposal]:
-    """Each cause that changes rows alone, where there is anything to change."""
-    return list(_proposals(both, set(), another=False))
-
-
-def _pairs(both: Comparison, proposed: Sequence[Proposal], *, exactly: bool) -> list[Explanation]:
+def _pairs(singles: Sequence[Comparison], *, exactly: bool) -> list[Explanation]:
     found: list[Explanation] = []
     seen: set[frozenset[tuple[str, int]]] = set()
     constants: list[Explanation] = []
-    for first in proposed:
-        after = first.after(both)
-        if not exactly:
-            found += named_factors(both, after, [first])
-            if not found:
-                constants += fitted_factors(both, after, [first])
+    for c in singles:
+        first = c.chain[-1]
+        if not exactly and first.cause.scales:
+            found += _named_factors(c)
+            constants += [] if found else _constant(c)
         # what changes values on both sides undoes itself; rows may be dropped from both
         used = {first.key} if first.cause.drops else {(first.cause.name, 0), (first.cause.name, 1)}
-        for second in _proposals(after, used, another=True):
-            keys = frozenset((first.key, second.key))
-            if keys not in seen and (e := _chain(after, [first, second], exactly=exactly)):
+        for second in _changes(c, used):
+            keys = frozenset((first.key, second.chain[-1].key))
+            if keys not in seen and (e := _held(second, exactly=exactly)):
                 seen.add(keys)
                 found.append(e)
     return found or constants
 
 
-def _chain(before: Comparison, chain: Sequence[Proposal], *, exactly: bool) -> Explanation | None:
-    """The explanation, if the proposals make the sides equal and enough speaks for each; before: the last of them."""
-    seen = agree(chain[-1].after(before), chain, exactly=exactly)
-    if seen is None or (least := seen.least) is None:
+# ---------------------------------------------------------------------- candidates
+def candidates(both: Comparison) -> list[Comparison]:
+    """Return the comparison after each single change of one side."""
+    return [*_moves(both), *_changes(both, set())]
+
+
+def _changes(both: Comparison, used: set[tuple[str, int]]) -> Iterator[Comparison]:
+    for cause in CAUSES.values():
+        if cause.propose is not None and cause.applies(both):
+            for which in (0,) if cause.symmetric else (1, 0):
+                changes = () if (cause.name, which) in used else cause.propose(both, which)
+                yield from filter(None, (both.after(cause, which, change) for change in changes))
+
+
+def _moves(both: Comparison) -> Iterator[Comparison]:
+    """Yield the comparisons of tensors whose rows stand elsewhere on one side."""
+    for cause in CAUSES.values():
+        for which in () if cause.move is None or both.steps else (0,) if cause.symmetric else (1, 0):
+            found = list(cause.move(both.source.stored(which), both.source.stored(1 - which)) if cause.move else ())
+            yield from (both.rearranged(cause, which, *one) for one in found)
+            if found:
+                break
+
+
+# ---------------------------------------------------------------------- tests
+def _held(now: Comparison, *, exactly: bool) -> Explanation | None:
+    """Return the explanation by the changes made, if both sides are equal and enough speaks for each change."""
+    strict = exactly or any(d.cause.exact == "always" for d in now.chain)
+    modes = [True] if all(_may_be_exact(d, now) for d in now.chain) else []
+    modes += [] if strict else [False]
+    for exact in modes:
+        if now.agree(exact=exact):
+            least = _least(now, exact=exact)
+            slack = 0.0 if exact else now.slack
+            return None if least is None else Explanation(_said(now), exact, round(least, 1), slack)
+    return None
+
+
+def _may_be_exact(d: Done, now: Comparison) -> bool:
+    return d.cause.exact == "always" or (d.cause.exact == "gradients" and not now.steps)
+
+
+def _least(now: Comparison, *, exact: bool) -> float | None:
+    """Return the least that speaks for one of the changes; None where it is not enough."""
+    found = []
+    for k, d in enumerate(now.chain):
+        pairs = ((t, p) for t, p in enumerate(now.elements) if p is not None)
+        each = (evidence(p, _was(now, k, t, p), exact=exact) for t, p in pairs)
+        found.append(Evidence.all(each, d.change.cost))
+    return min(e.bits for e in found) if all(e.enough for e in found) else None
+
+
+def _said(now: Comparison) -> tuple[Finding, ...]:
+    """Return the changes made in words: {x} and {y} become {a} and {b}."""
+    found = []
+    for cause, which, change, tensors in now.chain:
+        x, y = "ab"[which], "ba"[which]
+        text = change.text.replace("{x}", f"{{{x}}}").replace("{y}", f"{{{y}}}")
+        names = [now.pairs[t].name for t in sorted(tensors)]
+        found.append(Finding(cause.name, text, {"side": x, **change.details, "tensors": names}))
+    return tuple(found)
+
+
+def _was(now: Comparison, k: int, t: int, p: Paired) -> Array:
+    """Return for each element how much the kth change has changed there, or how much agrees, as it is paired."""
+    cause, which, change, tensors = now.chain[k]
+    final = now.pairs[t].side(which)
+    here: Array = np.abs(final.values)  # what speaks for it is that all the rest agrees
+    if not (cause.drops or cause.narrows):
+        if t not in tensors:
+            return np.zeros(p.x.shape)
+        old = now.past[k].pairs[t].side(which)
+        if change.apply is not None:
+            new = (*now.past, now)[k + 1].pairs[t].side(which)
+            with np.errstate(invalid="ignore"):
+                here = np.abs(_at(new, final.ids) - _at(old, final.ids))
+        elif now.unmoved is not None and old.flat.shape[1] == final.flat.shape[1]:  # zeros in rows that were the same
+            source = now.unmoved.side(which)[t]
+            old = source.at(np.flatnonzero(contained(source.ids, final.ids)))
+            here[(_at(old, final.ids) == final.values).reshape(final.flat.shape).all(axis=1)] = 0.0
+    flat: Array = onto(p.ids, final, here).reshape(-1)
+    return flat
+
+
+def _at(x: Rows, ids: Array) -> Array:
+    """Return values in rows, zeros where there are none."""
+    x = x.select(contained(x.ids, ids))
+    found: Array = onto(ids, x, x.values)
+    return found
+
+
+# ---------------------------------------------------------------------- factors
+def _named_factors(now: Comparison) -> list[Explanation]:
+    """Return factors of known causes that make the sides equal, after the changes made."""
+    found: list[Explanation] = []
+    if now.factors is None:
+        return found
+    for cause in CAUSES.values():
+        for f in cause.foretell(now) if cause.foretell and cause.applies(now) else ():
+            e = _by_factor(now, Finding(cause.name, f.text, f.details), f)
+            if e and not any(_says_the_same(e, other) for other in found):
+                found.append(e)
+    return found
+
+
+def _says_the_same(e: Explanation, other: Explanation) -> bool:
+    """Return whether one name would be given twice: for the same side, or where it says the same of both."""
+    one, two = e.causes[-1], other.causes[-1]
+    return one.name == two.name and one.details.get("side") == two.details.get("side")
+
+
+def _by_factor(now: Comparison, finding: Finding, f: Factor) -> Explanation | None:
+    """Return the explanation by the changes made and a factor, if it fits every row and enough speaks for each."""
+    for ratio, i in zip(f.ratios, now.factors or (), strict=True):
+        if not (ratio > 0 and i.holds(ratio, f.tolerance)) or 2**f.cost * 2 * i.apart(ratio) > CHANCE:
+            return None
+    found = _spoken(now, finding, f)
+    whole = now.all_factors if found else None
+    return found if whole and all(map(Interval.holds, whole, f.ratios, [f.tolerance] * len(whole))) else None
+
+
+def _constant(now: Comparison) -> list[Explanation]:
+    """Return one factor for all tensors, read off the elements."""
+    both = ANY
+    for i in now.all_factors or ():
+        both &= i
+    if both.empty or both.low <= 0 or both.high == np.inf or both.low <= 1.0 <= both.high:
+        return []
+    cost = max(PRECISION["float32"], *(p.precision for p in now.elements if p is not None))
+    f = Factor([both.middle] * len(now.pairs), "", cost=cost)
+    fits = (Finding(cause.name, *cause.fit(now, both)) for cause in CAUSES.values() if cause.fit)
+    return [e for finding in fits if (e := _spoken(now, finding, f, elements=3))]
+
+
+def _spoken(now: Comparison, finding: Finding, f: Factor, elements: int = 2) -> Explanation | None:
+    """Return the explanation by the changes made and a factor, if enough speaks for each of them."""
+    each = []
+    for ratio, p in zip(f.ratios, now.elements, strict=True):
+        if p is not None and abs(ratio - 1.0) > f.tolerance:
+            each.append(evidence(p, np.abs(p.x) * min(abs(ratio - 1.0), 1.0), exact=False, factor=ratio))
+    total = Evidence.all(each, f.cost)
+    least = _least(now, exact=False) if now.chain else total.bits
+    if not total.enough or total.elements < elements or least is None:
         return None
-    return Explanation(tuple(map(said, chain)), seen.exact, round(least, 1), 0.0 if seen.exact else before.slack)
+    return Explanation((*_said(now), finding), False, round(min(least, total.bits), 1), now.slack)
 
 
 # ---------------------------------------------------------------------- which to name
 def _without_subsumed(found: Sequence[Explanation]) -> tuple[Explanation, ...]:
     out: list[Explanation] = []
     for e in found:
-        said = any(set(e.names) == set(o.names) and e.names != o.names for o in out)
-        if not said and not any(_subsumes(other, e) for other in found):
+        twice = any(set(e.names) == set(o.names) and e.names != o.names for o in out)
+        if not twice and not any(_subsumes(other, e) for other in found):
             out.append(e)
     return tuple(out)
 
 
 def _subsumes(specific: Explanation, e: Explanation) -> bool:
-    """Whether e only says more generally what another says."""
+    """Return whether e only says more generally what another says."""
     if len(specific.causes) != len(e.causes) or specific is e:
         return False
     for order in permutations(specific.names):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
-from islices.porting.compare.explanation import Explanation
-from islices.porting.compare.fix import fixes
+from islices.porting.compare.causes import CAUSES
 from islices.porting.compare.measure import SHOWN, Place, RowSample, TensorDifference
+from islices.porting.compare.steps.fix import step_line
 
 if TYPE_CHECKING:
     from islices.porting.compare.difference import Difference
@@ -29,7 +30,7 @@ def report(found: Difference, *, verbose: bool = False) -> str:
     a, b = found.names
     lines = [_verdict(found)]
     if not found.equal and found.tensors:
-        lines += ["", *_why(found), *(f"  {line}" for line in fixes(found))]
+        lines += ["", *_why(found), *(f"  {line}" for line in _fixes(found))]
     lines += [f"note: {note}" for note in found.notes]
     told = [t for t in found.tensors if not t.equal or t.notes]
     for t in told if verbose else told[:TENSORS]:
@@ -68,21 +69,14 @@ def _tensor(t: TensorDifference, names: tuple[str, str], verbose: bool) -> list[
         f"{t.only_b.count:,} only in {names[1]}",
     ]  # fmt: skip
     lines.append("  rows: " + ", ".join(counts))
-    if t.largest_absolute is not None and t.largest_relative is not None:
-        lines.append(f"  largest difference: {_place(t.largest_absolute, names)}")
-        lines.append(f"  largest relative:   {_place(t.largest_relative, names)}")
-    if t.differing.count:
-        lines.append("  ulps apart: " + _histogram(t))
+    if t.largest is not None:
+        lines.append(f"  largest difference: {_place(t.largest, names)}")
     lines += [f"  note: {note}" for note in t.notes]
     if not verbose:
         return lines
     for k, sample in enumerate((t.only_a, t.only_b)):
         lines += _rows(f"rows only in {names[k]}", sample, (names[k],))
     return lines + _rows("rows that differ", t.differing, names)
-
-
-def _histogram(t: TensorDifference) -> str:
-    return ", ".join(f"{label}: {n:,}" for label, n in t.ulps) + f"  ({t.elements:,} elements in both)"
 
 
 def _place(place: Place, names: tuple[str, str]) -> str:
@@ -131,6 +125,21 @@ def _why(found: Difference) -> list[str]:
     return lines
 
 
+def _fixes(found: Difference) -> list[str]:
+    """Return a line for each cause of the first explanation that has one; causes of one step have one together."""
+    apart = [t for t in found.tensors if not t.equal]
+    if not found.causes or not apart:
+        return []
+    front = found.frameworks[1]
+    kinds = zip(found.frameworks, apart[0].kinds, strict=True)
+    other, framework = ({"keras": "tensorflow"}.get(name, name) or kind.split()[0] for name, kind in kinds)
+    causes = [c for c in found.causes[0].causes if c.details.get("mends", True)]
+    of_step = [c for c in causes if "step" in c.details]
+    lines = [step_line(of_step, front, alike=framework == other)] if of_step else []
+    lines += [CAUSES[c.name].line(c.details, framework) for c in causes if "step" not in c.details and c.name in CAUSES]
+    return [f"mend: in {found.names[1]}, {line}" for line in lines if line]
+
+
 def _without_cause(found: Difference) -> list[str]:
     if all(t.same_rows for t in found.tensors):
         kinds = [
@@ -155,75 +164,22 @@ def _without_cause(found: Difference) -> list[str]:
         "  (random numbers are beyond it: compare without dropout, by one seed and one order of samples)",
     ]
     if len(found.tensors) > 1:
-        lines.append("  (one that makes all tensors equal together; only=, --only NAME, asks for one tensor alone)")
+        lines.append("  (one that makes all tensors equal together)")
     return lines
 
 
 # ---------------------------------------------------------------------- JSON
 def as_json(found: Difference) -> dict[str, Any]:
-    """Finite numbers as they are, others as strings: "inf", "-inf", "nan"."""
-    return {
-        "equal": found.equal,
-        "names": list(found.names),
-        "tensors": [_tensor_json(t) for t in found.tensors],
-        "only_a": list(found.only_a),
-        "only_b": list(found.only_b),
-        "causes": [_explanation_json(e) for e in found.causes],
-        "within_rounding": found.rounding,
-        "within_arithmetic": found.arithmetic,
-        "notes": list(found.notes),
-    }
-
-
-def _explanation_json(e: Explanation) -> dict[str, Any]:
-    return {
-        "exact": e.exact,
-        "slack": e.slack,
-        "bits": e.bits,
-        "causes": [{"name": c.name, "text": c.text, "details": _plain(c.details)} for c in e.causes],
-    }
-
-
-def _tensor_json(t: TensorDifference) -> dict[str, Any]:
-    return {
-        "name": t.name,
-        "name_b": t.name_b,
-        "equal": t.equal,
-        "comparable": t.comparable,
-        "kinds": list(t.kinds),
-        "dtypes": list(t.dtypes),
-        "shapes": [list(shape) for shape in t.shapes],
-        "slots": list(t.slots),
-        "norms": _plain(t.norms),
-        "rows": t.rows,
-        "elements": t.elements,
-        "ulps": dict(t.ulps),
-        "largest_absolute": _place_json(t.largest_absolute),
-        "largest_relative": _place_json(t.largest_relative),
-        "only_a": _sample_json(t.only_a, ("a",)),
-        "only_b": _sample_json(t.only_b, ("b",)),
-        "differing": _sample_json(t.differing, ("a", "b")),
-        "notes": list(t.notes),
-    }
-
-
-def _place_json(place: Place | None) -> dict[str, Any] | None:
-    if place is None:
-        return None
-    return {
-        "row": place.row, "position": list(place.position), "a": _plain(place.a), "b": _plain(place.b),
-        "size": _plain(place.size),
-    }  # fmt: skip
-
-
-def _sample_json(sample: RowSample, sides: tuple[str, ...]) -> dict[str, Any]:
-    first = [{"row": row, **dict(zip(sides, map(_plain, values), strict=True))} for row, values in sample.first]
-    return {"count": sample.count, "first": first}
+    """Return all fields of all that was found, by name; numbers that are not finite are "inf", "-inf", "nan"."""
+    plain: dict[str, Any] = _plain(found)
+    return plain
 
 
 def _plain(x: Any) -> Any:
     if isinstance(x, float):
         return x if math.isfinite(x) else str(x)
+    if is_dataclass(x):
+        return {f.name: _plain(getattr(x, f.name)) for f in fields(x) if f.repr}
     if isinstance(x, dict):
         return {str(k): _plain(v) for k, v in x.items()}
     return [_plain(v) for v in x] if isinstance(x, (list, tuple)) else x

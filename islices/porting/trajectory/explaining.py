@@ -23,7 +23,7 @@ from islices.porting.trajectory.descriptions import array_name
 from islices.porting.trajectory.distances import same_values
 from islices.porting.trajectory.positions import Leaves, Step, common, rows_named
 
-__all__ = ["explain"]
+__all__ = ["Known", "explain"]
 
 #: Framework -> the semantics of its own optimizers.
 OWN = {"torch": "torch", "keras": "keras", "jax": "optax"}

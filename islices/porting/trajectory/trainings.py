@@ -20,7 +20,7 @@ from islices.porting.compare.difference import Difference, diff, side_names
 from islices.porting.compare.explanation import name_sides
 from islices.porting.trajectory.curves import draw
 from islices.porting.trajectory.descriptions import other_class
-from islices.porting.trajectory.explaining import explain
+from islices.porting.trajectory.explaining import Known, explain
 from islices.porting.trajectory.folder import is_folder, read_folder
 from islices.porting.trajectory.movements import Past
 from islices.porting.trajectory.parity_report import as_json, report
@@ -214,7 +214,7 @@ def parity(
     limit = None if steps is None else whole_number(steps)
     if steps is not None and (limit is None or limit < 1):
         raise ValueError(f"steps: got {show(steps)}; accepted is an int >= 1")
-    known = {
+    known: Known = {
         "names": called, "max_norm": max_norm, "padding_idx": padding_idx, "batch_size": batch_size, "tokens": tokens
     }  # fmt: skip
     diff(np.zeros(1, np.float32), np.zeros(1, np.float32), **known)  # raises now, not at the step that stops

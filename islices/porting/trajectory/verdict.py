@@ -128,9 +128,9 @@ def _between(now: tuple[Step, Step], last: tuple[Step, Step], notes: dict[str, s
     both = [name for name in changed if name in left[0] and name in pair[0]]
     if not both:
         return None
-    then, here = ([{name: side[name] for name in both} for side in sides] for sides in (left, pair))
-    drift = max(apart / (size or 1.0) for apart, size, _ in distances(*then).values())
-    return _by_norm(here[0], here[1], drift)
+    old_a, old_b, new_a, new_b = ({name: side[name] for name in both} for side in (*left, *pair))
+    drift = max(apart / (size or 1.0) for apart, size, _ in distances(old_a, old_b).values())
+    return _by_norm(new_a, new_b, drift)
 
 
 def _drift(a: Step, b: Step) -> float:

@@ -306,7 +306,7 @@ def test_a_version_that_xla_does_not_speak_is_refused(monkeypatch: pytest.Monkey
     monkeypatch.setattr(ffi, "VERSION", (9, 9))
     monkeypatch.setattr(ffi, "TARGET", "islices_test_stranger")
     with pytest.warns(UserWarning, match=r"islices computes without compiled kernels.*9\.9"):
-        assert not ffi.available.__wrapped__()
+        assert not ffi._registered()
 
 
 def test_an_error_of_a_call_is_the_programs() -> None:

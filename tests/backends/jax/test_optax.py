@@ -248,33 +248,6 @@ def test_none_among_parameters_and_updates() -> None:
 
 
 # ---------------------------------------------------------------------- real training
-def loss(params: Any, ids: Any, target: Any) -> Any:
-    rows = islices.lookup(params["emb"], ids)
-    return (jnp.tanh(rows).mean(0) @ params["out"] - target) ** 2
-
-
-def test_fifty_steps_in_a_scan_are_those_by_hand() -> None:
-    rng = np.random.default_rng(10)
-    ids, targets = rng.integers(0, 50, (50, 12)).astype(np.int32), (1 + rng.random(50)).astype(np.float32)
-    start = {"emb": Table(jnp.asarray(rng.standard_normal((50, 4)), jnp.float32), padding_idx=0), "out": jnp.ones(4)}
-    optimizer = optim.adam(0.05)
-    tx = front.chain(front.clip_by_global_norm(0.5), front.from_optim(optimizer))
-
-    def body(carry: Any, batch: Any) -> Any:
-        params, state = carry
-        _, grads = islices.value_and_grad(loss)(params, *batch)
-        updates, state = tx.update(grads, state, params)
-        return (front.apply_updates(params, updates), state), grads
-
-    (params, state), grads = jax.jit(lambda carry: jax.lax.scan(body, carry, (ids, targets)))((start, tx.init(start)))
-    expected = {"emb": start["emb"].weights, "out": start["out"]}
-    own = optimizer.init(expected)
-    for k in range(len(ids)):
-        clipped, _ = islices.clip_by_global_norm(jax.tree.map(lambda x, k=k: x[k], grads), 0.5)
-        expected, own = optimizer.step(expected, clipped, own)
-    assert params["emb"].padding_idx == 0
-    assert_same(({"emb": params["emb"].weights, "out": params["out"]}, state[1]), (expected, own))
-    np.testing.assert_array_equal(params["emb"].weights[0], start["emb"].weights[0])
 
 
 def test_nothing_of_a_tables_size_is_made() -> None:

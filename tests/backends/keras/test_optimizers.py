@@ -6,7 +6,6 @@ import doctest
 import os
 from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -174,25 +173,6 @@ def by_hand(optimizer: Any) -> Apply:
         optimizer.apply(clipped, variables)
 
     return apply
-
-
-def test_fit_takes_the_course_of_the_loop_by_hand() -> None:
-    got = fitted(front.Adam(RATE, global_clipnorm=CLIP))
-    assert_same_bits(values(got), values(looped(by_hand(keras.optimizers.Adam(RATE)))))
-
-
-def test_a_saved_model_goes_on_where_it_was(tmp_path: Path) -> None:
-    def optimizer() -> Any:
-        return front.Adam(RATE, global_clipnorm=CLIP, semantics="keras", nonfinite="zero")
-
-    whole, first = fitted(optimizer(), epochs=3), fitted(optimizer(), epochs=2)
-    first.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    assert type(loaded.optimizer) is front.Adam
-    assert loaded.optimizer.get_config() == first.optimizer.get_config()
-    assert int(loaded.optimizer.iterations) == 6
-    loaded.fit(dataset(), epochs=1, verbose=0, shuffle=False)
-    assert_same_bits(values(loaded), values(whole))
 
 
 def test_schedules_averages_and_callbacks_work_through_it() -> None:

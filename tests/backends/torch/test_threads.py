@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 threads: Any = pytest.importorskip("islices.kernels.threads")
 
 import islices  # noqa: E402
-from islices.backends.torch import threads as of_torch  # noqa: E402
+from islices.backends.torch import openmp as of_torch  # noqa: E402
 
 pytestmark = pytest.mark.skipif(of_torch._parallel is None, reason="this torch has no OpenMP that can be called")
 

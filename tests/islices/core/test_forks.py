@@ -114,7 +114,7 @@ def test_while_another_thread_holds_any_of_the_locks() -> None:
         for name in islices.list_backends():
             islices.get_backend(name)
             if name == "torch":
-                import islices.backends.torch.layers
+                import islices.backends.torch.hooked_layers
             if name == "tensorflow":
                 import islices.backends.tensorflow.keras_layers
         small()

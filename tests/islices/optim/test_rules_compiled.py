@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,8 +10,8 @@ import pytest
 from islices import optim
 from islices.conformance.oracle_optim import OPTIMIZERS
 from islices.core import modes
-from islices.optim import rules
-from islices.optim.operators import array_operators, bind, number_operators
+from islices.optim.array_rules import array_rule
+from islices.optim.operators import bind, number_operators
 
 numba = pytest.importorskip("numba", reason="numba is not installed")
 OF_FRAMEWORKS = [
@@ -28,57 +26,44 @@ FORMULAS = {
     **{f"{s} {name}": getattr(optim, name)(0.1, semantics=s, rows="all")._formula for s, name in OF_FRAMEWORKS},
 }
 #: each once, by the first optimizer that has it
-RULES = {"coupled": rules.coupled, "decoupled": rules.decoupled} | {
-    label: rule for rule, label in {f.rule: k for k, f in reversed(FORMULAS.items())}.items()
-}
-STATES = {spec.name: spec for formula in FORMULAS.values() for spec in formula.state}
+RULES = {(f.rule, *f.constants.items()): label for label, f in reversed(FORMULAS.items())}
 #: What a number of a rule may be, another is a half; arrays are drawn between -2 and 2, or 0 and 2.
 NUMBERS = {
     "lr": 0.05, "mu": 0.9, "gain": 0.3, "gain1": 0.1, "gain2": 0.001, "rho": 0.9, "rate": 0.02, "root": 0.7,
-    "eps": 1e-7, "zero": 0.0, "l1": 0.6, "l2": 0.1, "beta": 0.2, "decay": 0.03, "keep": 0.999,
-    "l2_shrinkage": 0.05, "exponent": 0.3, "one": 1.0,
+    "eps": 1e-7, "zero": 0.0, "l1": 0.6, "l2": 0.1, "beta": 0.2, "l2_shrinkage": 0.05, "exponent": 0.3, "one": 1.0,
 }  # fmt: skip
 
 
-def compiled(rule: Callable[..., Any], arrays: int, numbers: int, outputs: int, dtype: str) -> Callable[..., Any]:
-    """A loop over elements around the rule, as a kernel of `islices[fast]` will have it."""
-    inner = numba.njit(bind(rule, number_operators(dtype)))
-    names = [f"x{k}" for k in range(arrays)] + [f"c{k}" for k in range(numbers)]
-    call = f"inner({', '.join([f'x{k}[i]' for k in range(arrays)] + names[arrays:])})"
-    single = rule in (rules.coupled, rules.decoupled)  # which give no tuple
-    targets = ["out[0, i] = new"] if single else [f"out[{k}, i] = new[{k}]" for k in range(outputs)]
+@pytest.mark.parametrize("label", RULES.values())
+def test_compiled_rules_have_the_bits_of_the_arrays(label: str) -> None:
+    from islices.kernels.compiling import called, inline
+
+    formula, n = FORMULAS[label], 4001
+    rng = np.random.default_rng(0)
+    arrays = ["g", *["q"] * bool(formula.squares), "w", *(spec.name for spec in formula.state)]
+    positive = {"q", *(spec.name for spec in formula.state if spec.positive)}
+    values = {x: rng.uniform(0 if x in positive else -2, 2, n).astype("float32") for x in arrays}
+    numbers = {x: np.float32(NUMBERS.get(x, 0.5)) for x in formula.ahead()}
+    rule = bind(formula.rule, number_operators("float32"), inline)
+    inner = called(rule, (*arrays, *numbers), formula.constants)
+    names = [f"x{k}" for k in range(len(arrays))] + [f"c{k}" for k in range(len(numbers))]
+    call = f"inner({', '.join([f'{x}[i]' for x in names[: len(arrays)]] + names[len(arrays) :])})"
     source = f"def loop(out, {', '.join(names)}):\n    for i in range(out.shape[1]):\n        new = {call}\n"
-    source += "".join(f"        {line}\n" for line in targets)
+    source += "".join(f"        out[{k}, i] = new[{k}]\n" for k in range(1 + len(formula.state)))
     space: dict[str, Any] = {"inner": inner}
     exec(source, space)  # numba compiles functions of a fixed number of arguments
-    return numba.njit(space["loop"])
-
-
-@pytest.mark.parametrize("name", RULES)
-def test_compiled_rules_have_the_bits_of_the_arrays(name: str) -> None:
-    rule, dtype = RULES[name], "float32"
-    rng = np.random.default_rng(0)
-    parameters = list(inspect.signature(rule).parameters)
-    arrays = [p for p in parameters if p in STATES or p in ("g", "q", "w")]
-    assert parameters == arrays + parameters[len(arrays) :], "arrays come first, as numba's loop hands them over"
-    n = 4001
-    values = {
-        p: rng.uniform(0 if p == "q" or (p in STATES and STATES[p].positive) else -2, 2, n).astype(dtype)
-        for p in arrays
-    }
-    numbers = {p: np.asarray(NUMBERS.get(p, 0.5), dtype)[()] for p in parameters if p not in arrays}
     with modes.HOST.scope():
-        expected = bind(rule, array_operators(modes.HOST))(**values, **{p: np.full(1, x) for p, x in numbers.items()})
-    expected = expected if isinstance(expected, tuple) else (expected,)
-    out = np.empty((len(expected), n), dtype)
-    compiled(rule, len(arrays), len(numbers), len(expected), dtype)(out, *values.values(), *numbers.values())
-    for got, want in zip(out, expected, strict=True):
+        ones = {x: np.full(1, c) for x, c in numbers.items()}
+        expected = array_rule(formula.rule, modes.HOST)(**values, **ones, **formula.constants)
+    out = np.empty((1 + len(formula.state), n), np.float32)
+    numba.njit(space["loop"])(out, *values.values(), *numbers.values())
+    for got, want in zip(out, [x for x in expected if x is not None], strict=True):
         np.testing.assert_array_equal(got, want)
 
 
 def test_a_rule_without_operators_says_so() -> None:
     with pytest.raises(TypeError, match="without operators"):
-        RULES["sgd"](np.ones(1), np.ones(1), 0.1)
+        FORMULAS["sgd"].rule(np.ones(1), np.ones(1), 0.1)
     with pytest.raises(TypeError, match="plain function"):
         bind(len, {})
 

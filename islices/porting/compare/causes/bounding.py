@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import numpy as np
 
-from islices.porting.compare.cause import Beside, Cause, Change, each_tensor
-from islices.porting.compare.comparison import Comparison
+from islices.porting.compare.cause import Cause, Change
+from islices.porting.compare.comparison import Comparison, TwoSides
 from islices.porting.compare.digits import as_written
-from islices.porting.compare.evidence import Rows
+from islices.porting.compare.rows import Rows
 from islices.porting.compare.stored import Array, wide
 
 __all__ = ["LAST_DUPLICATE", "ROW_CLIP", "VALUE_CLIP"]
@@ -23,21 +22,19 @@ CLOSE = 2.0**-8
 # ---------------------------------------------------------------------- duplicates
 def last_duplicate(both: Comparison, which: int) -> Iterator[Change]:
     """The last of duplicates is written over the others."""
+    text = "duplicates overwritten: {y} keeps the last slot of each row, {x} sums them"
+    yield Change(_last, text, cost=1.0)
 
-    def change(x: Rows, y: Rows, beside: Beside) -> Rows | None:
-        source = next((s for s in (x, beside.raw) if s is not None and s.slots is not None), None)
-        if source is None or source.slots is None or source.slot_ids is None or not np.array_equal(source.ids, x.ids):
-            return None
-        if source is not x and not np.array_equal(source.values, x.values):
-            return None
-        values = np.zeros(x.values.shape)
-        values[np.searchsorted(x.ids, source.slot_ids)] = wide(source.slots)  # of equal places NumPy keeps the last
-        return replace(x, values=values, terms=None, counts=None, slot_ids=None, slots=None)
 
-    found = each_tensor(both, which, change)
-    if found:
-        text = "duplicates overwritten: {y} keeps the last slot of each row, {x} sums them"
-        yield Change(found.rows, text, found.named, 1.0, again=found.again)
+def _last(x: Rows, y: Rows, pair: TwoSides) -> Rows | None:
+    source = next((s for s in (x, pair.raw) if s is not None and s.slots is not None), None)
+    if source is None or source.slots is None or source.slot_ids is None or not source.meets(x):
+        return None
+    if not np.array_equal(source.values, x.values):
+        return None
+    values = np.zeros(x.values.shape)
+    values[np.searchsorted(x.ids, source.slot_ids)] = wide(source.slots)  # of equal places NumPy keeps the last
+    return x.having(values, counts=None)
 
 
 LAST_DUPLICATE = Cause(
@@ -50,22 +47,15 @@ LAST_DUPLICATE = Cause(
 # ---------------------------------------------------------------------- values
 def value_clip(both: Comparison, which: int) -> Iterator[Change]:
     """No element of one side is larger than a limit, which several reach."""
-    for least, bits in _limits(both, which, lambda x: np.abs(x.values)):
-        yield from _with_values_clipped(both, which, least, bits)
+    for limit, bits in _limits(both, which, lambda x: np.abs(x.values)):
 
+        def clip(x: Rows, y: Rows, pair: TwoSides, limit: float = limit) -> Rows | None:
+            large = np.abs(x.values) > limit
+            terms = None if x.terms is None else np.where(large, limit, x.terms)
+            return x.having(np.clip(x.values, -limit, limit), terms) if large.any() else None
 
-def _with_values_clipped(both: Comparison, which: int, least: float, bits: float) -> Iterator[Change]:
-    def change(x: Rows, y: Rows, _: Beside) -> Rows | None:
-        if not (np.abs(x.values) > least).any():
-            return None
-        bounded = np.clip(x.values, -least, least)
-        terms = None if x.terms is None else np.where(np.abs(x.values) > least, least, x.terms)
-        return replace(x, values=bounded, terms=terms, slot_ids=None, slots=None)
-
-    found = each_tensor(both, which, change)
-    if found:
-        text = f"values clipped: {{y}} bounds each element by {least:.6g}, {{x}} does not"
-        yield Change(found.rows, text, {"limit": least, **found.named}, bits, again=found.again)
+        text = f"values clipped: {{y}} bounds each element by {limit:.6g}, {{x}} does not"
+        yield Change(clip, text, {"limit": limit}, bits)
 
 
 VALUE_CLIP = Cause(
@@ -76,20 +66,21 @@ VALUE_CLIP = Cause(
 
 
 def _limits(both: Comparison, which: int, sizes: Callable[[Rows], Array]) -> Iterator[tuple[float, float]]:
-    """(limit, bits): what the sizes of the other side's elements or rows reach, three of them at least.
+    """Yield (limit, bits): what the sizes of the other side's elements or rows reach, three of them at least.
 
-    First as it stands there; then in this side's units, where each tensor may be a multiple besides, which those below
+    First as it stands there; then in this side's units, where each tensor may be a multiple as well, which those below
     the limit tell. Tensors have to agree.
     """
     plain, scaled = [], []
-    for x, y in zip(both.side(which), both.side(1 - which), strict=True):
+    for pair in both.pairs:
+        x, y = pair.side(which), pair.side(1 - which)
         theirs = sizes(y)
         top = float(theirs.max(initial=0.0))
         below = theirs < top * (1 - 1e-5)
         if not 0 < top < math.inf or below.size - below.sum() < 3:
             continue
         plain.append(top)
-        if np.array_equal(x.ids, y.ids) and x.values.shape == y.values.shape:
+        if x.meets(y):
             own = sizes(x)
             below &= (own > 0) & (theirs > 0)
             if below.any():
@@ -107,23 +98,16 @@ def _short(x: float) -> tuple[float, float]:
 # ---------------------------------------------------------------------- rows
 def row_clip(both: Comparison, which: int) -> Iterator[Change]:
     """No row of one side has a norm above a limit, which several have."""
-    for least, bits in _limits(both, which, _row_norms):
-        yield from _with_rows_clipped(both, which, least, bits)
+    for limit, bits in _limits(both, which, _row_norms):
 
+        def clip(x: Rows, y: Rows, pair: TwoSides, limit: float = limit) -> Rows | None:
+            own = _row_norms(x)
+            factor = np.minimum(1.0, limit / np.maximum(own, 1e-300)).reshape(-1, *[1] * (x.values.ndim - 1))
+            terms = None if x.terms is None else x.terms * factor
+            return x.having(x.values * factor, terms) if (own > limit * (1 + 1e-6)).any() else None
 
-def _with_rows_clipped(both: Comparison, which: int, least: float, bits: float) -> Iterator[Change]:
-    def change(x: Rows, y: Rows, _: Beside) -> Rows | None:
-        own = _row_norms(x)
-        if not (own > least * (1 + 1e-6)).any():
-            return None
-        factor = np.minimum(1.0, least / np.maximum(own, 1e-300)).reshape(-1, *[1] * (x.values.ndim - 1))
-        terms = None if x.terms is None else x.terms * factor
-        return replace(x, values=x.values * factor, terms=terms, slot_ids=None, slots=None)
-
-    found = each_tensor(both, which, change)
-    if found:
-        text = f"rows clipped: {{y}} bounds the norm of each row by {least:.6g}, {{x}} does not"
-        yield Change(found.rows, text, {"limit": least, **found.named}, bits, again=found.again)
+        text = f"rows clipped: {{y}} bounds the norm of each row by {limit:.6g}, {{x}} does not"
+        yield Change(clip, text, {"limit": limit}, bits)
 
 
 ROW_CLIP = Cause(
@@ -134,7 +118,6 @@ ROW_CLIP = Cause(
 
 
 def _row_norms(x: Rows) -> Array:
-    flat = x.values.reshape(len(x.ids), math.prod(x.values.shape[1:]))
     with np.errstate(over="ignore", invalid="ignore"):
-        norms: Array = np.sqrt((flat * flat).sum(axis=1))
+        norms: Array = np.sqrt((x.flat * x.flat).sum(axis=1))
     return np.nan_to_num(norms, posinf=0.0)

@@ -14,15 +14,14 @@ from islices.porting.compare.stored import nonzero_rows
 __all__ = ["FACTOR", "MEAN"]
 
 
-def mean(original: Comparison, now: Comparison) -> Iterator[Factor]:
+def mean(now: Comparison) -> Iterator[Factor]:
     """Quotients of the numbers that a loss may have been divided by."""
-    counts = {1: ["nothing"], **_counts(original)}
+    counts = {1: ["nothing"], **_counts(now)}
     pairs = [(p, q) for p in counts for q in counts if p != q]
-    eps = max(x.eps for x in (*original.a, *original.b))
     for p, q in pairs:  # a is divided by p, b by q
         text = "mean against sum: " + " and ".join((_divided("a", p, counts[p]), _divided("b", q, counts[q])))
         details = {"divided_by": [p, q], "names": [counts[p], counts[q]]}
-        yield Factor((q / p,) * len(original.a), text, details, 2 * eps, math.log2(len(pairs)))
+        yield Factor([q / p] * len(now.pairs), text, details, 2 * now.original.eps, math.log2(len(pairs)))
 
 
 def _divided(side: str, count: int, names: list[str]) -> str:
@@ -32,36 +31,30 @@ def _divided(side: str, count: int, names: list[str]) -> str:
 def _counts(both: Comparison) -> dict[int, list[str]]:
     found: dict[int, list[str]] = {}
 
-    def note(count: int, name: str) -> None:
-        if count > 1 and name not in found.setdefault(count, []):
+    def note(count: int | None, name: str) -> None:
+        if count is not None and count > 1 and name not in found.setdefault(count, []):
             found[count].append(name)
 
-    context = both.context
-    if context.batch_size is not None:
-        note(context.batch_size, "batch size")
-    if context.tokens is not None:
-        note(context.tokens, "tokens")
-    for side in (both.a, both.b, both.before or ()):
-        for x in side:
-            if x is None or not x.sparse:
-                continue
-            ids, slots = x.all_slots
-            p = context.padding_row(x)
-            padding = 0 if p is None else int((ids == p).sum())
-            stored = "tokens: slots stored" if p is None or padding else "non-padding tokens: slots stored"
-            note(len(ids), stored)
-            if padding:
-                note(len(ids) - padding, "non-padding tokens: slots of other rows")
-            kept = int(nonzero_rows(slots).sum())
-            if kept != len(ids):
-                note(kept, "non-padding tokens: slots that are not zeros")
-    return {count: names for count, names in found.items() if names}
+    note(both.context.batch_size, "batch size")
+    note(both.context.tokens, "tokens")
+    source = both.source
+    for side in (source.a, source.b, source.raw):
+        for x, pair in zip(side, both.pairs, strict=False):
+            if x is not None and x.stored.sparse:
+                ids, p = x.stored.slot_ids, pair.padding
+                padding = 0 if p is None else int((ids == p).sum())
+                note(len(ids), "tokens: slots stored" if p is None or padding else "non-padding tokens: slots stored")
+                if padding:
+                    note(len(ids) - padding, "non-padding tokens: slots of other rows")
+                kept = int(nonzero_rows(x.stored.slots).sum())
+                if kept != len(ids):
+                    note(kept, "non-padding tokens: slots that are not zeros")
+    return found
 
 
 def _divided_alike(details: Mapping[str, Any]) -> Lines:
     wanted, own = details["divided_by"]
-    line = "loss = loss" + f" * {own}" * (own > 1) + f" / {wanted}" * (wanted > 1)
-    return both_ways(line)
+    return both_ways("loss = loss" + f" * {own}" * (own > 1) + f" / {wanted}" * (wanted > 1))
 
 
 MEAN = Cause("mean", "mean against sum", 230, foretell=mean, fix=_divided_alike)
@@ -69,16 +62,18 @@ MEAN = Cause("mean", "mean against sum", 230, foretell=mean, fix=_divided_alike)
 
 def constant(now: Comparison, interval: Interval) -> tuple[str, dict[str, Any]]:
     """A factor that nothing known foretells."""
-    c = interval.middle
-    text = f"a constant factor: {{a}} is {{b}} times {c:.9g}"
-    for shown, power, what in ((c, 1, "{a} is {b} times"), (1 / c, -1, "{b} is {a} times")):
-        if round(shown) > 1 and interval.low <= round(shown) ** power <= interval.high:
-            counted = "a count that a mean divides by: samples, replicas, accumulated gradients?"
-            if round(shown) == 2:
-                counted = f"the half of a squared loss, or {counted}"
-            text = f"a constant factor: {what} {round(shown):,}, a whole number ({counted})"
+    c, times = interval.middle, f"{interval.middle:.9g}"
+    text = f"a constant factor: {{a}} is {{b}} times {times}"
+    for shown, power, sides in ((c, 1, "{a} is {b}"), (1 / c, -1, "{b} is {a}")):
+        whole = round(shown)
+        if whole > 1 and interval.low <= whole**power <= interval.high:
+            half = "the half of a squared loss, or " if whole == 2 else ""
+            text = (
+                f"a constant factor: {sides} times {whole:,}, a whole number ({half}a count that a mean divides by: "
+                "samples, replicas, accumulated gradients?)"
+            )
     if now.steps:
-        text = f"a constant factor: {{a}} steps {c:.9g} times as far as {{b}}, as another learning rate does"
+        text = f"a constant factor: {{a}} steps {times} times as far as {{b}}, as another learning rate does"
     return text, {"factor": c, "low": interval.low, "high": interval.high, "steps": now.steps}
 
 
@@ -91,8 +86,7 @@ def _times(details: Mapping[str, Any]) -> Lines:
         times = f"* {whole}"
     elif over > 1 and low <= 1 / over <= high:
         times = f"/ {over}"
-    line = f"the learning rate {times}" if details["steps"] else f"loss = loss {times}"
-    return both_ways(line)
+    return both_ways(f"the learning rate {times}" if details["steps"] else f"loss = loss {times}")
 
 
-FACTOR = Cause("factor", "a constant factor", 260, fit=constant, last=True, fix=_times)
+FACTOR = Cause("factor", "a constant factor", 260, fit=constant, fix=_times)

@@ -4,68 +4,54 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 
-from islices.porting.compare.cause import Beside, Cause, Change, Lines, each_tensor
-from islices.porting.compare.comparison import Comparison
+from islices.porting.compare.cause import Cause, Change, Lines
+from islices.porting.compare.comparison import Comparison, TwoSides
 from islices.porting.compare.digits import FREE, as_written
-from islices.porting.compare.evidence import PRECISION, Rows
+from islices.porting.compare.evidence import PRECISION, onto
+from islices.porting.compare.rows import Rows
 from islices.porting.compare.stored import Array, wide
 
 __all__ = ["REGULARISER"]
 
-#: Rows that lambda is read off.
-SAMPLED = 4096
 #: Elements that small whole numbers may agree on by chance.
 FEW = 4
 KINDS = {"l2": "the table", "l1": "the signs of the table"}
-#: What else was done to the side that has the penalty: it was scaled, or rounded to 16 bits, lambda with it.
-MODES = ("", "scaled", "rounded")
-#: What 16 bits may have done to lambda, relatively.
-ROUNDED = 2.0**-8
 
 
 def regulariser(both: Comparison, which: int) -> Iterator[Change]:
-    """One side has the gradient of a penalty, the other has not. One that is scaled too is fitted with lambda."""
-    if both.tables is None:
-        return
-    for kind, what in KINDS.items():
-        for mode in MODES:
-            strengths: dict[str, float] = {}
-            cost = 0.0
-
-            def change(
-                x: Rows, y: Rows, beside: Beside, kind: str = kind, mode: str = mode,
-                into: dict[str, float] = strengths,
-            ) -> Rows | None:  # fmt: skip
-                nonlocal cost
-                table = beside.table
-                if table is None or x.values.shape[1:] != y.values.shape[1:] or not len(y.ids):
-                    return None
-                ids = np.union1d(x.ids, y.ids)
-                if not len(ids) or ids[-1] >= len(table):
-                    return None
-                if beside.name not in into:
-                    some = ids[:: max(1, len(ids) // SAMPLED)]
-                    p = _penalty(table, some, kind)
-                    found = _strength(_at(x, some), _at(y, some), p, mode, max(x.eps, y.eps))
-                    if found is None:
-                        return None
+    """One side has the gradient of a penalty, the other has not; it may be scaled too."""
+    tried: list[tuple[str, dict[str, float]]] = []
+    for (kind, what), fit in product(KINDS.items(), (_where_alone, _fitted)):
+        strengths: dict[str, float] = {}
+        cost = 0.0
+        for pair in both.pairs:
+            x, y = pair.side(which), pair.side(1 - which)
+            found = None if pair.same else _penalty(x, y, pair, kind)
+            if found is not None:
+                u, v = (onto(found[0], z, z.values).reshape(-1) for z in (x, y))
+                strength, bits = fit(u, v, found[1].reshape(-1), max(x.eps, y.eps))
+                if strength > 0:
+                    strengths[pair.name] = strength
                     # a number that nobody writes so, or that few elements decide, says all of one element
-                    decided = found[1] == FREE or np.count_nonzero(p) < FEW
-                    bits = max(found[1], PRECISION[y.dtype]) if decided else found[1]
-                    into[beside.name], cost = found[0], cost + bits
-                return _penalised(x, ids, into[beside.name] * _penalty(table, ids, kind), y.sparse)
+                    decided = bits == FREE or np.count_nonzero(found[1]) < FEW
+                    cost += max(bits, PRECISION[y.dtype]) if decided else bits
 
-            found = each_tensor(both, which, change)
-            if found:
-                shown = ", ".join(sorted({f"{s:.6g}" for s in strengths.values()}))
-                text = f"regulariser: {{y}} adds {shown} times {what} to its gradient ({kind}), {{x}} does not"
-                details = {"kind": kind, "strengths": strengths, **found.named}
-                yield Change(found.rows, text, details, cost, again=found.again)
+        if not strengths or (kind, strengths) in tried:
+            continue
+        tried.append((kind, strengths))
+
+        def add(x: Rows, y: Rows, pair: TwoSides, kind: str = kind, of: Mapping[str, float] = strengths) -> Rows | None:
+            found = _penalty(x, y, pair, kind) if pair.name in of else None
+            return _penalised(x, found[0], of[pair.name] * found[1], y.sparse) if found else None
+
+        shown = ", ".join(sorted({f"{s:.6g}" for s in strengths.values()}))
+        text = f"regulariser: {{y}} adds {shown} times {what} to its gradient ({kind}), {{x}} does not"
+        yield Change(add, text, {"kind": kind, "strengths": strengths}, cost)
 
 
 def _penalties(details: Mapping[str, Any]) -> Lines:
@@ -87,71 +73,41 @@ REGULARISER = Cause(
 )
 
 
-def _penalty(table: Array, ids: Array, kind: str) -> Array:
-    w = wide(table[ids])
-    return np.sign(w) if kind == "l1" else w
+def _penalty(x: Rows, y: Rows, pair: TwoSides, kind: str) -> tuple[Array, Array] | None:
+    """Return the rows of both sides, and the penalty's gradient there without its strength."""
+    ids = np.union1d(x.ids, y.ids)
+    if pair.table is None or x.values.shape[1:] != y.values.shape[1:] or not len(ids) or ids[-1] >= len(pair.table):
+        return None
+    w = wide(pair.table[ids])
+    return ids, np.sign(w) if kind == "l1" else w
 
 
-def _at(x: Rows, ids: Array) -> Array:
-    """x on some rows, flat; zeros where it has none."""
-    out = np.zeros((len(ids), *x.values.shape[1:]))
-    place = np.minimum(np.searchsorted(x.ids, ids), max(len(x.ids) - 1, 0))
-    there = x.ids[place] == ids if len(x.ids) else np.zeros(len(ids), bool)
-    out[there] = x.values[place[there]]
-    return out.reshape(-1)
-
-
-def _strength(x: Array, y: Array, p: Array, mode: str, eps: float) -> tuple[float, float] | None:
-    """(lambda, bits that it costs) for which y is x + lambda p; or in proportion to that, or that rounded."""
-    p, scaled = p.reshape(-1), mode == "scaled"
-    if mode == "rounded":
-        alone = _where_alone(x, y, p, eps)
-        return _before_rounding(alone[0]) if alone and alone[1] == FREE else None
+def _fitted(x: Array, y: Array, p: Array, eps: float) -> tuple[float, float]:
+    """Return (lambda, bits that it costs) for which y is in proportion to x + lambda p; a lambda of 0 where none is."""
     with np.errstate(all="ignore"):
-        pp, xx, xp = float(p @ p), float(x @ x), float(x @ p)
-        if not (0 < pp < math.inf and math.isfinite(xx)):
-            return None
-        if not scaled and (alone := _where_alone(x, y, p, eps)):
-            return alone
-        alpha = 1.0
-        if scaled:
-            determinant = xx * pp - xp * xp
-            if determinant <= 1e-6 * xx * pp:
-                return None
-            alpha = (float(x @ y) * pp - float(y @ p) * xp) / determinant
-            if not 0 < alpha < math.inf or abs(alpha - 1) < 1e-4:
-                return None
-        rest = y - alpha * x
-        strength = float(rest @ p) / pp / alpha
-        if not (0 < strength < math.inf) or strength * np.abs(p).max() < 16 * eps * np.abs(y).max():
-            return None
-        left = rest / alpha - strength * p
-        error = math.sqrt(float(left @ left) / max(1, len(p) - 1) / pp)
+        if not all(np.isfinite(z).all() and z.any() for z in (x, y, p)):
+            return 0.0, 0.0
+        (alpha, slope), _, rank, _ = np.linalg.lstsq(np.stack([x, p], 1), y)
+        left = y - alpha * x - slope * p
+    if rank < 2 or alpha <= 0 or slope * np.abs(p).max() < 16 * eps * np.abs(y).max():
+        return 0.0, 0.0
+    strength = float(slope / alpha)
+    error = math.sqrt(float(left @ left) / max(1, len(p) - 2) / float(p @ p)) / alpha
     return as_written(strength, lambda short: abs(short - strength) <= max(4 * error, 4 * eps * strength))
 
 
-def _before_rounding(strength: float) -> tuple[float, float] | None:
-    short, bits = as_written(strength, lambda short: abs(short - strength) <= ROUNDED * strength, 2)
-    return None if bits == FREE else (short, bits)
-
-
-def _where_alone(x: Array, y: Array, p: Array, eps: float) -> tuple[float, float] | None:
+def _where_alone(x: Array, y: Array, p: Array, eps: float) -> tuple[float, float]:
     """The same, where one side has nothing but the penalty: what bounds the largest elements does not disturb it."""
     some = (x == 0) & (p != 0) & (np.abs(y) < 0.99 * np.abs(y).max(initial=0.0))
     if some.sum() < 16:
-        return None
+        return 0.0, 0.0
     strength = float(np.median(y[some] / p[some]))
-    off = np.abs(y[some] - strength * p[some]) > 8 * eps * np.abs(y[some])
-    if not 0 < strength < math.inf or off.mean() > 0.1:
-        return None
+    if (np.abs(y[some] - strength * p[some]) > 8 * eps * np.abs(y[some])).mean() > 0.1:
+        return 0.0, 0.0
     return as_written(strength, lambda short: abs(short - strength) <= 4 * eps * strength)
 
 
 def _penalised(x: Rows, ids: Array, added: Array, sparse: bool) -> Rows:
-    values, terms = added.copy(), np.abs(added)
-    counts = np.ones(len(ids), np.int64)
-    place = np.searchsorted(ids, x.ids)
-    values[place] += x.values
-    terms[place] += np.abs(x.values) if x.terms is None else x.terms
-    counts[place] += 1 if x.counts is None else x.counts
-    return replace(x, ids=ids, values=values, terms=terms, counts=counts, sparse=sparse, slot_ids=None, slots=None)
+    counts = onto(ids, x, np.ones(len(x.ids), np.int64) if x.counts is None else x.counts) + 1
+    terms = onto(ids, x, np.abs(x.values) if x.terms is None else x.terms) + np.abs(added)
+    return x.having(onto(ids, x, x.values) + added, terms, ids=ids, counts=counts, sparse=sparse)

@@ -6,7 +6,7 @@ that differs least is taken. A difference is named only if the step would be ano
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -16,19 +16,23 @@ from islices.porting.compare.evidence import ENOUGH
 from islices.porting.compare.explanation import Explanation, Finding
 from islices.porting.compare.steps.identify import recipes
 from islices.porting.compare.steps.recipe import Recipe
-from islices.porting.compare.steps.side import Side
+from islices.porting.compare.steps.side import Given, Side
 from islices.porting.compare.steps.traits import CLOSE, TRAITS, Trait
+from islices.porting.compare.stored import Stored
 
-__all__ = ["explain_sides"]
+__all__ = ["steps_differ"]
 
 #: Pairs of recipes that are looked at closely, and what a trait weighs in bits.
 PAIRS, WEIGHT = 12, 12.0
 
 
-def explain_sides(a: Side, b: Side) -> tuple[Explanation, ...] | None:
+def steps_differ(stored: Sequence[tuple[Stored, Stored]], given: Sequence[Given]) -> tuple[Explanation, ...] | None:
     """Return what makes the steps differ; nothing where a step has no recipe, None where one recipe makes both."""
+    a, b = (Side.of([pair[k] for pair in stored], side) for k, side in enumerate(given))
+    if a is None or b is None:
+        return ()
     found, others = recipes(a), recipes(b)
-    pairs = sorted(_pairs(found, others, a, b), key=lambda p: p[0])
+    pairs = sorted(((_distance(x, y), x, y) for x, y in product(found, others)), key=lambda p: p[0])
     if any(_one_step(x, y) and a.confirms(x) and b.confirms(y) for _, x, y in pairs):
         return None
     for _, x, y in pairs[:PAIRS]:
@@ -40,30 +44,6 @@ def explain_sides(a: Side, b: Side) -> tuple[Explanation, ...] | None:
 
 def _one_step(x: Recipe, y: Recipe) -> bool:
     return not any(t.differs(x, y) for t in TRAITS)
-
-
-def _pairs(
-    found: Sequence[Recipe], others: Sequence[Recipe], a: Side, b: Side
-) -> Iterator[tuple[float, Recipe, Recipe]]:
-    """All pairs of recipes, with what is between them; each moves the rows that the other does, where its own elements
-    do not say which."""
-    for x, y in product(found, others):
-        x = _by_rows_of(x, y, a)
-        y = _by_rows_of(y, x, b)
-        yield _distance(x, y), x, y
-
-
-def _by_rows_of(r: Recipe, other: Recipe, side: Side) -> Recipe:
-    """The recipe with the other's rows, where its elements do not tell them."""
-    return r if other.rows == r.rows or _rows_told(r, side) else replace(r, rows=other.rows)
-
-
-def _rows_told(r: Recipe, side: Side) -> bool:
-    """Whether a step of all rows would be another than one of those touched: else nothing says which it was."""
-    instead = replace(r, rows="touched" if r.rows == "all" else "all")
-    if side.elements.state or instead.rows not in r.formula.rows:
-        return True
-    return not np.array_equal(side.stepped(r), side.stepped(instead), equal_nan=True)
 
 
 def _distance(x: Recipe, y: Recipe) -> float:

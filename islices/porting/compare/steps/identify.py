@@ -1,4 +1,4 @@
-"""Find which optimizer made the step that a side has taken: the one that a recording describes, else a stock formula.
+"""Find which optimizer made the step that a side has taken: the one that is described, else a stock formula.
 
 Only stock formulas whose state has the arrays of the side's state are tried: the learning rate is read off the
 elements, epsilon and the initial accumulator are those of `CONSTANTS`, all other numbers are the semantics' defaults.
@@ -6,26 +6,29 @@ elements, epsilon and the initial accumulator are those of `CONSTANTS`, all othe
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 
+import islices.optim  # noqa: F401  # its records
+from islices.core.arguments import is_real
 from islices.optim.record import RECORDS
 from islices.porting.compare.steps.elements import part_of
 from islices.porting.compare.steps.fit import rated, rounded_rate
-from islices.porting.compare.steps.recipe import Recipe
-from islices.porting.compare.steps.said import SKIPPED
+from islices.porting.compare.steps.recipe import NO_DECAY, Recipe
 from islices.porting.compare.steps.side import Side
 
 __all__ = ["recipes"]
 
 #: Elements that a formula is tried on first.
 FEW = 96
-#: Bits that speak against an optimizer that few people use, and against a number that is not the default.
-PRIOR = {"adagrad": 1.0, "rmsprop": 4.0, "adamax": 6.0, "nadam": 6.0, "lion": 6.0, "rowwise_adagrad": 4.0}
-UNUSUAL = 3.0
+#: The stock optimizers, and bits that speak against those that fewer people use.
+PRIOR = {"sgd": 0.0, "adam": 0.0, "adagrad": 1.0, "rmsprop": 4.0, "adamax": 6.0, "nadam": 6.0, "lion": 6.0}
+#: Bits against a number that is not the default, and against each word that contradicts the description.
+UNUSUAL, UNSAID = 3.0, 6.0
 #: Semantics whose formulas are tried, and numbers that people use, where a formula has them.
 STOCK = ("torch", "keras", "tensorflow", "optax", "mxnet", "islices")
 CONSTANTS = {"eps": (1e-10, 1e-8, 1e-7, 1e-6, 1e-5), "initial_accumulator": (0.0, 0.1)}
@@ -33,58 +36,67 @@ CONSTANTS = {"eps": (1e-10, 1e-8, 1e-7, 1e-6, 1e-5), "initial_accumulator": (0.0
 
 def recipes(side: Side) -> list[Recipe]:
     """Return the recipes that make a sample of a side's elements: one if the description has all its numbers."""
-    e, steps, said = side.elements, side.steps, side.said
-    if not e.eps or np.array_equal(e.w, e.after) or said.other:
+    e, steps, said = side.elements, side.steps, dict(side.optimizer)
+    words = {**said, "name": said.get("name", "").removesuffix("w")}  # AdamW is Adam with a decay of another kind
+    if not e.eps or np.array_equal(e.w, e.after) or said.get("class"):
         return []
-    described = next(filter(side.confirms, said.recipes()), None)
+    described = next(filter(side.confirms, _described(**said)), None)
     if described:
         return [described]
     order = np.argsort(np.abs(e.g), kind="stable")
     few = part_of(e, np.unique(order[np.linspace(0, len(order) - 1, FEW).astype(np.int64)]))
     found = []
     for recipe in _formulas(side):
-        if rated(recipe, few, steps) and (made := rated(recipe, e, steps)):
-            rounded = rounded_rate(made, e, steps)
-            found += [replace(rounded, bits=rounded.bits + said.against(rounded))] if rounded else []
+        if rated(recipe, few, steps) and (made := rated(recipe, e, steps)) and (made := rounded_rate(made, e, steps)):
+            wrong = sum(words.get(word, "") not in ("", getattr(made, word)) for word in ("name", "semantics", "rows"))
+            found.append(replace(made, bits=made.bits + UNSAID * wrong))
     return found
+
+
+def _described(name: str = "", semantics: str = "", rows: str = "", **given: Any) -> Sequence[Recipe]:
+    """Return what a description says in full: with the decay as either kind, where a formula has it within."""
+    preset = RECORDS[name].presets.get(semantics) if name in RECORDS else None
+    if preset is None or "lr" not in given or not rows or given.get("lr_decay"):
+        return ()
+    up, duplicates = bool(given.pop("maximize", False)), str(given.pop("duplicates", "sum"))
+    if not all(isinstance(x, bool) or is_real(x) for x in given.values()):
+        return ()
+    hyper = {k: v for k, v in {**preset.defaults, **given}.items() if k not in NO_DECAY}
+    plain = Recipe(name.removesuffix("w"), semantics, rows, duplicates, tuple(hyper.items()), up=up)
+    decay = given.get("weight_decay")
+    if not decay:
+        return (plain,)
+    kinds = ("decoupled",) if name == "adamw" else ("coupled", "decoupled")
+    return [replace(plain.having(weight_decay=float(decay)), decay=kind) for kind in kinds]
 
 
 def _formulas(side: Side) -> Iterator[Recipe]:
     """Yield the stock formulas that may have made a side's step, each with all numbers but the learning rate."""
     e = side.elements
     kept = set(e.state) or set(e.state_after)
-    elsewhere = bool((e.after != e.w)[~e.named].any())
+    moved = ("all",) if (e.after != e.w)[~e.named].any() else ("touched", "all")
     duplicates = ("sum", "raw") if (e.counts > 1).any() else ("sum",)
     x = e.state.get("accumulator")
     begins = float(f"{x[0]:.6g}") if x is not None and not side.steps and (x == x[0]).all() else None
-    for name, record in RECORDS.items():
-        for semantics in STOCK:
-            if name in SKIPPED or (preset := record.presets.get(semantics)) is None:
-                continue
-            moved = ("all",) if elsewhere else ("touched", "all")
-            for rows, squared, flags in product(moved, duplicates, _flags(name, kept)):
-                hyper = {**preset.defaults, **{k: v for k, v in flags.items() if k in preset.defaults}, "lr": 1.0}
-                hyper = {k: v for k, v in hyper.items() if k not in ("weight_decay", "lr_decay")}
-                plain = Recipe(name, semantics, rows, squared, tuple(hyper.items()), bits=PRIOR.get(name, 0.0))
-                try:
-                    formula = plain.formula
-                except ValueError:  # this semantics has no such formula
-                    continue
-                names = {spec.name for spec in formula.state}
-                if rows not in formula.rows or formula.raw != (squared == "raw"):
-                    continue
-                if names == kept or (not kept and not side.steps):
-                    yield from _with_constants(plain, begins)
-
-
-def _flags(name: str, kept: Container[str]) -> list[Mapping[str, bool | float]]:
-    """Return the flags of a formula that a state's arrays allow."""
     momentum = 0.9 if "momentum" in kept else 0.0
-    if name == "sgd" and momentum:
-        return [{"momentum": momentum, "nesterov": nesterov} for nesterov in (False, True)]
-    if name == "rmsprop":
-        return [{"momentum": momentum, "centered": "mean" in kept}]
-    return [{"amsgrad": "v_max" in kept}]
+    flags = {"momentum": momentum, "centered": "mean" in kept, "amsgrad": "v_max" in kept}
+    for (name, prior), semantics in product(PRIOR.items(), STOCK):
+        preset = RECORDS[name].presets.get(semantics)
+        for rows, squared, nesterov in product(moved, duplicates, (False, True)):
+            if preset is None or (nesterov and not (name == "sgd" and momentum)):
+                continue
+            hyper = {k: v for k, v in preset.defaults.items() if k not in NO_DECAY}
+            hyper |= {k: v for k, v in {**flags, "nesterov": nesterov}.items() if k in hyper} | {"lr": 1.0}
+            plain = Recipe(name, semantics, rows, squared, tuple(hyper.items()), bits=prior)
+            try:
+                formula = plain.formula
+            except ValueError:  # this semantics has no such formula
+                continue
+            names = {spec.name for spec in formula.state}
+            if rows not in formula.rows or formula.raw != (squared == "raw"):
+                continue
+            if names == kept or (not kept and not side.steps):
+                yield from _with_constants(plain, begins)
 
 
 def _with_constants(plain: Recipe, begins: float | None) -> Iterator[Recipe]:
@@ -99,6 +111,5 @@ def _with_constants(plain: Recipe, begins: float | None) -> Iterator[Recipe]:
     elif begins:  # this formula begins with 0
         return
     for values in product(*({plain.get(name): None, **dict.fromkeys(CONSTANTS[name])} for name in names)):
-        unusual = sum(value != plain.get(name) for name, value in zip(names, values, strict=True))
         made = plain.having(**dict(zip(names, values, strict=True)))
-        yield replace(made, bits=plain.bits + UNUSUAL * unusual)
+        yield replace(made, bits=plain.bits + UNUSUAL * sum(made.get(n) != plain.get(n) for n in names))

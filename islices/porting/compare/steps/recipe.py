@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from islices.core import modes
+from islices.optim.array_rules import array_rule
 from islices.optim.formulas import Formula
 from islices.optim.numbers import step_numbers
-from islices.optim.operators import array_operators, bind
 from islices.optim.record import RECORDS
 from islices.porting.compare.steps.elements import Elements
 from islices.porting.compare.stored import Array
@@ -72,9 +72,6 @@ def _formula(name: str, semantics: str, rows: str, raw: bool, options: tuple[tup
     return replace(preset.formula({**chosen, "rows": rows, "duplicates": "raw" if raw else "sum"}), decay="")
 
 
-_OPERATORS = array_operators(modes.HOST)
-
-
 def _initial(formula: Formula, recipe: Recipe, spec: Any, like: Array) -> Array:
     value = recipe.get("initial_accumulator", spec.initial) if spec.name in ("accumulator", "n") else spec.initial
     return np.full(like.shape, value if isinstance(value, (int, float)) else recipe.get(value, 0.0))
@@ -109,7 +106,8 @@ def stepped(
             given[spec.name] = given[spec.name] + size
     old = {spec.name: given[spec.name] for spec in formula.state}
     with np.errstate(all="ignore"):
-        new_w, *new = bind(formula.rule, _OPERATORS)(g=g, w=w, **given)
+        changed = array_rule(formula.rule, modes.HOST)(g=g, w=w, **given, **formula.constants)
+    new_w, *new = [x for x in changed if x is not None]
     state = dict(zip(old, new, strict=True))
     if recipe.rows == "touched" and not e.named.all():
         new_w = np.where(e.named, new_w, e.w)

@@ -5,14 +5,15 @@ To add one, add its record: search and report know of a trait what stands in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 from islices.porting.compare.digits import is_written
 from islices.porting.compare.steps.recipe import Recipe
 
-__all__ = ["CLOSE", "TRAITS", "Trait", "epsilon_place", "is_rate"]
+__all__ = ["CLOSE", "TRAITS", "Trait", "is_rate"]
 
 #: Learning rates nearer than this, relatively, are one: a semantics that rounds its corrections to float32 moves them.
 CLOSE = 1e-4
@@ -45,7 +46,7 @@ class Trait:
         return bool(x != y)
 
 
-def _number(name: str, cause: str, title: str, says: Callable[[float, float], str]) -> Trait:
+def _number(name: str, cause: str, title: str, says: Callable[[Recipe, Recipe], str] | None = None) -> Trait:
     def take(r: Recipe, other: Recipe) -> Recipe:
         return r if r.get(name) is None or other.get(name) is None else r.having(**{name: other.get(name)})
 
@@ -53,17 +54,28 @@ def _number(name: str, cause: str, title: str, says: Callable[[float, float], st
         value = r.get(name)
         return None if value is None else float(value)
 
-    return Trait(cause, title, of, take, lambda a, b: says(float(a.get(name)), float(b.get(name))))
+    return Trait(cause, title, of, take, says or (lambda a, b: f"{title}: {{a}} {of(a):.6g}, {{b}} {of(b):.6g}"))
 
 
-def _flag(name: str, cause: str, title: str, on: str, off: str) -> Trait:
+def _flag(name: str, title: str) -> Trait:
     def take(r: Recipe, other: Recipe) -> Recipe:
         return r if r.get(name) is None else r.having(**{name: bool(other.get(name, False))})
 
     def says(a: Recipe, b: Recipe) -> str:
-        return f"{{a}} {on if a.get(name) else off}, {{b}} {on if b.get(name) else off}"
+        with_it, without = "ab" if a.get(name) else "ba"
+        return f"{title}: {{{with_it}}} has it, {{{without}}} does not"
 
-    return Trait(cause, title, lambda r: bool(r.get(name, False)), take, says)
+    return Trait(name, title, lambda r: bool(r.get(name, False)), take, says)
+
+
+def _choice(field: str, cause: str, title: str, texts: Mapping[Any, str], weight: float = 1.0) -> Trait:
+    def says(a: Recipe, b: Recipe) -> str:
+        return f"{title}: {{a}} {texts[getattr(a, field)]}, {{b}} {texts[getattr(b, field)]}"
+
+    def take(r: Recipe, other: Recipe) -> Recipe:
+        return replace(r, **{field: getattr(other, field)})
+
+    return Trait(cause, title, attrgetter(field), take, says, weight)
 
 
 def _optimizer(r: Recipe, other: Recipe) -> Recipe:
@@ -72,7 +84,8 @@ def _optimizer(r: Recipe, other: Recipe) -> Recipe:
     return taken.having(weight_decay=r.get("weight_decay", 0.0)) if r.decay else taken
 
 
-def _say_rate(x: float, y: float) -> str:
+def _say_rate(a: Recipe, b: Recipe) -> str:
+    x, y = a.get("lr"), b.get("lr")
     text = f"learning rate: {{a}} steps by {x:.6g}, {{b}} by {y:.6g} ({x / y:.6g} to 1)"
     return text if is_rate(x, y) else f"{text}, as {HIDDEN} does too"
 
@@ -80,16 +93,6 @@ def _say_rate(x: float, y: float) -> str:
 def is_rate(x: float, y: float) -> bool:
     """Whether two learning rates may have been written so."""
     return (is_written(x) and is_written(y)) or is_written(x / y) or is_written(y / x)
-
-
-def _say_rows(a: Recipe, b: Recipe) -> str:
-    texts = {"touched": "moves the rows that its gradient names alone", "all": "moves every row"}
-    return f"lazy against dense step: {{a}} {texts[a.rows]}, {{b}} {texts[b.rows]}"
-
-
-def _say_duplicates(a: Recipe, b: Recipe) -> str:
-    texts = {"sum": "sums duplicates before it squares them", "raw": "squares duplicates one by one"}
-    return f"duplicates in the step: {{a}} {texts[a.duplicates]}, {{b}} {texts[b.duplicates]}"
 
 
 def _decay(r: Recipe) -> tuple[str, float]:
@@ -110,13 +113,13 @@ def _take_decay(r: Recipe, other: Recipe) -> Recipe:
 
 
 def _say_formula(a: Recipe, b: Recipe) -> str:
-    places = [epsilon_place(r) for r in (a, b)]
+    places = [_epsilon_place(r) for r in (a, b)]
     if places[0] != places[1] and all(places):
         return f"place of epsilon in {a.name}: {{a}} adds it {places[0]}, {{b}} {places[1]}"
     return f"formula of {a.name}: {{a}} computes as {a.semantics} does, {{b}} as {b.semantics}"
 
 
-def epsilon_place(r: Recipe) -> str:
+def _epsilon_place(r: Recipe) -> str:
     """Where a formula adds epsilon, in words; "" where it has none, or where no other does it otherwise."""
     if r.name == "adam":
         early = r.semantics in ("keras", "tensorflow", "mxnet") or (r.semantics == "torch" and r.rows == "touched")
@@ -127,7 +130,7 @@ def epsilon_place(r: Recipe) -> str:
     return ""
 
 
-def initial_accumulator(r: Recipe) -> float | None:
+def _begins(r: Recipe) -> float | None:
     """What the sums of squares begin with, where there are such."""
     if r.name not in ("adagrad", "rowwise_adagrad", "ftrl"):
         return None
@@ -138,46 +141,32 @@ def _take_formula(r: Recipe, other: Recipe) -> Recipe:
     known = dict(other.hyper)
     hyper = {**known, **{k: v for k, v in r.hyper if k in known or k == "weight_decay"}}
     if "initial_accumulator" in known and r.get("initial_accumulator") is None:  # of formulas that always begin with 0
-        hyper["initial_accumulator"] = initial_accumulator(r) or 0.0
+        hyper["initial_accumulator"] = _begins(r) or 0.0
     return replace(r, semantics=other.semantics, hyper=tuple(hyper.items()))
 
 
+ROWS = {"touched": "moves the rows that its gradient names alone", "all": "moves every row"}
+DUPLICATES = {"sum": "sums duplicates before it squares them", "raw": "squares duplicates one by one"}
 #: The plainest first.
 TRAITS: tuple[Trait, ...] = (
     Trait(
-        "optimizer", "another optimizer", lambda r: r.name, _optimizer,
+        "optimizer", "another optimizer", attrgetter("name"), _optimizer,
         lambda a, b: f"optimizer: {{a}} steps as {a.name} does, {{b}} as {b.name}", 3.0,
     ),
-    Trait(
-        "sign", "sign", lambda r: r.up, lambda r, other: replace(r, up=other.up),
-        lambda a, b: f"sign: {{{'a' if a.up else 'b'}}} follows its gradient upwards, {{{'b' if a.up else 'a'}}} down",
-        2.0,
-    ),
+    _choice("up", "sign", "sign", {True: "follows its gradient upwards", False: "follows it down"}, 2.0),
     _number("lr", "learning_rate", "learning rate", _say_rate),
+    _choice("rows", "lazy_step", "lazy against dense step", ROWS, 0.5),
+    _choice("duplicates", "step_duplicates", "duplicates in the step", DUPLICATES),
+    _number("eps", "step_epsilon", "epsilon of the step"),
+    Trait("formula", "an optimizer's formula", attrgetter("semantics"), _take_formula, _say_formula, 0.25),
     Trait(
-        "lazy_step", "lazy against dense steps", lambda r: r.rows, lambda r, o: replace(r, rows=o.rows), _say_rows, 0.5
-    ),
-    Trait(
-        "step_duplicates", "duplicates in the step", lambda r: r.duplicates,
-        lambda r, other: replace(r, duplicates=other.duplicates), _say_duplicates,
-    ),
-    _number(
-        "eps", "step_epsilon", "epsilon of an optimizer", lambda x, y: f"epsilon of the step: {{a}} {x:g}, {{b}} {y:g}"
-    ),
-    Trait("formula", "an optimizer's formula", lambda r: r.semantics, _take_formula, _say_formula, 0.25),
-    Trait(
-        "initial_accumulator", "initial accumulator", initial_accumulator,
-        lambda r, other: r.having(initial_accumulator=initial_accumulator(other) or 0.0),
-        lambda a, b: f"initial accumulator: {{a}} begins with {initial_accumulator(a):.6g}, {{b}} with "
-        f"{initial_accumulator(b):.6g}",
+        "initial_accumulator", "initial accumulator", _begins,
+        lambda r, other: r.having(initial_accumulator=_begins(other) or 0.0),
+        lambda a, b: f"initial accumulator: {{a}} begins with {_begins(a):.6g}, {{b}} with {_begins(b):.6g}",
     ),
     Trait("weight_decay", "weight decay", _decay, _take_decay, _say_decay),
-    _number("momentum", "momentum", "momentum", lambda x, y: f"momentum: {{a}} {x:.6g}, {{b}} {y:.6g}"),
-    _flag("nesterov", "nesterov", "Nesterov's momentum", "steps by Nesterov's momentum", "by plain momentum"),
-    _flag("amsgrad", "amsgrad", "AMSGrad", "keeps the largest mean of squares (amsgrad)", "does not"),
-    _flag("centered", "centered", "centred mean squares", "takes the mean off its squares (centered)", "does not"),
-    *(
-        _number(name, name, f"{name} of running means", lambda x, y, n=name: f"{n}: {{a}} {x:.6g}, {{b}} {y:.6g}")  # type: ignore[misc]
-        for name in ("beta1", "beta2", "rho")
-    ),
+    _flag("nesterov", "Nesterov's momentum"),
+    _flag("amsgrad", "AMSGrad"),
+    _flag("centered", "centred mean squares"),
+    *(_number(name, name, name) for name in ("momentum", "beta1", "beta2", "rho")),
 )  # fmt: skip

@@ -22,14 +22,14 @@ from jax.experimental import sparse as jsparse  # noqa: E402
 
 ROWS, DIM, BATCH, LENGTH, PAD = 40, 6, 4, 9, 0
 Case = Callable[[np.random.Generator], tuple[Any, Any, dict[str, Any]]]
-CASES: dict[str, tuple[Case, list[tuple[str, ...]]]] = {}
+CASES: dict[str, tuple[Case, tuple[str, ...]]] = {}
 
 
-def case(*names: str, also: list[tuple[str, ...]] | None = None) -> Callable[[Case], Case]:
-    """Registers a case; names are the causes that explain it together, also what else is true of it."""
+def case(*names: str) -> Callable[[Case], Case]:
+    """Register a case; names are the causes that explain it together."""
 
     def register(fn: Case) -> Case:
-        CASES[fn.__name__] = (fn, [names, *(also or [])])
+        CASES[fn.__name__] = (fn, names)
         return fn
 
     return register
@@ -112,13 +112,6 @@ def tensorflow_clips_without_summing_duplicates(r: np.random.Generator) -> Any:
     return a, tf_clipped({"embedding": by_keras(d), "head": tf.constant(d.dense)}, 2.0), {}
 
 
-@case("clipped", also=[("mean",)])
-def optax_clips_and_the_other_side_does_not(r: np.random.Generator) -> Any:
-    d = Data(r)
-    g = by_jax(d).todense()
-    return by_torch(d), optax_clipped({"e": g}, 0.7)["e"], {}
-
-
 @case("epsilon")
 def torch_and_optax_clip_small_gradients(r: np.random.Generator) -> Any:
     d = Data(r, scale=1e-4)
@@ -147,15 +140,7 @@ def a_dense_round_trip_drops_rows_of_zeros(r: np.random.Generator) -> Any:
     return g, g.to_dense().to_sparse(1), {}
 
 
-# ---------------------------------------------------------------------- frequencies, means, signs
-
-
-@case("frequency")
-def torch_scale_grad_by_freq_and_no_slots_are_known(r: np.random.Generator) -> Any:
-    d = Data(r)
-    return by_torch(d, sparse=False, scale_grad_by_freq=True), by_jax(d).todense(), {}
-
-
+# ---------------------------------------------------------------------- means
 @case("mean")
 def means_over_tokens_and_over_tokens_that_are_no_padding(r: np.random.Generator) -> Any:
     d = Data(r)
@@ -283,21 +268,10 @@ def test_the_cause_is_named_where_the_models_round_on_ways_of_their_own(options:
         assert found.rounding or (found.arithmetic is not None and found.arithmetic < 1e-5)
 
 
-def test_a_table_laid_out_by_columns_is_named_once_with_its_shapes() -> None:
-    x = np.random.default_rng(0).standard_normal((30, 4)).astype(np.float32)
-    found = islices.diff(x, np.ascontiguousarray(x.T))
-    assert [e.names for e in found.causes] == [("transposed",)]
-    assert "b is 4x30, a is 30x4" in str(found)
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_the_cause_is_named(name: str) -> None:
-    make, accepted = CASES[name]
+    make, names = CASES[name]
     a, b, context = make(np.random.default_rng(1))
     found = islices.diff(a, b, **context)
     assert not found.equal
-    named = [tuple(sorted(e.names)) for e in found.causes]
-    wanted = [tuple(sorted(names)) for names in accepted]
-    assert named, f"no cause:\n{found}"
-    assert named[0] == wanted[0], f"{named}\n{found}"
-    assert set(named) <= set(wanted), f"{named}\n{found}"
+    assert [set(e.names) for e in found.causes] == [set(names)], str(found)

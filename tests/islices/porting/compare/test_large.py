@@ -10,7 +10,7 @@ import pytest
 
 import islices
 from islices import IndexedSlices
-from islices.porting.compare import whole
+from islices.porting.compare import comparison, rows
 from islices.porting.compare.stored import read
 
 f4 = np.float32
@@ -22,8 +22,9 @@ def in_parts(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Makes every tensor a large one: about a sixth of the rows is looked at first, then blocks of 16."""
 
     def make() -> None:
-        for name, value in {"LARGE": 64, "SAMPLE": 256, "BLOCK": 64, "LEAST": 16}.items():
-            monkeypatch.setattr(whole, name, value)
+        for name, value in {"LARGE": 64, "SAMPLE": 256, "BLOCK": 64}.items():
+            monkeypatch.setattr(comparison, name, value)
+        monkeypatch.setattr(rows, "LEAST", 16)
 
     return make
 
@@ -38,15 +39,15 @@ def made() -> dict[str, Any]:
     v = r.standard_normal((ROWS, WIDTH)).astype(f4)
     ids = r.integers(0, ROWS, ROWS)
     g, c = slices(v, ids), islices.coalesce(slices(v, ids))
-    k, rows = np.asarray(c.values), np.asarray(c.indices)
+    k, held = np.asarray(c.values), np.asarray(c.indices)
     w = r.standard_normal((ROWS, WIDTH)).astype(f4)
     last = np.zeros_like(k)
-    last[np.searchsorted(rows, ids)] = v
-    order = r.permutation(len(rows))
+    last[np.searchsorted(held, ids)] = v
+    order = r.permutation(len(held))
     tables = r.standard_normal((ROWS, WIDTH)).astype(f4)
     lazy = tables.copy()
-    lazy[rows] -= f4(0.1) * k
-    dense = np.where(np.isin(np.arange(ROWS), rows)[:, None], lazy, tables + f4(0.5))
+    lazy[held] -= f4(0.1) * k
+    dense = np.where(np.isin(np.arange(ROWS), held)[:, None], lazy, tables + f4(0.5))
     clipped, unsummed = (
         islices.clip_by_global_norm([g], 1.0, semantics=s)[0][0] for s in ("islices", "tensorflow")
     )  # fmt: skip
@@ -56,20 +57,15 @@ def made() -> dict[str, Any]:
         "sixteen_bits": (c, c.replace(values=k.astype("f2").astype(f4)), {}),
         "last_duplicate": (g, c.replace(values=last), {}),
         "value_clip": (c, c.replace(values=np.clip(k, f4(-1.5), f4(1.5))), {}),
-        "padding": (c, slices(k[1:], rows[1:]), {}),
-        "padding, mean": (c, slices(k[1:] / f4(8), rows[1:]), {"batch_size": 8}),
+        "padding": (c, slices(k[1:], held[1:]), {}),
+        "padding, mean": (c, slices(k[1:] / f4(8), held[1:]), {"batch_size": 8}),
         "duplicates": (clipped, unsummed, {}),
-        "off_by_one": (c, slices(k, rows + 1, ROWS + 1), {}),
-        "permuted": (c, slices(k, rows[order]), {}),
+        "off_by_one": (c, slices(k, held + 1, ROWS + 1), {}),
+        "permuted": (c, slices(k, held[order]), {}),
         "lazy_step": (lazy, dense, {"before": tables}),
         "nothing": (g, slices(r.standard_normal(v.shape).astype(f4), ids), {"batch_size": 4}),
         "rounding": (g, slices(np.nextafter(v, f4(9)), ids), {}),
     }  # fmt: skip
-
-
-def short(details: dict[str, Any]) -> dict[str, Any]:
-    """Numbers to nine digits: of a factor's bounds, which blocks round in another order."""
-    return {k: f"{x:.9g}" if isinstance(x, float) else x for k, x in details.items()}
 
 
 @pytest.mark.parametrize("name", made())
@@ -78,12 +74,9 @@ def test_what_is_named_by_some_rows_and_all_is_what_all_at_once_say(name: str, i
     expected = islices.diff(a, b, **options)
     in_parts()
     got = islices.diff(a, b, **options)
-    told = [
-        [(e.names, e.exact, [(c.text, short(c.details)) for c in e.causes]) for e in x.causes] for x in (got, expected)
-    ]
+    told = [[(e.names, e.exact) for e in x.causes] for x in (got, expected)]
     assert told[0] == told[1], f"{got}\n{expected}"
-    for e, o in zip(got.causes, expected.causes, strict=True):
-        assert e.bits == pytest.approx(o.bits, rel=0.02), name
+    assert [set(e.names) for e in got.causes] == ([] if name in ("nothing", "rounding") else [set(name.split(", "))])
     assert (got.rounding, got.equal) == (expected.rounding, expected.equal)
 
 
@@ -92,12 +85,12 @@ def test_one_row_that_is_not_looked_at_first_is_enough_to_name_nothing(in_parts:
     r = np.random.default_rng(1)
     v = r.standard_normal((ROWS, WIDTH)).astype(f4)
     in_parts()
-    a, b = (whole.Held(read(x, "", "x")) for x in (v, v / f4(8)))
-    seen = whole._looked_at(a, b, whole.SAMPLE)
+    a, b = (rows.Held(read(x, "", "x")) for x in (v, v / f4(8)))
+    seen = rows.sample_rows(a, b, comparison.SAMPLE)
     assert len(seen) < ROWS // 2
     row = int(np.setdiff1d(np.arange(ROWS), seen)[3])
     other = v / f4(8)
     other[row, 1] *= f4(1.01)
     assert [e.names for e in islices.diff(v, v / f4(8), batch_size=8).causes] == [("mean",)]
-    assert row not in whole._looked_at(a, whole.Held(read(other, "", "x")), whole.SAMPLE)
+    assert row not in rows.sample_rows(a, rows.Held(read(other, "", "x")), comparison.SAMPLE)
     assert islices.diff(v, other, batch_size=8).causes == ()

@@ -2,7 +2,7 @@
 
 Dynamo would trace the library's Python, registry and execution modes included, and its guards on that do not end. It
 keeps a list of folders whose frames it leaves alone: the library's are put there but for the modules of `TRACED`, and
-the compiler of the kernels', whose frames are called from the library's. `islices.backends.torch.traced` says which
+the compiler of the kernels', whose frames are called from the library's. `islices.backends.torch.in_graphs` says which
 calls become nodes of a graph. Both happen at once where Dynamo is loaded already, else when it is: importing it here
 would cost every user of torch a second.
 """
@@ -14,7 +14,7 @@ import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import FunctionType, ModuleType
 from typing import Any
@@ -23,11 +23,11 @@ __all__ = ["compiled", "forget", "shield"]
 
 DYNAMO = "torch._dynamo"
 #: Modules that Dynamo traces.
-TRACED = ("islices.backends.torch.traced", "islices.embedding.transformed", "islices.conformance")
+TRACED = ("islices.backends.torch.in_graphs", "islices.embedding.transformed", "islices.conformance")
 COMPILERS = ("numba", "llvmlite")
 
 
-def compiled(fn: FunctionType) -> Callable[..., Any]:
+def compiled(fn: Any) -> Callable[..., Any]:
     """fn by torch.compile, under a code object of its own: Dynamo counts recompilations of each, and gives up on one
     that it had to compile for several forms of input."""
     import torch
@@ -78,32 +78,22 @@ def _modules(package: str) -> Iterator[str]:
             yield found.name
 
 
-class _WhenImported(MetaPathFinder):
-    """Sees Dynamo being imported, and teaches it behind its own loader."""
+class _WhenImported(MetaPathFinder, Loader):
+    """Sees Dynamo being imported, has the other finders do that, and teaches it."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != DYNAMO:
+        if fullname != DYNAMO or self not in sys.meta_path:
             return None
-        if self in sys.meta_path:  # another thread may import it too
-            sys.meta_path.remove(self)
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _ThenTeach(spec.loader)
-        return spec
+        sys.meta_path.remove(self)
+        return ModuleSpec(fullname, self)
 
-
-class _ThenTeach(Loader):
-    def __init__(self, loader: Any) -> None:
-        self.loader = loader
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self.loader.create_module(spec)  # type: ignore[no-any-return]
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = importlib.import_module(DYNAMO)
+        self.spec = module.__spec__
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__loader__ = self.loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self.loader
-        self.loader.exec_module(module)
+        module.__spec__ = self.spec
         _teach()

@@ -1,14 +1,14 @@
 """Stock embedding layers of torch models, hooked: what they looked up, and the gradient that arrived.
 
-A forward hook notes the ids, a hook on the output the gradient; the layer computes as it always does, its own dense
-or sparse gradient included. A frozen layer (weights that take no gradient) gets an output that does, so that no
-gradient of the table's size exists at all. A layer with a forward of its own (scaled, positional, LoRA) may do
-anything with its input and its rows: there the call of torch.nn.functional.embedding within it is watched instead.
-An nn.Linear that shares the weights (an output layer) is hooked as they are.
+Between two hooks of a layer, the calls of torch.nn.functional.embedding and embedding_bag with its weight are seen,
+and those of linear in an nn.Linear that shares it (an output layer). A hook on what they return takes the gradient.
+So a layer with a forward of its own (scaled, positional, LoRA) may do anything with its input and its rows. The layer
+computes as it always does, its own dense or sparse gradient included. A frozen layer (weights that take no gradient)
+gets an output that does, so that no gradient of the table's size exists at all.
 
 What is captured reads the weights through an alias (`Alias`), an identity in the graph. So the gradient that comes out
 of it is what the captured uses send, and the weights get this very tensor unless something else used them too: that is
-how other uses, whose gradient would be missing, are noticed (`Watched`). May import: `torch`, the core.
+how other uses, whose gradient would be missing, are noticed (`WeightGradient`). May import: `torch`, the core.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def _await_gradient(uses: list[Use], use: LayerUse | ProductUse, output: torch.T
         )
     uses.append(use)
     if not output.requires_grad:
-        output = Anchor.apply(torch.empty(0, requires_grad=True), output)  # type: ignore[no-untyped-call]
+        output = FrozenOutput.apply(torch.empty(0, requires_grad=True), output)  # type: ignore[no-untyped-call]
 
     def arrived(upstream: torch.Tensor) -> None:
         upstream = upstream.detach()
@@ -196,7 +196,7 @@ def _await_gradient(uses: list[Use], use: LayerUse | ProductUse, output: torch.T
     return output
 
 
-class Anchor(torch.autograd.Function):
+class FrozenOutput(torch.autograd.Function):
     """Makes a frozen layer's output part of a graph. Unlike a leaf, it may be changed in place, and keeps no .grad."""
 
     @staticmethod
@@ -214,17 +214,17 @@ class Alias(torch.autograd.Function):
     """The weights under another name, by which the gradient of captured uses comes back."""
 
     @staticmethod
-    def forward(ctx: Any, weight: torch.Tensor, watched: Watched) -> torch.Tensor:
-        ctx.watched = watched
+    def forward(ctx: Any, weight: torch.Tensor, gradient_of: WeightGradient) -> torch.Tensor:
+        ctx.gradient_of = gradient_of
         return weight.detach()  # no view, which changes of the weights in place would break; it has their version
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx.watched.running.captured = gradient
+        ctx.gradient_of.running.captured = gradient
         return gradient, None
 
 
-class Watched:
+class WeightGradient:
     """Compares what a weight's captured uses send with the gradient it gets."""
 
     def __init__(self, name: str, uses: list[Use]) -> None:
@@ -254,14 +254,14 @@ class Aliases:
             return weight
         with _aliasing:
             if id(weight) not in self.found:
-                watched = Watched(name, self.uses)
+                gradient_of = WeightGradient(name, self.uses)
                 before = dict(weight._backward_hooks or {})
-                self.handles.append(weight.register_hook(watched.arrived))
+                self.handles.append(weight.register_hook(gradient_of.arrived))
                 # the model's own hooks, which may change the gradient, come last: torch calls them as they were put in
                 for number, hook in before.items():
                     del weight._backward_hooks[number]  # type: ignore[union-attr]
                     weight._backward_hooks[number] = hook  # type: ignore[index]
-                alias = Alias.apply(weight, watched)  # type: ignore[no-untyped-call]
+                alias = Alias.apply(weight, gradient_of)  # type: ignore[no-untyped-call]
                 alias._islices_weight = getattr(weight, "_islices_weight", weight)
                 self.found[id(weight)] = weight, alias
             return self.found[id(weight)][1]

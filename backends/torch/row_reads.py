@@ -7,6 +7,7 @@ a marked tensor becomes that call. torch differentiates other uses densely, and 
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from islices.backend import Array, Backend, Source
-from islices.backends.torch import recording
+from islices.backends.torch import autograd
 from islices.core import trees
 from islices.core.conversion import from_native
 from islices.embedding import marking
@@ -31,7 +32,7 @@ def differentiate_rows(
     backend: Backend, fn: Callable[[Any], tuple[Array, Any]], tree: Any, sparse: Any
 ) -> tuple[Array, Any, Any]:
     """See `Backend.differentiate_rows`."""
-    if recording.is_nested():
+    if autograd.is_nested():
         raise NotImplementedError(
             "sparse: got it within value_and_grad, to which these gradients are constants; accepted for second "
             "derivatives is an islices.Table among the arguments"
@@ -51,9 +52,7 @@ def differentiate_rows(
         with reads:
             return fn(trees.rebuild(tree, iter(full)))
 
-    loss, aux, gradients, _ = recording.differentiate(
-        backend, called, [leaves[k] for k in floats], [], keep_sparse=True
-    )
+    loss, aux, gradients, _ = autograd.differentiate(backend, called, [leaves[k] for k in floats], [], keep_sparse=True)
     grads: list[Any] = [None] * len(leaves)
     for k, gradient in zip(floats, gradients, strict=True):
         x, by_rows = leaves[k], gradient is None or gradient.layout is torch.sparse_coo
@@ -61,7 +60,7 @@ def differentiate_rows(
         if not dense and isinstance(sparse, str):
             dense = not by_rows or not marking.pays(sparse, reads.counts.get(id(tables[k]), 0), x.shape[0])
         if dense:
-            grads[k] = recording.as_dense(gradient, x)
+            grads[k] = autograd.as_dense(gradient, x)
         elif by_rows:
             grads[k] = empty_slices(backend, x) if gradient is None else from_native(gradient)
         else:
@@ -128,26 +127,18 @@ _OWN = tuple(os.path.dirname(os.path.abspath(path)) + os.sep for path in (torch.
 
 
 # ---------------------------------------------------------------------- reads: (rows, how many), or None for other uses
-def _embedding(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    padding_idx: int | None = None,
-    max_norm: float | None = None,
-    norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
-    sparse: bool = False,
-) -> Any:
-    rows = functional.embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse=True)
-    return rows, input.numel()
+def _functional(func: Callable[..., Any]) -> Callable[..., Any]:
+    """A lookup of torch.nn.functional with a sparse gradient."""
+    signature = inspect.signature(func)
 
+    def read(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs).arguments
+        if given.get("mode") == "max" or given.get("scale_grad_by_freq"):  # torch has these without sparse gradients
+            return None
+        given["sparse"] = True
+        return func(**given), given["input"].numel()
 
-def _embedding_bag(input: torch.Tensor, weight: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    names = ("offsets", "max_norm", "norm_type", "scale_grad_by_freq", "mode", "sparse", "per_sample_weights")
-    given: dict[str, Any] = dict(zip(names, args, strict=False)) | kwargs
-    if given.get("mode") == "max" or given.get("scale_grad_by_freq"):  # torch has these without sparse gradients
-        return None
-    given["sparse"] = True
-    return functional.embedding_bag(input, weight, **given), input.numel()
+    return read
 
 
 def _index_select(table: torch.Tensor, dim: int, index: torch.Tensor) -> Any:
@@ -189,8 +180,8 @@ class _Rows(torch.autograd.Function):
 
 
 READS: dict[Any, Callable[..., Any]] = {
-    functional.embedding: _embedding,
-    functional.embedding_bag: _embedding_bag,
+    functional.embedding: _functional(functional.embedding),
+    functional.embedding_bag: _functional(functional.embedding_bag),
     torch.index_select: _index_select,
     torch.Tensor.index_select: _index_select,
     torch.Tensor.__getitem__: _getitem,

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from islices.backend import Slots, Source
 from islices.backends.torch import tracers
 from islices.backends.torch.adapter import backend
-from islices.backends.torch.layers import INSIDE
+from islices.backends.torch.hooked_layers import INSIDE
 from islices.backends.torch.nodes import ABSENT, NODES, NOTHING
 from islices.core import rows, slots
 from islices.core.slices import IndexedSlices
@@ -299,31 +299,36 @@ def differentiate(
         if not -len(args) <= k < len(args):
             _break("argnums")
     places = [k % len(args) for k in numbers]
+    leaves, spec = pytree.tree_flatten([args[k] for k in places], is_leaf=_is_leaf)
     tables: list[Recorded] = []
     variables: list[torch.Tensor] = []
+    faces = [_recorded(x, tables, variables) for x in leaves]
     full = list(args)
-    for k in places:
-        full[k] = _recorded(args[k], tables, variables)
+    for k, x in zip(places, pytree.tree_unflatten(faces, spec), strict=True):
+        full[k] = x
     if not tables and not variables:
         _break("nothing to differentiate")
-    if torch.is_grad_enabled():
+    with torch.enable_grad():
         loss, aux, gradients = _gradients(fn, full, kwargs, has_aux, tables, variables)
-    else:
-        with torch.enable_grad():
-            loss, aux, gradients = _gradients(fn, full, kwargs, has_aux, tables, variables)
     dense, rest = iter(gradients[: len(variables)]), iter(gradients[len(variables) :])
-    sparse = []
-    for t in tables:
-        reads = [(next(rest), ids, options) for _, ids, options in t.reads]
-        sparse.append(_called(_nodes["lookup_gradient"], t.table, reads) if reads else _nothing(t.table))
-    found = iter(sparse)
-    grads = tuple([_mirrored(args[k], found, dense) for k in places])
+    found = []
+    for x in faces:
+        if isinstance(x, Recorded):
+            reads = [(next(rest), ids, options) for _, ids, options in x.reads]
+            found.append(_called(_nodes["lookup_gradient"], x.table, reads) if reads else _nothing(x.table))
+        else:
+            found.append(next(dense) if isinstance(x, torch.Tensor) and x.dtype in FLOATS else None)
+    grads = tuple(pytree.tree_unflatten(found, spec))
     value = (loss, pytree.tree_map(_detached, aux)) if has_aux else loss
     return value, grads if isinstance(argnums, (list, tuple)) else grads[0]
 
 
+def _is_leaf(x: Any) -> bool:
+    return type(x) not in (dict, list, tuple)
+
+
 def _recorded(x: Any, tables: list[Recorded], variables: list[torch.Tensor]) -> Any:
-    """An argument with what is differentiated in the place of its tables and tensors."""
+    """What a leaf of an argument is for the function: a table or a tensor is recorded."""
     if isinstance(x, Recorded) or (isinstance(x, Table) and x._source.recorder is not None):
         _break("value_and_grad within a differentiation")
     if isinstance(x, Table):
@@ -335,31 +340,9 @@ def _recorded(x: Any, tables: list[Recorded], variables: list[torch.Tensor]) -> 
         known = any(x is y for y in variables)
         variables.append(x if x.requires_grad and x.is_leaf and not known else x.detach().requires_grad_())
         return variables[-1]
-    if type(x) is dict:
-        return {name: _recorded(y, tables, variables) for name, y in x.items()}
-    if type(x) in (list, tuple):
-        return type(x)([_recorded(y, tables, variables) for y in x])  # pyright: ignore[reportArgumentType]
-    return _leaf(x)
-
-
-def _leaf(x: Any) -> Any:
-    """What is not differentiated; what only eager code takes apart is a graph break."""
-    if not (x is None or isinstance(x, (torch.Tensor, bool, int, float, str))):
+    if not (x is None or isinstance(x, (torch.Tensor, bool, int, float, str))):  # what eager code takes apart
         _break(f"value_and_grad of an argument that holds a {type(x).__name__}")
     return x
-
-
-def _mirrored(x: Any, sparse: Any, dense: Any) -> Any:
-    """An argument with gradients in the place of its tables and tensors, and None in that of all else."""
-    if isinstance(x, Table):
-        return next(sparse)
-    if isinstance(x, torch.Tensor) and x.dtype in FLOATS:
-        return next(dense)
-    if type(x) is dict:
-        return {name: _mirrored(y, sparse, dense) for name, y in x.items()}
-    if type(x) in (list, tuple):
-        return type(x)([_mirrored(y, sparse, dense) for y in x])
-    return None
 
 
 def _gradients(
