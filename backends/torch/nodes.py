@@ -217,8 +217,7 @@ def _alike(leaf: Any) -> Any:
     new: Any = _values(leaf)
     if not isinstance(leaf, IndexedSlices):
         return new
-    flags = {"coalesced": leaf.coalesced, "padded": leaf.padded}
-    return IndexedSlices._trusted(leaf.backend, new, leaf.indices, leaf.dense_shape, **flags)
+    return leaf._like(new)
 
 
 def _scaled(leaf: Any, max_norm: Any, semantics: str, nonfinite: str) -> Any:
@@ -229,7 +228,7 @@ def _scaled(leaf: Any, max_norm: Any, semantics: str, nonfinite: str) -> Any:
         return _alike(leaf)
     wide = torch.float64 if slots.values.dtype == torch.float64 else torch.float32
     slots = slots._replace(factor=New(slots.values, (1,), wide))
-    return IndexedSlices._deferred(leaf.backend, slots, leaf.dense_shape, coalesced=leaf.coalesced, padded=leaf.padded)
+    return leaf._like(slots=slots)
 
 
 def _coalesced(leaf: Any) -> Any:
@@ -283,7 +282,7 @@ def _gradient(table: Table, reads: Sequence[Read]) -> IndexedSlices:
         return made
     upstream: Any = New(weights, (math.prod(_bags(reads[0][1], found[0])), *shape[1:]))
     positions: Any = New(weights, (count,), torch.int32)
-    return IndexedSlices._deferred(table.backend, Slots(upstream, made.indices, shape[0], positions), shape)
+    return made._like(slots=Slots(upstream, made.indices, shape[0], positions))
 
 
 # ---------------------------------------------------------------------- the nodes
