@@ -208,7 +208,7 @@ if BACKEND == "jax":
     BAD["micro-batches"] = (
         lambda: fitted(made(), front.Stepped(optim.sgd(RATE), **micro)), ValueError, "by Stepped on JAX is None"
     )  # fmt: skip
-    scaled = keras.optimizers.LossScaleOptimizer("sgd")
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
     BAD["loss scale"] = (lambda: fitted(made(), scaled), ValueError, "got a LossScaleOptimizer on JAX; accepted")
     BAD["train_step"] = (lambda: front.row_sparse(Own()), TypeError, "with a train_step of its class; accepted on JAX")
 
