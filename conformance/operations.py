@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import islices
+from islices import norms
 from islices.backend import Backend
 from islices.core.row_operators import OPERATORS
 from islices.norms.nonfinite import Nonfinite
@@ -201,4 +202,4 @@ SPECIAL_OPERATIONS: dict[str, Callable[..., Any]] = {
 
 
 def operation(name: str) -> Callable[..., Any]:
-    return SPECIAL_OPERATIONS.get(name) or getattr(islices, name)
+    return SPECIAL_OPERATIONS.get(name) or getattr(islices, name, None) or getattr(norms, name)

@@ -1,6 +1,6 @@
 """A user's program as type checkers see it: tests/test_typing.py has mypy --strict, and pyright, agree with every line.
 
-The last two functions hold a mistake each; an ignored error that is none is itself an error (warn_unused_ignores).
+The last three functions hold a mistake each; an ignored error that is none is itself an error (warn_unused_ignores).
 """
 
 from __future__ import annotations
@@ -23,6 +23,17 @@ def operations() -> None:
     assert_type(islices.concat([gradient(), gradient()]), IndexedSlices)
     assert_type(islices.drop_rows(gradient(), [1]), IndexedSlices)
     assert_type(islices.clip_by_norm(gradient(), 1.0, semantics="tensorflow", nonfinite="zero"), IndexedSlices)
+
+
+def half(g: IndexedSlices) -> IndexedSlices:
+    return g * 0.5
+
+
+def arithmetic() -> None:
+    assert_type(gradient() + gradient(), IndexedSlices)
+    assert_type(-gradient() / 2, IndexedSlices)
+    assert_type(gradient().astype("float32").replace(dense_shape=(9, 3)), IndexedSlices)
+    assert_type(islices.top_k_rows([gradient()], 3), list[IndexedSlices])
 
 
 def clipping() -> list[IndexedSlices]:
@@ -52,6 +63,10 @@ def over_ranks() -> None:
 
 def misspelt() -> None:
     islices.coalesse(gradient())  # type: ignore[attr-defined]
+
+
+def no_such_property() -> None:
+    print((gradient() + gradient()).nvalues)  # type: ignore[attr-defined]
 
 
 def meant_otherwise() -> None:

@@ -16,7 +16,7 @@ import torch
 
 from islices.backends.keras.sparse_gradients import ArrayHooks, Slices
 from islices.backends.torch import backend
-from islices.backends.torch.row_reads import RowReads
+from islices.backends.torch.sparse_reads import RowReads
 from islices.core.conversion import from_native
 from islices.core.rows import coalesce
 from islices.core.slices import IndexedSlices

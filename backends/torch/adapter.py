@@ -5,6 +5,9 @@ wrong sums, and its coalesce() does not always add in order of occurrence. So no
 sparse tensor; `islices.backends.torch.arithmetic` holds what its dense arithmetic needs help with.
 """
 
+# torch's functions stand in the class as they are
+# pyright: reportAssignmentType=false, reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
+
 from __future__ import annotations
 
 import contextlib
@@ -28,7 +31,7 @@ from islices.backend import (
     Transform,
     elements_meet,
 )
-from islices.backends.torch import autograd, dynamo, hooked_layers, jagged, openmp, row_reads
+from islices.backends.torch import autograd, dynamo, hooked_layers, jagged, openmp, sparse_reads
 from islices.backends.torch.arithmetic import as_tensors, in_bags, rounded_sqrt, sum_bags
 from islices.backends.torch.tracers import PLAIN, at_work, bare, below, is_traced, is_wrapped, tracer_of
 from islices.core.host_memory import zeros
@@ -203,19 +206,19 @@ class TorchBackend(Backend):
         return x.to(device)
 
     # ------------------------------------------------------------------ functions as they are
-    abs = staticmethod(torch.abs)
-    isfinite = staticmethod(torch.isfinite)
-    isin = staticmethod(torch.isin)
-    logical_not = staticmethod(torch.logical_not)
-    where = staticmethod(torch.where)
-    zeros_like = staticmethod(torch.zeros_like)
+    abs = staticmethod(torch.abs)  # type: ignore[assignment]
+    isfinite = staticmethod(torch.isfinite)  # type: ignore[assignment]
+    isin = staticmethod(torch.isin)  # type: ignore[assignment]
+    logical_not = staticmethod(torch.logical_not)  # type: ignore[assignment]
+    where = staticmethod(torch.where)  # type: ignore[assignment]
+    zeros_like = staticmethod(torch.zeros_like)  # type: ignore[assignment]
     equal = staticmethod(torch.eq)  # type: ignore[assignment]
     sqrt = staticmethod(rounded_sqrt)
     is_traced = staticmethod(is_traced)
     take_ragged = staticmethod(jagged.take_apart)
-    capture = staticmethod(hooked_layers.capture)  # type: ignore[assignment]
+    capture = staticmethod(hooked_layers.capture)
     records_gradient = staticmethod(autograd.is_recorded)
-    stop_gradient = staticmethod(torch.Tensor.detach)
+    stop_gradient = staticmethod(torch.Tensor.detach)  # type: ignore[assignment]
     trace = staticmethod(dynamo.compiled)
     forget_compiled = staticmethod(dynamo.forget)
     custom_gradient = staticmethod(autograd.custom_gradient)
@@ -418,7 +421,7 @@ class TorchBackend(Backend):
             raise self.lacks(
                 "differentiate_rows", "accepted with per_sample=True is an islices.Table, which fn reads by lookup"
             )
-        return row_reads.differentiate_rows(self, fn, tree, sparse)
+        return sparse_reads.differentiate_rows(self, fn, tree, sparse)
 
     # ------------------------------------------------------------------ models
     def is_model(self, x: object) -> bool:

@@ -130,19 +130,16 @@ def _slices_together(parts: Any, known: Any) -> IndexedSlices:
     values, indices = rest.pop(0), rest.pop(0)
     positions = rest.pop(0) if known[3] else None
     factor = rest.pop(0) if known[4] else None
-    s = object.__new__(IndexedSlices)
-    if positions is None and factor is None:
+    shape, coalesced, padded = known[:3]
+    slots = None
+    if positions is not None or factor is not None:
+        slots = Slots(values, indices, shape[0], positions, factor)
+    s = object.__new__(IndexedSlices)  # of its parts, in calls that Dynamo knows
+    parts = {"backend": backend, "indices": indices, "dense_shape": shape, "coalesced": coalesced, "padded": padded}
+    for name, x in {**parts, "_slots": slots, "_look": None, "_leaves": None}.items():
+        object.__setattr__(s, name, x)
+    if slots is None:
         object.__setattr__(s, "values", values)
-        object.__setattr__(s, "_slots", None)
-    else:
-        object.__setattr__(s, "_slots", Slots(values, indices, known[0][0], positions, factor))
-    object.__setattr__(s, "backend", backend)
-    object.__setattr__(s, "indices", indices)
-    object.__setattr__(s, "dense_shape", known[0])
-    object.__setattr__(s, "coalesced", known[1])
-    object.__setattr__(s, "padded", known[2])
-    object.__setattr__(s, "_look", None)
-    object.__setattr__(s, "_leaves", None)
     return s
 
 

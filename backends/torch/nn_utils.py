@@ -103,16 +103,24 @@ def clip_grad_norm_(
     >>> clip_grad_norm_(layer.parameters(), 1.0)
     tensor(2.8284)
     """
-    if group is not None or replicated is not False:
-        return _clip_over(parameters, max_norm, norm_type, bool(error_if_nonfinite), semantics, group, replicated)
-    grads = _gradients(parameters)
-    limit, ord = _number(max_norm, "max_norm"), _order(norm_type)
-    formula = lookup_formula(BY_GLOBAL_NORM, semantics, "clip_grad_norm_")
-    leaves = _leaves(grads)
-    if not leaves:
-        return torch.tensor(0.0)
-    exact, norm = _total(leaves, ord, error_if_nonfinite, raw=formula.raw, wide=formula.wide)
-    _scale(grads, leaves, formula, exact if formula.wide else norm, limit)
+    over = group is not None or replicated is not False
+    found: list[Any] = []
+
+    def ask() -> Question:
+        limit, ord = _number(max_norm, "max_norm"), _order(norm_type, exact=over)
+        formula = lookup_formula(BY_GLOBAL_NORM, semantics, "clip_grad_norm_")
+        grads = _gradients(parameters, stacklevel=6)
+        leaves = _leaves(grads)
+        found.extend((limit, ord, formula, grads, leaves))
+        said = {"max_norm": limit, "norm_type": ord, "error_if_nonfinite": bool(error_if_nonfinite)}
+        return Question(leaves, replicated, ord, formula.raw, {**said, "semantics": semantics})
+
+    exact, norm = _measured("clip_grad_norm_", ask, group, over=over)
+    limit, ord, formula, grads, leaves = found
+    deciding = exact if formula.wide else norm
+    if error_if_nonfinite:
+        _check_finite(deciding, ord)
+    _scale(grads, leaves, formula, deciding, limit)
     return _as_tensor(norm, leaves)
 
 
@@ -170,14 +178,19 @@ def get_total_norm(
     >>> get_total_norm([p.grad for p in layer.parameters()])
     tensor(2.8284)
     """
-    if group is not None or replicated is not False:
-        return _total_over(tensors, norm_type, bool(error_if_nonfinite), group, replicated)
-    ord = _order(norm_type)
-    given = _listed(tensors, "tensors", GRADIENTS)
-    leaves = [_leaf(x, f"tensors: the one at position {position}") for position, x in enumerate(given)]
-    if not leaves:
-        return torch.tensor(0.0)
-    _, norm = _total(leaves, ord, error_if_nonfinite, raw=False, wide=False)
+    over = group is not None or replicated is not False
+    leaves: list[Any] = []
+
+    def ask() -> Question:
+        ord = _order(norm_type, exact=over)
+        for position, x in enumerate(_listed(tensors, "tensors", GRADIENTS)):
+            leaves.append(_leaf(x, f"tensors: the one at position {position}"))
+        said = {"norm_type": ord, "error_if_nonfinite": bool(error_if_nonfinite)}
+        return Question(leaves, replicated, ord, said=said)
+
+    _, norm = _measured("get_total_norm", ask, group, over=over)
+    if error_if_nonfinite:
+        _check_finite(norm, _order(norm_type))
     return _as_tensor(norm, leaves)
 
 
@@ -269,29 +282,22 @@ def clip_grad_value_(
     grads = _gradients(parameters)
     bound = _number(clip_value, "clip_value")
     _leaves(grads)
-    sparse = {id(grad): clip_by_value(grad, -bound, bound) for _, grad in grads if grad.is_sparse}
-    for _, grad in grads:
-        if grad.is_sparse:
-            grad.data = sparse[id(grad)]
-        else:
+    clipped = [clip_by_value(g, -bound, bound) if g is not None and g.is_sparse else None for g in grads]
+    for grad, sparse in zip(grads, clipped, strict=True):
+        if sparse is not None:
+            grad.data = sparse
+        elif grad is not None:
             _in_place(grad, lambda g: g.clamp_(-bound, bound))
 
 
 # ---------------------------------------------------------------------- arguments
-def _gradients(parameters: Any) -> list[tuple[int, torch.Tensor]]:
-    """(position among the parameters, gradient) of those that have one."""
+def _gradients(parameters: Any, stacklevel: int = 4) -> list[Any]:
+    """The gradient of each parameter, None of one that has none."""
     given = _listed(parameters, "parameters", "model.parameters()")
     if isinstance(parameters, types.GeneratorType) and not given:
-        warnings.warn("parameters: got a generator with nothing (left) in it; no gradient is clipped", stacklevel=4)
-    return _present(given)
-
-
-def _present(parameters: Sequence[torch.Tensor]) -> list[tuple[int, torch.Tensor]]:
-    present = []
-    for position, p in enumerate(parameters):
-        if p.grad is not None:
-            present.append((position, p.grad))
-    return present
+        said = "parameters: got a generator with nothing (left) in it; no gradient is clipped"
+        warnings.warn(said, stacklevel=stacklevel)
+    return [p.grad for p in given]
 
 
 def _listed(tensors: Any, argument: str, usual: str) -> list[torch.Tensor]:
@@ -311,14 +317,14 @@ def _listed(tensors: Any, argument: str, usual: str) -> list[torch.Tensor]:
     return listed
 
 
-def _order(norm_type: Any) -> float:
+def _order(norm_type: Any, *, exact: bool = False) -> float:
     try:
         ord = float(norm_type)
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(f"norm_type: got {describe(norm_type)}; accepted is a number > 0, inf included") from None
     if not ord > 0:
         raise ValueError(f"norm_type: got {ord}; accepted is a number > 0, inf included")
-    return ord
+    return check_order(ord, "norm_type") if exact else ord
 
 
 def _known_norm(total_norm: Any) -> Host:
@@ -341,13 +347,13 @@ def _number(x: Any, argument: str) -> float:
     return check_max_norm(number, argument)
 
 
-def _leaves(grads: Sequence[tuple[int, torch.Tensor]]) -> list[Any]:
+def _leaves(grads: Sequence[Any]) -> list[Any]:
     """What `_gradients` found, each as `_leaf`, and one that may be changed in place."""
-    leaves = []
-    for position, grad in grads:
+    leaves: list[Any] = []
+    for position, grad in enumerate(grads):
         where = f"parameters: the gradient at position {position}"
-        leaves.append(_leaf(grad, where))
-        if not grad.is_sparse:  # one that is gets new data
+        leaves.append(None if grad is None else _leaf(grad, where))
+        if grad is not None and not grad.is_sparse:  # one that is gets new data
             check_inference(grad, where)
     return leaves
 
@@ -364,72 +370,32 @@ def _leaf(grad: torch.Tensor, where: str) -> Any:
     return leaf
 
 
-# ---------------------------------------------------------------------- over ranks
-def _clip_over(
-    parameters: Any, max_norm: Any, norm_type: Any, strict: bool, semantics: str, group: Any, replicated: Any
-) -> torch.Tensor:
-    """`clip_grad_norm_` over the ranks of a group; all that may be refused is looked at where they hear of it."""
-    given: list[torch.Tensor] = []
-
-    def ask() -> Question:
-        limit, ord = _number(max_norm, "max_norm"), check_order(_order(norm_type), "norm_type")
-        formula = lookup_formula(BY_GLOBAL_NORM, semantics, "clip_grad_norm_")
-        given.extend(_listed(parameters, "parameters", "model.parameters()"))
-        _leaves(_present(given))
-        said = {"max_norm": limit, "norm_type": ord, "error_if_nonfinite": strict, "semantics": semantics}
-        return Question([p.grad for p in given], replicated, ord, formula.raw, said)
-
-    leaves, exact, norm = _measured("clip_grad_norm_", ask, group)
-    formula = lookup_formula(BY_GLOBAL_NORM, semantics, "clip_grad_norm_")
-    if strict:
-        _check_finite(exact if formula.wide else norm, _order(norm_type))
-    _scale(_present(given), leaves, formula, exact if formula.wide else norm, _number(max_norm, "max_norm"))
-    return _as_tensor(norm, leaves)
-
-
-def _total_over(tensors: Any, norm_type: Any, strict: bool, group: Any, replicated: Any) -> torch.Tensor:
-    """`get_total_norm` over the ranks of a group."""
-
-    def ask() -> Question:
-        ord = check_order(_order(norm_type), "norm_type")
-        given = _listed(tensors, "tensors", GRADIENTS)
-        for position, x in enumerate(given):
-            _leaf(x, f"tensors: the one at position {position}")
-        return Question(given, replicated, ord, said={"norm_type": ord, "error_if_nonfinite": strict})
-
-    leaves, _, norm = _measured("get_total_norm", ask, group)
-    if strict:
-        _check_finite(norm, _order(norm_type))
-    return _as_tensor(norm, leaves)
-
-
-def _measured(call: str, ask: Callable[[], Any], group: Any) -> tuple[list[Any], Host, Host]:
-    """(this rank's leaves, all ranks' norm in float64, as the user gets it), the norms of shape (1,)."""
-    leaves, total = measure_over(call, ask, group)
-    with HOST.scope():
-        norm = HOST.astype(total.exact, total.dtype)
-    return [leaf.adopted for leaf in leaves if leaf is not None], total.exact, norm
-
-
 # ---------------------------------------------------------------------- norms
-def _total(leaves: Sequence[Any], ord: float, error_if_nonfinite: bool, *, raw: bool, wide: bool) -> tuple[Host, Host]:
-    """(the norm in float64, as the user gets it), each of shape (1,). wide: the first decides whether it is finite."""
-    found = []
-    for leaf in leaves:
-        found.append(look_at(leaf))
-    if ord in EXACT:
-        E, exact, dtype = norm_of(found, ord, raw=raw)
+def _measured(call: str, ask: Callable[[], Question], group: Any, *, over: bool) -> tuple[Host, Host]:
+    """(the norm in float64, as the user gets it), each of shape (1,), over ranks where they are asked for. ask looks at
+    all that may be refused, of which they hear."""
+    if over:
+        total = measure_over(call, ask, group)[1]
+        exact, dtype = total.exact, total.dtype
     else:
-        E, exact, dtype = HOST, _norm_by_powers(leaves, ord, raw), norm_dtype(leaves)
+        asked = ask()
+        exact, dtype = _norm([leaf for leaf in asked.tree if leaf is not None], asked.ord, raw=asked.raw)
+    with quiet():
+        return exact, exact.astype(dtype)
+
+
+def _norm(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Host, str]:
+    """(the norm in float64, the dtype in which the user gets it)"""
+    if not leaves:
+        return np.zeros(1), "float32"
+    if ord not in EXACT:
+        return _norm_by_powers(leaves, ord, raw), norm_dtype(leaves)
+    E, exact, dtype = norm_of([look_at(leaf) for leaf in leaves], ord, raw=raw)
     if E is not HOST:
         for leaf in leaves:
             check_data(parts(leaf)[1])
         raise NotImplementedError("norms of gradients within torch.compile or torch.func: call it outside")
-    with quiet():
-        norm = exact.astype(dtype)
-    if error_if_nonfinite:
-        _check_finite(exact if wide else norm, ord)
-    return exact, norm
+    return exact, dtype
 
 
 def _norm_by_powers(leaves: Sequence[Any], ord: float, raw: bool) -> Host:
@@ -453,16 +419,15 @@ def _check_finite(norm: Host, ord: float) -> None:
 
 def _as_tensor(norm: Host, leaves: Sequence[Any]) -> torch.Tensor:
     """The norm on the device of the first leaf, 0-d."""
-    if not leaves:
+    first = next((leaf for leaf in leaves if leaf is not None), None)
+    if first is None:
         return torch.tensor(norm[0])
-    B, values = parts(leaves[0])
+    B, values = parts(first)
     return B.scalar(norm.reshape(()), values)  # type: ignore[no-any-return]
 
 
 # ---------------------------------------------------------------------- changing a gradient
-def _scale(
-    grads: Sequence[tuple[int, torch.Tensor]], leaves: Sequence[Any], formula: ClipFormula, norm: Host, limit: float
-) -> None:
+def _scale(grads: Sequence[Any], leaves: Sequence[Any], formula: ClipFormula, norm: Host, limit: float) -> None:
     """The gradients, whose leaves these are, scaled in place as the formula says of a norm."""
     steps, changes = [], False
     with quiet():
@@ -471,8 +436,9 @@ def _scale(
             steps.append((name, number))
             changes = changes or number != 1.0
     if changes:
-        for (_, grad), leaf in zip(grads, leaves, strict=True):
-            _scale_(grad, leaf, steps)
+        for grad, leaf in zip(grads, leaves, strict=True):
+            if leaf is not None:
+                _scale_(grad, leaf, steps)
 
 
 def _scale_(grad: torch.Tensor, leaf: Any, steps: list[tuple[str, float]]) -> None:

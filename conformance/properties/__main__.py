@@ -69,7 +69,8 @@ def _in_a_process(run: list[str], options: argparse.Namespace) -> int:
 
 def laws(names: Sequence[str], options: argparse.Namespace) -> int:
     """Every law in every mode of the backends."""
-    from islices.conformance.properties.running import LAWS, break_law, columns
+    from islices.conformance.properties.laws import LAWS
+    from islices.conformance.properties.running import break_law, columns
 
     found, tried, started = 0, 0, time.monotonic()
     with bar(f"importing {', '.join(names)}", 1):

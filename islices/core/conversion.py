@@ -172,7 +172,7 @@ def restored(result: Any, leaf: Any, given: Any) -> Any:
 def map_leaves(
     fn: Callable[[Any], Any], tree: T, argument: str = "x", *, native: Callable[[Backend, Any], Any] | None = None
 ) -> T:
-    """fn over every leaf of tree, adopted on the way in and restored to its own type on the way out. native(backend, x)
+    """fn over every leaf of tree, adopted on the way in and `restored` on the way out. native(backend, x)
     may be quicker at a framework's own sparse object of `Backend.native_of_views`; fn is asked where it answers None.
     """
     if isinstance(tree, IndexedSlices):
@@ -189,8 +189,7 @@ def map_leaves(
             if done is not None:
                 return done  # type: ignore[no-any-return]
     leaf = adopt(tree, argument)
-    result = fn(leaf)
-    return to_native(result, like=tree) if leaf is not tree and isinstance(result, IndexedSlices) else result  # type: ignore[no-any-return]
+    return restored(fn(leaf), leaf, tree)  # type: ignore[no-any-return]
 
 
 # ---------------------------------------------------------------------- duplicates

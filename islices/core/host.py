@@ -129,26 +129,13 @@ class HostBackend(Backend):
             b = a.dtype.type(b)
         return np.where(mask, a, b)
 
-    def abs(self, x: Array) -> Array:
-        return np.abs(x)
-
-    def minimum(self, a: Array, b: Array) -> Array:
-        return np.minimum(a, b)
-
-    def maximum(self, a: Array, b: Array) -> Array:
-        return np.maximum(a, b)
-
-    def less_equal(self, a: Array, b: Array) -> Array:
-        return np.less_equal(a, b)
-
-    def isfinite(self, x: Array) -> Array:
-        return np.isfinite(x)
-
-    def sqrt(self, x: Array) -> Array:
-        return np.sqrt(x)
-
-    def div(self, a: Array, b: Array) -> Array:
-        return np.divide(a, b)
+    abs = staticmethod(np.abs)  # type: ignore[assignment]
+    minimum = staticmethod(np.minimum)  # type: ignore[assignment]
+    maximum = staticmethod(np.maximum)  # type: ignore[assignment]
+    less_equal = staticmethod(np.less_equal)  # type: ignore[assignment]
+    isfinite = staticmethod(np.isfinite)  # type: ignore[assignment]
+    sqrt = staticmethod(np.sqrt)  # type: ignore[assignment]
+    div = staticmethod(np.divide)  # type: ignore[assignment]
 
     def round_product(self, a: Array, b: Array | float) -> Array:
         return np.multiply(a, b, out=empty(np.broadcast_shapes(a.shape, np.shape(b)), a.dtype))
@@ -167,8 +154,7 @@ class HostBackend(Backend):
         return [x[:, i : i + BLOCK] for i in range(0, m, BLOCK)] or [x]
 
     # ------------------------------------------------------------------ sparse primitives
-    def equal(self, x: Array, value: int | Array) -> Array:
-        return np.equal(x, value)
+    equal = staticmethod(np.equal)  # type: ignore[assignment]
 
     def in_range(self, indices: Array, rows: int | None) -> Array:
         mask = indices >= 0
@@ -177,8 +163,7 @@ class HostBackend(Backend):
     def logical_not(self, mask: Array) -> Array:
         return ~mask
 
-    def isin(self, indices: Array, rows: Array) -> Array:
-        return np.isin(indices, rows)
+    isin = staticmethod(np.isin)  # type: ignore[assignment]
 
     def select(self, values: Array, indices: Array, keep: Array, rows: int | None) -> tuple[Array, Array]:
         places = np.flatnonzero(keep)

@@ -23,7 +23,7 @@ from islices.core.host import bfloat16_to_float32
 from islices.core.registry import describe, get_backend
 from islices.core.rows import coalesce
 from islices.core.slices import IndexedSlices, check_indices
-from islices.core.trees import aligned, flatten, rebuild, structure
+from islices.core.trees import aligned, flatten, rebuild
 
 __all__ = [
     "add",
@@ -288,9 +288,12 @@ def add(*xs: Any) -> Any:
     trees = [x for x in xs if x is not None]
     if not trees:
         return None
-    if any(structure(tree) != structure(trees[0]) for tree in trees[1:]):
-        raise ValueError("xs: got structures that differ; accepted are equal nestings of lists, tuples and dicts")
-    columns = zip(*(aligned(trees[0], tree) for tree in trees), strict=True)
+    try:
+        columns = list(zip(*(aligned(trees[0], tree) for tree in trees), strict=True))
+    except (TypeError, KeyError, ValueError):
+        raise ValueError(
+            "xs: got structures that differ; accepted are equal nestings of lists, tuples and dicts"
+        ) from None
     return rebuild(trees[0], iter([_add_leaves([leaf for leaf in column if leaf is not None]) for column in columns]))
 
 

@@ -18,16 +18,14 @@ import logging  # noqa: F401 - before the end of this module
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import ModuleType
-from typing import Any, Generic, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Protocol
 
 __all__ = ["Lock", "hold_innermost", "lazy_property", "load_module", "without_collector"]
 
 #: Seconds that a fork waits, at most: it may hold, itself, what another thread's import is waiting for.
 PATIENCE = 60.0
-
-T = TypeVar("T")
 
 
 class Held(Protocol):
@@ -182,19 +180,19 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
 
 
-class lazy_property(Generic[T]):  # noqa: N801 - as functools.cached_property, which in Python 3.11 holds a lock meanwhile
-    """An attribute that is computed when it is first read."""
+if TYPE_CHECKING:
+    from functools import cached_property as lazy_property
+else:
 
-    def __init__(self, function: Callable[[Any], T]) -> None:
-        self.function = function
-        self.__doc__ = function.__doc__
+    class lazy_property:  # noqa: N801 - as functools.cached_property, which in Python 3.11 holds a lock meanwhile
+        """An attribute that is computed when it is first read."""
 
-    @overload
-    def __get__(self, instance: None, owner: type) -> lazy_property[T]: ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> T: ...
-    def __get__(self, instance: Any, owner: type) -> lazy_property[T] | T:
-        if instance is None:
-            return self
-        value = vars(instance)[self.function.__name__] = self.function(instance)
-        return value
+        def __init__(self, function):
+            self.function = function
+            self.__doc__ = function.__doc__
+
+        def __get__(self, instance, owner):
+            if instance is None:
+                return self
+            value = vars(instance)[self.function.__name__] = self.function(instance)
+            return value

@@ -279,15 +279,7 @@ def _filter_slices(
 
 
 def _filter_dense(B: Backend, dense: Array, chosen: Array, *, is_mask: bool, drop: bool) -> Array:
-    if not is_mask:
-        ones = B.add_rows(B.zeros(B.shape(dense)[:1], "int32", dense), *_ones_at(B, chosen, B.shape(dense)[0]))  # type: ignore[arg-type]
-        chosen = ones
-    mask = B.equal(chosen, 1)
+    mask = B.equal(chosen, 1) if is_mask else B.isin(B.arange(dense), chosen)
     if drop:
         mask = B.logical_not(mask)
     return B.where(B.as_column(mask, dense), dense, B.zeros_like(dense))
-
-
-def _ones_at(B: Backend, chosen: Array, rows: int | None) -> tuple[Array, Array]:
-    ids, _ = B.unique(chosen, rows)
-    return B.astype(B.equal(ids, ids), "int32"), ids

@@ -130,10 +130,10 @@ class IndexedSlices:
         *,
         coalesced: bool = False,
         padded: bool = False,
-        look: Look | None = None,
-        slots: Slots | None = None,
-        leaves: tuple[Any, ...] | None = None,
-        self: IndexedSlices | None = None,
+        look: Any = None,
+        slots: Any = None,
+        leaves: Any = None,
+        self: Any = None,
     ) -> IndexedSlices:
         """Return an instance of parts that are known to be right, or set the parts of self.
 
@@ -152,12 +152,14 @@ class IndexedSlices:
         _look_at(self, look)
         _slots(self, slots)
         _leaves(self, leaves)
-        return self
+        return self  # type: ignore[no-any-return]
 
     @classmethod
-    def _deferred(cls, backend: Backend, slots: Slots, dense_shape: tuple[int | None, ...], **flags: bool) -> Any:
+    def _deferred(
+        cls, backend: Backend, slots: Slots, dense_shape: tuple[int | None, ...], **flags: bool
+    ) -> IndexedSlices:
         """Return an instance whose values are computed when they are read. Nobody else holds what they are of."""
-        return cls._trusted(backend, None, slots.indices, dense_shape, slots=slots, **flags)  # type: ignore[arg-type]
+        return cls._trusted(backend, None, slots.indices, dense_shape, slots=slots, **flags)
 
     def _like(self, values: Array = None, *, view: Host | None = None, slots: Slots | None = None) -> IndexedSlices:
         """Return these slices with other values, trusted, or with what they are computed of when they are read.
@@ -182,20 +184,15 @@ class IndexedSlices:
             IndexedSlices._check_leaves(*self._leaves)
             object.__setattr__(self, "values", self._leaves[0])
             object.__setattr__(self, "indices", self._leaves[1])
-            return object.__getattribute__(self, name)
-        if name == "indices":
-            if self._look is None or self._look.views is None:
-                return object.__getattribute__(self, name)
-            indices = self.backend.from_host(self._look.views[1], self.values)
-            object.__setattr__(self, "indices", indices)
-            return indices
-        if self._slots is None:  # another thread has computed them meanwhile
-            return object.__getattribute__(self, name)
-        values = IndexedSlices._compute(self)
-        if not self.backend.is_traced(values):  # a value of one trace does not outlive it
+        elif name == "values" and self._slots is not None:
+            values = IndexedSlices._compute(self)
+            if self.backend.is_traced(values):  # a value of one trace does not outlive it
+                return values
             object.__setattr__(self, "values", values)
             object.__setattr__(self, "_slots", None)  # the caller may change the values in place
-        return values
+        elif name == "indices" and self._look is not None and self._look.views is not None:
+            object.__setattr__(self, "indices", self.backend.from_host(self._look.views[1], self.values))
+        return object.__getattribute__(self, name)  # perhaps another thread has set it meanwhile
 
     #: of `islices.core.slots`, which is built on this module
     _compute: ClassVar[Callable[[IndexedSlices], Array]]

@@ -13,7 +13,7 @@ from typing import Any
 
 from islices.core.registry import find_backend, loaded_backends
 
-__all__ = ["DEEPEST", "aligned", "flatten", "named_leaves", "opened", "rebuild", "structure"]
+__all__ = ["DEEPEST", "aligned", "flatten", "named_leaves", "opened", "rebuild"]
 
 #: Levels of containers that may lie in one another.
 DEEPEST = 100
@@ -123,14 +123,6 @@ def aligned(first: Any, tree: Any) -> list[Any]:
     if other is None or lists != isinstance(tree, (list, tuple)) or not (lists or type(first) is type(tree)):
         raise TypeError("another container")
     return [leaf for item, part in zip(found[0], other[0], strict=True) for leaf in aligned(item, part)]
-
-
-def structure(tree: Any) -> Any:
-    """What two nested structures must share to be combined leaf by leaf."""
-    if isinstance(tree, dict):
-        return {key: structure(item) for key, item in tree.items()}
-    found = opened(tree)
-    return None if found is None else [structure(item) for item in found[0]]
 
 
 def rebuild(tree: Any, leaves: Iterator[Any]) -> Any:

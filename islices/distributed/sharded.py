@@ -26,7 +26,7 @@ from islices.embedding.ids import check_ids, check_range
 from islices.embedding.lookup_gradients import check_count, resolve_padding_idx
 from islices.embedding.lookups import lookup
 from islices.embedding.table import Table
-from islices.optim.optimizer import Optimizer, check_works, take_steps
+from islices.optim.optimizer import Optimizer, check_requests, take_steps
 
 __all__ = ["ShardedTable"]
 
@@ -483,7 +483,7 @@ class ShardedTable:
 
         def prepare() -> Callable[[], tuple[Table, dict[str, Array]]]:
             work = self._local(optimizer).own._prepared(self.shard, grad, state, check_flag(donate, "donate"), True)
-            check_works([work])
+            check_requests([work])
             if isinstance(work.grad, IndexedSlices):
                 optimizer._warn_of_all("table")
             return lambda: take_steps([work])[0]

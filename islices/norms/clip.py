@@ -34,7 +34,7 @@ from islices.norms.clip_formulas import (
 )
 from islices.norms.limits import Limit, bound_of, limit_of
 from islices.norms.nonfinite import Nonfinite, check_nonfinite, refuse_nonfinite
-from islices.norms.norm import Leaf, Total, each_leaf, parts, total_norm
+from islices.norms.norm import Leaf, Total, parts, total_norm
 from islices.norms.unitwise import clip_rows, clip_units
 
 __all__ = [
@@ -135,11 +135,8 @@ def _within(B: Backend, values: Array, bound: Any) -> Any:
     if B.dtype(values) not in INTEGERS:
         return bound
     limit = np.iinfo(B.dtype(values))
-    if isinstance(bound, (int, np.integer)):
-        return min(max(int(bound), limit.min), limit.max)
-    if bound in (math.inf, -math.inf):
-        return limit.max if bound > 0 else limit.min
-    return bound
+    whole = isinstance(bound, (int, np.integer)) or math.isinf(bound)
+    return int(min(max(bound, limit.min), limit.max)) if whole else bound
 
 
 def _clamp(B: Backend, values: Array, *, lo: Any, hi: Any) -> Array:
@@ -203,7 +200,7 @@ def clip_by_norm(
             return clip_units(leaf, axes, limit, formula, nonfinite)
         return clipping_by(total_norm([leaf], raw=formula.raw), limit, formula, nonfinite)(leaf)
 
-    return each_leaf(one, x)
+    return map_leaves(one, x)
 
 
 def clip_leaves(
@@ -236,8 +233,7 @@ def clipping_by(total: Total, limit: Limit, formula: ClipFormula, nonfinite: str
             traced = formula.steps(E, norm, limit.of(E, E.dtype(norm)))
             finite = E.isfinite(exact) if nonfinite == "zero" else None
         scale = partial(_scale_traced, E=E, steps=traced, finite=finite)
-    attached = total.attached
-    return scale if attached is None else partial(_attached, scale, attached, E, norm, limit, formula, nonfinite)
+    return scale if total.attached is None else partial(_attached, scale, total, norm, limit, formula, nonfinite)
 
 
 def _unchanged(leaf: Any) -> Any:
@@ -246,8 +242,7 @@ def _unchanged(leaf: Any) -> Any:
 
 def _attached(
     scale: Callable[[Any], Any],
-    attached: Array,
-    E: Backend,
+    total: Total,
     norm: Array,
     limit: Limit,
     formula: ClipFormula,
@@ -255,11 +250,16 @@ def _attached(
     leaf: Any,
 ) -> Any:
     """A leaf scaled by its norm, as a function of it and of the norm."""
-    B, _ = parts(leaf)
+    E, attached, (B, _) = total.E, total.attached, parts(leaf)
     scaled = scale(derivatives.constant(B, leaf))
+    with E.scope():
+        finite = E.isfinite(total.exact) if nonfinite == "zero" else None
+        over = formula.decided(E, norm, limit.of(E, E.dtype(norm)), finite, B.dtype(attached))
+    with B.scope():
+        over = B.asarray(over, attached) if E is modes.HOST else over
+        most = limit.as_array(B, attached)
     member = derivatives.of_leaf(leaf, raw=True)
-    more = _ingredients(B, E, attached, norm, limit, formula, nonfinite)
-    values = derivatives.attach_scaled(B, parts(scaled)[1], member, *more, slack=formula.slack)
+    values = derivatives.attach_scaled(B, parts(scaled)[1], member, attached, most, over, slack=formula.slack)
     return scaled._like(values, slots=scaled._slots) if isinstance(scaled, IndexedSlices) else values
 
 
@@ -319,21 +319,6 @@ def _scale_traced(leaf: Any, E: Backend, steps: Steps, finite: Array | None) -> 
     return known_times(leaf, round_scalar(B, values, steps[0][1], "mul"), clipped)
 
 
-def _ingredients(
-    B: Backend, E: Backend, attached: Array, norms: Array, limit: Limit, formula: ClipFormula, nonfinite: str
-) -> tuple[Array, Array, Array]:
-    """(norms, limit, over) for `attach_scaled`, of norms that decide, arrays of E, and of the same attached."""
-    dtype = B.dtype(attached)
-    with E.scope():
-        over = formula.over(E, norms, limit.of(E, E.dtype(norms)))
-        over = E.where(E.isfinite(norms), over, -1.0) if nonfinite == "zero" else over
-        over = E.astype(over, dtype)
-    with B.scope():
-        if E is modes.HOST:
-            over = B.asarray(over, attached)
-        return attached, limit.as_array(B, attached), over
-
-
 def clip_by_row_norm(x: T, max_norm: float, *, nonfinite: Nonfinite = "propagate") -> T:
     """Every row of a gradient scaled down to a norm of at most max_norm.
 
@@ -366,7 +351,7 @@ def clip_by_row_norm(x: T, max_norm: float, *, nonfinite: Nonfinite = "propagate
     """
     limit = limit_of(max_norm)
     nonfinite = check_nonfinite(nonfinite)
-    return each_leaf(lambda leaf: clip_rows(limit.lift(leaf), limit, nonfinite), x)
+    return map_leaves(lambda leaf: clip_rows(limit.lift(leaf), limit, nonfinite), x)
 
 
 def row_factors(E: Backend, norms: Array, limit: Limit, nonfinite: str) -> Array:

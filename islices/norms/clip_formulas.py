@@ -45,12 +45,15 @@ class ClipFormula(NamedTuple):
     slack: float = 0.0
     source: str = ""
 
-    def over(self, E: Backend, norm: Array, max_norm: Any) -> Array:
-        """1 where it is the former, else 0, in norm's dtype."""
+    def decided(self, E: Backend, norm: Array, max_norm: Any, finite: Array | None, dtype: str) -> Array:
+        """Return, in a dtype, 1 where it is the former, 0 where it is 1, and -1 where values are zeros because
+        the norm is not finite."""
         zero = E.zeros_like(norm)
         if self.wide:
-            return E.where(E.less_equal(norm, max_norm), zero, 1.0)
-        return E.where(E.less_equal(max_norm, norm + self.slack), 1.0, zero)
+            over = E.where(E.less_equal(norm, max_norm), zero, 1.0)
+        else:
+            over = E.where(E.less_equal(max_norm, norm + self.slack), 1.0, zero)
+        return E.astype(over if finite is None else E.where(finite, over, -1.0), dtype)
 
 
 def islices_formula(E: Backend, norm: Array, max_norm: float) -> Steps:

@@ -6,7 +6,7 @@ How the sums are taken is in `islices.norms.exact`; here is what is summed, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -15,14 +15,14 @@ from islices import kernels
 from islices.backend import FLOATS, Array, Backend, Slots
 from islices.core import modes
 from islices.core.arguments import is_real, show
-from islices.core.conversion import adopt, restored, without_padding
+from islices.core.conversion import adopt, without_padding
 from islices.core.host import quiet
 from islices.core.linear import as_float
 from islices.core.registry import describe, get_backend
 from islices.core.rows import coalesce
 from islices.core.slices import IndexedSlices
 from islices.core.slots import known_factor, slots_of
-from islices.core.trees import flatten, rebuild
+from islices.core.trees import flatten
 from islices.norms import derivatives
 from islices.norms.exact import Matrices, as_rows, row_norms
 
@@ -32,12 +32,10 @@ __all__ = [
     "Seen",
     "Total",
     "adopt_leaves",
-    "apply_to",
     "as_matrices",
     "check_float",
     "check_one_framework",
     "check_order",
-    "each_leaf",
     "exact_sum",
     "look_at",
     "norm",
@@ -120,17 +118,6 @@ def adopt_leaves(tree: Any, argument: str) -> list[Leaf | None]:
     for x in flatten(tree, argument):
         leaves.append(None if x is None else Leaf(x, adopt(x, argument)))
     return leaves
-
-
-def apply_to(fn: Callable[[Any], Any], leaf: Leaf | None) -> Any:
-    """fn of a leaf as the caller's type; what fn returns as it is stays the caller's own object."""
-    return None if leaf is None else restored(fn(leaf.adopted), leaf.adopted, leaf.given)
-
-
-def each_leaf(fn: Callable[[Any], Any], tree: T) -> T:
-    """Like `map_leaves`, but what fn leaves alone stays the caller's own object."""
-    found = iter([apply_to(fn, leaf) for leaf in adopt_leaves(tree, "x")])
-    return rebuild(tree, found)  # type: ignore[no-any-return]
 
 
 def of_one_framework(leaves: Sequence[Leaf | None]) -> list[Any]:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
-from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -17,11 +15,11 @@ import numpy as np
 from islices.backend import FLOATS, Array, Backend
 from islices.core import modes
 from islices.core.arguments import show, whole_number
-from islices.core.conversion import without_padding
+from islices.core.conversion import map_leaves, restored, without_padding
 from islices.core.linear import round_scalar, wide_dtype
 from islices.core.registry import describe, find_backend
 from islices.core.rows import coalesce
-from islices.core.shapes import same_shape
+from islices.core.shapes import same_shape, size_of
 from islices.core.slices import IndexedSlices
 from islices.core.trees import aligned, rebuild
 from islices.embedding.table import Table
@@ -34,9 +32,7 @@ from islices.norms.nonfinite import Nonfinite, check_nonfinite, refuse_nonfinite
 from islices.norms.norm import (
     Leaf,
     adopt_leaves,
-    apply_to,
     check_float,
-    each_leaf,
     look_at,
     norm_dtype,
     norm_of,
@@ -107,7 +103,7 @@ def clip_by_block_rms(
             rms = E.div(measured.norms, E.round_product(ones, count))
         return _clipped(measured._replace(norms=rms, divisor=count), limit, formula, nonfinite)
 
-    return each_leaf(one, x)
+    return map_leaves(one, x)
 
 
 # ---------------------------------------------------------------------- by the parameters' norms
@@ -186,9 +182,10 @@ def adaptive_grad_clip(
             least_norms = E.maximum(norms, least)
         return _clipped(measured._replace(share=least_norms), ratio, formula, nonfinite)
 
-    pairs = zip(leaves, tables, strict=True)
-    clipped = iter([apply_to(partial(one, weights=weights), leaf) for leaf, weights in pairs])
-    return rebuild(x, clipped)  # type: ignore[no-any-return]
+    clipped = []
+    for leaf, weights in zip(leaves, tables, strict=True):
+        clipped.append(leaf and restored(one(leaf.adopted, weights), leaf.adopted, leaf.given))
+    return rebuild(x, iter(clipped))  # type: ignore[no-any-return]
 
 
 def unit_axes(shape: tuple[int | None, ...]) -> tuple[int, ...]:
@@ -229,23 +226,20 @@ class Units(NamedTuple):
     """How an array of some shape becomes a matrix (units, elements), and how that becomes the array again."""
 
     shape: tuple[int | None, ...]  # of the array; None for a number of rows that is not known yet
-    merged: tuple[int | None, ...]  # the same, with axes that are kept, or reduced, side by side as one
-    order: tuple[int, ...]  # of the merged axes: first those that are kept
+    order: tuple[int, ...]  # of the axes: first those that are kept
     matrix: tuple[int | None, int | None]
 
     def of(self, B: Backend, x: Array) -> Array:
-        """x as the matrix."""
-        x = B.reshape(x, self.merged)
-        if self.order != tuple(range(len(self.order))):
-            x = B.permute(x, self.order)
-        return B.reshape(x, self.matrix)
+        """Return x as the matrix."""
+        return B.reshape(self._permuted(B, x, self.order), self.matrix)
 
     def back(self, B: Backend, x: Array) -> Array:
-        """The matrix as the array."""
-        x = B.reshape(x, tuple(self.merged[k] for k in self.order))
-        if self.order != tuple(range(len(self.order))):
-            x = B.permute(x, tuple(int(k) for k in np.argsort(self.order)))
-        return B.reshape(x, self.shape)
+        """Return the matrix as the array."""
+        x = B.reshape(x, tuple(self.shape[k] for k in self.order))
+        return self._permuted(B, x, tuple(int(k) for k in np.argsort(self.order)))
+
+    def _permuted(self, B: Backend, x: Array, order: tuple[int, ...]) -> Array:
+        return x if order == tuple(range(len(order))) else B.permute(x, order)
 
 
 def check_axes(axes: Any, rank: int, argument: str) -> tuple[int, ...]:
@@ -270,12 +264,9 @@ def units_of(shape: Sequence[int | None], axes: Sequence[int]) -> Units:
     """The units of an array of a shape whose norms reduce these axes."""
     if None in shape[1:]:
         raise ValueError(f"axes: got an array of shape {tuple(shape)} under a trace; accepted is a known shape of rows")
-    runs = [(kept, [shape[k] for k in run]) for kept, run in groupby(range(len(shape)), lambda k: k not in axes)]
-    merged = tuple(_product(sizes) for _, sizes in runs)
-    kept = [k for k, (is_kept, _) in enumerate(runs) if is_kept]
-    reduced = [k for k, (is_kept, _) in enumerate(runs) if not is_kept]
-    sizes = [_product([merged[k] for k in group]) for group in (kept, reduced)]
-    return Units(tuple(shape), merged, (*kept, *reduced), (sizes[0], sizes[1]))
+    kept, reduced = ([k for k in range(len(shape)) if (k in axes) is gone] for gone in (False, True))
+    number, size = (_product([shape[k] for k in group]) for group in (kept, reduced))
+    return Units(tuple(shape), (*kept, *reduced), (number, size))
 
 
 def _product(sizes: Sequence[int | None]) -> int | None:
@@ -295,17 +286,18 @@ def clip_rows(leaf: Any, limit: Limit, nonfinite: str) -> Any:
     shape = _shape(leaf)
     if not shape:
         raise ValueError("x: got a 0-d array; accepted is shape (rows, *row_shape)")
-    axes = tuple(range(1, len(shape)))
-    if not isinstance(leaf, IndexedSlices):
-        return clip_units(leaf, axes, limit, ISLICES, nonfinite)
-    B = leaf.backend
-    if not modes.is_traced(B, leaf.values, leaf.indices):
+    sparse = isinstance(leaf, IndexedSlices)
+    if sparse and not modes.is_traced(leaf.backend, leaf.values, leaf.indices):
         leaf = without_padding(leaf)
-    known = derivatives.constant(B, leaf.values)
-    sums, place = modes.run(_row_sums, B, (known, leaf.indices), rows=shape[0])
+    B, values = parts(leaf)
+    sums, keys = derivatives.constant(B, values), ()
+    if sparse:
+        sums, place = modes.run(_row_sums, B, (sums, leaf.indices), rows=shape[0])
+        keys = leaf.indices, place
     E, norms = row_norms([(B, as_rows(B, sums, B.shape(sums)[0]))], 2.0)
-    units = units_of((B.shape(known)[0], *shape[1:]), axes)
-    measured = Measured(leaf, units, axes, E, norms, norm_dtype([leaf]), keys=(leaf.indices, place))
+    number = B.shape(values)[0]
+    units = Units((number, *shape[1:]), tuple(range(len(shape))), (number, size_of(shape[1:])))
+    measured = Measured(leaf, units, (), E, norms, norm_dtype([leaf]), keys=keys)
     return _clipped(measured, limit, ISLICES, nonfinite)
 
 
@@ -373,12 +365,6 @@ def _parameter_norms(measured: Measured, weights: Array) -> Array:
         return B.asarray(norms, values) if own is modes.HOST else norms
 
 
-def _limits(measured: Measured, limit: Limit, dtype: str) -> Any:
-    """What norms of a dtype are held against: a number, or an array of E."""
-    most = limit.of(measured.E, dtype)
-    return most if measured.share is None else measured.E.round_product(measured.share, most)
-
-
 def _clipped(measured: Measured, limit: Limit, formula: ClipFormula, nonfinite: str) -> Any:
     """The leaf with each unit clipped to the limit."""
     E, norms = measured.E, measured.norms
@@ -389,14 +375,15 @@ def _clipped(measured: Measured, limit: Limit, formula: ClipFormula, nonfinite: 
         if 0 in B.shape(values):
             return measured.leaf
         known = norms if formula.wide else E.astype(norms, measured.dtype)
-        most = _limits(measured, limit, E.dtype(known))
+        most = limit.of(E, E.dtype(known))  # a number, or an array of E
+        most = most if measured.share is None else E.round_product(measured.share, most)
         if formula.wide and E is modes.HOST and np.isfinite(norms).all() and (norms <= most).all():
             return measured.leaf
         steps = formula.steps(E, known, most)
         arrays = [E.astype(c, wide) for _, c in steps if not isinstance(c, float)]
-        if nonfinite == "zero":
-            zeros = E.zeros_like(known)
-            arrays.append(E.astype(E.where(E.isfinite(norms), 1.0, zeros), wide))
+        finite = E.isfinite(norms) if nonfinite == "zero" else None
+        if finite is not None:
+            arrays.append(E.astype(E.where(finite, 1.0, E.zeros_like(known)), wide))
     if E is modes.HOST:
         with B.scope():
             arrays = [B.asarray(a, values) for a in arrays]
@@ -409,30 +396,27 @@ def _clipped(measured: Measured, limit: Limit, formula: ClipFormula, nonfinite: 
         (known_values, *arrays, *measured.keys[1:]),
         units=measured.units,
         steps=rounded,
-        zero=nonfinite == "zero",
+        zero=finite is not None,
         placed=bool(measured.keys),
     )
     if asked:
-        clipped = _attached(measured, clipped, limit, formula, nonfinite)
+        with E.scope():
+            over = formula.decided(E, known, most, finite, measured.dtype)
+        clipped = _attached(measured, clipped, limit, over, formula.slack)
     return measured.leaf.replace(values=clipped) if isinstance(measured.leaf, IndexedSlices) else clipped
 
 
-def _attached(measured: Measured, clipped: Array, limit: Limit, formula: ClipFormula, nonfinite: str) -> Array:
+def _attached(measured: Measured, clipped: Array, limit: Limit, over: Array, slack: float) -> Array:
     """What `_scale_units` made of the values, as a function of them: through the norms, not those of parameters."""
     E, norms, dtype, units = measured.E, measured.norms, measured.dtype, measured.units
     B, values = parts(measured.leaf)
     with E.scope():
-        known = norms if formula.wide else E.astype(norms, dtype)
-        over = formula.over(E, known, _limits(measured, limit, E.dtype(known)))
-        if nonfinite == "zero":
-            over = E.where(E.isfinite(norms), over, -1.0)
         if measured.share is None:
             zeros = E.zeros_like(norms)
             multiple = E.where(E.isfinite(zeros), 1.0, zeros)
         else:
             multiple = E.astype(measured.share, "float64")
         multiple = E.astype(E.round_product(multiple, measured.divisor), dtype)
-        over = E.astype(over, dtype)
         whole = E.astype(E.round_product(norms, measured.divisor), dtype)
     with B.scope():
         if E is modes.HOST:
@@ -442,7 +426,7 @@ def _attached(measured: Measured, clipped: Array, limit: Limit, formula: ClipFor
         member = Member(layout, matrix, measured.keys)
         attached = derivatives.attach_norms(B, rounded_norms(B, E, whole, dtype, values), [member])
         limits = multiple * limit.as_array(B, attached)
-        out = derivatives.attach_scaled(B, scaled, member, attached, limits, over, slack=formula.slack)
+        out = derivatives.attach_scaled(B, scaled, member, attached, limits, over, slack=slack)
         return B.astype(units.back(B, out), B.dtype(values))
 
 

@@ -15,25 +15,25 @@ from islices.norms.clip import clip_leaves
 from islices.norms.clip_formulas import ClipFormula
 from islices.norms.limits import Limit
 from islices.norms.norm import Leaf, total_norm
-from islices.optim.step import Work
+from islices.optim.step import Request
 
-__all__ = ["clip_works"]
+__all__ = ["clip_requests"]
 
 
-def clip_works(works: Sequence[Work], limit: Limit, formula: ClipFormula) -> tuple[list[Work], Any]:
+def clip_requests(requests: Sequence[Request], limit: Limit, formula: ClipFormula) -> tuple[list[Request], Any]:
     """(steps on the gradients clipped by their global norm, the norm as `islices.global_norm` gives it); nothing is
     written, and what is to be multiplied is multiplied where the steps are taken."""
     leaves, grads = [], []
-    for work in works:
-        grads.append(work.grad)
-        later = deferred(work.grad) if isinstance(work.grad, IndexedSlices) else work.grad
+    for request in requests:
+        grads.append(request.grad)
+        later = deferred(request.grad) if isinstance(request.grad, IndexedSlices) else request.grad
         leaves.append(Leaf(later, later))
     total = total_norm(grads, raw=formula.raw)
     clipped = clip_leaves(grads, leaves, total, limit, formula, "propagate")
-    return [_on(work, grad) for work, grad in zip(works, clipped, strict=True)], total.given
+    return [_on(request, grad) for request, grad in zip(requests, clipped, strict=True)], total.given
 
 
-def _on(work: Work, grad: Any) -> Work:
+def _on(request: Request, grad: Any) -> Request:
     """The step on another gradient: of slices that are computed when they are read the views stay true."""
-    known = grad is work.grad or (isinstance(grad, IndexedSlices) and grad._slots is not None)
-    return work._replace(grad=grad, views=work.views if known else None)
+    known = grad is request.grad or (isinstance(grad, IndexedSlices) and grad._slots is not None)
+    return request._replace(grad=grad, look=request.look if known else None)

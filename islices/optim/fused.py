@@ -23,7 +23,7 @@ from islices.core.slots import known_factor
 from islices.kernels.expanding import has_source
 from islices.optim.formulas import Formula
 from islices.optim.operators import is_elementwise
-from islices.optim.step import Work, row_blocks, without_frozen
+from islices.optim.step import Request, row_blocks, without_frozen
 from islices.optim.traced import traced_step
 
 __all__ = ["fused_steps"]
@@ -34,21 +34,21 @@ Groups: TypeAlias = tuple[Host, Host, Host]
 MOST_STATES = 3
 
 
-def fused_steps(works: Sequence[Work]) -> list[tuple[Any, dict[str, Array]] | None]:
+def fused_steps(requests: Sequence[Request]) -> list[tuple[Any, dict[str, Array]] | None]:
     """The tables and the states after steps that share nothing, taken together; None for each that no kernel takes, and
     with which nothing has happened."""
-    done: list[tuple[Any, dict[str, Array]] | None] = [None] * len(works)
+    done: list[tuple[Any, dict[str, Array]] | None] = [None] * len(requests)
     compiled = kernels.active()
     if compiled is None:
         return done
-    begun: list[tuple[int, _Opened]] = []
-    for k, work in enumerate(works):
-        if not _expressible(work.formula):
+    begun: list[tuple[int, HostPlan]] = []
+    for k, request in enumerate(requests):
+        if not _expressible(request.formula):
             continue
-        if work.traced:
-            done[k] = traced_step(work) if work.touched else None
-        elif work.apply is None:
-            opened = _opened(compiled, work)
+        if request.traced:
+            done[k] = traced_step(request) if request.touched else None
+        elif request.apply is None:
+            opened = _opened(compiled, request)
             if opened is not None:
                 begun.append((k, opened))
     indices = []
@@ -60,7 +60,7 @@ def fused_steps(works: Sequence[Work]) -> list[tuple[Any, dict[str, Array]] | No
     some: list[Host | None] = []  # the rows of each that move; None: all
     for _, x in begun:
         named = next(grouped) if len(x.gradient) > 1 else None
-        some.append(named[1] if x.work.touched and named else None)
+        some.append(named[1] if x.request.touched and named else None)
         tasks += _tasks(compiled, x, named, some[-1])
     compiled.run_tasks(tasks)
     for (k, x), rows in zip(begun, some, strict=True):
@@ -68,10 +68,10 @@ def fused_steps(works: Sequence[Work]) -> list[tuple[Any, dict[str, Array]] | No
     return done
 
 
-class _Opened(NamedTuple):
-    """A step whose arrays are in host memory: the gradient's, the table's and the state's, and what they are now."""
+class HostPlan(NamedTuple):
+    """A step whose arrays are in host memory: the gradient's, the table's and the state's, and what these become."""
 
-    work: Work
+    request: Request
     gradient: Sequence[Host]
     weights: Host
     state: Mapping[str, Host]
@@ -82,12 +82,12 @@ class _Opened(NamedTuple):
     own: Sequence[Host]  # the formula's own state
 
 
-def _opened(compiled: Any, work: Work) -> _Opened | None:
+def _opened(compiled: Any, request: Request) -> HostPlan | None:
     """The step's arrays to be written into; None where they are not there, and nothing has happened."""
-    B, grad = work.B, work.grad
-    gradient, factor = work.views if B.host_only or modes.on_host() else None, None
-    if work.frozen is not None and isinstance(grad, IndexedSlices):
-        grad, gradient = without_frozen(grad, work.frozen), None
+    B, grad = request.at.B, request.grad
+    gradient, factor = request.look.views if request.look and (B.host_only or modes.on_host()) else None, None
+    if request.frozen is not None and isinstance(grad, IndexedSlices):
+        grad, gradient = without_frozen(grad, request.frozen), None
     if gradient is None:  # recorded, or not what was looked at
         given = (grad.values, grad.indices) if isinstance(grad, IndexedSlices) else (grad,)
         with B.scope():
@@ -96,45 +96,49 @@ def _opened(compiled: Any, work: Work) -> _Opened | None:
         factor = known_factor(B, grad._slots)
     if gradient is None or (len(gradient) > 1 and not compiled.is_packed(gradient[1], grad.dense_shape[0])):
         return None
-    opened = open_tables(B, [work.weights, *work.arrays.values()], donate=work.donate, held=work.held)
+    opened = open_tables(
+        B, [request.at.weights, *request.at.arrays.values()], donate=request.donate, held=request.at.held
+    )
     if opened is None:
         return None
     (weights, *views), (changed, *results) = opened
-    state = dict(zip(work.arrays, views, strict=True))
+    state = dict(zip(request.at.arrays, views, strict=True))
     own = []
-    for spec in work.formula.state:
+    for spec in request.formula.state:
         own.append(state[spec.name])
     target = state.get("master", weights)
-    return _Opened(work, gradient, weights, state, changed, results, factor, target, own)
+    return HostPlan(request, gradient, weights, state, changed, results, factor, target, own)
 
 
-def _tasks(compiled: Any, x: _Opened, named: Groups | None, some: Host | None) -> list[Any]:
+def _tasks(compiled: Any, x: HostPlan, named: Groups | None, some: Host | None) -> list[Any]:
     """What the kernels have to do, in any order."""
-    work, formula, values = x.work, x.work.formula, x.gradient[0]
+    request, formula, values = x.request, x.request.formula, x.gradient[0]
     if len(x.gradient) > 2:
         named = compiled.placed(named, x.gradient[2])
     if some is None and (formula.squares == "row" or any(spec.per_row for spec in formula.state)):  # a row at a time
-        for groups in _blocks(named, x.weights.shape, work.frozen):  # nothing of the table's size is allocated
-            compiled.run_tasks([compiled.step(formula, values, groups, x.target, x.own, work.known, x.factor)])
+        for groups in _blocks(named, x.weights.shape, request.frozen):  # nothing of the table's size is allocated
+            compiled.run_tasks([compiled.step(formula, values, groups, x.target, x.own, request.known, x.factor)])
         return []
-    tasks = [compiled.step(formula, values, named, x.target, x.own, work.known, x.factor)] if named else []
+    tasks = [compiled.step(formula, values, named, x.target, x.own, request.known, x.factor)] if named else []
     if some is None:
         skip = named[1] if named else np.empty(0, np.int64)
-        if work.frozen is not None:
-            skip = np.union1d(skip, work.frozen)
-        tasks.append(compiled.rest_step(formula, None if named else values, skip, x.target, x.own, work.known))
+        if request.frozen is not None:
+            skip = np.union1d(skip, request.frozen)
+        tasks.append(compiled.rest_step(formula, None if named else values, skip, x.target, x.own, request.known))
     return tasks
 
 
-def _finished(x: _Opened, some: Host | None) -> tuple[Any, dict[str, Array]]:
+def _finished(x: HostPlan, some: Host | None) -> tuple[Any, dict[str, Array]]:
     """The table and the state, the table rounded from its master and the step counted."""
-    work, weights = x.work, x.weights
+    request, weights = x.request, x.weights
     if x.target is not weights:
-        for ids in row_blocks(weights.shape, work.frozen) if some is None else [some]:
+        for ids in row_blocks(weights.shape, request.frozen) if some is None else [some]:
             weights[ids] = modes.HOST.astype(x.target[ids], modes.HOST.dtype(weights))
     step = x.state["step"]
     step[0] = step[0] + 1
-    return as_given(work.table, work.weights, x.changed), dict(zip(work.arrays, x.results, strict=True))
+    return as_given(request.at.table, request.at.weights, x.changed), dict(
+        zip(request.at.arrays, x.results, strict=True)
+    )
 
 
 def _blocks(named: Groups | None, shape: tuple[int, ...], frozen: Host | None) -> Iterator[Groups]:

@@ -48,6 +48,7 @@ class Tables(NamedTuple):
     """What a step changes, looked at: a table of floats, and the arrays of its state."""
 
     B: Backend
+    table: Any  # as it was given: its weights are below
     weights: Array
     dtype: str
     shape: tuple[int, ...]
@@ -63,7 +64,7 @@ def adopt_tables(table: Any, state: Any, formula: Formula, owner: object) -> Tab
     B, weights, dtype = adopt_float_table(table)
     shape: tuple[int, ...] = B.shape(weights)  # type: ignore[assignment]
     arrays = _check_state(B, weights, dtype, state, state_shapes(formula, shape), owner)
-    return Tables(B, weights, dtype, shape, arrays, None)
+    return Tables(B, table, weights, dtype, shape, arrays, None)
 
 
 def _plain(table: Any, state: Any, formula: Formula) -> Tables | None:
@@ -80,7 +81,7 @@ def _plain(table: Any, state: Any, formula: Formula) -> Tables | None:
     dtype, shape = held.dtypes[0], cast("tuple[int, ...]", held.shapes[0])
     if (held.dtypes, held.shapes) != _expected(formula, dtype, shape):
         return None
-    return Tables(B, table, dtype, shape, arrays, held)
+    return Tables(B, table, table, dtype, shape, arrays, held)
 
 
 @lru_cache(maxsize=256)

@@ -32,9 +32,9 @@ from islices.optim.inputs import (
     state_shapes,
 )
 from islices.optim.numbers import step_numbers
-from islices.optim.step import Work, rows_step
+from islices.optim.step import Request, rows_step
 
-__all__ = ["Optimizer", "check_works", "step_tables", "take_steps"]
+__all__ = ["Optimizer", "check_requests", "step_tables", "take_steps"]
 
 
 class Optimizer:
@@ -240,31 +240,27 @@ class Optimizer:
         """
         return step_tables(self, table, grad, state, donate, apply)
 
-    def _prepared(self, table: Any, grad: Any, state: Any, donate: bool, apply: Any) -> Work:
-        """The step of one table, checked: `take_steps` takes it after `check_works`."""
+    def _prepared(self, table: Any, grad: Any, state: Any, donate: bool, apply: Any) -> Request:
+        """The step of one table, checked: `take_steps` takes it after `check_requests`."""
         formula = self._formula
-        B, weights, dtype, shape, arrays, held = adopt_tables(table, state, formula, self)
+        at = adopt_tables(table, state, formula, self)
+        B, step, held = at.B, at.arrays["step"], at.held
         taken = apply if apply is True else is_taken(B, apply)
         if grad is None or taken is False:
-            return Work(B, formula, table, None, weights, arrays)
-        leaf, look = adopt_gradient(B, dtype, shape, grad)
+            return Request(formula, at)
+        leaf, look = adopt_gradient(B, at.dtype, at.shape, grad)
         rows, length = self._frozen
-        frozen = None if rows is None else check_frozen(rows, length, shape[0])
-        step, spans = arrays["step"], None
+        frozen = None if rows is None else check_frozen(rows, length, at.shape[0])
         if held is None:
             count = None if B.is_traced(step) else B.to_numpy(step)
-            traced = count is None or B.is_traced(weights)
+            traced = count is None or B.is_traced(at.weights)
         else:
             count, traced = held.views[1], False  # type: ignore[index]
-            if held.spans is not None and look.spans is not None:
-                spans = held.spans + look.spans
-        numbers = step_numbers(B, formula, self.hyper, step, wide_dtype(dtype), count)
-        apply = None if taken is True else taken
+        numbers = step_numbers(B, formula, self.hyper, step, wide_dtype(at.dtype), count)
         touched = self.rows == "touched" and isinstance(leaf, IndexedSlices)
-        return Work(
-            B, formula, table, leaf, weights, arrays, numbers, frozen, apply, traced, look.views, touched, donate, held,
-            spans,
-        )  # fmt: skip
+        return Request(
+            formula, at, leaf, look, numbers, frozen, None if taken is True else taken, traced, touched, donate
+        )
 
 
 def step_tables(optimizer: Optimizer, table: Any, grad: Any, state: Any, donate: bool, apply: Any) -> tuple[Any, Any]:
@@ -272,58 +268,62 @@ def step_tables(optimizer: Optimizer, table: Any, grad: Any, state: Any, donate:
     if donate is not False:
         donate = check_flag(donate, "donate")
     if opened(table) is None:
-        work = optimizer._prepared(table, grad, state, donate, apply)
-        check_works([work])
-        if isinstance(work.grad, IndexedSlices):
+        request = optimizer._prepared(table, grad, state, donate, apply)
+        check_requests([request])
+        if isinstance(request.grad, IndexedSlices):
             optimizer._warn_of_all("table")
-        return take_steps([work])[0]
+        return take_steps([request])[0]
     tables = flatten(table, "table")
     triples = list(zip(tables, _leaves(table, grad, "grad"), _leaves(table, state, "state"), strict=True))
     given = {k: leaves for k, leaves in enumerate(triples) if any(x is not None for x in leaves)}
     # all are looked at before the first is written
-    works = []
+    requests = []
     for number, leaves in given.items():
         try:
-            works.append(optimizer._prepared(*leaves, donate, apply))
+            requests.append(optimizer._prepared(*leaves, donate, apply))
         except (ValueError, IndexError) as error:
             if not str(error).startswith("frozen:"):
                 raise
             hint = "frozen= holds for all tables: step the others with another optimizer"
             raise type(error)(f"leaf {number}: {error}; {hint}") from None
-    check_works(works)
-    for number, work in zip(given, works, strict=True):
-        if isinstance(work.grad, IndexedSlices):
+    check_requests(requests)
+    for number, request in zip(given, requests, strict=True):
+        if isinstance(request.grad, IndexedSlices):
             optimizer._warn_of_all(f"leaf {number}")
-    done = dict(zip(given, take_steps(works), strict=True))
+    done = dict(zip(given, take_steps(requests), strict=True))
     after = [done.get(number, (None, None)) for number in range(len(tables))]
     return rebuild(table, iter([t for t, _ in after])), rebuild(table, iter([s for _, s in after]))
 
 
-def take_steps(works: Sequence[Work]) -> list[tuple[Any, dict[str, Array]]]:
+def take_steps(requests: Sequence[Request]) -> list[tuple[Any, dict[str, Array]]]:
     """The tables and the states after steps that share nothing: by kernels, together, or by the primitives."""
     taken = []
-    for work in works:
-        if work.grad is not None:
-            taken.append(work)
+    for request in requests:
+        if request.grad is not None:
+            taken.append(request)
     fused = iter(fused_steps(taken))
     done = []
-    for work in works:
-        done.append((work.table, dict(work.arrays)) if work.grad is None else next(fused) or rows_step(work))
+    for request in requests:
+        done.append(
+            (request.at.table, dict(request.at.arrays)) if request.grad is None else next(fused) or rows_step(request)
+        )
     return done
 
 
-def check_works(works: Sequence[Work], names: Sequence[str] = ()) -> None:
+def check_requests(requests: Sequence[Request], names: Sequence[str] = ()) -> None:
     """ValueError if what one of the steps writes is written or read by another, or by itself in two places."""
-    if _are_apart(works):
+    if _are_apart(requests):
         return
     parts: list[Part] = []
-    for number, work in enumerate(works):
-        B, grad = work.B, work.grad
-        if grad is None or not (B.in_place(work.weights) or (work.donate and not B.is_traced(work.weights))):
+    for number, request in enumerate(requests):
+        B, grad = request.at.B, request.grad
+        if grad is None or not (
+            B.in_place(request.at.weights) or (request.donate and not B.is_traced(request.at.weights))
+        ):
             continue
-        where = names[number] if names else f"leaf {number}: " if len(works) > 1 else ""
-        parts.append((B, work.weights, True, where + "table"))
-        for name, x in work.arrays.items():
+        where = names[number] if names else f"leaf {number}: " if len(requests) > 1 else ""
+        parts.append((B, request.at.weights, True, where + "table"))
+        for name, x in request.at.arrays.items():
             parts.append((B, x, True, f"{where}state[{name!r}]"))
         look = grad._look if isinstance(grad, IndexedSlices) else None
         if look is not None and look.views is not None:  # there need not be an array of its indices
@@ -339,14 +339,16 @@ def check_works(works: Sequence[Work], names: Sequence[str] = ()) -> None:
         check_apart(parts)
 
 
-def _are_apart(works: Sequence[Work]) -> bool:
+def _are_apart(requests: Sequence[Request]) -> bool:
     """Whether it is known of all memory that no two arrays overlap."""
     spans: list[tuple[int, int]] = []
-    for work in works:
-        if work.grad is not None:
-            if work.spans is None:
+    for request in requests:
+        if request.grad is not None:
+            held, look = request.at.held, request.look
+            if held is None or held.spans is None or look is None or look.spans is None:
                 return False
-            spans += work.spans
+            spans += held.spans
+            spans += look.spans
     spans.sort()
     end = 0
     for start, stop in spans:

@@ -1,6 +1,6 @@
 """One step of an optimizer: the rows it names are read, changed beside the table by the rule, and written back.
 
-`Work` is the step, and `rows_step` takes it by the primitives; `islices.optim.fused` does by a kernel, where it can.
+`Request` is the step, and `rows_step` takes it by the primitives; `islices.optim.fused` does by a kernel, where it can.
 Rows are written once they have been computed, and nothing of a table's size is allocated where arrays change in place.
 SPEC clause 16.
 """
@@ -8,7 +8,7 @@ SPEC clause 16.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,8 +22,9 @@ from islices.core.slices import IndexedSlices
 from islices.optim import rules
 from islices.optim.array_rules import array_operators, array_rule
 from islices.optim.formulas import Formula
+from islices.optim.inputs import Tables
 
-__all__ = ["Work", "count_step", "row_blocks", "rows_step", "without_frozen", "write_pieces"]
+__all__ = ["Request", "count_step", "row_blocks", "rows_step", "without_frozen", "write_pieces"]
 
 #: Elements that all rows are stepped by at a time, where the table changes in place.
 BLOCK = 1 << 20
@@ -36,55 +37,50 @@ Host = np.ndarray[Any, Any]
 Pieces = Iterator[tuple[Array | None, list[Array]]]
 
 
-class Work(NamedTuple):
-    """A step on its way, looked at and checked: what there is to do it with, and what is asked for."""
+class Request(NamedTuple):
+    """A step that has been checked: what it changes, and by what."""
 
-    B: Backend
     formula: Formula
-    table: Any  # as it was given: its weights are below
-    grad: IndexedSlices | Array  # None where no step is taken
-    weights: Array
-    arrays: Mapping[str, Array]  # the state: "step" first and "master" last, if there is one
+    at: Tables
+    grad: IndexedSlices | Array = None  # None where no step is taken
+    look: Look | None = None  # at the gradient's arrays, where it is true of them
     known: Array | None = None  # the rule's numbers, of NumPy unless traced
     frozen: Host | None = None  # row numbers, ascending and unique
     apply: Array | None = None  # in traced code: int32 (1,), 0 for a step that is not taken
     traced: bool = False  # the table or the state is
-    views: list[Host] | None = None  # of the gradient's arrays, if they are known
     touched: bool = True  # the rows that slices name move, no others
     donate: bool = False
-    held: Look | None = None  # at the weights and the state, where `Backend.plain_tables` takes them
-    spans: list[tuple[int, int]] | None = None  # the memory of all of these and of the gradient, if it is known
 
     @property
     def names(self) -> list[str]:
         """Of the tables: "" for the weights or "master", then those of the optimizer's own."""
-        return ["master" if "master" in self.arrays else "", *(spec.name for spec in self.formula.state)]
+        return ["master" if "master" in self.at.arrays else "", *(spec.name for spec in self.formula.state)]
 
     @property
     def tables(self) -> list[Array]:
         """The weights (or their float32 master), then the optimizer's own."""
-        return [self.arrays.get(name, self.weights) for name in self.names]
+        return [self.at.arrays.get(name, self.at.weights) for name in self.names]
 
     @property
     def numbers(self) -> Array:
         """The rule's numbers, as an array of B."""
         if not isinstance(self.known, np.ndarray):
             return self.known
-        with self.B.scope():
-            return self.B.asarray(self.known, self.weights)
+        with self.at.B.scope():
+            return self.at.B.asarray(self.known, self.at.weights)
 
     def pieces(self) -> Pieces:
         """The rows to be written, each piece before the next is computed."""
         if self.touched:
             return self.some_rows()
-        B, grad = self.B, self.grad
+        B, grad = self.at.B, self.grad
         parts = (grad.values, grad.indices) if isinstance(grad, IndexedSlices) else (grad,)
-        whole = not B.in_place(self.weights) or modes.is_traced(B, self.weights, self.arrays["step"], *parts)
+        whole = not B.in_place(self.at.weights) or modes.is_traced(B, self.at.weights, self.at.arrays["step"], *parts)
         return self.whole_tables() if whole else self.blocks()
 
     def some_rows(self) -> Pieces:
         """The rows that the slices name."""
-        B, s = self.B, self.grad
+        B, s = self.at.B, self.grad
         if self.frozen is not None:
             s = without_frozen(s, self.frozen)
         ids, gradient = _summed(s, self.formula)
@@ -98,7 +94,7 @@ class Work(NamedTuple):
 
     def whole_tables(self) -> Pieces:
         """All rows at once, for arrays that do not change in place, and in traced code."""
-        B, shape = self.B, self.B.shape(self.tables[0])
+        B, shape = self.at.B, self.at.B.shape(self.tables[0])
         if isinstance(self.grad, IndexedSlices):
             check_memory(repr(self.grad), shape, B.dtype(self.tables[0]), 'rows="touched"')  # type: ignore[arg-type]
         ids, gradient = self._gradient()
@@ -119,7 +115,7 @@ class Work(NamedTuple):
 
     def blocks(self) -> Pieces:
         """All rows, a block after the other: nothing of the table's size is allocated."""
-        B, shape = self.B, self.B.shape(self.tables[0])
+        B, shape = self.at.B, self.at.B.shape(self.tables[0])
         ids, gradient = self._gradient()
         named = None if ids is None else B.to_numpy(ids)
         for block in row_blocks(shape, self.frozen):  # type: ignore[arg-type]
@@ -133,7 +129,7 @@ class Work(NamedTuple):
 
     def _block_of(self, gradient: Sequence[Array], named: Host, block: Host, shape: Any) -> list[Array]:
         """The dense rows of a block (its row numbers ascend) of sums whose rows are named."""
-        B = self.B
+        B = self.at.B
         found = np.flatnonzero(np.isin(named, block)) if self.frozen is not None else _between(named, block)
         with B.scope():
             at = B.asarray(np.searchsorted(block, named[found]), self.tables[0])
@@ -143,7 +139,7 @@ class Work(NamedTuple):
 
     def _gradient(self) -> tuple[Array | None, list[Array]]:
         """(ids, sums) of slices, (None, whole arrays) of a dense gradient."""
-        B = self.B
+        B = self.at.B
         if isinstance(self.grad, IndexedSlices):
             ids, gradient = _summed(self.grad, self.formula)
             return ids, [B.stop_gradient(x) for x in gradient]
@@ -151,7 +147,7 @@ class Work(NamedTuple):
         return None, [dense, modes.run(_square, B, (dense,))] if self.formula.raw else [dense]
 
     def _changed(self, gradient: Sequence[Array], old: Sequence[Array]) -> list[Array]:
-        return list(modes.run(_change, self.B, (self.numbers, *gradient, *old), formula=self.formula))
+        return list(modes.run(_change, self.at.B, (self.numbers, *gradient, *old), formula=self.formula))
 
 
 def row_blocks(shape: tuple[int, ...], frozen: Host | None) -> Iterator[Host]:
@@ -166,26 +162,26 @@ def row_blocks(shape: tuple[int, ...], frozen: Host | None) -> Iterator[Host]:
 
 
 # ---------------------------------------------------------------------- what is written
-def rows_step(work: Work) -> tuple[Any, dict[str, Array]]:
+def rows_step(request: Request) -> tuple[Any, dict[str, Array]]:
     """The table and the state after a step by the primitives: its pieces in their places, then the step counted."""
-    B, arrays, names, pieces = work.B, work.arrays, work.names, work.pieces()
+    B, arrays, names, pieces = request.at.B, request.at.arrays, request.names, request.pieces()
     if "master" in arrays:
         names.append("")
-        pieces = ((ids, [*rows, _rounded(work, rows[0])]) for ids, rows in pieces)
-    now: dict[str, Any] = {"": work.table, **arrays}
-    changed = write_pieces(B, [now[name] for name in names], pieces, donate=work.donate)
+        pieces = ((ids, [*rows, _rounded(request, rows[0])]) for ids, rows in pieces)
+    now: dict[str, Any] = {"": request.at.table, **arrays}
+    changed = write_pieces(B, [now[name] for name in names], pieces, donate=request.donate)
     now.update(zip(names, changed, strict=True))
-    now["step"] = count_step(work)
+    now["step"] = count_step(request)
     return now.pop(""), now
 
 
-def count_step(work: Work) -> Array:
+def count_step(request: Request) -> Array:
     """The state's "step" after one more, if it is taken."""
-    B, step = work.B, work.arrays["step"]
+    B, step = request.at.B, request.at.arrays["step"]
     with B.scope():
         one = B.asarray(np.ones(1, np.int32), step)
-        count = step + (one if work.apply is None else work.apply)
-    return write_rows(B, step, None, count, donate=work.donate)
+        count = step + (one if request.apply is None else request.apply)
+    return write_rows(B, step, None, count, donate=request.donate)
 
 
 def write_pieces(B: Backend, tables: Sequence[Any], pieces: Pieces, *, donate: bool) -> Sequence[Any]:
@@ -195,9 +191,9 @@ def write_pieces(B: Backend, tables: Sequence[Any], pieces: Pieces, *, donate: b
     return tables
 
 
-def _rounded(work: Work, master: Array) -> Array:
+def _rounded(request: Request, master: Array) -> Array:
     """Rows of the master as the table holds them."""
-    return modes.run("astype", work.B, (master,), dtype=work.B.dtype(work.weights))
+    return modes.run("astype", request.at.B, (master,), dtype=request.at.B.dtype(request.at.weights))
 
 
 # ---------------------------------------------------------------------- the gradient

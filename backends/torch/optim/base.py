@@ -20,10 +20,10 @@ from islices.core.registry import describe
 from islices.norms.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
 from islices.norms.limits import Limit, limit_of
 from islices.optim import Optimizer
-from islices.optim.clipping import clip_works
+from islices.optim.clipping import clip_requests
 from islices.optim.factory import Rows
-from islices.optim.optimizer import check_works, take_steps
-from islices.optim.step import Work
+from islices.optim.optimizer import check_requests, take_steps
+from islices.optim.step import Request
 
 __all__ = ["Options", "RowOptimizer"]
 
@@ -49,7 +49,7 @@ class Write(NamedTuple):
 
     place: str
     p: torch.Tensor
-    work: Work
+    request: Request
     new: Mapping[str, torch.Tensor]  # arrays of its state that are not held yet
 
 
@@ -206,16 +206,16 @@ class RowOptimizer(torch.optim.Optimizer):
         writes: list[Write] = []
         for number, group in enumerate(self.param_groups):
             writes += self._writes(number, group, factor)
-        works, places = [], []
+        requests, places = [], []
         for x in writes:
-            works.append(x.work)
+            requests.append(x.request)
             places.append(x.place + ": ")
-        check_works(works, places)
-        works = self._clipped(works)
+        check_requests(requests, places)
+        requests = self._clipped(requests)
         for x in writes:
             if x.new:
                 self.state[x.p].update(checkpoints.as_stored(self.rule, x.new, x.p))
-        take_steps(works)
+        take_steps(requests)
 
     def _clip_formula(self, semantics: str) -> tuple[Limit, ClipFormula] | None:
         """What clips before each step, or None; TypeError or ValueError for what cannot."""
@@ -224,17 +224,17 @@ class RowOptimizer(torch.optim.Optimizer):
         given = self.max_norm.detach() if isinstance(self.max_norm, torch.Tensor) else self.max_norm
         return limit_of(given), lookup_formula(BY_GLOBAL_NORM, semantics, "max_norm")
 
-    def _clipped(self, works: list[Work]) -> list[Work]:
+    def _clipped(self, requests: list[Request]) -> list[Request]:
         """The steps, on gradients clipped by the norm of all: times a factor that is read where a step is taken."""
         asked = self._clip_formula(self.defaults["semantics"])
         if asked is None:
             self.total_norm = None
-            return works
-        if not works:
+            return requests
+        if not requests:
             self.total_norm = torch.tensor(0.0)
-            return works
-        works, self.total_norm = clip_works(works, *asked)
-        return works
+            return requests
+        requests, self.total_norm = clip_requests(requests, *asked)
+        return requests
 
     def _writes(self, number: int, group: dict[str, Any], factor: float | None) -> list[Write]:
         """Return the steps of a group's parameters on gradients times factor, checked and ready to be written."""
@@ -258,12 +258,12 @@ class RowOptimizer(torch.optim.Optimizer):
                     made.sparse._warn_of_all(place, self._warned)
                 elif group["rows"] == "touched":
                     made.sparse._check_dense("nn.Embedding(sparse=True)")
-                work, new = self._prepared(p, _scaled(p.grad, factor), optimizer, master=master)
+                request, new = self._prepared(p, _scaled(p.grad, factor), optimizer, master=master)
             except (TypeError, ValueError, IndexError) as error:
                 hint = "frozen= holds for all parameters of a group: give this one another group"
                 hint = f"; {hint}" if str(error).startswith("frozen:") else ""
                 raise type(error)(f"{place}: {error}{hint}") from None
-            writes.append(Write(place, p, work, new))
+            writes.append(Write(place, p, request, new))
         return writes
 
     def _optimizers(self, number: int, group: dict[str, Any]) -> Made:
@@ -289,7 +289,7 @@ class RowOptimizer(torch.optim.Optimizer):
 
     def _prepared(
         self, p: torch.Tensor, grad: Any, optimizer: Optimizer, *, master: bool
-    ) -> tuple[Work, Mapping[str, torch.Tensor]]:
+    ) -> tuple[Request, Mapping[str, torch.Tensor]]:
         """The step of one parameter, checked, and the arrays of its state that are new."""
         table: torch.Tensor = p
         if p.ndim == 0:  # a table of one row

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from typing import Any
 
 from islices.cli import Command, UsageError
 from islices.conformance.outputs import print_text
@@ -47,7 +48,7 @@ def audit(options: argparse.Namespace) -> int:
         if not any(name in (m, framework_of(m)) for m in found):
             raise UsageError(f"--backend: got {name!r}; accepted are {', '.join(found)}")
     names = [m for m in found if {m, framework_of(m)} & set(options.backend or (m,))]
-    findings = []
+    findings: list[dict[str, Any]] = []
     with bar("running the frameworks' functions", len(names)) as done:
         for name in names:
             findings += run_module(name, options.k)

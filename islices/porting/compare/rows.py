@@ -178,7 +178,7 @@ class Stepped(Held):
 
 def _kept(now: Array, then: Array) -> Array:
     same = bits_equal(now, then) if now.dtype == then.dtype else bits_equal(wide(now), wide(then))
-    kept: Array = same.reshape(len(same), math.prod(same.shape[1:])).all(axis=1)
+    kept: Array = np.all(same.reshape(len(same), math.prod(same.shape[1:])), axis=1)
     return kept
 
 

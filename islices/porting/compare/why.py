@@ -49,7 +49,7 @@ def why(
         return (), False, None
     raw = list(before or [None] * len(stored))
     a, b = (tuple(Held(pair[k], r) for pair, r in zip(stored, raw, strict=True)) for k in (0, 1))
-    tensors = Tensors(a, b, tuple(r and Held(r) for r in raw), _tables(stored, tables))
+    tensors = Tensors(a, b, tuple(None if r is None else Held(r) for r in raw), _tables(stored, tables))
     comparisons = [tensors.compared(context)]
     rounding = comparisons[0].agree(exact=False)
     comparisons += _steps(stored, starts, grad, context) if starts else []

@@ -5,6 +5,7 @@ What the golden vectors say about values is not repeated here.
 
 from __future__ import annotations
 
+import collections
 import copy
 import gc
 import operator
@@ -77,11 +78,17 @@ def test_nothing_can_be_assigned_or_deleted(name: str) -> None:
     assert s.values.shape == (6, 2)
 
 
-def test_equality_is_identity_and_slices_are_hashable_and_weakly_referable() -> None:
+def test_equal_slices_are_never_silently_unequal_and_are_hashable_and_weakly_referable() -> None:
     a = make()
     b = IndexedSlices(a.values, a.indices, a.dense_shape)
     assert a == a
-    assert a != b
+    assert a != 1
+    for compare in (operator.eq, operator.ne, np.array_equal):
+        with pytest.raises(TypeError, match="IndexedSlices"):
+            compare(a, b)
+    islices.testing.assert_equal(a, b)
+    with pytest.raises(AssertionError, match="the tensor  differs"):
+        islices.testing.assert_equal(a, a * 2)
     assert len({a, b, a}) == 2
     ref = weakref.ref(b)
     del b
@@ -322,3 +329,25 @@ def arrays_of(x: Any) -> list[np.ndarray]:
 
 
 # ---------------------------------------------------------------------- scalars (clause 18)
+
+
+def test_what_slices_say_of_themselves() -> None:
+    a = make()
+    n = len(a.indices)
+    assert (a.ndim, a.num_slices, a.nbytes) == (2, n, a.values.nbytes + a.indices.nbytes)
+    assert a.astype("float64").values.dtype == np.float64
+    assert a.replace(dense_shape=(99, 2)).dense_shape == (99, 2)
+    with pytest.raises(IndexError, match="accepted is 0 <= index < 1"):
+        a.replace(dense_shape=(1, 2))
+    with pytest.raises(TypeError, match="dtype: got 'int8'"):
+        a.astype("int8")
+
+
+def test_leaves_of_structures() -> None:
+    pair = collections.namedtuple("pair", "g h")(make(), [None, np.ones(2)])
+    assert [islices.is_sparse(x) for x in islices.leaves(pair)] == [True, False]
+    doubled = islices.map_leaves(lambda x: x * 2, pair)
+    assert type(doubled) is type(pair)
+    assert (doubled.h[0], doubled.h[1].tolist()) == (None, [2.0, 2.0])
+    with pytest.raises(TypeError, match="tree: got generator"):
+        islices.leaves(x for x in pair)

@@ -132,3 +132,10 @@ def test_a_table_whose_gradient_is_taken_is_not_updated() -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     with pytest.raises(TypeError, match="table: got one whose gradient is being taken"):
         islices.value_and_grad(lambda t: islices.scatter(t, slices("torch")))(islices.Table(torch.zeros(6, 2)))
+
+
+def test_another_operator_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match="op: got 'pow'; accepted are 'add', 'sub', 'update', 'min', 'max', 'mul', 'div'"
+    ):
+        islices.scatter(START.copy(), slices("numpy"), "pow")

@@ -54,13 +54,9 @@ def made() -> dict[str, Any]:
     return {
         "mean": (g, slices(v / f4(96), ids), {"batch_size": 96}),
         "regulariser": (c, islices.to_dense(c) + f4(1e-2) * w, {"tables": w}),
-        "sixteen_bits": (c, c.replace(values=k.astype("f2").astype(f4)), {}),
         "last_duplicate": (g, c.replace(values=last), {}),
-        "value_clip": (c, c.replace(values=np.clip(k, f4(-1.5), f4(1.5))), {}),
-        "padding": (c, slices(k[1:], held[1:]), {}),
         "padding, mean": (c, slices(k[1:] / f4(8), held[1:]), {"batch_size": 8}),
         "duplicates": (clipped, unsummed, {}),
-        "off_by_one": (c, slices(k, held + 1, ROWS + 1), {}),
         "permuted": (c, slices(k, held[order]), {}),
         "lazy_step": (lazy, dense, {"before": tables}),
         "nothing": (g, slices(r.standard_normal(v.shape).astype(f4), ids), {"batch_size": 4}),

@@ -83,7 +83,7 @@ def test_a_state_on_one_side_does_not_hide_what_its_sums_began_with() -> None:
     table, g = d.tables["u"], summed(d)["u"]
     sides = []
     for semantics, state in (("mxnet", None), ("optax", {"": {"accumulator": np.full_like(table, 0.1)}})):
-        adagrad = islices.optim.adagrad(0.1, semantics=semantics, rows="all")
+        adagrad = islices.optim.adagrad(0.1, semantics=semantics, rows="all")  # type: ignore[arg-type]
         after, _ = adagrad.step(table.copy(), g, adagrad.init(table))
         sides.append(Step(table, after, g, state, optimizer={"semantics": semantics}))
     found = explain_steps(*sides)
