@@ -1,6 +1,7 @@
 """Keras on TensorFlow: gradients are tf.IndexedSlices, as the tape makes them, eagerly, in graphs and in strategies.
 
-See `islices.backends.keras.native`. May import: `keras`, `tensorflow`, `islices.backends.tensorflow`, the core.
+See `islices.backends.keras.native`. May import: `keras`, `numpy`, `tensorflow`,
+`islices.backends.tensorflow`, the core.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Keras on torch: an embedding's gradient is a sparse COO tensor, out of torch's own backward pass.
 
-See `islices.backends.keras.native`. May import: `keras`, `torch`, `islices.backends.torch`, the core, this folder.
+See `islices.backends.keras.native`. May import: `keras`, `numpy`, `torch`, `islices.backends.torch`, the core,
+this folder.
 """
 
 from __future__ import annotations

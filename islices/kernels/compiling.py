@@ -78,7 +78,7 @@ def inline(function: Callable[..., Any], **names: Any) -> Any:
     return _njit(inline="always", **_OPTIONS)(_bound(function, names))
 
 
-def called(function: FunctionType, arguments: tuple[str, ...], constants: Mapping[str, bool | None]) -> Any:
+def called(function: Callable[..., Any], arguments: tuple[str, ...], constants: Mapping[str, bool | None]) -> Any:
     """A function of numbers, as kernels call it where its arguments come in a tuple: see `expand`."""
     return _njit(**_OPTIONS)(expand(_bound(function, {}), _inlined, arguments, constants))
 

@@ -290,7 +290,8 @@ def clip_rows(leaf: Any, limit: Limit, nonfinite: str) -> Any:
     if sparse and not modes.is_traced(leaf.backend, leaf.values, leaf.indices):
         leaf = without_padding(leaf)
     B, values = parts(leaf)
-    sums, keys = derivatives.constant(B, values), ()
+    sums = derivatives.constant(B, values)
+    keys: tuple[Array, ...] = ()
     if sparse:
         sums, place = modes.run(_row_sums, B, (sums, leaf.indices), rows=shape[0])
         keys = leaf.indices, place

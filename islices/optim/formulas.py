@@ -84,7 +84,8 @@ class Formula:
 
     def __post_init__(self) -> None:
         arrays = ("g", *["q"] * bool(self.squares), "w", *(spec.name for spec in self.state))
-        names, constants = [], {}
+        names: list[str] = []
+        constants: dict[str, bool | None] = {}
         for name, default in parameters_of(self.rule).items():
             if name in arrays:
                 continue

@@ -430,7 +430,7 @@ MUTANTS = [
     Mutant(
         "optimizer-all-rows-ignores-frozen",  # medium
         "islices/optim/fused.py",
-        "skip = np.union1d(skip, work.frozen)",
+        "skip = np.union1d(skip, request.frozen)",
         "pass",
         "numpy",
         "Frozen rows move where all rows do: rows='all' with momentum or decay, or a dense gradient, and frozen=.",

@@ -53,11 +53,13 @@ class Torch(Numbers):
 
 
 class Undampened(Numbers):
-    gain = 1.0
+    def gain(self):
+        return self.one
 
 
 class Single(Singles):
-    gain = 1.0
+    def gain(self):
+        return self.one
 
 
 class Shrinking(Singles):

@@ -2,7 +2,7 @@
 
 A recording contains them. Frameworks' names of a state's arrays are read as the records' names.
 
-May import: the core, this folder.
+May import: the core.
 """
 
 from __future__ import annotations

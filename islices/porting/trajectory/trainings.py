@@ -1,6 +1,6 @@
 """`parity`: two trainings, step by step, until rounding does not explain what is seen.
 
-May import: the core, `islices.porting.compare`, this folder.
+May import: `numpy`, the core, `islices.porting.compare`, this folder.
 """
 
 from __future__ import annotations

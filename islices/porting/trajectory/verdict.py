@@ -9,7 +9,7 @@ the rows in the step's gradients, may grow by a factor `GROWTH`. Above `MOST` su
 
 `islices.porting.trajectory.movements` judges the step itself. SPEC clause 23.
 
-May import: `numpy`, the core below `islices.files`, this folder.
+May import: `numpy`, the core below `islices.files`, `islices.porting.compare`, this folder.
 """
 
 from __future__ import annotations
