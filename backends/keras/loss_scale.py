@@ -25,7 +25,7 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
     Parameters
     ----------
     inner_optimizer, initial_scale, dynamic_growth_steps, name
-        Those of Keras' class.
+        As keras.optimizers.LossScaleOptimizer has them.
 
     Raises
     ------

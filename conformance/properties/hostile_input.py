@@ -225,7 +225,7 @@ class Draw:
 
     def _bad_container(self, good: Any) -> Any:
         """The container with an item spoilt, lost or added."""
-        bad = dict(good) if isinstance(good, dict) else dict(enumerate(good))
+        bad: dict[Any, Any] = dict(good) if isinstance(good, dict) else dict(enumerate(good))
         key = self.one(*bad, "more")
         if key == "more":
             bad[key] = self.junk()

@@ -144,7 +144,7 @@ def _check_room() -> None:
         mmap.mmap(-1, ROOM).close()
     except OSError:
         raise MemoryError(
-            f"{ROOM >> 20} MiB for a compiled kernel are not free; islices.config.use_kernels(False) computes without"
+            f"{ROOM >> 20} MiB for a compiled kernel are not free; accepted is islices.config.use_kernels(False)"
         ) from None
 
 

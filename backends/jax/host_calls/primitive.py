@@ -8,7 +8,7 @@ May import: `jax`, the core, this folder, `islices.backends.jax.precision`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -30,17 +30,12 @@ class Operation:
 
     whole = True  # whole tables are among the operands
 
-    def results(self, *args: Any) -> Sequence[Any]:
-        """Return abstract values of the results from those of the operands."""
-        raise NotImplementedError
-
-    def on_host(self, *args: Any) -> Sequence[Array]:
-        """Return the results by `ffi.call`."""
-        raise NotImplementedError
-
-    def elsewhere(self, *args: Any) -> Sequence[Array]:
-        """Return the results by XLA's operations."""
-        raise NotImplementedError
+    #: abstract values of the results from those of the operands
+    results: Callable[..., Sequence[Any]]
+    #: the results by `ffi.call`
+    on_host: Callable[..., Sequence[Array]]
+    #: the results by XLA's operations
+    elsewhere: Callable[..., Sequence[Array]]
 
     def linear(self, *args: Any) -> Sequence[Array]:
         """Return the results by operations that JAX differentiates."""
