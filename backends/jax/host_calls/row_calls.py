@@ -121,7 +121,7 @@ class _Sums(Operation):
         ids, places = scatters.group(indices, self.rows)
         return scatters.fold(_widened(values), self._named(places, indices), len(ids)).astype(values.dtype), ids
 
-    def linear(self, values: Array, indices: Array) -> Sequence[Array]:
+    def linear(self, values: Array, indices: Array) -> Sequence[Array]:  # pyright: ignore[reportIncompatibleMethodOverride]
         ids, places = scatters.group(indices, self.rows)
         wide = _widened(values)
         sums = scatters.add_at(jnp.zeros(wide.shape, wide.dtype), self._named(places, indices), wide)
