@@ -66,7 +66,8 @@ operation_p.def_impl(partial(jax.jit, static_argnames=("operation", "tree"))(ope
 
 @operation_p.def_abstract_eval  # type: ignore[untyped-decorator]
 def _results(*avals: Any, operation: Operation, tree: Any) -> list[Any]:
-    along = frozenset().union(*map(varying, avals))  # within shard_map a result differs wherever an operand does
+    # within shard_map a result differs wherever an operand does
+    along = frozenset().union(*(getattr(x, "vma", frozenset()) for x in avals))
     new = {"weak_type": False, **({"vma": along} if along else {})}
     return [x.update(**new) for x in operation.results(*tree.unflatten(avals))]
 

@@ -123,7 +123,7 @@ def run(site: Path, code: str) -> None:
 @pytest.mark.outside
 def test_an_engine_of_others_passes_the_cases_of_ranks(site: Path, tmp_path: Path) -> None:
     found = run_suite(tmp_path, "loopback", "--islices-variant", "ranks", "-k", "layout or mistake", path=site)
-    assert len(found.cases) == found.lines[0]["total"] > 40, found.output[-2000:]
+    assert len(found.cases) == found.lines[0]["total"] > 30, found.output[-2000:]
     assert found.counts == {"pass": len(found.cases)}, found.reasons("fail")
 
 

@@ -142,7 +142,7 @@ def test_the_suite_tells_what_came_of_the_ranks(name: str, tmp_path: Path) -> No
     with (site / "islices_loopback.py").open("a", encoding="utf-8") as adapter:
         adapter.write(added)
     run = run_suite(tmp_path, "loopback", "--islices-variant", "ranks", "-k", "layout", path=site)
-    assert len(run.cases) == run.lines[0]["total"] > 40, run.output[-2000:]
+    assert len(run.cases) == run.lines[0]["total"] > 30, run.output[-2000:]
     assert {case["outcome"] for case in run.cases} == outcomes
     assert {(case["clause"], case["group"], case["mode"]) for case in run.cases} == {("25", "ranks", "host")}
     assert run.status == (0 if name == "sound" else 1)
