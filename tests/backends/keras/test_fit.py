@@ -97,7 +97,10 @@ def test_fit_follows_kerass_own_optimizer_on_arrays(name: str, options: dict[str
 
 def test_rows_that_no_batch_names_keep_their_bits() -> None:
     """Neither a batch that is smaller than the others moves one, which on JAX leaves slots empty."""
-    optimizer = front.Stepped(optim.adamw(RATE, weight_decay=0.1), global_clipnorm=0.5, gradient_accumulation_steps=2)
+    micro = None if BACKEND == "jax" else 2  # refused there
+    optimizer = front.Stepped(
+        optim.adamw(RATE, weight_decay=0.1), global_clipnorm=0.5, gradient_accumulation_steps=micro
+    )
     still = (weights(made())[0] == weights(fitted(made(), optimizer, batch=12))[0]).all(1)
     assert np.flatnonzero(still).tolist() == sorted({*range(ROWS)} - {*IDS.ravel().tolist()})
 
@@ -150,7 +153,8 @@ def test_one_call_on_a_model_somebody_else_wrote() -> None:
 
 
 def test_a_table_that_is_cast_before_it_is_read() -> None:
-    keras.mixed_precision.set_global_policy("mixed_float16")
+    narrow = "mixed_bfloat16" if BACKEND == "jax" else "mixed_float16"
+    keras.mixed_precision.set_global_policy(narrow)
     try:
         model = front.row_sparse(subclassed(Taken()))
         model(IDS[:2])
@@ -158,7 +162,8 @@ def test_a_table_that_is_cast_before_it_is_read() -> None:
         after = weights(fitted(model, front.Stepped(optim.adam(RATE)), epochs=1))[0]
     finally:
         keras.mixed_precision.set_global_policy("float32")
-    assert type(model.optimizer) is front.LossScaleOptimizer
+    if narrow == "mixed_float16":
+        assert type(model.optimizer) is front.LossScaleOptimizer
     assert after.dtype == np.float32
     moved = set(np.flatnonzero((after != before).any(1)).tolist())
     assert len(moved) > 15
