@@ -10,7 +10,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, NoReturn, overload
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, overload
 
 import numpy as np
 
@@ -176,23 +176,25 @@ class IndexedSlices:
             slots=slots,
         )  # fmt: skip
 
-    def __getattr__(self, name: str) -> Any:
-        """The values, or the indices, that are not there yet: Python asks here for what is not set."""
-        if name not in ("values", "indices"):  # before any slot is read: Dynamo asks instances without any
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-        if self._leaves is not None:
-            IndexedSlices._check_leaves(*self._leaves)
-            object.__setattr__(self, "values", self._leaves[0])
-            object.__setattr__(self, "indices", self._leaves[1])
-        elif name == "values" and self._slots is not None:
-            values = IndexedSlices._compute(self)
-            if self.backend.is_traced(values):  # a value of one trace does not outlive it
-                return values
-            object.__setattr__(self, "values", values)
-            object.__setattr__(self, "_slots", None)  # the caller may change the values in place
-        elif name == "indices" and self._look is not None and self._look.views is not None:
-            object.__setattr__(self, "indices", self.backend.from_host(self._look.views[1], self.values))
-        return object.__getattribute__(self, name)  # perhaps another thread has set it meanwhile
+    if not TYPE_CHECKING:  # a checker would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """The values, or the indices, that are not there yet: Python asks here for what is not set."""
+            if name not in ("values", "indices"):  # before any slot is read: Dynamo asks instances without any
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            if self._leaves is not None:
+                IndexedSlices._check_leaves(*self._leaves)
+                object.__setattr__(self, "values", self._leaves[0])
+                object.__setattr__(self, "indices", self._leaves[1])
+            elif name == "values" and self._slots is not None:
+                values = IndexedSlices._compute(self)
+                if self.backend.is_traced(values):  # a value of one trace does not outlive it
+                    return values
+                object.__setattr__(self, "values", values)
+                object.__setattr__(self, "_slots", None)  # the caller may change the values in place
+            elif name == "indices" and self._look is not None and self._look.views is not None:
+                object.__setattr__(self, "indices", self.backend.from_host(self._look.views[1], self.values))
+            return object.__getattribute__(self, name)  # perhaps another thread has set it meanwhile
 
     #: of `islices.core.slots`, which is built on this module
     _compute: ClassVar[Callable[[IndexedSlices], Array]]
