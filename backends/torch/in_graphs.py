@@ -64,7 +64,8 @@ def substitute() -> None:
     torch.compiler.substitute_in_graph(slots._values_of)(values_of)
     # a method that has a substitute is inlined, and the functions it calls are substituted
     torch.compiler.substitute_in_graph(Optimizer.step)(step)
-    torch.compiler.substitute_in_graph(IndexedSlices.__getattr__)(IndexedSlices.__getattr__)
+    getattr_of = vars(IndexedSlices)["__getattr__"]  # which type checkers do not see
+    torch.compiler.substitute_in_graph(getattr_of)(getattr_of)
     _ask_getattr()
     torch.compiler.substitute_in_graph(vars(IndexedSlices)["dtype"].fget)(_dtype)
     torch.compiler.substitute_in_graph(vars(IndexedSlices)["shape"].fget)(_shape)
@@ -92,7 +93,7 @@ def _ask_getattr() -> None:
             if type(self.value) is not IndexedSlices:
                 raise
             dynamo.exc.handle_observed_exception(tx)
-        method = dynamo.variables.UserMethodVariable(IndexedSlices.__getattr__, self)
+        method = dynamo.variables.UserMethodVariable(vars(IndexedSlices)["__getattr__"], self)
         return method.call_function(tx, [dynamo.variables.ConstantVariable.create(name)], {})
 
     kind.resolve_data_descriptor = resolved
