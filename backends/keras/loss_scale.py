@@ -25,7 +25,7 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
     Parameters
     ----------
     inner_optimizer, initial_scale, dynamic_growth_steps, name
-        As keras.optimizers.LossScaleOptimizer has them.
+        Arguments, as keras.optimizers.LossScaleOptimizer has them.
 
     Raises
     ------
