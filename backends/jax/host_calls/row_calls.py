@@ -78,7 +78,7 @@ def _stored(order: Host, starts: Host, ids: Host, count: Host) -> tuple[Host, Ho
     return order[: int(starts[n])], ids[:n], starts[: n + 1]
 
 
-def _takes(*leaves: Slots, least: int = FEW) -> bool:
+def _takes(*leaves: Slots, few: bool = False) -> bool:
     """Whether kernels are to run on slots where the program comes to run on CPU. ValueError where their number is a
     symbol of jax.export."""
     size = 0
@@ -91,7 +91,7 @@ def _takes(*leaves: Slots, least: int = FEW) -> bool:
         if x.indices is not None and (x.rows is None or x.rows > np.iinfo(x.indices.dtype).max):
             return False
         size += x.values.size if x.indices is None else x.indices.size * math.prod(x.values.shape[1:])
-    return size >= least and kernels_run()
+    return (few or size >= FEW) and kernels_run()
 
 
 # ---------------------------------------------------------------------- sums
@@ -99,7 +99,7 @@ def sum_rows(values: Array, indices: Array, rows: int | None) -> tuple[Array, Ar
     """(sums, ids) of traced indices, as many as there are slots: the sums of the rows ascending, zeros in the spare
     ones, which hold rows; slots out of range are left out. None where no kernel does it."""
     sentinel = scatters.check_sentinel(rows, indices.dtype)
-    if not _takes(Slots(values, indices, rows), least=0):  # XLA adds arrays on several devices in another order
+    if not _takes(Slots(values, indices, rows), few=True):  # XLA adds arrays on several devices in another order
         return None
     sums, ids = run(_Sums(sentinel), values, indices)
     return sums, ids
