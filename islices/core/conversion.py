@@ -21,6 +21,7 @@ from islices.core.trees import flatten, rebuild
 
 __all__ = [
     "adopt",
+    "backend_of_leaf",
     "coalesce_few",
     "coalesce_slices",
     "convert",
@@ -144,10 +145,8 @@ def _drop_invalid(B: Backend, values: Array, indices: Array, *, rows: int | None
     return B.select(values, indices, B.in_range(indices, rows), rows)
 
 
-def adopt(x: Any, argument: str = "x") -> Any:
-    """What the library computes on in the place of x: an IndexedSlices, or a dense array. See `restored`."""
-    if isinstance(x, IndexedSlices):
-        return x
+def backend_of_leaf(x: Any, argument: str) -> Backend:
+    """Return the backend of a sparse gradient or a dense array, or raise TypeError."""
     backend = find_backend(x)
     if backend is None:
         raise TypeError(
@@ -155,6 +154,14 @@ def adopt(x: Any, argument: str = "x") -> Any:
             "NumPy, TensorFlow, PyTorch, JAX and MXNet, IndexedSlices, None, or lists, tuples and dicts of them"
             f"{broken_backends()}"
         )
+    return backend
+
+
+def adopt(x: Any, argument: str = "x") -> Any:
+    """What the library computes on in the place of x: an IndexedSlices, or a dense array. See `restored`."""
+    if isinstance(x, IndexedSlices):
+        return x
+    backend = backend_of_leaf(x, argument)
     if not backend.is_native(x):
         check_values_dtype(backend, x, argument)
         return x

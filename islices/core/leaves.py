@@ -1,6 +1,6 @@
 """Leaves of nested gradients, for libraries that are built on islices. SPEC clause 1.
 
-May import: `islices.core.registry`, `islices.core.slices`, `islices.core.trees`.
+May import: `islices.core.conversion`, `islices.core.registry`, `islices.core.slices`, `islices.core.trees`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from islices.core.registry import describe, find_backend
+from islices.core.conversion import backend_of_leaf
+from islices.core.registry import find_backend
 from islices.core.slices import IndexedSlices
 from islices.core.trees import flatten, rebuild
 
@@ -113,9 +114,6 @@ def map_leaves(fn: Callable[[Any], Any], tree: T) -> T:
 def _checked(tree: Any) -> list[Any]:
     found = flatten(tree, "tree")
     for x in found:
-        if x is not None and not isinstance(x, IndexedSlices) and find_backend(x) is None:
-            raise TypeError(
-                f"tree: got {describe(x)}; accepted are sparse gradients, dense arrays and None, in lists, tuples and "
-                "dicts"
-            )
+        if x is not None:
+            backend_of_leaf(x, "tree")
     return found

@@ -12,8 +12,7 @@ from islices.core.conversion import coalesce_slices, map_leaves
 from islices.core.slices import IndexedSlices
 from islices.norms import derivatives
 from islices.norms.derivatives import Layout, Member
-from islices.norms.exact import as_rows
-from islices.norms.exact import row_norms as exact_norms
+from islices.norms.exact import array_row_norms
 from islices.norms.norm import check_float, check_order, norm_dtype, parts, rounded_norms
 
 __all__ = ["row_norms", "top_k_rows"]
@@ -66,7 +65,7 @@ def _row_norms(leaf: Any, *, ord: float) -> Any:
         raise ValueError("x: got a 0-d array; accepted is shape (rows, *row_shape)")
     asked = derivatives.asks(B, values)
     known = derivatives.constant(B, values) if asked else values
-    E, exact = exact_norms([(B, as_rows(B, known, B.shape(known)[0]))], ord)
+    E, exact = array_row_norms(B, known, ord)
     norms = rounded_norms(B, E, exact, norm_dtype([leaf]), values)
     if asked:
         if ord != 2.0:
@@ -129,8 +128,7 @@ def _top_k(leaf: Any, *, k: int) -> Any:
     slots = B.shape(values)[0]
     if slots is not None and slots <= k:
         return leaf
-    known = derivatives.constant(B, values)
-    E, norms = exact_norms([(B, as_rows(B, known, slots))], 2.0)
+    E, norms = array_row_norms(B, derivatives.constant(B, values))
     with E.scope():
         size = E.where(E.isfinite(norms), norms, float("inf"))
         if leaf.padded:  # slots that hold nothing come last

@@ -35,6 +35,7 @@ __all__ = [
     "Part",
     "Ranks",
     "Sums",
+    "array_row_norms",
     "as_rows",
     "computing",
     "extent_of",
@@ -119,6 +120,11 @@ def on_host(B: Backend, x: Array) -> tuple[Backend, Array]:
     """An array with its backend: as a view of the host's if the host may compute on it now."""
     views = modes.host_views(B, (x,)) if B is not modes.HOST else None
     return (B, x) if views is None else (modes.HOST, views[0])
+
+
+def array_row_norms(B: Backend, values: Array, ord: float = 2.0) -> tuple[Backend, Array]:
+    """Return `row_norms` of one array: a norm for each entry along axis 0."""
+    return row_norms([(B, as_rows(B, values, B.shape(values)[0]))], ord)
 
 
 class Ranks(Protocol):

@@ -26,7 +26,7 @@ from islices.embedding.table import Table
 from islices.norms import derivatives
 from islices.norms.clip_formulas import ADAPTIVE, BY_BLOCK_RMS, ISLICES, ClipFormula, Semantics, lookup_formula
 from islices.norms.derivatives import Layout, Member
-from islices.norms.exact import as_rows, on_host, row_norms
+from islices.norms.exact import array_row_norms, on_host, row_norms
 from islices.norms.limits import Limit, check_max_norm, limit_of
 from islices.norms.nonfinite import Nonfinite, check_nonfinite, refuse_nonfinite
 from islices.norms.norm import (
@@ -295,7 +295,7 @@ def clip_rows(leaf: Any, limit: Limit, nonfinite: str) -> Any:
     if sparse:
         sums, place = modes.run(_row_sums, B, (sums, leaf.indices), rows=shape[0])
         keys = leaf.indices, place
-    E, norms = row_norms([(B, as_rows(B, sums, B.shape(sums)[0]))], 2.0)
+    E, norms = array_row_norms(B, sums)
     number = B.shape(values)[0]
     units = Units((number, *shape[1:]), tuple(range(len(shape))), (number, size_of(shape[1:])))
     measured = Measured(leaf, units, (), E, norms, norm_dtype([leaf]), keys=keys)
