@@ -39,7 +39,7 @@ CEILINGS: dict[str, tuple[float, float, float, float]] = {
     "islices": (14.2, 8, 3, 7.9),
     "backends": (13.1, 8.6, 3, 11.4),
     "conformance": (13.4, 8, 3, 8.3),
-    "tests": (14.3, 8, 3, 15.3),
+    "tests": (14.2, 8, 3, 15.3),
     "examples": (8.3, 8, 3, 15.6),
     "docs": (10.5, 14.8, 4.2, 9.8),
     "README.md": (1, 8, 3, 12.8),
@@ -47,7 +47,7 @@ CEILINGS: dict[str, tuple[float, float, float, float]] = {
     "conformance/SPEC.md": (1, 27.0, 8.9, 7.2),
     "other pages": (1, 11.7, 3, 15.2),
 }
-COUNTS = {"Keras'": 34, "dates": 16, "test paths": 15, "identifiers": 37}
+COUNTS = {"Keras'": 32, "dates": 16, "test paths": 15, "identifiers": 37}
 #: page -> KiB; "docs" is all of docs/*.md
 SIZES: dict[str, float] = {
     "docs": 335,
@@ -124,7 +124,8 @@ def faults_of(sentence: str) -> Counter[str]:
 
 def measure(name: str, text: str, identifiers: set[str]) -> tuple[str, Counter[str]]:
     """Return a file's area, and the counts of its docstrings or of its page; add identifiers of the dialect."""
-    counts: Counter[str] = Counter({"Keras'": len(re.findall(r"\bKeras'(?!s|\w)", text))})
+    theirs = 0 if name.endswith("prose.py") else len(re.findall(r"\bKeras'(?!s|\w)", text))
+    counts: Counter[str] = Counter({"Keras'": theirs})
     area = name.partition("/")[0].removesuffix("_pytest.py")
     if name.endswith(".py"):
         documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
