@@ -41,10 +41,10 @@ CEILINGS: dict[str, tuple[float, float, float, float]] = {
     "conformance": (13.4, 8, 3, 8.3),
     "tests": (14.2, 8, 3, 15.3),
     "examples": (8.3, 8, 3, 15.6),
-    "docs": (10.5, 14.8, 4.2, 9.8),
+    "docs": (10.5, 14.8, 3, 9.8),
     "README.md": (1, 8, 3, 12.8),
     "CONTRIBUTING.md": (1, 15.4, 3.8, 12.2),
-    "conformance/SPEC.md": (1, 27.0, 8.9, 7.2),
+    "conformance/SPEC.md": (1, 27.0, 5.5, 7.2),
     "other pages": (1, 11.7, 3, 15.2),
 }
 COUNTS = {"Keras'": 32, "dates": 16, "test paths": 15, "identifiers": 37}
@@ -116,7 +116,7 @@ def faults_of(sentence: str) -> Counter[str]:
             "sentences": 1,
             "text": len(words),
             "long": len(words) > LIMIT,
-            "nested": len(re.findall(";", sentence)) > 1 or len(re.findall(r"(?<=\s)\(", sentence)) > 1,
+            "nested": len(re.findall(";", sentence)) > 1 or len(re.findall(r"(?<=\s)\((?=[^\W\d]{2})", sentence)) > 1,
             "words": len(WORDS.findall(sentence)),
         }
     )
