@@ -1,5 +1,5 @@
-"""What is written of the optimizers' records: docs/optimizers.md's table and the torch front's stub are what the
-library has (``python tests/docs/test_optimizers.py`` writes both anew); defaults are the frameworks' own."""
+"""Pages and stubs agree with the optimizers' records: docs/optimizers.md's table, docs/formulas.md's sections, and the
+stub of islices.backends.torch.optim. ``python tests/docs/test_optimizers.py`` rewrites table and stub."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "optimizers.md"
 STUB = ROOT / "backends" / "torch" / "optim" / "__init__.pyi"
 TEXT = PAGE.read_text("utf-8")
+FORMULAS = (ROOT / "docs" / "formulas.md").read_text("utf-8")
 SEMANTICS = ["islices", *sorted({s for record in RECORDS.values() for s in record.presets} - {"islices"})]
 #: options that change which rows there are, as rows of the table
 OPTIONS: dict[str, dict[str, Any]] = {"momentum": {"momentum": 0.9}, "weight_decay": {"weight_decay": 0.01}}
@@ -161,11 +162,11 @@ def test_optim_exports_the_function_of_every_record() -> None:
 
 @pytest.mark.parametrize("semantics", SEMANTICS)
 def test_every_semantics_has_a_section(semantics: str) -> None:
-    assert re.search(rf'^## .*semantics="{semantics}"', TEXT, re.MULTILINE)
+    assert re.search(rf'^## .*semantics="{semantics}"', FORMULAS, re.MULTILINE)
 
 
 def write() -> None:
-    """The table into the page, the stub beside the front."""
+    """Write the table into the page, and the stub."""
     start = TEXT.index("| optimizer | islices |")
     PAGE.write_text(TEXT[:start] + table() + TEXT[TEXT.index("\n\n", start) + 1 :], "utf-8")
     STUB.write_text(stub(), "utf-8")

@@ -1,7 +1,7 @@
 """Each record beside the frameworks' own optimizers: their defaults, and 24 steps of weights and state.
 
 A difference is counted in units of eps * (|start| + the sum of |changes|), element by element; 0 units are equal bits.
-docs/optimizers.md says where each bound comes from: FMA and MKL's root in torch, Eigen's reciprocal root, sums in
+docs/formulas.md says where bounds come from: FMA and MKL's root in torch, Eigen's reciprocal root, sums in
 another order. This file, run as a script without either of torch's two, compares torch's bits.
 """
 
