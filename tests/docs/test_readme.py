@@ -24,8 +24,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 #: what is run or checked below
 KINDS = {"python", "sh", "toml", "text", "diff"}
-#: programs in other languages, and of libraries that make's environment lacks: where their files are
-SHOWN = {"docs/judged.md": "docs/judged", "docs/protocol.md": "examples/adapters"}
+#: pages with programs in other languages: where their files are
+SHOWN = {"docs/protocol.md": "examples/adapters"}
 SCRIPTS = {"js", "javascript"}
 
 
@@ -53,8 +53,7 @@ def test_every_block_has_a_kind_that_is_tested() -> None:
 @pytest.mark.parametrize("page", SHOWN)
 def test_what_is_shown_stands_in_a_file(page: str) -> None:
     files = [path.read_text("utf-8") for path in (ROOT / SHOWN[page]).iterdir() if path.suffix in (".py", ".js")]
-    kinds = SCRIPTS | {"python"} if page == "docs/judged.md" else SCRIPTS
-    shown = [text for kind, text in BLOCKS[page] if kind in kinds]
+    shown = [text for kind, text in BLOCKS[page] if kind in SCRIPTS]
     assert shown
     assert [text for text in shown if not any(text.strip() in file for file in files)] == []
 
@@ -71,7 +70,7 @@ def runner() -> Iterator[Blocks]:
     [
         pytest.param(page, marks=[] if page == "README.md" else [pytest.mark.outside])
         for page, found in BLOCKS.items()
-        if "python" in dict(found) and page != "docs/judged.md"
+        if "python" in dict(found)
     ],
 )
 def test_python_blocks(page: str, runner: Blocks, tmp_path: Path) -> None:
