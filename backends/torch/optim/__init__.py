@@ -76,7 +76,7 @@ def class_of(record: Record) -> type[RowOptimizer]:
 
 
 def _doc(record: Record) -> str:
-    """What the function of islices.optim says of each hyperparameter, with torch's names and defaults."""
+    """Return the docstring of the function in islices.optim, with torch's names and defaults."""
     own = (inspect.getdoc(getattr(optim, record.name)) or "\n").partition("\nReturns\n")[0]
     said = {}
     for ours, text in re.findall(r"^(\w[\w, ]*) : .*\n((?: .*\n?)*)", own, re.MULTILINE):

@@ -131,7 +131,7 @@ def check_decoupled(rule: str, asked: bool) -> None:
 
 
 def asked_of(rule: str, group: Group) -> tuple[Any, ...]:
-    """What `made_from` looks at, to compare, but for arrays: lr and frozen."""
+    """Return the values that `made_from` reads, for comparison, except the arrays lr and frozen."""
     given = in_islices(rule, group)
     given.pop("lr")
     return (*given.values(), group["rows"], group["semantics"], group["maximize"], group["duplicates"])
