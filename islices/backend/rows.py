@@ -14,8 +14,6 @@ from islices.backend.arrays import Arrays
 from islices.backend.contract import FLOATS, Array, optional, primitive
 from islices.backend.memory import Look
 
-__all__ = ["NativeParts", "RaggedParts", "Rows", "Slots"]
-
 
 class NativeParts(NamedTuple):
     """A framework's sparse object, taken apart without letting the framework compute on it.

@@ -19,20 +19,6 @@ from islices.core.registry import broken_backends, describe, find_backend, get_b
 from islices.core.slices import IndexedSlices, check_dense_shape, check_indices, check_values_dtype
 from islices.core.trees import flatten, rebuild
 
-__all__ = [
-    "adopt",
-    "backend_of_leaf",
-    "coalesce_few",
-    "coalesce_slices",
-    "convert",
-    "from_dense",
-    "from_native",
-    "map_leaves",
-    "restored",
-    "to_native",
-    "without_padding",
-]
-
 T = TypeVar("T")
 
 #: dtypes of values.

@@ -21,15 +21,6 @@ from islices.backend import Array, Backend, Gradient, elements_meet, view_span
 from islices.core.dtypes import dtype_name, host_dtype
 from islices.core.host_memory import empty, zeros
 
-__all__ = [
-    "HostBackend",
-    "bfloat16_bits",
-    "bfloat16_to_float32",
-    "group",
-    "native_order",
-    "quiet",
-]
-
 #: Elements of float64 that fit the second-level cache several times over.
 BLOCK = 1 << 15
 #: Up to this many rows that still receive contributions may be finished one by one instead of layer by layer.

@@ -25,19 +25,6 @@ from islices.core.rows import coalesce
 from islices.core.slices import IndexedSlices, check_indices
 from islices.core.trees import aligned, flatten, rebuild
 
-__all__ = [
-    "add",
-    "as_float",
-    "concat",
-    "join_arrays",
-    "number_of",
-    "round_float",
-    "round_scalar",
-    "scale",
-    "scale_values",
-    "wide_dtype",
-]
-
 T = TypeVar("T")
 
 #: dtypes that a scalar may have.

@@ -22,8 +22,6 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
-__all__ = ["Lock", "hold_innermost", "lazy_property", "load_module", "without_collector"]
-
 #: Seconds that a fork waits, at most: it may hold, itself, what another thread's import is waiting for.
 PATIENCE = 60.0
 

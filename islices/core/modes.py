@@ -21,18 +21,6 @@ from islices.backend import TO_DO, Array, Backend, Look, declared
 from islices.core.arguments import check_name
 from islices.core.host import HostBackend
 
-__all__ = [
-    "HOST",
-    "compute",
-    "execution",
-    "host_views",
-    "is_traced",
-    "keeps_slots",
-    "look_at",
-    "on_host",
-    "run",
-]
-
 MODES = ("host", "framework")
 HOST = HostBackend()
 _mode: ContextVar[str] = ContextVar("islices_execution", default="host")

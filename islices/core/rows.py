@@ -21,8 +21,6 @@ from islices.core.conversion import coalesce_few, coalesce_slices, map_leaves
 from islices.core.registry import describe, find_backend, get_backend
 from islices.core.slices import IndexedSlices, check_indices
 
-__all__ = ["check_memory", "coalesce", "drop_rows", "integers_or_mask", "keep_rows", "to_dense"]
-
 T = TypeVar("T")
 
 NO_MASK = "rows: got a mask, while the number of rows is unknown; accepted are row numbers then"

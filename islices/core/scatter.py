@@ -23,16 +23,6 @@ from islices.core.sharing import share_memory
 from islices.core.slices import IndexedSlices, check_indices
 from islices.embedding.table import Table
 
-__all__ = [
-    "adopt_table",
-    "as_given",
-    "check_shape",
-    "distinct_rows",
-    "open_tables",
-    "scatter",
-    "write_rows",
-]
-
 T = TypeVar("T")
 
 Host = np.ndarray[Any, Any]

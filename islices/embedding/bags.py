@@ -22,17 +22,6 @@ from islices.backend import Array, Backend
 from islices.core import modes
 from islices.norms.exact import row_sums
 
-__all__ = [
-    "COMBINERS",
-    "Bags",
-    "Combiner",
-    "divided_upstream",
-    "read_bags",
-    "reduce_bags",
-    "reduce_bags_backward",
-    "sums_of_views",
-]
-
 #: How the rows of a bag become one.
 Combiner: TypeAlias = Literal["sum", "mean", "sqrtn", "max"]
 COMBINERS = ("sum", "mean", "sqrtn", "max")

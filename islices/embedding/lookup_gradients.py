@@ -20,21 +20,6 @@ from islices.core.slices import IndexedSlices, check_values_dtype
 from islices.embedding.ids import Invalid, check_ids, check_invalid, check_mask, check_range
 from islices.embedding.layouts import adopt_ragged, spread, values_of
 
-__all__ = [
-    "bag_slices",
-    "check_count",
-    "counting",
-    "drop_padding",
-    "embedding_grad",
-    "empty_slices",
-    "find_upstream",
-    "flat_slices",
-    "resolve_padding_idx",
-    "scale_by_frequency",
-    "table_gradient",
-    "zeros_where_false",
-]
-
 T = TypeVar("T")
 
 

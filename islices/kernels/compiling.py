@@ -29,21 +29,6 @@ from numba.extending import intrinsic
 from islices.core.locks import hold_innermost, without_collector
 from islices.kernels.expanding import code_bytes, expand
 
-__all__ = [
-    "INTEGER",
-    "Kernel",
-    "called",
-    "compile_kernel",
-    "contents",
-    "fingerprint",
-    "inline",
-    "matrix",
-    "prefetch",
-    "scalar",
-    "tuple_of",
-    "vector",
-]
-
 #: What calls machine code.
 Kernel = Callable[..., Any]
 #: The type of a Python int.

@@ -23,8 +23,6 @@ from typing import Any, NamedTuple
 
 from islices.core.locks import Lock
 
-__all__ = ["code_bytes", "expand", "has_source"]
-
 #: What has names of its own, or gives some a meaning that a renaming changes: functions with these stay as they are.
 _SCOPES = (
     ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.comprehension, ast.NamedExpr, ast.Global,

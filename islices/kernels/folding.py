@@ -15,8 +15,6 @@ from islices.kernels.compiling import INTEGER, Kernel, compile_kernel, inline, m
 from islices.kernels.grouping import group_kernel
 from islices.kernels.halves import FORMATS
 
-__all__ = ["add_up", "fold_kernel", "sum_kernel", "term_of"]
-
 #: Slots that memory is asked for in advance, and cache lines of each: rows lie anywhere, and waiting for one after the
 #: other took a quarter of the time.
 AHEAD, LINES = 8, 4

@@ -13,8 +13,6 @@ import numpy as np
 
 from islices.kernels.compiling import Kernel, compile_kernel, inline, vector
 
-__all__ = ["bounds_kernel", "group_kernel", "placed_kernel", "runs_kernel"]
-
 #: Bits sorted by at a time, at most: the counts of so many digits stay in the first-level cache.
 DIGIT = 11
 

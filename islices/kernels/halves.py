@@ -14,8 +14,6 @@ import numpy as np
 
 from islices.kernels.compiling import inline
 
-__all__ = ["FORMATS", "Format"]
-
 
 def _same(x: Any) -> Any:
     return x

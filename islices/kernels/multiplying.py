@@ -13,8 +13,6 @@ import numpy as np
 from islices.kernels.compiling import INTEGER, Kernel, compile_kernel, scalar, vector
 from islices.kernels.halves import FORMATS
 
-__all__ = ["scale_kernel"]
-
 
 def _scale(x: Any, c: Any, d: Any, out: Any, first: Any, last: Any) -> None:
     """out[k] = x[k] times or over c, then, if TWICE, times or over d, first <= k < last: each rounded once."""

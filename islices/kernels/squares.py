@@ -22,8 +22,6 @@ from islices.kernels.grouping import group_kernel
 from islices.kernels.halves import FORMATS
 from islices.kernels.totals import CUT, LIMBS, add_bins_kernel, round_kernel
 
-__all__ = ["BINS", "dense_kernel", "norm_kernel", "rows_kernel"]
-
 #: A bin for each power of two that a number's size can have, and one for what is not finite.
 BINS = {"float32": 256, "float64": 2048}
 #: Terms cut at a time, so that they stay in the first-level cache and their sums in 63 bits.

@@ -17,17 +17,6 @@ import numpy as np
 
 from islices.kernels.compiling import INTEGER, Kernel, compile_kernel, inline, matrix, vector
 
-__all__ = [
-    "CUT",
-    "LIMBS",
-    "LOW",
-    "LOWEST",
-    "add_bins_kernel",
-    "limbs_of",
-    "round_kernel",
-    "rounded",
-]
-
 Host = np.ndarray[Any, Any]
 #: Bits below 1 of a term's first cut, and between the two.
 CUT = 48

@@ -33,8 +33,6 @@ from islices.optim import rules
 from islices.optim.formulas import Formula
 from islices.optim.operators import bind, number_operators
 
-__all__ = ["rest_kernel", "scatter_kernel", "step_kernel"]
-
 #: Rows whose memory is asked for in advance, and cache lines of each.
 AHEAD, LINES = 4, 4
 

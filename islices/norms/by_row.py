@@ -15,8 +15,6 @@ from islices.norms.derivatives import Layout, Member
 from islices.norms.exact import array_row_norms
 from islices.norms.norm import check_float, check_order, norm_dtype, parts, rounded_norms
 
-__all__ = ["row_norms", "top_k_rows"]
-
 T = TypeVar("T")
 
 

@@ -37,16 +37,6 @@ from islices.norms.nonfinite import Nonfinite, check_nonfinite, refuse_nonfinite
 from islices.norms.norm import Leaf, Total, parts, total_norm
 from islices.norms.unitwise import clip_rows, clip_units
 
-__all__ = [
-    "clip_by_norm",
-    "clip_by_row_norm",
-    "clip_by_value",
-    "clip_leaves",
-    "row_factors",
-    "scale_by_numbers",
-    "scale_rows",
-]
-
 T = TypeVar("T")
 
 

@@ -28,23 +28,6 @@ from islices.backend import Array, Backend
 from islices.core import modes
 from islices.core.shapes import size_of
 
-__all__ = [
-    "Extent",
-    "Groups",
-    "Matrices",
-    "Part",
-    "Ranks",
-    "Sums",
-    "array_row_norms",
-    "as_rows",
-    "computing",
-    "extent_of",
-    "on_host",
-    "row_norms",
-    "row_sums",
-    "sums_of",
-]
-
 #: Up to how many terms two cuts, and three, leave a rest whose error is small next to a float64's last bit.
 TWO_CUTS, THREE_CUTS = 2.0**24, 2.0**30
 #: Up to how many terms the size of what two cuts leave is small enough, and tells that nothing is left.

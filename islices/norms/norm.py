@@ -26,29 +26,6 @@ from islices.core.trees import flatten
 from islices.norms import derivatives
 from islices.norms.exact import Matrices, as_rows, row_norms
 
-__all__ = [
-    "EXACT",
-    "Leaf",
-    "Seen",
-    "Total",
-    "adopt_leaves",
-    "as_matrices",
-    "check_float",
-    "check_one_framework",
-    "check_order",
-    "exact_sum",
-    "look_at",
-    "norm",
-    "norm_dtype",
-    "norm_of",
-    "norm_of_stored",
-    "norm_out",
-    "of_one_framework",
-    "parts",
-    "rounded_norms",
-    "total_norm",
-]
-
 T = TypeVar("T")
 Host = np.ndarray[Any, Any]
 #: The orders of norms.

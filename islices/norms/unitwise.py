@@ -40,8 +40,6 @@ from islices.norms.norm import (
     rounded_norms,
 )
 
-__all__ = ["adaptive_grad_clip", "clip_by_block_rms", "clip_rows", "clip_units"]
-
 T = TypeVar("T")
 
 

@@ -17,8 +17,6 @@ from islices.norms.limits import Limit
 from islices.norms.norm import Leaf, total_norm
 from islices.optim.step import Request
 
-__all__ = ["clip_requests"]
-
 
 def clip_requests(requests: Sequence[Request], limit: Limit, formula: ClipFormula) -> tuple[list[Request], Any]:
     """(steps on the gradients clipped by their global norm, the norm as `islices.global_norm` gives it); nothing is

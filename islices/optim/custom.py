@@ -17,8 +17,6 @@ from islices.optim.numbers import Numbers
 from islices.optim.operators import bind
 from islices.optim.optimizer import Optimizer
 
-__all__ = ["custom"]
-
 ANY = Limit("a finite number", math.isfinite)
 #: Numbers that a rule may name without a hyperparameter: the step's number from 1, and constants.
 GIVEN = ("t", "zero", "half", "one", "two")

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from islices.optim.hyperparameters import Limit
     from islices.optim.numbers import Numbers
 
-__all__ = ["Formula", "State", "parameters_of"]
-
 #: The numbers of each decay ahead of the rule, behind the rule's.
 DECAYS: Mapping[str, tuple[str, ...]] = {
     "": (),

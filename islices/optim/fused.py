@@ -26,8 +26,6 @@ from islices.optim.operators import is_elementwise
 from islices.optim.step import Request, row_blocks, without_frozen
 from islices.optim.traced import traced_step
 
-__all__ = ["fused_steps"]
-
 #: (order, ids, starts): see `islices.kernels.operations.Groups`
 Groups: TypeAlias = tuple[Host, Host, Host]
 #: Arrays of state that kernels pass to a rule.

@@ -19,20 +19,6 @@ from islices.core.linear import as_float
 from islices.core.registry import describe, find_backend
 from islices.core.shapes import size_of
 
-__all__ = [
-    "Hyper",
-    "Limit",
-    "Schedule",
-    "Scheduled",
-    "at_step",
-    "check_hyper",
-    "check_range",
-    "decays",
-    "is_on",
-    "known_hyper",
-    "refuse_scheduled",
-]
-
 #: Hyperparameters by name, as the user gave them or as the preset's defaults say.
 Hyper = Mapping[str, Any]
 #: A number, an array of one, or a function of the number of steps taken before that returns either.

@@ -34,8 +34,6 @@ from islices.optim.inputs import (
 from islices.optim.numbers import step_numbers
 from islices.optim.step import Request, rows_step
 
-__all__ = ["Optimizer", "check_requests", "step_tables", "take_steps"]
-
 
 class Optimizer:
     """An optimizer of row-sparse tables: hyperparameters and a formula, no state of its own.

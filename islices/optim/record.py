@@ -16,8 +16,6 @@ from islices.optim.formulas import Formula, State
 from islices.optim.frameworks import SPELLED
 from islices.optim.hyperparameters import Hyper, Limit
 
-__all__ = ["RECORDS", "Preset", "Record"]
-
 #: optimizer -> its record
 RECORDS: dict[str, Record] = {}
 

@@ -24,8 +24,6 @@ from islices.core.shapes import size_of
 from islices.core.slices import IndexedSlices
 from islices.optim.inputs import changes_in_place, is_taken
 
-__all__ = ["LossScale"]
-
 #: The state's arrays.
 NAMES = ("scale", "good_steps")
 #: What a scale stays within: powers of two that float32 holds, and whose reciprocals it does.

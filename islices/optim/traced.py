@@ -16,8 +16,6 @@ from islices.core.slices import IndexedSlices
 from islices.core.slots import slots_of
 from islices.optim.step import Request, count_step, without_frozen, write_pieces
 
-__all__ = ["traced_step"]
-
 
 def traced_step(request: Request) -> tuple[Any, dict[str, Array]] | None:
     """The table and the state after the step on the rows the gradient names; None where no kernel can be called."""

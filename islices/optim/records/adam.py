@@ -20,8 +20,6 @@ from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
 from islices.optim.rules import gradient_mean, square_mean
 
-__all__ = ["ADAM", "ADAMW", "BETAS", "KerasAdam", "Optax", "Torch", "adam", "adamw"]
-
 BETAS: Hyper = {"beta1": 0.9, "beta2": 0.999}
 
 

@@ -15,8 +15,6 @@ from islices.optim.record import Preset, Record
 from islices.optim.records.adam import BETAS, Islices, KerasAdam, Optax, Torch
 from islices.optim.rules import gradient_mean
 
-__all__ = ["ADAMAX", "adamax"]
-
 
 def adamax_rule(
     g, w, m, u, gain1, beta2, rate, eps, beta1=None, half=None, one=None, correction1=None, inside=False, early=False

@@ -15,8 +15,6 @@ from islices.optim.operators import absolute, div, less_equal, maximum, minimum,
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
 
-__all__ = ["FTRL", "ftrl"]
-
 
 # ---------------------------------------------------------------------- rules
 def raised(n, exponent, one, linear):

@@ -22,8 +22,6 @@ from islices.optim.record import Preset, Record
 from islices.optim.records import adam
 from islices.optim.rules import gradient_mean, square_mean
 
-__all__ = ["NADAM", "nadam"]
-
 STATE = (State("m"), State("v", positive=True))
 
 

@@ -16,8 +16,6 @@ from islices.optim.operators import mul
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
 
-__all__ = ["SGD", "sgd"]
-
 
 # ---------------------------------------------------------------------- rules
 def sgd_rule(g, w, lr, momentum=None, mu=None, gain=None, nesterov=False):
