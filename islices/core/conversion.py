@@ -1,7 +1,7 @@
 """Type in, type out: a framework's sparse objects to IndexedSlices and back, dense arrays too, and between frameworks.
 
 `adopt` turns any leaf a user may hand over into what the library computes on, `restored` turns results back, and
-`map_leaves` does both for each leaf of lists, tuples, named tuples and dicts. Every public function is built on them.
+`map_adopted` does both for each leaf of lists, tuples, named tuples and dicts. Every public function is built on them.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def restored(result: Any, leaf: Any, given: Any) -> Any:
     return to_native(result, like=given) if sparse and leaf is not given else result
 
 
-def map_leaves(
+def map_adopted(
     fn: Callable[[Any], Any], tree: T, argument: str = "x", *, native: Callable[[Backend, Any], Any] | None = None
 ) -> T:
     """fn over every leaf of tree, adopted on the way in and `restored` on the way out. native(backend, x)
@@ -173,7 +173,7 @@ def map_leaves(
     if tree is None:
         return tree
     if isinstance(tree, (list, tuple, dict)):
-        leaves = iter([map_leaves(fn, leaf, argument, native=native) for leaf in flatten(tree, argument)])
+        leaves = iter([map_adopted(fn, leaf, argument, native=native) for leaf in flatten(tree, argument)])
         return rebuild(tree, leaves)  # type: ignore[no-any-return]
     if native is not None:
         backend = find_backend(tree)

@@ -18,7 +18,7 @@ import numpy as np
 from islices.backend import FLOATS, INTEGERS, Array, Backend
 from islices.core import modes
 from islices.core.arguments import is_real, show
-from islices.core.conversion import adopt, map_leaves, restored
+from islices.core.conversion import adopt, map_adopted, restored
 from islices.core.host import bfloat16_to_float32
 from islices.core.registry import describe, get_backend
 from islices.core.rows import coalesce
@@ -56,7 +56,7 @@ def scale(x: T, c: Any) -> T:
     >>> scale([np.array([1.0, 2.0]), None], 0.5)
     [array([0.5, 1. ]), None]
     """
-    return map_leaves(lambda leaf: _scale(leaf, c), x)
+    return map_adopted(lambda leaf: _scale(leaf, c), x)
 
 
 def _scale(leaf: Any, c: Any) -> Any:

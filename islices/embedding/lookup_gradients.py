@@ -12,7 +12,7 @@ import numpy as np
 from islices.backend import INTEGERS, Array, Backend, Slots
 from islices.core import modes
 from islices.core.arguments import LARGEST, check_flag, show, whole_number
-from islices.core.conversion import map_leaves
+from islices.core.conversion import map_adopted
 from islices.core.registry import describe, find_backend, get_backend, loaded_backends
 from islices.core.rows import drop_rows
 from islices.core.shapes import same_shape, size_of
@@ -287,7 +287,7 @@ def drop_padding(x: T, padding_idx: int) -> T:
         p = resolve_padding_idx(padding_idx, rows)
         return leaf if p is None else drop_rows(leaf, [p])
 
-    return map_leaves(one, x)
+    return map_adopted(one, x)
 
 
 def _rows_of(dense: Array) -> int | None:
@@ -321,7 +321,7 @@ def scale_by_frequency(x: T) -> T:
     >>> scale_by_frequency(IndexedSlices(np.ones(3), np.array([1, 0, 1]), (2,))).values.tolist()
     [0.5, 1.0, 0.5]
     """
-    return map_leaves(_by_frequency, x)
+    return map_adopted(_by_frequency, x)
 
 
 def _by_frequency(leaf: Any) -> IndexedSlices:

@@ -2,7 +2,7 @@
 
 Those of many tables are taken together: threads share the rows of all.
 
-For arrays in host memory, where kernels are active; every other step is `islices.optim.step`'s, with the same bits.
+For arrays in host memory, where kernels are active; `islices.optim.row_steps` takes all others, with the same bits.
 SPEC clause 16.
 """
 
@@ -23,7 +23,7 @@ from islices.core.slots import known_factor
 from islices.kernels.expanding import has_source
 from islices.optim.formulas import Formula
 from islices.optim.operators import is_elementwise
-from islices.optim.step import Request, row_blocks, without_frozen
+from islices.optim.row_steps import Request, row_blocks, without_frozen
 from islices.optim.traced import traced_step
 
 #: (order, ids, starts): see `islices.kernels.operations.Groups`

@@ -80,7 +80,7 @@ class Slots(NamedTuple):
     factor: Array | None = None  # (1,) of the widened dtype of values; None: 1
 
 
-class Rows(Arrays):
+class RowPrimitives(Arrays):
     """Rows: the framework's own sparse objects, indices, sums of slices, tables.
 
     Attributes
