@@ -20,7 +20,7 @@ Stages
     2. Tables that change in place: `Memory` and `RowPrimitives.set_rows`.
     3. The framework's own operations: every method under ``@primitive``. In mode host the host stands in for one that
        is missing; in mode framework the suite lists it as to be written.
-    4. The framework's sparse objects: `RowPrimitives.is_native`, `RowPrimitives.from_native`, `RowPrimitives.to_native`.
+    4. The framework's sparse objects: `is_native`, `from_native`, `to_native`.
     5. Gradients: `Gradients`.
     6. What `ForTheSuite` has: a compiler (mode traced), devices, the framework's own calls.
 """
