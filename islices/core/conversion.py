@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from islices import kernels
 from islices.backend import FLOATS, INDEX_NAMES, INDICES, INTEGERS, Array, Backend
 from islices.core import modes
 from islices.core.arguments import check_flag
@@ -195,8 +194,8 @@ def coalesce_slices(s: Any) -> Any:
         return s
     if s.coalesced and not s.padded:
         return s
-    B, look = s.backend, s._look
-    if look is not None and look.views is not None and modes.on_host():
+    B, look = s.backend, modes.look_at(s.backend, s._arrays, s._look) if s._look else None
+    if look is not None and look.views is not None:
         views = modes.compute("sum_rows", look.views, rows=s.dense_shape[0], loose=s.padded)
         look = look._replace(shapes=[x.shape for x in views], views=list(views), spans=None)
         sums = B.from_host(views[0], s.values)
@@ -215,15 +214,14 @@ def coalesce_slices(s: Any) -> Any:
 def coalesce_few(B: Backend, x: Any) -> Any:
     """A framework's own object coalesced by one call of a kernel, which looks at the indices on its way; None where
     `coalesce_slices` is to do it, or to say what is wrong."""
-    compiled = kernels.active() if modes.on_host() else None
-    if compiled is None:
+    values, indices, shape, coalesced, padded, look = B.from_native(x)
+    if coalesced or padded or look is None:
         return None
-    values, _, shape, coalesced, padded, look = B.from_native(x)
-    if look is None or look.views is None or coalesced or padded:
-        return None
+    views = modes.look_at(B, (values, indices), look).views
     if look.dtypes[0] not in SUMMED or look.shapes[0] != (*look.shapes[1], *shape[1:]):
         return None
-    found = compiled.sum_few(*look.views, shape[0])
+    compiled = modes.kernels_on(views)
+    found = compiled.sum_few(*views, shape[0]) if compiled and views else None
     if found is None:
         return None
     return B.to_native(B.from_host(found[0], values), found[1], shape, coalesced=True, padded=False, like=x)
