@@ -56,7 +56,7 @@ def compiled_by_xla() -> bool:
 
 def kernels_here() -> ModuleType | None:
     """The kernels that graphs built now are to call, if any."""
-    compiled = kernels.active() if modes.on_host() else None
+    compiled = modes.kernels_in_traces()
     if compiled is None or compiled_by_xla() or _mark() is None:
         return None
     return None if any(d.device_type != "CPU" for d in tf.config.list_logical_devices()) else compiled

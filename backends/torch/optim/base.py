@@ -23,7 +23,7 @@ from islices.optim import Optimizer
 from islices.optim.clipping import clip_requests
 from islices.optim.factory import Rows
 from islices.optim.optimizer import check_requests, take_steps
-from islices.optim.step import Request
+from islices.optim.row_steps import Request
 
 __all__ = ["Options", "RowOptimizer"]
 
