@@ -22,7 +22,6 @@ import numpy as np
 from islices.porting.compare.evidence import MOST_SLACK
 from islices.porting.compare.steps.recipe import corrected_digits
 from islices.porting.compare.stored import bits_equal, blocks, contained, wide
-from islices.porting.trajectory.descriptions import OWN_MEANING, array_name
 from islices.porting.trajectory.distances import apart, beside, eps_of, gap, relative, summed
 from islices.porting.trajectory.positions import Step, described, rows_named
 
@@ -210,7 +209,7 @@ def _judge_states(a: Step, b: Step, t: _Table, past: Past) -> Iterator[Found]:
         label, arrays = f"{t.name}.{key}", [side[key] for side in after]
         if key == "step":
             yield Found(float(abs(arrays[0].max() - arrays[1].max())), 0.0, label)
-        elif key not in OWN_MEANING or (semantics[0] == semantics[1] is not None):
+        elif key != "momentum" or (semantics[0] == semantics[1] is not None):
             n = len(t.w)
             if r is None or arrays[0].size != arrays[1].size or arrays[0].size not in (n, t.w.size):
                 continue
@@ -288,7 +287,7 @@ def _arrays(s: Step, position: str, name: str) -> dict[str, Array]:
     """Return the arrays of a tensor's state, by the records' names."""
     start = f"{name}."
     leaves = (s.get(position) or {}).items()
-    return {array_name(key[len(start) :]): np.asarray(x) for key, x in leaves if key.startswith(start)}
+    return {key[len(start) :]: np.asarray(x) for key, x in leaves if key.startswith(start)}
 
 
 def _common_states(a: Step, b: Step, name: str) -> list[tuple[Array, Array]]:
