@@ -15,8 +15,9 @@ from islices.porting.compare.explanation import Explanation, name_sides
 from islices.porting.compare.measure import TensorDifference, measure
 from islices.porting.compare.pairing import Both, leaves_beside, read_both
 from islices.porting.compare.picture import draw
-from islices.porting.compare.show import as_json, report
+from islices.porting.compare.show import report
 from islices.porting.compare.why import side_by_side, why
+from islices.porting.reports import Report
 
 __all__ = ["Difference", "Found", "compared", "diff", "side_names"]
 
@@ -25,7 +26,7 @@ Found: TypeAlias = tuple[Sequence[Explanation], bool, float | None]
 
 
 @dataclass(frozen=True, eq=False)
-class Difference:
+class Difference(Report):
     """What `diff` found; str() is the report.
 
     Attributes
@@ -62,11 +63,8 @@ class Difference:
     notes: tuple[str, ...] = ()
     frameworks: tuple[str, str] = ("", "")
 
-    def __str__(self) -> str:
-        return report(self)
-
     def report(self, *, verbose: bool = False) -> str:
-        """The report: the verdict, why, what mends it, and where.
+        """Return the report: the verdict, why, what mends it, and where.
 
         Parameters
         ----------
@@ -79,28 +77,8 @@ class Difference:
         """
         return report(self, verbose=verbose)
 
-    def __bool__(self) -> bool:
-        raise TypeError("the truth value of a Difference is ambiguous: say .equal")
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything as a dict that json.dumps takes; its keys are described in docs/diff.md."""
-        return as_json(self)
-
-    def plot(self, path: Any) -> None:
-        """Write a picture of the rows that differ; the suffix says the format. Needs matplotlib (extra `plot`).
-
-        Parameters
-        ----------
-        path : str or path-like
-
-        Raises
-        ------
-        ModuleNotFoundError
-            matplotlib is not installed; the message gives the line that installs it.
-        ValueError
-            matplotlib does not write files of that suffix.
-        """
-        draw(self, path)
+    def _figure(self) -> Any:
+        return draw(self)
 
 
 def diff(

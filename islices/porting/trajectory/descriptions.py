@@ -16,7 +16,7 @@ from islices.core.registry import describe
 from islices.optim import Optimizer
 from islices.optim.record import RECORDS
 
-__all__ = ["as_description", "other_class"]
+__all__ = ["as_description", "optimizers_of", "other_class"]
 
 
 def as_description(x: Any) -> dict[str, Any]:
@@ -38,6 +38,22 @@ def as_description(x: Any) -> dict[str, Any]:
     if x.maximize:
         said["maximize"] = True
     return said
+
+
+def optimizers_of(given: Any, argument: str) -> dict[str, Any]:
+    """The name of a tensor, or "" for all -> the description of what steps it; TypeError for what is none."""
+    if given is None:
+        return {}
+    if isinstance(given, Optimizer) or (
+        isinstance(given, Mapping) and ("name" in given or isinstance(given.get("class"), str))
+    ):
+        return {"": as_description(given)}
+    if isinstance(given, Mapping) and all(isinstance(x, (Optimizer, Mapping)) for x in given.values()):
+        return {name: as_description(x) for name, x in given.items()}
+    raise TypeError(
+        f"{argument}: got the optimizer {describe(given)}; accepted is one of islices.optim, its description, or a "
+        "dict of tensors' names to them"
+    )
 
 
 def other_class(said: Any) -> str | None:

@@ -5,7 +5,7 @@ May import: `numpy`, the core, `islices.porting.compare`, this folder.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -142,13 +142,9 @@ def _taken(s: Step, name: str) -> Taken | None:
         return None
     if not state:  # none before the first step, or none at all
         state = {"step": np.array([s.number - 1], np.int32)}
-    said = next((s.optimizers[key] for key in (name, "") if key in s.optimizers), None)
-    if said is None:
-        said = {"semantics": OWN.get(s.framework, "")}
-    elif not isinstance(said, Mapping):
-        said = {k: getattr(said, k) for k in ("name", "semantics", "rows")}
-    states = ({name: x} for x in (state, _nested(s.get("state_after"), name)))
-    return Taken({name: before}, {name: after}, {name: gradient}, *states, said)
+    said = s.optimizers.get(name, s.optimizers.get("")) or {"semantics": OWN.get(s.framework, "")}
+    later = _nested(s.get("state_after"), name)
+    return Taken({name: before}, {name: after}, {name: gradient}, {name: state}, {name: later}, said)
 
 
 def _nested(leaves: Leaves | None, name: str) -> dict[str, Any]:

@@ -104,6 +104,4 @@ VALUE_CLIP = _bounded(
     "value_clip", 130, "each element", lambda x: np.abs(x.values),
     "islices.clip_by_value(grads, -{limit:.6g}, {limit:.6g})",
 )  # fmt: skip
-ROW_CLIP = _bounded(
-    "row_clip", 132, "the norm of each row", _row_norms, "islices.clip_by_row_norm(grads, {limit:.6g})"
-)
+ROW_CLIP = _bounded("row_clip", 132, "the norm of each row", _row_norms, "islices.clip_by_row_norm(grads, {limit:.6g})")

@@ -53,9 +53,7 @@ def _penalties(details: Mapping[str, Any]) -> Lines:
     of: dict[float, list[str]] = {}
     for name, strength in details["strengths"].items():
         of.setdefault(strength, []).append(name)
-    terms = [
-        f"{s / 2:.6g} * (table ** 2).sum()" + f" of {', '.join(names)}" * (len(of) > 1) for s, names in of.items()
-    ]
+    terms = [f"{s / 2:.6g} * (table ** 2).sum()" + f" of {', '.join(names)}" * (len(of) > 1) for s, names in of.items()]
     return {"": (
         "; ".join(f"loss = loss + {term}" for term in terms), "; ".join(f"take `{term}` off the loss" for term in terms)
     )}  # fmt: skip
