@@ -1,6 +1,6 @@
 """Each framework's own calls, one module a framework: what its users write without islices.
 
-A module has what docs/new_backend.md says, as the one that a plug-in's adapter names (NumPy's has less, without
+A module has what docs/adapter_author.md says, as the one that a plug-in's adapter names (NumPy's has less, without
 layers and autodiff), and, for the tools and tests that know these frameworks alone
     timed_calls(operation, values, indices, num_rows, max_norm) -> {label: call}
         For the bench: its ways to do what islices' "coalesce", "to_dense", "norm" or "clip_by_global_norm" does, on its

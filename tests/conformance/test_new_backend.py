@@ -1,6 +1,6 @@
 """`islices new-backend`: what it writes, what it refuses, and how far the suite says a half-done adapter is.
 
-The framework is the sample's, whose adapter is not installed here. The way through is that of docs/new_backend.md: its
+The framework is the sample's, whose adapter is not installed here. The way through is that of docs/adapter_author.md: its
 shell lines are run one by one, and the methods of its Python block are put into the skeleton.
 """
 
@@ -22,7 +22,7 @@ from islices.backend import Backend
 from islices.cli import main
 from islices.conformance.new_backend import skeleton, to_do
 
-PAGE = (ROOT / "docs" / "new_backend.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "adapter_author.md").read_text("utf-8")
 LIBRARY = ROOT / "conformance" / "sample_backend" / "sample.py"
 
 
