@@ -1,5 +1,4 @@
-"""What golden vectors are too small for: work that compiled kernels share, with the bits of NumPy for any number of
-threads."""
+"""Checks of work that compiled kernels share, too large for golden vectors: any number of threads gives NumPy's bits."""
 
 from __future__ import annotations
 

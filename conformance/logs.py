@@ -1,4 +1,4 @@
-"""What a process that is watched has written so far."""
+"""Read the output so far of a process that is watched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a case may call beside public functions: several calls as one, and gradients by the framework itself."""
+"""The operations that a case may call besides public functions: several calls as one, and gradients by the framework."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What goes on while a command works, on the error output: moving lines on a terminal where rich is there, and never
-longer than a moment without saying what is waited for. Elsewhere bars are silent, and a board says in a plain line each
-what ended, so that a log of a CI server has no control characters and no long silence."""
+"""Show a command's progress on the error output, at every moment the work that is waited for. On a terminal with rich
+these are moving lines. Elsewhere bars are silent, and a board prints a plain line per finished part, so that a CI
+server's log has no control characters and no long silence.
+"""
 
 from __future__ import annotations
 

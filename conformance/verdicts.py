@@ -1,4 +1,4 @@
-"""From what happened when a case ran to its outcome; the one place that knows what a deviation is."""
+"""Turn the run of a case into its outcome. Only this module knows what a deviation is."""
 
 from __future__ import annotations
 

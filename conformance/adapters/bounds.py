@@ -1,4 +1,4 @@
-"""How far from the bits an adapter's result may be and still be rounding, where the specification says so.
+"""Bounds within which an adapter's result may differ from the exact bits by rounding, where the specification has one.
 
 Three clauses do: 20 for sums in any order, 22 for norms and factors formed from them, 23 for steps of optimizers. The
 sums of |terms|, the numbers of terms and the movements are those of islices on NumPy, on the case's own arguments.
@@ -32,7 +32,7 @@ BESIDE = 8
 
 
 class Bound(NamedTuple):
-    """What each array of a result may be off by, element by element, and where that is written."""
+    """The distance that each array of a result may have from the expected one, element by element, and its clause."""
 
     says: str
     allowed: list[Any]

@@ -1,4 +1,4 @@
-"""Which known mistake gives what a step gave.
+"""Find the known mistake that gives a step's results.
 
 May import: `numpy`, this folder.
 """
@@ -28,15 +28,16 @@ APART = 0.5
 
 
 def wrong_steps(wrong: Formula, trajectory: Trajectory) -> Got:
-    """What a formula with a mistake gives in a trajectory, at the checkpoints, in float64."""
+    """Return the weights and states of a formula with a mistake at a trajectory's checkpoints, in float64."""
     found = enumerate(plain_steps(trajectory, wrong), 1)
     kept = inputs(trajectory.inputs).checkpoints
     return {t: {wrong.gives: w, **state} for t, (w, state) in found if t in kept}
 
 
 def distances(got: Got, wrong: Got, right: dict[int, dict[str, Expected]]) -> tuple[Array, Array]:
-    """How far each judged element is from a mistake's, in bounds, and whether it is outside of the right one's: there a
-    mistake that gives the right value is infinitely far."""
+    """Return each judged element's distance from a mistake's value, in bounds, and True where it is outside of the
+    right one's. A mistake that gives the right value there is infinitely far.
+    """
     far, outside = [], []
     for t, arrays in got.items():
         for name, x in arrays.items():

@@ -1,4 +1,4 @@
-"""What a law says of two results, as a line that is empty where it holds. Counterexamples print calls of these.
+"""Compare two results under a law, as a line that is empty where it holds. Counterexamples print calls of these.
 
 May import: `numpy`, `islices.conformance.data`, `islices.conformance.execute`.
 """

@@ -53,7 +53,7 @@ def dense(B: Backend, *shape: int, dtype: str = "float32") -> Any:
 
 
 class ReduceCall(NamedTuple):
-    """What is reduced, and how."""
+    """The values to reduce, and the options."""
 
     x: Any
     options: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Running the common cases on one rank, and one verdict from what all ranks say."""
+"""Run the common cases on one rank, and form one verdict from all ranks' reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from islices.distributed.engines import engine_of, load_engine
 
 
 class Said(NamedTuple):
-    """What a rank says of a case: "pass", "unsupported", "problem" or "harness error", why, and its result's digest."""
+    """A rank's report of a case: "pass", "unsupported", "problem" or "harness error", the reason, and its result's
+    digest.
+    """
 
     kind: str
     text: str = ""

@@ -107,7 +107,7 @@ def _places(runs: Sequence[Run]) -> list[BackendColumn]:
 
 
 def _by_group(run: Run) -> tuple[dict[str, dict[str, Counter[str]]], dict[str, set[str]]]:
-    """Of each group of a run: outcomes by mode, and the ids of its cases."""
+    """Return for each group of a run its outcomes by mode, and the ids of its cases."""
     counts: dict[str, dict[str, Counter[str]]] = {}
     ids: dict[str, set[str]] = {}
     for case in run.cases:
@@ -122,12 +122,14 @@ def _group_place(group: str) -> tuple[int, str]:
 
 
 def _spaced(counts: Counter[str]) -> Parts:
-    """How many pass, and after a space each what does not."""
+    """Return the number of passes, then each other outcome after a space."""
     return [(outcome, f"{' ' if n else ''}{text}") for n, (outcome, text) in enumerate(cell_parts(counts))]
 
 
 def _marks(counts: Counter[str]) -> Parts:
-    """What is no plain pass is counted; a mark for the passes stands before it, unless something fails."""
+    """Return the counts of outcomes other than plain passes; a mark for the passes precedes them, unless something
+    fails.
+    """
     others = [(outcome, text) for outcome, text in cell_parts(counts) if outcome != "pass"]
     if counts["pass"] and not any(counts[outcome] for outcome in PROBLEMS):
         return [("pass", PASS), *others]
@@ -143,7 +145,7 @@ SAYS = {
 
 
 def legend(table: Compact) -> list[str]:
-    """What the modes and the marks that occur mean, a line each."""
+    """Explain the modes and the marks that occur, a line each."""
     modes = [mode for mode in MODES if any(mode in modes for modes in table.modes)]
     modes += sorted({mode for modes in table.modes for mode in modes} - set(modes))
     cells = [parts for line in table.groups for cell in line.cells for parts in cell]

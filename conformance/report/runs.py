@@ -1,4 +1,4 @@
-"""What a report holds: runs, their columns, and how each is called.
+"""The contents of a report: runs, their columns, and their names.
 
 A run is one backend in one process, in one variant; a column of the matrix is a run in one mode. What a run without a
 footer says is not believed: the process crashed or hung, and that is a harness error, whatever passed before it.
@@ -52,13 +52,13 @@ def printable(text: str, *, lines: bool = False) -> str:
 
 
 def title(clause: str) -> str:
-    """How a clause is called: "clip by norm (10)"; one that this version does not know by its number alone."""
+    """Return a clause's title: "clip by norm (10)"; for a clause unknown to this version only its number."""
     return f"{CLAUSES[clause]} ({clause})" if clause in CLAUSES else f"({clause})"
 
 
 @dataclass(eq=False)
 class Run:
-    """What one backend's process reported."""
+    """The report of one backend's process."""
 
     backend: str
     header: dict[str, Any] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class Run:
 
     @property
     def befell(self) -> tuple[str, str]:
-        """What happened to it as a whole, and why: a harness error, "skipped", or nothing."""
+        """Return the event that ended the run as a whole, and its reason: a harness error, "skipped", or nothing."""
         return ("harness error", self.error) if self.error else ("skipped" if self.skipped else "", self.skipped)
 
     @property
@@ -111,7 +111,7 @@ class Run:
 
     @property
     def system(self) -> str:
-        """Operating system and processor, without the versions that change from week to week."""
+        """Return operating system and processor, without the versions that change from week to week."""
         parts = self.fact("platform").split("-")
         return " ".join([parts[0], *[p for p in parts[1:] if p in ("x86_64", "AMD64", "aarch64", "arm64", "ppc64le")]])
 
@@ -138,7 +138,7 @@ class Column:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What makes columns of two reports the same one, whatever the versions."""
+        """Return the key by which columns of two reports match, whatever the versions."""
         return self.run.backend, self.run.variant, self.mode
 
 

@@ -229,5 +229,5 @@ ADVERSARIAL: tuple[Callable[[Near], Any], ...] = (
 
 
 def adversarial_pair(seed: int) -> Any:
-    """What looks like a cause and is none."""
+    """Return a pair that looks like a cause and is none."""
     return ADVERSARIAL[seed % len(ADVERSARIAL)](Near(np.random.default_rng([8, seed])))
