@@ -32,7 +32,7 @@ from islices.core.slices import IndexedSlices
 from islices.core.trees import named_leaves, rebuild
 from islices.distributed.agree import agree
 from islices.distributed.engines import find_group, named_backend
-from islices.distributed.exchange import Dense, Sparse, reduce_all
+from islices.distributed.exchange import HostLeaf, reduce_all
 from islices.distributed.group import ArrayGroup, Group
 from islices.distributed.inside import reduce_inside
 from islices.distributed.strategy import STRATEGIES, Strategy
@@ -131,8 +131,8 @@ class _Prepared(NamedTuple):
     """A leaf ready to travel: on the host, the way back to the caller's type, and an array where the caller has it
     (all None of a leaf that is None)."""
 
-    host: Sparse | Dense | None = None
-    back: Callable[[Sparse | Dense], Any] | None = None
+    host: HostLeaf | None = None
+    back: Callable[[HostLeaf], Any] | None = None
     like: Array | None = None
 
 
@@ -162,7 +162,7 @@ def _over_group(
     like = next((one.like for one in prepared.values() if one.host is not None), None)
     if error is None and like is not None:
         said[FRAMEWORK] = get_backend(like).name
-    counts = [len(host.indices) if isinstance(host, Sparse) else 0 for host in hosts.values()]
+    counts = [0 if host is None or host.indices is None else len(host.indices) for host in hosts.values()]
     with group.exclusive():
         agreed = agree(group, "all_reduce", said, counts, error=error, optional=True, free=(FRAMEWORK,))
         with group.to_the_end("all_reduce"):
@@ -203,17 +203,16 @@ def _prepare(x: Any, name: str, op: str) -> _Prepared:
     _check_mean(leaf, op, name)
     if not isinstance(leaf, IndexedSlices):
         B = get_backend(leaf)
-        return _Prepared(Dense(_on_host(B, leaf)), lambda out: _given(B, out.values, leaf), leaf)
+        return _Prepared(HostLeaf(_on_host(B, leaf)), lambda out: _given(B, out.values, leaf), leaf)
     s = coalesce(leaf)
     B = s.backend
 
-    def back(out: Sparse | Dense) -> Any:
-        assert isinstance(out, Sparse)
+    def back(out: HostLeaf) -> Any:
         values = _given(B, out.values, s.values)
-        indices = _given(B, out.indices, s.indices)
+        indices = _given(B, out.indices, s.indices)  # type: ignore[arg-type]
         return restored(IndexedSlices._trusted(B, values, indices, s.dense_shape, coalesced=True), leaf, x)
 
-    return _Prepared(Sparse(_on_host(B, s.values), _on_host(B, s.indices), s.dense_shape[0]), back, s.values)
+    return _Prepared(HostLeaf(_on_host(B, s.values), _on_host(B, s.indices), s.dense_shape[0]), back, s.values)
 
 
 def _on_host(B: Backend, x: Array) -> np.ndarray[Any, Any]:
@@ -229,11 +228,11 @@ def _given(B: Backend, out: np.ndarray[Any, Any], like: Array) -> Array:
     return B.asarray(out, like) if B.host_view(like) is None else B.from_host(out, like)
 
 
-def _form(host: Sparse | Dense | None) -> Any:
+def _form(host: HostLeaf | None) -> Any:
     """What must be the same on every rank."""
     if host is None:
         return None
-    if isinstance(host, Dense):
+    if host.indices is None:
         return ["dense", dtype_name(host.values.dtype), list(host.values.shape)]
     shape = [host.rows, *host.values.shape[1:]]
     return ["sparse", dtype_name(host.values.dtype), shape, "by", host.indices.dtype.name]
@@ -259,16 +258,15 @@ def _filled(one: _Prepared, name: str, said: Sequence[Mapping[str, Any]], B: Bac
     kind, dtype, shape = form[:3]
     values = np.zeros(tuple(shape) if kind == "dense" else (0, *shape[1:]), host_dtype(dtype))
     if kind == "dense":
-        return _Prepared(Dense(values), lambda out: B.asarray(out.values, like))
+        return _Prepared(HostLeaf(values), lambda out: B.asarray(out.values, like))
     rows = shape[0]
 
-    def back(out: Sparse | Dense) -> Any:
-        assert isinstance(out, Sparse)
+    def back(out: HostLeaf) -> Any:
         sums = B.asarray(out.values, like)
         s = IndexedSlices._trusted(B, sums, B.asarray(out.indices, sums), (rows, *shape[1:]), coalesced=True)
         return to_native(s)
 
-    return _Prepared(Sparse(values, np.zeros(0, form[4]), rows), back)
+    return _Prepared(HostLeaf(values, np.zeros(0, form[4]), rows), back)
 
 
 def _divided(leaf: Any, op: str, ranks: int) -> Any:
@@ -279,7 +277,7 @@ def _divided(leaf: Any, op: str, ranks: int) -> Any:
     return leaf.replace(values=means) if isinstance(leaf, IndexedSlices) else means
 
 
-def _mean_on_host(host: Sparse | Dense, op: str, ranks: int) -> Sparse | Dense:
+def _mean_on_host(host: HostLeaf, op: str, ranks: int) -> HostLeaf:
     return host if op == "sum" else host._replace(values=mean_of(HOST, host.values, ranks))
 
 
