@@ -89,20 +89,12 @@ class Norm(NamedTuple):
 
 
 class Held:
-    """A tensor as it was read, of which `at` gives any rows.
+    """A tensor as it was read, of which `at` gives any rows."""
 
-    raw: the gradient that it was computed from, whose slots tell how much was summed.
-    """
-
-    def __init__(self, x: Stored, raw: Stored | None = None) -> None:
+    def __init__(self, x: Stored) -> None:
         self.stored = x
         self._places = np.arange(len(x.ids)) if x.sparse else np.flatnonzero(nonzero_rows(x.values))
         self.ids = x.ids[self._places]
-        self._lender: Held | None = None
-        knows = x.sparse and x.has_duplicates
-        if raw is not None and raw.has_duplicates and not knows and raw.row_shape == x.row_shape:
-            lender = Held(raw)
-            self._lender = lender if contained(self.ids, lender.ids).all() else None
 
     @property
     def size(self) -> int:
@@ -125,12 +117,6 @@ class Held:
             slots = x.slots[some]
             terms = np.add.reduceat(np.abs(wide(slots)), begin, axis=0) if len(begin) else np.zeros(rows.values.shape)
             return replace(rows, terms=terms, counts=counts, slot_ids=x.slot_ids[some], slots=slots)
-        if self._lender is not None:
-            raw = self._lender.stored.norm
-            lent = self._lender.at(np.searchsorted(self._lender.ids, ids))
-            if lent.terms is not None:
-                scale = x.norm / raw if 0 < raw < math.inf else 1.0
-                return replace(rows, terms=lent.terms * scale, counts=lent.counts)
         return rows
 
     @lazy_property
