@@ -30,7 +30,7 @@ from islices.core.registry import describe, find_backend, get_backend
 from islices.core.rows import coalesce
 from islices.core.slices import IndexedSlices
 from islices.core.trees import named_leaves, rebuild
-from islices.distributed.agree import agree
+from islices.distributed.agree import together
 from islices.distributed.engines import find_group, named_backend
 from islices.distributed.exchange import HostLeaf, reduce_all
 from islices.distributed.group import ArrayGroup, Group
@@ -137,40 +137,33 @@ class _Prepared(NamedTuple):
 
 
 def _over_group(
-    leaves: Mapping[str, Any],
-    group: Group,
-    op: str,
-    strategy: str,
-    error: Exception | None,
+    leaves: Mapping[str, Any], group: Group, op: str, strategy: str, error: Exception | None
 ) -> dict[str, Any]:
-    # in an order that does not depend on how a rank has put its dict together
-    names = sorted(leaves)
-    prepared: dict[str, _Prepared] = {}
-    said: dict[str, Any] = {}
-    try:
-        if error is not None:
-            raise error
+    def prepare() -> dict[str, _Prepared]:
         _check_options(op, strategy)
-        said |= {"op": op, "strategy": strategy}
-        for name in names:
-            prepared[name] = _prepare(leaves[name], name, op)
-    except Exception as raised:  # the other ranks wait for this one: they must be told
-        error = raised
-    hosts = {name: prepared[name].host for name in names if name in prepared}
-    if error is None:
-        said |= {_called(name): _form(host) for name, host in hosts.items()}
-    like = next((one.like for one in prepared.values() if one.host is not None), None)
-    if error is None and like is not None:
-        said[FRAMEWORK] = get_backend(like).name
-    counts = [0 if host is None or host.indices is None else len(host.indices) for host in hosts.values()]
+        # in an order that does not depend on how a rank has put its dict together
+        return {name: _prepare(leaves[name], name, op) for name in sorted(leaves)}
+
+    def said(prepared: Mapping[str, _Prepared]) -> dict[str, Any]:
+        own = next((one.like for one in prepared.values() if one.host is not None), None)
+        words = {_called(name): _form(one.host) for name, one in prepared.items()}
+        return {"op": op, "strategy": strategy, **words} | ({} if own is None else {FRAMEWORK: get_backend(own).name})
+
+    def counts(prepared: Mapping[str, _Prepared]) -> np.ndarray[Any, Any]:
+        ids = (None if one.host is None else one.host.indices for one in prepared.values())
+        return np.array([0 if x is None else len(x) for x in ids], np.int64)
+
     with group.exclusive():
-        agreed = agree(group, "all_reduce", said, counts, error=error, optional=True, free=(FRAMEWORK,))
+        prepared, agreed = together(
+            group, "all_reduce", prepare, said, counts, optional=True, free=(FRAMEWORK,), error=error
+        )
         with group.to_the_end("all_reduce"):
             if agreed.said is not None:
+                like = next((one.like for one in prepared.values() if one.host is not None), None)
                 B = _backend_for(like, agreed.said)
                 prepared = {name: _filled(one, _called(name), agreed.said, B, like) for name, one in prepared.items()}
             there = {name: one for name, one in prepared.items() if one.host is not None}
-            kept = [k for k, name in enumerate(names) if name in there]
+            kept = [name in there for name in prepared]
             rows = [each[kept] for each in agreed.counts]
             summed = reduce_all(group, [one.host for one in there.values()], rows, strategy)  # type: ignore[misc]
     sums = dict(zip(there, summed, strict=True))
@@ -208,8 +201,8 @@ def _prepare(x: Any, name: str, op: str) -> _Prepared:
     B = s.backend
 
     def back(out: HostLeaf) -> Any:
-        values = _given(B, out.values, s.values)
-        indices = _given(B, out.indices, s.indices)  # type: ignore[arg-type]
+        assert out.indices is not None
+        values, indices = _given(B, out.values, s.values), _given(B, out.indices, s.indices)
         return restored(IndexedSlices._trusted(B, values, indices, s.dense_shape, coalesced=True), leaf, x)
 
     return _Prepared(HostLeaf(_on_host(B, s.values), _on_host(B, s.indices), s.dense_shape[0]), back, s.values)
@@ -262,6 +255,7 @@ def _filled(one: _Prepared, name: str, said: Sequence[Mapping[str, Any]], B: Bac
     rows = shape[0]
 
     def back(out: HostLeaf) -> Any:
+        assert out.indices is not None
         sums = B.asarray(out.values, like)
         s = IndexedSlices._trusted(B, sums, B.asarray(out.indices, sums), (rows, *shape[1:]), coalesced=True)
         return to_native(s)

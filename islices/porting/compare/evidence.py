@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from islices.porting.compare.rows import PRECISION, Rows
-from islices.porting.compare.stored import Array, dot
+from islices.porting.compare.stored import Array, dot, placed
 
 __all__ = [
     "ENOUGH", "MOST_SLACK", "PRECISION", "SLACKS", "Evidence", "Paired", "agrees", "bounds", "evidence", "fitted",
@@ -105,12 +105,8 @@ def _terms(x: Rows, known: bool) -> Array:
 
 
 def onto(ids: Array, x: Rows, part: Array | None, fill: float = 0.0) -> Any:
-    """Return what x has in some rows on more rows, the new ones filled."""
-    if part is None:
-        return None
-    out = np.full((len(ids), *part.shape[1:]), fill, part.dtype)
-    out[np.searchsorted(ids, x.ids)] = part
-    return out
+    """Return what x has in some rows on other rows, the new ones filled."""
+    return None if part is None else placed(x.ids, part, ids, fill)
 
 
 def bounds(p: Paired, factor: float = 1.0) -> Array:

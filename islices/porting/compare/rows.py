@@ -148,7 +148,7 @@ def _kept(now: Array, then: Array) -> Array:
 def sample_rows(x: Held, y: Held, elements: int) -> Array:
     """Return the numbers of the rows of two sides that causes are tried on.
 
-    Some are spread evenly; others stand on one side only, have several slots, the largest values or norms, or differ.
+    Some are spread evenly; others stand on one side only, have several slots or the largest values, or differ.
     """
     width = max(1, math.prod(x.stored.row_shape), math.prod(y.stored.row_shape))
     rows = max(LEAST, elements // width)
@@ -156,20 +156,18 @@ def sample_rows(x: Held, y: Held, elements: int) -> Array:
     some = [spread(x.ids if len(x.ids) >= len(y.ids) else y.ids, rows // 4)]
     for s, other in ((x, y), (y, x)):
         some += [spread(ids, few) for ids in (s.ids[~contained(s.ids, other.ids)], s.repeated)]
-        some += [s.ids[_largest(np.concatenate(size), few)] for size in zip(*_sizes(s), strict=True)]
+        some.append(s.ids[_largest(np.concatenate(list(_tops(s))), few)])
     if x.stored.row_shape == y.stored.row_shape:
         ids = x.ids[contained(x.ids, y.ids)]
         some.append(spread(ids[np.concatenate(list(_differ(x, y, ids)))], rows // 8))
     return np.unique(np.concatenate(some))
 
 
-def _sizes(s: Held) -> Iterator[tuple[Array, Array]]:
-    """Yield the largest |value| and the sum of squares of each row, block by block."""
+def _tops(s: Held) -> Iterator[Array]:
+    """Yield the largest |value| of each row, block by block."""
     for part in blocks(len(s.ids), s.stored.row_shape):
         flat = np.abs(s.values_at(part).reshape(part.stop - part.start, math.prod(s.stored.row_shape)))
-        flat = np.nan_to_num(flat, nan=math.inf, posinf=math.inf)
-        with np.errstate(over="ignore"):
-            yield flat.max(axis=1, initial=0.0), (flat * flat).sum(axis=1)
+        yield np.nan_to_num(flat, nan=math.inf, posinf=math.inf).max(axis=1, initial=0.0)
 
 
 def _differ(x: Held, y: Held, ids: Array) -> Iterator[Array]:

@@ -19,8 +19,7 @@ from islices.porting.compare.causes import CAUSES
 from islices.porting.compare.comparison import Comparison
 from islices.porting.compare.evidence import PRECISION, Evidence, Paired, evidence, fitted, onto
 from islices.porting.compare.explanation import Explanation, Finding
-from islices.porting.compare.rows import Rows
-from islices.porting.compare.stored import Array, contained
+from islices.porting.compare.stored import Array
 
 __all__ = ["candidates", "explain"]
 
@@ -137,16 +136,9 @@ def _was(now: Comparison, k: int, t: int, p: Paired) -> Array:
             return np.zeros(p.x.shape)
         old, new = (c.pairs[t].side(which) for c in (*now.past, now)[k : k + 2])
         with np.errstate(invalid="ignore"):
-            here = np.abs(_at(new, final.ids) - _at(old, final.ids))
+            here = np.abs(onto(final.ids, new, new.values) - onto(final.ids, old, old.values))
     flat: Array = onto(p.ids, final, here).reshape(-1)
     return flat
-
-
-def _at(x: Rows, ids: Array) -> Array:
-    """Return values in rows, zeros where there are none."""
-    x = x.select(contained(x.ids, ids))
-    found: Array = onto(ids, x, x.values)
-    return found
 
 
 # ---------------------------------------------------------------------- factors
