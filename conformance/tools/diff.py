@@ -103,7 +103,7 @@ def _load(path: str) -> Any:
 
 
 def _names(a: str, b: str) -> tuple[str, str]:
-    """What the report calls the files: their names, as far as they differ."""
+    """Return the names of the files in the report: the parts that differ."""
     short = Path(a).stem, Path(b).stem
     if short[0] == short[1]:
         short = Path(a).name, Path(b).name
