@@ -68,8 +68,6 @@ class Cause:
 
     #: Programs read it, so that it stays; docs/diff.md has a line for each.
     name: str
-    #: What ``islices diff --help`` says.
-    title: str
     #: What can explain less is tried, and named, before what can explain more.
     rank: int
     _: KW_ONLY

@@ -28,9 +28,8 @@ END = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """What the caller says; named are the names of the sides."""
+    """What the caller says."""
 
-    named: tuple[str, str] = ("a", "b")
     max_norm: float | None = None
     padding_idx: int | None = None
     batch_size: int | None = None

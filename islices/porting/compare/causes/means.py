@@ -56,7 +56,7 @@ def _divided_alike(details: Mapping[str, Any]) -> Lines:
     return both_ways("loss = loss" + f" * {own}" * (own > 1) + f" / {wanted}" * (wanted > 1))
 
 
-MEAN = Cause("mean", "mean against sum", 230, foretell=mean, fix=_divided_alike)
+MEAN = Cause("mean", 230, foretell=mean, fix=_divided_alike)
 
 
 def constant(c: float) -> tuple[str, dict[str, Any]]:
@@ -84,4 +84,4 @@ def _whole(x: float) -> int:
     return n if n > 1 and abs(x - n) <= 1e-12 * n else 0
 
 
-FACTOR = Cause("factor", "a constant factor", 260, fit=constant, fix=_times)
+FACTOR = Cause("factor", 260, fit=constant, fix=_times)

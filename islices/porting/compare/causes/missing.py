@@ -62,7 +62,7 @@ def padding_row(both: Comparison, which: int) -> Iterator[Change]:
 
 
 PADDING = Cause(
-    "padding", "padding row kept", 40, propose=padding_row, drops=True,
+    "padding", 40, propose=padding_row, drops=True,
     fix={"": ("rows = islices.lookup(table, ids, padding_idx={rows[0]})", "rows = islices.lookup(table, ids)")},
 )  # fmt: skip
 
@@ -76,7 +76,7 @@ def zero_rows(both: Comparison, which: int) -> Iterator[Change]:
     yield Change(_without_zeros, text, {"rows": rows[:SHOWN]})
 
 
-ZERO_ROWS = Cause("zero_rows", "dropped zero rows, masks", 110, propose=zero_rows, drops=True)
+ZERO_ROWS = Cause("zero_rows", 110, propose=zero_rows, drops=True)
 
 
 def _without_zeros(x: Rows, y: Rows, pair: TwoSides) -> Rows | None:
