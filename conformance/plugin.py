@@ -34,7 +34,8 @@ def pytest_configure(config: pytest.Config) -> None:
         report.phase(f"importing {name}")
         try:
             chosen(config).check()
-            islices.get_backend(name)
+            with islices.config.use_kernels(True):  # from the first case on, small as it is
+                islices.get_backend(name)
         except (ImportError, TypeError, ValueError) as error:
             raise pytest.UsageError(f"--islices-backend: {error}") from None
         for variant in chosen_variants(config):

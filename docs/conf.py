@@ -1,4 +1,4 @@
-"""How Sphinx builds the pages (`make docs`).
+"""Configure Sphinx for the pages (`make docs`).
 
 The source folder is the project's root, so that a link between Markdown files works here as it does on GitHub. Nothing
 is fetched, neither by the build nor by the pages.
@@ -22,7 +22,15 @@ root_doc = "docs/index"
 language = "en"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc", "docstrings", "command_help", "contents", "spec_links"]
-include_patterns = ["README.md", "examples/README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "conformance/**.md", "docs/**"]
+include_patterns = [
+    "README.md",
+    "examples/README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "conformance/**.md",
+    "docs/**",
+]
 exclude_patterns = [".*", "build", "islices", "dist", "out", "docs/_*", "**/__pycache__"]
 
 # ---------------------------------------------------------------------- fronts of frameworks that are missing
@@ -37,12 +45,16 @@ if "gluon" not in MISSING:
 page_order = {
     "Start": [f"docs/{name}" for name in ("tasks", "tutorial", "install", "gradients", "troubleshooting", "glossary")],
     "Your framework": [f"docs/{name}" for name in ("torch", "keras", "jax", "gluon", "trainers")],
-    "Train": [f"docs/{name}" for name in ("operations", "optimizers", "formulas", "dp_sgd", "distributed", "performance")],
-    "Port and compare": [
-        f"docs/{name}"
-        for name in ("porting", "keras_to_torch", "diff", "parity", "files", "vocabularies", "audit")
+    "Train": [
+        f"docs/{name}" for name in ("operations", "optimizers", "formulas", "dp_sgd", "distributed", "performance")
     ],
-    "Conformance": [*(f"docs/{name}" for name in ("suite", "protocol", "reports", "judge", "judged")), "conformance/SPEC"],
+    "Port and compare": [
+        f"docs/{name}" for name in ("porting", "keras_to_torch", "diff", "parity", "files", "vocabularies", "audit")
+    ],
+    "Conformance": [
+        *(f"docs/{name}" for name in ("suite", "protocol", "reports", "judge", "judged")),
+        "conformance/SPEC",
+    ],
     "Extend": [
         "docs/library_author",
         "docs/adapter_author",
