@@ -1,4 +1,5 @@
-"""Checks of work that compiled kernels share, too large for golden vectors: any number of threads gives NumPy's bits."""
+"""Checks too large for golden vectors: compiled kernels share the work and keep NumPy's bits for any number of
+threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of optimizers that golden vectors cannot express: a hundred steps of one program, large tables, memory."""
+"""Checks of optimizers beyond golden vectors: a hundred steps of one compiled program, large tables, memory."""
 
 from __future__ import annotations
 

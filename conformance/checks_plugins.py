@@ -1,4 +1,4 @@
-"""Checks of any framework's sparse type, a plug-in's included, which need none of the framework's functions."""
+"""Checks of any framework's sparse type, a plug-in's too, without calls of the framework."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read the output so far of a process that is watched."""
+"""The output so far of a watched process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operations that a case may call besides public functions: several calls as one, and gradients by the framework."""
+"""Operations of cases that are no public functions: several calls as one, and the framework's gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measure the peak memory of a call."""
+"""Measurement of a call's peak memory."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Show a command's progress on the error output, at every moment the work that is waited for. On a terminal with rich
-these are moving lines. Elsewhere bars are silent, and a board prints a plain line per finished part, so that a CI
-server's log has no control characters and no long silence.
+"""Progress of commands on the error output.
+
+A terminal with rich shows moving lines, which always name what the command waits for. Elsewhere bars are silent, and a
+board prints one plain line per finished part, so that a CI log has no control characters and no long silence.
 """
 
 from __future__ import annotations

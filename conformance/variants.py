@@ -63,12 +63,12 @@ class Variant(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Return the variant's name in reports; the standard one needs none."""
+        """Return the label in reports; the standard variant has none."""
         return "" if self.name == "standard" else self.name
 
     @property
     def golden_only(self) -> bool:
-        """Return True if checks, which make their arrays, are left out."""
+        """Return whether the variant leaves out checks, which create their arrays."""
         return self.arrange is not None or self.device is not None
 
     def applies(self, backend: str) -> bool:

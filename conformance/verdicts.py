@@ -1,4 +1,4 @@
-"""Turn the run of a case into its outcome. Only this module knows what a deviation is."""
+"""Outcomes of cases; the one module that knows what a deviation is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounds within which an adapter's result may differ from the exact bits by rounding, where the specification has one.
+"""Bounds within which the specification counts an adapter's result as rounding.
 
 Three clauses do: 20 for sums in any order, 22 for norms and factors formed from them, 23 for steps of optimizers. The
 sums of |terms|, the numbers of terms and the movements are those of islices on NumPy, on the case's own arguments.
@@ -32,7 +32,7 @@ BESIDE = 8
 
 
 class Bound(NamedTuple):
-    """The distance that each array of a result may have from the expected one, element by element, and its clause."""
+    """The allowed distance of each array of a result, element by element, and the clause that states it."""
 
     says: str
     allowed: list[Any]

@@ -1,4 +1,4 @@
-"""Turn an adapter's answer into the outcome of its case: to the bit, within a bound of the specification, or neither.
+"""Grade an adapter's answer: equal to the bit, within a bound of the specification, or neither.
 
 Only the kind of an error is compared with the case's: the words of its message are this library's own.
 
@@ -81,7 +81,7 @@ def _likely(case: Case) -> str:
 
 
 def _within(pairs: list[tuple[Array, Array]], wanted: Bound) -> bool:
-    """Return True for each element that lies within its allowance."""
+    """Return whether each element lies within its allowance."""
     if len(pairs) != len(wanted.allowed):
         return False
     for (got, want), allowed in zip(pairs, wanted.allowed, strict=True):

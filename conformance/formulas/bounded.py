@@ -89,7 +89,7 @@ class Real:
         return (abs(float(self.value)) + self.error) * SLACK
 
     def rounded(self) -> Real:
-        """Return the number as it is stored, no longer an open sum."""
+        """Return the stored number instead of a sum."""
         return self if self.count == 1 else Real(self.value, self.error)
 
     # ------------------------------------------------------------------ sums
@@ -169,7 +169,7 @@ class Real:
         return Real(one, 0.0 if abs(float(self.value)) > self.error * SLACK else 2.0)
 
     def off_by(self, count: int) -> Real:
-        """Return the number with so many roundings more, for other forms of the same quotient."""
+        """Add roundings, because one quotient can be written in several ways."""
         return Real(self.value, (self.error + roundings(count) * self.size) * SLACK)
 
 
@@ -179,7 +179,7 @@ def _times(x: float, y: float) -> float:
 
 
 def _result(value: Decimal, propagated: float, count: int) -> Real:
-    """Return the result of an operation whose ``count`` roundings are relative to a result with an error."""
+    """Return the result of an operation with ``count`` roundings, each relative to an inexact result."""
     size = (abs(float(value)) + propagated) * (1.0 + count * U)
     error = (propagated + roundings(count) * size + count * TINY) * SLACK
     return Real(value, error if size < LARGEST else math.inf)

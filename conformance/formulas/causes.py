@@ -1,4 +1,4 @@
-"""Find the known mistake that gives a step's results.
+"""Find the known mistake that reproduces the result of a step.
 
 May import: `numpy`, this folder.
 """
@@ -28,16 +28,15 @@ APART = 0.5
 
 
 def wrong_steps(wrong: Formula, trajectory: Trajectory) -> Got:
-    """Return the weights and states of a formula with a mistake at a trajectory's checkpoints, in float64."""
+    """Run a formula with a mistake over a trajectory; return its checkpoints in float64."""
     found = enumerate(plain_steps(trajectory, wrong), 1)
     kept = inputs(trajectory.inputs).checkpoints
     return {t: {wrong.gives: w, **state} for t, (w, state) in found if t in kept}
 
 
 def distances(got: Got, wrong: Got, right: dict[int, dict[str, Expected]]) -> tuple[Array, Array]:
-    """Return each judged element's distance from a mistake's value, in bounds, and True where it is outside of the
-    right one's. A mistake that gives the right value there is infinitely far.
-    """
+    """Return the distance of each judged element from a mistake's result, in bounds, and whether the right bound
+    excludes it. A mistake that gives the right value there is infinitely far."""
     far, outside = [], []
     for t, arrays in got.items():
         for name, x in arrays.items():

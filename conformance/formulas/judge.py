@@ -116,7 +116,7 @@ UNMOVED = "the weights are those that came: a step returns them, or changes them
 
 
 def unmoved(formula: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> bool:
-    """Return True if no step has changed the weights of any trajectory."""
+    """Return whether no step has changed the weights of any trajectory."""
     return formula.gives == "weights" and all(
         np.array_equal(arrays["weights"], inputs(trajectory.inputs).weights)
         for trajectory, got in gots
@@ -126,7 +126,7 @@ def unmoved(formula: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> bool:
 
 # ---------------------------------------------------------------------- running it
 def run(step: Step, trajectory: Trajectory, takes: frozenset[str] | None = None) -> Got:
-    """Return a step's results in a trajectory: at each checkpoint the weights and those states that are the formula's."""
+    """Run a step over a trajectory; return the weights and the formula's states at each checkpoint."""
     made = inputs(trajectory.inputs)
     w: Array = made.weights.copy()
     h = trajectory.formula.hyper(trajectory.options(1))

@@ -24,9 +24,8 @@ TIMEOUT = "ISLICES_RANK_TIMEOUT"
 
 
 class Finished(NamedTuple):
-    """A rank's end: its function's result, or (the error's classes, its text, the traceback), or neither if the process
-    ended before.
-    """
+    """The end of a rank: the result of its function, or (the error's classes, its text, the traceback). Neither is set
+    if the process ended before it could report."""
 
     value: Any
     error: tuple[list[str], str, str] | None
@@ -43,7 +42,7 @@ class Ranks(NamedTuple):
 
     @property
     def values(self) -> list[Any]:
-        """Return the ranks' results; raise AssertionError with the first traceback if one has none."""
+        """Return the results of the ranks; raise AssertionError with the first traceback if a rank failed."""
         for number, rank in enumerate(self.ranks):
             if rank.error is not None:
                 raise AssertionError(f"rank {number} raised\n{rank.error[2]}")

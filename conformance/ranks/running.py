@@ -1,4 +1,4 @@
-"""Run the common cases on one rank, and form one verdict from all ranks' reports."""
+"""Run the common cases on one rank, and combine the outcomes of all ranks into one verdict."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ from islices.distributed.engines import engine_of, load_engine
 
 
 class Said(NamedTuple):
-    """A rank's report of a case: "pass", "unsupported", "problem" or "harness error", the reason, and its result's
-    digest.
-    """
+    """The outcome of a case on one rank: pass, unsupported, problem or harness error, the reason, and a digest."""
 
     kind: str
     text: str = ""

@@ -63,7 +63,7 @@ def print_cases(runs: Sequence[Run], console: Any, unless: str | tuple[str, ...]
 
 
 def _edgeless(console: Any) -> bool:
-    """Return True if there is no edge to wrap at: a reader of a pipe or a file finds a text on one line."""
+    """Return whether the output has no edge: a text in a pipe or a file stays on one line."""
     return not console.is_terminal and not os.environ.get("COLUMNS")
 
 
@@ -75,7 +75,7 @@ def _say(console: Any, text: str, style: str = "") -> None:
 
 
 def problem_lines(run: Run, name: str) -> list[str]:
-    """Return the failures of a run, in rich markup, with the call, its result and the expected one."""
+    """List the failures of a run, in rich markup: the call, the result and the expectation."""
     from rich.markup import escape
 
     lines = []

@@ -1,7 +1,7 @@
 """`islices new-backend`: what it writes, what it refuses, and how far the suite says a half-done adapter is.
 
-The framework is the sample's, whose adapter is not installed here. The way through is that of docs/adapter_author.md: its
-shell lines are run one by one, and the methods of its Python block are put into the skeleton.
+The framework is the sample's, whose adapter is not installed here. docs/adapter_author.md leads through it: its shell
+lines are run one by one, and the methods of its Python block are put into the skeleton.
 """
 
 from __future__ import annotations

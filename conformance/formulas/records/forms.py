@@ -1,4 +1,4 @@
-"""The options of rules that most formulas share.
+"""Options of the rules that most formulas share.
 
 May import: the standard library.
 """
