@@ -33,7 +33,7 @@ def slices(**options: Any) -> islices.IndexedSlices:
 
 
 def tree() -> dict[str, Any]:
-    """A gradient of every kind: slices, the framework's own, dense, and none."""
+    """Return a gradient of every kind: slices, the framework's type, dense, and none."""
     return {"slices": slices(), "own": islices.to_native(slices()), "dense": [table(), None]}
 
 
