@@ -38,19 +38,19 @@ LIMIT = 25  # words in a sentence
 CEILINGS: dict[str, tuple[float, float, float, float]] = {
     "islices": (14.1, 8, 3, 7.8),
     "backends": (2.5, 8, 3, 10.1),
-    "conformance": (1, 8, 3, 7.5),
-    "tests": (12.0, 8, 3, 14.7),
-    "examples": (1, 8, 3, 14.4),
+    "conformance": (1, 8, 3, 1.2),
+    "tests": (12.0, 8, 3, 13.3),
+    "examples": (1, 8, 3, 5.3),
     "docs": (1, 8, 3, 0.5),
     "README.md": (1, 8, 3, 0.5),
-    "CONTRIBUTING.md": (1, 8, 3.3, 0.5),
+    "CONTRIBUTING.md": (1, 8, 3, 0.5),
     "conformance/SPEC.md": (1, 8, 3, 0.5),
     "other pages": (1, 8, 3, 0.5),
 }
-COUNTS = {"Keras'": 24, "dates": 0, "test paths": 0, "identifiers": 36}
+COUNTS = {"Keras'": 23, "dates": 0, "test paths": 0, "identifiers": 36}
 #: page -> KiB; "docs" is all of docs/*.md
 SIZES: dict[str, float] = {
-    "docs": 203.2,
+    "docs": 202.6,
     "README.md": 6,
     "CONTRIBUTING.md": 5.1,
     "conformance/SPEC.md": 70.1,
@@ -68,7 +68,7 @@ SIZES: dict[str, float] = {
     "docs/porting.md": 15,
     "docs/diff.md": 8.2,
     "docs/parity.md": 8,
-    "docs/files.md": 5.3,
+    "docs/files.md": 4.8,
     "docs/vocabularies.md": 4.3,
     "docs/audit.md": 2.5,
     "docs/distributed.md": 12.5,
@@ -78,7 +78,7 @@ SIZES: dict[str, float] = {
     "docs/judge.md": 5.3,
     "docs/adapter_author.md": 7.1,
     "docs/library_author.md": 5.4,
-    "docs/stability.md": 5.1,
+    "docs/stability.md": 5,
     "docs/formulas.md": 13.1,
 }
 
