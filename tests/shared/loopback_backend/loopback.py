@@ -1,6 +1,6 @@
 """Arrays that can be added, subtracted, multiplied and negated, and nothing else: whatever looks at one raises.
 
-What `islices` may do to an array is said in `islices.backend`. Here everything else is an error of a separate class, that
+`islices.backend` lists what islices may do to an array. Here everything else is an error of a separate class, that
 neither ``getattr(x, name, None)`` nor ``except (AttributeError, TypeError, ValueError)`` swallows, so a core that goes
 behind the adapter's back is found out. Only the adapter holds the keys: `box` and `unbox`.
 """
