@@ -12,19 +12,17 @@ from islices.core.arguments import check_flag, check_name, is_real
 from islices.core.registry import describe
 from islices.optim.factory import ROWS
 from islices.optim.formulas import Formula, State, parameters_of
-from islices.optim.hyperparameters import FINITE, Limit, Scheduled, check_hyper
+from islices.optim.hyperparameters import FINITE, Accepted, Scheduled, check_hyper
 from islices.optim.numbers import Numbers
 from islices.optim.operators import bind
 from islices.optim.optimizer import Optimizer
 
-__all__ = ["custom"]
-
-ANY = Limit("a finite number", math.isfinite)
+ANY = Accepted("a finite number", math.isfinite)
 #: Numbers that a rule may name without a hyperparameter: the step's number from 1, and constants.
 GIVEN = ("t", "zero", "half", "one", "two")
 
 
-class Given(Numbers):
+class NamedNumbers(Numbers):
     """Hyperparameters by their names, and numbers that exist for every rule."""
 
     def value(self, name: str) -> Any:
@@ -108,7 +106,7 @@ def custom(
         raise ValueError(f"update: got {came}; accepted are {', '.join(known)}, without defaults")
     formula = Formula(
         update,
-        Given,
+        NamedNumbers,
         tuple(specs),
         "element" if "q" in parameters else "",
         maximize=check_flag(maximize, "maximize"),

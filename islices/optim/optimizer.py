@@ -32,9 +32,7 @@ from islices.optim.inputs import (
     state_shapes,
 )
 from islices.optim.numbers import step_numbers
-from islices.optim.step import Request, rows_step
-
-__all__ = ["Optimizer", "check_requests", "step_tables", "take_steps"]
+from islices.optim.row_steps import Request, rows_step
 
 T = TypeVar("T")
 S = TypeVar("S")
