@@ -92,7 +92,7 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
 # ---------------------------------------------------------------------- the way of the page
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the page's skeleton is installed, beside its framework: the first two shell lines."""
+    """Return the folder where the page's skeleton is installed with its framework: the first two shell lines."""
     folder = tmp_path_factory.mktemp("page")
     shutil.copy(LIBRARY, folder)
     make, put, _ = (shlex.split(line) for line in blocks("sh")[0].splitlines())

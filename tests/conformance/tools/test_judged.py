@@ -97,7 +97,7 @@ def test_an_entry_that_does_not_end_is_told(tmp_path: Path, monkeypatch: pytest.
 
 # ---------------------------------------------------------------------- findings
 def needs(script: Path) -> list[str]:
-    """What a script imports that this environment lacks."""
+    """Return the imports of a script that this environment lacks."""
     names = [
         x.module if isinstance(x, ast.ImportFrom) else x.names[0].name
         for x in ast.walk(ast.parse(script.read_text("utf-8")))
@@ -111,7 +111,7 @@ def marked(script: Path) -> Any:
 
 
 def close(one: str, other: str) -> bool:
-    """Whether two texts are the same but for the last digits of numbers."""
+    """Return True if two texts differ only in the last digits of numbers."""
     number = re.compile(r"-?\d+\.\d+(?:e-?\d+)?")
     same = number.sub("#", one) == number.sub("#", other)
     return same and np.allclose(
