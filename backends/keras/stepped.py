@@ -183,7 +183,7 @@ class Stepped(Coalesced):
         )
 
     def _missing(self, variable: Any) -> Any:
-        """What stands for the gradient None: nothing, or no rows where micro-batches may have named some."""
+        """Return the replacement for the gradient None: nothing, or no rows where micro-batches may have had some."""
         if not (self.gradient_accumulation_steps and self.built):
             return None
         index = self._trainable_variables_indices.get(self._var_key(variable))
@@ -327,7 +327,9 @@ def _held(name: str, x: Any) -> Any:
 
 
 def _described(rule: optim.Optimizer) -> dict[str, Any]:
-    """What makes the rule anew but for its learning rate: numbers, flags and schedules (frozen: an array)."""
+    """Return the arguments that make the rule again except for its learning rate: numbers, flags and schedules (frozen:
+    an array).
+    """
     hyper = {name: _held(name, x) for name, x in rule.hyper.items() if name != "lr"}
     options = {"rows": rule.rows, "semantics": rule.semantics, "maximize": rule.maximize, "frozen": rule._frozen[0]}
     return {"name": rule.name, **hyper, **options, **({"duplicates": "raw"} if rule._formula.raw else {})}
