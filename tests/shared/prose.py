@@ -36,10 +36,10 @@ LIMIT = 25  # words in a sentence
 
 #: area -> openers in 100 docstrings, long and nested sentences in 100, words of the list in 1,000
 CEILINGS: dict[str, tuple[float, float, float, float]] = {
-    "islices": (14.1, 8, 3, 7.8),
-    "backends": (2.5, 8, 3, 10.1),
+    "islices": (8.4, 8, 3, 7.4),
+    "backends": (1, 8, 3, 9.9),
     "conformance": (1, 8, 3, 1.2),
-    "tests": (12.0, 8, 3, 13.3),
+    "tests": (1, 8, 3, 11.5),
     "examples": (1, 8, 3, 5.3),
     "docs": (1, 8, 3, 0.5),
     "README.md": (1, 8, 3, 0.5),
@@ -47,7 +47,7 @@ CEILINGS: dict[str, tuple[float, float, float, float]] = {
     "conformance/SPEC.md": (1, 8, 3, 0.5),
     "other pages": (1, 8, 3, 0.5),
 }
-COUNTS = {"Keras'": 23, "dates": 0, "test paths": 0, "identifiers": 36}
+COUNTS = {"Keras'": 21, "dates": 0, "test paths": 0, "identifiers": 36}
 #: page -> KiB; "docs" is all of docs/*.md
 SIZES: dict[str, float] = {
     "docs": 202.6,
