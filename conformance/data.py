@@ -236,7 +236,7 @@ def load_cases(wanted: Callable[[Entry], bool] = lambda entry: True) -> list[Cas
 def quick_ids(mode: str) -> frozenset[str]:
     """The golden cases that the quick profile runs in a mode: quick.json lists them, all but bad input.
 
-    Bad input runs nothing, so all of it is quick, except where it imports a second framework.
+    Bad input runs nothing, so all of it is quick, except where it imports a second framework or traces a model.
     """
     marked = json.loads((resources.files("islices.conformance") / "quick.json").read_text("utf-8"))
     bad = {entry.id for entry in entries() if entry.group == "errors" and mode in ("host", "framework")}
