@@ -1,14 +1,26 @@
-"""Build wheels whose golden vectors are one packed file, without which they would be half of the wheel."""
+"""Build wheels: README's links are absolute, as a package index needs them, and the golden vectors are one packed file.
 
+The links begin with the one address that pyproject.toml has for the project.
+"""
+
+import re
 import runpy
+import tomllib
 from pathlib import Path
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
+ADDRESS = tomllib.loads(Path("pyproject.toml").read_text("utf-8"))["tool"]["islices"]["address"]
+
+
+def readme(text: str, address: str) -> str:
+    """Return the text with links to files of the repository absolute; without an address, as it is."""
+    return re.sub(r"\]\((?!\w+:|#)", f"]({address}/blob/main/", text) if address else text
+
 
 class BuildPacked(build_py):
-    """Copy the packages, then put vectors.xz in place of the files that it packs."""
+    """Copy the packages, then put vectors.xz in place of the files that it packs: they would be half of the wheel."""
 
     def run(self) -> None:
         super().run()
@@ -21,4 +33,10 @@ class BuildPacked(build_py):
                 file.unlink()
 
 
-setup(cmdclass={"build_py": BuildPacked})
+if __name__ == "__main__":
+    setup(
+        cmdclass={"build_py": BuildPacked},
+        long_description=readme(Path("README.md").read_text("utf-8"), ADDRESS),
+        long_description_content_type="text/markdown",
+        project_urls={"Source": ADDRESS, "Documentation": f"{ADDRESS}/blob/main/docs/index.md"} if ADDRESS else {},
+    )
