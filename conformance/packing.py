@@ -1,6 +1,6 @@
 """Golden vectors as one compressed text, in which floating-point arrays stand as their bits: what a wheel carries.
 
-setup.py runs this file by itself. May import: nothing of islices.
+setup.py runs this file by itself. May import: the standard library.
 """
 
 from __future__ import annotations
