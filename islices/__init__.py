@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from islices import porting as porting
     from islices import testing as testing
     from islices import vocabulary as vocabulary
-    from islices.core.conversion import convert, from_dense, from_native, to_native
-    from islices.core.leaves import is_sparse, leaves, map_leaves
+    from islices.core.conversion import convert, from_dense, from_native, is_sparse, leaves, map_leaves, to_native
     from islices.core.linear import add, concat, scale
     from islices.core.registry import get_backend, list_backends
     from islices.core.rows import coalesce, drop_rows, keep_rows, to_dense
@@ -32,18 +31,16 @@ if TYPE_CHECKING:
     from islices.embedding.renorm import renorm_rows
     from islices.embedding.table import Table
     from islices.files import load, save
-    from islices.norms.by_row import row_norms, top_k_rows
     from islices.norms.clip import clip_by_norm, clip_by_row_norm, clip_by_value
     from islices.norms.global_norms import clip_by_global_norm, global_norm
-    from islices.norms.norm import norm
+    from islices.norms.norm import norm, row_norms, top_k_rows
     from islices.porting import Recorder, diff, parity
 
 __version__ = "0.1.0"
 
 #: Module -> the public names that it gives to `islices`.
 _HOMES = {
-    "islices.core.conversion": "convert from_dense from_native to_native",
-    "islices.core.leaves": "is_sparse leaves map_leaves",
+    "islices.core.conversion": "convert from_dense from_native is_sparse leaves map_leaves to_native",
     "islices.core.linear": "add concat scale",
     "islices.core.registry": "get_backend list_backends",
     "islices.core.rows": "coalesce drop_rows keep_rows to_dense",
@@ -57,10 +54,9 @@ _HOMES = {
     "islices.embedding.renorm": "renorm_rows",
     "islices.embedding.table": "Table",
     "islices.files": "load save",
-    "islices.norms.by_row": "row_norms top_k_rows",
     "islices.norms.clip": "clip_by_norm clip_by_row_norm clip_by_value",
     "islices.norms.global_norms": "clip_by_global_norm global_norm",
-    "islices.norms.norm": "norm",
+    "islices.norms.norm": "norm row_norms top_k_rows",
     "islices.porting": "Recorder diff parity",
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}

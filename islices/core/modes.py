@@ -96,7 +96,12 @@ def kernels_on(views: Sequence[np.ndarray[Any, Any]] | None) -> ModuleType | Non
 
     views is what `look_at` has: None where the host does not compute.
     """
-    return None if views is None else kernels.active(sum([x.size for x in views]))
+    if views is None:
+        return None
+    work = 0
+    for x in views:
+        work += x.size
+    return kernels.active(work)
 
 
 def kernels_in_traces() -> ModuleType | None:
@@ -109,7 +114,9 @@ def run(
 ) -> Any:
     """fn's result as the backend's arrays: an array, a tuple of them, or Python values. look is the backend's at the
     arrays, and perhaps at more behind them, where it is known."""
-    views = look_at(backend, arrays, look).views
+    views = None
+    if backend.host_only or _mode.get() == "host":  # as in `look_at`
+        views = (look or backend.look(arrays)).views
     if views is None:
         try:
             with backend.scope():

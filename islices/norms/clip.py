@@ -32,8 +32,7 @@ from islices.norms.clip_formulas import (
     islices_formula,
     lookup_formula,
 )
-from islices.norms.limits import Limit, bound_of, limit_of
-from islices.norms.nonfinite import Nonfinite, check_nonfinite, refuse_nonfinite
+from islices.norms.limits import Limit, Nonfinite, bound_of, check_nonfinite, limit_of, refuse_nonfinite
 from islices.norms.norm import Leaf, Total, parts, total_norm
 from islices.norms.unitwise import clip_rows, clip_units
 

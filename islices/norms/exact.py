@@ -60,7 +60,7 @@ def as_rows(B: Backend, values: Array, k: int | None) -> Array:
         return B.reshape(values, (k, size_of(inner)))
 
 
-def row_norms(
+def exact_norms(
     leaves: Matrices, ord: float, groups: Members | None = None, *, ranks: RankSums | None = None
 ) -> tuple[Backend, Array]:
     """The norm of each row over all leaves together, in float64.
@@ -106,8 +106,8 @@ def on_host(B: Backend, x: Array) -> tuple[Backend, Array]:
 
 
 def array_row_norms(B: Backend, values: Array, ord: float = 2.0) -> tuple[Backend, Array]:
-    """Return `row_norms` of one array: a norm for each entry along axis 0."""
-    return row_norms([(B, as_rows(B, values, B.shape(values)[0]))], ord)
+    """Return `exact_norms` of one array: a norm for each entry along axis 0."""
+    return exact_norms([(B, as_rows(B, values, B.shape(values)[0]))], ord)
 
 
 class RankSums(Protocol):

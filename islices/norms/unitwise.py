@@ -26,9 +26,8 @@ from islices.embedding.table import Table
 from islices.norms import derivatives
 from islices.norms.clip_formulas import ADAPTIVE, BY_BLOCK_RMS, ISLICES, ClipFormula, Semantics, lookup_formula
 from islices.norms.derivatives import Layout, Member
-from islices.norms.exact import array_row_norms, on_host, row_norms
-from islices.norms.limits import Limit, check_max_norm, limit_of
-from islices.norms.nonfinite import Nonfinite, check_nonfinite, refuse_nonfinite
+from islices.norms.exact import array_row_norms, exact_norms, on_host
+from islices.norms.limits import Limit, Nonfinite, check_max_norm, check_nonfinite, limit_of, refuse_nonfinite
 from islices.norms.norm import (
     Leaf,
     adopt_leaves,
@@ -343,7 +342,7 @@ def _unit_norms(B: Backend, values: Array, units: Units) -> tuple[Backend, Array
     B, values = on_host(B, values)
     with B.scope():
         matrix = units.of(B, values if B is modes.HOST else B.widen(values))
-    return row_norms([(B, matrix)], 2.0)
+    return exact_norms([(B, matrix)], 2.0)
 
 
 def _parameter_norms(measured: Measured, weights: Array) -> Array:

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from islices.backend import FLOATS, INDICES, INTEGERS, Array, Backend, Look
+from islices.backend import FLOATS, INTEGERS, Array, Backend, Look
 from islices.core import modes
 from islices.core.conversion import adopt, without_padding
 from islices.core.linear import wide_dtype
 from islices.core.registry import describe, find_backend
-from islices.core.rows import integers_or_mask
+from islices.core.rows import rows_or_mask
 from islices.core.scatter import adopt_table, check_shape
 from islices.core.shapes import size_of
 from islices.core.slices import IndexedSlices, check_indices
@@ -178,32 +178,14 @@ def is_taken(B: Backend, apply: Any) -> bool | Array:
 
 # ---------------------------------------------------------------------- frozen rows
 def frozen_rows(frozen: Any) -> tuple[np.ndarray[Any, Any] | None, int | None]:
-    """(row numbers ascending and unique, the mask's length if it was one)"""
-    if frozen is None:
+    """Return (row numbers ascending and unique, the length of a mask)."""
+    if frozen is None or getattr(frozen, "shape", None) == (0,):
         return None, None
-    backend = find_backend(frozen)
-    array = backend is not None and backend.is_array(frozen)
-    if array and backend.dtype(frozen) not in ("bool", *INDICES):  # type: ignore[union-attr]
-        raise TypeError(f"frozen: got {describe(frozen)}; accepted are 1-D row numbers, or a boolean mask")
-    rows = backend.to_numpy(frozen) if array else integers_or_mask(frozen, "frozen")  # type: ignore[union-attr]
-    if rows.shape == (0,) and rows.dtype != bool:
-        return None, None
-    if rows.ndim != 1 or (rows.dtype != bool and rows.dtype.name not in INDICES):
-        came = f"{rows.dtype} of shape {rows.shape}"
-        raise TypeError(f"frozen: got {came}; accepted are 1-D row numbers, or a boolean mask")
+    rows = rows_or_mask(frozen, "frozen")
     if rows.dtype == bool:
         return np.flatnonzero(rows), len(rows)
     check_indices(modes.HOST, rows, None, argument="frozen")
-    return np.unique(rows.astype(np.int64)), None
-
-
-def asked_frozen(rows: np.ndarray[Any, Any] | None, mask_length: int | None) -> np.ndarray[Any, Any] | None:
-    """What `frozen_rows` finds these in."""
-    if rows is None or mask_length is None:
-        return rows
-    mask = np.zeros(mask_length, bool)
-    mask[rows] = True
-    return mask
+    return (np.unique(rows.astype(np.int64)) if len(rows) else None), None
 
 
 def check_frozen(

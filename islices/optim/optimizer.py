@@ -25,7 +25,6 @@ from islices.optim.inputs import (
     adopt_float_table,
     adopt_gradient,
     adopt_tables,
-    asked_frozen,
     check_frozen,
     frozen_rows,
     is_taken,
@@ -61,19 +60,6 @@ class Optimizer:
     ([0.0, 0.0, 0.0, -0.5], [0.0, 0.0, 0.0, 4.0], [1])
     """
 
-    __slots__ = (
-        "_asked",
-        "_formula",
-        "_frozen",
-        "_remake",
-        "_warned",
-        "hyper",
-        "maximize",
-        "name",
-        "rows",
-        "semantics",
-    )
-
     name: str
     hyper: Mapping[str, Any]
     rows: str
@@ -97,17 +83,15 @@ class Optimizer:
         frozen: Any,
         remake: Callable[..., Optimizer],
     ) -> None:
-        put = object.__setattr__
-        put(self, "name", name)
-        put(self, "hyper", MappingProxyType(dict(hyper)))
-        put(self, "rows", rows)
-        put(self, "semantics", semantics)
-        put(self, "maximize", formula.maximize)
-        put(self, "_asked", asked)
-        put(self, "_formula", formula)
-        put(self, "_remake", remake)
-        put(self, "_warned", set())
-        put(self, "_frozen", frozen_rows(frozen))
+        kept = {
+            "_asked": asked,
+            "_formula": formula,
+            "_remake": remake,
+            "_warned": set[str](),
+            "_frozen": frozen_rows(frozen),
+        }
+        shown = {"name": name, "hyper": MappingProxyType(dict(hyper)), "rows": rows, "semantics": semantics}
+        vars(self).update(shown, maximize=formula.maximize, **kept)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"{name}: an Optimizer does not change; accepted is a new one, optim.{self.name}(...)")
@@ -134,7 +118,8 @@ class Optimizer:
 
     def __reduce__(self) -> tuple[Callable[[], Optimizer], tuple[()]]:
         # formulas do not pickle; what was asked for does, with frozen rows as they were then
-        return partial(self._remake, frozen=asked_frozen(*self._frozen)), ()
+        rows, length = self._frozen
+        return partial(self._remake, frozen=rows if length is None else np.isin(np.arange(length), rows)), ()
 
     # ------------------------------------------------------------------ rows that nobody asked to move
     def _warn_of_all(self, table: str, warned: set[str] | None = None) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from islices.backend import Array, Backend, Look
 from islices.core import modes
 from islices.core.host_memory import empty
-from islices.core.rows import check_memory, coalesce
+from islices.core.rows import check_memory, coalesce, drop_ordered
 from islices.core.scatter import write_rows
 from islices.core.slices import IndexedSlices
 from islices.optim import rules
@@ -80,7 +80,7 @@ class Request(NamedTuple):
         """The rows that the slices name."""
         B, s = self.at.B, self.grad
         if self.frozen is not None:
-            s = without_frozen(s, self.frozen)
+            s = drop_ordered(s, self.frozen)
         ids, gradient = _summed(s, self.formula)
         with B.scope():
             if self.apply is not None:  # rows that are nowhere are not written
@@ -212,34 +212,6 @@ def _sum_raw(B: Backend, values: Array, indices: Array, *, rows: int | None, loo
     ids, place = B.unique(indices, rows)
     count, wide = B.shape(ids)[0], B.widen(values)
     return ids, B.segment_sum(wide, place, count), B.segment_sum(B.round_product(wide, wide), place, count)
-
-
-def without_frozen(s: IndexedSlices, frozen: Host) -> IndexedSlices:
-    B, rows = s.backend, s.dense_shape[0]
-    if not modes.is_traced(B, s.values, s.indices):  # where frozen stands: it may name most of the table
-        named = B.to_numpy(s.indices)
-        place = np.minimum(np.searchsorted(frozen, named), len(frozen) - 1)
-        with B.scope():
-            stay = B.asarray(np.flatnonzero(frozen[place] != named), s.indices)
-            values, indices = B.take(s.values, stay), B.take(s.indices, stay)
-        return IndexedSlices._trusted(B, values, indices, s.dense_shape, coalesced=s.coalesced, padded=s.padded)
-    dtype = B.dtype(s.indices)
-    with B.scope():  # a row that indices cannot hold is named by none
-        chosen = B.asarray(frozen[frozen <= np.iinfo(dtype).max].astype(dtype), s.indices)
-    if B.shape(chosen)[0] == 0:
-        return s
-    values, indices = modes.run(_drop_frozen, B, (s.values, s.indices, chosen), rows=rows)
-    moved = modes.keeps_slots(B, values, indices)
-    return IndexedSlices._trusted(
-        B, values, indices, s.dense_shape, coalesced=s.coalesced and not moved, padded=s.padded or moved
-    )
-
-
-def _drop_frozen(B: Backend, values: Array, indices: Array, frozen: Array, *, rows: int | None) -> tuple[Array, Array]:
-    place = B.searchsorted(frozen, indices, right=False)
-    # a row beyond the last frozen one is compared with the first: they differ
-    place = B.where(B.in_range(place, B.shape(frozen)[0]), place, B.zeros_like(place))
-    return B.select(values, indices, B.logical_not(B.equal(indices, B.take(frozen, place))), rows)
 
 
 def _between(named: Host, block: Host) -> Host:

@@ -156,7 +156,7 @@ def test_the_stub_is_that_of_the_records() -> None:
 def test_optim_exports_the_function_of_every_record() -> None:
     for module in pkgutil.iter_modules(records.__path__):
         importlib.import_module(f"{records.__name__}.{module.name}")
-    assert sorted(optim.__all__) == sorted([*RECORDS, "LossScale", "Optimizer", "custom"])
+    assert sorted(optim.__all__) == sorted([*RECORDS, "Optimizer", "custom"])
 
 
 @pytest.mark.parametrize("semantics", SEMANTICS)
