@@ -1,4 +1,4 @@
-"""How Sphinx builds the pages (`make docs`).
+"""Configure Sphinx for the pages (`make docs`).
 
 The source folder is the project's root, so that a link between Markdown files works here as it does on GitHub. Nothing
 is fetched, neither by the build nor by the pages.

@@ -1,10 +1,11 @@
-"""What the pages promise a reader, on GitHub too: the README is short, links and tasks lead somewhere, the contents
-list every page, the gallery every picture, and each measured figure has its date, machine and command."""
+"""The pages' promises to a reader, on GitHub too: links and tasks lead somewhere, the contents list every page, and
+each measured figure has its date, machine and command."""
 
 from __future__ import annotations
 
 import itertools
 import re
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,6 @@ DOCS = ROOT / "docs"
 README = ROOT / "README.md"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "conformance").rglob("*.md")])
 GUIDES = [README, *sorted(DOCS.rglob("*.md"))]
-LONGEST_README = 12 * 1024
 
 
 def name_of(page: Path) -> str:
@@ -64,8 +64,13 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 # ---------------------------------------------------------------------- the README
-def test_the_readme_is_short() -> None:
-    assert len(README.read_bytes()) <= LONGEST_README
+def test_its_links_are_absolute_on_a_package_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    readme = runpy.run_path("setup.py")["readme"]
+    text = README.read_text("utf-8")
+    assert list(targets(text))
+    assert readme(text, "") == text
+    assert list(targets(readme(text, "https://example.org/islices"))) == []
 
 
 # ---------------------------------------------------------------------- tasks, contents, pictures

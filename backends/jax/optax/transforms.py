@@ -456,7 +456,7 @@ def from_optim(optimizer: Optimizer) -> Transformation:
 
 
 def _unfit(optimizer: Optimizer) -> str:
-    """What keeps an optimizer's step from being an addition that depends on nothing but gradient and state."""
+    """Name the options that keep a step from being an addition that depends on gradient and state only."""
     record = RECORDS.get(optimizer.name)
     if record is None or not record.additive:
         return f"a rule that may compute weights anew ({optimizer.name})"

@@ -39,14 +39,13 @@ class Context:
 
 @dataclass(frozen=True, eq=False)
 class TwoSides:
-    """One tensor on both sides, its raw gradient and table, and the rows that a step's gradient names."""
+    """One tensor on both sides, its raw gradient and table."""
 
     name: str
     a: Rows
     b: Rows
     raw: Rows | None = None
     table: Array | None = None
-    named: Array | None = None
     padding: int | None = None
 
     def side(self, which: int) -> Rows:
@@ -86,7 +85,6 @@ class Tensors:
     b: tuple[Held, ...]
     raw: tuple[Held | None, ...] = ()
     tables: Sequence[Array | None] = ()
-    named: Sequence[Array | None] = ()
 
     @property
     def large(self) -> bool:
@@ -102,17 +100,14 @@ class Tensors:
         """a, b and the raw gradient."""
         return self.a, self.b, self.raw or (None,) * len(self.a)
 
-    def stored(self, which: int) -> list[Stored]:
-        return [x.stored for x in self.side(which)]
-
-    def compared(self, context: Context, *, steps: bool = False) -> Comparison:
+    def compared(self, context: Context) -> Comparison:
         """Return the comparison of all rows, or of a sample where they are many."""
         share = SAMPLE // max(1, len(self.a))
         pairs = []
         for t, (x, y) in enumerate(zip(self.a, self.b, strict=True)):
             ids = sample_rows(x, y, max(share, SAMPLE // 16)) if self.large and max(x.size, y.size) > share else None
             pairs.append(self._pair(t, context, ids))
-        return Comparison(tuple(pairs), context, self, steps)
+        return Comparison(tuple(pairs), context, self)
 
     def blocks(self, t: int, context: Context) -> Iterator[TwoSides]:
         """Yield every row of a tensor, block by block."""
@@ -134,28 +129,23 @@ class Tensors:
         count = x.stored.shape[0] if x.stored.shape else None
         if padding is not None and padding < 0 and count is not None:
             padding += count
-        table, named = (x[t] if x else None for x in (self.tables, self.named))
-        raws = None if raw is None else rows(raw)
-        return TwoSides(x.stored.name, rows(x), rows(self.b[t]), raws, table, named, padding)
+        table = self.tables[t] if self.tables else None
+        return TwoSides(x.stored.name, rows(x), rows(self.b[t]), None if raw is None else rows(raw), table, padding)
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """All tensors on both sides, all rows or a sample of them, as the changes of chain have left them.
 
-    steps: the sides are changes of tables, whose rounding is part of `terms`; nothing is exact then. slack: what two
-    models' arithmetic is granted on top of rounding. past: the comparisons before each change. unmoved: all tensors
-    before rows were moved.
+    slack: what two models' arithmetic is granted on top of rounding. past: the comparisons before each change.
     """
 
     pairs: tuple[TwoSides, ...]
     context: Context
     source: Tensors
-    steps: bool = False
     slack: float = 0.0
     chain: tuple[Done, ...] = ()
     past: tuple[Comparison, ...] = ()
-    unmoved: Tensors | None = None
 
     @property
     def original(self) -> Comparison:
@@ -178,15 +168,11 @@ class Comparison:
         past, chain = (*self.past, self), (*self.chain, done)
         return replace(self, pairs=tuple(pairs), chain=chain, past=past) if tensors else None
 
-    def rearranged(self, cause: Cause, which: int, side: Sequence[Stored | None], change: Change) -> Comparison:
-        """Return the comparison of tensors whose rows stand elsewhere on one side."""
-        held = tuple(old if x is None else Held(x) for x, old in zip(side, self.source.side(which), strict=True))
-        source = replace(self.source, b=held) if which else replace(self.source, a=held)
-        now = source.compared(self.context)
-        share = sum(len(p.side(which).ids) for p in now.pairs) / max(1, sum(len(x.ids) for x in held))
-        change = replace(change, cost=change.cost * share)  # of the rows at hand
-        done = Done(cause, which, change, frozenset(t for t, x in enumerate(side) if x is not None))
-        return replace(now, chain=(done,), past=(self,), unmoved=self.source)
+    def rearranged(self, cause: Cause, side: Sequence[Stored | None], change: Change) -> Comparison:
+        """Return the comparison of tensors whose rows stand elsewhere in a."""
+        held = tuple(old if x is None else Held(x) for x, old in zip(side, self.source.a, strict=True))
+        done = Done(cause, 0, change, frozenset(t for t, x in enumerate(side) if x is not None))
+        return replace(replace(self.source, a=held).compared(self.context), chain=(done,), past=(self,))
 
     def blocks(self) -> Iterator[tuple[int, TwoSides]]:
         """Yield every row of each tensor, block by block, with all changes made."""

@@ -16,7 +16,7 @@ from islices.backend import FLOATS
 from islices.core.locks import lazy_property
 from islices.porting.compare.stored import Array, Stored, bits_equal, blocks, contained, nonzero_rows, norm_of, wide
 
-__all__ = ["PRECISION", "Held", "Norm", "Rows", "Stepped", "sample_rows", "spread"]
+__all__ = ["PRECISION", "Held", "Norm", "Rows", "sample_rows", "spread"]
 
 #: Bits of each type's significand; of integers as many as float64 holds.
 PRECISION = {
@@ -150,30 +150,6 @@ class Held:
         """Rows that have several slots."""
         x = self.stored
         return x.ids[x.counts > 1] if x.sparse and x.has_duplicates else x.ids[:0]
-
-
-class Stepped(Held):
-    """The rows that a step has changed in a table; a sum of two rounded numbers is as exact as the larger."""
-
-    def __init__(self, x: Stored, start: Stored) -> None:
-        self.stored, self._start, self._lender = x, start, None
-        kept = [_kept(x.values[part], start.values[part]) for part in blocks(len(x.values), x.row_shape)]
-        self.ids = self._places = np.flatnonzero(~np.concatenate(kept))
-
-    def values_at(self, places: Any) -> Array:
-        """Return what has been added to the rows at places of ids."""
-        return super().values_at(places) - wide(self._start.values[self.ids[places]])
-
-    def at(self, places: Any) -> Rows:
-        """Return the changes of the rows at places of ids."""
-        rows, now = super().at(places), wide(self.stored.values[self.ids[places]])
-        return replace(rows, sparse=False, terms=np.abs(now) + np.abs(now - rows.values) + np.abs(rows.values))
-
-    @lazy_property
-    def norms(self) -> Norm:
-        """The norm of all that the step has changed."""
-        parts = blocks(len(self.ids), self.stored.row_shape)
-        return Norm(math.hypot(*(norm_of([self.values_at(part)]) for part in parts)))
 
 
 def _kept(now: Array, then: Array) -> Array:

@@ -15,7 +15,7 @@ import numpy as np
 
 from islices.porting.compare.cause import Factor
 from islices.porting.compare.causes import CAUSES
-from islices.porting.compare.comparison import Comparison, Done
+from islices.porting.compare.comparison import Comparison
 from islices.porting.compare.evidence import ANY, PRECISION, Evidence, Interval, Paired, evidence, onto
 from islices.porting.compare.explanation import Explanation, Finding
 from islices.porting.compare.rows import Rows
@@ -78,38 +78,31 @@ def candidates(both: Comparison) -> list[Comparison]:
 
 def _changes(both: Comparison, used: set[tuple[str, int]]) -> Iterator[Comparison]:
     for cause in CAUSES.values():
-        if cause.propose is not None and cause.applies(both):
+        if cause.propose is not None:
             for which in (0,) if cause.symmetric else (1, 0):
                 changes = () if (cause.name, which) in used else cause.propose(both, which)
                 yield from filter(None, (both.after(cause, which, change) for change in changes))
 
 
 def _moves(both: Comparison) -> Iterator[Comparison]:
-    """Yield the comparisons of tensors whose rows stand elsewhere on one side."""
+    """Yield the comparisons of tensors whose rows stand elsewhere in a."""
     for cause in CAUSES.values():
-        for which in () if cause.move is None or both.steps else (0,) if cause.symmetric else (1, 0):
-            found = list(cause.move(both.source.stored(which), both.source.stored(1 - which)) if cause.move else ())
-            yield from (both.rearranged(cause, which, *one) for one in found)
-            if found:
-                break
+        if cause.move is not None:
+            yield from (both.rearranged(cause, *one) for one in cause.move(both.source.a, both.source.b))
 
 
 # ---------------------------------------------------------------------- tests
 def _held(now: Comparison, *, exactly: bool) -> Explanation | None:
     """Return the explanation by the changes made, if both sides are equal and enough speaks for each change."""
-    strict = exactly or any(d.cause.exact == "always" for d in now.chain)
-    modes = [True] if all(_may_be_exact(d, now) for d in now.chain) else []
-    modes += [] if strict else [False]
+    kinds = {d.cause.exact for d in now.chain}
+    modes = [] if "never" in kinds else [True]
+    modes += [] if exactly or "always" in kinds else [False]
     for exact in modes:
         if now.agree(exact=exact):
             least = _least(now, exact=exact)
             slack = 0.0 if exact else now.slack
             return None if least is None else Explanation(_said(now), exact, round(least, 1), slack)
     return None
-
-
-def _may_be_exact(d: Done, now: Comparison) -> bool:
-    return d.cause.exact == "always" or (d.cause.exact == "gradients" and not now.steps)
 
 
 def _least(now: Comparison, *, exact: bool) -> float | None:
@@ -135,21 +128,15 @@ def _said(now: Comparison) -> tuple[Finding, ...]:
 
 def _was(now: Comparison, k: int, t: int, p: Paired) -> Array:
     """Return for each element how much the kth change has changed there, or how much agrees, as it is paired."""
-    cause, which, change, tensors = now.chain[k]
+    cause, which, _, tensors = now.chain[k]
     final = now.pairs[t].side(which)
     here: Array = np.abs(final.values)  # what speaks for it is that all the rest agrees
-    if not (cause.drops or cause.narrows):
+    if not (cause.drops or cause.narrows or cause.move):
         if t not in tensors:
             return np.zeros(p.x.shape)
-        old = now.past[k].pairs[t].side(which)
-        if change.apply is not None:
-            new = (*now.past, now)[k + 1].pairs[t].side(which)
-            with np.errstate(invalid="ignore"):
-                here = np.abs(_at(new, final.ids) - _at(old, final.ids))
-        elif now.unmoved is not None and old.flat.shape[1] == final.flat.shape[1]:  # zeros in rows that were the same
-            source = now.unmoved.side(which)[t]
-            old = source.at(np.flatnonzero(contained(source.ids, final.ids)))
-            here[(_at(old, final.ids) == final.values).reshape(final.flat.shape).all(axis=1)] = 0.0
+        old, new = (c.pairs[t].side(which) for c in (*now.past, now)[k : k + 2])
+        with np.errstate(invalid="ignore"):
+            here = np.abs(_at(new, final.ids) - _at(old, final.ids))
     flat: Array = onto(p.ids, final, here).reshape(-1)
     return flat
 
@@ -168,7 +155,7 @@ def _named_factors(now: Comparison) -> list[Explanation]:
     if now.factors is None:
         return found
     for cause in CAUSES.values():
-        for f in cause.foretell(now) if cause.foretell and cause.applies(now) else ():
+        for f in cause.foretell(now) if cause.foretell else ():
             e = _by_factor(now, Finding(cause.name, f.text, f.details), f)
             if e and not any(_says_the_same(e, other) for other in found):
                 found.append(e)

@@ -27,6 +27,7 @@ __all__ = [
     "BLOCK",
     "Array",
     "Stored",
+    "apart",
     "bits_equal",
     "blocks",
     "contained",
@@ -141,6 +142,17 @@ def bits_equal(a: Array, b: Array) -> Array:
     if a.dtype.kind == "f" and not same.all():
         same |= (a != a) & (b != b)
     return same
+
+
+def apart(x: Array, y: Array) -> Array:
+    """Return |x - y|: 0 where both are NaN or the same infinity, infinite where one of them is not a number."""
+    with np.errstate(invalid="ignore"):
+        found = np.abs(x - y)
+        if np.isfinite(found.max(initial=0.0)):
+            return np.asarray(found)
+        same = (x == y) | ((x != x) & (y != y))
+    out: Array = np.where(same, 0.0, np.nan_to_num(found, nan=np.inf, posinf=np.inf))
+    return out
 
 
 def nonzero_rows(values: Array) -> Array:

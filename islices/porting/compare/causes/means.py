@@ -62,8 +62,8 @@ MEAN = Cause("mean", "mean against sum", 230, foretell=mean, fix=_divided_alike)
 
 def constant(now: Comparison, interval: Interval) -> tuple[str, dict[str, Any]]:
     """A factor that nothing known foretells."""
-    c, times = interval.middle, f"{interval.middle:.9g}"
-    text = f"a constant factor: {{a}} is {{b}} times {times}"
+    c = interval.middle
+    text = f"a constant factor: {{a}} is {{b}} times {c:.9g}"
     for shown, power, sides in ((c, 1, "{a} is {b}"), (1 / c, -1, "{b} is {a}")):
         whole = round(shown)
         if whole > 1 and interval.low <= whole**power <= interval.high:
@@ -72,9 +72,7 @@ def constant(now: Comparison, interval: Interval) -> tuple[str, dict[str, Any]]:
                 f"a constant factor: {sides} times {whole:,}, a whole number ({half}a count that a mean divides by: "
                 "samples, replicas, accumulated gradients?)"
             )
-    if now.steps:
-        text = f"a constant factor: {{a}} steps {times} times as far as {{b}}, as another learning rate does"
-    return text, {"factor": c, "low": interval.low, "high": interval.high, "steps": now.steps}
+    return text, {"factor": c, "low": interval.low, "high": interval.high}
 
 
 def _times(details: Mapping[str, Any]) -> Lines:
@@ -86,7 +84,7 @@ def _times(details: Mapping[str, Any]) -> Lines:
         times = f"* {whole}"
     elif over > 1 and low <= 1 / over <= high:
         times = f"/ {over}"
-    return both_ways(f"the learning rate {times}" if details["steps"] else f"loss = loss {times}")
+    return both_ways(f"loss = loss {times}")
 
 
 FACTOR = Cause("factor", "a constant factor", 260, fit=constant, fix=_times)

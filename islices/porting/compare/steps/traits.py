@@ -46,26 +46,21 @@ class Trait:
         return bool(x != y)
 
 
-def _number(name: str, cause: str, title: str, says: Callable[[Recipe, Recipe], str] | None = None) -> Trait:
+def _number(name: str, cause: str = "", title: str = "", says: Callable[[Recipe, Recipe], str] | None = None) -> Trait:
+    """Return the trait of a hyperparameter, a number or a flag."""
+
     def take(r: Recipe, other: Recipe) -> Recipe:
         return r if r.get(name) is None or other.get(name) is None else r.having(**{name: other.get(name)})
 
     def of(r: Recipe) -> Any:
         value = r.get(name)
-        return None if value is None else float(value)
+        return value if value is None or isinstance(value, bool) else float(value)
 
-    return Trait(cause, title, of, take, says or (lambda a, b: f"{title}: {{a}} {of(a):.6g}, {{b}} {of(b):.6g}"))
+    def plainly(a: Recipe, b: Recipe) -> str:
+        x, y = (str(v) if isinstance(v, bool) else f"{v:.6g}" for v in (of(a), of(b)))
+        return f"{title or name}: {{a}} {x}, {{b}} {y}"
 
-
-def _flag(name: str, title: str) -> Trait:
-    def take(r: Recipe, other: Recipe) -> Recipe:
-        return r if r.get(name) is None else r.having(**{name: bool(other.get(name, False))})
-
-    def says(a: Recipe, b: Recipe) -> str:
-        with_it, without = "ab" if a.get(name) else "ba"
-        return f"{title}: {{{with_it}}} has it, {{{without}}} does not"
-
-    return Trait(name, title, lambda r: bool(r.get(name, False)), take, says)
+    return Trait(cause or name, title or name, of, take, says or plainly)
 
 
 def _choice(field: str, cause: str, title: str, texts: Mapping[Any, str], weight: float = 1.0) -> Trait:
@@ -165,8 +160,5 @@ TRAITS: tuple[Trait, ...] = (
         lambda a, b: f"initial accumulator: {{a}} begins with {_begins(a):.6g}, {{b}} with {_begins(b):.6g}",
     ),
     Trait("weight_decay", "weight decay", _decay, _take_decay, _say_decay),
-    _flag("nesterov", "Nesterov's momentum"),
-    _flag("amsgrad", "AMSGrad"),
-    _flag("centered", "centred mean squares"),
-    *(_number(name, name, name) for name in ("momentum", "beta1", "beta2", "rho")),
+    *map(_number, ("momentum", "nesterov", "beta1", "beta2", "rho", "amsgrad", "centered")),
 )  # fmt: skip
