@@ -278,19 +278,14 @@ def value_and_grad(
         _break("argnums")
     if type(has_aux) is not bool or per_sample is not False or sparse is not None:
         _break("flags, or gradients per sample")
-    return transformed(autodiff._differentiate, fn, argnums, numbers, has_aux, None)
+    return transformed(autodiff._differentiate, fn, autodiff.Options(argnums, numbers, has_aux, None))
 
 
 def differentiate(
-    fn: Callable[..., Any],
-    argnums: int | Sequence[int],
-    numbers: tuple[int, ...],
-    has_aux: bool,
-    samples: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    fn: Callable[..., Any], options: autodiff.Options, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, Any]:
     """`islices.embedding.autodiff._differentiate`."""
+    argnums, numbers, has_aux, samples = options
     if samples is not None:
         _break("value_and_grad per sample")
     for k in numbers:

@@ -101,7 +101,8 @@ def _rows_that_count(s: IndexedSlices, padding: int | None, absent: bool) -> Ind
     padded = modes.keeps_slots(B, held, indices)
     if slots is None:
         return IndexedSlices._trusted(B, held, indices, s.dense_shape, padded=padded)
-    return IndexedSlices._deferred(B, slots._replace(indices=indices, positions=held), s.dense_shape, padded=padded)
+    slots = slots._replace(indices=indices, positions=held)
+    return IndexedSlices._trusted(B, None, indices, s.dense_shape, padded=padded, slots=slots)
 
 
 def counting(B: Backend, indices: Array, padding: int | None, rows: int | None, absent: bool) -> Array:
@@ -207,7 +208,7 @@ def bag_slices(
         indices = B.reshape(ids, (size_of(B.shape(ids)),))
     check_range(B, indices, num_rows)
     slots = Slots(upstream, _where_present(B, indices, present), num_rows, positions=segments)
-    s = IndexedSlices._deferred(B, slots, (num_rows, *B.shape(upstream)[1:]))
+    s = IndexedSlices._trusted(B, None, slots.indices, (num_rows, *B.shape(upstream)[1:]), slots=slots)
     # what is recorded is recorded now: the tape may have ended when the values are read
     return s.replace(values=s.values) if B.records_gradient(upstream) else s
 

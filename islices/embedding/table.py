@@ -6,6 +6,7 @@ It is read by `islices.embedding.lookups.lookup` alone, which is what keeps the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, NoReturn
 
 from islices.backend import Array, Backend, Source
@@ -81,7 +82,7 @@ class Table:
         raise AttributeError("Table is immutable")
 
     def __reduce__(self) -> Any:
-        return _rebuild, (self.weights, self.padding_idx, self.scale_by_freq)
+        return partial(Table, padding_idx=self.padding_idx, scale_by_freq=self.scale_by_freq), (self.weights,)
 
     @property
     def weights(self) -> Array:
@@ -158,7 +159,3 @@ def _fill(self: Table, backend: Backend, source: Source, padding_idx: int | None
     put(self, "_source", source)
     put(self, "padding_idx", padding_idx)
     put(self, "scale_by_freq", scale_by_freq)
-
-
-def _rebuild(weights: Array, padding_idx: int | None, scale_by_freq: bool) -> Table:
-    return Table(weights, padding_idx=padding_idx, scale_by_freq=scale_by_freq)

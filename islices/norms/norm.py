@@ -260,7 +260,7 @@ def _summed(B: Backend, x: Slots) -> Array:
     """The numbers of a leaf, duplicates summed."""
     if x.indices is None:
         return x.values
-    return coalesce(IndexedSlices._deferred(B, x, (x.rows, *B.shape(x.values)[1:]))).values
+    return coalesce(IndexedSlices._trusted(B, None, x.indices, (x.rows, *B.shape(x.values)[1:]), slots=x)).values
 
 
 def as_matrices(leaves: Sequence[Any], *, raw: bool) -> Matrices:
@@ -291,7 +291,7 @@ def _over(leaf: Any, views: list[Host]) -> Any:
     positions = views[2] if len(views) > 2 else None
     factor = known_factor(leaf.backend, leaf._slots)
     slots = leaf._slots._replace(values=views[0], indices=views[1], positions=positions, factor=factor)
-    return IndexedSlices._deferred(modes.HOST, slots, leaf.dense_shape, **flags)
+    return IndexedSlices._trusted(modes.HOST, None, views[1], leaf.dense_shape, slots=slots, **flags)
 
 
 def _stored(seen: Seen, raw: bool) -> Stored:

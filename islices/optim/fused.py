@@ -174,7 +174,7 @@ def traced_step(request: Request) -> tuple[Any, dict[str, Array]] | None:
 
     def otherwise(slots: Slots, numbers: Array, *tables: Array) -> Sequence[Array]:
         state = dict(zip(["step", *names], [arrays["step"], *tables[1:]], strict=True))
-        slices = IndexedSlices._deferred(B, slots, shape)
+        slices = IndexedSlices._trusted(B, None, slots.indices, shape, slots=slots)
         at = request.at._replace(table=None, weights=tables[0], arrays=state, held=None)
         rows = Request(request.formula, at, slices, known=numbers).some_rows()
         return write_pieces(B, tables, rows, donate=True)

@@ -179,7 +179,8 @@ def is_taken(B: Backend, apply: Any) -> bool | Array:
 # ---------------------------------------------------------------------- frozen rows
 def frozen_rows(frozen: Any) -> tuple[np.ndarray[Any, Any] | None, int | None]:
     """Return (row numbers ascending and unique, the length of a mask)."""
-    if frozen is None or getattr(frozen, "shape", None) == (0,):
+    empty = getattr(frozen, "shape", None) == (0,) and "bool" not in str(frozen.dtype)
+    if frozen is None or empty:
         return None, None
     rows = rows_or_mask(frozen, "frozen")
     if rows.dtype == bool:

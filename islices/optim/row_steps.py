@@ -165,7 +165,8 @@ def rows_step(request: Request) -> tuple[Any, dict[str, Array]]:
     B, arrays, names, pieces = request.at.B, request.at.arrays, request.names, request.pieces()
     if "master" in arrays:
         names.append("")
-        pieces = ((ids, [*rows, _rounded(request, rows[0])]) for ids, rows in pieces)
+        dtype = B.dtype(request.at.weights)  # the table holds rows of the master, rounded
+        pieces = ((ids, [*rows, modes.run("astype", B, rows[:1], dtype=dtype)]) for ids, rows in pieces)
     now: dict[str, Any] = {"": request.at.table, **arrays}
     changed = write_pieces(B, [now[name] for name in names], pieces, donate=request.donate)
     now.update(zip(names, changed, strict=True))
@@ -187,11 +188,6 @@ def write_pieces(B: Backend, tables: Sequence[Any], pieces: Pieces, *, donate: b
     for ids, rows in pieces:
         tables = [write_rows(B, x, ids, new, donate=donate) for x, new in zip(tables, rows, strict=True)]
     return tables
-
-
-def _rounded(request: Request, master: Array) -> Array:
-    """Rows of the master as the table holds them."""
-    return modes.run("astype", request.at.B, (master,), dtype=request.at.B.dtype(request.at.weights))
 
 
 # ---------------------------------------------------------------------- the gradient
