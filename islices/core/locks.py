@@ -179,7 +179,9 @@ if hasattr(os, "register_at_fork"):
 
 
 if TYPE_CHECKING:
-    from functools import cached_property as lazy_property
+    from functools import cached_property
+
+    lazy_property = cached_property
 else:
 
     class lazy_property:  # noqa: N801 - as functools.cached_property, which in Python 3.11 holds a lock meanwhile

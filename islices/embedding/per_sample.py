@@ -97,24 +97,17 @@ class PerSample:
         indices: Array,
         samples: Array,
         dense_shape: tuple[int, ...],
-        products: tuple[Product, ...] = (),
+        products: tuple[Product, ...] | None = (),
+        leaves: tuple[Any, ...] | None = None,
     ) -> PerSample:
+        """Return an instance of its parts; None for those that are read from leaves, once these are checked."""
         self = object.__new__(cls)
-        put = object.__setattr__
-        for name, part in zip(
-            ("backend", "values", "indices", "samples", "dense_shape", "products", "_leaves"),
-            (backend, values, indices, samples, dense_shape, products, None),
-            strict=True,
-        ):
-            put(self, name, part)
-        return self
-
-    @classmethod
-    def _unread(cls, backend: Backend, leaves: tuple[Any, ...], dense_shape: tuple[int, ...]) -> PerSample:
-        """An instance whose leaves are checked when one of its arrays is read."""
-        self = object.__new__(cls)
-        for name, part in (("backend", backend), ("dense_shape", dense_shape), ("_leaves", leaves)):
-            object.__setattr__(self, name, part)
+        parts = {"backend": backend, "values": values, "indices": indices, "samples": samples, "products": products}
+        for name, part in parts.items():
+            if part is not None:
+                object.__setattr__(self, name, part)
+        object.__setattr__(self, "dense_shape", dense_shape)
+        object.__setattr__(self, "_leaves", leaves)
         return self
 
     #: of the JAX adapter

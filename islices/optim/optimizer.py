@@ -119,7 +119,9 @@ class Optimizer:
     def __reduce__(self) -> tuple[Callable[[], Optimizer], tuple[()]]:
         # formulas do not pickle; what was asked for does, with frozen rows as they were then
         rows, length = self._frozen
-        return partial(self._remake, frozen=rows if length is None else np.isin(np.arange(length), rows)), ()
+        return partial(
+            self._remake, frozen=rows if length is None or rows is None else np.isin(np.arange(length), rows)
+        ), ()
 
     # ------------------------------------------------------------------ rows that nobody asked to move
     def _warn_of_all(self, table: str, warned: set[str] | None = None) -> None:

@@ -8,7 +8,8 @@ SPEC clause 16.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,11 +19,13 @@ from islices.core import modes
 from islices.core.host_memory import empty
 from islices.core.rows import check_memory, coalesce, drop_ordered
 from islices.core.scatter import write_rows
+from islices.core.shapes import size_of
 from islices.core.slices import IndexedSlices
+from islices.norms.exact import row_sums
 from islices.optim import rules
-from islices.optim.array_rules import array_operators, array_rule
 from islices.optim.formulas import Formula
 from islices.optim.inputs import Tables
+from islices.optim.operators import bind
 
 #: Elements that all rows are stepped by at a time, where the table changes in place.
 BLOCK = 1 << 20
@@ -272,3 +275,74 @@ def _named(B: Backend, formula: Formula, numbers: Array, w: Array) -> dict[str, 
     """The numbers by name, each of shape (1, ..., 1) to go with w."""
     row, ones = B.reshape(numbers, (1, len(formula.names))), (1,) * len(B.shape(w))
     return {name: B.reshape(B.columns(row, k, k + 1), ones) for k, name in enumerate(formula.names)}
+
+
+@lru_cache(maxsize=256)
+def array_rule(rule: Callable[..., Any], B: Backend) -> Callable[..., Any]:
+    """Return the rule on arrays of a backend."""
+    return bind(rule, array_operators(B))
+
+
+@cache
+def array_operators(B: Backend) -> Mapping[str, Any]:
+    """Return the operators on arrays of a backend."""
+    return {
+        "absolute": B.abs, "div": B.div, "less_equal": B.less_equal, "maximum": B.maximum, "minimum": B.minimum,
+        "mul": B.round_product, "power": partial(array_power, B), "row_mean": partial(_row_mean, B), "sqrt": B.sqrt,
+        "where": B.where,
+    }  # fmt: skip
+
+
+def _row_mean(B: Backend, x: Array) -> Array:
+    width = size_of(B.shape(x)[1:]) or 1
+    return B.as_column(B.div(row_sums(B, x), B.asarray(np.full(1, width, B.dtype(x)), x)), x)
+
+
+#: Binary digits of an exponent that count: of its whole part, and of its fraction by the type it is rounded to.
+WHOLE = 8
+FRACTION = {"float32": 32, "float64": 64}
+
+
+def array_power(B: Backend, x: Array, exponent: Array, one: Array) -> Array:
+    """x^exponent, both of one type, the exponent and one of shape (1, ..., 1) (SPEC clause 16).
+
+    No framework's pow is correctly rounded; roots and products are. From the last digit of the fraction to the first:
+    ``r = sqrt(r)``, times sqrt(x) where the digit is 1, so that each root halves the error so far. Then the whole part.
+    """
+    whole, fraction = _digits(B, exponent, one)
+    result, root = one, B.sqrt(x)
+    for digit in reversed(fraction):
+        result = B.sqrt(result) if result is not one else one
+        result = _chosen(B, digit, B.round_product(root, result), result)
+    for digit in whole:
+        result = _chosen(B, digit, B.round_product(x, result), result)
+        x = B.round_product(x, x)
+    return result
+
+
+def _chosen(B: Backend, digit: Any, a: Array, b: Array) -> Array:
+    return (a if digit else b) if isinstance(digit, bool) else B.where(digit, a, b)
+
+
+def _digits(B: Backend, exponent: Array, one: Array) -> tuple[list[Any], list[Any]]:
+    """(digits of the whole part, the units first; of the fraction, halves first): bools, or traced masks."""
+    count = FRACTION[B.dtype(exponent)]
+    if not B.is_traced(exponent):
+        number = float(B.to_numpy(exponent).item())
+        whole, part = int(number), int((number % 1.0) * 2.0**count)
+        last = max((k for k in range(count) if part >> (count - 1 - k) & 1), default=-1)
+        fraction = [bool(part >> (count - 1 - k) & 1) for k in range(last + 1)]
+        return [bool(whole >> k & 1) for k in range(whole.bit_length())], fraction
+    powers = [one]
+    for _ in range(WHOLE - 1):
+        powers.append(powers[-1] + powers[-1])
+    masks = []
+    for value in reversed(powers):
+        masks.append(B.less_equal(value, exponent))
+        exponent = B.where(masks[-1], exponent - value, exponent)
+    fraction = []
+    for _ in range(count):
+        exponent = exponent + exponent
+        fraction.append(B.less_equal(one, exponent))
+        exponent = B.where(fraction[-1], exponent - one, exponent)
+    return masks[::-1], fraction
