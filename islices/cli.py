@@ -257,7 +257,7 @@ OWN = {
 
 @contextlib.contextmanager
 def stderr_aside() -> Iterator[None]:
-    """What C++ libraries write to stderr while they load is not for the reader of a table."""
+    """Keep text that C++ libraries write to stderr while they load away from the reader of a table."""
     try:
         saved = os.dup(2)
     except OSError:  # no stderr at all

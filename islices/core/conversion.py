@@ -142,7 +142,7 @@ def backend_of_leaf(x: Any, argument: str) -> Backend:
 
 
 def adopt(x: Any, argument: str = "x") -> Any:
-    """What the library computes on in the place of x: an IndexedSlices, or a dense array. See `restored`."""
+    """Return x as the library computes on it: an IndexedSlices, or a dense array. See `restored`."""
     if isinstance(x, IndexedSlices):
         return x
     backend = backend_of_leaf(x, argument)

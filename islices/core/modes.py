@@ -1,4 +1,4 @@
-"""How an operation runs: on the host, by the framework's own operations, or inside a trace.
+"""Decide how an operation runs: on the host, by the framework's operations, or inside a trace.
 
 What `run` is given is the name of one of `Backend`'s methods, or a function ``fn(backend, *arrays, **static)`` written
 on them: an operation. It decides which backend's: those of `HostBackend` on views of the arrays' memory (mode "host"),
@@ -148,7 +148,7 @@ def compute(fn: str | Callable[..., Any], views: Sequence[np.ndarray[Any, Any]],
 
 
 def _stand_in(backend: Backend, primitive: str, *args: Any, **static: Any) -> Any:
-    """What the host computes in the place of a primitive that an adapter does not supply."""
+    """Compute on the host a primitive that an adapter does not supply."""
     if not on_host():
         raise declared(backend.name, primitive, TO_DO)
     found: list[Array] = []

@@ -194,7 +194,7 @@ class IndexedSlices:
 
     @property
     def _arrays(self) -> tuple[Array, ...]:
-        """What there is in memory: values and indices, or the array of rows, indices and positions."""
+        """The arrays in memory: values and indices, or the array of rows, indices and positions."""
         slots = self._slots
         if slots is None:
             return self.values, self.indices

@@ -161,7 +161,7 @@ def value_and_grad(
 
 
 class Options(NamedTuple):
-    """What a function is differentiated by."""
+    """The options of `value_and_grad` that hold for every call."""
 
     argnums: int | Sequence[int]  # as they were given
     numbers: tuple[int, ...]
@@ -196,7 +196,7 @@ def _differentiate(
     call.fn = B.user_code(fn)
 
     def run(only: int | None = None) -> Any:
-        """What `Backend.differentiate` returns; with only, of one sample's loss, and all losses as aux."""
+        """Call `Backend.differentiate`; with only, on one sample's loss, with all losses as aux."""
 
         def recorded(new_variables: list[Array], sources: list[Source]) -> tuple[Array, Any]:
             made = [Table._trusted(B, s, t.padding_idx, t.scale_by_freq) for s, t in zip(sources, tables, strict=True)]
@@ -378,7 +378,7 @@ class _Call:
         return [rebuild(tree, map(leaf, flatten(tree))) for tree in self.given]
 
     def result(self, loss: Array, aux: Any, grads: Sequence[Any]) -> tuple[Any, Any]:
-        """What the user gets."""
+        """Return loss, aux and gradients in the form that the user gets."""
         return (loss, aux) if self.has_aux else loss, tuple(grads) if self.several else grads[0]
 
 

@@ -165,13 +165,13 @@ def _only(B: Backend, x: Array, keep: Array | None, other: float = 0.0) -> Array
 
 
 def _numbers(B: Backend, bags: Bags) -> Array:
-    """How many members of each bag count, as int32."""
+    """Return the number of members that count in each bag, as int32."""
     segments, keep = bags.segments, bags.keep
     return _fold(B, B.astype(B.equal(segments, segments), "int32") if keep is None else keep, bags)
 
 
 def _divisor(B: Backend, bags: Bags, dtype: str) -> Array:
-    """What each bag's sum is divided by, in the wide type: 0 where the bag is empty."""
+    """Return the divisor of each bag's sum in the wide type: 0 where the bag is empty."""
     weights = bags.weights
     if weights is None:
         total = B.astype(_numbers(B, bags), dtype)

@@ -79,7 +79,7 @@ def capture(model: Any) -> Capture:
 
 
 class Capture:
-    """What the embedding layers of a model looked up within a ``with`` block, and the gradients that arrived.
+    """The lookups of a model's embedding layers within a ``with`` block, and the gradients that arrived.
 
     Made by `capture`. What several forward and backward passes bring adds up until `clear`. SPEC clauses 12 and 14.
 

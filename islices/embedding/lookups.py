@@ -31,7 +31,7 @@ from islices.embedding.table import Table
 
 
 class LookupOptions(NamedTuple):
-    """What of a lookup the gradient needs to know, beside the ids; hashable."""
+    """The facts of a lookup that its gradient needs besides the ids; hashable."""
 
     padding_idx: int | None = None
     scale_by_freq: bool = False

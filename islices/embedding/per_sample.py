@@ -607,7 +607,7 @@ def _norms(leaves: Sequence[Any]) -> tuple[Backend, Array, Array]:
 
 
 def _undifferentiated(B: Backend, value: Array, arrays: Sequence[Array]) -> Array:
-    """What was computed of arrays, whose gradient is refused: as a constant it would be wrong."""
+    """Return a value computed from arrays; asking for its gradient raises, since as a constant it would be wrong."""
 
     def backward(*args: Any) -> NoReturn:
         raise NotImplementedError(
@@ -643,7 +643,7 @@ def _sums_by_sample(x: PerSample, values: Array) -> tuple[tuple[Backend, Array],
 def _parts_of_tied(
     x: PerSample, values: Array, factors: Sequence[Array]
 ) -> list[tuple[tuple[Backend, Array], Groups | None]]:
-    """What makes the norms of a tied table's gradients: distinct rows by sample, and the norm of all others."""
+    """Return the parts of the norms of a tied table's gradients: distinct rows by sample, and the rest's norm."""
     batch, rows, *_ = x.dense_shape
     B, (values, indices, samples, *factors), _ = _where_summed(x, (values, x.indices, x.samples, *factors))
     with B.scope():

@@ -27,7 +27,7 @@ from islices.norms.exact import as_rows
 
 
 class Layout(NamedTuple):
-    """How the slots of a leaf make up norms: what is static of a `Member`."""
+    """The way in which the slots of a leaf make up norms: the static part of a `Member`."""
 
     #: one norm of everything, or one for each distinct row (for each along axis 0 of a dense array)
     norms: Literal["all", "rows"]
@@ -148,7 +148,7 @@ def _sign(B: Backend, x: Array) -> Array:
 
 
 def _shared(B: Backend, norm: Array, upstream: Array, rows: Sequence[Array]) -> Array:
-    """What each of the largest elements gets of the upstream gradient of their common |x|: equal parts."""
+    """Return the share of each of the largest elements in the gradient of their common |x|: equal parts."""
     total = None
     for x in rows:
         largest = B.less_equal(_spread(B, norm, x, Layout("all"), ()), B.abs(x))

@@ -52,7 +52,7 @@ class Limit(NamedTuple):
         return leaf.replace(values=values) if isinstance(leaf, IndexedSlices) else values
 
     def of(self, E: Backend, dtype: str) -> Any:
-        """What E compares norms of a dtype to: a float, or an array of shape (1,), a constant to differentiation."""
+        """Return the limit that E compares norms of a dtype with: a float, or a constant array of shape (1,)."""
         if self.number is not None:
             return self.number
         x = E.astype(E.reshape(E.stop_gradient(self.array), (1,)), dtype)

@@ -99,7 +99,7 @@ def adopt_leaves(tree: Any, argument: str) -> list[Leaf | None]:
 
 
 def of_one_framework(leaves: Sequence[Leaf | None]) -> list[Any]:
-    """What the library computes on of the leaves there are; TypeError if frameworks are mixed."""
+    """Return the adopted leaves; raise TypeError if frameworks are mixed."""
     adopted, backends = [], []
     for leaf in filter(None, leaves):
         adopted.append(leaf.adopted)
@@ -149,7 +149,7 @@ class Seen(NamedTuple):
 
 
 def look_at(leaf: Any) -> Seen:
-    """What is to be known of a leaf to measure it; TypeError for one of integers, which have no norm here."""
+    """Look at a leaf before it is measured; raise TypeError for one of integers, which have no norm here."""
     sparse = isinstance(leaf, IndexedSlices)
     B = leaf.backend if sparse else get_backend(leaf)
     known = leaf._look if sparse else None

@@ -220,7 +220,7 @@ def _parameters(x: Any, params: Any, leaves: list[Leaf | None]) -> list[Array]:
 
 # ---------------------------------------------------------------------- units
 class Units(NamedTuple):
-    """How an array of some shape becomes a matrix (units, elements), and how that becomes the array again."""
+    """The permutation and shapes that turn an array into a matrix (units, elements) and back."""
 
     shape: tuple[int | None, ...]  # of the array; None for a number of rows that is not known yet
     order: tuple[int, ...]  # of the axes: first those that are kept
@@ -405,7 +405,7 @@ def _clipped(measured: Measured, limit: Limit, formula: ClipFormula, nonfinite: 
 
 
 def _attached(measured: Measured, clipped: Array, limit: Limit, over: Array, slack: float) -> Array:
-    """What `_scale_units` made of the values, as a function of them: through the norms, not those of parameters."""
+    """Return the result of `_scale_units` as a function of the values: through the norms, not those of parameters."""
     E, norms, dtype, units = measured.E, measured.norms, measured.dtype, measured.units
     B, values = parts(measured.leaf)
     with E.scope():

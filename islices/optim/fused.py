@@ -109,7 +109,7 @@ def _opened(request: Request) -> HostPlan | None:
 
 
 def _tasks(x: HostPlan, named: Groups | None, some: Host | None) -> list[Any]:
-    """What the kernels have to do, in any order."""
+    """Return the tasks of the kernels, which may run in any order."""
     request, compiled, formula, values, target = x.request, x.compiled, x.request.formula, x.gradient[0], x.target
     own = []
     for spec in formula.state:

@@ -1,4 +1,4 @@
-"""What a step is given, looked at before anything is computed or written: table, state, gradient, frozen rows, apply.
+"""Check the arguments of a step before anything is computed or written: table, state, gradient, frozen rows, apply.
 
 SPEC clause 16, and its table of bad input.
 """
@@ -32,7 +32,7 @@ def adopt_float_table(table: Any) -> tuple[Backend, Array, str]:
 
 
 class Tables(NamedTuple):
-    """What a step changes, looked at: a table of floats, and the arrays of its state."""
+    """The arrays that a step changes, checked: a table of floats, and its state."""
 
     B: Backend
     table: Any  # as it was given: its weights are below
@@ -192,7 +192,7 @@ def frozen_rows(frozen: Any) -> tuple[np.ndarray[Any, Any] | None, int | None]:
 def check_frozen(
     frozen: np.ndarray[Any, Any] | None, mask_length: int | None, rows: int
 ) -> np.ndarray[Any, Any] | None:
-    """What `frozen_rows` found, for a table of that many rows; None if there are none."""
+    """Check the result of `frozen_rows` for a table of that many rows; None if there are none."""
     if mask_length not in (None, rows):
         raise ValueError(f"frozen: got a mask of length {mask_length}; accepted is one entry a row, {rows}")
     if frozen is None or len(frozen) == 0:

@@ -54,7 +54,7 @@ class Request(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """Of the tables: "" for the weights or "master", then those of the optimizer's own."""
+        """Return the names of the tables: "" for the weights or "master", then those of the optimizer's state."""
         return ["master" if "master" in self.at.arrays else "", *(spec.name for spec in self.formula.state)]
 
     @property
