@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from islices.core.slices import IndexedSlices
     from islices.embedding.autodiff import value_and_grad
     from islices.embedding.capture import capture
+    from islices.embedding.lookup import lookup
     from islices.embedding.lookup_gradients import drop_padding, embedding_grad, scale_by_frequency
-    from islices.embedding.lookups import lookup
     from islices.embedding.per_sample import clip_per_sample, per_sample
     from islices.embedding.renorm import renorm_rows
     from islices.embedding.table import Table
@@ -49,7 +49,7 @@ _HOMES = {
     "islices.embedding.autodiff": "value_and_grad",
     "islices.embedding.capture": "capture",
     "islices.embedding.lookup_gradients": "drop_padding embedding_grad scale_by_frequency",
-    "islices.embedding.lookups": "lookup",
+    "islices.embedding.lookup": "lookup",
     "islices.embedding.per_sample": "clip_per_sample per_sample",
     "islices.embedding.renorm": "renorm_rows",
     "islices.embedding.table": "Table",

@@ -239,7 +239,7 @@ class RowPrimitives(Arrays):
 
     @optional("no mul and div into tables in traced code")
     def fold_rows(self, op: str, rows: Array, values: Array, segments: Array) -> Array:
-        """Return rows[s] times (op "mul") or divided ("div") by values[k], of traced float32, float64 or integer arrays,
+        """Return rows[s] times (op "mul") or divided ("div") by values[k], of traced 32 or 64-bit arrays,
         for each segments[k] == s, one after the other in order of k; segments out of range change nothing. Only for
         adapters that trace."""
         raise self.lacks("fold_rows")

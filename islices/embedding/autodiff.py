@@ -23,8 +23,8 @@ from islices.core.slices import IndexedSlices
 from islices.core.trees import flatten, rebuild
 from islices.embedding.bags import Bags, divided_upstream
 from islices.embedding.ids import axis_back, axis_first
+from islices.embedding.lookup import LookupOptions, members
 from islices.embedding.lookup_gradients import bag_slices, flat_slices, table_gradient
-from islices.embedding.lookups import LookupOptions, members
 from islices.embedding.per_sample import (
     PerSample,
     axis_of,
@@ -154,13 +154,13 @@ def value_and_grad(
     numbers = _check_argnums(argnums)
     has_aux, per_sample = check_flag(has_aux, "has_aux"), check_flag(per_sample, "per_sample")
     samples = _Samples(check_axis(sample_axis), check_flag(check, "check"))
-    options = Options(argnums, numbers, has_aux, samples if per_sample else None)
+    options = GradOptions(argnums, numbers, has_aux, samples if per_sample else None)
     if sparse is not None:
         return transformed(_differentiate_rows, fn, options, sparse)
     return transformed(_differentiate, fn, options)
 
 
-class Options(NamedTuple):
+class GradOptions(NamedTuple):
     """The options of `value_and_grad` that hold for every call."""
 
     argnums: int | Sequence[int]  # as they were given
@@ -188,7 +188,7 @@ def _check_argnums(argnums: Any) -> tuple[int, ...]:
 
 
 def _differentiate(
-    fn: Callable[..., Any], options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]
+    fn: Callable[..., Any], options: GradOptions, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, Any]:
     """(value, gradients) of a call, with respect to tables and arrays."""
     call, samples = _Call(fn, options, args, kwargs), options.samples
@@ -244,7 +244,7 @@ def _differentiate(
 
 
 def _differentiate_rows(
-    fn: Callable[..., Any], options: Options, sparse: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    fn: Callable[..., Any], options: GradOptions, sparse: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, Any]:
     """The same with respect to plain arrays, of which sparse says which are read by rows."""
     call, samples = _Call(fn, options, args, kwargs), options.samples
@@ -314,7 +314,9 @@ def _check_count(count: int, samples: int) -> None:
 class _Call:
     """A call of the user's function: what it is differentiated by, and how it is called again."""
 
-    def __init__(self, fn: Callable[..., Any], options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(
+        self, fn: Callable[..., Any], options: GradOptions, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         argnums, numbers, self.has_aux, samples = options
         called = f"got {show(argnums)}, called with {len(args)} positional arguments"
         if any(not -len(args) <= k < len(args) for k in numbers):

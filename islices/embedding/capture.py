@@ -16,8 +16,8 @@ from islices.core.slices import IndexedSlices
 from islices.embedding.bags import Bags, reduce_bags_backward
 from islices.embedding.ids import check_ids
 from islices.embedding.layouts import BagLayout, bags_at_offsets, bags_of_last_axis
+from islices.embedding.lookup import members
 from islices.embedding.lookup_gradients import flat_slices, table_gradient
-from islices.embedding.lookups import members
 from islices.embedding.per_sample import (
     PerSample,
     batch_of,

@@ -1,6 +1,6 @@
 """Table: a parameter whose gradient is row-sparse.
 
-It is read by `islices.embedding.lookups.lookup` alone, which is what keeps the gradient sparse. SPEC clause 12.
+It is read by `islices.embedding.lookup.lookup` alone, which is what keeps the gradient sparse. SPEC clause 12.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Table:
         """
         return Table(weights, padding_idx=self.padding_idx, scale_by_freq=self.scale_by_freq)
 
-    #: `islices.lookup`, which `islices.embedding.lookups`, built on this module, puts here.
+    #: `islices.lookup`, which `islices.embedding.lookup`, built on this module, puts here.
     _lookup: ClassVar[Callable[..., Any]]
 
     def __getitem__(self, ids: Array) -> Array:
