@@ -189,6 +189,11 @@ def frozen_rows(frozen: Any) -> tuple[np.ndarray[Any, Any] | None, int | None]:
     return (np.unique(rows.astype(np.int64)) if len(rows) else None), None
 
 
+def asked_frozen(rows: np.ndarray[Any, Any] | None, mask_length: int | None) -> np.ndarray[Any, Any] | None:
+    """Return the argument of `frozen_rows` that gives these."""
+    return rows if rows is None or mask_length is None else np.isin(np.arange(mask_length), rows)
+
+
 def check_frozen(
     frozen: np.ndarray[Any, Any] | None, mask_length: int | None, rows: int
 ) -> np.ndarray[Any, Any] | None:

@@ -25,6 +25,7 @@ from islices.optim.inputs import (
     adopt_float_table,
     adopt_gradient,
     adopt_tables,
+    asked_frozen,
     check_frozen,
     frozen_rows,
     is_taken,
@@ -121,10 +122,7 @@ class Optimizer:
 
     def __reduce__(self) -> tuple[Callable[[], Optimizer], tuple[()]]:
         # formulas do not pickle; what was asked for does, with frozen rows as they were then
-        rows, length = self._frozen
-        return partial(
-            self._remake, frozen=rows if length is None or rows is None else np.isin(np.arange(length), rows)
-        ), ()
+        return partial(self._remake, frozen=asked_frozen(*self._frozen)), ()
 
     # ------------------------------------------------------------------ rows that nobody asked to move
     def _warn_of_all(self, table: str, warned: set[str] | None = None) -> None:
