@@ -9,7 +9,6 @@ from islices import optim
 from islices.optim.frameworks import SPELLED
 from islices.optim.record import RECORDS
 from islices.porting.compare.explanation import Finding
-from islices.porting.compare.steps.traits import is_rate
 
 __all__ = ["step_line"]
 
@@ -24,8 +23,6 @@ FRONTS = {
 
 def step_line(causes: Sequence[Finding], front: str, *, alike: bool) -> str:
     """Return one line for all causes of a step; "" where there is none. alike: both sides are of one framework."""
-    if any(c.name == "learning_rate" and not is_rate(c.details["a"], c.details["b"]) for c in causes):
-        return ""  # something else scales the step
     wanted, own = causes[0].details["step"]
     words = ("optimizer", "semantics", "rows", "duplicates", "decay", "up")
     if alike and all(wanted[word] == own[word] for word in words):
