@@ -78,6 +78,10 @@ def regularised(penalty: Any) -> Callable[[Batch, Tree], Tree]:
     return made
 
 
+def last_wins(d: Batch, g: Tree) -> Tree:
+    return {n: np.array(jnp.zeros(d.tables[n].shape).at[d.ids[n]].set(d.rows[n])) for n in NAMES}
+
+
 def values_clipped(d: Batch, g: Tree) -> Tree:
     parameters = [torch.nn.Parameter(torch.zeros(x.shape)) for x in g.values()]
     for p, x in zip(parameters, g.values(), strict=True):
@@ -119,6 +123,7 @@ class Change(NamedTuple):
 
 #: In the order in which programs do it.
 CHANGES: dict[str, Change] = {
+    "last wins": Change(last_wins, "last_duplicate"),
     "l2": Change(regularised(keras.regularizers.L2(1e-3)), "regulariser"),
     "float16": Change(by_torch(lambda x: x.half().float()), "autocast"),
     "bfloat16": Change(by_torch(lambda x: x.bfloat16().float()), "autocast"),

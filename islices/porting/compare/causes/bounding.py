@@ -1,4 +1,4 @@
-"""Causes that bound values or rows."""
+"""Causes that bound values or rows, and one that loses duplicates: what one side makes of the slots it was handed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,40 @@ from islices.porting.compare.cause import Cause, Change
 from islices.porting.compare.comparison import Comparison, TwoSides
 from islices.porting.compare.digits import as_written
 from islices.porting.compare.rows import Rows
-from islices.porting.compare.stored import Array
+from islices.porting.compare.stored import Array, wide
 
-__all__ = ["ROW_CLIP", "VALUE_CLIP"]
+__all__ = ["LAST_DUPLICATE", "ROW_CLIP", "VALUE_CLIP"]
 
 #: Limits nearer to one another than this, relatively, are one: 16 bits round all elements by so much.
 CLOSE = 2.0**-8
 
 
+# ---------------------------------------------------------------------- duplicates
+def last_duplicate(both: Comparison, which: int) -> Iterator[Change]:
+    """The last of duplicates is written over the others."""
+    text = "duplicates overwritten: {y} keeps the last slot of each row, {x} sums them"
+    yield Change(_last, text, cost=1.0)
+
+
+def _last(x: Rows, y: Rows, pair: TwoSides) -> Rows | None:
+    source = next((s for s in (x, pair.raw) if s is not None and s.slots is not None), None)
+    if source is None or source.slots is None or source.slot_ids is None or not source.meets(x):
+        return None
+    if not np.array_equal(source.values, x.values):
+        return None
+    values = np.zeros(x.values.shape)
+    values[np.searchsorted(x.ids, source.slot_ids)] = wide(source.slots)  # of equal places NumPy keeps the last
+    return x.having(values, counts=None)
+
+
+LAST_DUPLICATE = Cause(
+    "last_duplicate", "the last duplicate wins", 55, propose=last_duplicate,
+    fix={"": ("grad = np.zeros(shape, rows.dtype); grad[ids] = rows",
+              "grad = islices.IndexedSlices(rows, ids, shape)")},
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------------- values and rows
 def _bounded(name: str, rank: int, what: str, sizes: Callable[[Rows], Array], fix: str) -> Cause:
     """Return the cause by which none of some sizes is larger than a limit on one side, which several reach."""
 

@@ -19,6 +19,9 @@ EACH = islices.clip_by_norm(G, 0.2)
 OTHERS = {n: G[n] for n in "uw"}
 ALONE = {**islices.clip_by_global_norm(OTHERS, 0.2)[0], "v": G["v"]}
 UNSUMMED, SUMMED = (islices.clip_by_global_norm(RAW, 0.2, semantics=s)[0] for s in ("tensorflow", "islices"))
+LAST = {n: np.zeros_like(G[n]) for n in G}
+for n in LAST:
+    LAST[n][D.ids[n]] = D.rows[n]
 CLIP, CLIP_EACH = "grads, _ = islices.clip_by_global_norm(grads, 0.2)", "grads = islices.clip_by_norm(grads, 0.2)"
 LEFT = "{n: g for n, g in grads.items() if n != 'v'}"
 KNOWN = {"before": RAW, "max_norm": 0.2}
@@ -37,6 +40,7 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
         islices.clip_by_value(G, -0.02, 0.02), G, {}, "grads = islices.clip_by_value(grads, -0.02, 0.02)"
     ),
     "rows": (islices.clip_by_row_norm(G, 0.05), G, {}, "grads = islices.clip_by_row_norm(grads, 0.05)"),
+    "the last duplicate": (LAST, G, {"before": RAW}, "grad = np.zeros(shape, rows.dtype); grad[ids] = rows"),
     "l2": (
         {n: G[n] + np.float32(1e-3) * D.tables[n] for n in G}, G, {"tables": D.tables},
         "loss = loss + 0.0005 * (table ** 2).sum()",
@@ -68,6 +72,12 @@ def test_the_line_fixes_the_port(name: str) -> None:
     if line.startswith("grads"):
         exec(line, given | (names := {"grads": start}), names)
         fixed = names["grads"]
+    elif line.startswith("grad "):
+        fixed = {}
+        for n in wrong:
+            names = {"grad": start[n], "rows": D.rows[n], "ids": D.ids[n], "shape": D.tables[n].shape}
+            exec(line, given | names, names)
+            fixed[n] = names["grad"]
     else:
         return
     now = islices.diff(meant, fixed, **options)

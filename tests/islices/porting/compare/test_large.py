@@ -41,12 +41,15 @@ def made() -> dict[str, Any]:
     g, c = slices(v, ids), islices.coalesce(slices(v, ids))
     k, held = np.asarray(c.values), np.asarray(c.indices)
     w = r.standard_normal((ROWS, WIDTH)).astype(f4)
+    last = np.zeros_like(k)
+    last[np.searchsorted(held, ids)] = v
     clipped, unsummed = (
         islices.clip_by_global_norm([g], 1.0, semantics=s)[0][0] for s in ("islices", "tensorflow")
     )  # fmt: skip
     return {
         "mean": (g, slices(v / f4(96), ids), {"batch_size": 96}),
         "regulariser": (c, islices.to_dense(c) + f4(1e-2) * w, {"tables": w}),
+        "last_duplicate": (g, c.replace(values=last), {}),
         "padding, mean": (c, slices(k[1:] / f4(8), held[1:]), {"batch_size": 8}),
         "duplicates": (clipped, unsummed, {}),
         "off_by_one": (c, slices(k, held + 1, ROWS + 1), {}),
