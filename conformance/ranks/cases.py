@@ -38,6 +38,8 @@ class Collective(NamedTuple):
         Sums are exact in any order.
     wide : bool
         Needs the framework's 64-bit types.
+    full : bool
+        Only in the full profile.
     """
 
     id: str
@@ -48,6 +50,8 @@ class Collective(NamedTuple):
     native: bool = False
     exact: bool = False
     wide: bool = False
+    full: bool = False
+    clause: str = "25"
 
 
 CASES: list[Collective] = []
@@ -122,7 +126,7 @@ for _layout in LAYOUTS:
     case(f"layout/{_layout}", drawn(_layout, _layout))
 for _dtype in (*FLOATS, *INTEGERS):
     _wide = "64" in _dtype
-    case(f"dtype/{_dtype}", drawn(_dtype, dtype=_dtype), wide=_wide)
+    case(f"dtype/{_dtype}", drawn(_dtype, dtype=_dtype), wide=_wide, full=_dtype == "float32")
     if _dtype in FLOATS:
         case(f"dtype/{_dtype}", drawn(_dtype, dtype=_dtype), op="mean", wide=_wide)
 case("index/int64", drawn("int64", index_type="int64"), wide=True)

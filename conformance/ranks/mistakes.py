@@ -36,6 +36,8 @@ class Mistake(NamedTuple):
     expected: Expected
     default: bool = False
     wide: bool = False
+    full: bool = False
+    clause: str = "25"
 
 
 MISTAKES: list[Mistake] = []
@@ -141,7 +143,9 @@ MISTAKES.append(Mistake("ranks/fails/every rank its own way", all_fail, lambda r
 
 
 # ---------------------------------------------------------------------- whoever has nothing to tell its engine by
-def refused(id: str, call: Callable[[Backend, bool, Group | None], Any], kind: str, *words: str) -> None:
+def refused(
+    id: str, call: Callable[[Backend, bool, Group | None], Any], kind: str, *words: str, clause: str = "25"
+) -> None:
     """Rank 0's argument is refused; no group is given."""
 
     def make(B: Backend, rank: int, size: int) -> Callable[[Group | None], Any]:
@@ -150,7 +154,7 @@ def refused(id: str, call: Callable[[Backend, bool, Group | None], Any], kind: s
     def expected(rank: int, size: int) -> tuple[str, tuple[str, ...]]:
         return (kind, words) if rank == 0 else ("RankError", (*words, "rank 0", kind, "nothing was changed"))
 
-    MISTAKES.append(Mistake(f"ranks/refused/{id}", make, expected, default=True))
+    MISTAKES.append(Mistake(f"ranks/refused/{id}", make, expected, default=True, clause=clause))
 
 
 def reduced(wrong: Callable[[Backend], Any]) -> Callable[[Backend, bool, Group | None], Any]:
@@ -169,12 +173,12 @@ def two_rows_a_rank(wrong: Any) -> Callable[[Backend, bool, Group | None], Any]:
 refused("a text", reduced(lambda B: "weights"), "TypeError", "x: got str 'weights'")
 refused("a text in a tree", reduced(lambda B: {"a": "weights"}), "TypeError", "x.a: got str 'weights'")
 refused("a text beside None", reduced(lambda B: [None, "weights"]), "TypeError", "x.1: got str 'weights'")
-refused("table of None", two_rows_a_rank(None), "TypeError", "weights: got None")
+refused("table of None", two_rows_a_rank(None), "TypeError", "weights: got None", clause="26")
 refused("from_full", lambda B, here, group: ShardedTable.from_full(weights(B, here, "w"), group),
-        "TypeError", "weights: got str 'w'")  # fmt: skip
+        "TypeError", "weights: got str 'w'", clause="26")  # fmt: skip
 refused("create", lambda B, here, group: ShardedTable.create(
     5, (1,), lambda start, stop: np.ones((stop - start, 1), np.float32), group, like=None if here else B.name),
-    "TypeError", "no backend knows None")  # fmt: skip
+    "TypeError", "no backend knows None", clause="26")  # fmt: skip
 
 
 def saved(B: Backend, here: bool, group: Group | None) -> None:
@@ -183,4 +187,4 @@ def saved(B: Backend, here: bool, group: Group | None) -> None:
         save_sharded(folder, None if here else table)  # type: ignore[arg-type]
 
 
-refused("save_sharded", saved, "TypeError", "table: got None; accepted is a ShardedTable")
+refused("save_sharded", saved, "TypeError", "table: got None; accepted is a ShardedTable", clause="26")

@@ -22,11 +22,11 @@ from islices.conformance.execute import difference, to_backend
 from islices.conformance.ranks import plain, run_ranks
 from islices.conformance.ranks.cases import CASES, STRATEGIES, Collective, one_batch
 from islices.conformance.ranks.launch import absent
-from islices.conformance.ranks.running import EVERY, Said, raise_verdict, result, run_cases
+from islices.conformance.ranks.running import Said, chosen, raise_verdict, result, run_cases
 from islices.conformance.ranks.threads import run_threads
 from islices.distributed import Group, all_reduce, exchange
 
-IDS = [c.id for c in EVERY]
+IDS = [c.id for c in chosen(full=True)]
 
 
 def verdicts(said: list[Any], least: int) -> None:
