@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["FREE", "as_written"]
-
 #: Bits of a number that no short decimal says.
 FREE = 24.0
 

@@ -17,8 +17,6 @@ from islices.porting.compare.evidence import onto
 from islices.porting.compare.rows import PRECISION, Held, spread
 from islices.porting.compare.stored import Array, Stored, blocks, contained, wide
 
-__all__ = ["Elements", "Taken", "all_elements", "part_of", "sample"]
-
 #: Elements of a sample.
 FEW = 3000
 

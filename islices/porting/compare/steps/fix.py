@@ -10,8 +10,6 @@ from islices.optim.frameworks import SPELLED
 from islices.optim.record import RECORDS
 from islices.porting.compare.explanation import Finding
 
-__all__ = ["step_line"]
-
 #: The framework whose recorder wrote the side ("" for any other) -> an optimizer of islices in its idiom.
 FRONTS = {
     "": "islices.optim.{name}({numbers})",

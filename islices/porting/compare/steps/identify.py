@@ -21,8 +21,6 @@ from islices.porting.compare.steps.fit import rated, rounded_rate
 from islices.porting.compare.steps.recipe import NO_DECAY, Recipe
 from islices.porting.compare.steps.side import Side
 
-__all__ = ["recipes"]
-
 #: Elements that a formula is tried on first.
 FEW = 96
 #: The stock optimizers, and bits that speak against those that fewer people use.

@@ -19,8 +19,6 @@ from islices.optim.record import RECORDS
 from islices.porting.compare.steps.elements import Elements
 from islices.porting.compare.stored import Array
 
-__all__ = ["NO_DECAY", "Recipe", "bound", "corrected_digits", "quick_bound", "stepped"]
-
 #: Decay stands ahead of the rule here: frameworks that have it within differ from that by rounding alone.
 NO_DECAY = {"weight_decay": 0.0, "lr_decay": 0.0}
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from islices.porting.compare.steps.recipe import Recipe
 
-__all__ = ["CLOSE", "TRAITS", "Trait"]
-
 #: Learning rates nearer than this, relatively, are one: a semantics that rounds its corrections to float32 moves them.
 CLOSE = 1e-4
 
@@ -99,20 +97,15 @@ def _take_decay(r: Recipe, other: Recipe) -> Recipe:
 
 def _say_formula(a: Recipe, b: Recipe) -> str:
     places = [_epsilon_place(r) for r in (a, b)]
-    if places[0] != places[1] and all(places):
+    if a.name == "adam" and places[0] != places[1]:
         return f"place of epsilon in {a.name}: {{a}} adds it {places[0]}, {{b}} {places[1]}"
     return f"formula of {a.name}: {{a}} computes as {a.semantics} does, {{b}} as {b.semantics}"
 
 
 def _epsilon_place(r: Recipe) -> str:
-    """Where a formula adds epsilon, in words; "" where it has none, or where no other does it otherwise."""
-    if r.name == "adam":
-        early = r.semantics in ("keras", "tensorflow", "mxnet") or (r.semantics == "torch" and r.rows == "touched")
-        return "to the root before its bias is corrected" if early else "to the corrected root"
-    if r.name in ("adagrad", "rmsprop") and r.get("eps") is not None:
-        within = {"adagrad": ("keras", "mxnet", "optax"), "rmsprop": ("keras", "optax", "tensorflow")}[r.name]
-        return "under the root" if r.semantics in within else "to the root"
-    return ""
+    """Where Adam adds epsilon, in words."""
+    early = r.semantics in ("keras", "tensorflow", "mxnet") or (r.semantics == "torch" and r.rows == "touched")
+    return "to the root before its bias is corrected" if early else "to the corrected root"
 
 
 def _begins(r: Recipe) -> float | None:
