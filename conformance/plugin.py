@@ -144,7 +144,7 @@ class Report:
             self.file.flush()
 
     def phase(self, says: str) -> None:
-        """What the process does from now on, for whoever waits for it (`islices conform`)."""
+        """Report the present phase of this process to `islices conform`."""
         if self.phases:
             self.write("phase", says=says)
 

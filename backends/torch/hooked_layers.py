@@ -141,7 +141,7 @@ class LayerHook:
 
 
 class Watch(TorchFunctionMode):
-    """While a layer's forward runs: notes what the functional calls with its weight look up, or multiply."""
+    """A watcher of a layer's forward pass: it records lookups and products of the functional calls with the weight."""
 
     def __init__(self, name: str, uses: list[Use], layer: Any, aliases: Aliases) -> None:
         super().__init__()

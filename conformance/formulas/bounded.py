@@ -89,7 +89,7 @@ class Real:
         return (abs(float(self.value)) + self.error) * SLACK
 
     def rounded(self) -> Real:
-        """As it is stored: a number, no sum."""
+        """Return the stored number instead of a sum."""
         return self if self.count == 1 else Real(self.value, self.error)
 
     # ------------------------------------------------------------------ sums
@@ -169,7 +169,7 @@ class Real:
         return Real(one, 0.0 if abs(float(self.value)) > self.error * SLACK else 2.0)
 
     def off_by(self, count: int) -> Real:
-        """With so many roundings more, for other ways to write the same quotient."""
+        """Add roundings, because one quotient can be written in several ways."""
         return Real(self.value, (self.error + roundings(count) * self.size) * SLACK)
 
 
@@ -179,7 +179,7 @@ def _times(x: float, y: float) -> float:
 
 
 def _result(value: Decimal, propagated: float, count: int) -> Real:
-    """What an operation gives, each of whose ``count`` roundings is relative to a result that is off already."""
+    """Return the result of an operation with ``count`` roundings, each relative to an inexact result."""
     size = (abs(float(value)) + propagated) * (1.0 + count * U)
     error = (propagated + roundings(count) * size + count * TINY) * SLACK
     return Real(value, error if size < LARGEST else math.inf)

@@ -14,7 +14,6 @@ from islices.conformance.tools.sides import as_pair, from_metadata
 from islices.files import load, read_metadata
 from islices.porting.compare.causes import CAUSES
 from islices.porting.compare.difference import Difference, diff
-from islices.porting.compare.steps.traits import TRAITS
 
 #: What the files' own metadata may say in place of an option.
 FROM_METADATA = {"max_norm": float, "padding_idx": int, "batch_size": int, "tokens": int}
@@ -53,8 +52,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _causes() -> str:
-    titles = ", ".join(dict.fromkeys([*(c.title for c in CAUSES.values()), *(t.title for t in TRAITS)]))
-    return textwrap.fill(f"causes that are tried, alone and by twos: {titles}.", 112)
+    return textwrap.fill(f"causes that are tried, alone and by twos (docs/diff.md): {', '.join(CAUSES)}.", 112)
 
 
 def compare(options: argparse.Namespace) -> int:
@@ -103,7 +101,7 @@ def _load(path: str) -> Any:
 
 
 def _names(a: str, b: str) -> tuple[str, str]:
-    """What the report calls the files: their names, as far as they differ."""
+    """Return the names of the files in the report: the parts that differ."""
     short = Path(a).stem, Path(b).stem
     if short[0] == short[1]:
         short = Path(a).name, Path(b).name

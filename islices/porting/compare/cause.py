@@ -11,7 +11,6 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from islices.porting.compare.comparison import Comparison, TwoSides
-from islices.porting.compare.evidence import Interval
 from islices.porting.compare.rows import Held, Rows
 from islices.porting.compare.stored import Stored
 
@@ -69,8 +68,6 @@ class Cause:
 
     #: Programs read it, so that it stays; docs/diff.md has a line for each.
     name: str
-    #: What ``islices diff --help`` says.
-    title: str
     #: What can explain less is tried, and named, before what can explain more.
     rank: int
     _: KW_ONLY
@@ -80,8 +77,8 @@ class Cause:
     move: Callable[[Sequence[Held], Sequence[Held]], Iterator[tuple[Sequence[Stored | None], Change]]] | None = None
     #: (now) -> factors that the sides allow, after what has been explained already.
     foretell: Callable[[Comparison], Iterator[Factor]] | None = None
-    #: (now, interval) -> text and details of the factors that the elements allow.
-    fit: Callable[[Comparison, Interval], tuple[str, dict[str, Any]]] | None = None
+    #: A factor that the elements allow -> text and details.
+    fit: Callable[[float], tuple[str, dict[str, Any]]] | None = None
     #: It says the same of a as of b.
     symmetric: bool = False
     #: It takes away rows that the other side lacks, here some and there others: it may act on both sides.

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from islices.core.locks import lazy_property
-from islices.porting.compare.evidence import ANY, Interval, Paired, agrees, interval, paired
+from islices.porting.compare.evidence import Paired, agrees, fitted, paired
 from islices.porting.compare.rows import Held, Norm, Rows, sample_rows
 from islices.porting.compare.stored import BLOCK, Array, Stored, contained
 
@@ -28,9 +28,8 @@ END = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """What the caller says; named are the names of the sides."""
+    """What the caller says."""
 
-    named: tuple[str, str] = ("a", "b")
     max_norm: float | None = None
     padding_idx: int | None = None
     batch_size: int | None = None
@@ -207,13 +206,17 @@ class Comparison:
         """Element next to element, of each tensor."""
         return [paired(p.a, p.b, self.slack) for p in self.pairs]
 
-    def agree(self, *, exact: bool) -> bool:
-        """Return whether both sides are the same in every row, to the bit or within the bound."""
-        if not all(p is not None and agrees(p, exact=exact) for p in self.elements):
+    def agree(self, *, exact: bool, ratios: Sequence[float] = (), tolerance: float = 0.0) -> bool:
+        """Return whether both sides are the same in every row, to the bit or within the bound; or a the multiple of b
+        that ratios say, tensor by tensor, which may be off by a relative tolerance."""
+
+        def near(t: int, p: Paired | None) -> bool:
+            factor = ratios[t] if ratios else 1.0
+            return p is not None and agrees(p, exact=exact, factor=factor, tolerance=tolerance)
+
+        if not all(near(t, p) for t, p in enumerate(self.elements)):
             return False
-        return not self.source.large or all(
-            p is not None and agrees(p, exact=exact) for _, p in self._all_elements()
-        )  # fmt: skip
+        return not self.source.large or all(near(t, p) for t, p in self._all_elements())
 
     def _all_elements(self) -> Iterator[tuple[int, Paired | None]]:
         for t, pair in self.blocks():
@@ -221,16 +224,9 @@ class Comparison:
             yield t, paired(pair.a, pair.b, self.slack, seen.tops if seen else None)
 
     @lazy_property
-    def factors(self) -> list[Interval] | None:
-        """For each tensor the factors between the sides in the rows at hand; None where there is none."""
-        return _intervals(len(self.pairs), enumerate(self.elements), [None] * len(self.pairs))
-
-    @lazy_property
-    def all_factors(self) -> list[Interval] | None:
-        """The same of every row."""
-        if not self.source.large or self.factors is None:
-            return self.factors
-        return _intervals(len(self.pairs), self._all_elements(), [f.fit or None for f in self.factors])
+    def fits(self) -> list[float]:
+        """For each tensor the factor between the sides that fits the rows at hand best."""
+        return [fitted([p]) for p in self.elements]
 
     def distance(self) -> float:
         """Return the largest |a - b| of an element, as a part of the largest |value| of its tensor."""
@@ -241,15 +237,3 @@ class Comparison:
                 with np.errstate(invalid="ignore"):
                     found.append(float(np.nan_to_num(np.abs(p.x - p.y)).max(initial=0.0)) / top)
         return max(found)
-
-
-def _intervals(
-    count: int, pairs: Iterator[tuple[int, Paired | None]] | Any, guesses: Sequence[float | None]
-) -> list[Interval] | None:
-    found = [ANY] * count
-    for t, p in pairs:
-        one = None if p is None else interval(p, guesses[t])
-        if one is None or (found[t] is not ANY and (found[t] & one).empty):
-            return None
-        found[t] = one if found[t] is ANY else found[t] & one
-    return found

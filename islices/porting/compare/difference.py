@@ -145,8 +145,8 @@ def diff(
     numbers = {"padding_idx": padding_idx, "batch_size": batch_size, "tokens": tokens}
     for argument, value in numbers.items():
         _check_count(argument, value)
-    limit = None if max_norm is None else check_max_norm(max_norm)
-    context = Context(side_names(names), limit, *(None if n is None else int(n) for n in numbers.values()))
+    called, limit = side_names(names), None if max_norm is None else check_max_norm(max_norm)
+    context = Context(limit, *(None if n is None else int(n) for n in numbers.values()))
     both = read_both(a, b, pair)
     raw, held = (leaves_beside(tree, both.pairs, name) for tree, name in ((before, "before"), (tables, "tables")))
 
@@ -154,7 +154,7 @@ def diff(
         leaves = (None if x is None else [x[k] for k in told] for x in (raw, held))
         return why(side_by_side([both.stored[k] for k in told], context, *leaves))
 
-    return compared(both, context.named, explain)
+    return compared(both, called, explain)
 
 
 def compared(both: Both, called: tuple[str, str], explain: Callable[[Sequence[int]], Found]) -> Difference:

@@ -89,20 +89,12 @@ class Norm(NamedTuple):
 
 
 class Held:
-    """A tensor as it was read, of which `at` gives any rows.
+    """A tensor as it was read, of which `at` gives any rows."""
 
-    raw: the gradient that it was computed from, whose slots tell how much was summed.
-    """
-
-    def __init__(self, x: Stored, raw: Stored | None = None) -> None:
+    def __init__(self, x: Stored) -> None:
         self.stored = x
         self._places = np.arange(len(x.ids)) if x.sparse else np.flatnonzero(nonzero_rows(x.values))
         self.ids = x.ids[self._places]
-        self._lender: Held | None = None
-        knows = x.sparse and x.has_duplicates
-        if raw is not None and raw.has_duplicates and not knows and raw.row_shape == x.row_shape:
-            lender = Held(raw)
-            self._lender = lender if contained(self.ids, lender.ids).all() else None
 
     @property
     def size(self) -> int:
@@ -125,12 +117,6 @@ class Held:
             slots = x.slots[some]
             terms = np.add.reduceat(np.abs(wide(slots)), begin, axis=0) if len(begin) else np.zeros(rows.values.shape)
             return replace(rows, terms=terms, counts=counts, slot_ids=x.slot_ids[some], slots=slots)
-        if self._lender is not None:
-            raw = self._lender.stored.norm
-            lent = self._lender.at(np.searchsorted(self._lender.ids, ids))
-            if lent.terms is not None:
-                scale = x.norm / raw if 0 < raw < math.inf else 1.0
-                return replace(rows, terms=lent.terms * scale, counts=lent.counts)
         return rows
 
     @lazy_property
@@ -162,7 +148,7 @@ def _kept(now: Array, then: Array) -> Array:
 def sample_rows(x: Held, y: Held, elements: int) -> Array:
     """Return the numbers of the rows of two sides that causes are tried on.
 
-    Some are spread evenly; others stand on one side only, have several slots, the largest values or norms, or differ.
+    Some are spread evenly; others stand on one side only, have several slots or the largest values, or differ.
     """
     width = max(1, math.prod(x.stored.row_shape), math.prod(y.stored.row_shape))
     rows = max(LEAST, elements // width)
@@ -170,20 +156,18 @@ def sample_rows(x: Held, y: Held, elements: int) -> Array:
     some = [spread(x.ids if len(x.ids) >= len(y.ids) else y.ids, rows // 4)]
     for s, other in ((x, y), (y, x)):
         some += [spread(ids, few) for ids in (s.ids[~contained(s.ids, other.ids)], s.repeated)]
-        some += [s.ids[_largest(np.concatenate(size), few)] for size in zip(*_sizes(s), strict=True)]
+        some.append(s.ids[_largest(np.concatenate(list(_tops(s))), few)])
     if x.stored.row_shape == y.stored.row_shape:
         ids = x.ids[contained(x.ids, y.ids)]
         some.append(spread(ids[np.concatenate(list(_differ(x, y, ids)))], rows // 8))
     return np.unique(np.concatenate(some))
 
 
-def _sizes(s: Held) -> Iterator[tuple[Array, Array]]:
-    """Yield the largest |value| and the sum of squares of each row, block by block."""
+def _tops(s: Held) -> Iterator[Array]:
+    """Yield the largest |value| of each row, block by block."""
     for part in blocks(len(s.ids), s.stored.row_shape):
         flat = np.abs(s.values_at(part).reshape(part.stop - part.start, math.prod(s.stored.row_shape)))
-        flat = np.nan_to_num(flat, nan=math.inf, posinf=math.inf)
-        with np.errstate(over="ignore"):
-            yield flat.max(axis=1, initial=0.0), (flat * flat).sum(axis=1)
+        yield np.nan_to_num(flat, nan=math.inf, posinf=math.inf).max(axis=1, initial=0.0)
 
 
 def _differ(x: Held, y: Held, ids: Array) -> Iterator[Array]:

@@ -7,6 +7,7 @@ named, the most specific first, and none that one of them subsumes. Tensors are 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import permutations
@@ -16,10 +17,9 @@ import numpy as np
 from islices.porting.compare.cause import Factor
 from islices.porting.compare.causes import CAUSES
 from islices.porting.compare.comparison import Comparison
-from islices.porting.compare.evidence import ANY, PRECISION, Evidence, Interval, Paired, evidence, onto
+from islices.porting.compare.evidence import PRECISION, Evidence, Paired, evidence, fitted, onto
 from islices.porting.compare.explanation import Explanation, Finding
-from islices.porting.compare.rows import Rows
-from islices.porting.compare.stored import Array, contained
+from islices.porting.compare.stored import Array
 
 __all__ = ["candidates", "explain"]
 
@@ -136,25 +136,16 @@ def _was(now: Comparison, k: int, t: int, p: Paired) -> Array:
             return np.zeros(p.x.shape)
         old, new = (c.pairs[t].side(which) for c in (*now.past, now)[k : k + 2])
         with np.errstate(invalid="ignore"):
-            here = np.abs(_at(new, final.ids) - _at(old, final.ids))
+            here = np.abs(onto(final.ids, new, new.values) - onto(final.ids, old, old.values))
     flat: Array = onto(p.ids, final, here).reshape(-1)
     return flat
-
-
-def _at(x: Rows, ids: Array) -> Array:
-    """Return values in rows, zeros where there are none."""
-    x = x.select(contained(x.ids, ids))
-    found: Array = onto(ids, x, x.values)
-    return found
 
 
 # ---------------------------------------------------------------------- factors
 def _named_factors(now: Comparison) -> list[Explanation]:
     """Return factors of known causes that make the sides equal, after the changes made."""
     found: list[Explanation] = []
-    if now.factors is None:
-        return found
-    for cause in CAUSES.values():
+    for cause in CAUSES.values() if None not in now.elements else ():
         for f in cause.foretell(now) if cause.foretell else ():
             e = _by_factor(now, Finding(cause.name, f.text, f.details), f)
             if e and not any(_says_the_same(e, other) for other in found):
@@ -168,38 +159,35 @@ def _says_the_same(e: Explanation, other: Explanation) -> bool:
     return one.name == two.name and one.details.get("side") == two.details.get("side")
 
 
-def _by_factor(now: Comparison, finding: Finding, f: Factor) -> Explanation | None:
-    """Return the explanation by the changes made and a factor, if it fits every row and enough speaks for each."""
-    for ratio, i in zip(f.ratios, now.factors or (), strict=True):
-        if not (ratio > 0 and i.holds(ratio, f.tolerance)) or 2**f.cost * 2 * i.apart(ratio) > CHANCE:
-            return None
-    found = _spoken(now, finding, f)
-    whole = now.all_factors if found else None
-    return found if whole and all(map(Interval.holds, whole, f.ratios, [f.tolerance] * len(whole))) else None
-
-
 def _constant(now: Comparison) -> list[Explanation]:
     """Return one factor for all tensors, read off the elements."""
-    both = ANY
-    for i in now.all_factors or ():
-        both &= i
-    if both.empty or both.low <= 0 or both.high == np.inf or both.low <= 1.0 <= both.high:
+    c = fitted(now.elements)
+    if not 0 < c < math.inf or None in now.elements or now.agree(exact=False):
         return []
+    whole = round(max(c, 1 / c))
+    exact = whole if c > 1 else 1 / whole
+    if whole > 1 and now.agree(exact=False, ratios=[exact] * len(now.pairs)):
+        c = exact
     cost = max(PRECISION["float32"], *(p.precision for p in now.elements if p is not None))
-    f = Factor([both.middle] * len(now.pairs), "", cost=cost)
-    fits = (Finding(cause.name, *cause.fit(now, both)) for cause in CAUSES.values() if cause.fit)
-    return [e for finding in fits if (e := _spoken(now, finding, f, elements=3))]
+    fits = (Finding(cause.name, *cause.fit(c)) for cause in CAUSES.values() if cause.fit)
+    f = Factor([c] * len(now.pairs), "", cost=cost)
+    return [e for finding in fits if (e := _by_factor(now, finding, f, read_off=True))]
 
 
-def _spoken(now: Comparison, finding: Finding, f: Factor, elements: int = 2) -> Explanation | None:
-    """Return the explanation by the changes made and a factor, if enough speaks for each of them."""
+def _by_factor(now: Comparison, finding: Finding, f: Factor, *, read_off: bool = False) -> Explanation | None:
+    """Return the explanation by the changes made and a factor, if it fits every row and enough speaks for each."""
+    for ratio, fit in zip(f.ratios, now.fits, strict=True):
+        if not ratio > 0 or (fit and not read_off and 2**f.cost * 2 * abs(ratio / fit - 1.0) > CHANCE):
+            return None
+    if not now.agree(exact=False, ratios=f.ratios, tolerance=f.tolerance):
+        return None
     each = []
     for ratio, p in zip(f.ratios, now.elements, strict=True):
         if p is not None and abs(ratio - 1.0) > f.tolerance:
             each.append(evidence(p, np.abs(p.x) * min(abs(ratio - 1.0), 1.0), exact=False, factor=ratio))
     total = Evidence.all(each, f.cost)
     least = _least(now, exact=False) if now.chain else total.bits
-    if not total.enough or total.elements < elements or least is None:
+    if not total.enough or total.elements < 2 + read_off or least is None:
         return None
     return Explanation((*_said(now), finding), False, round(min(least, total.bits), 1), now.slack)
 

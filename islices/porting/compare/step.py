@@ -88,7 +88,7 @@ def explain_steps(a: Step, b: Step, *, names: Sequence[str] = ("a", "b")) -> Dif
     def explain(told: Sequence[int]) -> Found:
         some = [both.stored[k] for k in told]
         causes = steps_differ(some, sides, told)
-        near = None if causes else side_by_side(some, Context(called))
+        near = None if causes else side_by_side(some, Context())
         return causes, near is not None and near.agree(exact=False), None
 
     return compared(both, called, explain)

@@ -34,6 +34,7 @@ __all__ = [
     "dot",
     "nonzero_rows",
     "norm_of",
+    "placed",
     "read",
     "wide",
 ]
@@ -186,6 +187,14 @@ def contained(ids: Array, others: Array) -> Array:
     place[place == len(others)] = 0
     found: Array = others[place] == ids
     return found
+
+
+def placed(ids: Array, part: Array, rows: Array, fill: float = 0.0) -> Array:
+    """Return what stands in some rows, given what stands in those of ids, both ascending; fill where nothing does."""
+    out = np.full((len(rows), *part.shape[1:]), fill, part.dtype)
+    there = np.flatnonzero(contained(rows, ids))
+    out[there] = part[np.searchsorted(ids, rows[there])]
+    return out
 
 
 def blocks(rows: int, row_shape: tuple[int, ...]) -> Iterator[slice]:

@@ -33,7 +33,7 @@ def side_by_side(
     if any(x.beyond_float64 for pair in stored for x in pair):
         return None
     known = list(raw or [None] * len(stored))
-    a, b = (tuple(Held(pair[k], r) for pair, r in zip(stored, known, strict=True)) for k in (0, 1))
+    a, b = (tuple(Held(pair[k]) for pair in stored) for k in (0, 1))
     whole = [
         None if t is None or t.sparse or t.row_shape != x.row_shape else t.values
         for t, (x, _) in zip(tables or [None] * len(stored), stored, strict=True)

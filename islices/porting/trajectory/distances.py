@@ -15,7 +15,7 @@ import numpy as np
 from islices.backend import FLOATS
 from islices.core.dtypes import dtype_name
 from islices.porting.compare.evidence import PRECISION
-from islices.porting.compare.stored import Stored, apart, bits_equal, blocks, contained, dot, nonzero_rows, read, wide
+from islices.porting.compare.stored import Stored, apart, bits_equal, blocks, dot, nonzero_rows, placed, read, wide
 from islices.porting.trajectory.positions import Leaf, Leaves
 
 __all__ = ["beside", "distances", "eps_of", "gap", "relative", "same_values", "summed"]
@@ -46,14 +46,7 @@ def _blocks(a: Stored, b: Stored) -> Iterator[tuple[Array, Array, Array]]:
     every = one if np.array_equal(one, other) else np.union1d(one, other)
     for part in blocks(len(every), a.row_shape):
         ids = every[part]
-        yield ids, _rows(a, ids), _rows(b, ids)
-
-
-def _rows(s: Stored, ids: Array) -> Array:
-    there = contained(ids, s.ids)
-    out = np.zeros((len(ids), *s.row_shape))
-    out[there] = wide(s.values[np.searchsorted(s.ids, ids[there])])
-    return out
+        yield ids, wide(placed(a.ids, a.values, ids)), wide(placed(b.ids, b.values, ids))
 
 
 def eps_of(x: Leaf) -> float:

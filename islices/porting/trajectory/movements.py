@@ -21,7 +21,7 @@ import numpy as np
 
 from islices.porting.compare.evidence import MOST_SLACK
 from islices.porting.compare.steps.recipe import corrected_digits
-from islices.porting.compare.stored import apart, bits_equal, blocks, contained, wide
+from islices.porting.compare.stored import apart, bits_equal, blocks, placed, wide
 from islices.porting.trajectory.distances import beside, eps_of, gap, relative, summed
 from islices.porting.trajectory.positions import Step, described, rows_named
 
@@ -81,10 +81,7 @@ class Rows:
 
     def at(self, rows: Array) -> Array:
         """Return the numbers of some rows, ascending."""
-        out = np.zeros((len(rows), *self.values.shape[1:]))
-        there = np.flatnonzero(contained(rows, self.ids))
-        out[there] = self.values[np.searchsorted(self.ids, rows[there])]
-        return out
+        return wide(placed(self.ids, self.values, rows))
 
     def joined(self, other: Rows, by: Callable[[Array, Array], Array]) -> Rows:
         """Return both in one, element by element."""

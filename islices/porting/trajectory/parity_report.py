@@ -32,11 +32,6 @@ HINTS = {
     "between": "do on both sides what changes tables outside of the optimizer: a projection, a row kept at zero",
     "outputs": "batch and tables agree: the forward pass is another",
 }  # fmt: skip
-#: The same where tables agree before the first step, and states do not.
-STATE_HINT = (
-    "the optimizers begin with other states: an Adagrad's sums with 0.1 in Keras and optax, 0 in torch and MXNet; "
-    "start_from(...) goes on from the other side's"
-)
 
 
 def report(found: Parity) -> str:
@@ -49,9 +44,7 @@ def report(found: Parity) -> str:
         return "\n".join(lines + _unjudged(found))
     where = f"{TITLES[stop.position]}{f', {stop.tensor!r}' if stop.tensor else ''}"
     lines += ["", f"{where}: {_apart(stop.apart, stop.allowed)}"]
-    if stop.of_state:
-        lines.append(f"hint: {STATE_HINT}")
-    elif stop.position in HINTS and not stop.difference.causes and not stop.also:
+    if stop.position in HINTS and not stop.difference.causes and not stop.also:
         lines.append(f"hint: {HINTS[stop.position]}")
     if stop.position == "loss" and not stop.difference.causes:
         lines.append(

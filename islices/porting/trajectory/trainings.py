@@ -43,8 +43,6 @@ class Stop:
         The one that is furthest beyond what rounding may do.
     apart, allowed : float
         How far, and what rounding may do: see `islices.porting.trajectory.movements.Found`.
-    of_state : bool
-        Whether the tensor is one of an optimizer's state.
     difference : Difference
         What `islices.diff` says of both sides there.
     also : dict of str to Difference
@@ -56,7 +54,6 @@ class Stop:
     tensor: str
     apart: float
     allowed: float
-    of_state: bool
     difference: Difference
     also: Mapping[str, Difference]
 
@@ -202,8 +199,7 @@ def parity(
         if verdict.stop is not None:
             found = verdict.positions[verdict.stop]
             why = explain(verdict.stop, found.tensor, x, y, known)
-            of_state = any(found.tensor in (x.get(position) or {}) for position in ("state", "state_after"))
-            stop = Stop(x.number, verdict.stop, found.tensor, found.apart, found.allowed, of_state, *why)
+            stop = Stop(x.number, verdict.stop, found.tensor, found.apart, found.allowed, *why)
             break
     if pairing is None:
         raise ValueError("a, b: got no step that both have; accepted are sides that have some of the same numbers")

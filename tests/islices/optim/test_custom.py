@@ -34,14 +34,31 @@ def literal(g: Any, w: Any, lr: Any) -> Any:
     return (w - mul(lr, g + 0.1),)
 
 
-def trained(optimizer: Any, framework: str = "numpy", dtype: str = "float32", **options: Any) -> list[Any]:
-    table = islices.convert(np.linspace(-1, 1, 20).reshape(5, 4).astype(dtype), framework)
+def start(dtype: str) -> Any:
+    return np.linspace(-1, 1, 20).reshape(5, 4).astype(dtype)
+
+
+def gradients(dtype: str) -> list[IndexedSlices]:
+    values = [np.linspace(-2, k, 12).reshape(3, 4).astype(dtype) for k in range(3)]
+    return [IndexedSlices(x, np.array([3, 1, 3]), (5, 4)) for x in values]
+
+
+def in_numpy(table: Any, state: Any) -> dict[str, Any]:
+    return {name: islices.convert(x, "numpy") for name, x in {"table": table, **state}.items()}
+
+
+def trained(optimizer: Any, framework: str = "numpy", dtype: str = "float32", **options: Any) -> dict[str, Any]:
+    table = islices.convert(start(dtype), framework)
     state = optimizer.init(table, **options)
-    for k in range(3):
-        values = np.linspace(-2, k, 12).reshape(3, 4).astype(dtype)
-        grad = islices.convert(IndexedSlices(values, np.array([3, 1, 3]), (5, 4)), framework)
-        table, state = optimizer.step(table, grad, state)
-    return [islices.convert(x, "numpy") for x in (table, *state.values())]
+    for grad in gradients(dtype):
+        table, state = optimizer.step(table, islices.convert(grad, framework), state)
+    return in_numpy(table, state)
+
+
+def assert_same(got: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert got.keys() == expected.keys()
+    for name, x in expected.items():
+        np.testing.assert_array_equal(got[name], x, err_msg=name)
 
 
 BUILT_IN = [
@@ -52,6 +69,12 @@ BUILT_IN = [
 ]  # fmt: skip
 
 
+FROZEN = optim.custom(my_mean, lambda step: 0.5, state={"m": 0.0}, gain=0.3, frozen=[1])
+#: Optimizers that are compared with NumPy, everywhere.
+STEPS = [BUILT_IN[1][0], FROZEN, BUILT_IN[2][0]]
+TABLES = [("float32", False), ("float16", True)]
+
+
 @pytest.mark.parametrize(("own", "function", "options"), BUILT_IN)
 @pytest.mark.parametrize(("dtype", "master"), [("float32", False), ("float16", True)])
 def test_a_rule_of_the_same_formula_has_the_same_bits(
@@ -59,32 +82,63 @@ def test_a_rule_of_the_same_formula_has_the_same_bits(
 ) -> None:
     expected = trained(function(0.1, **options), dtype=dtype, master=master)
     for optimizer in (own, pickle.loads(pickle.dumps(own))):
-        for got, want in zip(trained(optimizer, dtype=dtype, master=master), expected, strict=True):
-            np.testing.assert_array_equal(got, want)
+        assert_same(trained(optimizer, dtype=dtype, master=master), expected)
 
 
-@pytest.mark.parametrize("framework", ["torch", "tensorflow", "jax"])
+@pytest.mark.parametrize("framework", ["torch", "tensorflow", "jax", "mxnet"])
 def test_frameworks_have_the_bits(framework: str) -> None:
     pytest.importorskip(framework)
-    frozen = optim.custom(my_mean, lambda step: 0.5, state={"m": 0.0}, gain=0.3, frozen=[1])
-    for optimizer in (BUILT_IN[1][0], frozen):
-        for got, want in zip(trained(optimizer, framework), trained(optimizer), strict=True):
-            np.testing.assert_array_equal(got, want)
+    for own in STEPS:
+        for dtype, master in TABLES:
+            assert_same(trained(own, framework, dtype, master=master), trained(own, dtype=dtype, master=master))
 
 
-def test_a_jitted_step_has_the_bits() -> None:
+def in_jax(step: Any, table: Any, state: Any, batches: Any) -> Any:
     jax = pytest.importorskip("jax")
-    optimizer = BUILT_IN[1][0]
-    table, values = np.ones((5, 4), np.float32), np.linspace(-2, 1, 12, dtype=np.float32).reshape(3, 4)
+    compiled = jax.jit(step, donate_argnums=(0, 1))
+    for values, indices in batches:
+        before = table
+        table, state = compiled(table, state, values, indices)
+        assert before.is_deleted()
+    return table, state
 
-    def step(table: Any, values: Any) -> Any:
-        return optimizer.step(table, IndexedSlices(values, jax.numpy.array([3, 1, 3]), (5, 4)), optimizer.init(table))[
-            0
-        ]
 
-    grad = IndexedSlices(values, np.array([3, 1, 3]), (5, 4))
-    want, _ = optimizer.step(table.copy(), grad, optimizer.init(table))
-    np.testing.assert_array_equal(jax.jit(step)(jax.numpy.array(table), jax.numpy.array(values)), want)
+def in_tensorflow(step: Any, table: Any, state: Any, batches: Any) -> Any:
+    tf = pytest.importorskip("tensorflow")
+    table = tf.Variable(table)
+    state = {name: tf.Variable(x) for name, x in state.items()}
+    compiled = tf.function(lambda values, indices: step(table, state, values, indices)[0])
+    for values, indices in batches:
+        compiled(values, indices)
+    return table, state
+
+
+def in_torch(step: Any, table: Any, state: Any, batches: Any) -> Any:
+    torch = pytest.importorskip("torch")
+    compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
+    for values, indices in batches:
+        table, state = compiled(table, state, values, indices)
+    return table, state
+
+
+COMPILED = [("jax", in_jax), ("tensorflow", in_tensorflow)]
+
+
+@pytest.mark.parametrize(
+    ("framework", "run"), [*COMPILED, pytest.param("torch", in_torch, marks=pytest.mark.outside)]
+)
+def test_compiled_steps_have_the_bits(framework: str, run: Any) -> None:
+    pytest.importorskip(framework)
+    for own in STEPS:
+        for dtype, master in TABLES if own is STEPS[0] else TABLES[:1]:
+
+            def step(table: Any, state: Any, values: Any, indices: Any, own: Any = own) -> Any:
+                return own.step(table, IndexedSlices(values, indices, (5, 4), validate=False), state)
+
+            table, batches = islices.convert(start(dtype), framework), gradients(dtype)
+            batches = [[islices.convert(x, framework) for x in (g.values, g.indices)] for g in batches]
+            after = run(step, table, own.init(table, master=master), batches)
+            assert_same(in_numpy(*after), trained(own, dtype=dtype, master=master))
 
 
 def test_kernels_take_rules_of_elements() -> None:

@@ -61,7 +61,7 @@ def _bounded(name: str, rank: int, what: str, sizes: Callable[[Rows], Array], fi
             yield Change(clip, text, {"limit": limit}, bits)
 
     lines = {"": (f"grads = {fix}", f"take `{fix}` out")}
-    return Cause(name, f"{name.split('_')[0]}s clipped", rank, propose=propose, exact="never", fix=lines)
+    return Cause(name, rank, propose=propose, exact="never", fix=lines)
 
 
 def _limits(both: Comparison, which: int, sizes: Callable[[Rows], Array]) -> Iterator[tuple[float, float]]:

@@ -120,7 +120,7 @@ def clipped_after(now: Comparison) -> Iterator[Factor]:
             yield Factor([ratio] * len(now.pairs), text, {"limit": limit}, _tolerance(now), 1.0)
 
 
-CLIP_AFTER = Cause("clip_after", "clipped after another cause", 220, foretell=clipped_after)
+CLIP_AFTER = Cause("clip_after", 220, foretell=clipped_after)
 
 
 # ---------------------------------------------------------------------- one is clipped
@@ -160,7 +160,7 @@ def clipped(now: Comparison) -> Iterator[Factor]:
 
 
 CLIPPED = Cause(
-    "clipped", "clipped or not", 240, foretell=clipped, side_does=True,
+    "clipped", 240, foretell=clipped, side_does=True,
     fix=lambda details: EACH if "norm" in details else TOGETHER,
 )  # fmt: skip
 
@@ -176,7 +176,7 @@ def unsummed(now: Comparison) -> Iterator[Factor]:
 
 
 DUPLICATES = Cause(
-    "duplicates", "duplicates not summed before clipping", 210, foretell=unsummed,
+    "duplicates", 210, foretell=unsummed,
     subsumes=("clipped",), side_does=True, fix=UNSUMMED,
 )  # fmt: skip
 
@@ -206,7 +206,7 @@ def per_tensor(now: Comparison) -> Iterator[Factor]:
 
 
 PER_TENSOR = Cause(
-    "per_tensor", "clipped by tensor or together", 222, foretell=per_tensor,
+    "per_tensor", 222, foretell=per_tensor,
     subsumes=("clipped",), side_does=True, fix={"": (EACH[""][0], TOGETHER[""][0])},
 )  # fmt: skip
 
@@ -240,7 +240,7 @@ ALONE: Lines = {
          "{max_norm:.6g})[0], {tensor!r}: grads[{tensor!r}]}}", TOGETHER[""][0]),
 }  # fmt: skip
 LEFT_OUT = Cause(
-    "left_out", "a tensor left out of the norm", 224, foretell=left_out,
+    "left_out", 224, foretell=left_out,
     subsumes=("clipped",), side_does=True, fix=ALONE,
 )  # fmt: skip
 
@@ -272,4 +272,4 @@ def _fix_epsilon(details: Mapping[str, Any]) -> Lines:
     return both_ways(f"grads, _ = islices.clip_by_global_norm(grads, {{max_norm:.6g}}, semantics={formula!r})")
 
 
-EPSILON = Cause("epsilon", "epsilon of a clip formula", 250, foretell=epsilon, fix=_fix_epsilon)
+EPSILON = Cause("epsilon", 250, foretell=epsilon, fix=_fix_epsilon)

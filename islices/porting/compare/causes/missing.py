@@ -11,7 +11,7 @@ from islices.porting.compare.comparison import Comparison, TwoSides
 from islices.porting.compare.rows import Rows
 from islices.porting.compare.stored import Array, contained
 
-__all__ = ["MASK", "PADDING", "ZERO_ROWS"]
+__all__ = ["PADDING", "ZERO_ROWS"]
 
 #: Rows that a cause's details hold.
 SHOWN = 10
@@ -62,30 +62,21 @@ def padding_row(both: Comparison, which: int) -> Iterator[Change]:
 
 
 PADDING = Cause(
-    "padding", "padding row kept", 40, propose=padding_row, drops=True,
+    "padding", 40, propose=padding_row, drops=True,
     fix={"": ("rows = islices.lookup(table, ids, padding_idx={rows[0]})", "rows = islices.lookup(table, ids)")},
 )  # fmt: skip
 
 
-def masked_padding(both: Comparison, which: int) -> Iterator[Change]:
-    """One side masks the padding, which leaves a stored row of zeros; the other drops it."""
-    rows = {row for p in both.pairs for row in _extra_zeros(p.side(which), p.side(1 - which)).tolist()}
-    if len(rows) == 1 and rows <= {p.padding or 0 for p in both.pairs}:  # frameworks' own masks are of row 0
-        text = f"mask against padding_idx: {{x}} stores row {min(rows)} as zeros, {{y}} has no such row"
-        yield Change(_without_zeros, text, {"rows": sorted(rows)})
-
-
-MASK = Cause("mask", "mask against padding_idx", 30, propose=masked_padding, drops=True, subsumes=("zero_rows",))
-
-
 def zero_rows(both: Comparison, which: int) -> Iterator[Change]:
-    """Stored rows of zeros that the other side has dropped."""
+    """Stored rows of zeros that the other side has dropped: of a mask, where the row is that of padding."""
     rows = [row for p in both.pairs for row in _extra_zeros(p.side(which), p.side(1 - which)).tolist()]
     text = f"{{y}} has dropped stored rows of zeros that {{x}} has ({_shown(rows)}); a lazy optimizer moves such rows"
+    if len(set(rows)) == 1 and set(rows) <= {p.padding or 0 for p in both.pairs}:  # frameworks' own masks are of row 0
+        text = f"mask against padding_idx: {{x}} stores row {rows[0]} as zeros, {{y}} has no such row"
     yield Change(_without_zeros, text, {"rows": rows[:SHOWN]})
 
 
-ZERO_ROWS = Cause("zero_rows", "dropped zero rows", 110, propose=zero_rows, drops=True)
+ZERO_ROWS = Cause("zero_rows", 110, propose=zero_rows, drops=True)
 
 
 def _without_zeros(x: Rows, y: Rows, pair: TwoSides) -> Rows | None:

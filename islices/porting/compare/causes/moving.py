@@ -37,5 +37,5 @@ def _shifted(one: Held, other: Held, step: int) -> Stored | None:
 
 
 OFF_BY_ONE = Cause(
-    "off_by_one", "off-by-one ids", 80, move=shifted, symmetric=True, fix=both_ways("ids = ids - ({shift})"),
+    "off_by_one", 80, move=shifted, symmetric=True, fix=both_ways("ids = ids - ({shift})"),
 )  # fmt: skip

@@ -59,7 +59,7 @@ def _penalties(details: Mapping[str, Any]) -> Lines:
     )}  # fmt: skip
 
 
-REGULARISER = Cause("regulariser", "a regulariser", 35, propose=regulariser, exact="never", fix=_penalties)
+REGULARISER = Cause("regulariser", 35, propose=regulariser, exact="never", fix=_penalties)
 
 
 def _table(x: Rows, y: Rows, pair: TwoSides) -> tuple[Array, Array] | None:

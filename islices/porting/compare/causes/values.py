@@ -30,7 +30,7 @@ def same_values(both: Comparison, which: int) -> Iterator[Change]:
 
 
 DTYPE = Cause(
-    "dtype", "only the types", 10, propose=same_values, symmetric=True, narrows=True, exact="always",
+    "dtype", 10, propose=same_values, symmetric=True, narrows=True, exact="always",
     subsumes=("rounded",),
 )  # fmt: skip
 
@@ -58,9 +58,7 @@ def _round_to(x: Array, dtype: str) -> Array:
         return x.astype(dtype).astype(np.float64)
 
 
-ROUNDED = Cause(
-    "rounded", "rounded to a narrower type", 70, propose=rounded, narrows=True, exact="always", scales=False
-)
+ROUNDED = Cause("rounded", 70, propose=rounded, narrows=True, exact="always", scales=False)
 
 
 def sign(both: Comparison, which: int) -> Iterator[Change]:
@@ -69,7 +67,7 @@ def sign(both: Comparison, which: int) -> Iterator[Change]:
     yield Change(lambda x, y, pair: replace(x, values=-x.values), text, everywhere=True)
 
 
-SIGN = Cause("sign", "sign", 20, propose=sign, symmetric=True, fix=both_ways("loss = -loss"))
+SIGN = Cause("sign", 20, propose=sign, symmetric=True, fix=both_ways("loss = -loss"))
 
 
 # ---------------------------------------------------------------------- 16 bits
@@ -97,7 +95,7 @@ def autocast(both: Comparison, which: int) -> Iterator[Change]:
 
 
 AUTOCAST = Cause(
-    "autocast", "computed in 16 bits", 140, propose=autocast, narrows=True, exact="never",
+    "autocast", 140, propose=autocast, narrows=True, exact="never",
     fix={"": ("compute the layers in {dtype}", "compute the layers in float32")},
 )  # fmt: skip
 

@@ -126,7 +126,7 @@ def keras_without_a_mask_keeps_the_padding_row(r: np.random.Generator) -> Any:
     return by_keras(d), by_torch(d, padding_idx=PAD), {"padding_idx": PAD}
 
 
-@case("mask")
+@case("zero_rows")
 def keras_mask_zero_stores_the_row_that_torch_drops(r: np.random.Generator) -> Any:
     d = Data(r)
     return by_keras(d, masked=True), by_torch(d, padding_idx=PAD), {}
@@ -171,7 +171,7 @@ def padding_kept_counts_in_the_norm(r: np.random.Generator) -> Any:
     return a, optax_clipped({"e": by_jax(d).todense()}, 1.0)["e"], {"padding_idx": PAD}
 
 
-@case("mask", "mean")
+@case("zero_rows", "mean")
 def a_mask_and_a_mean_over_the_batch(r: np.random.Generator) -> Any:
     d = Data(r)
     b = by_keras(d, lambda x: tf.reduce_mean(tf.reduce_sum(x, 1)), masked=True)
