@@ -46,9 +46,8 @@ class SearchTerms(SphinxTransform):
         section = self.document.next_node(nodes.section)
         terms = [term for term, name in self.config.search_terms.items() if name == self.env.docname]
         if section is not None and terms:
-            section.insert(
-                0, addnodes.index(entries=[("single", term, section["ids"][0], "main", None) for term in terms])
-            )
+            entries = [("single", term, section["ids"][0], "main", None) for term in terms]
+            section.insert(1, addnodes.index(entries=entries))  # behind the title
 
 
 def describe(app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
