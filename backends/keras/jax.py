@@ -130,7 +130,7 @@ def keep(variables: Sequence[Any]) -> None:
 
 
 def take_if(flag: Any, variables: Sequence[Any], step: Callable[[], None]) -> None:
-    """Take a step on variables if a flag is true; a branch of XLA would copy tables, so a traced flag selects values."""
+    """Take a step on variables if a flag is true; a traced one selects values, since a branch of XLA copies tables."""
     if not backend.is_traced(flag):
         if flag:
             step()

@@ -74,7 +74,8 @@ class Stepped(Coalesced):
 
     With ``gradient_accumulation_steps=k`` a step is taken on every k-th call: on the coalesced sum of the k gradients,
     added in float32 for variables of 16 bits, divided by k; then it is clipped. What has been added up costs the rows
-    it names, on JAX another table. A variable whose gradient is None in some of the calls steps on the others'. SPEC clauses 16 and 24.
+    it names, on JAX another table. A variable whose gradient is None in some of the calls steps on the others'. SPEC
+    clauses 16 and 24.
 
     Examples
     --------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -33,6 +33,9 @@ from islices.optim.inputs import (
 )
 from islices.optim.numbers import step_numbers
 from islices.optim.row_steps import Request, rows_step
+
+T = TypeVar("T")
+S = TypeVar("S")
 
 
 class Optimizer:
@@ -203,7 +206,7 @@ class Optimizer:
         return state
 
     # ------------------------------------------------------------------ a step
-    def step(self, table: Any, grad: Any, state: Any, *, donate: bool = False, apply: Any = True) -> tuple[Any, Any]:
+    def step(self, table: T, grad: Any, state: S, *, donate: bool = False, apply: Any = True) -> tuple[T, S]:
         """One step: the table and the state after it.
 
         Parameters

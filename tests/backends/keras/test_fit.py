@@ -205,7 +205,11 @@ if BACKEND == "torch":
     BAD["compiled"] = (compiled, ValueError, "jit_compile: got True; accepted on torch")
 if BACKEND == "jax":
     averaged = {"gradient_accumulation_steps": 2, "use_ema": True}
-    BAD["averages"] = (lambda: fitted(made(), front.Stepped(optim.sgd(RATE), **averaged)), ValueError, "use_ema: got True")
+    BAD["averages"] = (
+        lambda: fitted(made(), front.Stepped(optim.sgd(RATE), **averaged)),
+        ValueError,
+        "use_ema: got True",
+    )
     BAD["train_step"] = (lambda: front.row_sparse(Own()), TypeError, "with a train_step of its class; accepted on JAX")
 
 

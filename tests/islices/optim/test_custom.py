@@ -34,6 +34,18 @@ def literal(g: Any, w: Any, lr: Any) -> Any:
     return (w - mul(lr, g + 0.1),)
 
 
+def bare(g: Any, w: Any, lr: Any) -> Any:
+    return w - mul(lr, g)
+
+
+def by_element(g: Any, w: Any, a: Any, lr: Any) -> Any:
+    return w - mul(lr, g), a + mul(g, g)
+
+
+def literal_first(g: Any, w: Any, lr: Any) -> Any:
+    return (w - mul(0.5, g),)
+
+
 def start(dtype: str) -> Any:
     return np.linspace(-1, 1, 20).reshape(5, 4).astype(dtype)
 
@@ -87,57 +99,49 @@ def test_a_rule_of_the_same_formula_has_the_same_bits(
 
 @pytest.mark.parametrize("framework", ["torch", "tensorflow", "jax", "mxnet"])
 def test_frameworks_have_the_bits(framework: str) -> None:
-    pytest.importorskip(framework)
+    pytest.importorskip(f"islices.backends.{framework}")
     for own in STEPS:
         for dtype, master in TABLES:
             assert_same(trained(own, framework, dtype, master=master), trained(own, dtype=dtype, master=master))
 
 
-def in_jax(step: Any, table: Any, state: Any, batches: Any) -> Any:
+def in_jax(step: Any, table: Any, state: Any, grads: Any) -> Any:
     jax = pytest.importorskip("jax")
-    compiled = jax.jit(step, donate_argnums=(0, 1))
-    for values, indices in batches:
+    compiled = jax.jit(step, donate_argnums=(0, 2))
+    for grad in grads:
         before = table
-        table, state = compiled(table, state, values, indices)
+        table, state = compiled(table, grad, state)
         assert before.is_deleted()
     return table, state
 
 
-def in_tensorflow(step: Any, table: Any, state: Any, batches: Any) -> Any:
+def in_tensorflow(step: Any, table: Any, state: Any, grads: Any) -> Any:
     tf = pytest.importorskip("tensorflow")
-    table = tf.Variable(table)
-    state = {name: tf.Variable(x) for name, x in state.items()}
-    compiled = tf.function(lambda values, indices: step(table, state, values, indices)[0])
-    for values, indices in batches:
-        compiled(values, indices)
+    table, state = tf.Variable(table), {name: tf.Variable(x) for name, x in state.items()}
+    compiled = tf.function(lambda values, ids: step(table, tf.IndexedSlices(values, ids, (5, 4)), state)[0])
+    for grad in grads:
+        compiled(grad.values, grad.indices)
     return table, state
 
 
-def in_torch(step: Any, table: Any, state: Any, batches: Any) -> Any:
+def in_torch(step: Any, table: Any, state: Any, grads: Any) -> Any:
     torch = pytest.importorskip("torch")
-    compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
-    for values, indices in batches:
-        table, state = compiled(table, state, values, indices)
+    compiled = torch.compile(lambda *given: step(*given), backend="aot_eager", fullgraph=True)
+    for grad in grads:
+        table, state = compiled(table, grad, state)
     return table, state
-
-
-COMPILED = [("jax", in_jax), ("tensorflow", in_tensorflow)]
 
 
 @pytest.mark.parametrize(
-    ("framework", "run"), [*COMPILED, pytest.param("torch", in_torch, marks=pytest.mark.outside)]
+    ("framework", "run"),
+    [("jax", in_jax), ("tensorflow", in_tensorflow), pytest.param("torch", in_torch, marks=pytest.mark.outside)],
 )
 def test_compiled_steps_have_the_bits(framework: str, run: Any) -> None:
     pytest.importorskip(framework)
     for own in STEPS:
         for dtype, master in TABLES if own is STEPS[0] else TABLES[:1]:
-
-            def step(table: Any, state: Any, values: Any, indices: Any, own: Any = own) -> Any:
-                return own.step(table, IndexedSlices(values, indices, (5, 4), validate=False), state)
-
-            table, batches = islices.convert(start(dtype), framework), gradients(dtype)
-            batches = [[islices.convert(x, framework) for x in (g.values, g.indices)] for g in batches]
-            after = run(step, table, own.init(table, master=master), batches)
+            table, grads = (islices.convert(x, framework) for x in (start(dtype), gradients(dtype)))
+            after = run(own.step, table, own.init(table, master=master), grads)
             assert_same(in_numpy(*after), trained(own, dtype=dtype, master=master))
 
 
@@ -155,8 +159,19 @@ def test_kernels_take_rules_of_elements() -> None:
         (my_mean, {"state": {"m": 0.0}, "gain": float("inf")}, ValueError, "gain: got inf; accepted is a finite"),
         (len, {}, TypeError, "plain function"),
         (literal, {"rows": "some"}, ValueError, "rows: got 'some'"),
+        (bare, {}, TypeError, "accepted is a tuple of 1: w"),
+        (by_element, {"row_state": {"a": 0.0}}, ValueError, r"got a of shape \(1, 2\).* one number per row"),
+        (by_element, {"state": {"a": 0.0}, "row_state": {"a": 0.0}}, ValueError, "row_state: got 'a'"),
+        (literal_first, {}, AttributeError, "shape"),
     ],
 )  # fmt: skip
 def test_errors(function: Any, options: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         optim.custom(function, 0.1, **options)
+
+
+def test_rows_that_are_asked_for_refuse_dense_gradients_in_fronts() -> None:
+    options: dict[str, Any] = {"state": {"m": 0.0}, "gain": 0.3}
+    optim.custom(my_mean, 0.5, **options)._check_dense("a Table has one")
+    with pytest.raises(ValueError, match="rows: got 'touched'"):
+        optim.custom(my_mean, 0.5, rows="touched", **options)._check_dense("a Table has one")
