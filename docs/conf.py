@@ -58,7 +58,6 @@ page_order = {
     "Extend": [
         "docs/library_author",
         "docs/adapter_author",
-        "docs/new_backend",
         "conformance/sample_backend/README",
         "conformance/paddle_backend/README",
     ],

@@ -113,7 +113,7 @@ def constants(name: str) -> dict[str, str]:
 
 @cache
 def imports(name: str) -> tuple[Import, ...]:
-    """What a module imports, wherever it stands."""
+    """Return the imports of a module, wherever they stand."""
     found: list[Import] = []
 
     def look(node: ast.AST, function: str) -> None:
@@ -162,7 +162,7 @@ def top(name: str) -> str:
 
 
 def is_outside(name: str) -> bool:
-    """Whether it has to be installed beside NumPy."""
+    """Return True if it has to be installed in addition to NumPy."""
     return top(name) not in (sys.stdlib_module_names | {"islices", "numpy"})
 
 
@@ -287,7 +287,7 @@ def said(name: str) -> list[str] | None:
 
 
 def allows(name: str, item: str, target: str) -> bool:
-    """Whether an item of a module's line allows an import."""
+    """Return True if an item of a module's line allows an import."""
     form = ITEM.fullmatch(item)
     assert form, f"{name}: got {item!r}; accepted are the forms in tests/test_imports.py"
     if form["module"]:

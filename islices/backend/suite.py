@@ -20,7 +20,7 @@ class ForTheSuite(Arrays):
     ----------
     own_calls : str
         For a plug-in: the name of its module of the framework's own calls, with which the suite makes real gradients
-        (docs/new_backend.md lists them). Optional. Without it: cases that need the framework's own layers are
+        (docs/adapter_author.md lists them). Optional. Without it: cases that need the framework's own layers are
         unsupported.
     """
 

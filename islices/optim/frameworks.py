@@ -1,7 +1,7 @@
 """What all optimizers of a framework have in common: how it names hyperparameters, rounds numbers, treats duplicates.
 
 Every semantics is written in its framework's own order of operations, each of which rounds once; no framework is
-imported. docs/optimizers.md has the formulas and how closely they are followed. SPEC clauses 11 and 16.
+imported. docs/formulas.md has the formulas and how closely they are followed. SPEC clauses 11 and 16.
 
 - torch: what runs on CPU by default (foreach and fused None), a loop over parameters. Where a class has a path of its
   own for sparse gradients, rows="touched" is that path, and rows="all" the dense one. torch's kernels contract products

@@ -45,7 +45,7 @@ def check(lines: list[dict[str, Any]], backends: Sequence[str] = ()) -> list[dic
 
 
 def test_every_backend_conforms(tmp_path: Path) -> None:
-    """As a user's first call does, without any option."""
+    """Run it as a user's first call does, without any option."""
     check(conform(tmp_path, limit=900))
 
 

@@ -1,4 +1,4 @@
-"""What a call is given beside arrays: a bool is no number but as a factor, a flag is a bool and nothing else."""
+"""Arguments other than arrays: a bool is a number only as a factor, a flag is a bool and nothing else."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Importing islices imports NumPy and nothing else; a backend imports its own framework and no other; what sums rows
-imports numba, where it is installed and kernels are wanted.
+"""Importing islices imports NumPy and nothing else; a backend imports its framework and no other; sums of rows import
+numba, where it is installed and kernels are wanted.
 
 Proven in fresh interpreters, since what is tested is the state an import leaves behind.
 """
