@@ -2,7 +2,8 @@
 
 Keras's Adam moves every row, adds epsilon elsewhere than torch and corrects its bias in float32. semantics="keras" is
 that arithmetic on any framework. This takes ten steps of keras.optimizers.Adam, then ten of islices on torch from
-Keras's weights and state, and compares with twenty of Keras. From the same state torch's Adam diverges (gradients are small).
+Keras's weights and state, and compares them with twenty of Keras. torch's Adam diverges from the same state (gradients
+are small).
 """
 
 import os

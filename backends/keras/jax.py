@@ -72,7 +72,7 @@ def _gradients(model: Any, state: Any, data: Any) -> tuple[Any, list[Any]]:
 
 # ---------------------------------------------------------------------- gradients
 def is_sparse(grad: Any) -> bool:
-    """Whether a gradient is sparse."""
+    """Return True if a gradient is sparse."""
     return isinstance(grad, IndexedSlices)
 
 
@@ -102,7 +102,7 @@ def cast(grad: Any, dtype: str) -> Any:
 
 # ---------------------------------------------------------------------- steps
 def replicas(model: Any = None) -> int:
-    """How many take a step together."""
+    """Return the number of replicas that take a step together."""
     return 1
 
 

@@ -47,7 +47,7 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
         return stock  # type: ignore[no-any-return]
 
     def check_finite(self, grads: Sequence[Any]) -> Any:
-        """Whether all gradients are finite: of sparse ones the sums of duplicates, which a step writes."""
+        """Return True if all gradients are finite: of sparse ones the sums of duplicates, which a step writes."""
         return super().check_finite([_sums(g) for g in grads])
 
     #: Keras's method for this class takes a branch of XLA, which copies tables; the optimizers' one calls `apply`.

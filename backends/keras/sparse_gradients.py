@@ -74,5 +74,5 @@ class ArrayHooks(keras.optimizers.Optimizer):  # type: ignore[misc]
         raise NotImplementedError
 
     def _for_rule(self, grad: Any) -> Any:
-        """What the optimizer's own rule takes."""
+        """Return the gradient in the form that the optimizer's rule takes."""
         raise NotImplementedError

@@ -95,7 +95,7 @@ def divisible(grad: Any, variable: Any) -> Any:
 
 
 def is_sparse(grad: Any) -> bool:
-    """Whether a gradient is sparse."""
+    """Return True if a gradient is sparse."""
     return isinstance(grad, tf.IndexedSlices)
 
 
@@ -133,7 +133,7 @@ def _of_type(grad: Any, dtype: tf.DType) -> Any:
 
 # ---------------------------------------------------------------------- steps
 def replicas(model: Any = None) -> int:
-    """How many take a step together, of a model or under the present strategy."""
+    """Return the number of replicas that take a step together, of a model or under the present strategy."""
     strategy = tf.distribute.get_strategy() if model is None else model.distribute_strategy
     return strategy.num_replicas_in_sync  # type: ignore[no-any-return]
 
@@ -145,7 +145,7 @@ def check_step() -> None:
 
 
 def writable(variable: Any) -> Any:
-    """What a rule steps on, in place."""
+    """Return the array that a rule changes in place."""
     return variable
 
 

@@ -53,7 +53,7 @@ def methods(model: Any) -> dict[str, Any]:
 
 # ---------------------------------------------------------------------- gradients
 def is_sparse(grad: Any) -> bool:
-    """Whether a gradient is sparse."""
+    """Return True if a gradient is sparse."""
     return isinstance(grad, IndexedSlices) or (isinstance(grad, torch.Tensor) and grad.layout is torch.sparse_coo)
 
 
@@ -99,12 +99,12 @@ Hooks = TorchHooks
 
 
 def replicas(model: Any = None) -> int:
-    """How many take a step together."""
+    """Return the number of replicas that take a step together."""
     return 1
 
 
 def writable(variable: Any) -> Any:
-    """What a rule steps on, in place."""
+    """Return the array that a rule changes in place."""
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 

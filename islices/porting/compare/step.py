@@ -18,7 +18,7 @@ __all__ = ["Step", "explain_steps"]
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """What one side's step was given, and what came of it: trees by name, of any framework.
+    """The input of one side's step, and its result: trees by name, of any framework.
 
     Attributes
     ----------

@@ -32,7 +32,7 @@ def weights(dtype: str = "float32", shapes: Sequence[tuple[int, ...]] = SHAPES) 
 
 
 def gradients(step: int, dtype: str = "float32") -> list[Any]:
-    """Return gradients of a table, with duplicates and without rows 6 to 8, of a dense weight, and of a single number."""
+    """Return gradients of a table (duplicates, no rows 6 to 8), of a dense weight, and of a single number."""
     rng = np.random.default_rng(100 + step)
     rows = tf.IndexedSlices(
         tf.cast(rng.standard_normal((5, 3)), dtype), tf.constant(rng.integers(0, 6, 5)), tf.constant([9, 3])

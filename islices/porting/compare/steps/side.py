@@ -20,7 +20,7 @@ __all__ = ["Given", "Side"]
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """What one side's step began with, for each tensor, the state after it, and the optimizer's description."""
+    """The input of one side's step for each tensor, the state after it, and the optimizer's description."""
 
     before: Sequence[Stored | None]
     grad: Sequence[Stored | None]
