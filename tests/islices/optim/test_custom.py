@@ -34,6 +34,18 @@ def literal(g: Any, w: Any, lr: Any) -> Any:
     return (w - mul(lr, g + 0.1),)
 
 
+def bare(g: Any, w: Any, lr: Any) -> Any:
+    return w - mul(lr, g)
+
+
+def by_element(g: Any, w: Any, a: Any, lr: Any) -> Any:
+    return w - mul(lr, g), a + mul(g, g)
+
+
+def literal_first(g: Any, w: Any, lr: Any) -> Any:
+    return (w - mul(0.5, g),)
+
+
 def start(dtype: str) -> Any:
     return np.linspace(-1, 1, 20).reshape(5, 4).astype(dtype)
 
@@ -147,8 +159,19 @@ def test_kernels_take_rules_of_elements() -> None:
         (my_mean, {"state": {"m": 0.0}, "gain": float("inf")}, ValueError, "gain: got inf; accepted is a finite"),
         (len, {}, TypeError, "plain function"),
         (literal, {"rows": "some"}, ValueError, "rows: got 'some'"),
+        (bare, {}, TypeError, "accepted is a tuple of 1: w"),
+        (by_element, {"row_state": {"a": 0.0}}, ValueError, r"got a of shape \(1, 2\).* one number per row"),
+        (by_element, {"state": {"a": 0.0}, "row_state": {"a": 0.0}}, ValueError, "row_state: got 'a'"),
+        (literal_first, {}, AttributeError, "shape"),
     ],
 )  # fmt: skip
 def test_errors(function: Any, options: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         optim.custom(function, 0.1, **options)
+
+
+def test_rows_that_are_asked_for_refuse_dense_gradients_in_fronts() -> None:
+    options: dict[str, Any] = {"state": {"m": 0.0}, "gain": 0.3}
+    optim.custom(my_mean, 0.5, **options)._check_dense("a Table has one")
+    with pytest.raises(ValueError, match="rows: got 'touched'"):
+        optim.custom(my_mean, 0.5, rows="touched", **options)._check_dense("a Table has one")

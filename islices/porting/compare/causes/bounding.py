@@ -38,7 +38,7 @@ def _last(x: Rows, y: Rows, pair: TwoSides) -> Rows | None:
 
 
 LAST_DUPLICATE = Cause(
-    "last_duplicate", "the last duplicate wins", 55, propose=last_duplicate,
+    "last_duplicate", 55, propose=last_duplicate,
     fix={"": ("grad = np.zeros(shape, rows.dtype); grad[ids] = rows",
               "grad = islices.IndexedSlices(rows, ids, shape)")},
 )  # fmt: skip
