@@ -59,7 +59,6 @@ LATE = {
     ("islices.norms.global_norms", "islices.distributed.norms"): "importing islices stays fast: few give a group",
     ("islices.kernels.threads", "concurrent.futures"): "importing islices stays fast",
     ("islices.core.plugins", "importlib.metadata"): "importing islices stays fast",
-    ("islices.core.plugins", "tomllib"): "importing islices stays fast",
     ("islices.conformance", "islices.conformance.formulas.judge"): "importing the suite stays fast",
     ("islices.conformance.tools.audit.prober", "resource"): "not on Windows",
     ("islices.conformance.properties.files", "resource"): "not on Windows",

@@ -18,7 +18,7 @@ from islices.core.registry import describe
 from islices.norms.clip import clip_by_norm, clip_by_value
 from islices.norms.clip_formulas import BY_GLOBAL_NORM, BY_NORM, BY_VALUE, Semantics, lookup_formula
 from islices.norms.global_norms import clip_by_global_norm
-from islices.norms.nonfinite import Nonfinite, check_nonfinite
+from islices.norms.limits import Nonfinite, check_nonfinite
 
 __all__ = ["Coalesced", "check_replicas"]
 

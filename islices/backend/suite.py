@@ -1,4 +1,4 @@
-"""For the suite: what conformance asks of a framework, and islices itself does not.
+"""The suite's questions: methods that conformance calls, and islices itself does not.
 
 May import: `islices.backend.arrays`, `islices.backend.contract`.
 """
@@ -14,7 +14,7 @@ from islices.backend.contract import Array, optional
 
 
 class ForTheSuite(Arrays):
-    """For the suite: what conformance asks of a framework, and islices itself does not.
+    """The suite's questions: methods that conformance calls, and islices itself does not.
 
     Attributes
     ----------

@@ -32,7 +32,6 @@ NUMBERS: dict[str, Callable[[Any], Any]] = {
     "argnums, value_and_grad": lambda x: islices.value_and_grad(print, x),
     "missing, RowMap.ids": lambda x: RowMap([2, -1, 0], 3).ids(IDS, missing=x),
     "lr, sgd": optim.sgd,
-    "initial, LossScale": optim.LossScale,
 }
 
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from islices import optim
-from islices.optim.frameworks import SPELLED
-from islices.optim.record import RECORDS
+from islices.optim.record import RECORDS, SPELLED
 from islices.porting.compare.explanation import Finding
 from islices.porting.compare.steps.traits import is_rate
 
