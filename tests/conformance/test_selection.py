@@ -1,4 +1,4 @@
-"""Which cases run: what the quick profile holds, and that cases are chosen before anything is imported or started."""
+"""The selection of cases: the quick profile's, and that cases are chosen before anything is imported or started."""
 
 from __future__ import annotations
 

@@ -553,7 +553,7 @@ OF_TESTS = [
     ),
     Mutant(
         "influence-seen-in-nan",
-        "islices/embedding/sample_check.py",
+        "islices/embedding/autodiff.py",
         "    return (x != 0) & ~np.isnan(x)\n",
         "    return x != 0\n",
         "tests/islices/embedding/test_value_and_grad.py",
