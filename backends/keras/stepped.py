@@ -18,7 +18,9 @@ from islices.backends.keras.coalesced import Coalesced
 from islices.backends.keras.micro_batches import Share, Sum
 from islices.backends.keras.native import BACKEND, native
 from islices.core.arguments import check_name
+from islices.core.leaves import is_sparse
 from islices.core.registry import describe
+from islices.optim.custom import NamedNumbers
 from islices.optim.inputs import asked_frozen, check_frozen
 from islices.optim.record import RECORDS
 
@@ -160,7 +162,7 @@ class Stepped(Coalesced):
                 continue
             grads[k] = _cast(grads[k], variable)
             name = getattr(variable, "path", variable.name)
-            if native.is_sparse(grads[k]):
+            if is_sparse(grads[k]):
                 self.rule._warn_of_all(name)
             else:
                 try:
@@ -183,7 +185,7 @@ class Stepped(Coalesced):
         )
 
     def _missing(self, variable: Any) -> Any:
-        """What stands for the gradient None: nothing, or no rows where micro-batches may have named some."""
+        """Return the replacement for the gradient None: nothing, or no rows where micro-batches may have had some."""
         if not (self.gradient_accumulation_steps and self.built):
             return None
         index = self._trainable_variables_indices.get(self._var_key(variable))
@@ -283,9 +285,16 @@ class Stepped(Coalesced):
         }
         if described["rows"] == "touched":
             described["rows"] = None  # the default, where it exists; the configuration does not say who chose it
-        # a learning rate that is a schedule is Keras' to read; some optimizers have none that is 0
-        name: Any = check_name(described.pop("name"), [*RECORDS], "rule")
-        rule = getattr(optim, name)(lr=rate if isinstance(rate, float) else 1.0, **described)
+        # Keras reads a learning rate that is a schedule; some optimizers accept no 0
+        described["lr"] = rate if isinstance(rate, float) else 1.0
+        name: Any = described.pop("name")
+        if "states" in described:
+            states = described.pop("states")
+            described["state"] = {x: initial for x, initial, per_row in states if not per_row}
+            described["row_state"] = {x: initial for x, initial, per_row in states if per_row}
+            rule = optim.custom(_function_of(name, custom_objects), **described)
+        else:
+            rule = getattr(optim, check_name(name, [*RECORDS], "rule"))(**described)
         return super().from_config({**config, "rule": rule}, custom_objects)  # type: ignore[no-any-return]
 
 
@@ -326,10 +335,27 @@ def _held(name: str, x: Any) -> Any:
     return float(np.asarray(x).reshape(()))
 
 
+def _function_of(name: str, custom_objects: dict[str, Any] | None) -> Any:
+    """Return the function of `optim.custom` that a configuration names."""
+    function = keras.saving.get_registered_object(name, custom_objects)
+    if function is None:
+        raise ValueError(
+            f"rule: got {name!r}, a function of optim.custom; accepted is a known one: load_model(path, "
+            f"custom_objects={{{name!r}: {name}}})"
+        )
+    return function
+
+
 def _described(rule: optim.Optimizer) -> dict[str, Any]:
-    """What makes the rule anew but for its learning rate: numbers, flags and schedules (frozen: an array)."""
+    """Return the arguments that make the rule again except for its learning rate: numbers, flags and schedules (frozen:
+    an array).
+    """
     hyper = {name: _held(name, x) for name, x in rule.hyper.items() if name != "lr"}
-    options = {"rows": rule.rows, "semantics": rule.semantics, "maximize": rule.maximize, "frozen": rule._frozen[0]}
+    options = {"rows": rule.rows, "maximize": rule.maximize, "frozen": rule._frozen[0]}
+    if rule._formula.numbers is NamedNumbers:  # of optim.custom
+        options["states"] = [[x.name, x.initial, x.per_row] for x in rule._formula.state]
+    else:
+        options["semantics"] = rule.semantics
     return {"name": rule.name, **hyper, **options, **({"duplicates": "raw"} if rule._formula.raw else {})}
 
 
@@ -347,7 +373,7 @@ def _shape_of_rows(variable: Any) -> tuple[int, ...]:
 def _cast(grad: Any, variable: Any) -> Any:
     """A gradient of the variable's type; float32 stays as it is beside 16 bits, which a step takes."""
     own = _dtype(variable)
-    if not native.is_sparse(grad):
+    if not is_sparse(grad):
         grad = keras.ops.convert_to_tensor(grad)
     given = keras.backend.standardize_dtype(grad.dtype if hasattr(grad, "dtype") else grad.values.dtype)
     return grad if is_half(own) and given == "float32" else native.cast(grad, own)

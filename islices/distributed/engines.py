@@ -1,4 +1,4 @@
-"""From an array, or an engine's own object, to the `Group` that connects it with other ranks.
+"""Find the `Group` that connects an array, or an engine's object, with other ranks.
 
 An engine is found as backends are (`islices.core.registry`): built-in ones are ``islices.backends.NAME.collectives``,
 others entry points of the group ``islices.engines``, whose name is both what ``group=`` calls the engine and the
@@ -40,7 +40,7 @@ ENTRY_POINTS = "islices.engines"
 
 
 class Engine(Protocol):
-    """What every engine has."""
+    """The attributes of every engine."""
 
     @abstractmethod
     def default_group(self, timeout: float | None) -> Group:

@@ -1,4 +1,4 @@
-"""How leaves that all ranks agree on are moved and summed: on the host, all of a tree in the same collectives.
+"""Move and sum leaves that all ranks agree on: on the host, all of a tree in the same collectives.
 
 What goes by ranges is cut first: parts of it go to their owners, who sum them. Then the sums, and whatever is
 gathered, go to everybody.
@@ -145,7 +145,7 @@ def _to_owners(
 
 
 def _sizes(leaves: Sequence[HostLeaf], counts: Sequence[Sequence[int]]) -> list[int]:
-    """How many bytes each rank has, of so many rows of each leaf."""
+    """Return each rank's number of bytes for so many rows of each leaf."""
     return [size_of(form for leaf, n in zip(leaves, row, strict=True) for form in leaf.forms(int(n))) for row in counts]
 
 

@@ -1,4 +1,4 @@
-"""What a rank has fetched from a sharded table, and its gradient as it travels back. SPEC clause 26."""
+"""The rows that a rank has fetched from a sharded table, and their gradient on its way back. SPEC clause 26."""
 
 from __future__ import annotations
 

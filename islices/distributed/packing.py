@@ -23,7 +23,7 @@ SAMPLED, NOTHING = 64, -1
 
 
 def size_of(forms: Iterable[Form]) -> int:
-    """How many bytes `pack` makes of arrays of these forms."""
+    """Return the number of bytes that `pack` makes of arrays of these forms."""
     return sum(_padded(math.prod(shape) * np.dtype(dtype).itemsize) for shape, dtype in forms)
 
 
@@ -55,8 +55,9 @@ def _padded(nbytes: int) -> int:
 
 
 def even_bounds(count: int, parts: int) -> Ids:
-    """Where ``parts`` ranges that cover 0 to count begin and end, (parts + 1,): their lengths differ by at most one,
-    the longer ones first."""
+    """Return the bounds of ``parts`` ranges that cover 0 to count, (parts + 1,): their lengths differ by at most one,
+    the longer ones first.
+    """
     short, longer = divmod(count, parts)
     places = np.arange(parts + 1, dtype=np.int64)
     bounds: Ids = places * short + np.minimum(places, longer)

@@ -28,7 +28,7 @@ MESSAGE = 30_000.0
 
 
 class Cost(NamedTuple):
-    """What one rank receives, on average: bytes, and in how many collectives, after the one in which ranks agree."""
+    """The average receipt of one rank: bytes, and the number of collectives after the one in which ranks agree."""
 
     nbytes: float
     collectives: int

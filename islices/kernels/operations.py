@@ -126,11 +126,7 @@ def run_tasks(tasks: Sequence[Task]) -> None:
     for task in tasks:
         for first, last in pairwise(_cuts(task, share)):
             parts.append((task, first, last))
-    run_parts(_run_part, parts)
-
-
-def _run_part(task: Task, first: int, last: int) -> None:
-    task.work(*task.given, first, last)
+    run_parts(lambda task, first, last: task.work(*task.given, first, last), parts)
 
 
 def _cuts(task: Task, share: int) -> list[int]:

@@ -32,8 +32,7 @@ from islices.distributed.norms import clip_over
 from islices.norms.clip import clip_by_value
 from islices.norms.clip_formulas import BY_GLOBAL_NORM, Semantics, lookup_formula
 from islices.norms.global_norms import clip_by_global_norm as clip_tree
-from islices.norms.limits import check_max_norm, limit_of
-from islices.norms.nonfinite import Nonfinite, check_nonfinite
+from islices.norms.limits import Nonfinite, check_max_norm, check_nonfinite, limit_of
 from islices.norms.unitwise import adaptive_grad_clip as adaptive
 from islices.norms.unitwise import clip_by_block_rms as block_rms
 from islices.optim.hyperparameters import is_on
@@ -459,7 +458,9 @@ def from_optim(optimizer: Optimizer) -> Transformation:
 def _unfit(optimizer: Optimizer) -> str:
     """Name the options that keep a step from being an addition that depends on gradient and state only."""
     record = RECORDS.get(optimizer.name)
-    if record is None or not record.additive:
+    if record is None:
+        return f"a rule of optim.custom ({optimizer.name}), which optimizer.step(table, grad, state) runs in jax.jit"
+    if not record.additive:
         return f"a rule that may compute weights anew ({optimizer.name})"
     if is_on(optimizer.hyper.get("weight_decay", 0)):
         return "weight_decay; chain on_rows(optax.add_decayed_weights(...)) before it, or after it for adamw's"

@@ -25,7 +25,7 @@ Found: TypeAlias = tuple[Sequence[Explanation], bool, float | None]
 
 @dataclass(frozen=True, eq=False)
 class Difference(Report):
-    """What `diff` found; str() is the report.
+    """The result of `diff`; str() is the report.
 
     Attributes
     ----------
@@ -173,7 +173,7 @@ def compared(both: Both, called: tuple[str, str], explain: Callable[[Sequence[in
 
 # ---------------------------------------------------------------------- options
 def side_names(names: Any) -> tuple[str, str]:
-    """What the report calls the sides; TypeError for anything but two strings."""
+    """Return the sides' names in the report; TypeError for anything but two strings."""
     if not isinstance(names, (list, tuple)) or len(names) != 2 or not all(isinstance(name, str) for name in names):
         raise TypeError(f"names: got {show(names)}; accepted are two strings")
     return names[0], names[1]

@@ -1,4 +1,4 @@
-"""Which tensor of one tree stands beside which of another, and of further trees: by name, else by position."""
+"""Pair the tensors of one tree with those of another, and of further trees: by name, else by position."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from islices.porting.compare.why import side_by_side
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """What one side's step was given, and what came of it: trees by name, of any framework.
+    """The input of one side's step, and its result: trees by name, of any framework.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""From tensors read to the comparison that causes are tried on.
+"""Turn tensors that were read into the comparison that causes are tried on.
 
 Where nothing explains the difference so, all is tried again with slack for the models' own arithmetic, the lesser
 first.

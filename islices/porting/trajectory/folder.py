@@ -28,7 +28,7 @@ LASTING = (*BEFORE, *AFTER)
 
 
 def is_folder(x: Any) -> bool:
-    """Whether what was given for a side names a folder: a str or a path."""
+    """Return True if a side's argument names a folder: a str or a path."""
     return isinstance(x, (str, bytes, os.PathLike))
 
 
@@ -60,7 +60,7 @@ def write_step(folder: Path, step: Step, last: Mapping[str, Leaves], remarks: Ma
 
 
 def _changed(x: Leaf, known: Leaf | None) -> Leaf | None:
-    """What has changed of a table: nothing, some rows, or all of it."""
+    """Return the changes of a table: nothing, some rows, or all of it."""
     if isinstance(x, IndexedSlices) or not isinstance(known, np.ndarray) or x.dtype != known.dtype:
         return x
     if x.shape != known.shape:

@@ -100,7 +100,7 @@ class Recorder:
 
     @property
     def wanted(self) -> bool:
-        """Whether the step that comes next is written: what costs much need not be computed else."""
+        """Return True if the next step is written: expensive values need not be computed otherwise."""
         return self._count == 0 or (self._count + 1) % self._every == 0
 
     def add(self, **positions: Any) -> None:

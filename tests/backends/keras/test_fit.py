@@ -391,10 +391,18 @@ def squared(g: Any, w: Any, accumulator: Any, lr: Any) -> Any:
     return w - mul(lr, g), accumulator
 
 
-def test_a_rule_of_your_own_trains() -> None:
-    rule = optim.custom(squared, RATE, row_state={"accumulator": 0.0})
+def test_a_rule_of_your_own_trains_and_is_loaded_by_its_function(tmp_path: Path) -> None:
+    rule = optim.custom(squared, RATE, row_state={"accumulator": 1.0})
     expected = weights(fitted(made(), front.Stepped(optim.sgd(RATE))))
-    assert_same_bits(weights(fitted(made(), front.Stepped(rule))), expected)
+    model = fitted(made(), front.Stepped(rule))
+    assert_same_bits(weights(model), expected)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras", custom_objects={"squared": squared})
+    for x in (model, loaded):
+        front.row_sparse(x).fit(IDS, LABELS, batch_size=BATCH, epochs=1, verbose=0, shuffle=False)
+    assert_same_bits([x.numpy() for x in loaded.optimizer.variables], [x.numpy() for x in model.optimizer.variables])
+    with pytest.raises(ValueError, match=r"rule: got 'squared', a function of optim\.custom"):
+        keras.models.load_model(tmp_path / "model.keras")
 
 
 # ---------------------------------------------------------------------- what a backend alone has

@@ -245,7 +245,7 @@ LEFT_OUT = Cause(
 
 # ---------------------------------------------------------------------- the epsilon of a formula
 def epsilon(now: Comparison) -> Iterator[Factor]:
-    """With the norm before clipping known, each pair of formulas foretells a / b."""
+    """Predict a / b by each pair of formulas, given the norm before clipping."""
     norm = _norm_before(now.original)
     if not norm:
         return

@@ -70,7 +70,7 @@ SIGN = Cause("sign", 20, propose=sign, symmetric=True, fix=both_ways("loss = -lo
 
 # ---------------------------------------------------------------------- 16 bits
 def autocast(both: Comparison, which: int) -> Iterator[Change]:
-    """What the other side's slots hold are numbers of 16 bits, though their type is wider."""
+    """Find slots on the other side that hold numbers of 16 bits, though their type is wider."""
     for dtype in HALVES:
         tops: dict[str, float] = {}  # of each tensor
         for pair in both.pairs:

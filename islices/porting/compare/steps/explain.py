@@ -75,7 +75,7 @@ def _details(r: Recipe) -> dict[str, object]:
 
 
 def _bits(r: Recipe, other: Recipe, side: Side) -> float:
-    """What tells a recipe from another: the elements that would come out otherwise."""
+    """Measure the evidence that separates a recipe from another: the elements that would come out otherwise."""
     try:
         made, instead = side.stepped(r), side.stepped(other)
     except (ValueError, KeyError):  # the formula has no such trait: what it makes then is not known
@@ -96,7 +96,7 @@ def _with(traits: Sequence[Trait], x: Recipe, y: Recipe) -> Recipe:
 
 
 def _suffices(traits: Sequence[Trait], x: Recipe, y: Recipe, side: Side) -> bool:
-    """Whether the other's step is this one's with these traits of this one: nothing else differs."""
+    """Return True if the other's step is this one's with these traits of this one: nothing else differs."""
     y = _with(traits, x, y)
     rate, own = float(y.get("lr")), float(x.get("lr"))
     if abs(rate - own) <= CLOSE * own:  # numbers that a semantics rounds otherwise

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from islices import optim
-from islices.optim.frameworks import SPELLED
-from islices.optim.record import RECORDS
+from islices.optim.record import RECORDS, SPELLED
 from islices.porting.compare.explanation import Finding
 
 #: The framework whose recorder wrote the side ("" for any other) -> an optimizer of islices in its idiom.

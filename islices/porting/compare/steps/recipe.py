@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from islices.core import modes
-from islices.optim.array_rules import array_rule
 from islices.optim.formulas import Formula
 from islices.optim.numbers import step_numbers
 from islices.optim.record import RECORDS
+from islices.optim.row_steps import array_rule
 from islices.porting.compare.steps.elements import Elements
 from islices.porting.compare.stored import Array
 
