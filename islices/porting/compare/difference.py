@@ -17,14 +17,14 @@ from islices.porting.compare.pairing import Both, leaves_beside, read_both
 from islices.porting.compare.picture import draw
 from islices.porting.compare.show import report
 from islices.porting.compare.why import side_by_side, why
-from islices.porting.reports import Report
+from islices.porting.reports import Reported
 
 #: Explanations, whether the sides are within rounding, else how far they are apart by the models' own arithmetic.
 Found: TypeAlias = tuple[Sequence[Explanation], bool, float | None]
 
 
 @dataclass(frozen=True, eq=False)
-class Difference(Report):
+class Difference(Reported):
     """The result of `diff`; str() is the report.
 
     Attributes
