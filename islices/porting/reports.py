@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 
-class Report(abc.ABC):
+class Reported(abc.ABC):
     """A dataclass of what was found."""
 
     def __str__(self) -> str:

@@ -17,14 +17,14 @@ from islices.porting.compare.pairing import Both, leaves_beside, read_both
 from islices.porting.compare.picture import draw
 from islices.porting.compare.show import report
 from islices.porting.compare.why import side_by_side, why
-from islices.porting.reports import Report
+from islices.porting.reports import Reported
 
 #: Explanations, whether the sides are within rounding, else how far they are apart by the models' own arithmetic.
-Found: TypeAlias = tuple[Sequence[Explanation], bool, float | None]
+Explained: TypeAlias = tuple[Sequence[Explanation], bool, float | None]
 
 
 @dataclass(frozen=True, eq=False)
-class Difference(Report):
+class Difference(Reported):
     """The result of `diff`; str() is the report.
 
     Attributes
@@ -148,19 +148,19 @@ def diff(
     both = read_both(a, b, pair)
     raw, held = (leaves_beside(tree, both.pairs, name) for tree, name in ((before, "before"), (tables, "tables")))
 
-    def explain(told: Sequence[int]) -> Found:
+    def explain(told: Sequence[int]) -> Explained:
         leaves = (None if x is None else [x[k] for k in told] for x in (raw, held))
         return why(side_by_side([both.stored[k] for k in told], context, *leaves))
 
     return compared(both, called, explain)
 
 
-def compared(both: Both, called: tuple[str, str], explain: Callable[[Sequence[int]], Found]) -> Difference:
+def compared(both: Both, called: tuple[str, str], explain: Callable[[Sequence[int]], Explained]) -> Difference:
     """Measure all tensors, then explain those whose numbers are given; called: what the sides are called."""
     tensors = tuple(measure(x, y) for x, y in both.stored)
     tensors = tuple(replace(t, notes=tuple(name_sides(note, called) for note in t.notes)) for t in tensors)
     equal = all(t.equal for t in tensors) and not both.only_a and not both.only_b
-    found: Found = (), False, None
+    found: Explained = (), False, None
     if not all(t.equal or t.shapes_alone for t in tensors):
         with quiet():
             found = explain([k for k, t in enumerate(tensors) if not (t.equal and t.whole)])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from islices.porting.compare.comparison import Context
-from islices.porting.compare.difference import Difference, Found, compared, side_names
+from islices.porting.compare.difference import Difference, Explained, compared, side_names
 from islices.porting.compare.pairing import leaves_beside, read_both, states_beside
 from islices.porting.compare.steps.explain import steps_differ
 from islices.porting.compare.steps.side import Side
@@ -83,7 +83,7 @@ def explain_steps(a: Step, b: Step, *, names: Sequence[str] = ("a", "b")) -> Dif
         states = (states_beside(getattr(x, n), both.pairs, f"{side}.{n}") for n in ("state", "state_after"))
         given.append(list(zip(before, gradient, *states, strict=True)))
 
-    def explain(told: Sequence[int]) -> Found:
+    def explain(told: Sequence[int]) -> Explained:
         some = [both.stored[k] for k in told]
         causes = steps_differ(
             *(Side.of([(both.stored[k][n], *given[n][k]) for k in told], x.optimizer) for n, x in enumerate((a, b)))

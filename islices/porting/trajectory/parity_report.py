@@ -6,7 +6,6 @@ May import: `islices.porting.reports`, this folder.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from islices.porting.reports import columns
@@ -61,7 +60,7 @@ def _verdict(found: Parity) -> str:
     if found.stop is None:
         if found.same_bits == count:
             return f"{a} and {b} are the same to the bit in {_steps(count)}"
-        gap = _largest(s.gap for s in found.steps)
+        gap = max((s.gap for s in found.steps if not math.isnan(s.gap)), default=None)
         apart = "" if gap is None else f"; tables at most {gap:.2g} apart"
         return f"{a} and {b} are no further apart than rounding explains in {_steps(count)}{apart}"
     stop = found.stop
@@ -104,7 +103,3 @@ def _unjudged(found: Parity) -> list[str]:
         f"from step {first.step} on the tables are {first.drift:.1e} of their norm apart, by rounding: outputs and "
         "gradients are no longer judged, steps are"
     ]
-
-
-def _largest(numbers: Iterable[float]) -> float | None:
-    return max((x for x in numbers if not math.isnan(x)), default=None)

@@ -16,7 +16,7 @@ from islices.core.registry import describe
 from islices.porting.compare.difference import Difference, diff, side_names
 from islices.porting.compare.explanation import name_sides
 from islices.porting.compare.pairing import checked_pair
-from islices.porting.reports import Report
+from islices.porting.reports import Reported
 from islices.porting.trajectory.curves import draw
 from islices.porting.trajectory.descriptions import optimizers_of, other_class
 from islices.porting.trajectory.explaining import Known, explain
@@ -57,7 +57,7 @@ class Stop:
 
 
 @dataclass(frozen=True, eq=False)
-class Parity(Report):
+class Parity(Reported):
     """The result of `parity`; str() is the report.
 
     Attributes

@@ -3,7 +3,7 @@
 **Outputs, loss and gradients** depend on the tables. Frameworks sum in other orders and by other functions: allowed
 are `ARITHMETIC` eps of a tensor's 2-norm, as `diff` allows models (SPEC clause 22), and `FLOOR` eps of the norm of all
 tensors at that position. Tables that rounding has moved apart give other gradients: their relative distance d, over
-the rows in the step's gradients, may grow by a factor `GROWTH`. Above `MOST` such a position is no longer judged.
+the rows in the step's gradients, may grow by a factor `GROWTH`. Above `MOST_SLACK` such a position is no longer judged.
 
 **Clipping** is a projection: it brings two gradients no further apart than they were, in the 2-norm.
 
@@ -35,8 +35,6 @@ ARITHMETIC = 256.0
 FLOOR = 8.0
 #: The factor by which a relative distance of tables may grow on its way to outputs and gradients.
 GROWTH = 1024.0
-#: The largest relative distance that any of this may excuse.
-MOST = MOST_SLACK
 
 
 @dataclass
@@ -169,12 +167,12 @@ def _by_norm(a: Leaves, b: Leaves, drift: float, least: float = 0.0) -> Found:
     found = furthest(
         Found(
             apart / (size or 1.0),
-            (min(ARITHMETIC * eps + GROWTH * drift, MOST) * size + FLOOR * eps * total) / (size or 1.0),
+            (min(ARITHMETIC * eps + GROWTH * drift, MOST_SLACK) * size + FLOOR * eps * total) / (size or 1.0),
             name,
         )
         for name, (apart, size, eps) in known.items()
     )
-    return replace(found, judged=GROWTH * drift <= MOST or not math.isfinite(found.apart))
+    return replace(found, judged=GROWTH * drift <= MOST_SLACK or not math.isfinite(found.apart))
 
 
 def _clipped(raw_a: Leaves, raw_b: Leaves, a: Leaves, b: Leaves, drift: float) -> Found:

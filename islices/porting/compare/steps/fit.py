@@ -26,8 +26,8 @@ def rated(recipe: Recipe, e: Elements, steps: int) -> Recipe | None:
 
     A step is affine in its learning rate, except for ftrl's.
     """
-    still, _ = stepped(recipe.having(lr=0.0), e, steps)
-    moved, _ = stepped(recipe.having(lr=1.0), e, steps)
+    still = stepped(recipe.having(lr=0.0), e, steps)
+    moved = stepped(recipe.having(lr=1.0), e, steps)
     direction, target, scale = moved - still, e.after - still, _scale(e)
     usable = np.isfinite(direction) & np.isfinite(target)
     if not usable.all() or not direction.any():
@@ -43,7 +43,7 @@ def rated(recipe: Recipe, e: Elements, steps: int) -> Recipe | None:
 
 def holds(recipe: Recipe, e: Elements, steps: int) -> bool:
     """Return whether the recipe makes the table within the bound on rounding."""
-    after, _ = stepped(recipe, e, steps)
+    after = stepped(recipe, e, steps)
     with np.errstate(invalid="ignore"):
         near = (after == e.after) | (np.abs(after - e.after) <= quick_bound(e, after))
     near |= np.isnan(after) & np.isnan(e.after)
@@ -51,7 +51,7 @@ def holds(recipe: Recipe, e: Elements, steps: int) -> bool:
         if (~near).mean() > 0.9 and len(near) > 64:
             return False
         far = part_of(e, np.flatnonzero(~near))
-        made, _ = stepped(recipe, far, steps)
+        made = stepped(recipe, far, steps)
         if not (np.abs(made - far.after) <= bound(recipe, far, steps, made)).all():
             return False
     return True

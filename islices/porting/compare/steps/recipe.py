@@ -5,6 +5,7 @@ The formulas are those of `islices.optim`, run in float64 with the numbers as th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -75,42 +76,32 @@ def _initial(formula: Formula, recipe: Recipe, spec: Any, like: Array) -> Array:
     return np.full(like.shape, value if isinstance(value, (int, float)) else recipe.get(value, 0.0))
 
 
-def stepped(
-    recipe: Recipe, e: Elements, steps: int, *, nudged: str = "", size: Array | None = None
-) -> tuple[Array, dict[str, Array]]:
-    """(table, state) after the step. nudged: an input ("g" or a state) to which size is added first."""
+def stepped(recipe: Recipe, e: Elements, steps: int, nudge: Mapping[str, Array] | None = None) -> Array:
+    """Return the table after the step. nudge: what is added first to inputs, "g" or states."""
     formula = recipe.formula
     hyper = {**dict(recipe.hyper), **NO_DECAY}
     wide = "float32" if e.precision <= 24 else "float64"
     taken = np.array([steps], np.int32)
     numbers = step_numbers(modes.HOST, formula, hyper, taken, wide, taken).astype(np.float64)
     given: dict[str, Any] = {name: numbers[k : k + 1] for k, name in enumerate(formula.names)}
-    g = e.g
+    nudge = nudge or {}
     q = e.squares["raw" if recipe.duplicates == "raw" else "element"]
-    if nudged == "g" and size is not None:
-        g = g + size
-    changed = nudged == "g" or recipe.decay == "coupled"
-    g, w = -g if recipe.up else g, e.w
+    g, w = e.g + nudge["g"] if "g" in nudge else e.g, e.w
+    g = -g if recipe.up else g
     if recipe.decay == "coupled":
         g = g + recipe.get("weight_decay") * w
     elif recipe.decay == "decoupled":
         w = (1.0 - recipe.get("lr") * recipe.get("weight_decay")) * w
     if formula.squares:
-        given["q"] = g * g if changed and not formula.raw else q
+        given["q"] = g * g if ("g" in nudge or recipe.decay == "coupled") and not formula.raw else q
     for spec in formula.state:
         x = e.state.get(spec.name)
         given[spec.name] = _initial(formula, recipe, spec, e.w) if x is None else x
-        if nudged == spec.name and size is not None:
-            given[spec.name] = given[spec.name] + size
-    old = {spec.name: given[spec.name] for spec in formula.state}
+        if spec.name in nudge:
+            given[spec.name] = given[spec.name] + nudge[spec.name]
     with np.errstate(all="ignore"):
-        changed = array_rule(formula.rule, modes.HOST)(g=g, w=w, **given, **formula.constants)
-    new_w, *new = [x for x in changed if x is not None]
-    state = dict(zip(old, new, strict=True))
-    if recipe.rows == "touched" and not e.named.all():
-        new_w = np.where(e.named, new_w, e.w)
-        state = {name: np.where(e.named, x, old[name]) for name, x in state.items()}
-    return new_w, state
+        new: Array = array_rule(formula.rule, modes.HOST)(g=g, w=w, **given, **formula.constants)[0]
+    return np.where(e.named, new, e.w) if recipe.rows == "touched" and not e.named.all() else new
 
 
 def bound(recipe: Recipe, e: Elements, steps: int, after: Array) -> Array:
@@ -134,7 +125,7 @@ def bound(recipe: Recipe, e: Elements, steps: int, after: Array) -> Array:
     with np.errstate(all="ignore"):
         for name, size in nudges.items():
             for sign in (1.0, -1.0):
-                moved, _ = stepped(recipe, e, steps, nudged=name, size=sign * size)
+                moved = stepped(recipe, e, steps, {name: sign * size})
                 slack = slack + np.nan_to_num(np.abs(moved - after), nan=0.0, posinf=0.0)
     return slack
 

@@ -52,7 +52,7 @@ class Side:
 
     def stepped(self, recipe: Recipe) -> Array:
         """Return the sample's table after a recipe's step."""
-        return stepped(recipe, self.elements, self.steps)[0]
+        return stepped(recipe, self.elements, self.steps)
 
     def bound(self, recipe: Recipe, made: Array) -> Array:
         """Return how far a framework's own step may be from what the recipe has made of the sample."""
