@@ -16,7 +16,7 @@ import numpy as np
 
 from islices.backends.jax import backend
 from islices.backends.keras.sparse_gradients import ArrayHooks, Slices, cast, divided, divisible
-from islices.core.leaves import is_sparse
+from islices.core.conversion import is_sparse
 from islices.core.registry import describe
 from islices.core.rows import coalesce as summed
 from islices.core.scatter import scatter

@@ -11,8 +11,7 @@ from typing import Any
 import keras
 
 from islices.backends.keras.native import BACKEND, native
-from islices.core.conversion import from_native
-from islices.core.leaves import is_sparse
+from islices.core.conversion import from_native, is_sparse
 
 __all__ = ["LossScaleOptimizer"]
 

@@ -12,8 +12,7 @@ import numpy as np
 
 from islices.backends.keras.native import native
 from islices.backends.keras.sparse_gradients import Slices, adopted, divided
-from islices.core.conversion import to_native
-from islices.core.leaves import is_sparse
+from islices.core.conversion import is_sparse, to_native
 from islices.core.linear import add, concat
 from islices.core.rows import coalesce
 from islices.core.slices import IndexedSlices

@@ -12,8 +12,7 @@ from typing import Any
 
 import keras
 
-from islices.core.conversion import from_native
-from islices.core.leaves import is_sparse
+from islices.core.conversion import from_native, is_sparse
 from islices.core.linear import scale_values
 from islices.core.rows import coalesce, to_dense
 from islices.core.slices import IndexedSlices

@@ -18,7 +18,7 @@ from islices.backends.keras.coalesced import Coalesced
 from islices.backends.keras.micro_batches import Share, Sum
 from islices.backends.keras.native import BACKEND, native
 from islices.core.arguments import check_name
-from islices.core.leaves import is_sparse
+from islices.core.conversion import is_sparse
 from islices.core.registry import describe
 from islices.optim.custom import NamedNumbers
 from islices.optim.inputs import asked_frozen, check_frozen
