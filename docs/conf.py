@@ -65,6 +65,20 @@ page_order = {
     "Project": ["README", "docs/stability", "CHANGELOG", "CONTRIBUTING", "SECURITY"],
 }
 
+#: what readers type into the search box -> the page that it lists first
+search_terms = {
+    "clip sparse gradients": "docs/torch",
+    "lazy adam": "docs/torch",
+    "sparseadam": "docs/torch",
+    "dp-sgd": "docs/dp_sgd",
+    "flax": "docs/jax",
+    "optax": "docs/jax",
+    "equinox": "docs/jax",
+    "haiku": "docs/jax",
+    "lightning": "docs/trainers",
+    "recommender": "docs/tutorial",
+}
+
 # ---------------------------------------------------------------------- text
 smartquotes = False  # much of the text is code: semantics="torch"
 myst_heading_anchors = 3

@@ -18,6 +18,7 @@ from islices.backends.keras.coalesced import Coalesced
 from islices.backends.keras.micro_batches import Share, Sum
 from islices.backends.keras.native import BACKEND, native
 from islices.core.arguments import check_name
+from islices.core.leaves import is_sparse
 from islices.core.registry import describe
 from islices.optim.custom import NamedNumbers
 from islices.optim.inputs import asked_frozen, check_frozen
@@ -161,7 +162,7 @@ class Stepped(Coalesced):
                 continue
             grads[k] = _cast(grads[k], variable)
             name = getattr(variable, "path", variable.name)
-            if native.is_sparse(grads[k]):
+            if is_sparse(grads[k]):
                 self.rule._warn_of_all(name)
             else:
                 try:
@@ -372,7 +373,7 @@ def _shape_of_rows(variable: Any) -> tuple[int, ...]:
 def _cast(grad: Any, variable: Any) -> Any:
     """A gradient of the variable's type; float32 stays as it is beside 16 bits, which a step takes."""
     own = _dtype(variable)
-    if not native.is_sparse(grad):
+    if not is_sparse(grad):
         grad = keras.ops.convert_to_tensor(grad)
     given = keras.backend.standardize_dtype(grad.dtype if hasattr(grad, "dtype") else grad.values.dtype)
     return grad if is_half(own) and given == "float32" else native.cast(grad, own)

@@ -16,8 +16,6 @@ import numpy as np
 
 from islices.distributed.group import Group, RankError
 
-__all__ = ["Agreement", "agree", "together"]
-
 T = TypeVar("T")
 
 #: Says that it is this protocol that arrived, in this version.

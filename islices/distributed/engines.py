@@ -34,19 +34,6 @@ from islices.core.registry import describe, find_backend, get_backend
 from islices.core.slices import IndexedSlices
 from islices.distributed.group import ArrayGroup, Group
 
-__all__ = [
-    "BUILTIN",
-    "Engine",
-    "backend_of",
-    "engine_of",
-    "find_group",
-    "find_processes",
-    "get_group",
-    "list_engines",
-    "load_engine",
-    "named_backend",
-]
-
 #: Built-in engines by name -> the module of their own objects.
 BUILTIN = {"torch": "torch", "mpi": "mpi4py", "jax": "jax", "tensorflow": "tensorflow"}
 ENTRY_POINTS = "islices.engines"

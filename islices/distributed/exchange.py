@@ -20,8 +20,6 @@ from islices.distributed.group import Bytes, Group
 from islices.distributed.packing import NARROW, Form, even_bounds, pack, sample, size_of, splitters, unpack
 from islices.distributed.strategy import choose, costs, dense_costs
 
-__all__ = ["HostLeaf", "fold_dense", "fold_sparse", "reduce_all"]
-
 Host = np.ndarray[Any, Any]
 
 

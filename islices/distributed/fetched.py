@@ -17,8 +17,6 @@ from islices.optim.inputs import adopt_gradient
 if TYPE_CHECKING:
     from islices.distributed.sharded import ShardedTable
 
-__all__ = ["Batch", "gradient_on_host"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Batch:

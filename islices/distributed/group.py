@@ -17,8 +17,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Alone", "ArrayGroup", "Bytes", "Group", "RankError", "RankTimeout", "Traffic"]
-
 #: A 1-D array of uint8, C-contiguous.
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 

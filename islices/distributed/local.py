@@ -15,8 +15,6 @@ from islices.optim.hyperparameters import known_hyper
 from islices.optim.inputs import check_frozen
 from islices.optim.optimizer import Optimizer
 
-__all__ = ["LocalOptimizer", "given_like", "local_optimizer", "made_rows"]
-
 
 class LocalOptimizer(NamedTuple):
     """An optimizer of the whole table, and what it is to the rows of a range."""

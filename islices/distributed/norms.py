@@ -45,8 +45,6 @@ from islices.norms.norm import (
     parts,
 )
 
-__all__ = ["Question", "clip_over", "global_norm_over", "measure_over"]
-
 
 class RankLeaves(NamedTuple):
     """What a rank has of the gradient."""

@@ -12,8 +12,6 @@ import numpy as np
 from islices.core.host_memory import empty
 from islices.distributed.group import Bytes
 
-__all__ = ["NARROW", "SAMPLED", "Form", "even_bounds", "pack", "sample", "size_of", "splitters", "unpack"]
-
 #: (shape, dtype) of an array.
 Form = tuple[tuple[int, ...], Any]
 Ids: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]

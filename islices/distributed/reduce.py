@@ -38,8 +38,6 @@ from islices.distributed.inside import reduce_inside
 from islices.distributed.strategy import STRATEGIES, Strategy
 from islices.norms.norm import check_one_framework, parts
 
-__all__ = ["OPS", "Op", "all_reduce", "mean_of"]
-
 #: How the ranks' gradients become one.
 Op: TypeAlias = Literal["sum", "mean"]
 OPS = ("sum", "mean")

@@ -20,8 +20,6 @@ from islices.distributed.agree import Agreement
 from islices.distributed.group import Group
 from islices.distributed.packing import NARROW, Form, pack, size_of, unpack
 
-__all__ = ["Host", "Routes", "fetch_rows", "find_routes", "fold_gradients"]
-
 Host = np.ndarray[Any, Any]
 
 

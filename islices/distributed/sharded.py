@@ -28,8 +28,6 @@ from islices.embedding.lookup_gradients import check_count, resolve_padding_idx
 from islices.embedding.table import Table
 from islices.optim.optimizer import Optimizer, check_requests, take_steps
 
-__all__ = ["ShardedTable"]
-
 #: The number of the last table that was made; the ranks of a table agree on its own.
 _made = [0]
 

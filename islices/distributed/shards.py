@@ -37,8 +37,6 @@ from islices.files.manifest import StoredArray, check_metadata, read_manifest
 from islices.files.places import opened, remove_left
 from islices.files.safetensors import OWN, Archive, named, parse_json
 
-__all__ = ["ShardedHeader", "load_sharded", "read_sharded_header", "save_sharded"]
-
 #: The header's file, the entry of its metadata, and how the shards' are named: the checkpoint's token, rank, ranks.
 HEADER, ENTRY = "islices-shards.safetensors", "checkpoint"
 FILE = re.compile(r"shard-[0-9a-f]{16}-\d+-of-\d+\.safetensors")

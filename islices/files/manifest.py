@@ -28,19 +28,6 @@ from islices.core.trees import DEEPEST
 from islices.embedding.table import Table
 from islices.files.safetensors import DTYPES, OWN, Archive, ArrayEntry, Outgoing, named, parse_json
 
-__all__ = [
-    "Contents",
-    "Giver",
-    "Leaf",
-    "Manifest",
-    "StoredArray",
-    "StoredSlices",
-    "StoredTable",
-    "check_metadata",
-    "flat",
-    "read_manifest",
-]
-
 #: Of the manifest; a reader refuses those it does not know.
 VERSION = 1
 #: The length that names of arrays are cut to: they are labels, the keys themselves stand in the tree.

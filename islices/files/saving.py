@@ -19,8 +19,6 @@ from islices.files.manifest import Contents, Giver, check_metadata, flat, read_m
 from islices.files.places import file_name, opened, replacing
 from islices.files.safetensors import named, write_arrays
 
-__all__ = ["Header", "load", "read_header", "read_metadata", "save"]
-
 
 class Header(NamedTuple):
     """A file's description of itself: see `read_header`."""

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-__all__ = ["Report", "columns", "new_figure"]
-
 
 class Report(abc.ABC):
     """A dataclass of what was found."""

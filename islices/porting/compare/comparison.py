@@ -18,8 +18,6 @@ from islices.porting.compare.stored import BLOCK, Array, Stored, contained
 if TYPE_CHECKING:
     from islices.porting.compare.cause import Cause, Change
 
-__all__ = ["Comparison", "Context", "Done", "Tensors", "TwoSides"]
-
 #: Elements from which on causes are tried on some rows first; elements of all these rows.
 LARGE, SAMPLE = 1 << 17, 1 << 15
 #: Behind every row.

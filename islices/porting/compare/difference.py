@@ -19,8 +19,6 @@ from islices.porting.compare.show import report
 from islices.porting.compare.why import side_by_side, why
 from islices.porting.reports import Report
 
-__all__ = ["Difference", "Found", "compared", "diff", "side_names"]
-
 #: Explanations, whether the sides are within rounding, else how far they are apart by the models' own arithmetic.
 Found: TypeAlias = tuple[Sequence[Explanation], bool, float | None]
 

@@ -30,11 +30,6 @@ import numpy as np
 from islices.porting.compare.rows import PRECISION, Rows
 from islices.porting.compare.stored import Array, dot, placed
 
-__all__ = [
-    "ENOUGH", "MOST_SLACK", "PRECISION", "SLACKS", "Evidence", "Paired", "agrees", "bounds", "evidence", "fitted",
-    "onto", "paired",
-]  # fmt: skip
-
 #: Bits of evidence below which nothing counts as a cause.
 ENOUGH = 40.0
 #: Bits of a number's sign and exponent.

@@ -9,8 +9,6 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Explanation", "Finding", "name_sides"]
-
 
 @dataclass(frozen=True)
 class Finding:

@@ -16,8 +16,6 @@ import numpy as np
 from islices.backend import FLOATS
 from islices.porting.compare.stored import Array, Stored, apart, bits_equal, blocks, contained, nonzero_rows, wide
 
-__all__ = ["SHOWN", "Place", "RowSample", "TensorDifference", "measure"]
-
 #: Rows of each kind, and elements of each row, that a report shows.
 SHOWN, WIDTH = 10, 6
 

@@ -10,9 +10,6 @@ from islices.core.registry import describe
 from islices.core.trees import named_leaves
 from islices.porting.compare.stored import Stored, read
 
-__all__ = ["Both", "check_tensor", "checked_pair", "leaves_beside", "read_both", "states_beside"]
-
-
 #: Names in a and in b.
 Pairs: TypeAlias = Sequence[tuple[str, str]]
 

@@ -23,22 +23,6 @@ from islices.embedding.table import Table
 from islices.norms.exact import exact_norms
 from islices.norms.norm import parts
 
-__all__ = [
-    "BLOCK",
-    "Array",
-    "Stored",
-    "apart",
-    "bits_equal",
-    "blocks",
-    "contained",
-    "dot",
-    "nonzero_rows",
-    "norm_of",
-    "placed",
-    "read",
-    "wide",
-]
-
 Array = np.ndarray[Any, Any]
 #: Elements that are looked at together: what is made of them on the way stays small.
 BLOCK = 1 << 17

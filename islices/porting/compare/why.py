@@ -17,8 +17,6 @@ from islices.porting.compare.rows import Held
 from islices.porting.compare.search import candidates, explain
 from islices.porting.compare.stored import Stored
 
-__all__ = ["Leaves", "side_by_side", "why"]
-
 #: A leaf for each pair of tensors, None for one that is not given; or nothing at all.
 Leaves: TypeAlias = Sequence[Stored | None] | None
 

@@ -18,8 +18,6 @@ from islices.porting.compare.step import explain_steps
 from islices.porting.trajectory.distances import same_values
 from islices.porting.trajectory.positions import Leaves, Step, common, rows_named
 
-__all__ = ["Known", "explain"]
-
 #: Framework -> the semantics of its own optimizers.
 OWN = {"torch": "torch", "keras": "keras", "jax": "optax"}
 #: Other tensors whose steps are explained where that of the tensor that is furthest off is not.

@@ -8,7 +8,6 @@ May import: `numpy`, the core, this folder.
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
@@ -22,8 +21,6 @@ from islices.core.slices import IndexedSlices
 from islices.core.trees import named_leaves
 from islices.files import load, read_metadata, save
 from islices.porting.trajectory.positions import AFTER, BEFORE, POSITIONS, Leaf, Leaves, Step
-
-__all__ = ["is_folder", "read_folder", "step_files", "write_step"]
 
 FILE = re.compile(r"step-(\d+)\.safetensors")
 #: Positions that go on from step to step.
@@ -88,9 +85,6 @@ def read_folder(folder: Any, argument: str) -> Iterator[Step]:
         raise ValueError(
             f"{argument}: {str(path)!r} holds no step; accepted are files step-1.safetensors, step-2.safetensors ..."
         )
-    doubled = next((n for (n, _), (m, _) in itertools.pairwise(files) if n == m), None)
-    if doubled is not None:
-        raise ValueError(f"{argument}: {str(path)!r} holds step {doubled} twice; accepted is one file for each step")
     return _steps(files, argument)
 
 

@@ -17,8 +17,6 @@ from islices.porting.trajectory.descriptions import optimizers_of
 from islices.porting.trajectory.folder import is_folder, step_files, write_step
 from islices.porting.trajectory.positions import POSITIONS, Leaves, Step, host_leaves
 
-__all__ = ["Recorder"]
-
 
 class Recorder:
     """Writes a training's steps into a folder, one file each, for `islices.parity`.

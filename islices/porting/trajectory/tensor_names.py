@@ -18,8 +18,6 @@ from islices.core.slices import IndexedSlices
 from islices.porting.compare.pairing import check_tensor
 from islices.porting.trajectory.positions import Leaf, Leaves, Step
 
-__all__ = ["NAMED", "Pairing", "pair_names"]
-
 #: Positions whose leaves are named as the tables are, or with what they hold behind such a name.
 NAMED = ("tables", "tables_after", "gradients", "clipped", "state", "state_after")
 #: Those of them whose names go on behind the tensor's.

@@ -27,8 +27,6 @@ from islices.porting.trajectory.positions import AFTER, BEFORE, Step, read_step
 from islices.porting.trajectory.tensor_names import Pairing, pair_names
 from islices.porting.trajectory.verdict import ORDER, Verdict, judge
 
-__all__ = ["Parity", "Stop", "parity"]
-
 
 @dataclass(frozen=True, eq=False)
 class Stop:

@@ -13,8 +13,6 @@ from islices.porting.compare.comparison import Comparison, TwoSides
 from islices.porting.compare.rows import PRECISION, Rows
 from islices.porting.compare.stored import Array, wide
 
-__all__ = ["AUTOCAST", "DTYPE", "ROUNDED", "SIGN"]
-
 #: dtype -> float32 rounded to it, as a host array
 HALVES: dict[str, Callable[[Array], Array]] = {"float16": lambda x: x.astype(np.float16), "bfloat16": bfloat16_bits}
 #: Slots whose bits are looked at.

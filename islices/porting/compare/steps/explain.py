@@ -16,22 +16,15 @@ from islices.porting.compare.evidence import ENOUGH
 from islices.porting.compare.explanation import Explanation, Finding
 from islices.porting.compare.steps.identify import recipes
 from islices.porting.compare.steps.recipe import Recipe
-from islices.porting.compare.steps.side import Given, Side
+from islices.porting.compare.steps.side import Side
 from islices.porting.compare.steps.traits import CLOSE, TRAITS, Trait
-from islices.porting.compare.stored import Stored
-
-__all__ = ["steps_differ"]
 
 #: Pairs of recipes that are looked at closely, and what a trait weighs in bits.
 PAIRS, WEIGHT = 12, 12.0
 
 
-def steps_differ(
-    stored: Sequence[tuple[Stored, Stored]], given: Sequence[Given], told: Sequence[int]
-) -> tuple[Explanation, ...]:
-    """Return what makes the steps of the told tensors differ; nothing where a step has no recipe, or where one recipe
-    makes both."""
-    a, b = (Side.of([pair[k] for pair in stored], side, told) for k, side in enumerate(given))
+def steps_differ(a: Side | None, b: Side | None) -> tuple[Explanation, ...]:
+    """Return what makes the steps differ; nothing where a step has no recipe, or where one recipe makes both."""
     if a is None or b is None:
         return ()
     found, others = recipes(a), recipes(b)
