@@ -37,7 +37,7 @@ LIMIT = 25  # words in a sentence
 #: area -> openers in 100 docstrings, long and nested sentences in 100, words of the list in 1,000
 CEILINGS: dict[str, tuple[float, float, float, float]] = {
     "islices": (8.4, 8, 3, 7.4),
-    "backends": (1, 8, 3, 9.9),
+    "backends": (1, 8, 3, 10.0),
     "conformance": (1, 8, 3, 1.2),
     "tests": (1, 8, 3, 11.5),
     "examples": (1, 8, 3, 5.3),
