@@ -33,6 +33,7 @@ __all__ = [
     "INTEGER",
     "Kernel",
     "called",
+    "compile_callback",
     "compile_kernel",
     "contents",
     "fingerprint",
@@ -126,16 +127,24 @@ def tuple_of(kind: Any, count: int) -> Any:
 
 def compile_kernel(template: Callable[..., Any], arguments: tuple[Any, ...], **names: Any) -> Kernel:
     """The template compiled for argument types, with names in place of its module's own; or MemoryError."""
+    return _compiled(numba.njit, [arguments], template, names)  # type: ignore[no-any-return]
+
+
+def compile_callback(template: Callable[..., Any], signature: Any, **names: Any) -> Any:
+    """The template compiled as what C can call, at its ``address``, with names in place of its module's own."""
+    return _compiled(numba.cfunc, signature, template, names)
+
+
+def _compiled(compiler: Any, signature: Any, template: Callable[..., Any], names: Mapping[str, Any]) -> Any:
     _check_room()
     function = expand(_bound(template, names), _inlined)
     # under this name the machine code is found on disk again
     function.__qualname__ = f"{template.__qualname__}_{fingerprint(names)}"
     with _compiling():
         try:
-            kernel: Kernel = _njit([arguments], cache=True, **_OPTIONS)(function)
+            return compiler(signature, cache=True, **_OPTIONS)(function)
         except (RuntimeError, OSError):  # nowhere to keep it, or no room
-            kernel = _njit([arguments], **_OPTIONS)(function)
-    return kernel
+            return compiler(signature, **_OPTIONS)(function)
 
 
 def _check_room() -> None:

@@ -20,7 +20,7 @@ from islices.kernels.compiling import INTEGER, Kernel, compile_kernel, inline, m
 from islices.kernels.folding import fold_kernel
 from islices.kernels.grouping import group_kernel
 from islices.kernels.halves import FORMATS
-from islices.kernels.totals import CUT, LIMBS, add_bins_kernel, round_kernel
+from islices.kernels.totals import CUT, LIMBS, LOW, LOWEST, add_bins_kernel, round_kernel
 
 __all__ = ["BINS", "dense_kernel", "norm_kernel", "rows_kernel"]
 
@@ -107,6 +107,32 @@ def _add_block(x: Any, row: Any, begin: Any, end: Any, bins: Any) -> None:
             bins[bin, 3] += 1  # of squares of subnormal numbers everything may be dropped: they are not nothing
 
 
+def _add_exactly(x: Any, row: Any, begin: Any, end: Any, parts: Any) -> None:
+    """The terms of finite x[row, begin:end] added, whole, to the limbs of `totals`, four in a row of parts."""
+    for j in range(begin, end):
+        bits = np.float64(x[row, j]).view(np.int64)
+        exponent, m = (bits >> np.int64(52)) & np.int64(0x7FF), bits & np.int64(0xFFFFFFFFFFFFF)
+        if exponent:
+            m |= np.int64(1 << 52)
+        place = max(exponent, np.int64(1)) - np.int64(1075)
+        if SIZES:
+            add_part(m, place - np.int64(LOWEST), parts)
+        else:
+            upper, lower, place = m >> np.int64(27), m & np.int64(0x7FFFFFF), 2 * place - np.int64(LOWEST)
+            add_part(lower * lower, place, parts)
+            add_part(2 * upper * lower, place + np.int64(27), parts)
+            add_part(upper * upper, place + np.int64(54), parts)
+
+
+def _add_part(x: Any, place: Any, parts: Any) -> None:
+    """x times 2^place added to three limbs."""
+    k, shift = place >> np.int64(5), place & np.int64(31)
+    low, high = (x & np.int64(LOW)) << shift, (x >> np.int64(32)) << shift
+    parts[k >> 2, k & 3] += low & np.int64(LOW)
+    parts[(k + 1) >> 2, (k + 1) & 3] += (low >> np.int64(32)) + (high & np.int64(LOW))
+    parts[(k + 2) >> 2, (k + 2) & 3] += high >> np.int64(32)
+
+
 def _power_of_two(exponent: Any) -> Any:
     """2^exponent, of a float64 that is not subnormal."""
     return np.uint64(np.uint64(exponent + np.int64(1023)) << np.uint64(52)).view(np.float64)
@@ -160,7 +186,7 @@ def _norm(values: Any, indices: Any) -> Any:
 
 
 # what the functions above leave open
-largest = add_block = load = fold = dense = add_bins = group = round_sum = rows = cast(Any, None)
+largest = add_block = add_part = load = fold = dense = add_bins = group = round_sum = rows = cast(Any, None)
 BIN_COUNT = ORD = 0
 HALF = SIZES = WIDE = False
 INFINITE = SPAN = bias = 0
@@ -168,8 +194,8 @@ STORED: Any = np.float32
 
 
 @cache
-def dense_kernel(dtype: str, ord: int) -> Kernel:
-    """The compiled `_dense` for values of a dtype and ord 1 or 2."""
+def dense_kernel(dtype: str, ord: int, exact: bool) -> Kernel:
+    """The compiled `_dense` for values of a dtype and ord 1 or 2; exact: with limbs in the place of bins."""
     form = FORMATS[dtype]
     wide = dtype == "float64"
     bins = BINS["float64" if wide else "float32"]
@@ -181,16 +207,18 @@ def dense_kernel(dtype: str, ord: int) -> Kernel:
         largest=largest, cut=cut, power_of_two=power_of_two, SPAN=span,
         SIZES=ord == 1, WIDE=wide, INFINITE=bins - 1, bias=bins // 2 - 1,
     )  # fmt: skip
+    if exact:
+        block = inline(_add_exactly, add_part=inline(_add_part), SIZES=ord == 1)
     arguments = (matrix(form.stored, readonly=True), INTEGER, INTEGER, matrix(np.int64))
     return compile_kernel(_dense, arguments, add_block=block, load=form.load, HALF=form.stored is np.uint16)
 
 
 @cache
-def rows_kernel(dtype: str, ord: int) -> Kernel:
-    """The compiled `_rows` for values of a dtype and ord 1 or 2."""
+def rows_kernel(dtype: str, ord: int, exact: bool) -> Kernel:
+    """The compiled `_rows` for values of a dtype and ord 1 or 2; exact as in `dense_kernel`."""
     stored, places = FORMATS[dtype].stored, vector(np.uint64, readonly=True)
     arguments = (matrix(stored, readonly=True), places, places, INTEGER, INTEGER, matrix(np.int64))
-    parts = {"fold": fold_kernel(dtype), "dense": dense_kernel(dtype, ord)}
+    parts = {"fold": fold_kernel(dtype), "dense": dense_kernel(dtype, ord, exact)}
     return compile_kernel(_rows, arguments, STORED=np.dtype(stored), **parts)
 
 
@@ -199,7 +227,7 @@ def norm_kernel(dtype: str, index: np.dtype[Any], ord: int) -> Kernel:
     """The compiled `_norm` for values of a dtype, int32 or int64 indices and ord 1 or 2."""
     arguments = (matrix(FORMATS[dtype].stored, readonly=True), vector(index, readonly=True))
     return compile_kernel(
-        _norm, arguments, rows=rows_kernel(dtype, ord), dense=dense_kernel(dtype, ord),
+        _norm, arguments, rows=rows_kernel(dtype, ord, False), dense=dense_kernel(dtype, ord, False),
         group=group_kernel(index), add_bins=add_bins_kernel(), round_sum=round_kernel(), ORD=ord,
         BIN_COUNT=BINS["float64" if dtype == "float64" else "float32"],
     )  # fmt: skip

@@ -9,6 +9,7 @@ writes what no other one does. May import: `islices.core.locks`.
 
 from __future__ import annotations
 
+import ctypes
 import operator
 import os
 import warnings
@@ -21,13 +22,14 @@ from islices.core.locks import Lock, without_collector
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-__all__ = ["get_num_threads", "rouse", "run_parts", "set_num_threads", "share"]
+__all__ = ["address", "get_num_threads", "rouse", "run_parts", "set_num_threads", "share"]
 
 #: As many threads as can be set: more than any machine has cores.
 MOST = 2**15 - 1
 
 _lock = Lock()
-_threads: int | None = None
+#: The number of threads where machine code reads it too; 0 before it is first needed.
+_count = ctypes.c_int64(0)
 _pool: ThreadPoolExecutor | None = None
 #: run(work, n): see `share`.
 Shared = Callable[[Callable[[], None], int], bool]
@@ -65,7 +67,7 @@ def set_num_threads(n: int) -> None:
     1
     >>> islices.config.set_num_threads(before)
     """
-    global _threads, _pool
+    global _pool
     try:
         if type(n).__name__ in ("bool", "bool_"):  # NumPy's too, which is not imported here
             raise TypeError
@@ -76,7 +78,7 @@ def set_num_threads(n: int) -> None:
         raise ValueError(f"n: got {hex(count)}; accepted is 1 <= n < 2^15")
     with _lock:
         before, _pool = _pool, None
-        _threads = count
+        _count.value = count
     if before is not None:
         before.shutdown(wait=False)
 
@@ -90,19 +92,24 @@ def get_num_threads() -> int:
     >>> islices.config.get_num_threads() >= 1
     True
     """
-    global _threads
-    known = _threads
-    if known is None:
+    known = _count.value
+    if not known:
         given = os.environ.get("ISLICES_NUM_THREADS", "").strip()
         with _lock:
-            first, known = _threads is None, _threads or _number(given) or _cores()
-            _threads = known
+            first = not _count.value
+            known = _count.value = _count.value or _number(given) or _cores()
         if first and given and _number(given) is None:
             warnings.warn(
                 f"ISLICES_NUM_THREADS: got {given[:40]!r}; accepted is 1 <= n < 2^15; {known} threads compute",
                 stacklevel=2,
             )
     return known
+
+
+def address() -> int:
+    """Return where the number of threads lies in memory, 8 bytes, for compiled code that runs without Python."""
+    get_num_threads()
+    return ctypes.addressof(_count)
 
 
 def _number(given: str) -> int | None:

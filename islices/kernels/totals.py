@@ -19,10 +19,12 @@ from islices.kernels.compiling import INTEGER, Kernel, compile_kernel, inline, m
 
 __all__ = [
     "CUT",
+    "EXACT",
     "LIMBS",
     "LOW",
     "LOWEST",
     "add_bins_kernel",
+    "add_exact_kernel",
     "limbs_of",
     "round_kernel",
     "rounded",
@@ -35,6 +37,8 @@ CUT = 48
 #: 2^63 of the largest; behind them whether there is an infinity, or a NaN, and how many terms may have dropped a part.
 LOWEST, HIGHEST = -2 * 1074, 2 * 1024 + 64
 LIMBS = (HIGHEST - LOWEST) // 32 + 4
+#: Rows of four limbs that hold them.
+EXACT = LIMBS // 4 + 1
 LOW = 0xFFFFFFFF
 
 
@@ -108,6 +112,12 @@ def _round(limbs: Any, ord: Any) -> Any:
     return math.ldexp(number, exponent)  # type: ignore[arg-type]
 
 
+def _add_exact(parts: Any, ord: Any, limbs: Any) -> None:
+    """The exact sums in parts (as `islices.kernels.squares` fills them, shape (EXACT, 4)) added to limbs."""
+    for k in range(LIMBS):
+        limbs[k] += parts[k >> 2, k & 3]
+
+
 # what the functions above leave open
 add_number: Any = cast(Any, None)
 
@@ -117,6 +127,12 @@ def add_bins_kernel() -> Kernel:
     """The compiled `_add_bins`."""
     arguments = (matrix(np.int64, readonly=True), INTEGER, vector(np.int64))
     return compile_kernel(_add_bins, arguments, add_number=inline(_add_number))
+
+
+@cache
+def add_exact_kernel() -> Kernel:
+    """The compiled `_add_exact`."""
+    return compile_kernel(_add_exact, (matrix(np.int64, readonly=True), INTEGER, vector(np.int64)))
 
 
 @cache
