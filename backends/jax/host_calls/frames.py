@@ -170,7 +170,7 @@ def _handle(frame: Any) -> Any:
     extension = words(frame)[EXTENSION]
     if extension != 0 and words(extension)[KIND] & 0xFFFFFFFF == ASKS_METADATA:
         metadata = carray(memory(words(extension)[METADATA]), TRAITS + 1, np.int32)
-        metadata[MAJOR], metadata[MINOR], metadata[TRAITS] = THIS_MAJOR, THIS_MINOR, 0
+        metadata[MAJOR], metadata[MINOR], metadata[TRAITS] = VERSION[0], VERSION[1], 0
         return 0
     workers, api, address = words(_threads())[0], words(frame)[API], _allocate(8 * WORDS)
     parts = min(attribute(frame, 0), workers * PARTS)
@@ -195,7 +195,6 @@ def _handle(frame: Any) -> Any:
 
 # what the functions above leave open
 part = task = cast(Any, None)
-THIS_MAJOR, THIS_MINOR = VERSION
 
 _lock = Lock()
 #: name -> the compiled task and handler, which live as long as XLA may call them
@@ -210,17 +209,14 @@ def target(part: Callable[..., Any], **names: Any) -> str:
     names
         What the template leaves open. Programs are kept on disk under a name that tells them all.
     """
-    folder = Path(__file__).parent
-    sources = contents((Path(__file__), folder / "parts.py"))
-    open_names = {"THIS_MAJOR": VERSION[0], "THIS_MINOR": VERSION[1], "SOURCES": sources}
-    name = f"islices_{part.__name__.strip('_')}_{fingerprint({**names, **open_names})}"
+    path = Path(__file__)
+    shared = {"SOURCES": contents((path, path.with_name("parts.py"))), "VERSION": VERSION}
+    name = f"islices{part.__name__}_{fingerprint({**names, **shared})}"
     with _lock:
         if name not in _kept:
-            bound = inline(part, **names)
-            compiled = compile_callback(_task, _SIGNATURE, part=bound, SOURCES=sources)
-            handler = compile_callback(
-                _handle, _SIGNATURE, task=_symbol(f"{name}_task", compiled.address), **open_names
-            )
+            compiled = compile_callback(_task, _SIGNATURE, part=inline(part, **names), **shared)
+            task = _symbol(name, compiled.address)
+            handler = compile_callback(_handle, _SIGNATURE, task=task, **shared)
             jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler.address), platform="cpu")
             _kept[name] = compiled, handler
     return name

@@ -36,8 +36,8 @@ def _call(
 ) -> list[Array]:
     """Call a compiled handler on so many elements; aliases: operand -> the result that has its memory."""
     call: Any = jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct(*x) for x in results], input_output_aliases=aliases)
-    numbers["parts"] = elements // LEAST if elements >= SHARED else 1  # read by their order
-    return list(call(*operands, **{f"_{k}": np.int64(numbers[k]) for k in numbers}))
+    numbers["parts"] = elements // LEAST if elements >= SHARED else 1  # the first by name
+    return list(call(*operands, **{k: np.int64(number) for k, number in numbers.items()}))
 
 
 # ---------------------------------------------------------------------- groups
