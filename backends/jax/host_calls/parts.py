@@ -62,21 +62,25 @@ def _cut(starts: Any, named: Any, part: Any, parts: Any, multiple: Any) -> Any:
 
 
 def _sums(frame: Any, part: Any, parts: Any) -> None:
-    """(values, order, starts, named) to the sums, then zeros; of BAGS (..., numbers, zeros) to the zeros, a sum in the
-    row of its number."""
-    values, order, starts = (
-        matrix(operand(frame, 0), VALUES),
-        vector(operand(frame, 1), U64),
-        vector(operand(frame, 2), U64),
-    )
-    named, sums = vector(operand(frame, 3), I64)[0], matrix(result(frame, 0), VALUES)
+    """(..., ids) to (sums, then zeros; ids as indices); of BAGS to the sums, each in the row of its id, and zeros."""
+    values, order = matrix(operand(frame, 0), VALUES), vector(operand(frame, 1), U64)
+    starts, named = vector(operand(frame, 2), U64), vector(operand(frame, 3), I64)[0]
+    ids, sums = vector(operand(frame, 4), U64), matrix(result(frame, 0), VALUES)
     first, last = cut(starts, named, part, parts, 1), cut(starts, named, part + 1, parts, 1)
     if BAGS:
-        fold(values, order, starts, vector(operand(frame, 4), U64), sums, first, last)
+        fold(values, order, starts, ids, sums, first, last)
+        done = np.int64(ids[first - 1]) + 1 if first > 0 else 0
+        for r in range(first, last):
+            sums[done : np.int64(ids[r])] = 0
+            done = np.int64(ids[r]) + 1
+        if part + 1 == parts:
+            sums[done:] = 0
     else:
-        fold(values, order, starts, starts[:0], sums, first, last)
-        spare = len(sums) - named
+        fold(values, order, starts, ids[:0], sums, first, last)
+        spare, n, found = len(sums) - named, len(ids), vector(result(frame, 1), INDEX)
         sums[named + spare * part // parts : named + spare * (part + 1) // parts] = 0
+        for i in range(n * part // parts, n * (part + 1) // parts):
+            found[i] = ids[i]
 
 
 def _step(frame: Any, part: Any, parts: Any) -> None:
@@ -152,9 +156,10 @@ def groups(index: str, place: str | None = None) -> str:
 
 
 @cache
-def sums(dtype: str, *, bags: bool = False) -> str:
-    stored = np.dtype(FORMATS[dtype].stored)
-    return target(_sums, fold=fold_kernel(dtype), cut=inline(_cut), VALUES=stored, BAGS=bags)
+def sums(dtype: str, index: str = "") -> str:
+    stored, cut_at = np.dtype(FORMATS[dtype].stored), inline(_cut)
+    index_type = np.dtype(index or np.int64)
+    return target(_sums, fold=fold_kernel(dtype), cut=cut_at, VALUES=stored, INDEX=index_type, BAGS=not index)
 
 
 @cache

@@ -96,9 +96,8 @@ class _Sums(Operation):
         return values, indices
 
     def on_host(self, values: Array, indices: Array) -> Sequence[Array]:
-        *groups, ids = _groups(indices, self.rows, 0)
-        name, result = parts().sums(values.dtype.name), [(values.shape, values.dtype)]
-        return *_call(name, [values, *groups], result, values.size), ids.astype(indices.dtype)
+        given, name = [values, *_groups(indices, self.rows, 0)], parts().sums(values.dtype.name, indices.dtype.name)
+        return _call(name, given, [(x.shape, x.dtype) for x in (values, indices)], values.size)
 
     def elsewhere(self, values: Array, indices: Array) -> Sequence[Array]:
         ids, places = scatters.group(indices, self.rows)
@@ -141,9 +140,8 @@ class _Bags(Operation):
         rows, count = table.shape[0], self.count
         bags = scatters.within(segments_.astype(np.int64), ids.astype(np.int64), rows, count)
         bags = bags if keep is None else jnp.where(keep != 0, bags, count)
-        zeros = jnp.zeros((count, *table.shape[1:]), table.dtype)
-        given, name = [table, *_groups(bags, count, rows, ids), zeros], parts().sums(table.dtype.name, bags=True)
-        return _call(name, given, [(zeros.shape, zeros.dtype)], ids.size * math.prod(zeros.shape[1:]), {5: 0})
+        shape, given = (count, *table.shape[1:]), [table, *_groups(bags, count, rows, ids)]
+        return _call(parts().sums(table.dtype.name), given, [(shape, table.dtype)], ids.size * math.prod(shape[1:]))
 
     def elsewhere(self, table: Array, ids: Array, segments_: Array, keep: Array | None) -> Sequence[Array]:
         return [self.otherwise(table, ids, segments_, jnp.zeros((self.count,), np.int32), keep)]
