@@ -71,6 +71,7 @@ docs: $(READY)  ## guides and API reference as pages, without one warning: build
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python tests/shared/prose.py
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
 

@@ -1,4 +1,4 @@
-"""What golden vectors cannot say: conversions, a real text through each framework's own layers, memory.
+"""Checks beyond golden vectors: conversions, a real text through each framework's layers, memory.
 
 A check is a function of a backend that raises AssertionError, and is run in the modes host and framework,
 or, where it compiles, as traced.
@@ -35,7 +35,7 @@ class Check(NamedTuple):
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """Where it runs."""
+        """Return the modes in which the check runs."""
         return ("traced",) if self.traced else ("host",) if self.host else ("host", "framework")
 
     @property
@@ -363,7 +363,7 @@ FORMULAS: tuple[Literal["islices", "keras", "mxnet", "optax", "tensorflow", "tor
 
 @check("clipping/presets-below-the-limit", "11", host=True)
 def presets_below_the_limit(backend: Backend) -> None:
-    """By any formula a gradient whose norm is below the limit stays as it is: all are powers of two."""
+    """Check that every formula leaves a gradient below the limit unchanged; all numbers are powers of two."""
     plain = Slices(Array("float32", (1, 2), [1.0, 0.0]), Array("int32", (1,), [2]), (4, 2))
     for semantics in FORMULAS:
         (clipped,), norm = islices.clip_by_global_norm([to_backend(backend, plain)], 4.0, semantics=semantics)

@@ -1,4 +1,4 @@
-"""What golden vectors are too small for: work that compiled kernels share, with the bits of NumPy for any number of
+"""Checks too large for golden vectors: compiled kernels share the work and keep NumPy's bits for any number of
 threads."""
 
 from __future__ import annotations

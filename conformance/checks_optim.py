@@ -1,4 +1,4 @@
-"""What golden vectors cannot say of optimizers: a hundred steps of one compiled program, large tables, memory."""
+"""Checks of optimizers beyond golden vectors: a hundred steps of one compiled program, large tables, memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be asked of any framework's sparse type, a plug-in's too: none of the framework's own calls are needed."""
+"""Checks of any framework's sparse type, a plug-in's too, without calls of the framework."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a conformance case is made of, independent of any framework, and its JSON form.
+"""The values of a conformance case, independent of any framework, and their JSON form.
 
 `Array` and `Slices` hold plain Python numbers, so that the oracle can work on them exactly. In JSON a float stands as
 its shortest decimal form, which names a float64 exactly (every narrower float is one); NaN and infinities as strings.

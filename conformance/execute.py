@@ -200,7 +200,7 @@ def forget_compiled(backend: Backend) -> None:
 
 
 def _is_wide(case: Case) -> bool:
-    """Whether 64-bit data is involved (JAX needs its x64 mode for those)."""
+    """Return whether 64-bit data is involved (JAX needs its x64 mode for those)."""
     text = repr((case.args, case.kwargs, case.expect))
     return "float64" in text or "int64" in text
 
@@ -299,7 +299,7 @@ def reassemble(backend: Backend, shell: Any, leaves: Iterator[Any]) -> Any:
 
 # ---------------------------------------------------------------------- comparison
 def difference(got: Any, expected: Any, *, path: str = "result") -> str:
-    """What differs, in a line; empty if nothing does. Bit for bit, but NaN equals NaN and -0 equals +0."""
+    """Describe the difference in a line, empty if there is none. Compare bits, but NaN equals NaN and -0 equals +0."""
     if isinstance(expected, Slices) and isinstance(got, Slices):
         if expected.padded:
             slots = [k for k, i in enumerate(expected.indices.data) if i != expected.dense_shape[0]]

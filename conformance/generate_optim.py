@@ -39,7 +39,7 @@ def state_of(name: str, hyper: dict[str, Any], table: Array, steps: int, seed: s
 
 def optimizer_cases(case: Maker, dense: Dense, slices: Layouts) -> Iterator[Case]:
     def make(id: str, *args: Any, **options: Any) -> Case:
-        """Of the arguments of `optimizer_steps`: the optimizer's name, its hyperparameters, table, gradients."""
+        """Return the arguments of `optimizer_steps`: the optimizer's name, its hyperparameters, table, gradients."""
         return case(f"optimizers/{id}", "16", "optimizer_steps", *args, **options)
 
     yield from single_steps(make, dense, slices)

@@ -114,8 +114,7 @@ def _run(job: Job, selection: Selection, watched: Watched, stopped: threading.Ev
 
 
 def _give_headers(runs: list[Run], job: Job) -> None:
-    """What is known of runs whose process ended before it said anything of them, so that they are not missing from a
-    report."""
+    """Add headers for runs whose process ended before it reported them, so that the report still lists them."""
     runs += [Run(job.backend) for _ in range(len(job.variants) - len(runs))]
     for run, variant in zip(runs, job.variants, strict=True):
         if not run.header:
@@ -137,8 +136,8 @@ def _environment(job: Job) -> dict[str, str]:
 
 
 def programs_kept() -> dict[str, str]:
-    """What makes JAX keep its compiled programs on disk, in the user's cache, as numba keeps kernels: each operation on
-    each shape is a program, which takes 20 to 50 ms to compile and a quarter of that to load."""
+    """Return the settings by which JAX keeps compiled programs in the user's cache: each operation on each shape is a
+    program, which takes 20 to 50 ms to compile and a quarter of that to load."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     if not os.path.isabs(home):
         return {}

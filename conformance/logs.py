@@ -1,4 +1,4 @@
-"""What a process that is watched has written so far."""
+"""The output so far of a watched process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a case may call beside public functions: several calls as one, and gradients by the framework itself."""
+"""Operations of cases that are no public functions: several calls as one, and the framework's gradients."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ Ids = Any  # an Array, or the tuple (values, lengths)
 
 
 def starts_of(ids: Ids, offsets: Array | None) -> list[int]:
-    """Where bags start in the values of ids, and where the last one ends."""
+    """Return the start of each bag in the values of ids, and the end of the last one."""
     if isinstance(ids, tuple):
         return list(itertools.accumulate(ids[1].data, initial=0))
     if offsets is not None:
@@ -277,7 +277,7 @@ def exact_product(a: float, b: float) -> Any:
 
 
 def dense_part(product: Any, b: int) -> list[Any]:
-    """What an output layer adds to sample b, exactly: the sum over t of the outer products of its factors."""
+    """Return the exact gradient of an output layer for sample b: the sum of its factors' outer products over t."""
     g, x = product
     t, rows, width = math.prod(g.shape[1:-1]), g.shape[-1], x.shape[-1]
     gs, xs = (a.data[b * t * n : (b + 1) * t * n] for a, n in ((g, rows), (x, width)))

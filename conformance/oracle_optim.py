@@ -46,7 +46,7 @@ class Rounded:
         return Rounded(round_to(square_root(self.x), self.kind), self.kind)
 
     def raised(self, exponent: Rounded) -> Rounded:
-        """To a power >= 0 whose digits are those of a number of the same format."""
+        """Return x to a power >= 0 whose digits are those of a number of the same format."""
         digits = f"{int(exponent.x % 1 * 2 ** FRACTION[self.kind]):b}".zfill(FRACTION[self.kind])
         result, root = Rounded(1.0, self.kind), self.root()
         for digit in reversed(digits.rstrip("0")):  # behind the last 1, 1 is its own root
@@ -90,7 +90,7 @@ def at_step(h: dict[str, Any], t: int) -> dict[str, Any]:
 
 
 def is_on(x: Any) -> bool:
-    """Whether the formula has it: what may change by the step is there, 0 or not."""
+    """Return whether the formula has the term: a schedule counts, whatever its value."""
     return isinstance(x, (list, Array)) or x != 0
 
 

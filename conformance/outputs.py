@@ -1,4 +1,4 @@
-"""What commands are given, and the files that they write: what stands in the way is said before minutes of work."""
+"""Checks of a command's arguments and output files, made before minutes of work."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def write(option: str, path: str, text: str, mode: str = "w") -> None:
 
 
 def check_writable(option: str, path: str) -> None:
-    """Whether `write` could; a file that is there stays as it is, and none is left."""
+    """Check that `write` can write; an existing file stays as it is, and no new one is left."""
     if path == "-":
         return
     new = not Path(path).exists()
@@ -71,7 +71,7 @@ def check_writable(option: str, path: str) -> None:
 
 
 def check_picture(option: str, path: str) -> None:
-    """Whether matplotlib could draw one there."""
+    """Check that matplotlib can draw a picture there."""
     if importlib.util.find_spec("matplotlib") is None:
         raise UsageError(f'{option}: needs matplotlib: pip install "islices[plot]"')
     if not path.endswith(".png"):

@@ -1,4 +1,4 @@
-"""How much memory a call needs at its peak."""
+"""Measurement of a call's peak memory."""
 
 from __future__ import annotations
 

@@ -34,7 +34,8 @@ def pytest_configure(config: pytest.Config) -> None:
         report.phase(f"importing {name}")
         try:
             chosen(config).check()
-            islices.get_backend(name)
+            with islices.config.use_kernels(True):  # from the first case on, small as it is
+                islices.get_backend(name)
         except (ImportError, TypeError, ValueError) as error:
             raise pytest.UsageError(f"--islices-backend: {error}") from None
         for variant in chosen_variants(config):
@@ -143,7 +144,7 @@ class Report:
             self.file.flush()
 
     def phase(self, says: str) -> None:
-        """What the process does from now on, for whoever waits for it (`islices conform`)."""
+        """Report the present phase of this process to `islices conform`."""
         if self.phases:
             self.write("phase", says=says)
 

@@ -1,6 +1,8 @@
-"""What goes on while a command works, on the error output: moving lines on a terminal where rich is there, and never
-longer than a moment without saying what is waited for. Elsewhere bars are silent, and a board says in a plain line each
-what ended, so that a log of a CI server has no control characters and no long silence."""
+"""Progress of commands on the error output.
+
+A terminal with rich shows moving lines, which always name what the command waits for. Elsewhere bars are silent, and a
+board prints one plain line per finished part, so that a CI log has no control characters and no long silence.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which cases run, decided from their names: by the command, before a framework is imported, and by its processes."""
+"""Selection of cases by name: in the command, before a framework is imported, and in its processes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Item(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """What is wanted of all cases.
+    """The chosen subset of all cases.
 
     Attributes
     ----------
@@ -68,15 +68,15 @@ class Selection(NamedTuple):
         self._matcher()
 
     def golden(self, modes: list[str]) -> list[Item]:
-        """Of the golden cases."""
+        """Select golden cases."""
         return list(self._of(modes, entries(), self._runs_golden))
 
     def checks(self, modes: list[str]) -> list[Item]:
-        """Of the checks, which make their own arrays."""
+        """Select checks, which create their arrays."""
         return list(self._of(modes, CHECKS, self._runs_check))
 
     def ranks(self, modes: list[str]) -> list[Item]:
-        """Of the cases between ranks."""
+        """Select cases between ranks."""
         return list(self._of(modes, ranks_cases(full=True), self._runs_ranks, "ranks"))
 
     def _of(self, modes: list[str], subjects: Any, runs: Callable[[Any, str], bool], group: str = "") -> Iterator[Item]:
@@ -134,7 +134,7 @@ def nearest(expression: str, count: int = 3) -> list[str]:
 
 
 def how_many(selection: Selection, variant: Variant) -> int:
-    """How many cases a variant has to run, in whatever modes backends have."""
+    """Count the cases that a variant runs, whatever the modes of a backend."""
     modes = list(variant.modes or MODES)
     if variant.group:
         return len(selection.ranks(modes))

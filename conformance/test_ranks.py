@@ -33,7 +33,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def said(request: pytest.FixtureRequest) -> list[dict[str, Said]]:
-    """What each rank says of each case that was collected."""
+    """Return the outcome of each collected case on each rank."""
     name = request.config.getoption("islices_backend")
     size = 4 if selection(request.config).profile == "full" else 2
     markers = (item.get_closest_marker("islices_case") for item in request.session.items)

@@ -63,12 +63,12 @@ class Variant(NamedTuple):
 
     @property
     def label(self) -> str:
-        """How reports call it: the standard one needs no name."""
+        """Return the label in reports; the standard variant has none."""
         return "" if self.name == "standard" else self.name
 
     @property
     def golden_only(self) -> bool:
-        """Whether checks, which make their own arrays, are left out."""
+        """Return whether the variant leaves out checks, which create their arrays."""
         return self.arrange is not None or self.device is not None
 
     def applies(self, backend: str) -> bool:

@@ -1,4 +1,4 @@
-"""From what happened when a case ran to its outcome; the one place that knows what a deviation is."""
+"""Outcomes of cases; the one module that knows what a deviation is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How Sphinx builds the pages (`make docs`).
+"""Configure Sphinx for the pages (`make docs`).
 
 The source folder is the project's root, so that a link between Markdown files works here as it does on GitHub. Nothing
 is fetched, neither by the build nor by the pages.
@@ -22,7 +22,15 @@ root_doc = "docs/index"
 language = "en"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc", "docstrings", "command_help", "contents", "spec_links"]
-include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "conformance/**.md", "docs/**"]
+include_patterns = [
+    "README.md",
+    "examples/README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "conformance/**.md",
+    "docs/**",
+]
 exclude_patterns = [".*", "build", "islices", "dist", "out", "docs/_*", "**/__pycache__"]
 
 # ---------------------------------------------------------------------- fronts of frameworks that are missing
@@ -32,6 +40,31 @@ MISSING = [front for front, module in FRONTS.items() if importlib.util.find_spec
 exclude_patterns += [f"docs/api/fronts/{front}.rst" for front in MISSING]
 if "gluon" not in MISSING:
     islices.get_backend("mxnet")  # MXNet imports beside a current NumPy through its adapter
+
+# ---------------------------------------------------------------------- the side bar
+page_order = {
+    "Start": [f"docs/{name}" for name in ("tasks", "tutorial", "install", "gradients", "troubleshooting", "glossary")],
+    "Your framework": [f"docs/{name}" for name in ("torch", "keras", "jax", "gluon", "trainers")],
+    "Train": [
+        f"docs/{name}" for name in ("operations", "optimizers", "formulas", "dp_sgd", "distributed", "performance")
+    ],
+    "Port and compare": [
+        f"docs/{name}" for name in ("porting", "keras_to_torch", "diff", "parity", "files", "vocabularies", "audit")
+    ],
+    "Conformance": [
+        *(f"docs/{name}" for name in ("suite", "protocol", "reports", "judge", "judged")),
+        "conformance/SPEC",
+    ],
+    "Extend": [
+        "docs/library_author",
+        "docs/adapter_author",
+        "docs/new_backend",
+        "conformance/sample_backend/README",
+        "conformance/paddle_backend/README",
+    ],
+    "Reference": ["docs/api/index", "docs/api/command", "examples/README"],
+    "Project": ["README", "docs/stability", "CHANGELOG", "CONTRIBUTING", "SECURITY"],
+}
 
 # ---------------------------------------------------------------------- text
 smartquotes = False  # much of the text is code: semantics="torch"
@@ -56,6 +89,7 @@ html_theme = "furo"
 html_title = f"islices {release}"
 html_static_path = ["_static"]
 html_css_files = ["islices.css"]
+html_js_files = ["copy.js"]
 templates_path = ["_templates"]
 html_additional_pages = {"index": "to_index.html"}  # build/docs/index.html opens the first page
 html_show_copyright = False

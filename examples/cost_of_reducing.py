@@ -1,4 +1,4 @@
-"""What does each way to add up a sparse gradient cost? The formulas by which `all_reduce` chooses, for a job of yours.
+"""Estimate the cost of each strategy of `all_reduce` for your own job, by the formulas with which it chooses.
 
 docs/distributed.md has the table. Ids are drawn by Zipf's law, so ranks share many rows.
 """

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+os.environ.setdefault("ISLICES_KERNELS", "1")  # from the first call on, small as it is, in all processes
+
 import islices
 
 ROOT, FOUND = (Path(file).resolve().parents[1] for file in (__file__, islices.__file__))

@@ -41,7 +41,7 @@ def copied(to: Path) -> Path:
     """What a clone has, uncommitted changes included."""
     for part in ("islices", "backends", "conformance", "tests"):
         shutil.copytree(ROOT / part, to / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "*.json"))
-    for name in ("pyproject.toml", "islices_pytest.py", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "islices_pytest.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, to)
     return to
 

@@ -1,6 +1,6 @@
 """A user's program as type checkers see it: tests/test_typing.py has mypy --strict, and pyright, agree with every line.
 
-The last three functions hold a mistake each; an ignored error that is none is itself an error (warn_unused_ignores).
+The last four functions hold a mistake each; an ignored error that is none is itself an error (warn_unused_ignores).
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ def arithmetic() -> None:
     assert_type(-gradient() / 2, IndexedSlices)
     assert_type(gradient().astype("float32").replace(dense_shape=(9, 3)), IndexedSlices)
     assert_type(islices.top_k_rows([gradient()], 3), list[IndexedSlices])
+    assert_type(islices.add(gradient(), gradient()), IndexedSlices)
+    assert_type(islices.convert(gradient(), "torch"), IndexedSlices)
 
 
 def clipping() -> list[IndexedSlices]:
@@ -45,7 +47,8 @@ def clipping() -> list[IndexedSlices]:
 def training(table: np.ndarray) -> np.ndarray:
     optimizer = optim.adam(1e-3, rows="touched", semantics="torch")
     assert_type(optimizer, optim.Optimizer)
-    table, _state = optimizer.step(table, gradient(), optimizer.init(table))
+    state: dict[str, np.ndarray] = optimizer.init(table)
+    table, state = assert_type(optimizer.step(table, gradient(), state), tuple[np.ndarray, dict[str, np.ndarray]])
     return islices.scatter(table, gradient())
 
 
@@ -67,6 +70,11 @@ def misspelt() -> None:
 
 def no_such_property() -> None:
     print((gradient() + gradient()).nvalues)  # type: ignore[attr-defined]
+
+
+def no_such_table() -> None:
+    optimizer, table = optim.sgd(0.1), np.ones((4, 3))
+    optimizer.step(table, gradient(), optimizer.init(table))[0].numpy()  # type: ignore[attr-defined]
 
 
 def meant_otherwise() -> None:

@@ -117,7 +117,7 @@ def _zeros(slot: Slot, args: Sequence[Any]) -> Array:
 
 
 class Aux:
-    """What a traced function returns beside its loss: arrays go through JAX, anything else stays aside."""
+    """The auxiliary output of a traced function: arrays go through JAX, anything else is kept on the host."""
 
     def take_apart(self, tree: Any) -> list[Array]:
         """The traced arrays of it, of which nothing is kept: JAX calls that a leak."""

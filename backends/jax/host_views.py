@@ -83,7 +83,7 @@ def put(array: np.ndarray, like: Array) -> Array:
 
 
 def place(like: Any) -> Any:
-    """Where a result beside like goes; None, the default, leaves it free to follow other operands."""
+    """Return the sharding of a result placed with like; None lets the result follow other operands."""
     if like is None or isinstance(like, (Tracer, np.ndarray)):
         return None
     check_alive(like)

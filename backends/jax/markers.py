@@ -1,4 +1,4 @@
-"""Looking rows up where JAX can see it: primitives that `tables` finds again in what JAX traced.
+"""Lookups as primitives of JAX, which `tables` finds again in traced programs.
 
 Rows and bags are read by any operations of `islices_hidden` weights, and marked by `islices_lookup`. `islices_operand`
 marks where the weights are taken as an array. Each is the identity, with the identity's derivatives, but to

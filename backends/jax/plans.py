@@ -147,7 +147,7 @@ def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Seq
 
 
 def _last_uses(jaxpr: Any) -> list[list[Any]]:
-    """For each equation the variables that nothing behind it reads."""
+    """Return, per equation, the variables that no later equation reads."""
     last: dict[Any, int] = {}
     for k, eqn in enumerate(jaxpr.eqns):
         last.update((v, k) for v in (*eqn.invars, *eqn.outvars) if not isinstance(v, Literal))
@@ -168,7 +168,7 @@ def _as_jax(x: Any, v: Any) -> Any:
 
 
 def _is_wide(eqn: Any) -> bool:
-    """Whether the core's 64-bit types are in it: JAX would narrow its numbers outside of the core's scope."""
+    """Return whether it contains the core's 64-bit types, which JAX narrows outside the core's scope."""
     return any(getattr(v.aval, "dtype", np.dtype(bool)) in _WIDE for v in (*eqn.invars, *eqn.outvars))
 
 

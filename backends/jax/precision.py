@@ -36,13 +36,13 @@ _outside: ContextVar[bool | None] = ContextVar("islices_jax_x64_outside", defaul
 
 
 def users_x64() -> bool:
-    """Whether the user has 64-bit types on, inside the scope too."""
+    """Return whether the user has 64-bit types on, inside the scope too."""
     outside = _outside.get()
     return bool(jax.config.jax_enable_x64) if outside is None else outside  # type: ignore[attr-defined]
 
 
 def in_scope() -> bool:
-    """Whether the core's own arithmetic is running."""
+    """Return whether the core's arithmetic is running."""
     return _outside.get() is not None
 
 

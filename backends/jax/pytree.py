@@ -128,24 +128,24 @@ def _guarded(x: IndexedSlices | PerSample, arrays: tuple[Any, ...], shape: Any) 
 
 
 def _is_read_later(parts: Sequence[Part], guard: Any) -> bool:
-    """Whether leaves are checked when they are read: those that are known, and those whose types or shapes are no
-    gradient's, such as a tree of predicates."""
+    """Return whether leaves are checked when they are read: known ones, and those whose types or shapes no gradient
+    has, such as a tree of predicates."""
     arrays = [guard, *(x for part in parts for x in part)]
     return _are_arrays(*arrays) and (all(map(_is_known, arrays)) or not all(_is_of(part, guard) for part in parts))
 
 
 def _are_arrays(*leaves: Any) -> bool:
-    """Whether leaves are arrays of a gradient: JAX makes trees of placeholders and of zero tangents, too."""
+    """Return whether leaves are arrays of a gradient; JAX also builds trees of placeholders and zero tangents."""
     return all(isinstance(x, (jax.Array, np.ndarray, np.generic)) and x.dtype != jax.dtypes.float0 for x in leaves)
 
 
 def _is_known(x: Any) -> bool:
-    """Whether an array's elements can be read here."""
+    """Return whether an array's elements can be read here."""
     return not isinstance(x, Tracer) and getattr(x, "is_fully_addressable", True)
 
 
 def _is_of(part: Part, guard: Any) -> bool:
-    """Whether a guard has the type of one, and a shape that goes with a part's."""
+    """Return whether a guard has the right type, and a shape that fits a part's."""
     values, *integers = part
     return guard.dtype.kind == "i" and all(
         x.ndim <= values.ndim and all(a in (1, b) for a, b in zip(x.shape, values.shape, strict=False))

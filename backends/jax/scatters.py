@@ -1,4 +1,4 @@
-"""Grouping, summing and scattering rows in XLA, for traced code and for mode framework.
+"""Functions that group, sum and scatter rows in XLA, for traced code and for mode framework.
 
 XLA's scatter runs in order of the updates on CPU, so a scatter-add is a left fold there. It is called directly,
 since ``x.at[ids]`` wraps -1 to the last row: here a negative row is dropped like every other row that is out of

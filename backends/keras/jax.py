@@ -7,28 +7,28 @@ See `islices.backends.keras.native`. May import: `keras`, `jax`, `islices.backen
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import jax.numpy as jnp
 import keras
+import numpy as np
 
 from islices.backends.jax import backend
-from islices.backends.keras.sparse_gradients import ArrayHooks, Slices
+from islices.backends.keras.sparse_gradients import ArrayHooks, Slices, divided
 from islices.core.conversion import from_native
 from islices.core.registry import describe
 from islices.core.rows import coalesce
+from islices.core.scatter import scatter
 from islices.core.slices import IndexedSlices
 from islices.embedding.autodiff import value_and_grad
 
-__all__ = ["Hooks", "adopted", "applying", "cast", "check_build", "check_step", "divisible"]
-__all__ += ["IN_PLACE", "cell", "is_sparse", "methods", "replicas", "stock", "summed", "writable"]
-
-#: Whether a rule writes what it steps on.
-IN_PLACE = False
+__all__ = ["Hooks", "Sum", "accumulate", "adopted", "applying", "cast", "divisible", "is_sparse"]
+__all__ += ["keep", "methods", "replicas", "stock", "summed", "take_if", "taken"]
 
 applying = contextlib.nullcontext
 Hooks = ArrayHooks
-cell: Any = None
 
 
 # ---------------------------------------------------------------------- models
@@ -101,29 +101,115 @@ def cast(grad: Any, dtype: str) -> Any:
 
 
 # ---------------------------------------------------------------------- steps
-def check_build(optimizer: Any) -> None:
-    """Raise ValueError for micro-batches: shapes are fixed in a compiled step, the rows of several batches are not."""
-    if optimizer.gradient_accumulation_steps:
-        raise ValueError(
-            f"gradient_accumulation_steps: got {optimizer.gradient_accumulation_steps}; accepted by Stepped on JAX is "
-            "None (fit larger batches)"
-        )
-
-
-def check_step() -> None:
-    """Nothing is refused."""
-
-
 def replicas(model: Any = None) -> int:
     """How many take a step together."""
     return 1
 
 
-def writable(variable: Any) -> Any:
-    """What a rule steps on, which returns another."""
-    return variable.value
-
-
 def stock(kind: Any) -> Any:
     """The class of Keras that a name of keras.optimizers makes here."""
     return kind
+
+
+# ---------------------------------------------------------------------- steps that may not be taken
+#: The flag of the step under way, and the ids of the variables that this step leaves alone if the flag is false.
+_flagged: ContextVar[tuple[Any, set[int]] | None] = ContextVar("flagged", default=None)
+
+
+def taken() -> Any:
+    """Return whether the step under way is taken: True, or a traced flag."""
+    flagged = _flagged.get()
+    return True if flagged is None else flagged[0]
+
+
+def keep(variables: Sequence[Any]) -> None:
+    """Note variables that the step under way leaves alone if it is not taken."""
+    flagged = _flagged.get()
+    if flagged is not None:
+        flagged[1].update(map(id, variables))
+
+
+def take_if(flag: Any, variables: Sequence[Any], step: Callable[[], None]) -> None:
+    """Take a step on variables if a flag is true; a traced one selects values, since a branch of XLA copies tables."""
+    if not backend.is_traced(flag):
+        if flag:
+            step()
+        return
+    before, outer, kept = [v.value for v in variables], _flagged.get(), set[int]()
+    token = _flagged.set((flag if outer is None else flag & outer[0], kept))
+    try:
+        step()
+    finally:
+        _flagged.reset(token)
+    for variable, old in zip(variables, before, strict=True):
+        if id(variable) not in kept and variable.value is not old:
+            variable.assign(jnp.where(flag, variable.value, old))
+    if outer is not None:
+        outer[1].update(kept)
+
+
+# ---------------------------------------------------------------------- micro-batches
+class Sum:
+    """The sum of some gradients of a variable: an array of the variable's shape, and which rows they named."""
+
+    def __init__(self, variable: Any, shape: tuple[int, ...], dtype: str) -> None:
+        self.shape, self.dtype, self.in_use = shape, dtype, False
+
+    def build(self, optimizer: Any) -> list[Any]:
+        """Return two new variables of the optimizer."""
+        self.values = optimizer.add_variable(self.shape, dtype=self.dtype, name="sum_values")
+        self.named = optimizer.add_variable(self.shape[:1], dtype="bool", name="sum_named")
+        return [self.values, self.named]
+
+    def plus(self, gradient: Any) -> Any:
+        """Add a gradient, slot after slot; return the sum: coalesced slices, or an array if the gradient is one."""
+        self.in_use = True
+        rows, values = self.shape[0], self.values.value
+        gradient = cast(gradient.slices if isinstance(gradient, Slices) else gradient, self.dtype)
+        if not is_sparse(gradient):
+            self.values.assign(values + gradient.reshape(self.shape))
+            self.named.assign(jnp.ones(rows, bool))
+            return self.values.value
+        self.values.assign(scatter(values, gradient))
+        self.named.assign(self.named.value.at[gradient.indices].set(True, mode="drop"))
+        (ids,) = jnp.nonzero(self.named.value, size=rows, fill_value=rows)
+        found = self.values.value.at[ids].get(mode="fill", fill_value=0)
+        return IndexedSlices(found, ids, self.shape, coalesced=True, padded=True, validate=False)
+
+    def no_rows(self) -> IndexedSlices:
+        """Return a gradient without rows."""
+        nothing = jnp.zeros((0, *self.shape[1:]), self.dtype), jnp.zeros(0, np.int32)
+        return IndexedSlices(*nothing, self.shape, validate=False)
+
+    def clear(self, flag: Any = True) -> None:
+        """Forget everything if a flag is true."""
+        for x in (self.values, self.named):
+            x.assign(jnp.where(flag, jnp.zeros_like(x.value), x.value))
+
+    def save(self) -> tuple[Any, Any]:
+        """Return values and indices as NumPy arrays."""
+        (ids,) = np.nonzero(np.asarray(self.named.value))
+        return np.asarray(self.values.value)[ids], ids
+
+    def load(self, values: Any, indices: Any) -> None:
+        """Store the result of `save`."""
+        self.clear()
+        self.values.assign(self.values.value.at[indices].set(values))
+        self.named.assign(self.named.value.at[indices].set(True))
+
+
+def accumulate(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]) -> None:
+    """Add the gradients of a micro-batch to the sums, and step on their mean behind the last one."""
+    steps = optimizer.gradient_accumulation_steps
+    is_last = (optimizer._iterations.value + 1) % steps == 0
+    totals = [optimizer._accumulated_gradients[optimizer._get_variable_index(v)] for v in variables]
+    means = [divided(total.plus(grad), float(steps)) for total, grad in zip(totals, grads, strict=True)]
+
+    def step() -> None:
+        clipped = optimizer._clip_gradients(means)
+        optimizer._apply_weight_decay(variables)
+        optimizer._backend_update_step(clipped, variables, optimizer.learning_rate)
+
+    take_if(is_last, [*variables, *optimizer.variables], step)
+    for total in totals:
+        total.clear(is_last)

@@ -20,21 +20,17 @@ ops = keras.ops
 
 @keras.saving.register_keras_serializable("islices")
 class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
-    """keras.optimizers.LossScaleOptimizer that takes sparse gradients, on TensorFlow and torch.
+    """keras.optimizers.LossScaleOptimizer that takes sparse gradients.
 
     Parameters
     ----------
     inner_optimizer, initial_scale, dynamic_growth_steps, name
         Arguments, as keras.optimizers.LossScaleOptimizer has them.
 
-    Raises
-    ------
-    ValueError
-        On JAX, where the branch of a step that is not taken would copy the tables.
-
     Notes
     -----
-    Where a gradient is not finite, duplicates summed, no step is taken, and the scale is halved.
+    Duplicates are summed first. If one of the sums is not finite, no step is taken and the scale is halved. In a
+    compiled step of JAX, `Stepped` then writes nothing; the other variables get their values back.
 
     Examples
     --------
@@ -44,14 +40,9 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
     1024.0
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        _check_backend()
-        super().__init__(*args, **kwargs)
-
     @classmethod
     def around(cls, stock: Any) -> LossScaleOptimizer:
         """Change the class of Keras's optimizer to this one; it keeps all that it has built."""
-        _check_backend()
         stock.__class__ = cls
         return stock  # type: ignore[no-any-return]
 
@@ -59,11 +50,20 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
         """Whether all gradients are finite: of sparse ones the sums of duplicates, which a step writes."""
         return super().check_finite([_sums(g) for g in grads])
 
+    #: Keras's method for this class takes a branch of XLA, which copies tables; the optimizers' one calls `apply`.
+    stateless_apply = keras.optimizers.Optimizer.stateless_apply
+
     def _common_apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
         if BACKEND == "tensorflow":
             super()._common_apply(grads, trainable_variables)
             return
-        if self.check_finite(grads):
+        finite = self.check_finite(grads)
+        if BACKEND == "jax":
+            variables = [*(trainable_variables or self._trainable_variables), *self.variables]
+            native.take_if(finite, variables, lambda: self._stateful_handle_finite_grads(grads, trainable_variables))
+            self.step_counter.assign(self.step_counter * ops.cast(finite, "int32"))
+            self.dynamic_scale.assign(self.dynamic_scale * ops.where(finite, 1.0, 0.5))
+        elif finite:
             self._stateful_handle_finite_grads(grads, trainable_variables)
         else:
             self._stateful_handle_non_finite_grads()
@@ -81,14 +81,6 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
             g if g is None or self._overwrite_variable_with_gradient(v) else _over(g, v, scale)
             for g, v in zip(grads, variables, strict=True)
         ]
-
-
-def _check_backend() -> None:
-    if BACKEND == "jax":
-        raise ValueError(
-            "optimizer: got a LossScaleOptimizer on JAX; accepted there are a fixed loss_scale_factor and the dtype "
-            "policy 'mixed_bfloat16', which need none"
-        )
 
 
 def _sums(grad: Any) -> Any:

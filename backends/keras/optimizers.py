@@ -46,7 +46,7 @@ class ByRows(Coalesced):
         rule, state = cast(Rule, self._rule(lambda step: rate))
         index = self._get_variable_index(variable)
         steps = keras.ops.zeros(1, "int32") + keras.ops.cast(self.iterations, "int32")  # a rule of torch writes it
-        take_step(rule, variable, gradient, {part: held[index] for part, held in state.items()}, steps)
+        take_step(self, rule, variable, gradient, {part: held[index] for part, held in state.items()}, steps)
 
 
 class AdamByRows(ByRows):

@@ -7,7 +7,7 @@ May import: `keras`, `numpy`, the core, this folder.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -16,10 +16,11 @@ import numpy as np
 from islices import optim
 from islices.backends.keras.coalesced import Coalesced
 from islices.backends.keras.micro_batches import Share, Sum
-from islices.backends.keras.native import native
+from islices.backends.keras.native import BACKEND, native
 from islices.core.arguments import check_name
 from islices.core.registry import describe
-from islices.optim.inputs import check_frozen
+from islices.optim.custom import NamedNumbers
+from islices.optim.inputs import asked_frozen, check_frozen
 from islices.optim.record import RECORDS
 
 __all__ = ["Stepped", "is_half", "take_step"]
@@ -28,6 +29,8 @@ __all__ = ["Stepped", "is_half", "take_step"]
 ACCUMULATOR = "gradient_accumulator"
 #: Rows of a table whose dense gradient `Stepped` warns of.
 MANY_ROWS = 100_000
+#: In a compiled step of JAX, where shapes are fixed, a sum has the table's size.
+Total: Any = native.Sum if BACKEND == "jax" else Sum
 SCHEDULES = keras.optimizers.schedules
 SCHEDULE = SCHEDULES.LearningRateSchedule
 
@@ -59,8 +62,8 @@ class Stepped(Coalesced):
         A rule that is none, or with a hyperparameter that Keras cannot hold: a function that is no schedule.
     ValueError
         Keras' weight_decay beside a rule of rows="touched" (the rule has its own); gradient_accumulation_steps under a
-        strategy of several replicas, where Keras has none, and on JAX; jit_compile=True, since XLA cannot step on some
-        rows.
+        strategy of several replicas, where Keras has none, and with use_ema on JAX; jit_compile=True on TensorFlow,
+        since XLA cannot step on some rows.
     IndexError
         Frozen rows that a weight does not have.
 
@@ -72,7 +75,8 @@ class Stepped(Coalesced):
 
     With ``gradient_accumulation_steps=k`` a step is taken on every k-th call: on the coalesced sum of the k gradients,
     added in float32 for variables of 16 bits, divided by k; then it is clipped. What has been added up costs the rows
-    it names. A variable whose gradient is None in some of the calls steps on the others'. SPEC clauses 16 and 24.
+    it names, on JAX another table. A variable whose gradient is None in some of the calls steps on the others'. SPEC
+    clauses 16 and 24.
 
     Examples
     --------
@@ -97,20 +101,27 @@ class Stepped(Coalesced):
             )
         rate = kwargs.pop("learning_rate", None)
         _described(rule)  # refuses what cannot be saved
-        super().__init__(_keras_rate(rule) if rate is None else rate, **kwargs)
+        super().__init__(_held("lr", rule.hyper["lr"]) if rate is None else rate, **kwargs)
         self.rule = rule
         self._warned = False
 
     def build(self, variables: Sequence[Any]) -> None:
-        native.check_build(self)
+        if BACKEND == "jax" and self.gradient_accumulation_steps and self.use_ema:
+            raise ValueError(
+                "use_ema: got True with gradient_accumulation_steps; Stepped on JAX accepts one of the two"
+            )
         super().build(variables)
-        self._sums: Any = [x for s in self._totals() for x in (s.values, s.indices)]  # for tf.train.Checkpoint
         self._states = [self._new_state(v) for v in variables]
+        if BACKEND == "tensorflow":
+            self._sums: Any = [x for s in self._totals() for x in (s.values, s.indices)]  # for tf.train.Checkpoint
+        elif BACKEND == "jax":
+            for total in self._totals():
+                total.build(self)
 
     def add_variable_from_reference(self, reference_variable: Any, name: Any = None, initializer: Any = "zeros") -> Any:
         if name == ACCUMULATOR and not self._overwrite_variable_with_gradient(reference_variable):
             dtype = _dtype(reference_variable)  # sums of 16 bits are added in 32: SPEC clause 3
-            return Sum(reference_variable, _shape_of_rows(reference_variable), "float32" if is_half(dtype) else dtype)
+            return Total(reference_variable, _shape_of_rows(reference_variable), "float32" if is_half(dtype) else dtype)
         return super().add_variable_from_reference(reference_variable, name, initializer)
 
     def _new_state(self, variable: Any) -> dict[str, Any]:
@@ -134,7 +145,8 @@ class Stepped(Coalesced):
     # ------------------------------------------------------------------ a step
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         """Apply gradients as Keras does, all of them checked before any variable changes."""
-        native.check_step()
+        if BACKEND == "tensorflow":
+            native.check_step()
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
         grads, variables = list(grads), trainable_variables or self._trainable_variables
@@ -177,9 +189,12 @@ class Stepped(Coalesced):
             return None
         index = self._trainable_variables_indices.get(self._var_key(variable))
         total: Any = None if index is None else self._accumulated_gradients[index]
-        return total.no_rows() if isinstance(total, Sum) and total.in_use else None
+        return total.no_rows() if isinstance(total, Total) and total.in_use else None
 
     def _backend_apply_gradients(self, grads: Sequence[Any], trainable_variables: Sequence[Any]) -> None:
+        if self.gradient_accumulation_steps and BACKEND == "jax":
+            native.accumulate(self, grads, trainable_variables)
+            return
         if self.gradient_accumulation_steps:
             grads = [Share(g) for g in grads]  # which Keras adds to a Sum, and divides
         super()._backend_apply_gradients(grads, trainable_variables)
@@ -190,7 +205,7 @@ class Stepped(Coalesced):
 
     def _backend_reset_gradient_accumulators(self) -> None:
         for total in self._accumulated_gradients:
-            if isinstance(total, Sum):
+            if isinstance(total, Total):
                 total.clear()
             else:  # of a variable that its gradient overwrites
                 total.assign(keras.ops.zeros_like(total.value))
@@ -205,15 +220,15 @@ class Stepped(Coalesced):
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """One step of the rule, at the learning rate Keras says."""
         rate = keras.ops.convert_to_tensor(learning_rate)
-        described = _described(self.rule)
-        if "weight_decay" in described and not self._use_weight_decay(variable):
-            described["weight_decay"] = 0.0
-        rule = _made_anew(described, lambda step: rate)
+        changed: dict[str, Any] = {"lr": lambda step: rate, "rows": self.rule.rows}
+        if "weight_decay" in self.rule.hyper and not self._use_weight_decay(variable):
+            changed["weight_decay"] = 0.0
+        rule = self.rule._remake(frozen=asked_frozen(*self.rule._frozen), **changed)
         state = self._states[self._get_variable_index(variable)]
         if not len(variable.shape):
             self._step_number(rule, gradient, variable, state)
             return
-        take_step(rule, variable, gradient, state)
+        take_step(self, rule, variable, gradient, state)
 
     def _step_number(self, rule: optim.Optimizer, gradient: Any, variable: Any, state: dict[str, Any]) -> None:
         ops = keras.ops
@@ -224,19 +239,30 @@ class Stepped(Coalesced):
         _assign(state, new)
 
     # ------------------------------------------------------------------ what is kept
-    def _totals(self) -> list[Sum]:
+    def _totals(self) -> list[Any]:
         totals = self._accumulated_gradients if self.gradient_accumulation_steps and self.built else ()
-        return [total for total in totals if isinstance(total, Sum)]
+        return [total for total in totals if isinstance(total, Total)]
+
+    def _saved(self) -> list[Any]:
+        """Return the variables that each backend has: those of the sums on JAX are saved as the sums elsewhere."""
+        sums = {id(x) for total in self._totals() if BACKEND == "jax" for x in (total.values, total.named)}
+        return [v for v in self.variables if id(v) not in sums]
 
     def save_own_variables(self, store: Any) -> None:
         """Store Keras's variables and the sums of the micro-batches since the last step."""
-        super().save_own_variables(store)
+        for k, variable in enumerate(self._saved()):
+            store[str(k)] = variable.numpy()
         for k, total in enumerate(self._totals()):
             store[f"{ACCUMULATOR}_{k}_values"], store[f"{ACCUMULATOR}_{k}_indices"] = total.save()
 
     def load_own_variables(self, store: Any) -> None:
         """Load what `save_own_variables` stored; a store without sums of micro-batches starts with none."""
-        super().load_own_variables({k: store[k] for k in store.keys() if not k.startswith(ACCUMULATOR)})  # noqa: SIM118
+        own = {k: store[k] for k in store.keys() if not k.startswith(ACCUMULATOR)}  # noqa: SIM118
+        if len(own) == len(self._saved()):
+            for k, variable in enumerate(self._saved()):
+                variable.assign(own[str(k)])
+        else:
+            super().load_own_variables(own)  # warns
         for k, total in enumerate(self._totals()):
             if f"{ACCUMULATOR}_{k}_values" in store:
                 total.load(store[f"{ACCUMULATOR}_{k}_values"][()], store[f"{ACCUMULATOR}_{k}_indices"][()])
@@ -258,29 +284,42 @@ class Stepped(Coalesced):
         }
         if described["rows"] == "touched":
             described["rows"] = None  # the default, where it exists; the configuration does not say who chose it
-        # a learning rate that is a schedule is Keras' to read; some optimizers have none that is 0
-        rule = _made_anew(described, rate if isinstance(rate, float) else 1.0)
+        # Keras reads a learning rate that is a schedule; some optimizers accept no 0
+        described["lr"] = rate if isinstance(rate, float) else 1.0
+        name: Any = described.pop("name")
+        if "states" in described:
+            states = described.pop("states")
+            described["state"] = {x: initial for x, initial, per_row in states if not per_row}
+            described["row_state"] = {x: initial for x, initial, per_row in states if per_row}
+            rule = optim.custom(_function_of(name, custom_objects), **described)
+        else:
+            rule = getattr(optim, check_name(name, [*RECORDS], "rule"))(**described)
         return super().from_config({**config, "rule": rule}, custom_objects)  # type: ignore[no-any-return]
 
 
 def take_step(
-    rule: optim.Optimizer, variable: Any, gradient: Any, state: dict[str, Any], steps: Any | None = None
+    optimizer: Any,
+    rule: optim.Optimizer,
+    variable: Any,
+    gradient: Any,
+    state: dict[str, Any],
+    steps: Any | None = None,
 ) -> None:
     """Take a step of a rule on Keras's variables, that of the state's "step" included or its value given."""
     held = {part: x.value for part, x in state.items()}
     if steps is not None:
         held["step"] = steps
-    table, new = rule.step(native.writable(variable), gradient, held)
-    if not native.IN_PLACE:
-        variable.assign(table)
-        _assign(state, new)
+    if BACKEND != "jax":
+        rule.step(native.writable(variable), gradient, held)
+        return
+    table, new = rule.step(variable.value, gradient, held, apply=native.taken())
+    variable.assign(table)
+    _assign(state, new)
+    if not (optimizer.weight_decay or optimizer.ema_overwrite_frequency or variable.constraint):
+        native.keep([variable, *state.values()])
 
 
 # ---------------------------------------------------------------------- the rule, and what Keras knows of it
-def _keras_rate(rule: optim.Optimizer) -> Any:
-    return _held("lr", rule.hyper["lr"])
-
-
 def _held(name: str, x: Any) -> Any:
     """A hyperparameter as Keras holds it: a flag, a float, a schedule."""
     if isinstance(x, (bool, np.bool_)):
@@ -295,22 +334,31 @@ def _held(name: str, x: Any) -> Any:
     return float(np.asarray(x).reshape(()))
 
 
+def _function_of(name: str, custom_objects: dict[str, Any] | None) -> Any:
+    """Return the function of `optim.custom` that a configuration names."""
+    function = keras.saving.get_registered_object(name, custom_objects)
+    if function is None:
+        raise ValueError(
+            f"rule: got {name!r}, a function of optim.custom; accepted is a known one: load_model(path, "
+            f"custom_objects={{{name!r}: {name}}})"
+        )
+    return function
+
+
 def _described(rule: optim.Optimizer) -> dict[str, Any]:
     """What makes the rule anew but for its learning rate: numbers, flags and schedules (frozen: an array)."""
     hyper = {name: _held(name, x) for name, x in rule.hyper.items() if name != "lr"}
-    options = {"rows": rule.rows, "semantics": rule.semantics, "maximize": rule.maximize, "frozen": rule._frozen[0]}
+    options = {"rows": rule.rows, "maximize": rule.maximize, "frozen": rule._frozen[0]}
+    if rule._formula.numbers is NamedNumbers:  # of optim.custom
+        options["states"] = [[x.name, x.initial, x.per_row] for x in rule._formula.state]
+    else:
+        options["semantics"] = rule.semantics
     return {"name": rule.name, **hyper, **options, **({"duplicates": "raw"} if rule._formula.raw else {})}
 
 
 def _assign(state: dict[str, Any], new: dict[str, Any]) -> None:
     for part, x in state.items():
         x.assign(new[part])
-
-
-def _made_anew(described: dict[str, Any], rate: float | Callable[[Any], Any]) -> optim.Optimizer:
-    name: Any = check_name(described.get("name"), [*RECORDS], "rule")
-    rest = {k: v for k, v in described.items() if k != "name"}
-    return getattr(optim, name)(lr=rate, **rest)  # type: ignore[no-any-return]
 
 
 # ---------------------------------------------------------------------- gradients

@@ -21,11 +21,8 @@ from islices.core.conversion import from_native, to_native
 from islices.core.rows import coalesce
 from islices.core.slices import IndexedSlices
 
-__all__ = ["Hooks", "adopted", "applying", "cast", "check_build", "check_step", "divisible"]
-__all__ += ["IN_PLACE", "cell", "held", "is_sparse", "methods", "replicas", "stock", "summed", "writable"]
-
-#: Whether a rule writes what it steps on.
-IN_PLACE = True
+__all__ = ["Hooks", "adopted", "applying", "cast", "check_step", "divisible"]
+__all__ += ["cell", "held", "is_sparse", "methods", "replicas", "stock", "summed", "writable"]
 
 if not hasattr(keras.optimizers.Optimizer, "_all_reduce_sum_gradients"):
     raise ImportError(
@@ -135,10 +132,6 @@ def _of_type(grad: Any, dtype: tf.DType) -> Any:
 
 
 # ---------------------------------------------------------------------- steps
-def check_build(optimizer: Any) -> None:
-    """Nothing is refused."""
-
-
 def replicas(model: Any = None) -> int:
     """How many take a step together, of a model or under the present strategy."""
     strategy = tf.distribute.get_strategy() if model is None else model.distribute_strategy

@@ -21,11 +21,8 @@ from islices.core.conversion import from_native
 from islices.core.rows import coalesce
 from islices.core.slices import IndexedSlices
 
-__all__ = ["Hooks", "adopted", "applying", "cast", "check_build", "check_step", "divisible"]
-__all__ += ["IN_PLACE", "cell", "held", "is_sparse", "methods", "replicas", "stock", "summed", "writable"]
-
-#: Whether a rule writes what it steps on.
-IN_PLACE = True
+__all__ = ["Hooks", "adopted", "applying", "cast", "divisible"]
+__all__ += ["cell", "held", "is_sparse", "methods", "replicas", "stock", "summed", "writable"]
 
 applying = contextlib.nullcontext
 
@@ -99,14 +96,6 @@ class TorchHooks(ArrayHooks):
 
 
 Hooks = TorchHooks
-
-
-def check_build(optimizer: Any) -> None:
-    """Nothing is refused."""
-
-
-def check_step() -> None:
-    """Nothing is refused."""
 
 
 def replicas(model: Any = None) -> int:

@@ -70,7 +70,7 @@ def running() -> Group | None:
 
 
 def launched() -> bool:
-    """Whether MPI's launcher has started this process, and others."""
+    """Return whether MPI's launcher started this process and others."""
     return any(os.environ.get(name, "1") not in ("", "0", "1") for name in LAUNCHED)
 
 

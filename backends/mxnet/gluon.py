@@ -1,4 +1,4 @@
-"""Clipping as Gluon has it, for gradients that may be row_sparse: a function in place, and a Trainer that clips.
+"""Gluon's clipping for gradients that may be row_sparse: a function in place, and a Trainer that clips.
 
 mxnet.gluon.utils.clip_global_norm multiplies by an array, and MXNet's product of row_sparse and an array is dense: a
 sparse gradient is written out as a table, and a norm that is NaN fills all its rows. Here such a gradient keeps its

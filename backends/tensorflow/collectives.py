@@ -326,7 +326,7 @@ class TensorFlowGroup(Group):
 
 
 def _spec(rank: int) -> Any:
-    """Of messages: (words,) or (2, words)."""
+    """Return the shape of messages: (words,) or (2, words)."""
     return tf.TensorSpec(((None,), (2, None))[rank - 1], tf.int64)
 
 
@@ -340,7 +340,7 @@ def _message(rank: int, data: Bytes, length: int, *, copies: int) -> np.ndarray[
 
 
 def _reason(message: str) -> str:
-    """What a collective's error says, without the places in the program and the advice around it."""
+    """Return the message of a collective's error, without source locations and advice."""
     lines = [line.strip() for line in message.splitlines()]
     found = [line for line in lines if line.startswith("Collective")]
     return found[-1].rpartition("aborted by: ")[2] if found else " ".join(line for line in lines if line)

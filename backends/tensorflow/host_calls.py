@@ -49,14 +49,14 @@ _STEPPING = "islices_stepping"
 
 # ---------------------------------------------------------------------- where kernels run
 def compiled_by_xla() -> bool:
-    """Whether the graph that is being built is XLA's to compile."""
+    """Return whether XLA compiles the graph that is being built."""
     graph = tf.compat.v1.get_default_graph()
     return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
 
 
 def kernels_here() -> ModuleType | None:
     """The kernels that graphs built now are to call, if any."""
-    compiled = kernels.active() if modes.on_host() else None
+    compiled = modes.kernels_in_traces()
     if compiled is None or compiled_by_xla() or _mark() is None:
         return None
     return None if any(d.device_type != "CPU" for d in tf.config.list_logical_devices()) else compiled
@@ -75,7 +75,7 @@ def _mark() -> str | None:
 
 
 def _if_here(call: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
-    """What call gives where the graph runs in this process, else what otherwise gives."""
+    """Return the results of call if the graph runs in this process, else those of otherwise."""
     with record.stop_recording():  # the gradient is given by whoever calls, or there is none
         with tf.device("CPU:0"), tf.name_scope(_TRACED_OUTSIDE):
             handle = tf.raw_ops.VarHandleOp(dtype=tf.bool, shape=[], shared_name=_mark())
@@ -146,7 +146,7 @@ def sum_rows(
 
 
 def _at_slots(of_rows: Array, ids: Array, indices: Array) -> Array:
-    """For each index what belongs to its row, of the ascending ids; zeros where it is none of them."""
+    """Return the row per index, found by its place among the ascending ids; zeros for other indices."""
     ordered, queries = tf.cast(ids, tf.int64), tf.cast(indices, tf.int64)
     place = tf.raw_ops.LowerBound(sorted_inputs=ordered[None], values=queries[None], out_type=tf.int64)[0]
     nowhere = tf.size(ordered, tf.int64)

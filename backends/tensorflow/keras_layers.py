@@ -27,7 +27,7 @@ __all__ = ["capture", "is_model"]
 
 
 def is_model(x: object) -> bool:
-    """Whether x is a layer or model of Keras 3, on any of its backends."""
+    """Return whether x is a layer or model of Keras 3, on any of its backends."""
     keras = sys.modules.get("keras")
     layer = getattr(getattr(keras, "layers", None), "Layer", None)
     return layer is not None and isinstance(x, layer)
@@ -128,11 +128,11 @@ class _OfGraph:
 
 
 class _Lookup(_OfGraph, LayerUse):
-    """Of rows."""
+    """A use of the weights by rows."""
 
 
 class _Product(_OfGraph, ProductUse):
-    """As an output layer."""
+    """A use of the weights as an output layer."""
 
 
 def _within(graph: Any) -> bool:
@@ -229,7 +229,7 @@ _own = threading.local()
 
 @contextlib.contextmanager
 def _reading_own() -> Iterator[None]:
-    """While a captured layer runs, its weights may be read."""
+    """Allow a captured layer to read its weights while it runs."""
     before = getattr(_own, "reading", False)
     _own.reading = True
     try:

@@ -72,7 +72,7 @@ def _sparse(x: tf.SparseTensor, argument: str) -> RaggedParts:
 
 
 def _range(known: tuple[int | None, ...], lead: list[Array]) -> Array:
-    """As many integers as there are places in the leading dimensions."""
+    """Return one integer per position of the leading dimensions."""
     sizes = [n for n in known if n is not None]
     if len(sizes) == len(known):
         return tf.range(int(np.prod(sizes, dtype=np.int64)), dtype=tf.int64)

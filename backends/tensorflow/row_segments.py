@@ -1,4 +1,4 @@
-"""What takes several of TensorFlow's operations: sums and maxima by segment, membership, rows read with a check.
+"""Primitives of several TensorFlow operations: sums and maxima by segment, membership, checked reads.
 
 May import: `tensorflow`, `numpy`, `islices.backend`, this folder.
 """
@@ -33,7 +33,7 @@ __all__ = [
 
 
 def number(segments: Array) -> Array:
-    """How many segments there are, where that is not known before: one more than the largest."""
+    """Return the number of segments: one more than the largest, if the number is not known."""
     return tf.reduce_max(tf.concat([[-1], tf.cast(segments, tf.int64)], 0)) + 1
 
 
@@ -164,7 +164,7 @@ def unless_all(mask: Array, arrays: Any, otherwise: Callable[[], Any]) -> Any:
 
 
 def is_vectorized() -> bool:
-    """Whether tf.vectorized_map builds the graph: its body lies in a scope of its own."""
+    """Return whether tf.vectorized_map builds the graph; its body has its own scope."""
     graph = tf.compat.v1.get_default_graph()
     while graph is not None:
         if any(part.startswith("loop_body") for part in graph.get_name_scope().split("/")):
@@ -181,5 +181,5 @@ def scatter(values: Array, ids: Array, shape: Sequence[Any]) -> Array:
 
 
 def rows_hold_nothing(values: Array) -> bool:
-    """Whether rows have no elements: TensorFlow's scatters refuse those."""
+    """Return whether rows have no elements; TensorFlow's scatters reject those."""
     return 0 in tuple(values.shape)[1:]

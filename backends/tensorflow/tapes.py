@@ -100,7 +100,7 @@ class TapeReads:
 
 
 def _is_watched(weights: Array) -> bool:
-    """Whether a tape records what is computed of weights that are read now."""
+    """Return whether a tape records operations on weights that are read now."""
     if isinstance(weights, tf.Tensor):
         return bool(possible_gradient_types([weights]))
     variable_accessed(weights)

@@ -1,4 +1,4 @@
-"""Where NumPy's memory and TensorFlow's meet: views, adoption, copies.
+"""Memory shared between NumPy and TensorFlow: views, tensors over NumPy's memory, copies.
 
 An eager tensor on CPU shows its memory through the buffer protocol (``tensor.numpy()`` would copy); bfloat16, which
 the protocol does not know, passes as uint16 by a bitcast, which shares memory too. The other way DLPack shares:
@@ -33,7 +33,7 @@ FEW = 256
 
 
 def on_cpu(tensor: Array) -> bool:
-    """Whether an eager tensor lies in the host's memory."""
+    """Return whether an eager tensor lies in the host's memory."""
     return "CPU:" in tensor.backing_device
 
 
@@ -80,8 +80,8 @@ def writable(arrays: Sequence[Array]) -> tuple[list[np.ndarray[Any, Any]], list[
 
 
 def _is_here(x: Array) -> bool:
-    """Whether x is a tensor or variable of numbers in this process' own host memory; a variable of several copies
-    (tf.distribute) is not, nor is one of another server."""
+    """Return whether x is a tensor or variable of numbers in this process's host memory. Variables of several copies
+    (tf.distribute) and of other servers are not."""
     if isinstance(x, tf.Tensor):
         place = x
     else:
@@ -98,7 +98,7 @@ def _is_here(x: Array) -> bool:
 
 
 def is_plain(x: Array) -> bool:
-    """Whether a variable is one resource whose rows' shape is known."""
+    """Return whether a variable is one resource and the shape of its rows is known."""
     return isinstance(x, BaseResourceVariable) and x.shape.rank != 0 and x.shape.is_fully_defined()
 
 

@@ -16,7 +16,7 @@ __all__: list[str] = []
 
 
 def _mark(given: Any) -> Any:
-    """Whether the graph runs in this process is the same for all members."""
+    """Return one answer for all members: does the graph run in this process?"""
     attributes = {name: given.get_attr(name) for name in ("dtype", "shape", "shared_name", "container")}
     return pfor.wrap(tf.raw_ops.VarHandleOp(**attributes), False)
 

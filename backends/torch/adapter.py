@@ -467,7 +467,7 @@ def _plain_parts(x: torch.Tensor) -> NativeParts | None:
 
 
 def _look_at_plain(arrays: Sequence[torch.Tensor]) -> Look | None:
-    """What the methods say of any tensor, at once of those that nearly all are; None where one of them is another."""
+    """Look at ordinary tensors in one pass; return None if one of them is not ordinary."""
     if getattr(forward_ad, "_current_level", 0) >= 0 or at_work():
         return None
     dtypes: list[str] = []
@@ -505,7 +505,7 @@ def _shape_of(x: torch.Tensor) -> Any:
 
 
 def _holds_anywhere(mask: torch.Tensor) -> bool:
-    """Whether a mask is True somewhere, in whatever torch.func has wrapped it; False of one without values."""
+    """Return whether a mask, wrapped by torch.func or not, is True anywhere; a meta tensor gives False."""
     while is_wrapped(mask):
         mask = torch._C._functorch.get_unwrapped(mask)  # pyright: ignore[reportAttributeAccessIssue]
     return not backend.is_traced(mask) and bool(mask.any())
@@ -533,7 +533,7 @@ def check_data(x: torch.Tensor) -> None:
 
 
 def shares_elements(x: torch.Tensor) -> bool:
-    """Whether elements of a tensor share memory by its strides."""
+    """Return whether elements of a tensor share memory by its strides."""
     return not x.is_contiguous() and elements_meet(x.shape, x.stride(), 1)
 
 

@@ -42,7 +42,7 @@ def rounded_sqrt(x: torch.Tensor) -> torch.Tensor:
 
 
 def _shift(x: torch.Tensor, root: torch.Tensor) -> torch.Tensor:
-    """From a float64 root that may be off by one in the last place to the nearest one; 0 for roots 0, inf and NaN."""
+    """Return the correction of a float64 root, at most one unit in the last place; 0 for roots 0, inf and NaN."""
     cut = SPLITTER * root
     upper = cut - (cut - root)
     lower = root - upper
@@ -54,8 +54,8 @@ def _shift(x: torch.Tensor, root: torch.Tensor) -> torch.Tensor:
 
 
 def in_bags(values: torch.Tensor) -> bool:
-    """Whether `sum_bags` is the way to sum these rows: it is slow on the CPU but for float32, and its second
-    derivative and its forward mode are missing in torch."""
+    """Return whether `sum_bags` sums these rows: on the CPU it is fast for float32 only, and torch lacks its second
+    derivative and forward mode."""
     if getattr(forward_ad, "_current_level", 0) >= 0:
         return False
     kinds = (torch.float32, torch.float64) if values.is_cuda else (torch.float32,)

@@ -38,7 +38,7 @@ def is_nested() -> bool:
 
 
 class LookupRecorder:
-    """What a differentiation remembers of the lookups in one table."""
+    """The lookups in one table that a differentiation records."""
 
     def __init__(self, backend: Backend, source: Source) -> None:
         self.backend = backend
@@ -183,7 +183,7 @@ def _recording() -> Iterator[None]:
 
 
 def _faces(variables: Sequence[torch.Tensor], *, inner: bool) -> list[torch.Tensor]:
-    """What fn gets for the variables: tensors on the same memory that take a gradient each of its own.
+    """Return tensors for fn that share the variables' memory; each takes a gradient of its own.
 
     A parameter stays itself. Where one variable is computed from another, or comes twice, autograd would count what
     passes through the one for the other too; in a nested call, also what fn takes from around it.
@@ -284,7 +284,7 @@ def is_recorded(x: torch.Tensor) -> bool:
 def _transposed(
     pull: Callable[[Array], Sequence[Array | None]], value: Array, tangents: Sequence[Array | None]
 ) -> torch.Tensor:
-    """What pull, linear in its argument of value's shape, makes of tangents the other way round."""
+    """Push tangents forward through the transpose of pull, a linear function of an array of value's shape."""
     with torch.enable_grad():
         upstream = torch.zeros_like(value, requires_grad=True)
         pulled = pull(upstream)

@@ -75,7 +75,7 @@ def _group_of(process_group: Any, timeout: float | None) -> TorchGroup:
 
 
 class _EngineError(RuntimeError):
-    """What the engine said, without the file it said it in nor its advice, and whom this rank was waiting for."""
+    """Return the engine's message without source file and advice, and the rank that this one was waiting for."""
 
     def __init__(self, error: RuntimeError, ranks: Sequence[int]) -> None:
         super().__init__(re.sub(r"^\[\S*\] *|\.? This is typically caused .*$", "", str(error), flags=re.DOTALL))

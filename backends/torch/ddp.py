@@ -95,7 +95,7 @@ def register_ddp_hook(
 
 
 def _as_ddp(group: Any, gradients: torch.Tensor) -> Any:
-    """What DDP does without a hook: it multiplies by 1 / ranks, then adds."""
+    """Reduce as DDP does without a hook: multiply by 1 / ranks, then add."""
     gradients.mul_(1.0 / group.size())
     work: Any = dist.all_reduce(gradients, group=group, async_op=True)
     return work.get_future().then(lambda done: done.value()[0])

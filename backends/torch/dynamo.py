@@ -1,4 +1,4 @@
-"""What torch.compile makes of calls into islices: nodes of its graph, or calls of code that it leaves alone.
+"""Calls into islices under torch.compile: nodes of its graph, or calls that run eagerly.
 
 Dynamo would trace the library's Python, registry and execution modes included, and its guards on that do not end. It
 keeps a list of folders whose frames it leaves alone: the library's are put there but for the modules of `TRACED`, and

@@ -69,7 +69,7 @@ INSIDE = (
 
 
 def is_compiled() -> bool:
-    """Whether this is called by code that torch.compile made, or left alone between two of its graphs."""
+    """Return whether the caller is code that torch.compile made, or that runs between two of its graphs."""
     frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
     callback = getattr(frames, "get_eval_frame_callback", lambda: None)()
     return callback is not None and callback is not False
@@ -141,7 +141,7 @@ class LayerHook:
 
 
 class Watch(TorchFunctionMode):
-    """While a layer's forward runs: notes what the functional calls with its weight look up, or multiply."""
+    """A watcher of a layer's forward pass: it records lookups and products of the functional calls with the weight."""
 
     def __init__(self, name: str, uses: list[Use], layer: Any, aliases: Aliases) -> None:
         super().__init__()
@@ -283,7 +283,7 @@ def _use_of_product(name: str, given: dict[str, Any]) -> ProductUse:
 
 
 def _use_of_lookup(name: str, given: dict[str, Any]) -> LayerUse:
-    """Of the functional embedding or embedding_bag, by the names of its arguments."""
+    """Return the use that a call of the functional embedding or embedding_bag makes of its weights."""
     weight, padding_idx, ids, offsets = given["weight"], given["padding_idx"], given["input"], None
     if padding_idx is not None:
         padding_idx %= weight.shape[0]

@@ -1,4 +1,4 @@
-"""What Dynamo reads in the place of functions of islices: the one module of the library that it looks into.
+"""Substitutes that Dynamo traces for functions of islices; the only module of the library that it traces.
 
 A call becomes a node of the graph (`islices.backends.torch.nodes`); value_and_grad is traced, since the user's function
 is. What has no form in a graph is a graph break, as all other calls of islices are, and runs in eager code. SPEC clause
@@ -159,7 +159,7 @@ def _break(reason: str) -> None:
 
 
 def _records(tree: Any) -> bool:
-    """Whether a gradient of what is in tree is being recorded."""
+    """Return whether autograd records a tensor in tree."""
     if torch.is_grad_enabled():
         for x in pytree.tree_leaves(tree):
             if isinstance(x, torch.Tensor) and x.requires_grad:
@@ -252,7 +252,7 @@ def lookup(table: Any, ids: Any, **options: Any) -> Any:
 
 
 def _is_linear(options: Mapping[str, Any]) -> bool:
-    """Whether a lookup's gradient is its upstream, row by row or bag by bag."""
+    """Return whether a lookup's gradient is its upstream, row by row or bag by bag."""
     for name in ("mask", "weights"):
         if options.get(name) is not None:
             return False
@@ -326,7 +326,7 @@ def _is_leaf(x: Any) -> bool:
 
 
 def _recorded(x: Any, tables: list[Recorded], variables: list[torch.Tensor]) -> Any:
-    """What a leaf of an argument is for the function: a table or a tensor is recorded."""
+    """Return the leaf that the function gets in place of x: tables and tensors are recorded."""
     if isinstance(x, Recorded) or (isinstance(x, Table) and x._source.recorder is not None):
         _break("value_and_grad within a differentiation")
     if isinstance(x, Table):

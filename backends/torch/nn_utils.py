@@ -348,7 +348,7 @@ def _number(x: Any, argument: str) -> float:
 
 
 def _leaves(grads: Sequence[Any]) -> list[Any]:
-    """What `_gradients` found, each as `_leaf`, and one that may be changed in place."""
+    """Return the result of `_gradients`, each as `_leaf`, and one that may be changed in place."""
     leaves: list[Any] = []
     for position, grad in enumerate(grads):
         where = f"parameters: the gradient at position {position}"

@@ -32,7 +32,7 @@ __all__ = ["ABSENT", "NODES", "NOTHING", "Node"]
 
 
 class Nothing:
-    """What stands for None in graphs."""
+    """The constant that represents None in graphs."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Nothing)
@@ -131,7 +131,7 @@ class Node:
         return _filled(form, iter(made or ()))
 
     def _run(self, call: str, read: list[torch.Tensor], written: Sequence[torch.Tensor] = ()) -> Any:
-        """What the node does when its graph runs."""
+        """Run the node when its graph runs."""
         args, kwargs = _calls[call].arguments(read, written)
         with torch.no_grad():
             out = self.function(*args, **kwargs)
@@ -160,7 +160,7 @@ def _is_nothing(x: Any) -> bool:
 
 
 def _parts(tree: Any) -> Iterator[Any]:
-    """What the leaves of a tree are made of: of slices always four parts."""
+    """Yield the parts of a tree's leaves; slices always have four."""
     for leaf in flatten(tree):
         yield from _apart(leaf) if isinstance(leaf, IndexedSlices) else (leaf,)
 
@@ -263,7 +263,7 @@ def _bags(ids: torch.Tensor, options: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _rows(table: Table, ids: torch.Tensor, options: Mapping[str, Any]) -> New:
-    """What a lookup returns."""
+    """Return the form of a lookup's result."""
     weights = table._source.weights
     lead = tuple(ids.shape) if options.get("combiner") is None else _bags(ids, options)
     return New(weights, (*lead, *weights.shape[1:]))

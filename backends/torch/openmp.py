@@ -43,7 +43,7 @@ def _entry() -> Any:
 
 
 def serves() -> bool:
-    """Whether kernels that the caller has are run in the team."""
+    """Return whether the caller's kernels run in the team."""
     main = threading.get_ident() == threading.main_thread().ident and not sys.is_finalizing()
     return main and torch.get_num_threads() > 1
 
@@ -74,7 +74,7 @@ def run_shared(work: Callable[[], None], threads: int) -> bool:
 
 
 def _after_fork() -> None:
-    """In a forked child the team's threads are missing, and a call that uses them would never return."""
+    """Give up the team in a forked child: its threads are missing there, and a call would never return."""
     share(None)
 
 

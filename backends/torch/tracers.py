@@ -27,12 +27,12 @@ ORDINARY = _C.DispatchKeySet(_C.DispatchKey.BackendSelect).raw_repr() | (
 
 
 def at_work() -> bool:
-    """Whether a transform, a mode or a tracer sees the operations of this thread."""
+    """Return whether a transform, a mode or a tracer sees the operations of this thread."""
     return bool(_included().raw_repr() & ~ORDINARY)
 
 
 def in_functorch() -> bool:
-    """Whether a transform of torch.func runs."""
+    """Return whether a transform of torch.func runs."""
     return _C._functorch.peek_interpreter_stack() is not None
 
 
@@ -58,8 +58,8 @@ def tracer_of(x: torch.Tensor) -> str | None:
 
 
 def is_traced(x: torch.Tensor) -> bool:
-    """Whether what x holds is not known yet. (`islices.backends.torch.in_graphs.is_traced` is what Dynamo reads here:
-    torch.compiler.is_compiling() would speak of all threads.)"""
+    """Return whether the contents of x are still unknown. Dynamo reads `in_graphs.is_traced` instead, because
+    torch.compiler.is_compiling() answers for all threads."""
     if x.is_meta or (type(x) not in PLAIN and hasattr(x, "fake_mode")):
         return True
     return at_work() and (below(x) is None or tracer_of(x) is not None)

@@ -1,4 +1,4 @@
-"""How far from the bits an adapter's result may be and still be rounding, where the specification says so.
+"""Bounds within which the specification counts an adapter's result as rounding.
 
 Three clauses do: 20 for sums in any order, 22 for norms and factors formed from them, 23 for steps of optimizers. The
 sums of |terms|, the numbers of terms and the movements are those of islices on NumPy, on the case's own arguments.
@@ -32,7 +32,7 @@ BESIDE = 8
 
 
 class Bound(NamedTuple):
-    """What each array of a result may be off by, element by element, and where that is written."""
+    """The allowed distance of each array of a result, element by element, and the clause that states it."""
 
     says: str
     allowed: list[Any]

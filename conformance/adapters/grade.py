@@ -1,4 +1,4 @@
-"""From an adapter's answer to the outcome of its case: to the bit, within a bound of the specification, or neither.
+"""Grade an adapter's answer: equal to the bit, within a bound of the specification, or neither.
 
 Only the kind of an error is compared with the case's: the words of its message are this library's own.
 
@@ -81,7 +81,7 @@ def _likely(case: Case) -> str:
 
 
 def _within(pairs: list[tuple[Array, Array]], wanted: Bound) -> bool:
-    """Whether each element lies within its allowance."""
+    """Return whether each element lies within its allowance."""
     if len(pairs) != len(wanted.allowed):
         return False
     for (got, want), allowed in zip(pairs, wanted.allowed, strict=True):
@@ -124,7 +124,7 @@ def _filled(got: Any, expected: Any) -> Any:
 
 
 def ulps(got: Array, want: Array) -> list[float]:
-    """How many floats of the dtype lie between each two elements; infinite where one alone is a NaN."""
+    """Count the floats of the dtype between each two elements; infinite where only one is a NaN."""
     if got.dtype not in EPS:
         return [0.0 if g == w else math.inf for g, w in zip(got.data, want.data, strict=True)]
     places = []

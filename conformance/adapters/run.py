@@ -136,7 +136,7 @@ def _numbers(x: Any) -> Any:
 
 
 def _note(client: Client) -> str:
-    """What else happened: lines that are not the protocol's, restarts."""
+    """Describe other events: lines outside the protocol, restarts."""
     told = []
     if client.strays:
         count = f"{client.strays} line{'s' * (client.strays > 1)}"

@@ -4,6 +4,20 @@ A `Real` is a number of 64 decimal digits and a bound: whatever admissible evalu
 place is at most so far from it. Sums stay open until something else needs them, so that the bound of a sum holds for
 every association. Bounds are float64, rounded upwards by `SLACK`, which also covers the error of the digits.
 
+Proofs of the numbered bounds of clause 28, in its symbols:
+
+1. Of the n - 1 additions of any binary tree each term passes at most n - 1. Each multiplies it by 1 + e, |e| <= u. So
+   the computed sum is sum X_i (1 + e_i) with |e_i| <= r(n-1), plus at most n - 1 flushed results (Higham 2002, section
+   4.2). Contraction replaces a rounded product by its exact value, which 2 admits with e = f = 0.
+2. |XY - xy| <= P, and one rounding acts on a result of size at most |xy| + P. In any order, k factors pass k - 1
+   roundings. The terms y X_i cover the product of the computed sum. Its n - 1 roundings, the product's and the last
+   addition's are n + 1, as are the term's and the n of the larger sum.
+3. With C computed for c, W (1 - C)(1 + e)(1 + e') passes at most n - 2 additions: n roundings of W as of C W. 1 gives
+   each n - 1. The nth of W is r(1) s(w), as (1 + r(1))(1 + r(n-1)) = 1 + r(n). The nth of C W is the one of the product
+   c w, which is not formed here. Only the product by W is flushed, since 1 - C is 0 or far above d, and c w has its d.
+   The product by C moves C W by d |W|, less than the 2^-40 of r(1) s(w) that `SLACK` adds.
+4. |X/Y - x/y| = |X - x - (x/y)(Y - y)| / |Y| <= P.
+
 May import: `numpy`.
 """
 
@@ -75,7 +89,7 @@ class Real:
         return (abs(float(self.value)) + self.error) * SLACK
 
     def rounded(self) -> Real:
-        """As it is stored: a number, no sum."""
+        """Return the stored number instead of a sum."""
         return self if self.count == 1 else Real(self.value, self.error)
 
     # ------------------------------------------------------------------ sums
@@ -155,7 +169,7 @@ class Real:
         return Real(one, 0.0 if abs(float(self.value)) > self.error * SLACK else 2.0)
 
     def off_by(self, count: int) -> Real:
-        """With so many roundings more, for other ways to write the same quotient."""
+        """Add roundings, because one quotient can be written in several ways."""
         return Real(self.value, (self.error + roundings(count) * self.size) * SLACK)
 
 
@@ -165,7 +179,7 @@ def _times(x: float, y: float) -> float:
 
 
 def _result(value: Decimal, propagated: float, count: int) -> Real:
-    """What an operation gives, each of whose ``count`` roundings is relative to a result that is off already."""
+    """Return the result of an operation with ``count`` roundings, each relative to an inexact result."""
     size = (abs(float(value)) + propagated) * (1.0 + count * U)
     error = (propagated + roundings(count) * size + count * TINY) * SLACK
     return Real(value, error if size < LARGEST else math.inf)

@@ -1,4 +1,4 @@
-"""Which known mistake gives what a step gave.
+"""Find the known mistake that reproduces the result of a step.
 
 May import: `numpy`, this folder.
 """
@@ -28,15 +28,15 @@ APART = 0.5
 
 
 def wrong_steps(wrong: Formula, trajectory: Trajectory) -> Got:
-    """What a formula with a mistake gives in a trajectory, at the checkpoints, in float64."""
+    """Run a formula with a mistake over a trajectory; return its checkpoints in float64."""
     found = enumerate(plain_steps(trajectory, wrong), 1)
     kept = inputs(trajectory.inputs).checkpoints
     return {t: {wrong.gives: w, **state} for t, (w, state) in found if t in kept}
 
 
 def distances(got: Got, wrong: Got, right: dict[int, dict[str, Expected]]) -> tuple[Array, Array]:
-    """How far each judged element is from a mistake's, in bounds, and whether it is outside of the right one's: there a
-    mistake that gives the right value is infinitely far."""
+    """Return the distance of each judged element from a mistake's result, in bounds, and whether the right bound
+    excludes it. A mistake that gives the right value there is infinitely far."""
     far, outside = [], []
     for t, arrays in got.items():
         for name, x in arrays.items():

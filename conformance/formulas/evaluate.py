@@ -49,7 +49,7 @@ class Trajectory:
     rates: tuple[float, ...] = field(default=(1.0,))
 
     def options(self, t: int) -> dict[str, Any]:
-        """What a step is called with."""
+        """Return the options that a step is called with."""
         h = {**self.formula.options, **self.given}
         return {**h, "lr": h["lr"] * self.rates[(t - 1) % len(self.rates)]} if "lr" in h else h
 
@@ -83,8 +83,8 @@ def rounded_up(x: Array) -> Array:
 def initial_state(
     formula: Formula, h: Mapping[str, Any], shape: tuple[int, ...], *, unused: bool = False
 ) -> dict[str, Array]:
-    """What the arrays of the state begin with, for weights of that shape: float32, a column where they are by row.
-    unused: those too that the options make no use of."""
+    """Return the initial arrays of the state for weights of that shape: float32, a column if they are per row.
+    unused adds the arrays that the options do not use."""
     own = (shape[0], 1) if h.get("per_row") else shape
     begin = formula.begins(h) if unused else formula.initial(h)
     return {name: np.full(own, start, np.float32) for name, start in begin.items()}

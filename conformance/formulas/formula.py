@@ -1,4 +1,4 @@
-"""What a documented formula is made of: its record.
+"""The record of a documented formula.
 
 May import: `islices.conformance.formulas.rules`.
 """
@@ -57,7 +57,7 @@ class Formula:
         return {**self.form, **self.options, **given}
 
     def begins(self, h: Mapping[str, Any]) -> dict[str, float]:
-        """What each array of the state begins with."""
+        """Return the initial value of each array of the state."""
         return {name: float(h[start] if isinstance(start, str) else start) for name, start in self.states.items()}
 
     def initial(self, h: Mapping[str, Any]) -> dict[str, float]:

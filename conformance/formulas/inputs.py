@@ -54,7 +54,7 @@ class Bags:
     upstream: Array
 
     def lifted(self, lift: Callable[[Any], Any]) -> Bags:
-        """With its numbers made into others."""
+        """Return the inputs with converted numbers."""
         weights = None if self.weights is None else lift(self.weights)
         return Bags(self.ids, self.offsets, weights, lift(self.upstream))
 
@@ -64,7 +64,7 @@ Gradient = Array | Rows | Bags
 
 @dataclass(frozen=True)
 class Inputs:
-    """Starting weights and the gradient, or the lookups, of each step."""
+    """Initial weights and the gradient, or the lookups, of each step."""
 
     weights: Array
     gradients: tuple[Gradient, ...]

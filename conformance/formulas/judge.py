@@ -116,7 +116,7 @@ UNMOVED = "the weights are those that came: a step returns them, or changes them
 
 
 def unmoved(formula: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> bool:
-    """Whether no step has changed the weights of any trajectory."""
+    """Return whether no step has changed the weights of any trajectory."""
     return formula.gives == "weights" and all(
         np.array_equal(arrays["weights"], inputs(trajectory.inputs).weights)
         for trajectory, got in gots
@@ -126,7 +126,7 @@ def unmoved(formula: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> bool:
 
 # ---------------------------------------------------------------------- running it
 def run(step: Step, trajectory: Trajectory, takes: frozenset[str] | None = None) -> Got:
-    """What a step gives in a trajectory: at each checkpoint the weights and those states that are the formula's."""
+    """Run a step over a trajectory; return the weights and the formula's states at each checkpoint."""
     made = inputs(trajectory.inputs)
     w: Array = made.weights.copy()
     h = trajectory.formula.hyper(trajectory.options(1))
@@ -182,7 +182,7 @@ def _joined(tensors: Any) -> Array:
 
 
 def _shape(gives: str, g: Any, w: Array) -> tuple[int, ...]:
-    """That of what a step gives."""
+    """Return the shape of a step's result."""
     if isinstance(g, Bags) and gives != "gradient":
         return (len(g.ids), 1) if gives == "weight_gradient" else (len(g.upstream), w.shape[1])
     shape: tuple[int, ...] = w.shape

@@ -21,7 +21,7 @@ MEANING = {1: "scalars formed in float64", 2: "scalars formed in float32"}
 
 @dataclass(frozen=True)
 class Judgement:
-    """What came of a step: the scores of all trajectories, and the likely mistake."""
+    """The judgement of a step: the scores of all trajectories, and the likely mistake."""
 
     formula: Formula
     scores: tuple[Score, ...]

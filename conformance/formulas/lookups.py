@@ -21,7 +21,7 @@ State = Mapping[str, Any]
 
 
 def bag(n: Numbers, x: Bags, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
-    """Of each bag the sum, mean, sum divided by a root ("sqrtn") or maximum of its rows; 0 of a bag without any."""
+    """Return the sum, mean, sum over a root ("sqrtn") or maximum of each bag's rows; 0 for an empty bag."""
     table = kept_rows(n, w)
     nothing = w[0] * n.number(0.0)
     return np.stack([_combined(n, x, table, k, nothing) for k in range(len(x.upstream))]), {}
@@ -54,7 +54,7 @@ def members(n: Numbers, x: Bags, k: int) -> list[int]:
 
 
 def share(n: Numbers, x: Bags, k: int) -> Any:
-    """What the sum of a bag is multiplied by; None: nothing."""
+    """Return the factor of a bag's sum, or None."""
     places, kind = members(n, x, k), n.h["combiner"]
     if kind not in ("mean", "sqrtn") or not places:
         return None
@@ -75,8 +75,8 @@ def _weights(n: Numbers, x: Bags) -> Any:
 
 # ---------------------------------------------------------------------- gradients
 def bag_gradient(n: Numbers, x: Bags, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
-    """By the table, of the sum of upstream times what `bag` gives: each id adds its share; of a maximum, which has no
-    ties, the row that has it."""
+    """Differentiate the sum of upstream times `bag` by the table: each id adds its share. A maximum, which has no
+    ties, adds to its row only."""
     found = w * n.number(0.0)
     for k, upstream in enumerate(x.upstream):
         places = members(n, x, k)
@@ -109,7 +109,7 @@ def by_frequency(n: Numbers, x: Bags, found: Any) -> Any:
 
 
 def weight_gradient(n: Numbers, x: Bags, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
-    """By the weight of each id: the product of its row and the upstream of its bag; 0 of padding_idx."""
+    """Differentiate by the weight of each id: its row times the upstream of its bag; 0 for padding_idx."""
     found = np.stack([w[0] * n.number(0.0)] * len(x.ids))[:, :1]
     for k, upstream in enumerate(x.upstream):
         for j in members(n, x, k):

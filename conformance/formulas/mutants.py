@@ -33,7 +33,7 @@ class Mutant:
     only: tuple[Any, ...] = ()
 
     def fits(self, formula: Formula) -> bool:
-        """Whether it can be made in a formula."""
+        """Return whether it can be made in a formula."""
         if self.only and formula.rule not in self.only:
             return False
         if self.fields is None:

@@ -1,4 +1,4 @@
-"""What rules are written in: numbers of a step and operations on arrays, exact with a bound or float64.
+"""The language of the rules: numbers of a step and operations on arrays, exact with a bound or float64.
 
 A rule takes `Numbers` and arrays and uses nothing but them and + - * /, so that the same code gives the vectors
 (`BoundedNumbers`: arrays of `Real`) and a float64 trajectory (`PlainNumbers`).

@@ -238,7 +238,7 @@ def clip(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
 
 
 def clip_norm(n: Numbers, squares: Any) -> Any:
-    """Of all, or of each tensor alone ("row"); the others are mistakes."""
+    """Clip by the norm of all tensors, or of each tensor ("row"); the other kinds are mistakes."""
     kind = n.h["norm"]
     rows = n.sqrt(n.row_sum(squares))
     if kind == "row":

@@ -72,6 +72,6 @@ def score_of(trajectory: str, got: Got, right: Mapping[int, Mapping[str, Expecte
 
 
 def _place(t: int, ratios: Array, got: Array, right: Array) -> Place:
-    """Where the largest ratio stands after step t."""
+    """Describe where the largest ratio stands after step t."""
     row, column = np.unravel_index(int(np.argmax(ratios)), ratios.shape)
     return Place((t, int(row), int(column)), float(got[row, column]), float(right[row, column]))

@@ -1,4 +1,4 @@
-"""Which trajectories a formula has: the options and inputs on which known mistakes land far outside.
+"""Trajectories of a formula: the options and inputs on which known mistakes land far outside the bound.
 
 Rates and decays are larger than anyone trains with: a decay applied after the update differs by lr decay |step|, which
 at usual numbers is less than the rounding of the weight.
@@ -124,7 +124,7 @@ def trajectories(formula: Formula) -> Iterator[Trajectory]:
 
 
 def _fits(formula: Formula, given: dict[str, Any], inputs: str) -> bool:
-    """Whether a formula has the options, and the combiner, with the inputs' weights."""
+    """Return whether a formula has the options, and the combiner, with the inputs' weights."""
     combiners = formula.form.get("weighted" if "weighted" in inputs else "combiners", ())
     shown = formula.gradients != "dense" and formula.framework not in SPARSE  # by the dense formula
     if shown and inputs in ("vast", "beyond"):

@@ -1,4 +1,4 @@
-"""What a law says of two results, as a line that is empty where it holds. Counterexamples print calls of these.
+"""Comparisons of two results by a law: a line of text, empty if the law holds. Counterexamples print these calls.
 
 May import: `numpy`, `islices.conformance.data`, `islices.conformance.execute`.
 """

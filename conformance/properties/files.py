@@ -31,7 +31,7 @@ FINE = ("refused", "same", "valid")
 
 # ---------------------------------------------------------------------- what is saved, and whether it came back
 def trees() -> list[Any]:
-    """What the files hold before they are changed: every kind of leaf."""
+    """Return the trees in the files before they are changed: every kind of leaf."""
     rng = np.random.default_rng(7)
     values = rng.standard_normal((5, 2, 3)).astype(np.float32)
     repeated = islices.IndexedSlices(values, np.array([4, 1, 4, 0, 999_999_999]), (10**9, 2, 3))
@@ -49,7 +49,7 @@ def trees() -> list[Any]:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two trees over NumPy have the same structure, types and bits."""
+    """Return whether two trees over NumPy have the same structure, types and bits."""
     if isinstance(a, dict):
         return isinstance(b, dict) and list(a) == list(b) and all(same(a[key], b[key]) for key in a)
     if isinstance(a, (list, tuple)):
@@ -75,7 +75,7 @@ def same(a: Any, b: Any) -> bool:
 
 # ---------------------------------------------------------------------- whether a file keeps the promise
 def loaded(path: Path, made: Mutant, original: Any, *, foreign: bool = False) -> str:
-    """What came of loading a file: "refused", "same", "valid" (forged, or somebody else's), or else what is wrong."""
+    """Load a file and return "refused", "same", "valid" (forged or foreign), or else the fault."""
     try:
         got = islices.load(path, foreign=foreign)
     except ValueError as error:

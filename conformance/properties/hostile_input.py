@@ -151,7 +151,7 @@ class Draw:
         )
 
     def spoil(self, good: Any) -> Any:
-        """Something bad in the place of a good argument."""
+        """Replace a good argument by a bad one."""
         if self.rarely(40):
             return self.junk()
         if isinstance(good, islices.Table):

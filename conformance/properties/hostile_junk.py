@@ -14,7 +14,7 @@ import islices
 
 
 class HostileError(Exception):
-    """What the objects below raise: no caller may see it."""
+    """The error that the objects below raise; no caller may see it."""
 
 
 class Refuses:

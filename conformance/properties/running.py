@@ -1,4 +1,4 @@
-"""Looking for counterexamples: a law on a backend in a mode.
+"""Search for counterexamples to a law on a backend in a mode.
 
 Hypothesis draws the arguments, and shrinks those that break a law to the smallest it finds.
 """
@@ -51,7 +51,7 @@ assert not problem, problem
 
 
 class Broken(Exception):  # noqa: N818 (it ends a search, nobody else sees it)
-    """What tells Hypothesis that an example breaks the law."""
+    """Signal to Hypothesis that an example breaks the law."""
 
 
 Column = tuple[Backend, str]
@@ -71,7 +71,7 @@ def break_law(law: Law, backend: Backend, mode: str, examples: int, seed: int) -
 
 
 def holds(law: Law, backend: Backend, mode: str, arguments: Arguments) -> str:
-    """What breaks the law for these arguments; empty if nothing does."""
+    """Return how these arguments break the law; empty if they do not."""
     try:
         with backend.wide_types():
             results = call(law, backend, mode, arguments)

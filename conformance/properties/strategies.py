@@ -1,4 +1,4 @@
-"""What Hypothesis draws for the laws: plain data, crossed as the suite's fixtures are.
+"""Strategies of Hypothesis for the laws: plain data, crossed like the suite's fixtures.
 
 Indices are sorted or not, unique, repeated or cancelling; there are none, one or many; int32 or int64; rows have 0 to 3
 dimensions. *Exact* values are small integers, whose sums no type rounds; *wild* ones are fractions, huge, tiny,
@@ -44,7 +44,7 @@ EXTREME: dict[str, list[float]] = {
 
 
 class Kind(NamedTuple):
-    """What slices must share to be combined, and how many of them there are."""
+    """The properties that slices must share to be combined, and the number of slices."""
 
     dtype: str
     index_type: str
@@ -255,6 +255,6 @@ def some_rows_frozen(draw: Draw) -> Arguments:
 
 
 def table_and_shards(draw: Draw) -> Arguments:
-    """Of types that are not rounded between two shards."""
+    """Draw a table and its shards, of types that no sum over two shards rounds."""
     kind = draw(kinds("float32", "float64"))
     return {"table": array(draw, kind, wild), **shards_of(draw, slices(draw, kind, wild))}

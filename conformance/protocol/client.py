@@ -44,7 +44,7 @@ FAREWELL = 2.0
 
 # ---------------------------------------------------------------------- what comes back
 class Hello(NamedTuple):
-    """What an adapter says of itself; ``ops``: the operations that it has, None where it does not say."""
+    """The self-description of an adapter; ``ops`` lists its operations, None if it does not list them."""
 
     name: str
     version: str = ""
@@ -206,7 +206,7 @@ class Client:
         self.close()
 
     def call(self, op: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Answer:
-        """What the adapter makes of an operation on values of `islices.conformance.data`.
+        """Return the adapter's result of an operation on values of `islices.conformance.data`.
 
         Raises
         ------
@@ -302,7 +302,7 @@ class Client:
             self.stray.append(line[:200].decode("utf-8", "replace").strip())
 
     def _told(self, before: int) -> str:
-        """What else it printed meanwhile."""
+        """Return other lines that the adapter printed meanwhile."""
         count = self.strays - before
         first = f", the first {self.stray[before]!r}" if before < len(self.stray) else ""
         return f"; it printed {count} other line{'s' * (count > 1)}{first}" if count else ""

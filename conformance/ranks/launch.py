@@ -1,4 +1,4 @@
-"""Starting the ranks of an engine as processes of this machine, and collecting what became of them."""
+"""Start the ranks of an engine as processes of this machine, and collect their results."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ TIMEOUT = "ISLICES_RANK_TIMEOUT"
 
 
 class Finished(NamedTuple):
-    """What became of a rank: what its function returned, or (the error's classes, its text, the traceback), or neither
-    where the process ended before it could say."""
+    """The end of a rank: the result of its function, or (the error's classes, its text, the traceback). Neither is set
+    if the process ended before it could report."""
 
     value: Any
     error: tuple[list[str], str, str] | None
@@ -42,7 +42,7 @@ class Ranks(NamedTuple):
 
     @property
     def values(self) -> list[Any]:
-        """What the ranks returned; AssertionError with the first traceback if one did not."""
+        """Return the results of the ranks; raise AssertionError with the first traceback if a rank failed."""
         for number, rank in enumerate(self.ranks):
             if rank.error is not None:
                 raise AssertionError(f"rank {number} raised\n{rank.error[2]}")

@@ -53,7 +53,7 @@ def dense(B: Backend, *shape: int, dtype: str = "float32") -> Any:
 
 
 class ReduceCall(NamedTuple):
-    """What is reduced, and how."""
+    """The input of a reduction and its options."""
 
     x: Any
     options: dict[str, Any]

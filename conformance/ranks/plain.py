@@ -1,4 +1,4 @@
-"""What all_reduce must give, written plainly: clause 25 in NumPy scalars, one addition after the other.
+"""The expected result of all_reduce: clause 25 in NumPy scalars, one addition after the other.
 
 It works on the plain data of `islices.conformance.data` and calls nothing of the library.
 """

@@ -1,4 +1,4 @@
-"""Running the common cases on one rank, and one verdict from what all ranks say."""
+"""Run the common cases on one rank, and combine the outcomes of all ranks into one verdict."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from islices.distributed.engines import engine_of, load_engine
 
 
 class Said(NamedTuple):
-    """What a rank says of a case: "pass", "unsupported", "problem" or "harness error", why, and its result's digest."""
+    """The outcome of a case on one rank: pass, unsupported, problem or harness error, the reason, and a digest."""
 
     kind: str
     text: str = ""

@@ -45,7 +45,7 @@ class ThreadGroup(Group):
 
 
 def run_threads(size: int, fn: Callable[[Group], Any], *, timeout: float = 20.0) -> list[Any]:
-    """What ``fn(group)`` returned, or the exception that it raised, on each of so many ranks."""
+    """Run ``fn(group)`` on each of so many ranks; return the results or exceptions."""
     barrier = threading.Barrier(size, timeout=timeout)
     board: list[Sequence[Bytes]] = [()] * size
 

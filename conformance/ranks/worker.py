@@ -1,4 +1,4 @@
-"""What one rank runs: ``python -m islices.conformance.ranks.worker ENGINE TARGET FOLDER``.
+"""The program of one rank: ``python -m islices.conformance.ranks.worker ENGINE TARGET FOLDER``.
 
 It joins its engine by what `launch` put into the environment, calls ``TARGET`` ("module:function" or
 "path/to/file.py:function") as ``function(group, **keywords)``, and leaves the result, or the error, in FOLDER.

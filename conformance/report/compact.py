@@ -107,7 +107,7 @@ def _places(runs: Sequence[Run]) -> list[BackendColumn]:
 
 
 def _by_group(run: Run) -> tuple[dict[str, dict[str, Counter[str]]], dict[str, set[str]]]:
-    """Of each group of a run: outcomes by mode, and the ids of its cases."""
+    """Collect, per group of a run, the outcomes by mode and the ids of its cases."""
     counts: dict[str, dict[str, Counter[str]]] = {}
     ids: dict[str, set[str]] = {}
     for case in run.cases:
@@ -122,12 +122,12 @@ def _group_place(group: str) -> tuple[int, str]:
 
 
 def _spaced(counts: Counter[str]) -> Parts:
-    """How many pass, and after a space each what does not."""
+    """Count the passes, then, after a space each, the other outcomes."""
     return [(outcome, f"{' ' if n else ''}{text}") for n, (outcome, text) in enumerate(cell_parts(counts))]
 
 
 def _marks(counts: Counter[str]) -> Parts:
-    """What is no plain pass is counted; a mark for the passes stands before it, unless something fails."""
+    """Count the outcomes that are no plain pass, after a mark for the passes unless a case fails."""
     others = [(outcome, text) for outcome, text in cell_parts(counts) if outcome != "pass"]
     if counts["pass"] and not any(counts[outcome] for outcome in PROBLEMS):
         return [("pass", PASS), *others]
@@ -143,7 +143,7 @@ SAYS = {
 
 
 def legend(table: Compact) -> list[str]:
-    """What the modes and the marks that occur mean, a line each."""
+    """Explain the modes and the marks in use, one per line."""
     modes = [mode for mode in MODES if any(mode in modes for modes in table.modes)]
     modes += sorted({mode for modes in table.modes for mode in modes} - set(modes))
     cells = [parts for line in table.groups for cell in line.cells for parts in cell]

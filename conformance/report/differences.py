@@ -1,4 +1,4 @@
-"""What changed between two reports, case by case.
+"""Changes between two reports, case by case.
 
 Outcomes are ordered pass > bound > deviation > unsupported > fail > harness error, and a case that moves to the right
 is a regression, whichever step it takes: what was supported is not any more, or a failure was declared away. So is a
@@ -139,7 +139,7 @@ def _befell(column: Key, new: Sequence[Run]) -> str:
 
 
 def _kind(old: str, new: str, old_reason: str, new_reason: str) -> str:
-    """Which change this is; "" if it is none."""
+    """Name the kind of the change; "" if there is none."""
     if not new:
         return "vanished"
     if not old:

@@ -79,7 +79,7 @@ def _empty(run: Run) -> bool:
 
 
 def folded(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """What stands for the columns of runs without a case, by reason: (whose, why) each.
+    """Return (columns, reason) for the runs without a case, one pair per reason.
 
     ("skipped: cuda of torch, jax", "finds no CUDA device here"), or ("no case: kernels off of torch; x64 of jax", "").
     """
@@ -109,8 +109,8 @@ def summary(runs: Sequence[Run]) -> str:
 
 
 def remarks(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
-    """What was declared rather than passed, or within a bound: (in which runs, how many cases, why), each reason of a
-    backend once; and what else is told of a run.
+    """Return (runs, number of cases, reason) for cases that were declared or within a bound, each reason of a backend
+    once, and further remarks on runs.
 
     ("torch@2.13.0, kernels off", "unsupported, 6, 3 cases", "no sparse type of rank 3").
     """
@@ -154,7 +154,7 @@ def problems(run: Run) -> list[dict[str, Any]]:
 
 
 def provenance(runs: Sequence[Run]) -> str:
-    """Where the runs come from: "spec 1.4, vectors a31b0d8d379b, islices 0.1.0, Python 3.11.7, Linux x86_64, ..."."""
+    """Describe the origin of the runs: "spec 1.4, vectors a31b0d8d379b, islices 0.1.0, Python 3.11.7, ..."."""
     facts = (
         [f"spec {run.fact('spec')}" for run in runs],
         [f"vectors {run.fact('vectors')[:12]}" for run in runs],

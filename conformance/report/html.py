@@ -201,7 +201,7 @@ def _problems(runs: Sequence[Run], names: Sequence[str]) -> str:
 
 
 def _folded(runs: Sequence[Run]) -> str:
-    """What stands for the columns that would be empty."""
+    """Return the text that replaces empty columns."""
     items = [
         f'<p class="legend"><span class="skipped">{escape(whose)}</span>{f": {escape(why)}" if why else ""}</p>'
         for whose, why in folded(runs)
@@ -266,7 +266,7 @@ def _data(whole: Grid) -> dict[str, Any]:
 
 
 def _befell(run: Run) -> list[dict[str, Any]]:
-    """What happened to a run as a whole, as a case of the row for it."""
+    """Return the outcome of a whole run, as a case of its row."""
     outcome, reason = run.befell
     case = {"group": RUN.group, "clause": RUN.clause, "id": RUN.title, "outcome": outcome, "reason": reason}
     return [case] if outcome else []

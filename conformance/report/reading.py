@@ -106,7 +106,7 @@ def _runs(file: BinaryIO, path: str) -> list[Run]:
 
 
 class _LineError(Exception):
-    """What is wrong with a line; ``broken``: it may be the first half of a good one."""
+    """The fault of a line; ``broken`` lines may be the first half of a good one."""
 
     def __init__(self, problem: str, *, broken: bool = False) -> None:
         super().__init__(problem)

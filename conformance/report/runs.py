@@ -1,4 +1,4 @@
-"""What a report holds: runs, their columns, and how each is called.
+"""The contents of a report: runs, their columns, and their titles.
 
 A run is one backend in one process, in one variant; a column of the matrix is a run in one mode. What a run without a
 footer says is not believed: the process crashed or hung, and that is a harness error, whatever passed before it.
@@ -52,13 +52,13 @@ def printable(text: str, *, lines: bool = False) -> str:
 
 
 def title(clause: str) -> str:
-    """How a clause is called: "clip by norm (10)"; one that this version does not know by its number alone."""
+    """Return the title of a clause: "clip by norm (10)", or only the number of an unknown one."""
     return f"{CLAUSES[clause]} ({clause})" if clause in CLAUSES else f"({clause})"
 
 
 @dataclass(eq=False)
 class Run:
-    """What one backend's process reported."""
+    """The report of one backend's process."""
 
     backend: str
     header: dict[str, Any] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class Run:
 
     @property
     def befell(self) -> tuple[str, str]:
-        """What happened to it as a whole, and why: a harness error, "skipped", or nothing."""
+        """Return the outcome of the whole run and the reason: a harness error, "skipped", or nothing."""
         return ("harness error", self.error) if self.error else ("skipped" if self.skipped else "", self.skipped)
 
     @property
@@ -111,7 +111,7 @@ class Run:
 
     @property
     def system(self) -> str:
-        """Operating system and processor, without the versions that change from week to week."""
+        """Return the operating system and processor, without versions that change every week."""
         parts = self.fact("platform").split("-")
         return " ".join([parts[0], *[p for p in parts[1:] if p in ("x86_64", "AMD64", "aarch64", "arm64", "ppc64le")]])
 
@@ -138,7 +138,7 @@ class Column:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What makes columns of two reports the same one, whatever the versions."""
+        """Return the key by which columns of two reports match, whatever their versions."""
         return self.run.backend, self.run.variant, self.mode
 
 

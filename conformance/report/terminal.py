@@ -63,7 +63,7 @@ def print_cases(runs: Sequence[Run], console: Any, unless: str | tuple[str, ...]
 
 
 def _edgeless(console: Any) -> bool:
-    """Whether there is nothing to wrap at: what reads a pipe or a file finds a text on one line."""
+    """Return whether the output has no edge: a text in a pipe or a file stays on one line."""
     return not console.is_terminal and not os.environ.get("COLUMNS")
 
 
@@ -75,7 +75,7 @@ def _say(console: Any, text: str, style: str = "") -> None:
 
 
 def problem_lines(run: Run, name: str) -> list[str]:
-    """What failed in a run, in rich markup, with the call, what came and what was expected."""
+    """List the failures of a run, in rich markup: the call, the result and the expectation."""
     from rich.markup import escape
 
     lines = []
@@ -169,7 +169,7 @@ def _cut(text: str) -> str:
 
 
 def cell_len(text: str) -> int:
-    """How many columns of a terminal a text takes."""
+    """Return the number of terminal columns that a text takes."""
     from rich.cells import cell_len as counted
 
     return counted(text)

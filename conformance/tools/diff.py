@@ -14,11 +14,10 @@ from islices.conformance.tools.sides import as_pair, from_metadata
 from islices.files import load, read_metadata
 from islices.porting.compare.causes import CAUSES
 from islices.porting.compare.difference import Difference, diff
-from islices.porting.compare.steps.traits import TRAITS
 
 #: What the files' own metadata may say in place of an option.
 FROM_METADATA = {"max_norm": float, "padding_idx": int, "batch_size": int, "tokens": int}
-TREES = ("a", "b", "before", "grad", "tables", "states")
+TREES = ("a", "b", "before", "tables")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,8 +26,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "  islices diff torch.safetensors keras.safetensors\n"
         "  islices diff a.safetensors b.safetensors --before raw.safetensors --max-norm 1.0\n"
         "      what both were clipped from\n"
-        "  islices diff a.safetensors b.safetensors --before tables.safetensors --grad grads.safetensors\n"
-        "      tables after a step\n"
         "  islices diff a.safetensors b.safetensors --pair weight=embeddings\n"
         "  islices diff a.safetensors b.safetensors --json | python -m json.tool\n\n"
         "files: what islices.save writes (.safetensors), and others' .safetensors files, whose tensors\n"
@@ -40,8 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("a", metavar="A", help="a file of gradients or tables")
     parser.add_argument("b", metavar="B", help="the file to compare it with")
-    parser.add_argument("--before", metavar="F", help="gradients before clipping, or tables before the step")
-    parser.add_argument("--grad", metavar="F", help="for tables: the gradients of the step")
+    parser.add_argument("--before", metavar="F", help="the gradients before clipping")
     parser.add_argument("--max-norm", type=float, metavar="X", help="the limit of clipping")
     parser.add_argument("--padding-idx", type=int, metavar="P", help="the padding row; negative counts from the end")
     parser.add_argument("--batch-size", type=int, metavar="N", help="samples in the batch")
@@ -50,15 +46,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--pair", action="append", default=[], metavar="A=B", help="the tensor called A in one file is B in the other"
     )
     parser.add_argument("--tables", metavar="F", help="for gradients: the tables, which a regulariser adds to them")
-    parser.add_argument("--states", metavar="F", help="for tables: the states before the step")
     parser.add_argument("-v", "--verbose", action="store_true", help="every tensor, with the rows that differ")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout instead of the report")
     parser.add_argument("--plot", metavar="FILE.png", help="draw the rows that differ (needs matplotlib)")
 
 
 def _causes() -> str:
-    titles = ", ".join(dict.fromkeys([*(c.title for c in CAUSES.values()), *(t.title for t in TRAITS)]))
-    return textwrap.fill(f"causes that are tried, alone and by twos: {titles}.", 112)
+    return textwrap.fill(f"causes that are tried, alone and by twos (docs/diff.md): {', '.join(CAUSES)}.", 112)
 
 
 def compare(options: argparse.Namespace) -> int:
@@ -73,8 +67,7 @@ def compare(options: argparse.Namespace) -> int:
     try:
         found = diff(
             trees["a"], trees["b"], names=_names(options.a, options.b), before=trees.get("before"),
-            grad=trees.get("grad"), tables=trees.get("tables"), states=trees.get("states"),
-            pair=dict(as_pair(text, "file") for text in options.pair), **(known | taken),
+            tables=trees.get("tables"), pair=dict(as_pair(text, "file") for text in options.pair), **(known | taken),
         )  # fmt: skip
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from None
@@ -108,7 +101,7 @@ def _load(path: str) -> Any:
 
 
 def _names(a: str, b: str) -> tuple[str, str]:
-    """What the report calls the files: their names, as far as they differ."""
+    """Return the names of the files in the report: the parts that differ."""
     short = Path(a).stem, Path(b).stem
     if short[0] == short[1]:
         short = Path(a).name, Path(b).name

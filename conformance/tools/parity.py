@@ -36,7 +36,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     add = parser.add_argument
     add("folders", nargs=2, metavar="FOLDER", help="the two recordings to compare")
-    add("--steps", type=_count, metavar="N", help="compare this many steps (default: all)")
     add("--batch-size", type=_count, metavar="N", help="(default: what the recordings' metadata say)")
     add("--max-norm", type=_positive, metavar="X", help="(default: what the recordings' metadata say)")
     add(
@@ -46,7 +45,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--pair", action="append", default=[], metavar="A=B", help="the tensor called A in one folder is B in the other"
     )
-    add("--only", metavar="NAME", help="compare this tensor of A alone")
     add("--ignore", action="append", default=[], choices=ORDER, help="do not judge this position (may be repeated)")
     add("--padding-idx", type=int, metavar="P", help="the padding row; negative counts from the end")
     add("--tokens", type=int, metavar="N", help="tokens in the batch, padding included")
@@ -80,8 +78,8 @@ def compare(options: argparse.Namespace) -> int:
         known |= from_metadata(stated, FROM_METADATA, known, "folder")
         pair = dict(as_pair(text, "folder") for text in options.pair)
         found = islices.parity(
-            *options.folders, names=_names(*options.folders), pair=pair, only=options.only,
-            ignore=options.ignore, steps=options.steps, **known,
+            *options.folders, names=_names(*options.folders), pair=pair,
+            ignore=options.ignore, **known,
         )  # fmt: skip
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from None

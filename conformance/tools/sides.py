@@ -1,4 +1,4 @@
-"""What the commands that compare two sides read alike: which tensors make a pair, and what the sides' files state."""
+"""Arguments that all comparing commands share: pairs of tensors, and metadata of the sides' files."""
 
 from __future__ import annotations
 

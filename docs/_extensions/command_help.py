@@ -23,7 +23,7 @@ class CommandHelp(SphinxDirective):
 
 
 def help_of(arguments: list[str]) -> str:
-    """What ``islices *arguments --help`` prints, at a fixed width and without colour."""
+    """Return what ``islices *arguments --help`` prints, at a fixed width and without colour."""
     saved = {name: os.environ.get(name) for name in ("COLUMNS", "NO_COLOR")}
     os.environ.update(COLUMNS=COLUMNS, NO_COLOR="1")
     try:

@@ -1,11 +1,12 @@
-"""The pages' order: docs/index.md lists every page in plain Markdown lists, and the side bar follows these lists.
+"""Give the pages their order, and each its description.
 
-A toctree directive would say the same a second time, and GitHub shows it as a block of code.
+conf.py lists the pages by section (`page_order`); the side bar follows it and shows each page's title. A toctree
+directive in docs/index.md would show as a block of code on GitHub.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import html
 from typing import Any
 
 from docutils import nodes
@@ -13,37 +14,41 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
 
+LONGEST = 160  # characters of a description, which search engines show
+
 
 class Contents(SphinxTransform):
-    """A hidden toctree for each section of the root page: of the first link of each item of its lists."""
+    """A hidden toctree in the root page for each section of `page_order`."""
 
-    default_priority = 190  # before links to folders are resolved or dropped
+    default_priority = 190
 
     def apply(self, **kwargs: Any) -> None:
-        if self.env.docname != self.config.root_doc:
-            return
-        for section in list(self.document.findall(nodes.section)):
-            entries = list(self._entries(section))
-            if entries:
-                section += self._toctree(section.next_node(nodes.title).astext(), entries)
+        if self.env.docname == self.config.root_doc:
+            for caption, names in self.config.page_order.items():
+                found = [name for name in names if name in self.env.found_docs]
+                self.document[0] += self._toctree(caption, found)
 
-    def _entries(self, section: nodes.section) -> Iterator[tuple[str, str]]:
-        """(text of the link, name of the document)"""
-        for listing in section.children:
-            for item in listing.findall(nodes.list_item) if isinstance(listing, nodes.bullet_list) else ():
-                link = item.next_node(addnodes.pending_xref)
-                if link is not None and link["refdomain"] == "doc" and link["reftarget"] in self.env.found_docs:
-                    yield link.astext(), link["reftarget"]
-
-    def _toctree(self, caption: str, entries: list[tuple[str, str]]) -> nodes.Element:
-        names = [name for _, name in entries]
+    def _toctree(self, caption: str, names: list[str]) -> nodes.Element:
+        entries = [(None, name) for name in names]
         tree = addnodes.toctree(
             "", parent=self.env.docname, entries=entries, includefiles=names, caption=caption, rawcaption=caption,
-            maxdepth=-1, glob=False, hidden=True, includehidden=False, numbered=0, titlesonly=False,
+            maxdepth=-1, glob=False, hidden=True, includehidden=False, numbered=0, titlesonly=True,
         )  # fmt: skip
         return nodes.compound("", tree, classes=["toctree-wrapper"])
 
 
+def describe(app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
+    """Add a page's first paragraph as its description."""
+    first = doctree.next_node(nodes.paragraph) if doctree is not None else None
+    if first is not None:
+        text = " ".join(first.astext().split())
+        if len(text) > LONGEST:
+            text = text[: text.rfind(" ", 0, LONGEST - 3)] + " ..."
+        context["metatags"] += f'<meta name="description" content="{html.escape(text)}" />'
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_config_value("page_order", {}, "env")
     app.add_transform(Contents)
+    app.connect("html-page-context", describe)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -17,10 +17,10 @@ How to read the contracts
 
 Stages
     1. The methods without a mark: arrays, and the way to the host and back. Mode host conforms with these alone.
-    2. Tables that change in place: `Memory` and `Rows.set_rows`.
+    2. Tables that change in place: `Memory` and `RowPrimitives.set_rows`.
     3. The framework's own operations: every method under ``@primitive``. In mode host the host stands in for one that
        is missing; in mode framework the suite lists it as to be written.
-    4. The framework's sparse objects: `Rows.is_native`, `Rows.from_native`, `Rows.to_native`.
+    4. The framework's sparse objects: `is_native`, `from_native`, `to_native`.
     5. Gradients: `Gradients`.
     6. What `ForTheSuite` has: a compiler (mode traced), devices, the framework's own calls.
 """
@@ -58,7 +58,7 @@ from islices.backend.gradients import (
     WholeUse,
 )
 from islices.backend.memory import Look, Memory, elements_meet, view_span
-from islices.backend.rows import NativeParts, RaggedParts, Rows, Slots
+from islices.backend.row_primitives import NativeParts, RaggedParts, RowPrimitives, Slots
 from islices.backend.suite import ForTheSuite
 
 __all__ = [
@@ -85,7 +85,7 @@ __all__ = [
     "ProductUse",
     "RaggedParts",
     "Reader",
-    "Rows",
+    "RowPrimitives",
     "Slots",
     "Source",
     "TableUse",
@@ -105,7 +105,7 @@ __all__ = [
 PROTOCOL = 3
 
 
-class Backend(Memory, Rows, Gradients, ForTheSuite):
+class Backend(Memory, RowPrimitives, Gradients, ForTheSuite):
     """The adapter of one framework. Subclass it, fill in the primitives, and register the module.
 
     Attributes
@@ -148,4 +148,4 @@ class Backend(Memory, Rows, Gradients, ForTheSuite):
 
 
 #: What `Backend` is made of, in the order to read and to write them.
-PARTS = (Arrays, Memory, Rows, Gradients, ForTheSuite)
+PARTS = (Arrays, Memory, RowPrimitives, Gradients, ForTheSuite)

@@ -13,8 +13,6 @@ import numpy as np
 
 from islices.backend.contract import FLOATS, Array, Part, optional, primitive
 
-__all__ = ["Arrays"]
-
 
 class Arrays(Part):
     """Dense arrays: what they are, how they come in and go out, what is computed on them.

@@ -7,20 +7,6 @@ import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar, NoReturn, TypeVar
 
-__all__ = [
-    "FLOATS",
-    "INDEX_NAMES",
-    "INDICES",
-    "INTEGERS",
-    "TO_DO",
-    "Array",
-    "Part",
-    "declared",
-    "not_implemented",
-    "optional",
-    "primitive",
-]
-
 #: A dense array of some framework.
 Array = Any
 

@@ -13,22 +13,6 @@ from typing import Any, NamedTuple
 from islices.backend.arrays import Arrays
 from islices.backend.contract import Array, optional
 
-__all__ = [
-    "Gradient",
-    "GradientOfValue",
-    "Gradients",
-    "LayerUse",
-    "LookedUp",
-    "OtherUse",
-    "ProductUse",
-    "Reader",
-    "Source",
-    "TableUse",
-    "Transform",
-    "Use",
-    "WholeUse",
-]
-
 
 class Source(NamedTuple):
     """Where a table's rows come from: its weights, and the recorder of the differentiation it takes part in.

@@ -13,8 +13,6 @@ import numpy as np
 from islices.backend.arrays import Arrays
 from islices.backend.contract import Array, optional
 
-__all__ = ["Look", "Memory", "elements_meet", "view_span"]
-
 
 class Look(NamedTuple):
     """What the core asks of the arrays of a call first: the answer of `Backend.look`, one item an array."""

@@ -12,8 +12,6 @@ from typing import Any, ClassVar
 from islices.backend.arrays import Arrays
 from islices.backend.contract import Array, optional
 
-__all__ = ["ForTheSuite"]
-
 
 class ForTheSuite(Arrays):
     """For the suite: what conformance asks of a framework, and islices itself does not.

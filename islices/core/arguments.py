@@ -15,8 +15,6 @@ from typing import TypeVar
 
 import numpy as np
 
-__all__ = ["LARGEST", "check_flag", "check_name", "is_real", "show", "whole_number"]
-
 T = TypeVar("T")
 
 #: No number of rows, nor the size of a dimension, is larger: indices are int64.

@@ -1,37 +1,22 @@
 """Type in, type out: a framework's sparse objects to IndexedSlices and back, dense arrays too, and between frameworks.
 
 `adopt` turns any leaf a user may hand over into what the library computes on, `restored` turns results back, and
-`map_leaves` does both for each leaf of lists, tuples, named tuples and dicts. Every public function is built on them.
+`map_adopted` does both for each leaf of lists, tuples, named tuples and dicts. Every public function is built on them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
-from islices import kernels
 from islices.backend import FLOATS, INDEX_NAMES, INDICES, INTEGERS, Array, Backend
 from islices.core import modes
 from islices.core.arguments import check_flag
 from islices.core.registry import broken_backends, describe, find_backend, get_backend
 from islices.core.slices import IndexedSlices, check_dense_shape, check_indices, check_values_dtype
 from islices.core.trees import flatten, rebuild
-
-__all__ = [
-    "adopt",
-    "backend_of_leaf",
-    "coalesce_few",
-    "coalesce_slices",
-    "convert",
-    "from_dense",
-    "from_native",
-    "map_leaves",
-    "restored",
-    "to_native",
-    "without_padding",
-]
 
 T = TypeVar("T")
 
@@ -176,7 +161,7 @@ def restored(result: Any, leaf: Any, given: Any) -> Any:
     return to_native(result, like=given) if sparse and leaf is not given else result
 
 
-def map_leaves(
+def map_adopted(
     fn: Callable[[Any], Any], tree: T, argument: str = "x", *, native: Callable[[Backend, Any], Any] | None = None
 ) -> T:
     """fn over every leaf of tree, adopted on the way in and `restored` on the way out. native(backend, x)
@@ -187,7 +172,7 @@ def map_leaves(
     if tree is None:
         return tree
     if isinstance(tree, (list, tuple, dict)):
-        leaves = iter([map_leaves(fn, leaf, argument, native=native) for leaf in flatten(tree, argument)])
+        leaves = iter([map_adopted(fn, leaf, argument, native=native) for leaf in flatten(tree, argument)])
         return rebuild(tree, leaves)  # type: ignore[no-any-return]
     if native is not None:
         backend = find_backend(tree)
@@ -209,8 +194,8 @@ def coalesce_slices(s: Any) -> Any:
         return s
     if s.coalesced and not s.padded:
         return s
-    B, look = s.backend, s._look
-    if look is not None and look.views is not None and modes.on_host():
+    B, look = s.backend, modes.look_at(s.backend, s._arrays, s._look) if s._look else None
+    if look is not None and look.views is not None:
         views = modes.compute("sum_rows", look.views, rows=s.dense_shape[0], loose=s.padded)
         look = look._replace(shapes=[x.shape for x in views], views=list(views), spans=None)
         sums = B.from_host(views[0], s.values)
@@ -229,15 +214,14 @@ def coalesce_slices(s: Any) -> Any:
 def coalesce_few(B: Backend, x: Any) -> Any:
     """A framework's own object coalesced by one call of a kernel, which looks at the indices on its way; None where
     `coalesce_slices` is to do it, or to say what is wrong."""
-    compiled = kernels.active() if modes.on_host() else None
-    if compiled is None:
+    values, indices, shape, coalesced, padded, look = B.from_native(x)
+    if coalesced or padded or look is None:
         return None
-    values, _, shape, coalesced, padded, look = B.from_native(x)
-    if look is None or look.views is None or coalesced or padded:
-        return None
+    views = modes.look_at(B, (values, indices), look).views
     if look.dtypes[0] not in SUMMED or look.shapes[0] != (*look.shapes[1], *shape[1:]):
         return None
-    found = compiled.sum_few(*look.views, shape[0])
+    compiled = modes.kernels_on(views)
+    found = compiled.sum_few(*views, shape[0]) if compiled and views else None
     if found is None:
         return None
     return B.to_native(B.from_host(found[0], values), found[1], shape, coalesced=True, padded=False, like=x)
@@ -312,6 +296,10 @@ def _distinct(backend: Backend, indices: Any, rows: int | None, like: Array) -> 
     return indices
 
 
+@overload
+def convert(x: IndexedSlices, backend: str | Backend) -> IndexedSlices: ...
+@overload
+def convert(x: Any, backend: str | Backend) -> Any: ...
 def convert(x: Any, backend: str | Backend) -> Any:
     """Gradients or arrays in another framework, leaf by leaf, through NumPy; memory is not shared.
 

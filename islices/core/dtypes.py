@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["dtype_name", "host_dtype"]
-
 
 @cache
 def dtype_name(dtype: np.dtype[Any]) -> str:

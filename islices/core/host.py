@@ -21,15 +21,6 @@ from islices.backend import Array, Backend, Gradient, elements_meet, view_span
 from islices.core.dtypes import dtype_name, host_dtype
 from islices.core.host_memory import empty, zeros
 
-__all__ = [
-    "HostBackend",
-    "bfloat16_bits",
-    "bfloat16_to_float32",
-    "group",
-    "native_order",
-    "quiet",
-]
-
 #: Elements of float64 that fit the second-level cache several times over.
 BLOCK = 1 << 15
 #: Up to this many rows that still receive contributions may be finished one by one instead of layer by layer.
@@ -254,7 +245,7 @@ def group(indices: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarr
     n = len(indices)
     if n == 0:
         return np.empty(0, np.int64), indices[:0].copy(), np.zeros(1, np.int64)
-    compiled = kernels.active()
+    compiled = kernels.active(n)
     found = compiled.group(indices) if compiled else None
     if found is not None:
         order, ids, starts = found
@@ -299,7 +290,7 @@ def _fold(
     the few rows with very many occurrences are finished one by one. Either way values are gathered a piece at a
     time into a buffer that stays in the caches.
     """
-    compiled = kernels.active()
+    compiled = kernels.active(values.size)
     if compiled:
         return compiled.fold(values, order.view(np.uint64), starts.view(np.uint64))  # type: ignore[no-any-return]
     row_shape = values.shape[1:]

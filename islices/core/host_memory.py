@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ALIGNMENT", "at_address", "empty", "zeros"]
-
 Host = np.ndarray[Any, Any]
 
 #: Frameworks take NumPy memory without a copy only at this alignment (XLA, and TensorFlow aborts otherwise).

@@ -13,8 +13,6 @@ from islices.core.registry import find_backend
 from islices.core.slices import IndexedSlices
 from islices.core.trees import flatten, rebuild
 
-__all__ = ["is_sparse", "leaves", "map_leaves"]
-
 T = TypeVar("T")
 
 

@@ -11,32 +11,19 @@ import math
 import numbers
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
 from islices.backend import FLOATS, INTEGERS, Array, Backend
 from islices.core import modes
 from islices.core.arguments import is_real, show
-from islices.core.conversion import adopt, map_leaves, restored
+from islices.core.conversion import adopt, map_adopted, restored
 from islices.core.host import bfloat16_to_float32
 from islices.core.registry import describe, get_backend
 from islices.core.rows import coalesce
 from islices.core.slices import IndexedSlices, check_indices
 from islices.core.trees import aligned, flatten, rebuild
-
-__all__ = [
-    "add",
-    "as_float",
-    "concat",
-    "join_arrays",
-    "number_of",
-    "round_float",
-    "round_scalar",
-    "scale",
-    "scale_values",
-    "wide_dtype",
-]
 
 T = TypeVar("T")
 
@@ -69,7 +56,7 @@ def scale(x: T, c: Any) -> T:
     >>> scale([np.array([1.0, 2.0]), None], 0.5)
     [array([0.5, 1. ]), None]
     """
-    return map_leaves(lambda leaf: _scale(leaf, c), x)
+    return map_adopted(lambda leaf: _scale(leaf, c), x)
 
 
 def _scale(leaf: Any, c: Any) -> Any:
@@ -252,6 +239,10 @@ def _join_shapes(a: tuple[int | None, ...], b: tuple[int | None, ...], argument:
     return b if a and a[0] is None else a
 
 
+@overload
+def add(*xs: IndexedSlices) -> IndexedSlices: ...
+@overload
+def add(*xs: Any) -> Any: ...
 def add(*xs: Any) -> Any:
     """The sum of gradients: sparse ones are concatenated (no sort), a dense one makes the result dense.
 

@@ -22,13 +22,11 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
-__all__ = ["Lock", "hold_innermost", "lazy_property", "load_module", "without_collector"]
-
 #: Seconds that a fork waits, at most: it may hold, itself, what another thread's import is waiting for.
 PATIENCE = 60.0
 
 
-class Held(Protocol):
+class Acquirable(Protocol):
     """What a fork can hold."""
 
     def acquire(self) -> Any: ...
@@ -118,7 +116,7 @@ class _Fork(threading.local):
 
 
 _locks: list[Lock] = []
-_innermost: list[Held] = []
+_innermost: list[Acquirable] = []
 _fork = _Fork()
 _loading = Lock()
 
@@ -129,7 +127,7 @@ def load_module(name: str) -> ModuleType:
         return importlib.import_module(name)
 
 
-def hold_innermost(lock: Held) -> None:
+def hold_innermost(lock: Acquirable) -> None:
     """Have forks hold another package's lock too, after ours: whoever has it waits for none of ours."""
     _innermost.append(lock)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,18 +21,6 @@ from islices import kernels
 from islices.backend import TO_DO, Array, Backend, Look, declared
 from islices.core.arguments import check_name
 from islices.core.host import HostBackend
-
-__all__ = [
-    "HOST",
-    "compute",
-    "execution",
-    "host_views",
-    "is_traced",
-    "keeps_slots",
-    "look_at",
-    "on_host",
-    "run",
-]
 
 MODES = ("host", "framework")
 HOST = HostBackend()
@@ -102,14 +91,25 @@ def host_views(backend: Backend, arrays: Sequence[Array]) -> list[np.ndarray[Any
     return look_at(backend, arrays).views
 
 
+def kernels_on(views: Sequence[np.ndarray[Any, Any]] | None) -> ModuleType | None:
+    """Return `islices.kernels.operations` if kernels are to compute on views of arrays, else None.
+
+    views is what `look_at` has: None where the host does not compute.
+    """
+    return None if views is None else kernels.active(sum([x.size for x in views]))
+
+
+def kernels_in_traces() -> ModuleType | None:
+    """Return `islices.kernels.operations` if traced code is to call kernels, else None."""
+    return kernels.active() if on_host() else None
+
+
 def run(
     fn: str | Callable[..., Any], backend: Backend, arrays: Sequence[Array], look: Look | None = None, **static: Any
 ) -> Any:
     """fn's result as the backend's arrays: an array, a tuple of them, or Python values. look is the backend's at the
     arrays, and perhaps at more behind them, where it is known."""
-    views = None
-    if backend.host_only or _mode.get() == "host":
-        views = (look or backend.look(arrays)).views
+    views = look_at(backend, arrays, look).views
     if views is None:
         try:
             with backend.scope():
@@ -131,7 +131,7 @@ def run(
 
 def compute(fn: str | Callable[..., Any], views: Sequence[np.ndarray[Any, Any]], **static: Any) -> Any:
     """fn's result on views of host memory: by a kernel, or by NumPy."""
-    compiled = kernels.active() if isinstance(fn, str) else None
+    compiled = kernels.active(views[0].size) if isinstance(fn, str) else None
     kernel = compiled.KERNELS.get(fn) if compiled else None
     out = kernel(*views, **static) if kernel else None
     if out is None:

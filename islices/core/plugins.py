@@ -14,8 +14,6 @@ from islices.core.locks import Lock, load_module
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["claimants", "entry_points", "load"]
-
 #: The distribution that this package is.
 OWN = "islices"
 

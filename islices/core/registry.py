@@ -18,8 +18,6 @@ from islices.core.arguments import show
 from islices.core.locks import Lock
 from islices.core.plugins import claimants, entry_points, load
 
-__all__ = ["BUILTIN", "GROUP", "get_backend", "list_backends"]
-
 #: Built-in adapters: framework module -> what to install. The adapter is ``islices.backends.<module>``.
 BUILTIN = {
     "numpy": "pip install numpy",

@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 
 from islices.backend import Array, Backend
 
-__all__ = ["OPERATORS", "RowOperator"]
-
 
 class RowOperator(NamedTuple):
     """An operator of `islices.scatter`. Contributions to a row act in order; `sign`, `extreme`, `last` and

@@ -17,11 +17,9 @@ import numpy as np
 from islices.backend import INDEX_NAMES, INDICES, Array, Backend
 from islices.core import modes
 from islices.core.arguments import LARGEST, show, whole_number
-from islices.core.conversion import coalesce_few, coalesce_slices, map_leaves
+from islices.core.conversion import coalesce_few, coalesce_slices, map_adopted
 from islices.core.registry import describe, find_backend, get_backend
 from islices.core.slices import IndexedSlices, check_indices
-
-__all__ = ["check_memory", "coalesce", "drop_rows", "integers_or_mask", "keep_rows", "to_dense"]
 
 T = TypeVar("T")
 
@@ -63,7 +61,7 @@ def coalesce(x: T) -> T:
     >>> c.indices.tolist(), c.values.tolist()
     ([0, 5], [[2.0], [5.0]])
     """
-    return map_leaves(coalesce_slices, x, native=coalesce_few)
+    return map_adopted(coalesce_slices, x, native=coalesce_few)
 
 
 def to_dense(x: Any) -> Any:
@@ -96,7 +94,7 @@ def to_dense(x: Any) -> Any:
     >>> to_dense(IndexedSlices(np.array([[1.0], [2.0]]), np.array([1, 1]), (3, 1))).tolist()
     [[0.0], [3.0], [0.0]]
     """
-    return map_leaves(_to_dense, x)
+    return map_adopted(_to_dense, x)
 
 
 def _to_dense(s: Any) -> Any:
@@ -166,7 +164,7 @@ def keep_rows(x: T, rows: Any) -> T:
     >>> keep_rows(np.array([[1.0], [2.0], [3.0]]), [0, 2]).tolist()
     [[1.0], [0.0], [3.0]]
     """
-    return map_leaves(lambda leaf: _filter(leaf, rows, drop=False), x)
+    return map_adopted(lambda leaf: _filter(leaf, rows, drop=False), x)
 
 
 def drop_rows(x: T, rows: Any) -> T:
@@ -194,7 +192,7 @@ def drop_rows(x: T, rows: Any) -> T:
     >>> drop_rows(np.array([[1.0], [2.0], [3.0]]), [0, 2]).tolist()
     [[0.0], [2.0], [0.0]]
     """
-    return map_leaves(lambda leaf: _filter(leaf, rows, drop=True), x)
+    return map_adopted(lambda leaf: _filter(leaf, rows, drop=True), x)
 
 
 def _filter(leaf: Any, rows: Any, *, drop: bool) -> Any:

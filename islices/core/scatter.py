@@ -11,7 +11,6 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from islices import kernels
 from islices.backend import INTEGERS, Array, Backend, Look
 from islices.core import modes
 from islices.core.arguments import check_flag, check_name
@@ -22,16 +21,6 @@ from islices.core.row_operators import OPERATORS, RowOperator
 from islices.core.sharing import share_memory
 from islices.core.slices import IndexedSlices, check_indices
 from islices.embedding.table import Table
-
-__all__ = [
-    "adopt_table",
-    "as_given",
-    "check_shape",
-    "distinct_rows",
-    "open_tables",
-    "scatter",
-    "write_rows",
-]
 
 T = TypeVar("T")
 
@@ -119,8 +108,8 @@ def _beside(B: Backend, weights: Array, s: IndexedSlices, values: Array) -> tupl
 
 def _on_host(B: Backend, weights: Array, values: Array, indices: Array, op: str, donate: bool) -> Array | None:
     """The table after a compiled kernel has changed its rows in place; None where none can, and nothing happened."""
-    compiled = kernels.active()
-    views = modes.host_views(B, (values, indices)) if compiled else None
+    views = modes.host_views(B, (values, indices))
+    compiled = modes.kernels_on(views)
     if compiled is None or views is None or not compiled.is_packed(views[1], B.shape(weights)[0]):
         return None
     opened = open_tables(B, [weights], donate=donate)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["COMMON_NDIM", "MOST_NDIM", "same_shape", "size_of"]
-
 #: No framework's arrays have more dimensions.
 MOST_NDIM = 64
 #: Arrays of NumPy before 2 have no more: what is to be an array everywhere has no more either.

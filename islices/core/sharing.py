@@ -13,8 +13,6 @@ import numpy as np
 
 from islices.backend import Array, Backend
 
-__all__ = ["Part", "check_apart", "share_memory"]
-
 #: Work that NumPy may do to tell two interleaved arrays apart; what is harder counts as shared.
 MOST_WORK: Any = 10**6  # NumPy's annotation knows two of the numbers that it takes
 

@@ -23,8 +23,6 @@ from islices.core.shapes import MOST_NDIM
 
 Host = np.ndarray[Any, Any]
 
-__all__ = ["IndexedSlices", "check_dense_shape", "check_indices", "check_values_dtype"]
-
 
 class IndexedSlices:
     """A row-sparse gradient: rows of a table, named by index; duplicates mean their sum.

@@ -15,8 +15,6 @@ from islices.core import modes
 from islices.core.linear import number_of, scale_values
 from islices.core.slices import IndexedSlices
 
-__all__ = ["deferred", "expand", "known_factor", "known_times", "slots_of", "times"]
-
 
 def slots_of(s: IndexedSlices) -> Slots:
     """The slots of a gradient as they are."""

@@ -13,8 +13,6 @@ from typing import Any
 
 from islices.core.registry import find_backend, loaded_backends
 
-__all__ = ["DEEPEST", "aligned", "flatten", "named_leaves", "opened", "rebuild"]
-
 #: Levels of containers that may lie in one another.
 DEEPEST = 100
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 import warnings
 
-__all__ = ["warn_caller"]
-
 #: Modules whose frames are skipped: contextlib's enters a context of islices, and frameworks call steps.
 OURS = ("islices", "contextlib", "jax", "keras", "optax", "tensorflow", "torch")
 

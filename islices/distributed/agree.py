@@ -114,12 +114,13 @@ def together(
     counts: Callable[[T], np.ndarray[Any, Any]] | None = None,
     *,
     optional: bool = False,
+    free: Container[str] = (),
     error: Exception | None = None,
 ) -> tuple[T, Agreement]:
     """(work(), what the ranks told one another), once every rank's work is done; or every rank raises.
 
     said and counts, what must be the same on every rank and what each tells all others, are functions of work's
-    result; error is why this rank cannot even begin.
+    result; error is why this rank cannot even begin. optional and free are as of `agree`.
     """
     try:
         if error is not None:
@@ -130,7 +131,7 @@ def together(
     except Exception as raised:
         agree(group, call, {}, error=raised)
         raise  # agree has
-    return done, agree(group, call, words, numbers, optional=optional)
+    return done, agree(group, call, words, numbers, optional=optional, free=free)
 
 
 def _text(call: str, said: Mapping[str, Any], error: Exception | None) -> tuple[str, Exception | None]:

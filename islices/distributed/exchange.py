@@ -1,11 +1,14 @@
-"""How leaves that all ranks agree on are moved and summed: on the host, all of a tree in the same collectives."""
+"""How leaves that all ranks agree on are moved and summed: on the host, all of a tree in the same collectives.
+
+What goes by ranges is cut first: parts of it go to their owners, who sum them. Then the sums, and whatever is
+gathered, go to everybody.
+"""
 
 from __future__ import annotations
 
-import abc
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,62 +17,63 @@ from islices.core import modes
 from islices.core.dtypes import dtype_name
 from islices.core.modes import HOST
 from islices.distributed.group import Bytes, Group
-from islices.distributed.packing import NARROW, Form, even_bounds, pack, size_of, unpack
-from islices.distributed.sketch import sketch, splitters, union_size
+from islices.distributed.packing import NARROW, Form, even_bounds, pack, sample, size_of, splitters, unpack
 from islices.distributed.strategy import choose, costs, dense_costs
 
-__all__ = ["Dense", "Sparse", "fold_dense", "fold_sparse", "reduce_all"]
+__all__ = ["HostLeaf", "fold_dense", "fold_sparse", "reduce_all"]
 
 Host = np.ndarray[Any, Any]
 
 
-class Sparse(NamedTuple):
-    """Coalesced slices on the host (bfloat16 as uint16), of a table of so many rows (None: unknown)."""
+class HostLeaf(NamedTuple):
+    """Coalesced slices on the host (bfloat16 as uint16), of a table of so many rows (None: unknown); or, without
+    indices, a dense array, which travels as its elements."""
 
     values: Host
-    indices: Host
-    rows: int | None
+    indices: Host | None = None
+    rows: int | None = None
 
     @property
     def travelling(self) -> np.dtype[Any]:
         """The narrowest integers that hold every index."""
+        assert self.indices is not None
         return np.dtype(np.int32) if self.rows is not None and self.rows <= NARROW else self.indices.dtype
-
-    @property
-    def row_bytes(self) -> int:
-        """Of a row as it travels."""
-        return math.prod(map(int, self.values.shape[1:])) * self.values.itemsize + self.travelling.itemsize
 
     def arrays(self, start: int = 0, stop: int | None = None) -> list[Host]:
         """Rows of it as they travel."""
+        if self.indices is None:
+            return [self.values.reshape(-1)[start:stop]]
         return [self.indices[start:stop].astype(self.travelling, copy=False), self.values[start:stop]]
 
     def forms(self, n: int) -> list[Form]:
         """The forms of n rows of it as they travel."""
+        if self.indices is None:
+            return [((n,), self.values.dtype)]
         return [((n,), self.travelling), ((n, *self.values.shape[1:]), self.values.dtype)]
 
+    def summed(self, received: list[list[Host]]) -> HostLeaf:
+        """Add what the ranks have of it, in the order of ranks."""
+        if self.indices is None:
+            return self._replace(values=fold_dense([got[0] for got in received]))
+        return fold_sparse(self, received)
 
-class Dense(NamedTuple):
-    """A dense array on the host (bfloat16 as uint16)."""
+    def joined(self, received: list[list[Host]]) -> HostLeaf:
+        """Put the ranks' ranges of it one after the other; received is empty afterwards."""
+        indices = None
+        if self.indices is not None:
+            indices = np.concatenate([got[0] for got in received]).astype(self.indices.dtype, copy=False)
+        with HOST.scope():
+            values = HOST.concat([got[-1] for got in received])
+        received.clear()
+        return self._replace(values=values, indices=indices)
 
-    values: Host
 
-
-def fold_sparse(like: Sparse, received: list[list[Host]]) -> Sparse:
+def fold_sparse(like: HostLeaf, received: list[list[Host]]) -> HostLeaf:
     """The ranks' rows, each [indices, values], added in the order of ranks. received is empty afterwards: what was in
     it is as large as the sums, and they may lie where it was."""
-    values, indices = _joined(like, received)
-    values, indices = modes.run("sum_rows", HOST, (values, indices), rows=like.rows, loose=False)
-    return Sparse(values, indices, like.rows)
-
-
-def _joined(like: Sparse, received: list[list[Host]]) -> tuple[Host, Host]:
-    """(values, indices) of the ranks' rows, one rank's after the other; received is empty afterwards."""
-    indices = np.concatenate([got[0] for got in received]).astype(like.indices.dtype, copy=False)
-    with HOST.scope():
-        values = HOST.concat([got[1] for got in received])
-    received.clear()
-    return values, indices
+    every = like.joined(received)
+    values, indices = modes.run("sum_rows", HOST, (every.values, every.indices), rows=like.rows, loose=False)
+    return HostLeaf(values, indices, like.rows)
 
 
 def fold_dense(blocks: Sequence[Host]) -> Host:
@@ -81,205 +85,102 @@ def fold_dense(blocks: Sequence[Host]) -> Host:
         return np.asarray(HOST.astype(total, dtype_name(blocks[0].dtype)))  # sums of 0-d arrays are scalars
 
 
-def reduce_all(
-    group: Group, leaves: Sequence[Sparse | Dense], counts: Sequence[Host], strategy: str
-) -> list[Sparse | Dense]:
+def reduce_all(group: Group, leaves: Sequence[HostLeaf], counts: Sequence[Host], strategy: str) -> list[HostLeaf]:
     """The sums over ranks, in their order.
 
     Parameters
     ----------
     group : Group
-    leaves : sequence of Sparse or Dense
+    leaves : sequence of HostLeaf
         The same kinds, shapes and dtypes on every rank.
     counts : sequence of int64 arrays
-        counts[r][k] is how many rows rank r stores of leaf k; 0 of a dense one.
+        counts[r][k] is how many rows rank r stores of leaf k, of a sparse one.
     strategy : str
         "auto" or one of `STRATEGIES`.
     """
     if group.size == 1 or not leaves:
         return list(leaves)
-    ways = _ways(group, leaves, counts, strategy)
-    owned = [way for way in ways if not isinstance(way, _Gather)]
-    if owned:
-        _to_owners(group, owned)
-    _to_all(group, ways)
-    return [way.result for way in ways]
+    each: list[Sequence[int]] = [
+        [leaf.values.size] * group.size if leaf.indices is None else stored
+        for leaf, stored in zip(leaves, np.stack(counts, 1).tolist(), strict=True)
+    ]
+    cuts = _cuts(group, leaves, each, strategy)
+    have = list(leaves)
+    if cuts:
+        for k, part, stored in zip(cuts, *_to_owners(group, [leaves[k] for k in cuts], [*cuts.values()]), strict=True):
+            have[k], each[k] = part, stored
+    rows = list(zip(*each, strict=True))
+    mine = pack([x for leaf in have for x in leaf.arrays()])
+    received = _by_leaf(group.all_gather(mine, _sizes(leaves, rows)), leaves, rows)
+    del mine
+    done = []
+    for k, leaf in enumerate(leaves):
+        parts = [of_rank.popleft() for of_rank in received]
+        out = leaf.joined(parts) if k in cuts else leaf.summed(parts)
+        done.append(out if leaf.indices is not None else out._replace(values=out.values.reshape(leaf.values.shape)))
+    return done
 
 
-# ---------------------------------------------------------------------- the collectives
-def _to_owners(group: Group, ways: Sequence[_Way]) -> None:
-    """Each rank gets what all ranks have of its range, and sums it."""
-    ranks = range(group.size)
-    mine = [[way.count_for(rank) for way in ways] for rank in ranks]
-    theirs = _exchange_counts(group, ways, mine)
-    parts = [pack([x for way in ways for x in way.part_for(rank)]) for rank in ranks]
-    forms = [[way.forms_from(n) for way, n in zip(ways, theirs[rank], strict=True)] for rank in ranks]
-    got = group.all_to_all(parts, [size_of(form for each in forms[rank] for form in each) for rank in ranks])
-    received = [_by_way(got[rank], forms[rank]) for rank in ranks]
-    del parts, got
-    for way in ways:
-        way.fold([each.popleft() for each in received])
+def _to_owners(
+    group: Group, leaves: Sequence[HostLeaf], cuts: Sequence[Host]
+) -> tuple[list[HostLeaf], list[list[int]]]:
+    """Each rank gets what all ranks have of its range, and sums it; returns the sums, and how many rows each rank has
+    of them."""
+    ranks, sparse = range(group.size), any(leaf.indices is not None for leaf in leaves)
+    mine = np.stack([np.diff(places) for places in cuts], 1)  # for each rank, of each leaf
+    theirs = [mine[group.rank]] * group.size  # of dense leaves as many as this rank keeps for itself
+    if sparse:
+        told = [row.view(np.uint8) for row in mine]
+        theirs = [x.view(np.int64) for x in group.all_to_all(told, [len(x) for x in told])]
+    parts = [
+        pack([x for leaf, at in zip(leaves, cuts, strict=True) for x in leaf.arrays(int(at[r]), int(at[r + 1]))])
+        for r in ranks
+    ]
+    received = _by_leaf(group.all_to_all(parts, _sizes(leaves, theirs)), leaves, theirs)
+    del parts
+    sums = [leaf.summed([of_rank.popleft() for of_rank in received]) for leaf in leaves]
+    held = mine
+    if sparse:
+        own = np.array([sum_.values.size if sum_.indices is None else len(sum_.indices) for sum_ in sums], np.int64)
+        held = np.stack([x.view(np.int64) for x in group.all_gather(own.view(np.uint8))])
+    return sums, held.T.tolist()
 
 
-def _exchange_counts(group: Group, ways: Sequence[_Way], mine: Sequence[Sequence[int]]) -> list[list[int]]:
-    """How many rows each rank has for this one, way by way; told only where that is not known anyway."""
-    if not any(isinstance(way, _Ranges) for way in ways):
-        return [list(mine[group.rank])] * group.size  # as many as this rank keeps for itself
-    told = [np.array(counts, np.int64).view(np.uint8) for counts in mine]
-    return [x.view(np.int64).tolist() for x in group.all_to_all(told, [len(x) for x in told])]
+def _sizes(leaves: Sequence[HostLeaf], counts: Sequence[Sequence[int]]) -> list[int]:
+    """How many bytes each rank has, of so many rows of each leaf."""
+    return [size_of(form for leaf, n in zip(leaves, row, strict=True) for form in leaf.forms(int(n))) for row in counts]
 
 
-def _to_all(group: Group, ways: Sequence[_Way]) -> None:
-    """Each rank gets what every rank has summed, or, of what is gathered, stored."""
-    ranks = range(group.size)
-    counts = [[0] * len(ways)] * group.size
-    if any(isinstance(way, _Ranges) for way in ways):
-        told = group.all_gather(np.array([way.folded_count for way in ways], np.int64).view(np.uint8))
-        counts = [x.view(np.int64).tolist() for x in told]
-    forms = [[way.forms_of(rank, n) for way, n in zip(ways, counts[rank], strict=True)] for rank in ranks]
-    sizes = [size_of(form for each in forms[rank] for form in each) for rank in ranks]
-    got = group.all_gather(pack([x for way in ways for x in way.folded]), sizes)
-    received = [_by_way(got[rank], forms[rank]) for rank in ranks]
-    del got
-    for way in ways:
-        way.finish([each.popleft() for each in received])
-
-
-def _by_way(data: Bytes, forms: Sequence[Sequence[Form]]) -> deque[list[Host]]:
-    """The arrays of each way in packed bytes, whose memory is free when the last of them is."""
-    arrays = unpack(data, [form for each in forms for form in each])
-    return deque([next(arrays) for _ in each] for each in forms)
-
-
-# ---------------------------------------------------------------------- what becomes of a leaf
-class _Way(abc.ABC):
-    """A leaf on its way: parts of it to their owners, who sum them (not for `_Gather`), then the sums to everybody."""
-
-    result: Sparse | Dense
-    folded: list[Host]  # what this rank has for all
-    folded_count = 0  # how many rows that is, where ranks cannot know it
-
-    def count_for(self, rank: int) -> int:
-        """How many rows this rank has for one."""
-        return 0
-
-    def part_for(self, rank: int) -> list[Host]:
-        raise NotImplementedError
-
-    def forms_from(self, n: int) -> list[Form]:
-        """The forms of a part for this rank that has n rows."""
-        raise NotImplementedError
-
-    def fold(self, received: list[list[Host]]) -> None:
-        raise NotImplementedError
-
-    @abc.abstractmethod
-    def forms_of(self, rank: int, n: int) -> list[Form]:
-        """The forms of what a rank has for all; n is the rank's `folded_count`."""
-
-    @abc.abstractmethod
-    def finish(self, received: list[list[Host]]) -> None:
-        """Make `result` of what every rank had for all."""
-
-
-class _Gather(_Way):
-    def __init__(self, leaf: Sparse | Dense, stored: Sequence[int]) -> None:
-        self.leaf, self.stored = leaf, stored
-        self.folded = leaf.arrays() if isinstance(leaf, Sparse) else [leaf.values]
-
-    def forms_of(self, rank: int, n: int) -> list[Form]:
-        leaf = self.leaf
-        return leaf.forms(self.stored[rank]) if isinstance(leaf, Sparse) else [(leaf.values.shape, leaf.values.dtype)]
-
-    def finish(self, received: list[list[Host]]) -> None:
-        leaf = self.leaf
-        self.result = (
-            fold_sparse(leaf, received) if isinstance(leaf, Sparse) else Dense(fold_dense([got[0] for got in received]))
-        )
-
-
-class _Ranges(_Way):
-    def __init__(self, leaf: Sparse, cuts: Host) -> None:
-        self.leaf = leaf
-        self.places = [0, *np.searchsorted(leaf.indices, cuts).tolist(), len(leaf.indices)]
-
-    def count_for(self, rank: int) -> int:
-        return int(self.places[rank + 1] - self.places[rank])
-
-    def part_for(self, rank: int) -> list[Host]:
-        return self.leaf.arrays(self.places[rank], self.places[rank + 1])
-
-    def forms_from(self, n: int) -> list[Form]:
-        return self.leaf.forms(n)
-
-    def fold(self, received: list[list[Host]]) -> None:
-        mine = fold_sparse(self.leaf, received)
-        self.folded, self.folded_count = mine.arrays(), len(mine.indices)
-
-    def forms_of(self, rank: int, n: int) -> list[Form]:
-        return self.leaf.forms(n)
-
-    def finish(self, received: list[list[Host]]) -> None:
-        self.result = Sparse(*_joined(self.leaf, received), self.leaf.rows)
-
-
-class _Blocks(_Way):
-    """A dense array by equal ranges of its elements."""
-
-    def __init__(self, leaf: Dense, ranks: int, rank: int) -> None:
-        self.leaf, self.rank, self.flat = leaf, rank, leaf.values.reshape(-1)
-        self.bounds = even_bounds(self.flat.size, ranks)
-
-    def part_for(self, rank: int) -> list[Host]:
-        return [self.flat[self.bounds[rank] : self.bounds[rank + 1]]]
-
-    def forms_from(self, n: int) -> list[Form]:
-        return self.forms_of(self.rank, n)
-
-    def forms_of(self, rank: int, n: int) -> list[Form]:
-        return [((int(self.bounds[rank + 1] - self.bounds[rank]),), self.flat.dtype)]
-
-    def fold(self, received: list[list[Host]]) -> None:
-        self.folded = [fold_dense([got[0] for got in received])]
-
-    def finish(self, received: list[list[Host]]) -> None:
-        self.result = Dense(np.concatenate([got[0] for got in received]).reshape(self.leaf.values.shape))
+def _by_leaf(got: list[Bytes], leaves: Sequence[HostLeaf], counts: Sequence[Sequence[int]]) -> list[deque[list[Host]]]:
+    """The arrays of each leaf in each rank's packed bytes, whose memory is free when the last of them is."""
+    found = []
+    for data, row in zip(got, counts, strict=True):
+        forms = [leaf.forms(int(n)) for leaf, n in zip(leaves, row, strict=True)]
+        arrays = unpack(data, [form for each in forms for form in each])
+        found.append(deque([next(arrays) for _ in each] for each in forms))
+    return found
 
 
 # ---------------------------------------------------------------------- which way
-def _ways(group: Group, leaves: Sequence[Sparse | Dense], counts: Sequence[Host], strategy: str) -> list[_Way]:
-    stored = np.stack(counts, 1).tolist()
-    # by "auto" ranges cost least where the ranks' rows are all the same: what does not go so then never does
-    names = [_strategy_for(leaf, each, max(each), strategy) for leaf, each in zip(leaves, stored, strict=True)]
-    cut = {k: leaf for k, leaf in enumerate(leaves) if names[k] == "ranges" and isinstance(leaf, Sparse)}
-    sketches = _sketches(group, cut)
-    for k, seen in sketches.items():
-        names[k] = _strategy_for(leaves[k], stored[k], union_size(seen, stored[k]), strategy)
-    ways: list[_Way] = []
-    for k, (leaf, name) in enumerate(zip(leaves, names, strict=True)):
-        if name == "gather":
-            ways.append(_Gather(leaf, stored[k]))
-        elif isinstance(leaf, Sparse):
-            ways.append(_Ranges(leaf, splitters(sketches[k], stored[k], group.size)))
-        else:
-            ways.append(_Blocks(leaf, group.size, group.rank))
-    return ways
+def _cuts(group: Group, leaves: Sequence[HostLeaf], each: Sequence[Sequence[int]], strategy: str) -> dict[int, Host]:
+    """The number of each leaf that goes by ranges -> where this rank's rows are cut, (ranks + 1,)."""
+    names = [_fastest(*x) if strategy == "auto" else strategy for x in zip(leaves, each, strict=True)]
+    found = {k: even_bounds(leaf.values.size, group.size) for k, leaf in enumerate(leaves) if names[k] == "ranges"}
+    sparse = {k: ids for k in found if (ids := leaves[k].indices) is not None}
+    if sparse:
+        mine = np.stack([sample(ids) for ids in sparse.values()])
+        got = [x.view(np.int64).reshape(mine.shape) for x in group.all_gather(mine.reshape(-1).view(np.uint8))]
+        for place, (k, ids) in enumerate(sparse.items()):
+            inner = np.searchsorted(ids, splitters([x[place] for x in got], each[k], group.size))
+            found[k] = np.concatenate([[0], inner, [len(ids)]])
+    return found
 
 
-def _sketches(group: Group, leaves: Mapping[int, Sparse]) -> dict[int, list[Host]]:
-    """Every rank's sketch of each of these sparse leaves."""
-    if not leaves:
-        return {}
-    mine = np.stack([sketch(leaf.indices) for leaf in leaves.values()])
-    got = [x.view(np.int64).reshape(mine.shape) for x in group.all_gather(mine.reshape(-1).view(np.uint8))]
-    return {k: [x[place] for x in got] for place, k in enumerate(leaves)}
-
-
-def _strategy_for(leaf: Sparse | Dense, each: Sequence[int], union: float, strategy: str) -> str:
-    """The strategy asked for, or the one that is fastest; each: how many rows each rank stores."""
-    ranks = len(each)
-    if strategy != "auto":
-        return strategy
-    if isinstance(leaf, Dense):
+def _fastest(leaf: HostLeaf, each: Sequence[int]) -> str:
+    """The strategy for a leaf of which each rank stores so many rows; half of all rows are taken to be different."""
+    ranks, most = len(each), max(each)
+    if leaf.indices is None:
         return choose(dense_costs(ranks, leaf.values.nbytes), ranks)
-    return choose(costs(ranks, row_bytes=leaf.row_bytes, most=max(each), union=union), ranks)
+    row_bytes = math.prod(map(int, leaf.values.shape[1:])) * leaf.values.itemsize + leaf.travelling.itemsize
+    union = min(max(most, ranks * most / 2), math.inf if leaf.rows is None else leaf.rows)
+    return choose(costs(ranks, row_bytes=row_bytes, most=most, union=union), ranks)

@@ -256,7 +256,7 @@ def _total(held: RankLeaves, tell: Tell, *, in_loops: bool = True) -> Total:
 
 
 class _Joined:
-    """`islices.norms.exact.Ranks` by what each rank tells of its own leaves and of those that all hold."""
+    """`islices.norms.exact.RankSums` by what each rank tells of its own leaves and of those that all hold."""
 
     def __init__(self, held: RankLeaves, tell: Tell, in_loops: bool) -> None:
         self.held, self.tell, self.in_loops, self.wide = held, tell, in_loops, False

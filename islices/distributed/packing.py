@@ -5,20 +5,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from islices.core.host_memory import empty
 from islices.distributed.group import Bytes
 
-__all__ = ["NARROW", "Form", "even_bounds", "pack", "size_of", "unpack"]
+__all__ = ["NARROW", "SAMPLED", "Form", "even_bounds", "pack", "sample", "size_of", "splitters", "unpack"]
 
 #: (shape, dtype) of an array.
 Form = tuple[tuple[int, ...], Any]
+Ids: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 STEP = 8
 #: Row numbers of up to so many rows travel as int32.
 NARROW = 2**31
+#: Row numbers of each rank by which ranges are cut, and what fills up a sample of fewer.
+SAMPLED, NOTHING = 64, -1
 
 
 def size_of(forms: Iterable[Form]) -> int:
@@ -53,10 +56,32 @@ def _padded(nbytes: int) -> int:
     return -(-nbytes // STEP) * STEP
 
 
-def even_bounds(count: int, parts: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+def even_bounds(count: int, parts: int) -> Ids:
     """Where ``parts`` ranges that cover 0 to count begin and end, (parts + 1,): their lengths differ by at most one,
     the longer ones first."""
     short, longer = divmod(count, parts)
     places = np.arange(parts + 1, dtype=np.int64)
-    bounds: np.ndarray[Any, np.dtype[np.int64]] = places * short + np.minimum(places, longer)
+    bounds: Ids = places * short + np.minimum(places, longer)
     return bounds
+
+
+def sample(indices: np.ndarray[Any, Any]) -> Ids:
+    """Indices, ascending, that lie evenly among unique ascending ones: int64, (SAMPLED,), filled up with -1."""
+    out = np.full(SAMPLED, NOTHING, np.int64)
+    n = min(SAMPLED, len(indices))
+    out[:n] = indices[(2 * np.arange(n) + 1) * len(indices) // (2 * max(n, 1))]
+    return out
+
+
+def splitters(samples: Sequence[Ids], counts: Sequence[int], parts: int) -> Ids:
+    """The first index of parts 1 to parts - 1, ascending, so that each part has about as many of all ranks' rows."""
+    kept = [x[x != NOTHING] for x in samples]
+    places = np.concatenate(kept)
+    weights = np.concatenate([np.full(len(x), n / max(len(x), 1)) for x, n in zip(kept, counts, strict=True)])
+    order = np.argsort(places, kind="stable")
+    places, reached = places[order], np.cumsum(weights[order])
+    if not len(places):
+        return np.zeros(parts - 1, np.int64)
+    wanted = reached[-1] * np.arange(1, parts) / parts
+    cuts: Ids = places[np.minimum(np.searchsorted(reached, wanted), len(places) - 1)]
+    return cuts

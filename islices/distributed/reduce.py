@@ -30,9 +30,9 @@ from islices.core.registry import describe, find_backend, get_backend
 from islices.core.rows import coalesce
 from islices.core.slices import IndexedSlices
 from islices.core.trees import named_leaves, rebuild
-from islices.distributed.agree import agree
+from islices.distributed.agree import together
 from islices.distributed.engines import find_group, named_backend
-from islices.distributed.exchange import Dense, Sparse, reduce_all
+from islices.distributed.exchange import HostLeaf, reduce_all
 from islices.distributed.group import ArrayGroup, Group
 from islices.distributed.inside import reduce_inside
 from islices.distributed.strategy import STRATEGIES, Strategy
@@ -131,46 +131,39 @@ class _Prepared(NamedTuple):
     """A leaf ready to travel: on the host, the way back to the caller's type, and an array where the caller has it
     (all None of a leaf that is None)."""
 
-    host: Sparse | Dense | None = None
-    back: Callable[[Sparse | Dense], Any] | None = None
+    host: HostLeaf | None = None
+    back: Callable[[HostLeaf], Any] | None = None
     like: Array | None = None
 
 
 def _over_group(
-    leaves: Mapping[str, Any],
-    group: Group,
-    op: str,
-    strategy: str,
-    error: Exception | None,
+    leaves: Mapping[str, Any], group: Group, op: str, strategy: str, error: Exception | None
 ) -> dict[str, Any]:
-    # in an order that does not depend on how a rank has put its dict together
-    names = sorted(leaves)
-    prepared: dict[str, _Prepared] = {}
-    said: dict[str, Any] = {}
-    try:
-        if error is not None:
-            raise error
+    def prepare() -> dict[str, _Prepared]:
         _check_options(op, strategy)
-        said |= {"op": op, "strategy": strategy}
-        for name in names:
-            prepared[name] = _prepare(leaves[name], name, op)
-    except Exception as raised:  # the other ranks wait for this one: they must be told
-        error = raised
-    hosts = {name: prepared[name].host for name in names if name in prepared}
-    if error is None:
-        said |= {_called(name): _form(host) for name, host in hosts.items()}
-    like = next((one.like for one in prepared.values() if one.host is not None), None)
-    if error is None and like is not None:
-        said[FRAMEWORK] = get_backend(like).name
-    counts = [len(host.indices) if isinstance(host, Sparse) else 0 for host in hosts.values()]
+        # in an order that does not depend on how a rank has put its dict together
+        return {name: _prepare(leaves[name], name, op) for name in sorted(leaves)}
+
+    def said(prepared: Mapping[str, _Prepared]) -> dict[str, Any]:
+        own = next((one.like for one in prepared.values() if one.host is not None), None)
+        words = {_called(name): _form(one.host) for name, one in prepared.items()}
+        return {"op": op, "strategy": strategy, **words} | ({} if own is None else {FRAMEWORK: get_backend(own).name})
+
+    def counts(prepared: Mapping[str, _Prepared]) -> np.ndarray[Any, Any]:
+        ids = (None if one.host is None else one.host.indices for one in prepared.values())
+        return np.array([0 if x is None else len(x) for x in ids], np.int64)
+
     with group.exclusive():
-        agreed = agree(group, "all_reduce", said, counts, error=error, optional=True, free=(FRAMEWORK,))
+        prepared, agreed = together(
+            group, "all_reduce", prepare, said, counts, optional=True, free=(FRAMEWORK,), error=error
+        )
         with group.to_the_end("all_reduce"):
             if agreed.said is not None:
+                like = next((one.like for one in prepared.values() if one.host is not None), None)
                 B = _backend_for(like, agreed.said)
                 prepared = {name: _filled(one, _called(name), agreed.said, B, like) for name, one in prepared.items()}
             there = {name: one for name, one in prepared.items() if one.host is not None}
-            kept = [k for k, name in enumerate(names) if name in there]
+            kept = [name in there for name in prepared]
             rows = [each[kept] for each in agreed.counts]
             summed = reduce_all(group, [one.host for one in there.values()], rows, strategy)  # type: ignore[misc]
     sums = dict(zip(there, summed, strict=True))
@@ -203,17 +196,16 @@ def _prepare(x: Any, name: str, op: str) -> _Prepared:
     _check_mean(leaf, op, name)
     if not isinstance(leaf, IndexedSlices):
         B = get_backend(leaf)
-        return _Prepared(Dense(_on_host(B, leaf)), lambda out: _given(B, out.values, leaf), leaf)
+        return _Prepared(HostLeaf(_on_host(B, leaf)), lambda out: _given(B, out.values, leaf), leaf)
     s = coalesce(leaf)
     B = s.backend
 
-    def back(out: Sparse | Dense) -> Any:
-        assert isinstance(out, Sparse)
-        values = _given(B, out.values, s.values)
-        indices = _given(B, out.indices, s.indices)
+    def back(out: HostLeaf) -> Any:
+        assert out.indices is not None
+        values, indices = _given(B, out.values, s.values), _given(B, out.indices, s.indices)
         return restored(IndexedSlices._trusted(B, values, indices, s.dense_shape, coalesced=True), leaf, x)
 
-    return _Prepared(Sparse(_on_host(B, s.values), _on_host(B, s.indices), s.dense_shape[0]), back, s.values)
+    return _Prepared(HostLeaf(_on_host(B, s.values), _on_host(B, s.indices), s.dense_shape[0]), back, s.values)
 
 
 def _on_host(B: Backend, x: Array) -> np.ndarray[Any, Any]:
@@ -229,11 +221,11 @@ def _given(B: Backend, out: np.ndarray[Any, Any], like: Array) -> Array:
     return B.asarray(out, like) if B.host_view(like) is None else B.from_host(out, like)
 
 
-def _form(host: Sparse | Dense | None) -> Any:
+def _form(host: HostLeaf | None) -> Any:
     """What must be the same on every rank."""
     if host is None:
         return None
-    if isinstance(host, Dense):
+    if host.indices is None:
         return ["dense", dtype_name(host.values.dtype), list(host.values.shape)]
     shape = [host.rows, *host.values.shape[1:]]
     return ["sparse", dtype_name(host.values.dtype), shape, "by", host.indices.dtype.name]
@@ -259,16 +251,16 @@ def _filled(one: _Prepared, name: str, said: Sequence[Mapping[str, Any]], B: Bac
     kind, dtype, shape = form[:3]
     values = np.zeros(tuple(shape) if kind == "dense" else (0, *shape[1:]), host_dtype(dtype))
     if kind == "dense":
-        return _Prepared(Dense(values), lambda out: B.asarray(out.values, like))
+        return _Prepared(HostLeaf(values), lambda out: B.asarray(out.values, like))
     rows = shape[0]
 
-    def back(out: Sparse | Dense) -> Any:
-        assert isinstance(out, Sparse)
+    def back(out: HostLeaf) -> Any:
+        assert out.indices is not None
         sums = B.asarray(out.values, like)
         s = IndexedSlices._trusted(B, sums, B.asarray(out.indices, sums), (rows, *shape[1:]), coalesced=True)
         return to_native(s)
 
-    return _Prepared(Sparse(values, np.zeros(0, form[4]), rows), back)
+    return _Prepared(HostLeaf(values, np.zeros(0, form[4]), rows), back)
 
 
 def _divided(leaf: Any, op: str, ranks: int) -> Any:
@@ -279,7 +271,7 @@ def _divided(leaf: Any, op: str, ranks: int) -> Any:
     return leaf.replace(values=means) if isinstance(leaf, IndexedSlices) else means
 
 
-def _mean_on_host(host: Sparse | Dense, op: str, ranks: int) -> Sparse | Dense:
+def _mean_on_host(host: HostLeaf, op: str, ranks: int) -> HostLeaf:
     return host if op == "sum" else host._replace(values=mean_of(HOST, host.values, ranks))
 
 

@@ -12,8 +12,8 @@ bytes. Where ranks store unequal numbers of rows all wait for the one that has m
 by gather: so R max n_r stands for N. Of a dense array of n bytes it is n (R - 1) in 1 collective, and 2 n (R - 1) / R
 in 2. A collective costs a latency once for each other rank.
 
-U is at most the table's rows, so that a third way, by ranges of the whole table without row numbers, would save the
-numbers alone. SPEC clause 25.
+U is not known when a way is chosen: half of all rows are taken to be different. Where all are, ranges move 1 / R more
+than gather does; where none are, 2 / R of it. SPEC clause 25.
 """
 
 from __future__ import annotations

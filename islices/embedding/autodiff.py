@@ -41,8 +41,6 @@ from islices.embedding.sample_check import check_alone, check_reach, is_repeated
 from islices.embedding.table import Table
 from islices.embedding.transformed import transformed
 
-__all__ = ["value_and_grad"]
-
 
 def value_and_grad(
     fn: Callable[..., Any],

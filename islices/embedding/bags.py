@@ -17,21 +17,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from islices import kernels
 from islices.backend import Array, Backend
 from islices.core import modes
 from islices.norms.exact import row_sums
-
-__all__ = [
-    "COMBINERS",
-    "Bags",
-    "Combiner",
-    "divided_upstream",
-    "read_bags",
-    "reduce_bags",
-    "reduce_bags_backward",
-    "sums_of_views",
-]
 
 #: How the rows of a bag become one.
 Combiner: TypeAlias = Literal["sum", "mean", "sqrtn", "max"]
@@ -102,15 +90,14 @@ def read_bags(B: Backend, table: Array, ids: Array, bags: Bags) -> Array:
     # a mean is rounded once: sums of 16 bits would have been, before
     wide = combiner == "sum" or B.dtype(table) not in ("float16", "bfloat16")
     sums = None
+    views = modes.host_views(B, [table, ids, *bags.arrays]) if wide else None
     if wide and modes.is_traced(B, table, ids, segments):
         with B.scope():
             if combiner != "sum":
                 bags = bags._replace(keep=_in_range(B, table, ids, keep))
             sums = B.traced_bags(table, ids, segments, number, bags.keep, _sums_of_rows(B))
-    elif wide:
-        compiled = kernels.active()
-        views = modes.host_views(B, [table, ids, *bags.arrays]) if compiled else None
-        sums = B.from_host(sums_of_views(compiled, views), table) if compiled and views else None
+    elif views and (compiled := modes.kernels_on(views[1:])):
+        sums = B.from_host(sums_of_views(compiled, views), table)
     if sums is None:
         return _bags_of_rows(B, table, ids, bags)
     return sums if combiner == "sum" else bags.run(_divided, B, sums)

@@ -28,8 +28,6 @@ from islices.embedding.per_sample import (
     with_samples,
 )
 
-__all__ = ["Capture", "capture"]
-
 
 def capture(model: Any) -> Capture:
     """Hook the stock embedding layers of a model: after a backward pass, their gradients as slices.

@@ -17,19 +17,6 @@ from islices.core.registry import describe
 from islices.core.shapes import same_shape, size_of
 from islices.core.slices import check_indices
 
-__all__ = [
-    "Invalid",
-    "along_axis",
-    "axis_back",
-    "axis_first",
-    "check_ids",
-    "check_invalid",
-    "check_mask",
-    "check_range",
-    "first_axis",
-    "flat_ids",
-]
-
 #: What a mask may be of.
 MASKS = ("bool", *INDICES, "uint8")
 #: Narrower integers that ids may be of, and what they count as.

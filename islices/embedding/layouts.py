@@ -14,16 +14,6 @@ from islices.core.registry import describe
 from islices.core.shapes import same_shape, size_of
 from islices.embedding.ids import check_ids, first_axis
 
-__all__ = [
-    "BagLayout",
-    "Ragged",
-    "adopt_ragged",
-    "bags_at_offsets",
-    "bags_of_last_axis",
-    "spread",
-    "values_of",
-]
-
 
 class BagLayout(NamedTuple):
     """Where bags lie in ids."""

@@ -12,28 +12,13 @@ import numpy as np
 from islices.backend import INTEGERS, Array, Backend, Slots
 from islices.core import modes
 from islices.core.arguments import LARGEST, check_flag, show, whole_number
-from islices.core.conversion import map_leaves
+from islices.core.conversion import map_adopted
 from islices.core.registry import describe, find_backend, get_backend, loaded_backends
 from islices.core.rows import drop_rows
 from islices.core.shapes import same_shape, size_of
 from islices.core.slices import IndexedSlices, check_values_dtype
 from islices.embedding.ids import Invalid, check_ids, check_invalid, check_mask, check_range
 from islices.embedding.layouts import adopt_ragged, spread, values_of
-
-__all__ = [
-    "bag_slices",
-    "check_count",
-    "counting",
-    "drop_padding",
-    "embedding_grad",
-    "empty_slices",
-    "find_upstream",
-    "flat_slices",
-    "resolve_padding_idx",
-    "scale_by_frequency",
-    "table_gradient",
-    "zeros_where_false",
-]
 
 T = TypeVar("T")
 
@@ -302,7 +287,7 @@ def drop_padding(x: T, padding_idx: int) -> T:
         p = resolve_padding_idx(padding_idx, rows)
         return leaf if p is None else drop_rows(leaf, [p])
 
-    return map_leaves(one, x)
+    return map_adopted(one, x)
 
 
 def _rows_of(dense: Array) -> int | None:
@@ -336,7 +321,7 @@ def scale_by_frequency(x: T) -> T:
     >>> scale_by_frequency(IndexedSlices(np.ones(3), np.array([1, 0, 1]), (2,))).values.tolist()
     [0.5, 1.0, 0.5]
     """
-    return map_leaves(_by_frequency, x)
+    return map_adopted(_by_frequency, x)
 
 
 def _by_frequency(leaf: Any) -> IndexedSlices:

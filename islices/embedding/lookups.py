@@ -29,8 +29,6 @@ from islices.embedding.layouts import (
 from islices.embedding.lookup_gradients import resolve_padding_idx, zeros_where_false
 from islices.embedding.table import Table
 
-__all__ = ["LookupOptions", "lookup", "lookup_source", "members"]
-
 
 class LookupOptions(NamedTuple):
     """What of a lookup the gradient needs to know, beside the ids; hashable."""

@@ -15,8 +15,6 @@ from islices.core.arguments import show
 from islices.core.registry import describe
 from islices.core.trees import DEEPEST, flatten, opened
 
-__all__ = ["marked", "marked_leaves", "path_names", "pays", "prefix_flags"]
-
 #: What marks each array that is read only by rows.
 AUTO, ALWAYS = "auto", "always"
 

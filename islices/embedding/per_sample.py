@@ -36,8 +36,6 @@ from islices.norms.limits import Limit, limit_of
 from islices.norms.nonfinite import Nonfinite, check_nonfinite, refuse_nonfinite
 from islices.norms.norm import check_float, rounded_norms
 
-__all__ = ["PerSample", "clip_per_sample", "per_sample"]
-
 T = TypeVar("T")
 
 _ARRAYS = ("values", "indices", "samples", "products")

@@ -23,8 +23,6 @@ from islices.core import modes
 from islices.core.registry import describe
 from islices.core.shapes import same_shape, size_of
 
-__all__ = ["Product", "check_product", "dense_sum", "dense_terms", "host_parts", "squares"]
-
 #: Elements of float64 that are formed at a time.
 BLOCK = 1 << 20
 #: Blocks of a traced program, which holds each of them, at most.

@@ -15,8 +15,6 @@ from islices.norms.clip import clip_by_row_norm
 from islices.norms.limits import check_max_norm
 from islices.norms.nonfinite import Nonfinite, check_nonfinite
 
-__all__ = ["renorm_rows"]
-
 T = TypeVar("T")
 
 

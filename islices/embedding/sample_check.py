@@ -10,8 +10,6 @@ import numpy as np
 from islices.backend import Array, Backend
 from islices.embedding.per_sample import PerSample
 
-__all__ = ["check_alone", "check_reach", "is_repeated", "largest_two", "refuse_influence"]
-
 HALVES = ("float16", "bfloat16")
 
 

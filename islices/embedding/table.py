@@ -13,8 +13,6 @@ from islices.core.arguments import check_flag
 from islices.core.registry import describe, find_backend
 from islices.embedding.lookup_gradients import resolve_padding_idx
 
-__all__ = ["Table"]
-
 
 class Table:
     """A row-sparse parameter: its gradient comes as `IndexedSlices`.

@@ -9,8 +9,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["transformed"]
-
 
 def transformed(run: Callable[..., Any], fn: Callable[..., Any], *options: Any) -> Callable[..., Any]:
     """``run(fn, *options, args, kwargs)`` as a function of args and kwargs that goes by fn's name."""

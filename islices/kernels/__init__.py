@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import math
 import os
 import warnings
 from collections.abc import Iterator
@@ -25,6 +26,10 @@ _wanted: ContextVar[bool] = ContextVar("islices_kernels", default=os.environ.get
 _operations: ModuleType | None = None
 _looked = False
 _lock = Lock()
+#: Elements that NumPy computes on, with the same bits, before numba is imported: that takes most of a second.
+WORTH = 1 << 22
+#: How many are left; none where somebody has asked for kernels.
+_unpaid: float = 0 if "ISLICES_KERNELS" in os.environ else WORTH
 
 
 @contextlib.contextmanager
@@ -36,6 +41,8 @@ def use_kernels(on: bool) -> Iterator[None]:
     on : bool
         True, the default, needs numba: ``pip install "islices[fast]"``. Without it, and with False, the host computes
         in NumPy: the same bits, more slowly. The environment variable ISLICES_KERNELS=0 sets the default to False.
+        Importing numba takes most of a second. By default islices imports it for the first traced call, or once NumPy
+        has computed on 4 million numbers; ``use_kernels(True)`` or ISLICES_KERNELS=1 import it for the first call.
 
     Raises
     ------
@@ -52,22 +59,27 @@ def use_kernels(on: bool) -> Iterator[None]:
     >>> with islices.config.use_kernels(False):
     ...     pass
     """
+    global _unpaid
     token = _wanted.set(check_flag(on, "on"))
+    if on:
+        _unpaid = 0
     try:
         yield
     finally:
         _wanted.reset(token)
 
 
-def active() -> ModuleType | None:
-    """`islices.kernels.operations` if kernels are to run now, else None."""
-    if not _wanted.get():
-        return None
-    return _operations if _looked else _load()
+def active(work: float = math.inf) -> ModuleType | None:
+    """Return `islices.kernels.operations` if kernels are to run on so many elements now, else None."""
+    global _unpaid
+    if _looked or not _wanted.get():
+        return loaded()
+    _unpaid -= work
+    return None if _unpaid > 0 else _load()
 
 
 def loaded() -> ModuleType | None:
-    """The same, without loading it: for what is too small to be worth that."""
+    """Return the same without importing numba, for what is too small to be worth that."""
     return _operations if _wanted.get() else None
 
 

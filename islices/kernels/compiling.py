@@ -1,9 +1,9 @@
 """From a plain function to machine code: once a machine, kept on disk beside the module or in the user's cache.
 
-A kernel is a *template*, a plain function over arrays, and a signature; what a template leaves open (how a 16-bit float
-is widened, an optimizer's rule) are names, bound when it is compiled. Kernels hold no GIL, raise nothing and start no
-threads: `islices.kernels.threads` runs them in several. May import: `numba`, `llvmlite`, `numpy`, `islices.core.locks`,
-`islices.kernels.expanding`.
+A kernel is a *template*, a function over arrays, and a signature. What differs between kernels (how a 16-bit float is
+widened, an optimizer's rule) the template finds around itself: it is a closure. Kernels hold no GIL, raise nothing and
+start no threads: `islices.kernels.threads` runs them in several.
+May import: `numba`, `llvmlite`, `numpy`, `islices.core.locks`, `islices.kernels.expanding`.
 """
 
 from __future__ import annotations
@@ -27,23 +27,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic
 
 from islices.core.locks import hold_innermost, without_collector
-from islices.kernels.expanding import code_bytes, expand
-
-__all__ = [
-    "INTEGER",
-    "Kernel",
-    "called",
-    "compile_callback",
-    "compile_kernel",
-    "contents",
-    "fingerprint",
-    "inline",
-    "matrix",
-    "prefetch",
-    "scalar",
-    "tuple_of",
-    "vector",
-]
+from islices.kernels.expanding import code_bytes, enclosed_by, expand
 
 #: What calls machine code.
 Kernel = Callable[..., Any]
@@ -71,17 +55,14 @@ def _compiling() -> Iterator[None]:
         yield
 
 
-def inline(function: Callable[..., Any], **names: Any) -> Any:
-    """A function as kernels call it: compiled into them, names in place of its module's own.
-
-    Into them, since a call would count the references of each array it passes.
-    """
-    return _njit(inline="always", **_OPTIONS)(_bound(function, names))
+def inline(function: Callable[..., Any]) -> Any:
+    """Return a function as kernels call it: compiled into them, since a call would count references of each array."""
+    return _njit(inline="always", **_OPTIONS)(function)
 
 
-def called(function: Callable[..., Any], arguments: tuple[str, ...], constants: Mapping[str, bool | None]) -> Any:
-    """A function of numbers, as kernels call it where its arguments come in a tuple: see `expand`."""
-    return _njit(**_OPTIONS)(expand(_bound(function, {}), _inlined, arguments, constants))
+def called(function: FunctionType, arguments: tuple[str, ...], constants: Mapping[str, bool | None]) -> Any:
+    """Return a function of numbers as kernels call it where its arguments come in a tuple: see `expand`."""
+    return _njit(**_OPTIONS)(expand(function, _inlined, arguments, constants))
 
 
 def _prefetch(context: Any, array: Any, row: Any, column: Any) -> Any:
@@ -125,21 +106,21 @@ def tuple_of(kind: Any, count: int) -> Any:
     return types.UniTuple(kind, count)
 
 
-def compile_kernel(template: Callable[..., Any], arguments: tuple[Any, ...], **names: Any) -> Kernel:
-    """The template compiled for argument types, with names in place of its module's own; or MemoryError."""
-    return _compiled(numba.njit, [arguments], template, names)  # type: ignore[no-any-return]
+def compile_kernel(template: Callable[..., Any], arguments: tuple[Any, ...]) -> Kernel:
+    """Return the template compiled for argument types; raise MemoryError where memory is short."""
+    return _compiled(_njit, [arguments], template)  # type: ignore[no-any-return]
 
 
-def compile_callback(template: Callable[..., Any], signature: Any, **names: Any) -> Any:
-    """The template compiled as what C can call, at its ``address``, with names in place of its module's own."""
-    return _compiled(numba.cfunc, signature, template, names)
+def compile_callback(template: Callable[..., Any], signature: Any, *sources: Path) -> Any:
+    """Return the template, which depends on more files, as a function of C: it has an ``address``."""
+    return _compiled(numba.cfunc, signature, template, *sources)
 
 
-def _compiled(compiler: Any, signature: Any, template: Callable[..., Any], names: Mapping[str, Any]) -> Any:
+def _compiled(compiler: Any, signature: Any, template: Callable[..., Any], *sources: Path) -> Any:
     _check_room()
-    function = expand(_bound(template, names), _inlined)
+    function = expand(template, _inlined)  # type: ignore[arg-type]
     # under this name the machine code is found on disk again
-    function.__qualname__ = f"{template.__qualname__}_{fingerprint(names)}"
+    function.__qualname__ = f"{template.__name__}_{fingerprint(template, *sources)}"
     with _compiling():
         try:
             return compiler(signature, cache=True, **_OPTIONS)(function)
@@ -163,18 +144,9 @@ def _inlined(x: Any) -> FunctionType | None:
     return x.py_func if options.get("inline") == "always" else None
 
 
-def _bound(function: Callable[..., Any], names: Mapping[str, Any]) -> FunctionType:
-    if not isinstance(function, FunctionType) or function.__closure__:
-        raise TypeError(f"function: got {function!r}; accepted is a plain function without a closure")
-    bound = FunctionType(function.__code__, {**function.__globals__, **names}, function.__name__, function.__defaults__)
-    bound.__module__ = function.__module__
-    bound.__dict__["names"] = names
-    return bound
-
-
-def fingerprint(names: Mapping[str, Any]) -> str:
-    """What tells these names' values, and this version of the kernels, from others."""
-    return hashlib.sha256(contents(_SOURCES) + _identity(names)).hexdigest()[:16]
+def fingerprint(template: Callable[..., Any], *sources: Path) -> str:
+    """Return a digest of the values that a template names, and of this version of the kernels and of more files."""
+    return hashlib.sha256(contents((*_SOURCES, *sources)) + _identity(template)).hexdigest()[:16]
 
 
 @cache
@@ -190,13 +162,13 @@ def contents(paths: tuple[Path, ...]) -> bytes:
 
 
 def _identity(x: Any) -> bytes:
-    """What tells one bound name's value from another."""
-    if isinstance(x, Mapping):
-        return b"".join(name.encode() + b"=" + _identity(x[name]) + b";" for name in sorted(x))
+    """Return the bytes that tell a function, with all that it encloses, or another value from others."""
     function = getattr(x, "py_func", x)
     if not isinstance(function, FunctionType):
         return repr(x).encode()
-    return code_bytes(function.__code__) + _identity(function.__dict__.get("names", {}))
+    template = getattr(function, "template", function)  # what it is expanded from
+    enclosed = [f"{name}=".encode() + _identity(value) for name, value in sorted(enclosed_by(template).items())]
+    return b";".join([code_bytes(function.__code__), *enclosed])
 
 
 hold_innermost(global_compiler_lock)  # a child forked while another thread compiles would wait for it for ever

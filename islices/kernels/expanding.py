@@ -23,8 +23,6 @@ from typing import Any, NamedTuple
 
 from islices.core.locks import Lock
 
-__all__ = ["code_bytes", "expand", "has_source"]
-
 #: What has names of its own, or gives some a meaning that a renaming changes: functions with these stay as they are.
 _SCOPES = (
     ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.comprehension, ast.NamedExpr, ast.Global,
@@ -89,7 +87,7 @@ def _expanded(
     exec(code, writer.globals, made)
     written: FunctionType = made[definition.name]
     written.__module__ = function.__module__
-    written.__dict__.update(function.__dict__)
+    written.__dict__["template"] = function
     return written
 
 
@@ -103,7 +101,7 @@ class _Writer:
 
     def body(self, definition: Definition, function: FunctionType, given: Mapping[str, ast.expr]) -> list[ast.stmt]:
         """The statements of a function; `given` are its local names' new ones."""
-        named = _Names(self, {**vars(builtins), **function.__globals__}, given)
+        named = _Names(self, {**vars(builtins), **function.__globals__, **enclosed_by(function)}, given)
         return self.block(named.statements(definition.body))
 
     def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
@@ -249,9 +247,7 @@ def _definition(function: FunctionType) -> Definition | None:
     """What a function's source says, if that is there and still the function's, which has arguments by place alone and
     nothing from around it."""
     code = function.__code__
-    if code.co_freevars or code.co_kwonlyargcount or code.co_posonlyargcount:
-        return None
-    if code.co_flags & (CO_VARARGS | CO_VARKEYWORDS):
+    if code.co_kwonlyargcount or code.co_posonlyargcount or code.co_flags & (CO_VARARGS | CO_VARKEYWORDS):
         return None
     found, compiled = _functions(code.co_filename)
     definitions = found.get(code.co_firstlineno, [])
@@ -293,7 +289,15 @@ def _said(name: str, arguments: ast.arguments, body: list[ast.stmt]) -> Definiti
     return Definition(name, tuple(x.arg for x in arguments.args), body, frozenset(stored))
 
 
+def enclosed_by(function: FunctionType) -> dict[str, Any]:
+    """Return the variables of outer functions that a function names."""
+    cells = function.__closure__ or ()
+    return {name: cell.cell_contents for name, cell in zip(function.__code__.co_freevars, cells, strict=True)}
+
+
 def code_bytes(code: CodeType) -> bytes:
     """What tells one function's code from another's, wherever it stands."""
     constants = [code_bytes(c) if isinstance(c, CodeType) else repr(c).encode() for c in code.co_consts]
-    return b"|".join([code.co_code, *constants, *(n.encode() for n in (*code.co_names, *code.co_varnames))])
+    return b"|".join(
+        [code.co_code, *constants, *(n.encode() for n in (*code.co_names, *code.co_varnames, *code.co_freevars))]
+    )

@@ -13,13 +13,11 @@ import numpy as np
 
 from islices.kernels.compiling import Kernel, compile_kernel, inline, vector
 
-__all__ = ["bounds_kernel", "group_kernel", "placed_kernel", "runs_kernel"]
-
 #: Bits sorted by at a time, at most: the counts of so many digits stay in the first-level cache.
 DIGIT = 11
 
 
-def _group(indices: Any, order: Any, starts: Any, ids: Any) -> Any:
+def _group(indices, order, starts, ids):
     """The number of distinct indices, -1 if they are too large to be packed (or negative); nothing is written then.
 
     indices (n,); order (n,) uint64: positions, sorted by index and then by position; starts (n + 1,) uint64: where
@@ -67,7 +65,7 @@ def _group(indices: Any, order: Any, starts: Any, ids: Any) -> Any:
     return np.int64(count)
 
 
-def _sort_by_digits(source: Any, target: Any, n: Any, shift: Any, passes: Any, width: Any) -> None:
+def _sort_by_digits(source, target, n, shift, passes, width):
     """The n numbers of source, sorted stably by their bits from shift on; the last pass has written into the answer."""
     size = 1 << width
     mask = np.uint64(size - 1)
@@ -101,7 +99,7 @@ def group_kernel(dtype: np.dtype[Any]) -> Kernel:
     return compile_kernel(_group, (vector(dtype, readonly=True), place, place, vector(dtype)))
 
 
-def _placed(positions: Any, order: Any, places: Any) -> None:
+def _placed(positions, order, places):
     """places = positions[order]."""
     for i in range(np.uint64(len(order))):
         places[i] = positions[order[i]]
@@ -114,7 +112,7 @@ def placed_kernel(dtype: np.dtype[Any]) -> Kernel:
     return compile_kernel(_placed, (vector(dtype, readonly=True), vector(np.uint64, readonly=True), place))
 
 
-def _runs(segments: Any, starts: Any, named: Any) -> Any:
+def _runs(segments, starts, named):
     """How many numbers there are in segments, which ascend: named has them first, starts where their runs begin, with
     the end behind them."""
     count = np.uint64(0)
@@ -134,7 +132,7 @@ def runs_kernel(dtype: np.dtype[Any]) -> Kernel:
     return compile_kernel(_runs, (vector(dtype, readonly=True), place, place))
 
 
-def _bounds(indices: Any) -> Any:
+def _bounds(indices):
     lowest = highest = indices[0]
     ascending = True
     for i in range(np.uint64(1), np.uint64(len(indices))):

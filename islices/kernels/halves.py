@@ -14,27 +14,25 @@ import numpy as np
 
 from islices.kernels.compiling import inline
 
-__all__ = ["FORMATS", "Format"]
 
-
-def _same(x: Any) -> Any:
+def _same(x):
     return x
 
 
 # Choices are made by masks, all ones or none, not by branches: numba copies every block of a function into each place
 # that calls it.
-def _widen_bfloat16(bits: Any) -> Any:
+def _widen_bfloat16(bits):
     return np.uint32(np.uint32(bits) << np.uint32(16)).view(np.float32)
 
 
-def _round_bfloat16(x: Any) -> Any:
+def _round_bfloat16(x):
     bits = np.float32(x).view(np.uint32)
     rounded = np.uint32((bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16))
     nan = np.uint32(np.uint32(0) - np.uint32(np.uint32(bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)))
     return np.uint16((rounded & ~nan) | (np.uint32(0x7FC0) & nan))
 
 
-def _widen_float16(bits: Any) -> Any:
+def _widen_float16(bits):
     size = np.uint32(np.uint32(bits) & np.uint32(0x7FFF))
     small = np.float32(np.float32(size) * np.float32(2.0**-24)).view(
         np.uint32
@@ -46,7 +44,7 @@ def _widen_float16(bits: Any) -> Any:
     return np.uint32(wide | ((np.uint32(bits) & np.uint32(0x8000)) << np.uint32(16))).view(np.float32)
 
 
-def _round_float16(x: Any) -> Any:
+def _round_float16(x):
     bits = np.float32(x).view(np.uint32)
     size = np.uint32(bits & np.uint32(0x7FFFFFFF))
     # added to one half, whose last place is the least subnormal, a small number is rounded to a multiple of that

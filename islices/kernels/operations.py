@@ -28,32 +28,6 @@ from islices.kernels.totals import limbs_of, rounded
 from islices.kernels.updating import rest_kernel, scatter_kernel, step_kernel
 from islices.optim.formulas import Formula
 
-__all__ = [
-    "KERNELS",
-    "Groups",
-    "Task",
-    "bounds",
-    "dense_rows",
-    "fold",
-    "group",
-    "group_all",
-    "group_kept",
-    "is_packed",
-    "limbs",
-    "norm",
-    "norm_of_few",
-    "placed",
-    "read_bags",
-    "rest_step",
-    "rounded",
-    "run_tasks",
-    "scaled",
-    "scatter",
-    "step",
-    "sum_few",
-    "sum_rows",
-]
-
 Host = np.ndarray[Any, Any]
 #: (order, ids, starts) of `group`
 Groups = tuple[Host, Host, Host]

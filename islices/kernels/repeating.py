@@ -11,8 +11,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-__all__ = ["FEWEST", "keep_groups", "kept_groups"]
-
 Host = np.ndarray[Any, Any]
 #: (order, ids, starts) of `islices.kernels.grouping`
 Groups: TypeAlias = tuple[Host, Host, Host]

@@ -12,7 +12,7 @@ May import: `numpy`, this folder.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -21,8 +21,6 @@ from islices.kernels.folding import fold_kernel
 from islices.kernels.grouping import group_kernel
 from islices.kernels.halves import FORMATS
 from islices.kernels.totals import CUT, LIMBS, LOW, LOWEST, add_bins_kernel, round_kernel
-
-__all__ = ["BINS", "dense_kernel", "norm_kernel", "rows_kernel"]
 
 #: A bin for each power of two that a number's size can have, and one for what is not finite.
 BINS = {"float32": 256, "float64": 2048}
@@ -34,7 +32,7 @@ FIRST, SECOND = 1.5 * 2.0 ** (52 - CUT), 1.5 * 2.0 ** (52 - 2 * CUT)
 HALVES = 1.5 * 2.0**26
 
 
-def _largest32(x: Any, row: Any, begin: Any, end: Any) -> Any:
+def _largest32(x, row, begin, end):
     top, least = np.uint32(0), np.uint32(0xFFFFFFFF)
     for j in range(begin, end):
         size = np.uint32(np.float32(x[row, j]).view(np.uint32) & np.uint32(0x7FFFFFFF))
@@ -42,89 +40,19 @@ def _largest32(x: Any, row: Any, begin: Any, end: Any) -> Any:
     return np.int64(top), np.int64(least >> np.uint32(23))
 
 
-def _largest64(x: Any, row: Any, begin: Any, end: Any) -> Any:
-    top, least = np.uint64(0), np.uint64(0xFFFFFFFFFFFFFFFF if SIZES else 0)  # squares of such may always drop bits
-    for j in range(begin, end):
-        size = np.float64(x[row, j]).view(np.uint64) & np.uint64(0x7FFFFFFFFFFFFFFF)
-        top = max(top, size)
-        if SIZES:
-            least = min(least, size - np.uint64(1))
-    return np.int64(top), np.int64(least >> np.uint64(52))
-
-
-def _cut(term: Any, upper_unit: Any, lower_unit: Any) -> Any:
+def _cut(term, upper_unit, lower_unit):
     """The term's upper and lower bits as integers, each with the bits of what is added to cut it."""
     upper = term + upper_unit
     lower = (term - (upper - upper_unit)) + lower_unit
     return np.float64(upper).view(np.int64), np.float64(lower).view(np.int64)
 
 
-cut = inline(_cut)
+def _power_of_two(exponent):
+    """2^exponent, of a float64 that is not subnormal."""
+    return np.uint64(np.uint64(exponent + np.int64(1023)) << np.uint64(52)).view(np.float64)
 
 
-def _add_block(x: Any, row: Any, begin: Any, end: Any, bins: Any) -> None:
-    """The terms of x[row, begin:end], at most `BLOCK`, added to their bin: 4 integers, two for each cut."""
-    top, least = largest(x, row, begin, end)
-    bin = top >> np.int64(52 if WIDE else 23)
-    terms = np.int64(end - begin) * np.int64(3 if WIDE and not SIZES else 1)
-    if bin - max(least, np.int64(1)) > SPAN:
-        bins[INFINITE, 2] += terms
-    first = second = np.int64(0)
-    if bin == INFINITE:
-        for j in range(begin, end):
-            first |= np.int64(x[row, j] != x[row, j])
-        bins[bin, 0] |= first  # whether there is a NaN
-        bins[bin, 1] = 1
-    else:
-        # a bin's numbers are below 2^above, its terms below 2^(ord above). Terms of float32 are cut at that scale; the
-        # numbers of a float64 are brought below 1, in two factors: one alone may be beyond what a float64 can be
-        above = bin - bias + 1
-        scale, rest = (power_of_two(-above // 2), power_of_two(-above - -above // 2)) if WIDE else (1.0, 1.0)
-        unit = 1.0 if WIDE else power_of_two(above if SIZES else 2 * above)
-        u, v = FIRST * unit, SECOND * unit
-        for j in range(begin, end):
-            y = (np.float64(x[row, j]) * scale) * rest if WIDE else np.float64(x[row, j])
-            if WIDE and not SIZES:
-                upper = (y + HALVES) - HALVES
-                lower = y - upper
-                a, b = cut(upper * upper, u, v)
-                c, d = cut(2.0 * (upper * lower), u, v)
-                e, f = cut(lower * lower, u, v)
-                first += (a + c) + e
-                second += (b + d) + f
-            else:
-                a, b = cut(abs(y) if SIZES else y * y, u, v)
-                first += a
-                second += b
-        # the bits of what was added, for all terms at once: integers wrap around
-        first -= terms * np.float64(u).view(np.int64)
-        second -= terms * np.float64(v).view(np.int64)
-        bins[bin, 0] += first >> np.int64(32)
-        bins[bin, 1] += first & np.int64(0xFFFFFFFF)
-        bins[bin, 2] += second >> np.int64(32)
-        bins[bin, 3] += second & np.int64(0xFFFFFFFF)
-        if bin == 0 and top != 0:
-            bins[bin, 3] += 1  # of squares of subnormal numbers everything may be dropped: they are not nothing
-
-
-def _add_exactly(x: Any, row: Any, begin: Any, end: Any, parts: Any) -> None:
-    """The terms of finite x[row, begin:end] added, whole, to the limbs of `totals`, four in a row of parts."""
-    for j in range(begin, end):
-        bits = np.float64(x[row, j]).view(np.int64)
-        exponent, m = (bits >> np.int64(52)) & np.int64(0x7FF), bits & np.int64(0xFFFFFFFFFFFFF)
-        if exponent:
-            m |= np.int64(1 << 52)
-        place = max(exponent, np.int64(1)) - np.int64(1075)
-        if SIZES:
-            add_part(m, place - np.int64(LOWEST), parts)
-        else:
-            upper, lower, place = m >> np.int64(27), m & np.int64(0x7FFFFFF), 2 * place - np.int64(LOWEST)
-            add_part(lower * lower, place, parts)
-            add_part(2 * upper * lower, place + np.int64(27), parts)
-            add_part(upper * upper, place + np.int64(54), parts)
-
-
-def _add_part(x: Any, place: Any, parts: Any) -> None:
+def _add_part(x, place, parts):
     """x times 2^place added to three limbs."""
     k, shift = place >> np.int64(5), place & np.int64(31)
     low, high = (x & np.int64(LOW)) << shift, (x >> np.int64(32)) << shift
@@ -133,101 +61,157 @@ def _add_part(x: Any, place: Any, parts: Any) -> None:
     parts[(k + 2) >> 2, (k + 2) & 3] += high >> np.int64(32)
 
 
-def _power_of_two(exponent: Any) -> Any:
-    """2^exponent, of a float64 that is not subnormal."""
-    return np.uint64(np.uint64(exponent + np.int64(1023)) << np.uint64(52)).view(np.float64)
-
-
-power_of_two = inline(_power_of_two)
-
-
-def _dense(values: Any, first: Any, last: Any, bins: Any) -> None:
-    """The terms of the numbers first <= k < last of a flat array, shape (1, n), added to their bins."""
-    wide = np.empty((1, BLOCK if HALF else 0), np.float32)
-    for k in range(first, last, BLOCK):
-        end = min(k + BLOCK, last)
-        if HALF:
-            for j in range(np.uint64(end - k)):
-                wide[0, j] = load(values[0, np.uint64(k) + j])
-            add_block(wide, np.uint64(0), np.uint64(0), np.uint64(end - k), bins)
-        else:
-            add_block(values, np.uint64(0), np.uint64(k), np.uint64(end), bins)
-
-
-def _rows(values: Any, order: Any, starts: Any, first: Any, last: Any, bins: Any) -> None:
-    """The terms of the sums of rows first <= r < last, as `folding` makes them, added to their bins: none is kept."""
-    width = np.int64(values.shape[1])
-    # short rows share a block; where one begins does not depend on first, which is a multiple of their number
-    some = max(np.int64(1), np.int64(BLOCK // max(width, np.int64(1))))
-    sums = np.empty((1, width * some), STORED)
-    rows = sums.reshape((some, width))
-    in_order = order[:0]
-    for begin in range(first, last, some):
-        count = min(some, last - begin)
-        fold(values, order, starts[begin : begin + count + 1], in_order, rows, 0, count)
-        dense(sums, 0, count * width, bins)
-
-
-def _norm(values: Any, indices: Any) -> Any:
-    """The norm of the sums of few rows that share an index, -1 where `grouping` answers so or the norm is undecided;
-    of the rows themselves where there are no indices."""
-    n = len(values)
-    bins, limbs = np.zeros((BIN_COUNT, 4), np.int64), np.zeros(LIMBS + 3, np.int64)
-    if len(indices) == 0:
-        dense(values.reshape((1, values.size)), 0, values.size, bins)
-    else:
-        order, starts, ids = np.empty(n, np.uint64), np.empty(n + 1, np.uint64), np.empty_like(indices)
-        count = group(indices, order, starts, ids)
-        if count < 0:
-            return -1.0
-        rows(values, order, starts, 0, count, bins)
-    add_bins(bins, ORD, limbs)
-    return round_sum(limbs, ORD)
-
-
-# what the functions above leave open
-largest = add_block = add_part = load = fold = dense = add_bins = group = round_sum = rows = cast(Any, None)
-BIN_COUNT = ORD = 0
-HALF = SIZES = WIDE = False
-INFINITE = SPAN = bias = 0
-STORED: Any = np.float32
+cut, power_of_two, add_part = inline(_cut), inline(_power_of_two), inline(_add_part)
 
 
 @cache
-def dense_kernel(dtype: str, ord: int, exact: bool) -> Kernel:
-    """The compiled `_dense` for values of a dtype and ord 1 or 2; exact: with limbs in the place of bins."""
-    form = FORMATS[dtype]
-    wide = dtype == "float64"
-    bins = BINS["float64" if wide else "float32"]
-    largest = inline(_largest64, SIZES=ord == 1) if wide else inline(_largest32)
+def dense_kernel(dtype: str, ord: int, *, exact: bool = False) -> Kernel:
+    """Return the kernel for numbers of a dtype and ord 1 or 2; with exact, limbs take the place of bins."""
+    form, wide, sizes = FORMATS[dtype], dtype == "float64", ord == 1
+    load, half, bins_of = form.load, form.stored is np.uint16, BINS["float64" if wide else "float32"]
+    infinite, bias = bins_of - 1, bins_of // 2 - 1
     # up to how many powers of two numbers of such a mantissa lie apart whose terms' lowest bits are all kept
     span = 2 * CUT // ord - 1 - (52 if wide else 23)
-    block = inline(
-        _add_block,
-        largest=largest, cut=cut, power_of_two=power_of_two, SPAN=span,
-        SIZES=ord == 1, WIDE=wide, INFINITE=bins - 1, bias=bins // 2 - 1,
-    )  # fmt: skip
-    if exact:
-        block = inline(_add_exactly, add_part=inline(_add_part), SIZES=ord == 1)
+
+    def largest64(x, row, begin, end):
+        top, least = np.uint64(0), np.uint64(0xFFFFFFFFFFFFFFFF if sizes else 0)  # squares of such may always drop bits
+        for j in range(begin, end):
+            size = np.float64(x[row, j]).view(np.uint64) & np.uint64(0x7FFFFFFFFFFFFFFF)
+            top = max(top, size)
+            if sizes:
+                least = min(least, size - np.uint64(1))
+        return np.int64(top), np.int64(least >> np.uint64(52))
+
+    largest = inline(largest64 if wide else _largest32)
+
+    def add_terms(x, row, begin, end, bins):
+        """The terms of x[row, begin:end], at most `BLOCK`, added to their bin: 4 integers, two for each cut."""
+        top, least = largest(x, row, begin, end)
+        bin = top >> np.int64(52 if wide else 23)
+        terms = np.int64(end - begin) * np.int64(3 if wide and not sizes else 1)
+        if bin - max(least, np.int64(1)) > span:
+            bins[infinite, 2] += terms
+        first = second = np.int64(0)
+        if bin == infinite:
+            for j in range(begin, end):
+                first |= np.int64(x[row, j] != x[row, j])
+            bins[bin, 0] |= first  # whether there is a NaN
+            bins[bin, 1] = 1
+        else:
+            # a bin's numbers are below 2^above, its terms below 2^(ord above). Terms of float32 are cut at that scale.
+            # Numbers of a float64 are brought below 1, in two factors: one alone may be beyond what a float64 can be
+            above = bin - bias + 1
+            scale, rest = (power_of_two(-above // 2), power_of_two(-above - -above // 2)) if wide else (1.0, 1.0)
+            unit = 1.0 if wide else power_of_two(above if sizes else 2 * above)
+            u, v = FIRST * unit, SECOND * unit
+            for j in range(begin, end):
+                y = (np.float64(x[row, j]) * scale) * rest if wide else np.float64(x[row, j])
+                if wide and not sizes:
+                    upper = (y + HALVES) - HALVES
+                    lower = y - upper
+                    a, b = cut(upper * upper, u, v)
+                    c, d = cut(2.0 * (upper * lower), u, v)
+                    e, f = cut(lower * lower, u, v)
+                    first += (a + c) + e
+                    second += (b + d) + f
+                else:
+                    a, b = cut(abs(y) if sizes else y * y, u, v)
+                    first += a
+                    second += b
+            # the bits of what was added, for all terms at once: integers wrap around
+            first -= terms * np.float64(u).view(np.int64)
+            second -= terms * np.float64(v).view(np.int64)
+            bins[bin, 0] += first >> np.int64(32)
+            bins[bin, 1] += first & np.int64(0xFFFFFFFF)
+            bins[bin, 2] += second >> np.int64(32)
+            bins[bin, 3] += second & np.int64(0xFFFFFFFF)
+            if bin == 0 and top != 0:
+                bins[bin, 3] += 1  # of squares of subnormal numbers everything may be dropped: they are not nothing
+
+    def add_exactly(x, row, begin, end, parts):
+        """The terms of finite x[row, begin:end] added, whole, to the limbs of `totals`, four in a row of parts."""
+        for j in range(begin, end):
+            bits = np.float64(x[row, j]).view(np.int64)
+            exponent, m = (bits >> np.int64(52)) & np.int64(0x7FF), bits & np.int64(0xFFFFFFFFFFFFF)
+            if exponent:
+                m |= np.int64(1 << 52)
+            place = max(exponent, np.int64(1)) - np.int64(1075)
+            if sizes:
+                add_part(m, place - np.int64(LOWEST), parts)
+            else:
+                upper, lower, place = m >> np.int64(27), m & np.int64(0x7FFFFFF), 2 * place - np.int64(LOWEST)
+                add_part(lower * lower, place, parts)
+                add_part(2 * upper * lower, place + np.int64(27), parts)
+                add_part(upper * upper, place + np.int64(54), parts)
+
+    add_block = inline(add_exactly if exact else add_terms)
+
+    def dense(values, first, last, bins):
+        """The terms of the numbers first <= k < last of a flat array, shape (1, n), added to their bins."""
+        widened = np.empty((1, BLOCK if half else 0), np.float32)
+        for k in range(first, last, BLOCK):
+            end = min(k + BLOCK, last)
+            if half:
+                for j in range(np.uint64(end - k)):
+                    widened[0, j] = load(values[0, np.uint64(k) + j])
+                add_block(widened, np.uint64(0), np.uint64(0), np.uint64(end - k), bins)
+            else:
+                add_block(values, np.uint64(0), np.uint64(k), np.uint64(end), bins)
+
     arguments = (matrix(form.stored, readonly=True), INTEGER, INTEGER, matrix(np.int64))
-    return compile_kernel(_dense, arguments, add_block=block, load=form.load, HALF=form.stored is np.uint16)
+    return compile_kernel(dense, arguments)
 
 
 @cache
-def rows_kernel(dtype: str, ord: int, exact: bool) -> Kernel:
-    """The compiled `_rows` for values of a dtype and ord 1 or 2; exact as in `dense_kernel`."""
-    stored, places = FORMATS[dtype].stored, vector(np.uint64, readonly=True)
-    arguments = (matrix(stored, readonly=True), places, places, INTEGER, INTEGER, matrix(np.int64))
-    parts = {"fold": fold_kernel(dtype), "dense": dense_kernel(dtype, ord, exact)}
-    return compile_kernel(_rows, arguments, STORED=np.dtype(stored), **parts)
+def rows_kernel(dtype: str, ord: int, *, exact: bool = False) -> Kernel:
+    """Return the kernel for sums of rows of values of a dtype and ord 1 or 2; exact as in `dense_kernel`."""
+    stored, fold, dense = np.dtype(FORMATS[dtype].stored), fold_kernel(dtype), dense_kernel(dtype, ord, exact=exact)
+
+    def sums_of_rows(values, order, starts, first, last, bins):
+        """The terms of the sums of rows first <= r < last, as `folding` makes them, added to their bins."""
+        width = np.int64(values.shape[1])
+        # short rows share a block; where one begins does not depend on first, which is a multiple of their number
+        some = max(np.int64(1), np.int64(BLOCK // max(width, np.int64(1))))
+        sums = np.empty((1, width * some), stored)
+        rows = sums.reshape((some, width))
+        in_order = order[:0]
+        for begin in range(first, last, some):
+            count = min(some, last - begin)
+            fold(values, order, starts[begin : begin + count + 1], in_order, rows, 0, count)
+            dense(sums, 0, count * width, bins)
+
+    places = vector(np.uint64, readonly=True)
+    return compile_kernel(
+        sums_of_rows, (matrix(stored, readonly=True), places, places, INTEGER, INTEGER, matrix(np.int64))
+    )
 
 
 @cache
 def norm_kernel(dtype: str, index: np.dtype[Any], ord: int) -> Kernel:
-    """The compiled `_norm` for values of a dtype, int32 or int64 indices and ord 1 or 2."""
-    arguments = (matrix(FORMATS[dtype].stored, readonly=True), vector(index, readonly=True))
-    return compile_kernel(
-        _norm, arguments, rows=rows_kernel(dtype, ord, False), dense=dense_kernel(dtype, ord, False),
-        group=group_kernel(index), add_bins=add_bins_kernel(), round_sum=round_kernel(), ORD=ord,
-        BIN_COUNT=BINS["float64" if dtype == "float64" else "float32"],
-    )  # fmt: skip
+    """Return the kernel for the norm of values of a dtype with int32 or int64 indices and ord 1 or 2."""
+    rows, dense, group = rows_kernel(dtype, ord), dense_kernel(dtype, ord), group_kernel(index)
+    add_bins, round_sum, count_of_bins = (
+        add_bins_kernel(),
+        round_kernel(),
+        BINS["float64" if dtype == "float64" else "float32"],
+    )
+
+    def norm(values, indices):
+        """The norm of the sums of few rows that share an index; of the rows themselves where there are no indices.
+
+        -1 where `grouping` answers so or the norm is undecided.
+        """
+        n = len(values)
+        bins, limbs = np.zeros((count_of_bins, 4), np.int64), np.zeros(LIMBS + 3, np.int64)
+        if len(indices) == 0:
+            dense(values.reshape((1, values.size)), 0, values.size, bins)
+        else:
+            order, starts, ids = np.empty(n, np.uint64), np.empty(n + 1, np.uint64), np.empty_like(indices)
+            count = group(indices, order, starts, ids)
+            if count < 0:
+                return -1.0
+            rows(values, order, starts, 0, count, bins)
+        add_bins(bins, ord, limbs)
+        return round_sum(limbs, ord)
+
+    return compile_kernel(norm, (matrix(FORMATS[dtype].stored, readonly=True), vector(index, readonly=True)))

@@ -22,8 +22,6 @@ from islices.core.locks import Lock, without_collector
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-__all__ = ["address", "get_num_threads", "rouse", "run_parts", "set_num_threads", "share"]
-
 #: As many threads as can be set: more than any machine has cores.
 MOST = 2**15 - 1
 

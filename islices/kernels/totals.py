@@ -11,24 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from islices.kernels.compiling import INTEGER, Kernel, compile_kernel, inline, matrix, vector
-
-__all__ = [
-    "CUT",
-    "EXACT",
-    "LIMBS",
-    "LOW",
-    "LOWEST",
-    "add_bins_kernel",
-    "add_exact_kernel",
-    "limbs_of",
-    "round_kernel",
-    "rounded",
-]
 
 Host = np.ndarray[Any, Any]
 #: Bits below 1 of a term's first cut, and between the two.
@@ -42,7 +29,20 @@ EXACT = LIMBS // 4 + 1
 LOW = 0xFFFFFFFF
 
 
-def _add_bins(bins: Any, ord: Any, limbs: Any) -> None:
+def _add_number(x, place, limbs):
+    """x times 2^place added to limbs, to each of which less than 2^33 in size: 2^30 numbers go in."""
+    k, shift = place >> np.int64(5), place & np.int64(31)
+    low = (x & np.int64(LOW)) << shift
+    high = (x >> np.int64(32)) << shift
+    limbs[k] += low & np.int64(LOW)
+    limbs[k + 1] += (low >> np.int64(32)) + (high & np.int64(LOW))
+    limbs[k + 2] += high >> np.int64(32)
+
+
+add_number = inline(_add_number)
+
+
+def _add_bins(bins, ord, limbs):
     """What bins hold (as `islices.kernels.squares` fills them, of the sums of order 1 or 2) added to limbs, shape
     (LIMBS + 3,)."""
     end = np.int64(len(bins)) - np.int64(1)
@@ -59,17 +59,7 @@ def _add_bins(bins: Any, ord: Any, limbs: Any) -> None:
             add_number(bins[k, 0], place + np.int64(32 + CUT), limbs)
 
 
-def _add_number(x: Any, place: Any, limbs: Any) -> None:
-    """x times 2^place added to limbs, to each of which less than 2^33 in size: 2^30 numbers go in."""
-    k, shift = place >> np.int64(5), place & np.int64(31)
-    low = (x & np.int64(LOW)) << shift
-    high = (x >> np.int64(32)) << shift
-    limbs[k] += low & np.int64(LOW)
-    limbs[k + 1] += (low >> np.int64(32)) + (high & np.int64(LOW))
-    limbs[k + 2] += high >> np.int64(32)
-
-
-def _round(limbs: Any, ord: Any) -> Any:
+def _round(limbs, ord):
     """The sum in limbs, of squares (ord 2) its root, rounded once; NaN or infinite, if a number was; -1 if undecided.
     limbs change."""
     if limbs[LIMBS]:
@@ -112,26 +102,22 @@ def _round(limbs: Any, ord: Any) -> Any:
     return math.ldexp(number, exponent)  # type: ignore[arg-type]
 
 
-def _add_exact(parts: Any, ord: Any, limbs: Any) -> None:
+def _add_exact(parts, ord, limbs):
     """The exact sums in parts (as `islices.kernels.squares` fills them, shape (EXACT, 4)) added to limbs."""
     for k in range(LIMBS):
         limbs[k] += parts[k >> 2, k & 3]
-
-
-# what the functions above leave open
-add_number: Any = cast(Any, None)
 
 
 @cache
 def add_bins_kernel() -> Kernel:
     """The compiled `_add_bins`."""
     arguments = (matrix(np.int64, readonly=True), INTEGER, vector(np.int64))
-    return compile_kernel(_add_bins, arguments, add_number=inline(_add_number))
+    return compile_kernel(_add_bins, arguments)
 
 
 @cache
 def add_exact_kernel() -> Kernel:
-    """The compiled `_add_exact`."""
+    """Return the compiled `_add_exact`."""
     return compile_kernel(_add_exact, (matrix(np.int64, readonly=True), INTEGER, vector(np.int64)))
 
 

@@ -8,14 +8,12 @@ from typing import Any, TypeVar
 from islices.backend import Array, Backend
 from islices.core import modes
 from islices.core.arguments import show, whole_number
-from islices.core.conversion import coalesce_slices, map_leaves
+from islices.core.conversion import coalesce_slices, map_adopted
 from islices.core.slices import IndexedSlices
 from islices.norms import derivatives
 from islices.norms.derivatives import Layout, Member
 from islices.norms.exact import array_row_norms
 from islices.norms.norm import check_float, check_order, norm_dtype, parts, rounded_norms
-
-__all__ = ["row_norms", "top_k_rows"]
 
 T = TypeVar("T")
 
@@ -54,7 +52,7 @@ def row_norms(x: Any, *, ord: float = 2.0) -> Any:
     >>> n.indices.tolist(), n.values.tolist(), n.dense_shape
     ([1, 2], [5.0, 10.0], (4,))
     """
-    return map_leaves(partial(_row_norms, ord=check_order(ord, "ord")), x)
+    return map_adopted(partial(_row_norms, ord=check_order(ord, "ord")), x)
 
 
 def _row_norms(leaf: Any, *, ord: float) -> Any:
@@ -116,7 +114,7 @@ def top_k_rows(x: T, k: int) -> T:
         raise TypeError(f"k: got {show(k)}; accepted is an int >= 0")
     if count < 0:
         raise ValueError(f"k: got {show(k)}; accepted is an int >= 0")
-    return map_leaves(partial(_top_k, k=count), x)
+    return map_adopted(partial(_top_k, k=count), x)
 
 
 def _top_k(leaf: Any, *, k: int) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 from islices.backend import INTEGERS, Array, Backend
 from islices.core import modes
 from islices.core.arguments import show
-from islices.core.conversion import map_leaves, restored
+from islices.core.conversion import map_adopted, restored
 from islices.core.linear import round_float, round_scalar, scale_values, wide_dtype
 from islices.core.registry import describe, get_backend
 from islices.core.rows import coalesce
@@ -36,16 +36,6 @@ from islices.norms.limits import Limit, bound_of, limit_of
 from islices.norms.nonfinite import Nonfinite, check_nonfinite, refuse_nonfinite
 from islices.norms.norm import Leaf, Total, parts, total_norm
 from islices.norms.unitwise import clip_rows, clip_units
-
-__all__ = [
-    "clip_by_norm",
-    "clip_by_row_norm",
-    "clip_by_value",
-    "clip_leaves",
-    "row_factors",
-    "scale_by_numbers",
-    "scale_rows",
-]
 
 T = TypeVar("T")
 
@@ -102,7 +92,7 @@ def clip_by_value(x: T, lo: float, hi: float, *, semantics: Semantics = "islices
         clipped = _clamped(B, values, bounds)
         return leaf.replace(values=clipped) if sparse else clipped
 
-    return map_leaves(one, x)
+    return map_adopted(one, x)
 
 
 def _clamped(B: Backend, values: Array, bounds: tuple[Limit, Limit]) -> Array:
@@ -200,7 +190,7 @@ def clip_by_norm(
             return clip_units(leaf, axes, limit, formula, nonfinite)
         return clipping_by(total_norm([leaf], raw=formula.raw), limit, formula, nonfinite)(leaf)
 
-    return map_leaves(one, x)
+    return map_adopted(one, x)
 
 
 def clip_leaves(
@@ -351,7 +341,7 @@ def clip_by_row_norm(x: T, max_norm: float, *, nonfinite: Nonfinite = "propagate
     """
     limit = limit_of(max_norm)
     nonfinite = check_nonfinite(nonfinite)
-    return map_leaves(lambda leaf: clip_rows(limit.lift(leaf), limit, nonfinite), x)
+    return map_adopted(lambda leaf: clip_rows(limit.lift(leaf), limit, nonfinite), x)
 
 
 def row_factors(E: Backend, norms: Array, limit: Limit, nonfinite: str) -> Array:

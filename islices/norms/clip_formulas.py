@@ -13,20 +13,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from islices.backend import Array, Backend
 from islices.core.arguments import show
 
-__all__ = [
-    "ADAPTIVE",
-    "BY_BLOCK_RMS",
-    "BY_GLOBAL_NORM",
-    "BY_NORM",
-    "BY_VALUE",
-    "ISLICES",
-    "ClipFormula",
-    "Semantics",
-    "Steps",
-    "islices_formula",
-    "lookup_formula",
-]
-
 #: Whose formula a clip or an optimizer computes: islices' own, or a framework's. No function has them all.
 Semantics: TypeAlias = Literal["islices", "fbgemm", "keras", "mxnet", "optax", "tensorflow", "torch"]
 Steps = list[tuple[str, Any]]

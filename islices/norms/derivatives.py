@@ -24,8 +24,6 @@ from islices.core import modes
 from islices.core.slices import IndexedSlices
 from islices.norms.exact import as_rows
 
-__all__ = ["Layout", "Member", "asks", "attach_clamped", "attach_norms", "attach_scaled", "constant", "of_leaf"]
-
 
 class Layout(NamedTuple):
     """How the slots of a leaf make up norms: what is static of a `Member`."""

@@ -28,23 +28,6 @@ from islices.backend import Array, Backend
 from islices.core import modes
 from islices.core.shapes import size_of
 
-__all__ = [
-    "Extent",
-    "Groups",
-    "Matrices",
-    "Part",
-    "Ranks",
-    "Sums",
-    "array_row_norms",
-    "as_rows",
-    "computing",
-    "extent_of",
-    "on_host",
-    "row_norms",
-    "row_sums",
-    "sums_of",
-]
-
 #: Up to how many terms two cuts, and three, leave a rest whose error is small next to a float64's last bit.
 TWO_CUTS, THREE_CUTS = 2.0**24, 2.0**30
 #: Up to how many terms the size of what two cuts leave is small enough, and tells that nothing is left.
@@ -78,7 +61,7 @@ def as_rows(B: Backend, values: Array, k: int | None) -> Array:
 
 
 def row_norms(
-    leaves: Matrices, ord: float, groups: Members | None = None, *, ranks: Ranks | None = None
+    leaves: Matrices, ord: float, groups: Members | None = None, *, ranks: RankSums | None = None
 ) -> tuple[Backend, Array]:
     """The norm of each row over all leaves together, in float64.
 
@@ -90,7 +73,7 @@ def row_norms(
         1, 2 or inf.
     groups : sequence of Groups or None, one for each leaf, optional
         The rows of a group count as one; then k is the number of groups.
-    ranks : Ranks, optional
+    ranks : RankSums, optional
         Those that hold the other leaves, where these are not all.
 
     Returns
@@ -127,7 +110,7 @@ def array_row_norms(B: Backend, values: Array, ord: float = 2.0) -> tuple[Backen
     return row_norms([(B, as_rows(B, values, B.shape(values)[0]))], ord)
 
 
-class Ranks(Protocol):
+class RankSums(Protocol):
     """Ranks that hold the leaves of one norm together (islices.distributed.norms): the sums that each tells."""
 
     in_loops: bool  # whether a loop in traced code may call these

@@ -15,8 +15,6 @@ from islices.norms.limits import limit_of
 from islices.norms.nonfinite import Nonfinite, check_nonfinite
 from islices.norms.norm import adopt_leaves, check_order, of_one_framework, total_norm
 
-__all__ = ["clip_by_global_norm", "global_norm"]
-
 T = TypeVar("T")
 
 

@@ -19,8 +19,6 @@ from islices.core.slices import IndexedSlices
 from islices.norms.derivatives import asks
 from islices.norms.norm import parts
 
-__all__ = ["Limit", "bound_of", "check_max_norm", "limit_of"]
-
 
 class Limit(NamedTuple):
     """A max_norm or bound: its number, or the array while it is traced."""

@@ -14,8 +14,6 @@ from islices.backend import Array, Backend
 from islices.core import modes
 from islices.core.arguments import check_name
 
-__all__ = ["Nonfinite", "check_nonfinite", "refuse_nonfinite"]
-
 #: What a NaN or infinite norm does.
 Nonfinite: TypeAlias = Literal["propagate", "raise", "zero"]
 NONFINITE = ("propagate", "raise", "zero")

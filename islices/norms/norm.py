@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from islices import kernels
 from islices.backend import FLOATS, Array, Backend, Slots
 from islices.core import modes
 from islices.core.arguments import is_real, show
@@ -25,29 +24,6 @@ from islices.core.slots import known_factor, slots_of
 from islices.core.trees import flatten
 from islices.norms import derivatives
 from islices.norms.exact import Matrices, as_rows, row_norms
-
-__all__ = [
-    "EXACT",
-    "Leaf",
-    "Seen",
-    "Total",
-    "adopt_leaves",
-    "as_matrices",
-    "check_float",
-    "check_one_framework",
-    "check_order",
-    "exact_sum",
-    "look_at",
-    "norm",
-    "norm_dtype",
-    "norm_of",
-    "norm_of_stored",
-    "norm_out",
-    "of_one_framework",
-    "parts",
-    "rounded_norms",
-    "total_norm",
-]
 
 T = TypeVar("T")
 Host = np.ndarray[Any, Any]
@@ -209,17 +185,26 @@ def total_norm(leaves: Sequence[Any], ord: float = 2.0, *, raw: bool = False) ->
 def norm_of(found: Sequence[Seen], ord: float, *, raw: bool) -> tuple[Backend, Array, str]:
     """(E, norm, dtype): the float64 norm of all leaves together, shape (1,), with the backend that computes on it, and
     the dtype that it is given in."""
-    dtype, viewed = "float32", True
+    dtype = "float32"
     for seen in found:
         dtype = "float64" if seen.dtype == "float64" else dtype
-        viewed = viewed and seen.views is not None
-    compiled = kernels.active() if viewed and ord in (1.0, 2.0) else None
+    compiled = _kernels_on(found, ord)
     if compiled:
         exact = _by_kernel(compiled, [_stored(seen, raw) for seen in found], int(ord))
         if exact is not None:
             return modes.HOST, np.array((exact,)), dtype
-    traced = _by_traced_kernel(found, int(ord), raw) if not viewed and ord in (1.0, 2.0) else None
+    traced = None if compiled or ord == EXACT[2] else _by_traced_kernel(found, int(ord), raw)
     return *(traced or row_norms(_matrices(found, raw), ord)), dtype
+
+
+def _kernels_on(found: Sequence[Seen], ord: float) -> Any:
+    """Return the kernels that form the norm of leaves on the host; None where none do."""
+    views = []
+    for seen in found:
+        if seen.views is None or ord == EXACT[2]:
+            return None
+        views.append(seen.views[0])
+    return modes.kernels_on(views)
 
 
 def _by_kernel(compiled: Any, stored: Sequence[Stored], ord: int) -> float | None:
@@ -247,7 +232,7 @@ def norm_of_stored(compiled: Any, leaves: Sequence[Stored], ord: int) -> float:
 def _by_traced_kernel(found: Sequence[Seen], ord: int, raw: bool) -> tuple[Backend, Array] | None:
     """The norm in traced code, where the framework can call a compiled kernel there."""
     B = next((seen.B for seen in found if modes.is_traced(seen.B, seen.values)), None)
-    if B is None or not modes.on_host() or kernels.active() is None:
+    if B is None:
         return None
 
     def otherwise(leaves: Sequence[Slots]) -> Array:
@@ -348,7 +333,7 @@ def exact_sum(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Host, in
     """(the sum of the terms of a norm, as `islices.kernels.totals` has it, how many terms they are), on the host
     by kernels; None where these do not form it."""
     found = [look_at(leaf) for leaf in leaves]
-    compiled = kernels.active() if ord in (1.0, 2.0) and all(seen.views is not None for seen in found) else None
+    compiled = _kernels_on(found, ord)
     stored = None if compiled is None else _grouped(compiled, [_stored(seen, raw) for seen in found])
     if compiled is None or stored is None:
         return None

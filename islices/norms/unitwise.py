@@ -15,7 +15,7 @@ import numpy as np
 from islices.backend import FLOATS, Array, Backend
 from islices.core import modes
 from islices.core.arguments import show, whole_number
-from islices.core.conversion import map_leaves, restored, without_padding
+from islices.core.conversion import map_adopted, restored, without_padding
 from islices.core.linear import round_scalar, wide_dtype
 from islices.core.registry import describe, find_backend
 from islices.core.rows import coalesce
@@ -39,8 +39,6 @@ from islices.norms.norm import (
     parts,
     rounded_norms,
 )
-
-__all__ = ["adaptive_grad_clip", "clip_by_block_rms", "clip_rows", "clip_units"]
 
 T = TypeVar("T")
 
@@ -103,7 +101,7 @@ def clip_by_block_rms(
             rms = E.div(measured.norms, E.round_product(ones, count))
         return _clipped(measured._replace(norms=rms, divisor=count), limit, formula, nonfinite)
 
-    return map_leaves(one, x)
+    return map_adopted(one, x)
 
 
 # ---------------------------------------------------------------------- by the parameters' norms

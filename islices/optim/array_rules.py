@@ -13,8 +13,6 @@ from islices.core.shapes import size_of
 from islices.norms.exact import row_sums
 from islices.optim.operators import bind
 
-__all__ = ["array_operators", "array_power", "array_rule"]
-
 
 @lru_cache(maxsize=256)
 def array_rule(rule: Callable[..., Any], B: Backend) -> Callable[..., Any]:

@@ -13,8 +13,6 @@ from typing import Any
 from islices.core.arguments import show
 from islices.optim.record import Record
 
-__all__ = ["carried", "terms_of"]
-
 #: The option that adds an array which semantics keep in different terms.
 OPTIONS = {"momentum": "momentum", "v_max": "amsgrad"}
 

@@ -1,7 +1,7 @@
 """Steps on gradients that are clipped together first: by one grouping and one factor, not by a copy of the gradients.
 
 May import: `islices.norms.clip`, `islices.norms.clip_formulas`, `islices.norms.limits`, `islices.norms.norm`,
-`islices.optim.step`, `islices.core.slices`, `islices.core.slots`.
+`islices.optim.row_steps`, `islices.core.slices`, `islices.core.slots`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from islices.norms.clip import clip_leaves
 from islices.norms.clip_formulas import ClipFormula
 from islices.norms.limits import Limit
 from islices.norms.norm import Leaf, total_norm
-from islices.optim.step import Request
-
-__all__ = ["clip_requests"]
+from islices.optim.row_steps import Request
 
 
 def clip_requests(requests: Sequence[Request], limit: Limit, formula: ClipFormula) -> tuple[list[Request], Any]:

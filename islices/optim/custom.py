@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from inspect import Parameter
 from typing import Any, Literal
 
+import numpy as np
+
 from islices.core.arguments import check_flag, check_name, is_real
-from islices.core.registry import describe
+from islices.core.registry import describe, get_backend
+from islices.optim.array_rules import array_rule
 from islices.optim.factory import ROWS
 from islices.optim.formulas import Formula, State, parameters_of
-from islices.optim.hyperparameters import FINITE, Limit, Scheduled, check_hyper
+from islices.optim.hyperparameters import FINITE, Accepted, Scheduled, check_hyper
 from islices.optim.numbers import Numbers
 from islices.optim.operators import bind
 from islices.optim.optimizer import Optimizer
 
-__all__ = ["custom"]
-
-ANY = Limit("a finite number", math.isfinite)
+ANY = Accepted("a finite number", math.isfinite)
 #: Numbers that a rule may name without a hyperparameter: the step's number from 1, and constants.
 GIVEN = ("t", "zero", "half", "one", "two")
 
 
-class Given(Numbers):
+class NamedNumbers(Numbers):
     """Hyperparameters by their names, and numbers that exist for every rule."""
 
     def value(self, name: str) -> Any:
@@ -37,7 +38,7 @@ def custom(
     *,
     state: Mapping[str, float] | None = None,
     row_state: Mapping[str, float] | None = None,
-    rows: Literal["touched", "all"] = "touched",
+    rows: Literal["touched", "all"] | None = None,
     maximize: bool = False,
     frozen: Any = None,
     **hyper: Scheduled,
@@ -47,16 +48,16 @@ def custom(
     Parameters
     ----------
     update : function
-        Of g (the coalesced gradient), w, the arrays of the state, and numbers, all by name; it returns the new w, then
-        the new arrays in the order of state and row_state. It is a plain function of ``+``, ``-`` and the operators of
-        `islices.optim.operators`, and may call others of this kind. A parameter ``q`` is the square of g. Numbers are
-        lr, those of hyper, ``t`` (the step from 1), ``zero``, ``half``, ``one`` and ``two``.
+        Its parameters are g (the coalesced gradient), w, the arrays of the state, and numbers, all by name. It returns
+        a tuple: the new w, then the new arrays in the order of state and row_state. It is a plain function of ``+``,
+        ``-`` and the operators of `islices.optim.operators`, and may call others of this kind. A parameter ``q`` is the
+        square of g. Numbers are lr, those of hyper, ``t`` (the step from 1), ``zero``, ``half``, ``one`` and ``two``.
     lr : float, array of one, or function of the step
         The learning rate.
     state, row_state : dict of str to float
-        What the state's arrays begin with: one number per element, or one per row.
-    rows : {"touched", "all"}
-        Which rows a sparse gradient moves.
+        Initial value of each array of the state, which holds one number per element, or one per row.
+    rows : {"touched", "all"}, optional
+        The rows that a sparse gradient moves. The default is "touched"; if you pass "touched", a dense gradient raises.
     maximize : bool
         Follow the gradient upwards.
     frozen : 1-D integer array or sequence, or boolean mask, optional
@@ -72,7 +73,8 @@ def custom(
     Raises
     ------
     TypeError, ValueError
-        No plain function, a parameter without a meaning, or a hyperparameter that is none.
+        update is no plain function, has a parameter without a meaning, or returns other results, tried on NumPy arrays
+        of one row; or a hyperparameter does not fit.
 
     Notes
     -----
@@ -92,6 +94,8 @@ def custom(
     """
     bind(update, {})  # TypeError for what is no plain function
     state, row_state = dict(state or {}), dict(row_state or {})
+    if both := state.keys() & row_state.keys():
+        raise ValueError(f"row_state: got {sorted(both)[0]!r}, which is in state; accepted are other names")
     for name, initial in {**state, **row_state}.items():
         if not is_real(initial):
             raise TypeError(f"state: got {describe(initial)} for {name!r}; accepted is the number that it begins with")
@@ -106,9 +110,10 @@ def custom(
     if odd or lacking:
         came = f"the parameter {odd[0]!r}" if odd else f"none for {lacking[0]!r}"
         raise ValueError(f"update: got {came}; accepted are {', '.join(known)}, without defaults")
+    _check_results(update, parameters, specs)
     formula = Formula(
         update,
-        Given,
+        NamedNumbers,
         tuple(specs),
         "element" if "q" in parameters else "",
         maximize=check_flag(maximize, "maximize"),
@@ -119,9 +124,31 @@ def custom(
         update.__name__,
         h,
         formula,
-        rows=check_name(rows, ROWS, "rows"),
+        rows="touched" if rows is None else check_name(rows, ROWS, "rows"),
         semantics="islices",
         asked=rows,
         frozen=frozen,
         remake=remake,
     )
+
+
+def _check_results(update: Callable[..., Any], parameters: Iterable[str], specs: Sequence[State]) -> None:
+    """Run a rule on NumPy arrays of one row; raise TypeError or ValueError if its results do not fit."""
+    elements, number = np.array([[0.5, 0.25]]), np.array([[0.5]])
+    shapes = {"w": elements.shape, **{x.name: (number if x.per_row else elements).shape for x in specs}}
+    given = {name: elements if name in "gq" or shapes.get(name) == elements.shape else number for name in parameters}
+    try:
+        with np.errstate(all="ignore"):
+            results = array_rule(update, get_backend("numpy"))(**given)
+    except (AttributeError, TypeError, ValueError) as error:
+        error.add_note(
+            "update: accepted are +, - and the operators of islices.optim.operators; a literal is their second argument"
+        )
+        raise
+    if not isinstance(results, (tuple, list)) or len(results) != len(shapes):
+        came = f"{len(results)} results" if isinstance(results, (tuple, list)) else describe(results)
+        raise TypeError(f"update: got {came}; accepted is a tuple of {len(shapes)}: {', '.join(shapes)}")
+    for (name, shape), x in zip(shapes.items(), results, strict=True):
+        if np.shape(x) != shape:
+            kind = "one number per row, such as row_mean" if shape == number.shape else "one number per element"
+            raise ValueError(f"update: got {name} of shape {np.shape(x)} for a row of 2 elements; accepted is {kind}")

@@ -18,8 +18,6 @@ from islices.optim.hyperparameters import check_hyper
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import RECORDS
 
-__all__ = ["ROWS", "Duplicates", "Rows", "make"]
-
 #: Which rows a sparse gradient moves; None: those that it names, or all where the semantics has nothing else.
 Rows: TypeAlias = Literal["touched", "all"] | None
 ROWS = ("touched", "all")

@@ -12,10 +12,8 @@ from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from islices.optim.hyperparameters import Limit
+    from islices.optim.hyperparameters import Accepted
     from islices.optim.numbers import Numbers
-
-__all__ = ["Formula", "State", "parameters_of"]
 
 #: The numbers of each decay ahead of the rule, behind the rule's.
 DECAYS: Mapping[str, tuple[str, ...]] = {
@@ -60,7 +58,7 @@ class Formula:
         Whether the framework sees duplicates one by one: g is their sum, q the sum of their squares.
     maximize : bool
         Whether the gradient is followed upwards.
-    limits : mapping of str to Limit
+    limits : mapping of str to Accepted
         Of hyperparameters, where they may be something else than others' (`islices.optim.hyperparameters`).
     names : tuple of str
         The numbers in the order of the rule's parameters, and behind them those of the decay.
@@ -76,7 +74,7 @@ class Formula:
     rows: tuple[str, ...] = ("touched", "all")
     raw: bool = False
     maximize: bool = False
-    limits: Mapping[str, Limit] = field(default_factory=dict)
+    limits: Mapping[str, Accepted] = field(default_factory=dict)
     options: tuple[str, ...] = ()
 
     names: tuple[str, ...] = field(init=False)

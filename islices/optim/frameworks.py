@@ -28,8 +28,6 @@ from collections.abc import Mapping
 
 from islices.optim.hyperparameters import Hyper
 
-__all__ = ["ALL", "SPELLED", "TOUCHED", "raw"]
-
 TOUCHED = ("touched",)
 ALL = ("all",)
 

@@ -2,7 +2,7 @@
 
 Those of many tables are taken together: threads share the rows of all.
 
-For arrays in host memory, where kernels are active; every other step is `islices.optim.step`'s, with the same bits.
+For arrays in host memory, where kernels are active; `islices.optim.row_steps` takes all others, with the same bits.
 SPEC clause 16.
 """
 
@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from islices import kernels
 from islices.backend import Array
 from islices.core import modes
 from islices.core.scatter import Host, as_given, open_tables
@@ -23,10 +23,8 @@ from islices.core.slots import known_factor
 from islices.kernels.expanding import has_source
 from islices.optim.formulas import Formula
 from islices.optim.operators import is_elementwise
-from islices.optim.step import Request, row_blocks, without_frozen
+from islices.optim.row_steps import Request, row_blocks, without_frozen
 from islices.optim.traced import traced_step
-
-__all__ = ["fused_steps"]
 
 #: (order, ids, starts): see `islices.kernels.operations.Groups`
 Groups: TypeAlias = tuple[Host, Host, Host]
@@ -38,9 +36,6 @@ def fused_steps(requests: Sequence[Request]) -> list[tuple[Any, dict[str, Array]
     """The tables and the states after steps that share nothing, taken together; None for each that no kernel takes, and
     with which nothing has happened."""
     done: list[tuple[Any, dict[str, Array]] | None] = [None] * len(requests)
-    compiled = kernels.active()
-    if compiled is None:
-        return done
     begun: list[tuple[int, HostPlan]] = []
     for k, request in enumerate(requests):
         if not _expressible(request.formula):
@@ -48,9 +43,12 @@ def fused_steps(requests: Sequence[Request]) -> list[tuple[Any, dict[str, Array]
         if request.traced:
             done[k] = traced_step(request) if request.touched else None
         elif request.apply is None:
-            opened = _opened(compiled, request)
+            opened = _opened(request)
             if opened is not None:
                 begun.append((k, opened))
+    if not begun:
+        return done
+    compiled = begun[0][1].compiled
     indices = []
     for _, x in begun:
         if len(x.gradient) > 1:
@@ -61,7 +59,7 @@ def fused_steps(requests: Sequence[Request]) -> list[tuple[Any, dict[str, Array]
     for _, x in begun:
         named = next(grouped) if len(x.gradient) > 1 else None
         some.append(named[1] if x.request.touched and named else None)
-        tasks += _tasks(compiled, x, named, some[-1])
+        tasks += _tasks(x, named, some[-1])
     compiled.run_tasks(tasks)
     for (k, x), rows in zip(begun, some, strict=True):
         done[k] = _finished(x, rows)
@@ -72,6 +70,7 @@ class HostPlan(NamedTuple):
     """A step whose arrays are in host memory: the gradient's, the table's and the state's, and what these become."""
 
     request: Request
+    compiled: ModuleType  # `islices.kernels.operations`
     gradient: Sequence[Host]
     weights: Host
     state: Mapping[str, Host]
@@ -82,10 +81,10 @@ class HostPlan(NamedTuple):
     own: Sequence[Host]  # the formula's own state
 
 
-def _opened(compiled: Any, request: Request) -> HostPlan | None:
-    """The step's arrays to be written into; None where they are not there, and nothing has happened."""
-    B, grad = request.at.B, request.grad
-    gradient, factor = request.look.views if request.look and (B.host_only or modes.on_host()) else None, None
+def _opened(request: Request) -> HostPlan | None:
+    """Return the step's arrays to be written into; None where no kernel takes them, and nothing has happened."""
+    B, grad, factor = request.at.B, request.grad, None
+    gradient = modes.look_at(B, (), request.look).views if request.look else None
     if request.frozen is not None and isinstance(grad, IndexedSlices):
         grad, gradient = without_frozen(grad, request.frozen), None
     if gradient is None:  # recorded, or not what was looked at
@@ -94,7 +93,10 @@ def _opened(compiled: Any, request: Request) -> HostPlan | None:
             gradient = modes.host_views(B, (B.stop_gradient(given[0]), *given[1:]))
     elif isinstance(grad, IndexedSlices) and grad._slots is not None:
         factor = known_factor(B, grad._slots)
-    if gradient is None or (len(gradient) > 1 and not compiled.is_packed(gradient[1], grad.dense_shape[0])):
+    compiled = modes.kernels_on(gradient)
+    if compiled is None or gradient is None:
+        return None
+    if len(gradient) > 1 and not compiled.is_packed(gradient[1], grad.dense_shape[0]):
         return None
     opened = open_tables(
         B, [request.at.weights, *request.at.arrays.values()], donate=request.donate, held=request.at.held
@@ -107,12 +109,12 @@ def _opened(compiled: Any, request: Request) -> HostPlan | None:
     for spec in request.formula.state:
         own.append(state[spec.name])
     target = state.get("master", weights)
-    return HostPlan(request, gradient, weights, state, changed, results, factor, target, own)
+    return HostPlan(request, compiled, gradient, weights, state, changed, results, factor, target, own)
 
 
-def _tasks(compiled: Any, x: HostPlan, named: Groups | None, some: Host | None) -> list[Any]:
+def _tasks(x: HostPlan, named: Groups | None, some: Host | None) -> list[Any]:
     """What the kernels have to do, in any order."""
-    request, formula, values = x.request, x.request.formula, x.gradient[0]
+    request, compiled, formula, values = x.request, x.compiled, x.request.formula, x.gradient[0]
     if len(x.gradient) > 2:
         named = compiled.placed(named, x.gradient[2])
     if some is None and (formula.squares == "row" or any(spec.per_row for spec in formula.state)):  # a row at a time

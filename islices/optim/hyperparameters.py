@@ -19,37 +19,23 @@ from islices.core.linear import as_float
 from islices.core.registry import describe, find_backend
 from islices.core.shapes import size_of
 
-__all__ = [
-    "Hyper",
-    "Limit",
-    "Schedule",
-    "Scheduled",
-    "at_step",
-    "check_hyper",
-    "check_range",
-    "decays",
-    "is_on",
-    "known_hyper",
-    "refuse_scheduled",
-]
-
 #: Hyperparameters by name, as the user gave them or as the preset's defaults say.
 Hyper = Mapping[str, Any]
 #: A number, an array of one, or a function of the number of steps taken before that returns either.
 Scheduled = float | Array | Callable[[Any], Any]
 
 
-class Limit(NamedTuple):
+class Accepted(NamedTuple):
     """What a hyperparameter may be."""
 
     accepted: str
     holds: Callable[[float], bool]
 
 
-FINITE = Limit("a finite number >= 0", lambda x: 0 <= x < math.inf)
-BELOW_ONE = Limit("0 <= value < 1", lambda x: 0 <= x < 1)
+FINITE = Accepted("a finite number >= 0", lambda x: 0 <= x < math.inf)
+BELOW_ONE = Accepted("0 <= value < 1", lambda x: 0 <= x < 1)
 #: Limits of hyperparameters that are others', and may change by the step.
-LIMITS: Mapping[str, Limit] = {"beta1": BELOW_ONE, "beta2": BELOW_ONE, "rho": BELOW_ONE}
+LIMITS: Mapping[str, Accepted] = {"beta1": BELOW_ONE, "beta2": BELOW_ONE, "rho": BELOW_ONE}
 
 
 class Schedule(ABC):
@@ -77,7 +63,7 @@ def refuse_scheduled(h: Hyper, owner: str, *names: str) -> None:
 
 
 # ---------------------------------------------------------------------- when an optimizer is made
-def check_hyper(h: Hyper, defaults: Hyper, fixed: Container[str], limits: Mapping[str, Limit]) -> None:
+def check_hyper(h: Hyper, defaults: Hyper, fixed: Container[str], limits: Mapping[str, Accepted]) -> None:
     """TypeError for a hyperparameter that is none, ValueError for one that the optimizer does not accept."""
     for name, value in h.items():
         if isinstance(defaults[name], bool):
@@ -106,7 +92,7 @@ def _is_one(backend: Backend, x: Array) -> bool:
     return backend.dtype(x) in (*FLOATS, *INTEGERS) and size_of(backend.shape(x)) == 1
 
 
-def check_range(name: str, value: Any, limits: Mapping[str, Limit]) -> float:
+def check_range(name: str, value: Any, limits: Mapping[str, Accepted]) -> float:
     """A number as a float; ValueError where it is none that the optimizer, whose own limits these are, accepts."""
     limit, number = limits.get(name) or LIMITS.get(name, FINITE), as_float(value)
     if not limit.holds(number):
@@ -115,7 +101,7 @@ def check_range(name: str, value: Any, limits: Mapping[str, Limit]) -> float:
 
 
 # ---------------------------------------------------------------------- at a step
-def at_step(E: Backend, name: str, value: Scheduled, count: Array, limits: Mapping[str, Limit]) -> Any:
+def at_step(E: Backend, name: str, value: Scheduled, count: Array, limits: Mapping[str, Accepted]) -> Any:
     """A hyperparameter at the step after so many: a Python number where E is the host, else that or an array of one.
 
     A number is held against the optimizer's own limits, and all others'.
@@ -145,7 +131,7 @@ def _array_backend(value: Any) -> Backend | None:
     return backend if backend is not None and backend.is_array(value) else None
 
 
-def known_hyper(h: Hyper, count: Array, limits: Mapping[str, Limit]) -> dict[str, Any]:
+def known_hyper(h: Hyper, count: Array, limits: Mapping[str, Accepted]) -> dict[str, Any]:
     """All hyperparameters as numbers and flags, at the step after a count that is known, held against limits."""
     known = {}
     for name, value in h.items():

@@ -22,19 +22,6 @@ from islices.core.shapes import size_of
 from islices.core.slices import IndexedSlices, check_indices
 from islices.optim.formulas import Formula
 
-__all__ = [
-    "Tables",
-    "adopt_float_table",
-    "adopt_gradient",
-    "adopt_tables",
-    "asked_frozen",
-    "changes_in_place",
-    "check_frozen",
-    "frozen_rows",
-    "is_taken",
-    "state_shapes",
-]
-
 
 def adopt_float_table(table: Any) -> tuple[Backend, Array, str]:
     """(backend, weights, their dtype) of a Table or an array of floats."""

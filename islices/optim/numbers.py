@@ -16,8 +16,6 @@ from islices.core.linear import as_float
 from islices.optim.formulas import Formula
 from islices.optim.hyperparameters import Hyper, at_step, known_hyper
 
-__all__ = ["LAST_STEP", "Keras", "Numbers", "Singles", "power_of", "single", "step_numbers"]
-
 #: What the count of steps, an int32, can hold.
 LAST_STEP = 2**31 - 1
 #: Counts of which a formula's numbers are kept.

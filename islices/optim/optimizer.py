@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -32,9 +32,10 @@ from islices.optim.inputs import (
     state_shapes,
 )
 from islices.optim.numbers import step_numbers
-from islices.optim.step import Request, rows_step
+from islices.optim.row_steps import Request, rows_step
 
-__all__ = ["Optimizer", "check_requests", "step_tables", "take_steps"]
+T = TypeVar("T")
+S = TypeVar("S")
 
 
 class Optimizer:
@@ -205,7 +206,7 @@ class Optimizer:
         return state
 
     # ------------------------------------------------------------------ a step
-    def step(self, table: Any, grad: Any, state: Any, *, donate: bool = False, apply: Any = True) -> tuple[Any, Any]:
+    def step(self, table: T, grad: Any, state: S, *, donate: bool = False, apply: Any = True) -> tuple[T, S]:
         """One step: the table and the state after it.
 
         Parameters

@@ -14,9 +14,7 @@ from typing import Any
 
 from islices.optim.formulas import Formula, State
 from islices.optim.frameworks import SPELLED
-from islices.optim.hyperparameters import Hyper, Limit
-
-__all__ = ["RECORDS", "Preset", "Record"]
+from islices.optim.hyperparameters import Accepted, Hyper
 
 #: optimizer -> its record
 RECORDS: dict[str, Record] = {}
@@ -77,7 +75,7 @@ class Record:
         What torch's states hold besides, as a function of the hyperparameters and the step count, which suffice.
     fixed : tuple of str
         Hyperparameters that are a number before the first step, and stay it.
-    limits : mapping of str to Limit
+    limits : mapping of str to Accepted
         Of hyperparameters that may be something else than others'.
     additive : bool
         Whether the step is an addition to the weight that depends on the gradient and the state alone, but for decay.
@@ -93,7 +91,7 @@ class Record:
     added: tuple[str, ...] = ()
     recomputed: Mapping[str, Callable[[Hyper, int], float]] = field(default_factory=dict)
     fixed: tuple[str, ...] = ("initial_accumulator",)
-    limits: Mapping[str, Limit] = field(default_factory=dict)
+    limits: Mapping[str, Accepted] = field(default_factory=dict)
     additive: bool = True
 
     def __post_init__(self) -> None:

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from islices.optim.operators import lerp, mul
 
-__all__ = ["coupled", "decoupled", "gradient_mean", "running", "shrunk", "square_mean"]
-
 
 # ---------------------------------------------------------------------- decay
 def coupled(g, w, decay):

@@ -15,7 +15,7 @@ import numpy as np
 from islices.backend import INTEGERS, Array, Backend
 from islices.core import modes
 from islices.core.arguments import is_real, show, whole_number
-from islices.core.conversion import map_leaves
+from islices.core.conversion import map_adopted
 from islices.core.linear import as_float
 from islices.core.registry import describe, find_backend, get_backend
 from islices.core.rows import coalesce
@@ -23,8 +23,6 @@ from islices.core.scatter import write_rows
 from islices.core.shapes import size_of
 from islices.core.slices import IndexedSlices
 from islices.optim.inputs import changes_in_place, is_taken
-
-__all__ = ["LossScale"]
 
 #: The state's arrays.
 NAMES = ("scale", "good_steps")
@@ -181,7 +179,7 @@ class LossScale:
             flags.append((B, finite))
             return c.replace(values=divided) if isinstance(c, IndexedSlices) else divided
 
-        unscaled = map_leaves(one, tree, "tree")
+        unscaled = map_adopted(one, tree, "tree")
         return unscaled, _all(flags)
 
     def update(self, state: Mapping[str, Array], finite: Any) -> dict[str, Array]:

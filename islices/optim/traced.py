@@ -1,6 +1,6 @@
 """A step in traced code by one compiled kernel, where the framework can call one from a compiled program.
 
-The same bits as `islices.optim.step`, which is what runs everywhere else. SPEC clauses 16 and 17.
+The same bits as `islices.optim.row_steps`, which is what runs everywhere else. SPEC clauses 16 and 17.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from islices.backend import Array, Slots
 from islices.core.scatter import as_given
 from islices.core.slices import IndexedSlices
 from islices.core.slots import slots_of
-from islices.optim.step import Request, count_step, without_frozen, write_pieces
-
-__all__ = ["traced_step"]
+from islices.optim.row_steps import Request, count_step, without_frozen, write_pieces
 
 
 def traced_step(request: Request) -> tuple[Any, dict[str, Array]] | None:

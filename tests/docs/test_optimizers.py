@@ -1,5 +1,7 @@
-"""What is written of the optimizers' records: docs/optimizers.md's table and the torch front's stub are what the
-library has (``python tests/docs/test_optimizers.py`` writes both anew); defaults are the frameworks' own."""
+"""Check docs/optimizers.md and the signatures of the optimizers against their records.
+
+``python tests/docs/test_optimizers.py`` writes the table of the page.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,13 @@ from typing import Any
 import pytest
 
 from islices import optim
+from islices.backends.torch import optim as torch_optim
 from islices.backends.torch.optim.hyperparameters import torch_names
 from islices.optim import records
 from islices.optim.record import RECORDS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "optimizers.md"
-STUB = ROOT / "backends" / "torch" / "optim" / "__init__.pyi"
 TEXT = PAGE.read_text("utf-8")
 SEMANTICS = ["islices", *sorted({s for record in RECORDS.values() for s in record.presets} - {"islices"})]
 #: options that change which rows there are, as rows of the table
@@ -50,41 +52,6 @@ def table() -> str:
             if option in record.arguments and any(x != y and x != "-" for x, y in zip(changed, plain, strict=True)):
                 rows.append([f"{name}, {option}", *changed])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
-
-
-def stub() -> str:
-    """The classes of the torch front, for type checkers."""
-    lines = [
-        '"""Written by tests/docs/test_optimizers.py from the records of the optimizers."""',
-        "",
-        "from typing import Any, TypeAlias, Unpack",
-        "",
-        "import torch",
-        "from torch.optim import Optimizer as Optimizer",
-        "from torch.optim import lr_scheduler as lr_scheduler",
-        "from torch.optim import swa_utils as swa_utils",
-        "",
-        "from islices.backends.torch.optim.base import Options, RowOptimizer",
-        "",
-        "Number: TypeAlias = float | torch.Tensor",
-        "",
-    ]
-    for record in RECORDS.values():
-        defaults = record.presets["islices"].defaults
-        kinds = {theirs: type(defaults[ours]) for ours, theirs in record.spelled("torch").items()}
-        lines += [f"class {record.title}({RECORDS[record.variant_of].title if record.variant_of else 'RowOptimizer'}):"]
-        lines += ["    def __init__(", "        self,", "        params: Any,"]
-        for name in torch_names(record.name):
-            kind = "tuple[Number, Number]" if name == "betas" else "bool" if kinds[name] is bool else "Number"
-            lines.append(f"        {name}: {kind} | None = None,")
-        if record.decoupled is not None:
-            lines += ["        *,", f"        decoupled_weight_decay: bool = {record.decoupled},"]
-        lines += ["        **options: Unpack[Options],", "    ) -> None: ...", ""]
-    lines += ["class SparseAdam(RowOptimizer):", "    def __init__(", "        self,", "        params: Any,"]
-    lines += [f"        {name}: Number | None = None," for name in ("lr", "eps")]
-    lines.insert(-1, "        betas: tuple[Number, Number] | None = None,")
-    lines += ["        maximize: bool = False,", "        **options: Any,", "    ) -> None: ...", ""]
-    return "\n".join(lines)
 
 
 # ---------------------------------------------------------------------- what the docstrings of all functions share
@@ -149,8 +116,12 @@ def test_the_table_is_what_the_library_accepts() -> None:
     assert table() in TEXT
 
 
-def test_the_stub_is_that_of_the_records() -> None:
-    assert STUB.read_text("utf-8") == stub()
+@pytest.mark.parametrize("name", RECORDS)
+def test_torch_classes_have_the_arguments_of_their_record(name: str) -> None:
+    cls = getattr(torch_optim, RECORDS[name].title)
+    names = [x for x in inspect.signature(cls).parameters if x not in ("params", "options")]
+    flag = ["decoupled_weight_decay"] if RECORDS[name].decoupled is not None else []
+    assert (cls.rule, names) == (name, [*torch_names(name), *flag])
 
 
 def test_optim_exports_the_function_of_every_record() -> None:
@@ -165,10 +136,9 @@ def test_every_semantics_has_a_section(semantics: str) -> None:
 
 
 def write() -> None:
-    """The table into the page, the stub beside the front."""
+    """Write the table into the page."""
     start = TEXT.index("| optimizer | islices |")
     PAGE.write_text(TEXT[:start] + table() + TEXT[TEXT.index("\n\n", start) + 1 :], "utf-8")
-    STUB.write_text(stub(), "utf-8")
 
 
 if __name__ == "__main__":

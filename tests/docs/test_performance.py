@@ -1,59 +1,95 @@
-"""docs/performance.md shows two runs that lie beside it, as `islices bench --part step` wrote them.
+"""Check that docs/performance.md shows the run that lies next to it, docs/performance.json.
 
-``python tests/docs/test_performance.py`` writes the page's tables from the runs anew. The runs are made by::
-
-    islices bench --part step --repeat 9 --json docs/performance.json
-    OMP_WAIT_POLICY=PASSIVE islices bench --part step -b torch --repeat 9 --json docs/performance-passive.json
+``python tests/docs/test_performance.py`` writes the page's table and docs/performance.svg from the run, which is made
+by ``islices bench --part step --repeat 9 --json docs/performance.json``.
 """
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
-from islices.conformance.tools.bench.load import is_disturbed
-from islices.conformance.tools.bench.report import markdown, measured
 from islices.conformance.tools.bench.results import read_run
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = DOCS / "performance.md"
-#: run -> the command that made it
-RUNS = {
-    "performance.json": "islices bench --part step --repeat 9",
-    "performance-passive.json": "OMP_WAIT_POLICY=PASSIVE islices bench --part step -b torch --repeat 9",
+PAGE, CHART = DOCS / "performance.md", DOCS / "performance.svg"
+BLOCK = re.compile(r"(<!-- performance.json -->\n).*?(<!-- end -->\n)", re.DOTALL)
+HEAD = "| step | framework | islices, ms | fastest other code | ms | times as fast |\n|---|---|---:|---|---:|---:|"
+STEPS = {
+    "adam, clipped": "lazy Adam, clipped",
+    "adam": "lazy Adam",
+    "rowwise_adagrad": "row-wise Adagrad",
+    "sgd": "SGD",
+    "adagrad": "Adagrad",
 }
 
 
-def written(name: str) -> str:
-    """A run as the page shows it."""
-    run = read_run(str(DOCS / name))
+def read() -> dict[str, Any]:
+    run: dict[str, Any] = read_run(str(DOCS / "performance.json"))
+    return run
+
+
+def measured(run: dict[str, Any]) -> list[tuple[str, str, float, str, float, float]]:
+    """Return each step with the time of islices' fastest code and of the fastest other code, in ms, and their ratio."""
+    found = []
+    for record in run["records"]:
+        times = record["milliseconds"]
+        ours = min((name for name in times if name.startswith("islices")), key=times.__getitem__)
+        other = min(record["own"], key=times.__getitem__)
+        step = STEPS[record["operation"]] + (", 26 tables" if "26 tables" in record["title"] else "")
+        framework = {"torch": "torch", "tensorflow": "TensorFlow", "jax": "JAX"}[record["backend"]]
+        found.append((step, framework, times[ours], other, times[other], record["times_as_fast"][ours]))
+    return found
+
+
+def table(run: dict[str, Any]) -> str:
     machine = run["machine"]
-    busy = max((r["others"] for r in run["records"] if is_disturbed(r)), default=0.0)
-    disturbed = f"; other processes used up to {busy:.1f} cores meanwhile (*)" if busy else ""
-    head = (
-        f"`{RUNS[name]}`, {run['date'][:10]}, {machine['cores']} cores, {machine['memory'] / 2**30:.0f} GB, Python "
-        f"{machine['python']}, NumPy {machine['numpy']}, islices {run['islices']}{disturbed}."
+    rows = [
+        f"| {step} | {framework} | {ours:.1f} | {name} | {other:.1f} | {ratio:.1f} |"
+        for step, framework, ours, name, other, ratio in measured(run)
+    ]
+    source = (
+        f"`islices bench --part step --repeat 9`, {run['date'][:10]}, {machine['cores']} cores, "
+        f"{machine['memory'] / 2**30:.0f} GB, Python {machine['python']}, NumPy {machine['numpy']}."
     )
-    found = ["\n".join(markdown(table)) if table.rows else _listed(table.title) for table in measured(run)]
-    return "\n\n".join([head, *found])
+    return "\n".join([HEAD, *rows, "", source])
 
 
-def _listed(remarks: str) -> str:
-    return "\n".join(f"- {line}" for line in remarks.splitlines())
+def chart(run: dict[str, Any]) -> str:
+    """Return an SVG of bars: the time of islices and of the fastest other code, step by step."""
+    steps = measured(run)
+    scale, height = 420 / max(max(row[2], row[4]) for row in steps), 38 * len(steps) + 40
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 {height}" width="720" height="{height}" '
+        'font-family="sans-serif" font-size="12">',
+        "<title>Milliseconds of a training step: islices and the fastest other code</title>",
+        f'<rect width="720" height="{height}" fill="#fff"/>',
+        '<rect x="220" y="10" width="12" height="12" fill="#3178b5"/><text x="238" y="20">islices</text>',
+        '<rect x="300" y="10" width="12" height="12" fill="#c9ced4"/><text x="318" y="20">fastest other code; ms per step</text>',
+    ]
+    for k, (step, framework, ours, _, other, _) in enumerate(steps):
+        y = 34 + 38 * k
+        lines.append(f'<text x="210" y="{y + 20}" text-anchor="end">{framework}: {step}</text>')
+        for at, time, colour in ((y, ours, "#3178b5"), (y + 15, other, "#c9ced4")):
+            lines.append(f'<rect x="220" y="{at}" width="{time * scale:.1f}" height="13" fill="{colour}"/>')
+            lines.append(f'<text x="{226 + time * scale:.1f}" y="{at + 11}">{time:.1f}</text>')
+    return "\n".join([*lines, "</svg>", ""])
 
 
-def with_runs(page: str) -> str:
-    for name in RUNS:
-        block = re.compile(rf"(<!-- {re.escape(name)} -->\n).*?(<!-- end -->\n)", re.DOTALL)
-        page, count = block.subn(lambda found, name=name: f"{found[1]}\n{written(name)}\n\n{found[2]}", page)  # type: ignore[misc]
-        assert count == 1, f"{PAGE.name} has {count} places for {name}"
+def with_run(page: str) -> str:
+    page, count = BLOCK.subn(lambda found: f"{found[1]}\n{table(read())}\n\n{found[2]}", page)
+    assert count == 1
     return page
 
 
-def test_the_page_shows_the_runs() -> None:
-    page = PAGE.read_text("utf-8")
-    assert page == with_runs(page), "python tests/docs/test_performance.py writes it"
+def test_the_page_shows_the_run() -> None:
+    assert PAGE.read_text("utf-8") == with_run(PAGE.read_text("utf-8")), (
+        "python tests/docs/test_performance.py writes it"
+    )
+    assert CHART.read_text("utf-8") == chart(read()), "python tests/docs/test_performance.py writes it"
 
 
 if __name__ == "__main__":
-    PAGE.write_text(with_runs(PAGE.read_text("utf-8")), "utf-8")
+    PAGE.write_text(with_run(PAGE.read_text("utf-8")), "utf-8")
+    CHART.write_text(chart(read()), "utf-8")

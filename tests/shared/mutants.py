@@ -205,8 +205,8 @@ MUTANTS = [
     Mutant(
         "kernels-fold-keeps-last",  # blatant
         "islices/kernels/folding.py",
-        "            out[row, j] += term(values[p, j], factor)\n",
-        "            out[row, j] = term(values[p, j], factor)\n",
+        "                out[row, j] += term(values[p, j], factor)\n",
+        "                out[row, j] = term(values[p, j], factor)\n",
         "numpy",
         "The last duplicate is kept in place of the sum: two to four slots of one row (of five, the unrolled part alone is "
         "right).",
@@ -222,8 +222,8 @@ MUTANTS = [
     Mutant(
         "kernels-norm-cross-term",  # medium
         "islices/kernels/squares.py",
-        "            c, d = cut(2.0 * (upper * lower), u, v)\n",
-        "            c, d = cut(upper * lower, u, v)\n",
+        "                c, d = cut(2.0 * (upper * lower), u, v)\n",
+        "                c, d = cut(upper * lower, u, v)\n",
         "numpy",
         "The square of a float64 cut in halves counts the mixed product once: norms of float64 numbers with more than 27 bits "
         "(ord 2), by about 1e-9 of themselves.",
@@ -231,8 +231,8 @@ MUTANTS = [
     Mutant(
         "kernels-fold-pairs-in-the-unrolled-loop",  # narrow
         "islices/kernels/folding.py",
-        "            some = (out[row, j] + term(values[p, j], factor)) + term(values[q, j], factor)\n",
-        "            some = out[row, j] + (term(values[p, j], factor) + term(values[q, j], factor))\n",
+        "                some = (out[row, j] + term(values[p, j], factor)) + term(values[q, j], factor)\n",
+        "                some = out[row, j] + (term(values[p, j], factor) + term(values[q, j], factor))\n",
         "numpy",
         "Another order of additions once four more slots of a row are there: five or more duplicates whose sums round.",
     ),
@@ -248,8 +248,8 @@ MUTANTS = [
     Mutant(
         "kernels-scatter-rounds-each-contribution",  # narrow
         "islices/kernels/updating.py",
-        "                    wide[0, j] = change(wide[0, j], load(values[p, j]))\n",
-        "                    wide[0, j] = load(store(change(wide[0, j], load(values[p, j]))))\n",
+        "                        wide[0, j] = change(wide[0, j], load(values[p, j]))\n",
+        "                        wide[0, j] = load(store(change(wide[0, j], load(values[p, j]))))\n",
         "numpy",
         "scatter rounds a 16-bit row after each contribution: float16 or bfloat16 tables with two slots or "
         "more of one row.",

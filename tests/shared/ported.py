@@ -125,9 +125,8 @@ class Change(NamedTuple):
 CHANGES: dict[str, Change] = {
     "last wins": Change(last_wins, "last_duplicate"),
     "l2": Change(regularised(keras.regularizers.L2(1e-3)), "regulariser"),
-    "l1": Change(regularised(keras.regularizers.L1(1e-3)), "regulariser"),
-    "float16": Change(by_torch(lambda x: x.half().float()), "sixteen_bits"),
-    "bfloat16": Change(by_torch(lambda x: x.bfloat16().float()), "sixteen_bits"),
+    "float16": Change(by_torch(lambda x: x.half().float()), "autocast"),
+    "bfloat16": Change(by_torch(lambda x: x.bfloat16().float()), "autocast"),
     "value clip": Change(values_clipped, "value_clip"),
     "row clip": Change(by_tensorflow(lambda x: tf.clip_by_norm(x, 0.05, axes=[1])), "row_clip"),
     "mean": Change(by_torch(lambda x: x / COUNT), "mean", told={"batch_size": COUNT}),
@@ -203,10 +202,6 @@ STEPS: dict[str, StepPair] = {
     "optimizer": StepPair(
         lambda d, g: torch_step(d, lambda p: T.SGD(p, 0.1), g),
         lambda d, g: torch_step(d, lambda p: T.Adam(p, 0.1), g), {"optimizer"},
-    ),
-    "sign": StepPair(
-        lambda d, g: torch_step(d, lambda p: T.SGD(p, 0.1), g),
-        lambda d, g: torch_step(d, lambda p: T.SGD(p, 0.1, maximize=True), g), {"sign"},
     ),
     # two at once
     "epsilon and rate": StepPair(

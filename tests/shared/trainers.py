@@ -1,4 +1,4 @@
-"""Trainers that clip by themselves, with the recipes of docs/torch.md: ``python trainers.py lightning|accelerate``.
+"""Trainers that clip by themselves, with the recipes of docs/trainers.md: ``python trainers.py lightning|accelerate``.
 
 Prints the norm that the recipe clips and that of the gradient which reaches the step, of a few batches.
 """

@@ -92,10 +92,9 @@ def random_pair(seed: int) -> Any:
     after = [
         {n: (x.astype("f8") + 0.01 * VALUES[values](r, x.shape)).astype(one) for n, x in before.items()} for _ in "ab"
     ]
-    if r.random() < 0.3:  # each side with a gradient of its own
-        steps = [Step(before, x, tree(one)) for x in after]
-        return explain_steps(*steps)
-    return islices.diff(*after, before=before, grad=tree(one) if r.random() < 0.7 else None)
+    grads = [tree(one), tree(one)]
+    both = grads if r.random() < 0.3 else grads[:1] * 2  # each side with a gradient of its own
+    return explain_steps(*(Step(before, x, g) for x, g in zip(after, both, strict=True)))
 
 
 # ---------------------------------------------------------------------- made to mislead
@@ -121,7 +120,7 @@ class Near:
     def stepped(self, update: Array) -> Any:
         """Tables after a step of SGD, and after another."""
         after = [(self.table - x).astype(self.dtype) for x in (0.01 * self.g, update)]
-        return islices.diff(*after, before=self.table, grad=self.g)
+        return explain_steps(*(Step(self.table, x, self.g) for x in after))
 
     def slots(self) -> IndexedSlices:
         """The gradient as three slots a row."""

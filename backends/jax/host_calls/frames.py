@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import jax
 import numpy as np
@@ -24,9 +24,7 @@ from numba.extending import intrinsic
 
 from islices.core.locks import Lock
 from islices.kernels import threads
-from islices.kernels.compiling import compile_callback, contents, fingerprint, inline
-
-__all__ = ["VERSION", "add", "attribute", "matrix", "operand", "result", "target", "vector", "words"]
+from islices.kernels.compiling import compile_callback, fingerprint, inline
 
 #: The version of the API that the positions below are of: XLA asks for it, and refuses another.
 VERSION = (0, 1)
@@ -108,23 +106,23 @@ _yield = types.ExternalFunction(
 
 # ---------------------------------------------------------------------- frames
 @inline
-def operand(frame: Any, k: Any) -> Any:
+def operand(frame, k):
     return words(words(frame)[ARGUMENTS])[k]
 
 
 @inline
-def result(frame: Any, k: Any) -> Any:
+def result(frame, k):
     return words(words(frame)[RESULTS])[k]
 
 
 @inline
-def attribute(frame: Any, k: Any) -> Any:
+def attribute(frame, k):
     """Return the number that is the k-th attribute by name."""
     return words(words(words(words(frame)[ATTRIBUTES])[k])[VALUE])[0]
 
 
 @inline
-def size(buffer: Any, first: Any) -> Any:
+def size(buffer, first):
     """Return the product of a buffer's dimensions from the first one on."""
     product = 1
     for k in range(first, words(buffer)[RANK]):
@@ -133,90 +131,92 @@ def size(buffer: Any, first: Any) -> Any:
 
 
 @inline
-def vector(buffer: Any, dtype: Any) -> Any:
+def vector(buffer, dtype):
     """Return a buffer's numbers."""
     return carray(memory(words(buffer)[DATA]), size(buffer, 0), dtype)
 
 
 @inline
-def matrix(buffer: Any, dtype: Any) -> Any:
+def matrix(buffer, dtype):
     """Return a buffer's rows."""
     shape = (words(words(buffer)[DIMENSIONS])[0], size(buffer, 1))
     return carray(memory(words(buffer)[DATA]), shape, dtype)
 
 
 # ---------------------------------------------------------------------- what XLA calls, and its threads run
-def _release(block: Any) -> None:
+@inline
+def release(block):
+    """Give a block's memory back with its last reference."""
     if add(block, REFERENCES, -1) == 1:
         _free(block)
 
 
-release = inline(_release)
+def _task_of(part: Any) -> Any:
+    run_part = inline(part)
 
-
-def _task(block: Any) -> Any:
-    """Run parts of a block until all are claimed."""
-    k = add(block, NEXT, 1)
-    while k < words(block)[COUNT]:
-        part(words(block)[FRAME], k, words(block)[COUNT])
-        add(block, ENDED, 1)
+    def task(block):
+        """Run parts of a block until all are claimed."""
         k = add(block, NEXT, 1)
-    release(block)
-    return 0
-
-
-def _handle(frame: Any) -> Any:
-    """Answer XLA: say which version this is, or run the task in as many parts as there are threads for."""
-    extension = words(frame)[EXTENSION]
-    if extension != 0 and words(extension)[KIND] & 0xFFFFFFFF == ASKS_METADATA:
-        metadata = carray(memory(words(extension)[METADATA]), TRAITS + 1, np.int32)
-        metadata[MAJOR], metadata[MINOR], metadata[TRAITS] = VERSION[0], VERSION[1], 0
+        while k < words(block)[COUNT]:
+            run_part(words(block)[FRAME], k, words(block)[COUNT])
+            add(block, ENDED, 1)
+            k = add(block, NEXT, 1)
+        release(block)
         return 0
-    workers, api, address = words(_threads())[0], words(frame)[API], _allocate(8 * WORDS)
-    parts = min(attribute(frame, 0), workers * PARTS)
-    block, given = words(address), words(address + 8 * GIVEN)
-    block[REFERENCES], block[NEXT], block[ENDED] = 2, 0, 0  # the task of this thread, and the wait below
-    block[COUNT], block[FRAME] = parts, frame
-    for _ in range(1, min(parts, workers)):
-        add(address, REFERENCES, 1)
-        given[0], given[1], given[2], given[3], given[4] = 40, 0, words(frame)[CONTEXT], task(), address
-        error = call(words(api)[SCHEDULE], address + 8 * GIVEN)
-        if error != 0:  # there are no threads
-            given[0], given[2] = 24, error
-            call(words(api)[DESTROY_ERROR], address + 8 * GIVEN)
-            add(address, REFERENCES, -1)
-            break
-    call(task(), address)
-    while add(address, ENDED, 0) < parts:
-        _yield()
-    release(address)
-    return 0
+
+    return compile_callback(task, _SIGNATURE, *_SOURCES)
 
 
-# what the functions above leave open
-part = task = cast(Any, None)
+def _handler_of(task: Any) -> Any:
+    major, minor = VERSION
 
+    def handle(frame):
+        """Answer XLA: say which version this is, or run the task in as many parts as there are threads for."""
+        extension = words(frame)[EXTENSION]
+        if extension != 0 and words(extension)[KIND] & 0xFFFFFFFF == ASKS_METADATA:
+            metadata = carray(memory(words(extension)[METADATA]), TRAITS + 1, np.int32)
+            metadata[MAJOR], metadata[MINOR], metadata[TRAITS] = major, minor, 0
+            return 0
+        workers, api, address = words(_threads())[0], words(frame)[API], _allocate(8 * WORDS)
+        parts = min(attribute(frame, 0), workers * PARTS)
+        block, given = words(address), words(address + 8 * GIVEN)
+        block[REFERENCES], block[NEXT], block[ENDED] = 2, 0, 0  # the task of this thread, and the wait below
+        block[COUNT], block[FRAME] = parts, frame
+        for _ in range(1, min(parts, workers)):
+            add(address, REFERENCES, 1)
+            given[0], given[1], given[2], given[3], given[4] = 40, 0, words(frame)[CONTEXT], task(), address
+            error = call(words(api)[SCHEDULE], address + 8 * GIVEN)
+            if error != 0:  # there are no threads
+                given[0], given[2] = 24, error
+                call(words(api)[DESTROY_ERROR], address + 8 * GIVEN)
+                add(address, REFERENCES, -1)
+                break
+        call(task(), address)
+        while add(address, ENDED, 0) < parts:
+            _yield()
+        release(address)
+        return 0
+
+    return compile_callback(handle, _SIGNATURE, *_SOURCES)
+
+
+#: Code on disk depends on these files too.
+_SOURCES = tuple(Path(__file__).with_name(name) for name in ("frames.py", "parts.py"))
 _lock = Lock()
 #: name -> the compiled task and handler, which live as long as XLA may call them
 _kept: dict[str, Any] = {}
 
 
-def target(part: Callable[..., Any], **names: Any) -> str:
+def target(part: Callable[..., Any]) -> str:
     """Return the name by which XLA calls ``part(frame, part, parts)``, a template, for all of its parts.
 
-    Parameters
-    ----------
-    names
-        What the template leaves open. Programs are kept on disk under a name that tells them all.
+    Programs are kept on disk under this name, which tells all that the template encloses.
     """
-    path = Path(__file__)
-    shared = {"SOURCES": contents((path, path.with_name("parts.py"))), "VERSION": VERSION}
-    name = f"islices{part.__name__}_{fingerprint({**names, **shared})}"
+    name = f"islices_{part.__name__}_{fingerprint(part, *_SOURCES)}"
     with _lock:
         if name not in _kept:
-            compiled = compile_callback(_task, _SIGNATURE, part=inline(part, **names), **shared)
-            task = _symbol(name, compiled.address)
-            handler = compile_callback(_handle, _SIGNATURE, task=task, **shared)
+            task = _task_of(part)
+            handler = _handler_of(_symbol(name, task.address))
             jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler.address), platform="cpu")
-            _kept[name] = compiled, handler
+            _kept[name] = task, handler
     return name

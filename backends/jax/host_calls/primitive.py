@@ -16,7 +16,6 @@ import jax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from islices import kernels
 from islices.backend import Array, Slots
 from islices.backends.jax import precision
 from islices.core import modes
@@ -45,7 +44,7 @@ class Operation:
 def kernels_run() -> bool:
     """Whether kernels are to run where the program comes to run on CPU: numba is there, XLA takes the calls, and the
     trace is not within ``use_kernels(False)`` or ``execution("framework")``."""
-    return modes.on_host() and kernels.active() is not None and parts().available()
+    return modes.kernels_in_traces() is not None and parts().available()
 
 
 def parts() -> Any:

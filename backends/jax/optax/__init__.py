@@ -3,7 +3,7 @@
 optax maps its functions over the leaves of a tree, and to JAX the leaves of slices are their values *and their
 indices*: optax's functions compute with both. `on_rows` gives optax's transformations the rows that a gradient names,
 duplicates summed. The other functions here replace optax's functions of the same names. Dense leaves go to optax.
-The state is optax's, so that checkpoints go both ways. docs/optax.md says what works with what.
+The state is optax's, so that checkpoints go both ways. docs/jax.md says what works with what.
 """
 
 from __future__ import annotations

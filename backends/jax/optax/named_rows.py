@@ -1,4 +1,4 @@
-"""What the optax front is made of: trees with sparse leaves, and a transformation run on the rows that these name.
+"""Trees with sparse leaves, and a transformation that runs on the rows of those leaves.
 
 Nothing here has a formula of its own: a step on rows is that of optax, or of an `islices.optim.Optimizer`, on arrays
 that hold these rows and no others. SPEC clauses 16 and 17.
@@ -47,7 +47,7 @@ WAY_OUT = "accepted are transformations of islices.backends.jax.optax, and on_ro
 
 # ---------------------------------------------------------------------- trees
 def is_leaf(x: object) -> bool:
-    """What is one leaf here, and a tree of arrays to optax."""
+    """Return whether x is one leaf here; optax sees a tree of arrays."""
     return isinstance(x, (IndexedSlices, Table))
 
 
@@ -217,7 +217,7 @@ def on_named_rows(inner: Any, updates: Any, state: Any, params: Any, extra: Mapp
 
 
 def _part(x: Any, rows: Any) -> Any:
-    """What belongs to a table with its rows; numbers, of which there is one a table, and dense leaves as they are."""
+    """Select the rows of a table's arrays; numbers, one per table, and dense leaves stay as they are."""
     if not isinstance(rows, NamedRows) or _is_masked(x) or not jnp.ndim(x):
         return x
     return _Part(rows.holding(x, "state"), rows)

@@ -63,7 +63,7 @@ def _parts(state: Any, structure: Any) -> tuple[list[Any], Callable[[list[Any]],
 
 
 def _parts_of_islices(state: Any, structure: Any) -> list[Any] | None:
-    """What `islices.optim` keeps of each parameter; None of another state."""
+    """Return the state that `islices.optim` keeps for each parameter, or None for another state."""
     try:
         parts = structure.flatten_up_to(state)
     except (TypeError, ValueError):  # of another tree
@@ -73,7 +73,7 @@ def _parts_of_islices(state: Any, structure: Any) -> list[Any] | None:
 
 
 def _counts(part: Any) -> bool:
-    """Whether a state has a step count; of rmsprop it has one in new releases."""
+    """Return whether a state has a step count; rmsprop's has one in new releases of optax."""
     return type(part).__name__ in COUNTED and "count" in part._fields and part.count is not None
 
 

@@ -84,7 +84,7 @@ def recorded(tx: Any, recorder: JaxRecorder, *, clip: Any = None) -> Transformat
 
 
 def _description(tx: Transformation) -> dict[str, Any] | None:
-    """What `from_optim` was given, where numbers say it."""
+    """Describe the optimizer that `from_optim` was given, or return None."""
     try:
         return as_description(getattr(tx.update, OPTIMIZER, None))
     except TypeError:  # another transformation, or a learning rate that follows a schedule

@@ -457,9 +457,11 @@ def from_optim(optimizer: Optimizer) -> Transformation:
 
 
 def _unfit(optimizer: Optimizer) -> str:
-    """What keeps an optimizer's step from being an addition that depends on nothing but gradient and state."""
+    """Name the options that keep a step from being an addition that depends on gradient and state only."""
     record = RECORDS.get(optimizer.name)
-    if record is None or not record.additive:
+    if record is None:
+        return f"a rule of optim.custom ({optimizer.name}), which optimizer.step(table, grad, state) runs in jax.jit"
+    if not record.additive:
         return f"a rule that may compute weights anew ({optimizer.name})"
     if is_on(optimizer.hyper.get("weight_decay", 0)):
         return "weight_decay; chain on_rows(optax.add_decayed_weights(...)) before it, or after it for adamw's"

@@ -1,110 +1,621 @@
-"""torch.optim's classes for models with sparse gradients: one optimizer for a whole model, at the cost of what is used.
+"""Optimizers for models with sparse gradients: torch.optim's classes, which also step by rows.
 
-``from islices.backends.torch import optim`` and ``optim.Adam(model.parameters(), lr=1e-3)`` stand in the place of
-torch.optim.Adam and torch.optim.SparseAdam. The formulas are those of `islices.optim`, with the same bits on every
-framework; with semantics="torch" those of torch.optim. SPEC clause 16.
-
-Every record of an optimizer (`islices.optim.record`) has a class, made here; __init__.pyi tells type checkers of them.
+``from islices.backends.torch import optim`` and ``optim.Adam(model.parameters(), lr=1e-3)`` replace torch.optim.Adam
+and torch.optim.SparseAdam. The formulas are those of `islices.optim`, with the same bits on every framework;
+semantics="torch" selects those of torch.optim. A hyperparameter that is None has the default of its semantics. Each
+record of an optimizer (`islices.optim.record`) has a class here, with torch's names and order. SPEC clause 16.
 """
 
 from __future__ import annotations
 
-import inspect
-import re
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, TypeAlias, Unpack
 
 import torch
 from torch.optim import Optimizer as Optimizer  # torch's names, so that the import of optim is the only change
 from torch.optim import lr_scheduler as lr_scheduler
 from torch.optim import swa_utils as swa_utils
 
-from islices import optim
-from islices.backends.torch.optim.base import RowOptimizer
-from islices.backends.torch.optim.hyperparameters import check_decoupled, defaults_of, torch_names
-from islices.optim.record import RECORDS, Record
+from islices.backends.torch.optim.base import Options, RowOptimizer
+from islices.backends.torch.optim.hyperparameters import check_decoupled
 
-DOC = """\
-{summary}
+__all__ = [
+    "SGD",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "Ftrl",
+    "Lion",
+    "NAdam",
+    "RMSprop",
+    "RowwiseAdagrad",
+    "SparseAdam",
+]
+
+Number: TypeAlias = float | torch.Tensor
+
+
+class Adagrad(RowOptimizer):
+    """Adagrad: the learning rate of each element falls with its squared gradients (Duchi et al. 2011).
 
     Parameters
     ----------
     params : iterable of Tensor, of (name, Tensor), or of dict
-    {parameters}
+    lr : float or Tensor of one, default 0.01
+    lr_decay : float or Tensor of one, default 0.0
+        The learning rate of step t is lr / (1 + (t - 1) lr_decay).
+    weight_decay : float or Tensor of one, default 0.0
+        weight_decay * w is added to the gradient of the rows that move.
+    initial_accumulator_value : float, default 0.0
+        Initial value of the sums of squares.
+    eps : float or Tensor of one, default 1e-10
+        Added to the root.
     **options
-        rows, semantics, maximize, frozen, master ...: see `RowOptimizer`.
+        See `RowOptimizer`: rows, semantics, maximize, frozen, master and others.
 
     Raises
     ------
     TypeError, ValueError, IndexError
-        What does not fit; nothing has been changed then.
+        An argument does not fit. Nothing has changed then.
 
     Notes
     -----
-    `islices.optim.{function}` has the formula. The state: {state}. SPEC clause 16.
+    `islices.optim.adagrad` has the formula. The state: "step", "sum". SPEC clause 16.
 
     Examples
     --------
     >>> import torch
     >>> layer = torch.nn.Embedding.from_pretrained(torch.ones(3, 1), freeze=False, sparse=True)
-    >>> optimizer = {title}(layer.parameters(), lr=0.5)
+    >>> optimizer = Adagrad(layer.parameters(), lr=0.5)
     >>> layer(torch.tensor([2, 2])).sum().backward()
     >>> optimizer.step()
     >>> layer.weight[:2].flatten().tolist()
     [1.0, 1.0]
     """
 
+    rule = "adagrad"
 
-def class_of(record: Record) -> type[RowOptimizer]:
-    """The class of a record: torch's names, order and defaults of hyperparameters."""
-    names, kinds = torch_names(record.name), inspect.Parameter
-    parameters = [kinds(name, kinds.POSITIONAL_OR_KEYWORD) for name in ("self", "params")]
-    parameters += [kinds(name, kinds.POSITIONAL_OR_KEYWORD, default=None) for name in names]
-    if record.decoupled is not None:
-        parameters.append(kinds("decoupled_weight_decay", kinds.KEYWORD_ONLY, default=record.decoupled))
-    signature = inspect.Signature([*parameters, kinds("options", kinds.VAR_KEYWORD)])
+    def __init__(
+        self,
+        params: Any,
+        lr: Number | None = None,
+        lr_decay: Number | None = None,
+        weight_decay: Number | None = None,
+        initial_accumulator_value: Number | None = None,
+        eps: Number | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        given = {
+            "lr": lr,
+            "lr_decay": lr_decay,
+            "weight_decay": weight_decay,
+            "initial_accumulator_value": initial_accumulator_value,
+            "eps": eps,
+        }
+        super().__init__(params, given, **options)
 
-    def initialize(*args: Any, **kwargs: Any) -> None:
-        given = signature.bind(*args, **kwargs).arguments
-        check_decoupled(record.name, given.get("decoupled_weight_decay", False))
-        hyper = {name: given.get(name) for name in names}
-        RowOptimizer.__init__(given["self"], given["params"], hyper, **given.get("options", {}))
 
-    initialize.__signature__ = signature  # type: ignore[attr-defined]
-    base = globals()[RECORDS[record.variant_of].title] if record.variant_of else RowOptimizer
-    members = {"rule": record.name, "__init__": initialize, "__doc__": _doc(record), "__module__": __name__}
-    return cast("type[RowOptimizer]", type(record.title, (base,), members))
+class RowwiseAdagrad(RowOptimizer):
+    """Adagrad with one accumulator per row: the state of a large table is a column.
+
+    Parameters
+    ----------
+    params : iterable of Tensor, of (name, Tensor), or of dict
+    lr : float or Tensor of one
+    weight_decay : float or Tensor of one, default 0.0
+        weight_decay * w is added to the gradient of the rows that move.
+    initial_accumulator_value : float, default 0.0
+        Initial value of the sums of squares.
+    eps : float or Tensor of one, default 1e-08
+        Added to the root.
+    **options
+        See `RowOptimizer`: rows, semantics, maximize, frozen, master and others.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        An argument does not fit. Nothing has changed then.
+
+    Notes
+    -----
+    `islices.optim.rowwise_adagrad` has the formula. The state: "step", "sum". SPEC clause 16.
+
+    Examples
+    --------
+    >>> import torch
+    >>> layer = torch.nn.Embedding.from_pretrained(torch.ones(3, 1), freeze=False, sparse=True)
+    >>> optimizer = RowwiseAdagrad(layer.parameters(), lr=0.5)
+    >>> layer(torch.tensor([2, 2])).sum().backward()
+    >>> optimizer.step()
+    >>> layer.weight[:2].flatten().tolist()
+    [1.0, 1.0]
+    """
+
+    rule = "rowwise_adagrad"
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Number | None = None,
+        weight_decay: Number | None = None,
+        initial_accumulator_value: Number | None = None,
+        eps: Number | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        given = {
+            "lr": lr,
+            "weight_decay": weight_decay,
+            "initial_accumulator_value": initial_accumulator_value,
+            "eps": eps,
+        }
+        super().__init__(params, given, **options)
 
 
-def _doc(record: Record) -> str:
-    """What the function of islices.optim says of each hyperparameter, with torch's names and defaults."""
-    own = (inspect.getdoc(getattr(optim, record.name)) or "\n").partition("\nReturns\n")[0]
-    said = {}
-    for ours, text in re.findall(r"^(\w[\w, ]*) : .*\n((?: .*\n?)*)", own, re.MULTILINE):
-        said |= dict.fromkeys(ours.split(", "), text)
-    theirs, defaults, parameters = record.spelled("torch"), defaults_of(record.name, "islices"), []
-    for name in torch_names(record.name):
-        default = "" if defaults[name] is None else f", default {defaults[name]}"
-        ours = next(x for x in theirs if theirs[x].partition("[")[0] == name)
-        kind = {bool: "bool", tuple: "two floats or Tensors of one"}.get(type(defaults[name]), "float or Tensor of one")
-        kind = "float" if ours in record.fixed else kind
-        text = "" if name == "lr" else said.get(ours, "")
-        parameters += [f"{name} : {kind}{default}", *text.splitlines()]
-    if record.decoupled is not None:
-        parameters += ["decoupled_weight_decay : bool", f"    As in torch; accepted is {record.decoupled}."]
-    state = ["step", *(x.name for x in record.states({}))]
-    quoted = ", ".join(f'"{record.stored.get(name, name)}"' for name in state)
-    added = ", ".join(f'"{record.stored.get(name, name)}"' for name in record.added)
-    return DOC.format(
-        summary=own.partition("\n")[0],
-        parameters="\n    ".join(parameters),
-        function=record.name,
-        state=f"{quoted}; options add {added}" if added else quoted,
-        title=record.title,
-    )
+class Adam(RowOptimizer):
+    """Adam (Kingma and Ba 2015, algorithm 1); rows="touched" makes it lazy.
+
+    Parameters
+    ----------
+    params : iterable of Tensor, of (name, Tensor), or of dict
+    lr : float or Tensor of one, default 0.001
+    betas : two floats or Tensors of one, default (0.9, 0.999)
+        Decay of the running means of gradients and of their squares. The bias correction of step t is 1 - beta^t with
+        the beta of step t.
+    eps : float or Tensor of one, default 1e-08
+        Added to the root of the corrected mean square.
+    weight_decay : float or Tensor of one, default 0.0
+        weight_decay * w is added to the gradient of the rows that move; `AdamW` decouples it.
+    amsgrad : bool, default False
+        Divide by the root of the largest mean square so far (Reddi et al. 2018).
+    decoupled_weight_decay : bool, optional
+        torch's flag; accepted is False.
+    **options
+        See `RowOptimizer`: rows, semantics, maximize, frozen, master and others.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        An argument does not fit. Nothing has changed then.
+
+    Notes
+    -----
+    `islices.optim.adam` has the formula. The state: "step", "exp_avg", "exp_avg_sq"; options add "max_exp_avg_sq".
+    SPEC clause 16.
+
+    Examples
+    --------
+    >>> import torch
+    >>> layer = torch.nn.Embedding.from_pretrained(torch.ones(3, 1), freeze=False, sparse=True)
+    >>> optimizer = Adam(layer.parameters(), lr=0.5)
+    >>> layer(torch.tensor([2, 2])).sum().backward()
+    >>> optimizer.step()
+    >>> layer.weight[:2].flatten().tolist()
+    [1.0, 1.0]
+    """
+
+    rule = "adam"
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Number | None = None,
+        betas: tuple[Number, Number] | None = None,
+        eps: Number | None = None,
+        weight_decay: Number | None = None,
+        amsgrad: bool | None = None,
+        *,
+        decoupled_weight_decay: bool | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        check_decoupled(self.rule, decoupled_weight_decay)
+        given = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
+        super().__init__(params, given, **options)
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019).
+
+    Parameters
+    ----------
+    params : iterable of Tensor, of (name, Tensor), or of dict
+    lr : float or Tensor of one, default 0.001
+    betas : two floats or Tensors of one, default (0.9, 0.999)
+        Decay of the running means of gradients and of their squares. The bias correction of step t is 1 - beta^t with
+        the beta of step t.
+    eps : float or Tensor of one, default 1e-08
+        Added to the root of the corrected mean square.
+    weight_decay : float or Tensor of one, default 0.01
+        The rows that move are multiplied by 1 - lr * weight_decay first.
+    amsgrad : bool, default False
+        Divide by the root of the largest mean square so far (Reddi et al. 2018).
+    decoupled_weight_decay : bool, optional
+        torch's flag; accepted is True.
+    **options
+        See `RowOptimizer`: rows, semantics, maximize, frozen, master and others.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        An argument does not fit. Nothing has changed then.
+
+    Notes
+    -----
+    `islices.optim.adamw` has the formula. The state: "step", "exp_avg", "exp_avg_sq"; options add "max_exp_avg_sq".
+    SPEC clause 16.
+
+    Examples
+    --------
+    >>> import torch
+    >>> layer = torch.nn.Embedding.from_pretrained(torch.ones(3, 1), freeze=False, sparse=True)
+    >>> optimizer = AdamW(layer.parameters(), lr=0.5)
+    >>> layer(torch.tensor([2, 2])).sum().backward()
+    >>> optimizer.step()
+    >>> layer.weight[:2].flatten().tolist()
+    [1.0, 1.0]
+    """
+
+    rule = "adamw"
+
+
+class Adamax(RowOptimizer):
+    """Adamax: Adam with the largest size of a gradient in place of the mean square (Kingma and Ba 2015, algorithm 2).
+
+    Parameters
+    ----------
+    params : iterable of Tensor, of (name, Tensor), or of dict
+    lr : float or Tensor of one, default 0.002
+    betas : two floats or Tensors of one, default (0.9, 0.999)
+        Decay of the running mean of gradients.
+    eps : float or Tensor of one, default 1e-08
+        Added to the largest size.
+    weight_decay : float or Tensor of one, default 0.0
+        weight_decay * w is added to the gradient of the rows that move.
+    **options
+        See `RowOptimizer`: rows, semantics, maximize, frozen, master and others.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        An argument does not fit. Nothing has changed then.
+
+    Notes
+    -----
+    `islices.optim.adamax` has the formula. The state: "step", "exp_avg", "exp_inf". SPEC clause 16.
+
+    Examples
+    --------
+    >>> import torch
+    >>> layer = torch.nn.Embedding.from_pretrained(torch.ones(3, 1), freeze=False, sparse=True)
+    >>> optimizer = Adamax(layer.parameters(), lr=0.5)
+    >>> layer(torch.tensor([2, 2])).sum().backward()
+    >>> optimizer.step()
+    >>> layer.weight[:2].flatten().tolist()
+    [1.0, 1.0]
+    """
+
+    rule = "adamax"
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Number | None = None,
+        betas: tuple[Number, Number] | None = None,
+        eps: Number | None = None,
+        weight_decay: Number | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        given = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, given, **options)
+
+
+class Ftrl(RowOptimizer):
+    """FTRL-Proximal: rows become exactly zero under l1 (McMahan et al. 2013, algorithm 1).
+
+    Parameters
+    ----------
+    params : iterable of Tensor, of (name, Tensor), or of dict
+    lr : float or Tensor of one
+    l1 : float or Tensor of one, default 0.0
+        Strength of the penalties.
+    l2 : float or Tensor of one, default 0.0
+        Strength of the penalties.
+    beta : float or Tensor of one, default 0.0
+        Added to the root in the denominator.
+    lr_power : float, default -0.5
+        The learning rate falls with this power of the sum of squares.
+    initial_accumulator_value : float, default 0.1
+        Initial value of the sums of squares.
+    l2_shrinkage : float or Tensor of one, default 0.0
+        l2_shrinkage * w is added to the gradient in z, not to the gradient whose square is summed. TensorFlow's
+        l2_shrinkage_regularization_strength; TensorFlow's and Keras's formulas double it, and l2.
+    **options
+        See `RowOptimizer`: rows, semantics, maximize, frozen, master and others.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        An argument does not fit. Nothing has changed then.
+
+    Notes
+    -----
+    `islices.optim.ftrl` has the formula. The state: "step", "z", "n". SPEC clause 16.
+
+    Examples
+    --------
+    >>> import torch
+    >>> layer = torch.nn.Embedding.from_pretrained(torch.ones(3, 1), freeze=False, sparse=True)
+    >>> optimizer = Ftrl(layer.parameters(), lr=0.5)
+    >>> layer(torch.tensor([2, 2])).sum().backward()
+    >>> optimizer.step()
+    >>> layer.weight[:2].flatten().tolist()
+    [1.0, 1.0]
+    """
+
+    rule = "ftrl"
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Number | None = None,
+        l1: Number | None = None,
+        l2: Number | None = None,
+        beta: Number | None = None,
+        lr_power: Number | None = None,
+        initial_accumulator_value: Number | None = None,
+        l2_shrinkage: Number | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        given = {
+            "lr": lr,
+            "l1": l1,
+            "l2": l2,
+            "beta": beta,
+            "lr_power": lr_power,
+            "initial_accumulator_value": initial_accumulator_value,
+            "l2_shrinkage": l2_shrinkage,
+        }
+        super().__init__(params, given, **options)
+
+
+class Lion(RowOptimizer):
+    """Lion: every element moves by the learning rate, by the sign of a running mean (Chen et al. 2023).
+
+    Parameters
+    ----------
+    params : iterable of Tensor, of (name, Tensor), or of dict
+    lr : float or Tensor of one
+    betas : two floats or Tensors of one, default (0.9, 0.99)
+        Weight of the running mean in the direction of the step, and decay of the running mean.
+    weight_decay : float or Tensor of one, default 0.0
+        The rows that move are multiplied by 1 - lr * weight_decay first.
+    **options
+        See `RowOptimizer`: rows, semantics, maximize, frozen, master and others.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        An argument does not fit. Nothing has changed then.
+
+    Notes
+    -----
+    `islices.optim.lion` has the formula. The state: "step", "exp_avg". SPEC clause 16.
+
+    Examples
+    --------
+    >>> import torch
+    >>> layer = torch.nn.Embedding.from_pretrained(torch.ones(3, 1), freeze=False, sparse=True)
+    >>> optimizer = Lion(layer.parameters(), lr=0.5)
+    >>> layer(torch.tensor([2, 2])).sum().backward()
+    >>> optimizer.step()
+    >>> layer.weight[:2].flatten().tolist()
+    [1.0, 1.0]
+    """
+
+    rule = "lion"
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Number | None = None,
+        betas: tuple[Number, Number] | None = None,
+        weight_decay: Number | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        given = {"lr": lr, "betas": betas, "weight_decay": weight_decay}
+        super().__init__(params, given, **options)
+
+
+class NAdam(RowOptimizer):
+    """Nadam: Adam with Nesterov's momentum, which grows by the step (Dozat 2016).
+
+    Parameters
+    ----------
+    params : iterable of Tensor, of (name, Tensor), or of dict
+    lr : float or Tensor of one, default 0.002
+    betas : two floats or Tensors of one, default (0.9, 0.999)
+        Decay of the running means of gradients and of their squares. The corrections of step t use the betas of step t.
+    eps : float or Tensor of one, default 1e-08
+        Added to the root of the corrected mean square.
+    weight_decay : float or Tensor of one, default 0.0
+        weight_decay * w is added to the gradient of the rows that move.
+    momentum_decay : float, default 0.004
+        Growth of the momentum: mu at step t is beta1 (1 - 0.96^(t momentum_decay) / 2). Keras has 1, optax none.
+    decoupled_weight_decay : bool, default False
+        Multiply the rows that move by 1 - lr * weight_decay first instead.
+    **options
+        See `RowOptimizer`: rows, semantics, maximize, frozen, master and others.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        An argument does not fit. Nothing has changed then.
+
+    Notes
+    -----
+    `islices.optim.nadam` has the formula. The state: "step", "exp_avg", "exp_avg_sq". SPEC clause 16.
+
+    Examples
+    --------
+    >>> import torch
+    >>> layer = torch.nn.Embedding.from_pretrained(torch.ones(3, 1), freeze=False, sparse=True)
+    >>> optimizer = NAdam(layer.parameters(), lr=0.5)
+    >>> layer(torch.tensor([2, 2])).sum().backward()
+    >>> optimizer.step()
+    >>> layer.weight[:2].flatten().tolist()
+    [1.0, 1.0]
+    """
+
+    rule = "nadam"
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Number | None = None,
+        betas: tuple[Number, Number] | None = None,
+        eps: Number | None = None,
+        weight_decay: Number | None = None,
+        momentum_decay: Number | None = None,
+        decoupled_weight_decay: bool | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        given = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "momentum_decay": momentum_decay,
+            "decoupled_weight_decay": decoupled_weight_decay,
+        }
+        super().__init__(params, given, **options)
+
+
+class RMSprop(RowOptimizer):
+    """RMSprop: the gradient over the root of a running mean of its squares (Tieleman and Hinton 2012).
+
+    Parameters
+    ----------
+    params : iterable of Tensor, of (name, Tensor), or of dict
+    lr : float or Tensor of one, default 0.01
+    alpha : float or Tensor of one, default 0.99
+        Decay of the running means.
+    eps : float or Tensor of one, default 1e-08
+        Added to the root.
+    weight_decay : float or Tensor of one, default 0.0
+        weight_decay * w is added to the gradient of the rows that move.
+    momentum : float or Tensor of one, default 0.0
+        Decay of a buffer of steps.
+    centered : bool, default False
+        Use the variance instead of the mean square (Graves 2013).
+    **options
+        See `RowOptimizer`: rows, semantics, maximize, frozen, master and others.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        An argument does not fit. Nothing has changed then.
+
+    Notes
+    -----
+    `islices.optim.rmsprop` has the formula. The state: "step", "square_avg"; options add "momentum_buffer", "grad_avg".
+    SPEC clause 16.
+
+    Examples
+    --------
+    >>> import torch
+    >>> layer = torch.nn.Embedding.from_pretrained(torch.ones(3, 1), freeze=False, sparse=True)
+    >>> optimizer = RMSprop(layer.parameters(), lr=0.5)
+    >>> layer(torch.tensor([2, 2])).sum().backward()
+    >>> optimizer.step()
+    >>> layer.weight[:2].flatten().tolist()
+    [1.0, 1.0]
+    """
+
+    rule = "rmsprop"
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Number | None = None,
+        alpha: Number | None = None,
+        eps: Number | None = None,
+        weight_decay: Number | None = None,
+        momentum: Number | None = None,
+        centered: bool | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        given = {
+            "lr": lr,
+            "alpha": alpha,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "momentum": momentum,
+            "centered": centered,
+        }
+        super().__init__(params, given, **options)
+
+
+class SGD(RowOptimizer):
+    """Gradient descent, with or without momentum.
+
+    Parameters
+    ----------
+    params : iterable of Tensor, of (name, Tensor), or of dict
+    lr : float or Tensor of one, default 0.001
+    momentum : float or Tensor of one, default 0.0
+        Momentum coefficient; 0 disables it.
+    dampening : float or Tensor of one, default 0.0
+        The gradient enters the buffer times 1 - dampening.
+    weight_decay : float or Tensor of one, default 0.0
+        weight_decay * w is added to the gradient of the rows that move.
+    nesterov : bool, default False
+        Step by the gradient and the buffer's next decay (Sutskever et al. 2013).
+    **options
+        See `RowOptimizer`: rows, semantics, maximize, frozen, master and others.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        An argument does not fit. Nothing has changed then.
+
+    Notes
+    -----
+    `islices.optim.sgd` has the formula. The state: "step"; options add "momentum_buffer". SPEC clause 16.
+
+    Examples
+    --------
+    >>> import torch
+    >>> layer = torch.nn.Embedding.from_pretrained(torch.ones(3, 1), freeze=False, sparse=True)
+    >>> optimizer = SGD(layer.parameters(), lr=0.5)
+    >>> layer(torch.tensor([2, 2])).sum().backward()
+    >>> optimizer.step()
+    >>> layer.weight[:2].flatten().tolist()
+    [1.0, 1.0]
+    """
+
+    rule = "sgd"
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Number | None = None,
+        momentum: Number | None = None,
+        dampening: Number | None = None,
+        weight_decay: Number | None = None,
+        nesterov: bool | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        given = {
+            "lr": lr,
+            "momentum": momentum,
+            "dampening": dampening,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+        }
+        super().__init__(params, given, **options)
 
 
 class SparseAdam(RowOptimizer):
-    """torch.optim.SparseAdam: lazy Adam with torch's arithmetic; dense gradients raise, as there.
+    """torch.optim.SparseAdam: lazy Adam with torch's arithmetic; dense gradients raise an error.
 
     ``Adam(params, semantics="torch")`` has the same steps, and Adam's for dense gradients.
 
@@ -117,12 +628,12 @@ class SparseAdam(RowOptimizer):
     maximize : bool
         Follow the gradient upwards.
     **options
-        frozen, master, max_norm ...: see `RowOptimizer`. rows is "touched" and semantics is "torch" here.
+        See `RowOptimizer`: frozen, master, max_norm and others. rows is "touched" and semantics is "torch".
 
     Raises
     ------
     TypeError, ValueError, IndexError
-        An option or a gradient that does not fit; nothing has changed then.
+        An option or a gradient does not fit. Nothing has changed then.
 
     Notes
     -----
@@ -144,9 +655,9 @@ class SparseAdam(RowOptimizer):
     def __init__(
         self,
         params: Any,
-        lr: float | torch.Tensor | None = None,
-        betas: tuple[float | torch.Tensor, float | torch.Tensor] | None = None,
-        eps: float | torch.Tensor | None = None,
+        lr: Number | None = None,
+        betas: tuple[Number, Number] | None = None,
+        eps: Number | None = None,
         maximize: bool = False,
         **options: Any,
     ) -> None:
@@ -156,15 +667,8 @@ class SparseAdam(RowOptimizer):
 
 def __getattr__(name: str) -> NoReturn:
     if name in torch.optim.__all__:
-        titles = ["SparseAdam", *(record.title for record in RECORDS.values())]
         raise AttributeError(
-            f"optim.{name}: got a name of torch.optim that has no rule for rows; accepted are {', '.join(titles)} "
+            f"optim.{name}: got a name of torch.optim that has no rule for rows; accepted are {', '.join(__all__)} "
             f"here, and torch.optim.{name} for parameters with dense gradients"
         )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-__all__ = ["SparseAdam"]
-for _record in RECORDS.values():
-    globals()[_record.title] = class_of(_record)
-    __all__ += [_record.title]

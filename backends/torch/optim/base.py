@@ -1,4 +1,4 @@
-"""What the classes of `islices.backends.torch.optim` share: a torch.optim.Optimizer whose steps are islices.optim's.
+"""The base class of `islices.backends.torch.optim`: a torch.optim.Optimizer that steps by islices.optim.
 
 Every formula is that of `islices.optim`; here are the groups of parameters, and a step over all of them that looks at
 everything before it writes anything.
@@ -23,13 +23,13 @@ from islices.optim import Optimizer
 from islices.optim.clipping import clip_requests
 from islices.optim.factory import Rows
 from islices.optim.optimizer import check_requests, take_steps
-from islices.optim.step import Request
+from islices.optim.row_steps import Request
 
 __all__ = ["Options", "RowOptimizer"]
 
 
 class Options(TypedDict, total=False):
-    """What all classes take, and groups of parameters too, but for max_norm; see `RowOptimizer`."""
+    """Options of all classes and, except max_norm, of parameter groups; see `RowOptimizer`."""
 
     rows: Rows
     semantics: Semantics
@@ -192,7 +192,7 @@ class RowOptimizer(torch.optim.Optimizer):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """Whether a GradScaler leaves the gradients scaled, for `step` to unscale: it refuses float16.
+        """Return whether a GradScaler leaves unscaling to `step`, because it rejects float16 gradients.
 
         torch sets ``grad_scale`` and ``found_inf`` during this step.
         """
@@ -218,7 +218,7 @@ class RowOptimizer(torch.optim.Optimizer):
         take_steps(requests)
 
     def _clip_formula(self, semantics: str) -> tuple[Limit, ClipFormula] | None:
-        """What clips before each step, or None; TypeError or ValueError for what cannot."""
+        """Return the limit and formula that clip before each step, or None; raise an error for an invalid one."""
         if self.max_norm is None:
             return None
         given = self.max_norm.detach() if isinstance(self.max_norm, torch.Tensor) else self.max_norm
@@ -267,7 +267,7 @@ class RowOptimizer(torch.optim.Optimizer):
         return writes
 
     def _optimizers(self, number: int, group: dict[str, Any]) -> Made:
-        """Those of a group as it is now: schedulers and users change it between steps."""
+        """Return the optimizers of a group as it is now; schedulers and users change it between steps."""
         made = self._made.get(number)
         if made is not None and made.known is not None:
             for name, x in made.known.items():

@@ -113,25 +113,29 @@ def check_group(rule: str, group: Group) -> None:
         raise ValueError(
             f"max_norm: got {show(group['max_norm'])} in a group; accepted by the optimizer, which clips all together"
         )
-    check_decoupled(rule, group.get("decoupled_weight_decay", False))
+    check_decoupled(rule, group.get("decoupled_weight_decay"))
     check_flag(group["master"], "master")
     if group["lr"] is None:
         raise TypeError(f"lr: got none; {rule} with semantics={group['semantics']!r} has no default")
     made_from(rule, group, Rate(group["lr"], rule))
 
 
-def check_decoupled(rule: str, asked: bool) -> None:
-    """ValueError if another rule than the one that has it is asked for decoupled weight decay."""
-    if asked and not RECORDS[rule].decoupled and "decoupled_weight_decay" not in RECORDS[rule].arguments:
-        others = [record.title for record in RECORDS.values() if record.variant_of == rule and record.decoupled]
-        raise ValueError(
-            f"decoupled_weight_decay: got True; accepted by {RECORDS[rule].title} is False"
-            + "".join(f", {title} has it" for title in others)
-        )
+def check_decoupled(rule: str, asked: bool | None) -> None:
+    """Raise ValueError if a class is asked for the weight decay of another class."""
+    record = RECORDS[rule]
+    accepted = bool(record.decoupled)
+    if asked is None or bool(asked) == accepted or "decoupled_weight_decay" in record.arguments:
+        return
+    family = {rule, record.variant_of} - {""}
+    others = [x.title for x in RECORDS.values() if bool(x.decoupled) != accepted and family & {x.name, x.variant_of}]
+    raise ValueError(
+        f"decoupled_weight_decay: got {asked}; accepted by {record.title} is {accepted}"
+        + "".join(f", {title} has {asked}" for title in others)
+    )
 
 
 def asked_of(rule: str, group: Group) -> tuple[Any, ...]:
-    """What `made_from` looks at, to compare, but for arrays: lr and frozen."""
+    """Return the values that `made_from` reads, for comparison, except the arrays lr and frozen."""
     given = in_islices(rule, group)
     given.pop("lr")
     return (*given.values(), group["rows"], group["semantics"], group["maximize"], group["duplicates"])

@@ -122,8 +122,8 @@ def _step(x: Any) -> torch.Tensor:
 def describe_optimizer(
     optimizer: Any, model: Any, gradients: Mapping[str, torch.Tensor] | None = None
 ) -> dict[str, dict[str, Any]]:
-    """What steps each parameter, as `islices.optim` describes it; of a class of torch's that it does not have, the
-    name; without others whose formula it does not have."""
+    """Describe the optimizer of each parameter as `islices.optim` does. A class that islices.optim lacks gives its
+    name; a parameter whose formula it lacks is left out."""
     record = record_of(optimizer)
     names = {id(p): name for name, p in _named(model).items()}
     if record is None:

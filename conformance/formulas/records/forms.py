@@ -1,4 +1,4 @@
-"""What of the rules' options most formulas have in common.
+"""Options of the rules that most formulas share.
 
 May import: the standard library.
 """

@@ -52,7 +52,7 @@ _one_at_a_time = threading.RLock()
 
 
 class Recorder:
-    """What a differentiation remembers of the lookups in one table."""
+    """The lookups in one table that a differentiation records."""
 
     def __init__(self, read_rows: Callable[[Array, Array], Array], source: Source, owner: Differentiation) -> None:
         self.read_rows = read_rows
@@ -129,7 +129,7 @@ def differentiate(
 
 
 def _faces(variables: Sequence[paddle.Tensor], run: Differentiation) -> list[paddle.Tensor]:
-    """What fn gets for the variables: tensors of the same values that take a gradient each of its own.
+    """Return tensors for fn with the variables' values; each takes a gradient of its own.
 
     A parameter stays itself. Where one variable is computed from another, or comes twice, autograd would count what
     passes through the one for the other too; in a nested call, also what fn takes from around it.

@@ -19,7 +19,7 @@ __all__ = ["build", "is_special", "take_apart", "to_dense"]
 
 
 def is_special(x: paddle.Tensor) -> bool:
-    """Whether a tensor is anything but dense; `take_apart` says which of those are row-sparse."""
+    """Return whether a tensor is anything but dense; `take_apart` says which of those are row-sparse."""
     return not x.is_dense()
 
 

@@ -35,7 +35,7 @@ class Benchmark(NamedTuple):
 
     @property
     def sensible(self) -> bool:
-        """Whether the table has so many distinct rows."""
+        """Return whether the table has so many distinct rows."""
         return self.distribution != "unique" or self.slices <= self.rows
 
     def __str__(self) -> str:

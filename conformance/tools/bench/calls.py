@@ -1,4 +1,4 @@
-"""How many functions of islices a small call goes through: ``python -m islices.conformance.tools.bench.calls``.
+"""Count the functions of islices in a small call: ``python -m islices.conformance.tools.bench.calls``.
 
 Counted by sys.setprofile, which sees compiled kernels too, on a gradient of 64 slices of 16 numbers, after a first call
 that loads and compiles. With the name of a call behind it, the functions are shown as they call one another. What a

@@ -160,7 +160,7 @@ def _jobs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def _records(job: dict[str, Any]) -> list[dict[str, Any]]:
     """Return what one process finds. RuntimeError if it ends badly, or hangs."""
     command = [sys.executable, "-m", "islices.conformance.tools.bench.measuring", json.dumps(job)]
-    environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ}
+    environment = {"TF_CPP_MIN_LOG_LEVEL": "3", "ISLICES_KERNELS": "1", **os.environ}
     try:
         done = subprocess.run(
             command, capture_output=True, encoding="utf-8", errors="replace", env=environment, timeout=PATIENCE

@@ -1,5 +1,4 @@
-"""How busy other processes keep the cores meanwhile: threads that wait for one another then wait for those, and a time
-says little."""
+"""Measurement of the load by other processes, which makes times unreliable."""
 
 from __future__ import annotations
 

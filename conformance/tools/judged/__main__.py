@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _earlier(options: argparse.Namespace) -> dict[str, Any]:
-    """What an earlier run found of the libraries that are not judged now."""
+    """Return the earlier results of libraries that are not judged now."""
     path = options.docs and options.docs / "judged.json"
     if not options.library or not path or not path.exists():
         return {"libraries": [], "findings": {}}

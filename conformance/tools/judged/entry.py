@@ -1,4 +1,4 @@
-"""What is judged: a call of a library, the formula that it documents, and the call as a step.
+"""An entry to judge: a call of a library, the formula that it documents, and the call as a step.
 
 May import: `islices.conformance.formulas.judge`, `islices.conformance.formulas.records`.
 """

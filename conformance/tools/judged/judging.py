@@ -48,7 +48,7 @@ def described(found: Judgement) -> dict[str, Any]:
 
 
 def judged(entry: Judged) -> dict[str, Any]:
-    """What came of an entry; what it raises is a result as well."""
+    """Judge an entry; an exception is a result as well."""
     try:
         return described(judge(entry.step, entry.formula))
     except Exception as error:

@@ -44,7 +44,7 @@ def scores(run: Line) -> Iterable[str]:
 
 
 def _table(found: Line) -> str:
-    """Of a library: a line a call, a column a variant, then what was left out and why."""
+    """Return the table of a library: one line per call, one column per variant, then omissions with reasons."""
     variants = list(dict.fromkeys(e["variant"] for e in found["entries"]))
     rows: dict[tuple[str, str], dict[str, Line]] = {}
     for entry in found["entries"]:

@@ -36,7 +36,7 @@ JOBS: tuple[tuple[str, dict[str, str]], ...] = tuple(
 
 
 def environment(python: str) -> dict[str, str]:
-    """What a process of another environment gets: this islices, and that environment's programs."""
+    """Return the environment of a process: this islices, and the other environment's programs."""
     bin = str(Path(python).parent)  # not resolved: a virtual environment's Python is a link
     found = {**os.environ, "PATH": f"{bin}{os.pathsep}{os.environ.get('PATH', '')}", "TF_CPP_MIN_LOG_LEVEL": "3"}
     found["PYTHONPATH"] = str(Path(islices.__file__).parents[1])
@@ -100,7 +100,7 @@ def _program(python: str) -> str:
 
 
 def ended(code: int) -> str:
-    """How a process ended, in words."""
+    """Describe in words how a process ended."""
     return f"the process ended by {signal.Signals(-code).name}" if code < 0 else f"it ended with exit code {code}"
 
 

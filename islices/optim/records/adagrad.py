@@ -15,8 +15,6 @@ from islices.optim.operators import div, less_equal, mul, sqrt, where
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
 
-__all__ = ["ADAGRAD", "ROWWISE_ADAGRAD", "adagrad", "rowwise_adagrad"]
-
 
 # ---------------------------------------------------------------------- rules
 def adagrad_rule(g, q, w, accumulator, lr, eps, penalty=None, inside=False, early=False):

@@ -20,8 +20,6 @@ from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
 from islices.optim.rules import gradient_mean, square_mean
 
-__all__ = ["ADAM", "ADAMW", "BETAS", "KerasAdam", "Optax", "Torch", "adam", "adamw"]
-
 BETAS: Hyper = {"beta1": 0.9, "beta2": 0.999}
 
 
@@ -51,7 +49,7 @@ def adam_rule(
 
 
 # ---------------------------------------------------------------------- numbers
-class Islices(Numbers):
+class IslicesAdam(Numbers):
     def rate(self):
         """Return lr / (1 - beta1^t)."""
         return self.E.div(self.exact_lr, self.number(1.0) - self.power(self.h["beta1"]))
@@ -69,7 +67,7 @@ class TorchSparse(Numbers):
         return E.div(rate, one - self.library_power(self.h["beta1"]))
 
 
-class Torch(Numbers):
+class TorchAdam(Numbers):
     def rate(self):
         return self.E.div(self.exact_lr, self.number(1.0) - self.library_power(self.h["beta1"]))
 
@@ -92,7 +90,7 @@ class KerasAdam(Keras):
         return E.div(E.round_product(self.narrow(self.lr()), E.sqrt(self.rest("beta2"))), self.rest("beta1"))
 
 
-class TensorFlow(KerasAdam, Singles):
+class TensorFlowAdam(KerasAdam, Singles):
     def rest(self, name: str) -> Any:
         return self.narrow(self.one) - self.narrow(_tensorflow_power(self, self.h[name]))
 
@@ -105,7 +103,7 @@ class MXNet(Singles):
         return E.astype(E.round_product(self.exact_lr, correction), "float32")
 
 
-class Optax(Numbers):
+class OptaxAdam(Numbers):
     def rate(self):
         return self.exact_lr
 
@@ -148,7 +146,7 @@ def adam_state(h: Hyper) -> tuple[State, ...]:
 
 
 def _islices(h: Hyper) -> Formula:
-    return Formula(adam_rule, Islices, adam_state(h), "element", decays(h), options=("root",))
+    return Formula(adam_rule, IslicesAdam, adam_state(h), "element", decays(h), options=("root",))
 
 
 def _adamw_islices(h: Hyper) -> Formula:
@@ -157,7 +155,7 @@ def _adamw_islices(h: Hyper) -> Formula:
 
 def _torch_dense(h: Hyper) -> Formula:
     options = ("beta2", "half", "one", "root", "early")
-    return Formula(adam_rule, Torch, adam_state(h), decay=decays(h), rows=ALL, options=options)
+    return Formula(adam_rule, TorchAdam, adam_state(h), decay=decays(h), rows=ALL, options=options)
 
 
 def _torch(h: Hyper) -> Formula:
@@ -180,7 +178,7 @@ def _tensorflow(h: Hyper) -> Formula:
     # its power is a running product of what beta was at each step: another beta now would be of no use to it
     refuse_scheduled(h, 'adam with semantics="tensorflow"', "beta1", "beta2")
     state = (State("m"), State("v"))
-    return Formula(adam_rule, TensorFlow, state, "element", options=("beta1", "beta2", "early"))
+    return Formula(adam_rule, TensorFlowAdam, state, "element", options=("beta1", "beta2", "early"))
 
 
 def _mxnet(h: Hyper) -> Formula:
@@ -192,7 +190,7 @@ def _mxnet(h: Hyper) -> Formula:
 
 def _optax(h: Hyper) -> Formula:
     options = ("beta1", "beta2", "correction1", "correction2")
-    return Formula(adam_rule, Optax, adam_state(h), "element", rows=ALL, options=options)
+    return Formula(adam_rule, OptaxAdam, adam_state(h), "element", rows=ALL, options=options)
 
 
 def _adamw_optax(h: Hyper) -> Formula:

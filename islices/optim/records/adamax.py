@@ -12,10 +12,8 @@ from islices.optim.hyperparameters import Hyper, Scheduled, decays
 from islices.optim.operators import absolute, div, maximum, mul
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
-from islices.optim.records.adam import BETAS, Islices, KerasAdam, Optax, Torch
+from islices.optim.records.adam import BETAS, IslicesAdam, KerasAdam, OptaxAdam, TorchAdam
 from islices.optim.rules import gradient_mean
-
-__all__ = ["ADAMAX", "adamax"]
 
 
 def adamax_rule(
@@ -45,11 +43,11 @@ STATE = (State("m"), State("u", positive=True))
 
 
 def _islices(h: Hyper) -> Formula:
-    return Formula(adamax_rule, Islices, STATE, decay=decays(h))
+    return Formula(adamax_rule, IslicesAdam, STATE, decay=decays(h))
 
 
 def _torch(h: Hyper) -> Formula:
-    return Formula(adamax_rule, Torch, STATE, "", decays(h), ALL, options=("half", "one", "inside", "early"))
+    return Formula(adamax_rule, TorchAdam, STATE, "", decays(h), ALL, options=("half", "one", "inside", "early"))
 
 
 def _keras(h: Hyper) -> Formula:
@@ -57,7 +55,7 @@ def _keras(h: Hyper) -> Formula:
 
 
 def _optax(h: Hyper) -> Formula:
-    return Formula(adamax_rule, Optax, STATE, rows=ALL, options=("beta1", "correction1", "inside"))
+    return Formula(adamax_rule, OptaxAdam, STATE, rows=ALL, options=("beta1", "correction1", "inside"))
 
 
 # ---------------------------------------------------------------------- the record

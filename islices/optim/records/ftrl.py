@@ -9,13 +9,11 @@ from islices.norms.clip_formulas import Semantics
 from islices.optim.factory import Duplicates, Rows, make
 from islices.optim.formulas import Formula, State
 from islices.optim.frameworks import raw
-from islices.optim.hyperparameters import Hyper, Limit, Scheduled
+from islices.optim.hyperparameters import Accepted, Hyper, Scheduled
 from islices.optim.numbers import Keras, Numbers, Singles, single
 from islices.optim.operators import absolute, div, less_equal, maximum, minimum, mul, power, sqrt, where
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
-
-__all__ = ["FTRL", "ftrl"]
 
 
 # ---------------------------------------------------------------------- rules
@@ -61,12 +59,12 @@ def mxnet_ftrl(g, q, w, z, n, lr, l1, l2, beta, zero, one):
 
 
 # ---------------------------------------------------------------------- formulas
-class Islices(Numbers):
+class IslicesFtrl(Numbers):
     def exponent(self):
         return -self.h["lr_power"]
 
 
-class KerasFtrl(Islices, Keras):
+class KerasFtrl(IslicesFtrl, Keras):
     def penalty(self):
         """Return 2 (l2 + beta / (2 lr)) in the table's type."""
         lr, two = self.narrow(self.lr()), self.narrow(self.two)
@@ -77,7 +75,7 @@ class KerasFtrl(Islices, Keras):
         return self.hyper("l2_shrinkage") + self.hyper("l2_shrinkage")
 
 
-class TensorFlow(KerasFtrl, Singles):
+class TensorFlowFtrl(KerasFtrl, Singles):
     def narrow(self, x):
         """x as a float32, in which TensorFlow forms the penalty."""
         return self.E.astype(self.array_of(x), "float32")
@@ -90,7 +88,7 @@ def _kind(h: Hyper) -> tuple[str, ...]:
 
 def _islices(h: Hyper) -> Formula:
     state = (State("z"), State("n", "initial_accumulator", positive=True))
-    return Formula(islices_ftrl, Islices, state, "element", options=_kind(h))
+    return Formula(islices_ftrl, IslicesFtrl, state, "element", options=_kind(h))
 
 
 def _keras(h: Hyper) -> Formula:
@@ -101,7 +99,7 @@ def _keras(h: Hyper) -> Formula:
 
 def _tensorflow(h: Hyper) -> Formula:
     state = (State("z"), State("n", "initial_accumulator"))
-    return Formula(tensorflow_ftrl, TensorFlow, state, "element", options=_kind(h))
+    return Formula(tensorflow_ftrl, TensorFlowFtrl, state, "element", options=_kind(h))
 
 
 def _mxnet(h: Hyper) -> Formula:
@@ -140,8 +138,8 @@ FTRL = Record(
     },
     fixed=("initial_accumulator", "lr_power"),
     limits={
-        "lr": Limit("a finite number above 0, since FTRL divides by it", lambda x: 0 < x < math.inf),
-        "lr_power": Limit(f"-{LARGEST_POWER} < lr_power <= 0", lambda x: -LARGEST_POWER < x <= 0),
+        "lr": Accepted("a finite number above 0, since FTRL divides by it", lambda x: 0 < x < math.inf),
+        "lr_power": Accepted(f"-{LARGEST_POWER} < lr_power <= 0", lambda x: -LARGEST_POWER < x <= 0),
     },
     additive=False,
 )

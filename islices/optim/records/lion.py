@@ -15,8 +15,6 @@ from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
 from islices.optim.rules import running
 
-__all__ = ["LION", "lion"]
-
 
 def lion_rule(g, w, m, gain1, gain2, lr, one, zero, beta1=None, beta2=None, penalty=None):
     """Chen et al. 2023; gain1 and gain2 are 1 - beta. The weight times penalty joins the sign."""

@@ -14,15 +14,13 @@ from islices.optim.array_rules import array_power
 from islices.optim.factory import Duplicates, Rows, make
 from islices.optim.formulas import Formula, State
 from islices.optim.frameworks import ALL, raw
-from islices.optim.hyperparameters import Hyper, Limit, Scheduled, decays, refuse_scheduled
+from islices.optim.hyperparameters import Accepted, Hyper, Scheduled, decays, refuse_scheduled
 from islices.optim.numbers import Numbers, power_of, single
 from islices.optim.operators import div, mul, sqrt
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
 from islices.optim.records import adam
 from islices.optim.rules import gradient_mean, square_mean
-
-__all__ = ["NADAM", "nadam"]
 
 STATE = (State("m"), State("v", positive=True))
 
@@ -96,7 +94,7 @@ def keras_nadam(g, q, w, m, v, gain1, gain2, head, left, after, after1, correcti
 
 
 # ---------------------------------------------------------------------- numbers
-class Islices(adam.Islices):
+class IslicesNadam(adam.IslicesAdam):
     def momenta(self) -> tuple[Array, Array, Array]:
         """Return mu_t, mu_(t+1) and mu_1 ... mu_t."""
         beta1, c = self.h["beta1"], _fading(self.h["momentum_decay"])
@@ -134,7 +132,7 @@ def _torch_products(beta1: float, momentum_decay: float, count: int) -> np.ndarr
     return products
 
 
-class Torch(Islices):
+class TorchNadam(IslicesNadam):
     def momenta(self) -> tuple[Array, Array, Array]:
         """Traced, the rounded product stands for that of rounded factors, which has no closed form."""
         if self.E is not modes.HOST:
@@ -175,7 +173,7 @@ class KerasNadam(adam.KerasAdam):
         return self.rest("beta2")
 
 
-class Optax(adam.Optax):
+class OptaxNadam(adam.OptaxAdam):
     def head(self):
         return self.gain1()
 
@@ -188,7 +186,7 @@ class Optax(adam.Optax):
     def after1(self):
         """Return the correction of the next step."""
         count = self.count + self.array(np.ones(1, np.int32))
-        return Optax(self.E, count, self.exact_lr, self.h, self.wide).correction1()
+        return OptaxNadam(self.E, count, self.exact_lr, self.h, self.wide).correction1()
 
 
 # ---------------------------------------------------------------------- formulas
@@ -197,14 +195,14 @@ def _decay(h: Hyper) -> str:
 
 
 def _islices(h: Hyper) -> Formula:
-    return Formula(islices_nadam, Islices, STATE, "element", _decay(h), options=("root",))
+    return Formula(islices_nadam, IslicesNadam, STATE, "element", _decay(h), options=("root",))
 
 
 def _torch(h: Hyper) -> Formula:
     # mu_product is a product of what beta1 was at each step
     refuse_scheduled(h, 'nadam with semantics="torch"', "beta1")
     options = ("beta2", "half", "one", "correction2", "apart")
-    return Formula(islices_nadam, Torch, STATE, "", _decay(h), ALL, options=options)
+    return Formula(islices_nadam, TorchNadam, STATE, "", _decay(h), ALL, options=options)
 
 
 def _keras(h: Hyper) -> Formula:
@@ -213,7 +211,7 @@ def _keras(h: Hyper) -> Formula:
 
 def _optax(h: Hyper) -> Formula:
     """Nesterov's adam, without a schedule."""
-    return Formula(keras_nadam, Optax, STATE, "element", rows=ALL, options=("beta1", "beta2"))
+    return Formula(keras_nadam, OptaxNadam, STATE, "element", rows=ALL, options=("beta1", "beta2"))
 
 
 # ---------------------------------------------------------------------- the record
@@ -231,7 +229,7 @@ NADAM = Record(
     stored={"m": "exp_avg", "v": "exp_avg_sq"},
     recomputed={"mu_product": _mu_product},
     fixed=("momentum_decay",),
-    limits={"momentum_decay": Limit("0 <= momentum_decay < 256", lambda x: 0 <= x < 256)},
+    limits={"momentum_decay": Accepted("0 <= momentum_decay < 256", lambda x: 0 <= x < 256)},
 )
 
 

@@ -17,8 +17,6 @@ from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
 from islices.optim.rules import gradient_mean, running, square_mean
 
-__all__ = ["RMSPROP", "rmsprop"]
-
 
 # ---------------------------------------------------------------------- rules
 def rmsprop_rule(

@@ -16,8 +16,6 @@ from islices.optim.operators import mul
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
 
-__all__ = ["SGD", "sgd"]
-
 
 # ---------------------------------------------------------------------- rules
 def sgd_rule(g, w, lr, momentum=None, mu=None, gain=None, nesterov=False):
@@ -45,7 +43,7 @@ def tensorflow_nesterov(g, w, momentum, mu, lr, dense=False):
 
 
 # ---------------------------------------------------------------------- formulas
-class Torch(Numbers):
+class TorchSgd(Numbers):
     def gain(self):
         """The buffer begins with the first gradient itself, not dampened."""
         first = self.E.equal(self.count, 0)
@@ -96,7 +94,7 @@ def _torch(h: Hyper) -> Formula:
     if not is_on(mu):  # a sparse gradient with weight decay raises in torch
         return replace(own, rows=("all",)) if is_on(h["weight_decay"]) else own
     # torch keeps the sum of all sparse gradients, and steps by it every time
-    return replace(own, numbers=Torch if is_on(dampening) else Numbers, rows=("all",))
+    return replace(own, numbers=TorchSgd if is_on(dampening) else Numbers, rows=("all",))
 
 
 def _keras(h: Hyper) -> Formula:

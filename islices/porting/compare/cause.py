@@ -11,14 +11,11 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from islices.porting.compare.comparison import Comparison, TwoSides
-from islices.porting.compare.evidence import Interval
-from islices.porting.compare.rows import Rows
+from islices.porting.compare.rows import Held, Rows
 from islices.porting.compare.stored import Stored
 
 __all__ = ["Cause", "Change", "Factor", "Lines", "both_ways"]
 
-#: What has to be known: the sides are gradients, or what a step has changed in tables; another cause acts before.
-Need: TypeAlias = Literal["gradients", "steps", "another"]
 #: Framework ("" for any other) -> (the line where the second side lacks what the first does, the line where it does it
 #: and the first does not), formatted with a cause's details.
 Lines: TypeAlias = Mapping[str, tuple[str, str]]
@@ -71,29 +68,26 @@ class Cause:
 
     #: Programs read it, so that it stays; docs/diff.md has a line for each.
     name: str
-    #: What ``islices diff --help`` says.
-    title: str
     #: What can explain less is tried, and named, before what can explain more.
     rank: int
     _: KW_ONLY
     #: (both, which) -> changes of that side; whether they help is not its business.
     propose: Callable[[Comparison, int], Iterator[Change]] | None = None
-    #: (tensors of a side, those of the other) -> that side with its rows elsewhere, None for one that stays as it is.
-    move: Callable[[Sequence[Stored], Sequence[Stored]], Iterator[tuple[Sequence[Stored | None], Change]]] | None = None
+    #: (tensors of a, those of b) -> those of a with their rows elsewhere, None for one that stays as it is.
+    move: Callable[[Sequence[Held], Sequence[Held]], Iterator[tuple[Sequence[Stored | None], Change]]] | None = None
     #: (now) -> factors that the sides allow, after what has been explained already.
     foretell: Callable[[Comparison], Iterator[Factor]] | None = None
-    #: (now, interval) -> text and details of the factors that the elements allow.
-    fit: Callable[[Comparison, Interval], tuple[str, dict[str, Any]]] | None = None
+    #: A factor that the elements allow -> text and details.
+    fit: Callable[[float], tuple[str, dict[str, Any]]] | None = None
     #: It says the same of a as of b.
     symmetric: bool = False
-    needs: tuple[Need, ...] = ()
     #: It takes away rows that the other side lacks, here some and there others: it may act on both sides.
     drops: bool = False
     #: It takes away precision that the other side lacks.
     narrows: bool = False
-    #: Where sides may agree to the bit: "always", since within a bound on rounding it would say nothing; on gradients,
-    #: since changes of tables are rounded; "never", since it rounds itself.
-    exact: Literal["always", "gradients", "never"] = "gradients"
+    #: Whether sides agree to the bit: "always", since within a bound on rounding it would say nothing; "never", since
+    #: it rounds itself.
+    exact: Literal["always", "maybe", "never"] = "maybe"
     #: A factor may act as well.
     scales: bool = True
     #: The more general causes that have nothing to say where this one explains.
@@ -102,11 +96,6 @@ class Cause:
     fix: Lines | Callable[[Mapping[str, Any]], Lines] | None = None
     #: The side in its details is the one that does it; else the one that does not.
     side_does: bool = False
-
-    def applies(self, both: Comparison) -> bool:
-        """Return whether it can be looked for here."""
-        known = {"gradients": not both.steps, "steps": both.steps, "another": bool(both.chain)}
-        return all(known[need] for need in self.needs)
 
     def line(self, details: Mapping[str, Any], framework: str) -> str:
         """Return the line that fixes it on the second side, in a framework; "" where there is none."""

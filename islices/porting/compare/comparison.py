@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from islices.core.locks import lazy_property
-from islices.porting.compare.evidence import ANY, Interval, Paired, agrees, interval, paired
+from islices.porting.compare.evidence import Paired, agrees, fitted, paired
 from islices.porting.compare.rows import Held, Norm, Rows, sample_rows
 from islices.porting.compare.stored import BLOCK, Array, Stored, contained
 
@@ -28,9 +28,8 @@ END = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """What the caller says; named are the names of the sides."""
+    """What the caller says."""
 
-    named: tuple[str, str] = ("a", "b")
     max_norm: float | None = None
     padding_idx: int | None = None
     batch_size: int | None = None
@@ -39,14 +38,13 @@ class Context:
 
 @dataclass(frozen=True, eq=False)
 class TwoSides:
-    """One tensor on both sides, its raw gradient and table, and the rows that a step's gradient names."""
+    """One tensor on both sides, its raw gradient and table."""
 
     name: str
     a: Rows
     b: Rows
     raw: Rows | None = None
     table: Array | None = None
-    named: Array | None = None
     padding: int | None = None
 
     def side(self, which: int) -> Rows:
@@ -86,7 +84,6 @@ class Tensors:
     b: tuple[Held, ...]
     raw: tuple[Held | None, ...] = ()
     tables: Sequence[Array | None] = ()
-    named: Sequence[Array | None] = ()
 
     @property
     def large(self) -> bool:
@@ -102,17 +99,14 @@ class Tensors:
         """a, b and the raw gradient."""
         return self.a, self.b, self.raw or (None,) * len(self.a)
 
-    def stored(self, which: int) -> list[Stored]:
-        return [x.stored for x in self.side(which)]
-
-    def compared(self, context: Context, *, steps: bool = False) -> Comparison:
+    def compared(self, context: Context) -> Comparison:
         """Return the comparison of all rows, or of a sample where they are many."""
         share = SAMPLE // max(1, len(self.a))
         pairs = []
         for t, (x, y) in enumerate(zip(self.a, self.b, strict=True)):
             ids = sample_rows(x, y, max(share, SAMPLE // 16)) if self.large and max(x.size, y.size) > share else None
             pairs.append(self._pair(t, context, ids))
-        return Comparison(tuple(pairs), context, self, steps)
+        return Comparison(tuple(pairs), context, self)
 
     def blocks(self, t: int, context: Context) -> Iterator[TwoSides]:
         """Yield every row of a tensor, block by block."""
@@ -134,28 +128,23 @@ class Tensors:
         count = x.stored.shape[0] if x.stored.shape else None
         if padding is not None and padding < 0 and count is not None:
             padding += count
-        table, named = (x[t] if x else None for x in (self.tables, self.named))
-        raws = None if raw is None else rows(raw)
-        return TwoSides(x.stored.name, rows(x), rows(self.b[t]), raws, table, named, padding)
+        table = self.tables[t] if self.tables else None
+        return TwoSides(x.stored.name, rows(x), rows(self.b[t]), None if raw is None else rows(raw), table, padding)
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """All tensors on both sides, all rows or a sample of them, as the changes of chain have left them.
 
-    steps: the sides are changes of tables, whose rounding is part of `terms`; nothing is exact then. slack: what two
-    models' arithmetic is granted on top of rounding. past: the comparisons before each change. unmoved: all tensors
-    before rows were moved.
+    slack: what two models' arithmetic is granted on top of rounding. past: the comparisons before each change.
     """
 
     pairs: tuple[TwoSides, ...]
     context: Context
     source: Tensors
-    steps: bool = False
     slack: float = 0.0
     chain: tuple[Done, ...] = ()
     past: tuple[Comparison, ...] = ()
-    unmoved: Tensors | None = None
 
     @property
     def original(self) -> Comparison:
@@ -178,15 +167,11 @@ class Comparison:
         past, chain = (*self.past, self), (*self.chain, done)
         return replace(self, pairs=tuple(pairs), chain=chain, past=past) if tensors else None
 
-    def rearranged(self, cause: Cause, which: int, side: Sequence[Stored | None], change: Change) -> Comparison:
-        """Return the comparison of tensors whose rows stand elsewhere on one side."""
-        held = tuple(old if x is None else Held(x) for x, old in zip(side, self.source.side(which), strict=True))
-        source = replace(self.source, b=held) if which else replace(self.source, a=held)
-        now = source.compared(self.context)
-        share = sum(len(p.side(which).ids) for p in now.pairs) / max(1, sum(len(x.ids) for x in held))
-        change = replace(change, cost=change.cost * share)  # of the rows at hand
-        done = Done(cause, which, change, frozenset(t for t, x in enumerate(side) if x is not None))
-        return replace(now, chain=(done,), past=(self,), unmoved=self.source)
+    def rearranged(self, cause: Cause, side: Sequence[Stored | None], change: Change) -> Comparison:
+        """Return the comparison of tensors whose rows stand elsewhere in a."""
+        held = tuple(old if x is None else Held(x) for x, old in zip(side, self.source.a, strict=True))
+        done = Done(cause, 0, change, frozenset(t for t, x in enumerate(side) if x is not None))
+        return replace(replace(self.source, a=held).compared(self.context), chain=(done,), past=(self,))
 
     def blocks(self) -> Iterator[tuple[int, TwoSides]]:
         """Yield every row of each tensor, block by block, with all changes made."""
@@ -221,13 +206,17 @@ class Comparison:
         """Element next to element, of each tensor."""
         return [paired(p.a, p.b, self.slack) for p in self.pairs]
 
-    def agree(self, *, exact: bool) -> bool:
-        """Return whether both sides are the same in every row, to the bit or within the bound."""
-        if not all(p is not None and agrees(p, exact=exact) for p in self.elements):
+    def agree(self, *, exact: bool, ratios: Sequence[float] = (), tolerance: float = 0.0) -> bool:
+        """Return whether both sides are the same in every row, to the bit or within the bound; or a the multiple of b
+        that ratios say, tensor by tensor, which may be off by a relative tolerance."""
+
+        def near(t: int, p: Paired | None) -> bool:
+            factor = ratios[t] if ratios else 1.0
+            return p is not None and agrees(p, exact=exact, factor=factor, tolerance=tolerance)
+
+        if not all(near(t, p) for t, p in enumerate(self.elements)):
             return False
-        return not self.source.large or all(
-            p is not None and agrees(p, exact=exact) for _, p in self._all_elements()
-        )  # fmt: skip
+        return not self.source.large or all(near(t, p) for t, p in self._all_elements())
 
     def _all_elements(self) -> Iterator[tuple[int, Paired | None]]:
         for t, pair in self.blocks():
@@ -235,16 +224,9 @@ class Comparison:
             yield t, paired(pair.a, pair.b, self.slack, seen.tops if seen else None)
 
     @lazy_property
-    def factors(self) -> list[Interval] | None:
-        """For each tensor the factors between the sides in the rows at hand; None where there is none."""
-        return _intervals(len(self.pairs), enumerate(self.elements), [None] * len(self.pairs))
-
-    @lazy_property
-    def all_factors(self) -> list[Interval] | None:
-        """The same of every row."""
-        if not self.source.large or self.factors is None:
-            return self.factors
-        return _intervals(len(self.pairs), self._all_elements(), [f.fit or None for f in self.factors])
+    def fits(self) -> list[float]:
+        """For each tensor the factor between the sides that fits the rows at hand best."""
+        return [fitted([p]) for p in self.elements]
 
     def distance(self) -> float:
         """Return the largest |a - b| of an element, as a part of the largest |value| of its tensor."""
@@ -255,15 +237,3 @@ class Comparison:
                 with np.errstate(invalid="ignore"):
                     found.append(float(np.nan_to_num(np.abs(p.x - p.y)).max(initial=0.0)) / top)
         return max(found)
-
-
-def _intervals(
-    count: int, pairs: Iterator[tuple[int, Paired | None]] | Any, guesses: Sequence[float | None]
-) -> list[Interval] | None:
-    found = [ANY] * count
-    for t, p in pairs:
-        one = None if p is None else interval(p, guesses[t])
-        if one is None or (found[t] is not ANY and (found[t] & one).empty):
-            return None
-        found[t] = one if found[t] is ANY else found[t] & one
-    return found

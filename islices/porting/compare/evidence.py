@@ -21,7 +21,6 @@ evidence for anything.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -29,11 +28,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from islices.porting.compare.rows import PRECISION, Rows
-from islices.porting.compare.stored import Array, dot
+from islices.porting.compare.stored import Array, dot, placed
 
 __all__ = [
-    "ANY", "ENOUGH", "MOST_SLACK", "PRECISION", "SLACKS", "Evidence", "Interval", "Paired", "agrees", "bounds",
-    "evidence", "interval", "onto", "paired",
+    "ENOUGH", "MOST_SLACK", "PRECISION", "SLACKS", "Evidence", "Paired", "agrees", "bounds", "evidence", "fitted",
+    "onto", "paired",
 ]  # fmt: skip
 
 #: Bits of evidence below which nothing counts as a cause.
@@ -106,12 +105,8 @@ def _terms(x: Rows, known: bool) -> Array:
 
 
 def onto(ids: Array, x: Rows, part: Array | None, fill: float = 0.0) -> Any:
-    """Return what x has in some rows on more rows, the new ones filled."""
-    if part is None:
-        return None
-    out = np.full((len(ids), *part.shape[1:]), fill, part.dtype)
-    out[np.searchsorted(ids, x.ids)] = part
-    return out
+    """Return what x has in some rows on other rows, the new ones filled."""
+    return None if part is None else placed(x.ids, part, ids, fill)
 
 
 def bounds(p: Paired, factor: float = 1.0) -> Array:
@@ -124,15 +119,21 @@ def bounds(p: Paired, factor: float = 1.0) -> Array:
 
 
 # ---------------------------------------------------------------------- agreement
-def agrees(p: Paired, *, exact: bool) -> bool:
-    """Return whether x is y, to the bit or within the bound; some elements are looked at first."""
+def agrees(p: Paired, *, exact: bool, factor: float = 1.0, tolerance: float = 0.0) -> bool:
+    """Return whether x is factor * y, to the bit or within the bound; some elements are looked at first.
+
+    tolerance: how far the factor may be off, relatively.
+    """
     n = len(p.x)
-    if n > 4 * FEW and not agrees(p.at(np.linspace(0, n - 1, FEW).astype(np.int64)), exact=exact):
-        return False
+    if n > 4 * FEW:
+        few = p.at(np.linspace(0, n - 1, FEW).astype(np.int64))
+        if not agrees(few, exact=exact, factor=factor, tolerance=tolerance):
+            return False
     with np.errstate(invalid="ignore", over="ignore"):
-        same = p.x == p.y
+        y = p.y if factor == 1.0 else factor * p.y
+        same = p.x == y
         if not exact:
-            same |= np.abs(p.x - p.y) <= bounds(p)
+            same |= np.abs(p.x - y) <= bounds(p, factor) + (tolerance * np.abs(y) if tolerance else 0.0)
     same |= (p.x != p.x) & (p.y != p.y)
     return bool(same.all())
 
@@ -181,63 +182,13 @@ def _digits(x: Array) -> Array:
 
 
 # ---------------------------------------------------------------------- a constant factor
-@dataclass(frozen=True)
-class Interval:
-    """The factors c for which x = c * y within the bound on rounding, all elements together; fit: by least squares."""
-
-    low: float
-    high: float
-    fit: float = 0.0
-
-    def __and__(self, other: Interval) -> Interval:
-        return Interval(max(self.low, other.low), min(self.high, other.high), self.fit)
-
-    @property
-    def empty(self) -> bool:
-        return not (self.low <= self.high and self.high > 0)
-
-    @property
-    def middle(self) -> float:
-        return 0.5 * (self.low + self.high)
-
-    def apart(self, factor: float) -> float:
-        """Return how far a factor is from the best fit, relatively; 0 where any factor would do."""
-        return abs(factor / self.fit - 1.0) if self.fit else 0.0
-
-    def holds(self, factor: float, tolerance: float) -> bool:
-        """Return whether a factor, known up to a relative tolerance, lies within."""
-        return self.low <= factor * (1 + tolerance) and factor * (1 - tolerance) <= self.high
-
-
-ANY = Interval(-math.inf, math.inf)
-
-
-def interval(p: Paired, guess: float | None = None) -> Interval | None:
-    """Return the positive factors that make y into x, `ANY` for zeros; None where there is none.
-
-    guess: about the factor, which the bound asks for.
-    """
-    finite = np.isfinite(p.x) & np.isfinite(p.y)
-    if not finite.all():
-        a, b = p.x[~finite], p.y[~finite]
-        if not ((a == b) | ((a != a) & (b != b))).all():
-            return None
-        p = p.at(finite)
-    top = max(np.abs(p.y).max(initial=0.0), 1e-300)
-    with np.errstate(over="ignore", invalid="ignore"):
-        y = p.y / top
-        square, product = dot(y, y), dot(p.x / top, y)
-    if square == 0 and not p.x.any():
-        return ANY
-    fit = product / square if square else 0.0
-    guess = guess or fit
-    if not 0 < guess < math.inf:
-        return None
-    slack, some = bounds(p, guess), p.y != 0
-    if (np.abs(p.x[~some]) > slack[~some]).any():
-        return None
-    with np.errstate(over="ignore", invalid="ignore"):
-        ratio, width = p.x[some] / p.y[some], slack[some] / np.abs(p.y[some])
-        low, high = float((ratio - width).max(initial=-math.inf)), float((ratio + width).min(initial=math.inf))
-    found = Interval(low, high, fit)
-    return None if found.empty else found
+def fitted(pairs: Iterable[Paired | None]) -> float:
+    """Return the factor c for which x is c * y, by least squares; 0 where zeros leave it open."""
+    square = product = 0.0
+    for p in pairs:
+        if p is not None:
+            with np.errstate(over="ignore", invalid="ignore"):
+                finite = np.isfinite(p.x) & np.isfinite(p.y)
+                x, y = (np.where(finite, z, 0.0) for z in (p.x, p.y))
+                square, product = square + dot(y, y), product + dot(x, y)
+    return product / square if square else 0.0

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from islices.backend import FLOATS
-from islices.porting.compare.stored import Array, Stored, bits_equal, blocks, contained, nonzero_rows, wide
+from islices.porting.compare.stored import Array, Stored, apart, bits_equal, blocks, contained, nonzero_rows, wide
 
 __all__ = ["SHOWN", "Place", "RowSample", "TensorDifference", "measure"]
 
@@ -165,7 +165,7 @@ def _block(x: Array, y: Array, ids: Array) -> _Block:
     same = bits_equal(x, y)
     differing = np.flatnonzero(~same.reshape(len(same), math.prod(same.shape[1:])).all(axis=1))
     u, v, ids = wide(x[differing]), wide(y[differing]), ids[differing]
-    gaps = _gaps(u, v)
+    gaps = apart(u, v)
     return _Block(differing, _row_tops(gaps), _place(gaps, ids, u, v))
 
 
@@ -196,14 +196,6 @@ def _common(x: Array, y: Array) -> tuple[Array, Array]:
     x, y = (wide(z).astype(np.float32) if z.dtype == np.uint16 else z for z in (x, y))
     common = np.result_type(x.dtype, y.dtype)
     return x.astype(common), y.astype(common)
-
-
-def _gaps(x: Array, y: Array) -> Array:
-    """Return |x - y|; where one is NaN, or infinite and the other is not the same, inf."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        gaps: Array = np.nan_to_num(np.abs(x - y), nan=np.inf, posinf=np.inf)
-    gaps[(x == y) | (np.isnan(x) & np.isnan(y))] = 0.0
-    return gaps
 
 
 def _place(sizes: Array, rows: Array, x: Array, y: Array) -> Place | None:

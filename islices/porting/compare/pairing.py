@@ -10,7 +10,7 @@ from islices.core.registry import describe
 from islices.core.trees import named_leaves
 from islices.porting.compare.stored import Stored, read
 
-__all__ = ["Both", "check_tensor", "leaves_beside", "read_both", "states_beside"]
+__all__ = ["Both", "check_tensor", "checked_pair", "leaves_beside", "read_both", "states_beside"]
 
 
 #: Names in a and in b.
@@ -29,9 +29,7 @@ class Both(NamedTuple):
 
 def read_both(a: Any, b: Any, pair: Mapping[str, str] | None = None) -> Both:
     """Read two trees and pair their tensors, by name, by `pair`, or by position; None among leaves is on no side."""
-    if pair is not None and not isinstance(pair, Mapping):
-        raise TypeError(f"pair: got {describe(pair)}; accepted is a dict of names in a to names in b")
-    pair = pair or {}
+    pair = checked_pair(pair)
     left, right = ({n: x for n, x in named_leaves(t, s).items() if x is not None} for t, s in ((a, "a"), (b, "b")))
     for p, q in pair.items():
         check_tensor(p, left, "pair", "a")
@@ -46,6 +44,13 @@ def read_both(a: Any, b: Any, pair: Mapping[str, str] | None = None) -> Both:
     stored = [(read(left[p], p, f"a[{p!r}]"), read(right[q], q, f"b[{q!r}]")) for p, q in pairs]
     only_a, only_b = (tuple(n for n in s if all(n != pq[k] for pq in pairs)) for k, s in enumerate((left, right)))
     return Both(pairs, stored, only_a, only_b, notes)
+
+
+def checked_pair(pair: Any) -> Mapping[str, str]:
+    """Return what an argument ``pair=`` says; TypeError for what is no mapping."""
+    if pair is not None and not isinstance(pair, Mapping):
+        raise TypeError(f"pair: got {describe(pair)}; accepted is a dict of names in a to names in b")
+    return pair or {}
 
 
 def check_tensor(name: Any, leaves: Mapping[str, Any], argument: str, side: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from islices.porting.compare.measure import TensorDifference
-from islices.porting.figures import new_figure
+from islices.porting.reports import new_figure
 
 if TYPE_CHECKING:
     from islices.porting.compare.difference import Difference
@@ -25,10 +25,10 @@ STYLES = {
 PANELS = 12
 
 
-def draw(found: Difference, path: Any) -> None:
-    """Write the picture: a panel for each tensor that differs, the first twelve; the suffix says the format."""
+def draw(found: Difference) -> Any:
+    """Return the picture: a panel for each tensor that differs, the first twelve."""
     shown = [t for t in found.tensors if not t.equal][:PANELS]
-    figure = new_figure(9.0, 1.6 + 3.2 * max(1, len(shown)), dpi=120)
+    figure = new_figure(9.0, 1.6 + 3.2 * max(1, len(shown)))
     axes = figure.subplots(max(1, len(shown)), 1, squeeze=False)[:, 0]
     for ax, t in zip(axes, shown, strict=False):
         _panel(ax, t, found.names)
@@ -36,7 +36,7 @@ def draw(found: Difference, path: Any) -> None:
     title = f"{a} and {b} are equal" if found.equal else f"Rows that differ between {a} and {b}"
     causes = "; ".join(c.text for e in found.causes[:1] for c in e.causes)
     figure.suptitle("\n".join([title, *textwrap.wrap(causes, 100)]), fontsize=11)
-    figure.savefig(path)
+    return figure
 
 
 def _panel(ax: Any, t: TensorDifference, names: tuple[str, str]) -> None:

@@ -16,7 +16,7 @@ from islices.backend import FLOATS
 from islices.core.locks import lazy_property
 from islices.porting.compare.stored import Array, Stored, bits_equal, blocks, contained, nonzero_rows, norm_of, wide
 
-__all__ = ["PRECISION", "Held", "Norm", "Rows", "Stepped", "sample_rows", "spread"]
+__all__ = ["PRECISION", "Held", "Norm", "Rows", "sample_rows", "spread"]
 
 #: Bits of each type's significand; of integers as many as float64 holds.
 PRECISION = {
@@ -89,20 +89,12 @@ class Norm(NamedTuple):
 
 
 class Held:
-    """A tensor as it was read, of which `at` gives any rows.
+    """A tensor as it was read, of which `at` gives any rows."""
 
-    raw: the gradient that it was computed from, whose slots tell how much was summed.
-    """
-
-    def __init__(self, x: Stored, raw: Stored | None = None) -> None:
+    def __init__(self, x: Stored) -> None:
         self.stored = x
         self._places = np.arange(len(x.ids)) if x.sparse else np.flatnonzero(nonzero_rows(x.values))
         self.ids = x.ids[self._places]
-        self._lender: Held | None = None
-        knows = x.sparse and x.has_duplicates
-        if raw is not None and raw.has_duplicates and not knows and raw.row_shape == x.row_shape:
-            lender = Held(raw)
-            self._lender = lender if contained(self.ids, lender.ids).all() else None
 
     @property
     def size(self) -> int:
@@ -125,12 +117,6 @@ class Held:
             slots = x.slots[some]
             terms = np.add.reduceat(np.abs(wide(slots)), begin, axis=0) if len(begin) else np.zeros(rows.values.shape)
             return replace(rows, terms=terms, counts=counts, slot_ids=x.slot_ids[some], slots=slots)
-        if self._lender is not None:
-            raw = self._lender.stored.norm
-            lent = self._lender.at(np.searchsorted(self._lender.ids, ids))
-            if lent.terms is not None:
-                scale = x.norm / raw if 0 < raw < math.inf else 1.0
-                return replace(rows, terms=lent.terms * scale, counts=lent.counts)
         return rows
 
     @lazy_property
@@ -152,30 +138,6 @@ class Held:
         return x.ids[x.counts > 1] if x.sparse and x.has_duplicates else x.ids[:0]
 
 
-class Stepped(Held):
-    """The rows that a step has changed in a table; a sum of two rounded numbers is as exact as the larger."""
-
-    def __init__(self, x: Stored, start: Stored) -> None:
-        self.stored, self._start, self._lender = x, start, None
-        kept = [_kept(x.values[part], start.values[part]) for part in blocks(len(x.values), x.row_shape)]
-        self.ids = self._places = np.flatnonzero(~np.concatenate(kept))
-
-    def values_at(self, places: Any) -> Array:
-        """Return what has been added to the rows at places of ids."""
-        return super().values_at(places) - wide(self._start.values[self.ids[places]])
-
-    def at(self, places: Any) -> Rows:
-        """Return the changes of the rows at places of ids."""
-        rows, now = super().at(places), wide(self.stored.values[self.ids[places]])
-        return replace(rows, sparse=False, terms=np.abs(now) + np.abs(now - rows.values) + np.abs(rows.values))
-
-    @lazy_property
-    def norms(self) -> Norm:
-        """The norm of all that the step has changed."""
-        parts = blocks(len(self.ids), self.stored.row_shape)
-        return Norm(math.hypot(*(norm_of([self.values_at(part)]) for part in parts)))
-
-
 def _kept(now: Array, then: Array) -> Array:
     same = bits_equal(now, then) if now.dtype == then.dtype else bits_equal(wide(now), wide(then))
     kept: Array = np.all(same.reshape(len(same), math.prod(same.shape[1:])), axis=1)
@@ -186,7 +148,7 @@ def _kept(now: Array, then: Array) -> Array:
 def sample_rows(x: Held, y: Held, elements: int) -> Array:
     """Return the numbers of the rows of two sides that causes are tried on.
 
-    Some are spread evenly; others stand on one side only, have several slots, the largest values or norms, or differ.
+    Some are spread evenly; others stand on one side only, have several slots or the largest values, or differ.
     """
     width = max(1, math.prod(x.stored.row_shape), math.prod(y.stored.row_shape))
     rows = max(LEAST, elements // width)
@@ -194,20 +156,18 @@ def sample_rows(x: Held, y: Held, elements: int) -> Array:
     some = [spread(x.ids if len(x.ids) >= len(y.ids) else y.ids, rows // 4)]
     for s, other in ((x, y), (y, x)):
         some += [spread(ids, few) for ids in (s.ids[~contained(s.ids, other.ids)], s.repeated)]
-        some += [s.ids[_largest(np.concatenate(size), few)] for size in zip(*_sizes(s), strict=True)]
+        some.append(s.ids[_largest(np.concatenate(list(_tops(s))), few)])
     if x.stored.row_shape == y.stored.row_shape:
         ids = x.ids[contained(x.ids, y.ids)]
         some.append(spread(ids[np.concatenate(list(_differ(x, y, ids)))], rows // 8))
     return np.unique(np.concatenate(some))
 
 
-def _sizes(s: Held) -> Iterator[tuple[Array, Array]]:
-    """Yield the largest |value| and the sum of squares of each row, block by block."""
+def _tops(s: Held) -> Iterator[Array]:
+    """Yield the largest |value| of each row, block by block."""
     for part in blocks(len(s.ids), s.stored.row_shape):
         flat = np.abs(s.values_at(part).reshape(part.stop - part.start, math.prod(s.stored.row_shape)))
-        flat = np.nan_to_num(flat, nan=math.inf, posinf=math.inf)
-        with np.errstate(over="ignore"):
-            yield flat.max(axis=1, initial=0.0), (flat * flat).sum(axis=1)
+        yield np.nan_to_num(flat, nan=math.inf, posinf=math.inf).max(axis=1, initial=0.0)
 
 
 def _differ(x: Held, y: Held, ids: Array) -> Iterator[Array]:

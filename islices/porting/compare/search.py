@@ -7,6 +7,7 @@ named, the most specific first, and none that one of them subsumes. Tensors are 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import permutations
@@ -15,11 +16,10 @@ import numpy as np
 
 from islices.porting.compare.cause import Factor
 from islices.porting.compare.causes import CAUSES
-from islices.porting.compare.comparison import Comparison, Done
-from islices.porting.compare.evidence import ANY, PRECISION, Evidence, Interval, Paired, evidence, onto
+from islices.porting.compare.comparison import Comparison
+from islices.porting.compare.evidence import PRECISION, Evidence, Paired, evidence, fitted, onto
 from islices.porting.compare.explanation import Explanation, Finding
-from islices.porting.compare.rows import Rows
-from islices.porting.compare.stored import Array, contained
+from islices.porting.compare.stored import Array
 
 __all__ = ["candidates", "explain"]
 
@@ -78,38 +78,31 @@ def candidates(both: Comparison) -> list[Comparison]:
 
 def _changes(both: Comparison, used: set[tuple[str, int]]) -> Iterator[Comparison]:
     for cause in CAUSES.values():
-        if cause.propose is not None and cause.applies(both):
+        if cause.propose is not None:
             for which in (0,) if cause.symmetric else (1, 0):
                 changes = () if (cause.name, which) in used else cause.propose(both, which)
                 yield from filter(None, (both.after(cause, which, change) for change in changes))
 
 
 def _moves(both: Comparison) -> Iterator[Comparison]:
-    """Yield the comparisons of tensors whose rows stand elsewhere on one side."""
+    """Yield the comparisons of tensors whose rows stand elsewhere in a."""
     for cause in CAUSES.values():
-        for which in () if cause.move is None or both.steps else (0,) if cause.symmetric else (1, 0):
-            found = list(cause.move(both.source.stored(which), both.source.stored(1 - which)) if cause.move else ())
-            yield from (both.rearranged(cause, which, *one) for one in found)
-            if found:
-                break
+        if cause.move is not None:
+            yield from (both.rearranged(cause, *one) for one in cause.move(both.source.a, both.source.b))
 
 
 # ---------------------------------------------------------------------- tests
 def _held(now: Comparison, *, exactly: bool) -> Explanation | None:
     """Return the explanation by the changes made, if both sides are equal and enough speaks for each change."""
-    strict = exactly or any(d.cause.exact == "always" for d in now.chain)
-    modes = [True] if all(_may_be_exact(d, now) for d in now.chain) else []
-    modes += [] if strict else [False]
+    kinds = {d.cause.exact for d in now.chain}
+    modes = [] if "never" in kinds else [True]
+    modes += [] if exactly or "always" in kinds else [False]
     for exact in modes:
         if now.agree(exact=exact):
             least = _least(now, exact=exact)
             slack = 0.0 if exact else now.slack
             return None if least is None else Explanation(_said(now), exact, round(least, 1), slack)
     return None
-
-
-def _may_be_exact(d: Done, now: Comparison) -> bool:
-    return d.cause.exact == "always" or (d.cause.exact == "gradients" and not now.steps)
 
 
 def _least(now: Comparison, *, exact: bool) -> float | None:
@@ -135,40 +128,25 @@ def _said(now: Comparison) -> tuple[Finding, ...]:
 
 def _was(now: Comparison, k: int, t: int, p: Paired) -> Array:
     """Return for each element how much the kth change has changed there, or how much agrees, as it is paired."""
-    cause, which, change, tensors = now.chain[k]
+    cause, which, _, tensors = now.chain[k]
     final = now.pairs[t].side(which)
     here: Array = np.abs(final.values)  # what speaks for it is that all the rest agrees
-    if not (cause.drops or cause.narrows):
+    if not (cause.drops or cause.narrows or cause.move):
         if t not in tensors:
             return np.zeros(p.x.shape)
-        old = now.past[k].pairs[t].side(which)
-        if change.apply is not None:
-            new = (*now.past, now)[k + 1].pairs[t].side(which)
-            with np.errstate(invalid="ignore"):
-                here = np.abs(_at(new, final.ids) - _at(old, final.ids))
-        elif now.unmoved is not None and old.flat.shape[1] == final.flat.shape[1]:  # zeros in rows that were the same
-            source = now.unmoved.side(which)[t]
-            old = source.at(np.flatnonzero(contained(source.ids, final.ids)))
-            here[(_at(old, final.ids) == final.values).reshape(final.flat.shape).all(axis=1)] = 0.0
+        old, new = (c.pairs[t].side(which) for c in (*now.past, now)[k : k + 2])
+        with np.errstate(invalid="ignore"):
+            here = np.abs(onto(final.ids, new, new.values) - onto(final.ids, old, old.values))
     flat: Array = onto(p.ids, final, here).reshape(-1)
     return flat
-
-
-def _at(x: Rows, ids: Array) -> Array:
-    """Return values in rows, zeros where there are none."""
-    x = x.select(contained(x.ids, ids))
-    found: Array = onto(ids, x, x.values)
-    return found
 
 
 # ---------------------------------------------------------------------- factors
 def _named_factors(now: Comparison) -> list[Explanation]:
     """Return factors of known causes that make the sides equal, after the changes made."""
     found: list[Explanation] = []
-    if now.factors is None:
-        return found
-    for cause in CAUSES.values():
-        for f in cause.foretell(now) if cause.foretell and cause.applies(now) else ():
+    for cause in CAUSES.values() if None not in now.elements else ():
+        for f in cause.foretell(now) if cause.foretell else ():
             e = _by_factor(now, Finding(cause.name, f.text, f.details), f)
             if e and not any(_says_the_same(e, other) for other in found):
                 found.append(e)
@@ -181,38 +159,35 @@ def _says_the_same(e: Explanation, other: Explanation) -> bool:
     return one.name == two.name and one.details.get("side") == two.details.get("side")
 
 
-def _by_factor(now: Comparison, finding: Finding, f: Factor) -> Explanation | None:
-    """Return the explanation by the changes made and a factor, if it fits every row and enough speaks for each."""
-    for ratio, i in zip(f.ratios, now.factors or (), strict=True):
-        if not (ratio > 0 and i.holds(ratio, f.tolerance)) or 2**f.cost * 2 * i.apart(ratio) > CHANCE:
-            return None
-    found = _spoken(now, finding, f)
-    whole = now.all_factors if found else None
-    return found if whole and all(map(Interval.holds, whole, f.ratios, [f.tolerance] * len(whole))) else None
-
-
 def _constant(now: Comparison) -> list[Explanation]:
     """Return one factor for all tensors, read off the elements."""
-    both = ANY
-    for i in now.all_factors or ():
-        both &= i
-    if both.empty or both.low <= 0 or both.high == np.inf or both.low <= 1.0 <= both.high:
+    c = fitted(now.elements)
+    if not 0 < c < math.inf or None in now.elements or now.agree(exact=False):
         return []
+    whole = round(max(c, 1 / c))
+    exact = whole if c > 1 else 1 / whole
+    if whole > 1 and now.agree(exact=False, ratios=[exact] * len(now.pairs)):
+        c = exact
     cost = max(PRECISION["float32"], *(p.precision for p in now.elements if p is not None))
-    f = Factor([both.middle] * len(now.pairs), "", cost=cost)
-    fits = (Finding(cause.name, *cause.fit(now, both)) for cause in CAUSES.values() if cause.fit)
-    return [e for finding in fits if (e := _spoken(now, finding, f, elements=3))]
+    fits = (Finding(cause.name, *cause.fit(c)) for cause in CAUSES.values() if cause.fit)
+    f = Factor([c] * len(now.pairs), "", cost=cost)
+    return [e for finding in fits if (e := _by_factor(now, finding, f, read_off=True))]
 
 
-def _spoken(now: Comparison, finding: Finding, f: Factor, elements: int = 2) -> Explanation | None:
-    """Return the explanation by the changes made and a factor, if enough speaks for each of them."""
+def _by_factor(now: Comparison, finding: Finding, f: Factor, *, read_off: bool = False) -> Explanation | None:
+    """Return the explanation by the changes made and a factor, if it fits every row and enough speaks for each."""
+    for ratio, fit in zip(f.ratios, now.fits, strict=True):
+        if not ratio > 0 or (fit and not read_off and 2**f.cost * 2 * abs(ratio / fit - 1.0) > CHANCE):
+            return None
+    if not now.agree(exact=False, ratios=f.ratios, tolerance=f.tolerance):
+        return None
     each = []
     for ratio, p in zip(f.ratios, now.elements, strict=True):
         if p is not None and abs(ratio - 1.0) > f.tolerance:
             each.append(evidence(p, np.abs(p.x) * min(abs(ratio - 1.0), 1.0), exact=False, factor=ratio))
     total = Evidence.all(each, f.cost)
     least = _least(now, exact=False) if now.chain else total.bits
-    if not total.enough or total.elements < elements or least is None:
+    if not total.enough or total.elements < 2 + read_off or least is None:
         return None
     return Explanation((*_said(now), finding), False, round(min(least, total.bits), 1), now.slack)
 

@@ -1,19 +1,18 @@
-"""A Difference as text for people and as a dict for programs."""
+"""A Difference as text for people."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from islices.porting.compare.causes import CAUSES
 from islices.porting.compare.measure import SHOWN, Place, RowSample, TensorDifference
 from islices.porting.compare.steps.fix import step_line
+from islices.porting.reports import columns
 
 if TYPE_CHECKING:
     from islices.porting.compare.difference import Difference
 
-__all__ = ["as_json", "report"]
+__all__ = ["report"]
 
 #: Elements of a row shown in a line of the report.
 IN_LINE = 4
@@ -21,7 +20,6 @@ IN_LINE = 4
 TENSORS = 2
 
 
-# ---------------------------------------------------------------------- text
 def report(found: Difference, *, verbose: bool = False) -> str:
     """The report, plain text: the verdict, why, how to mend it, and where.
 
@@ -59,7 +57,7 @@ def _tensor(t: TensorDifference, names: tuple[str, str], verbose: bool) -> list[
     for k, name in enumerate(names):
         shape = "x".join("?" if n is None else f"{n}" for n in t.shapes[k]) or "()"
         rows.append((name, t.dtypes[k], shape, f"{t.slots[k]:,}", _number(t.norms[k]), t.kinds[k]))
-    lines += _table(rows, "  ", right=(3, 4))
+    lines += columns(rows, "  ", right=(3, 4))
     if t.equal:
         return lines + [f"  note: {note}" for note in t.notes]
     if not t.comparable:
@@ -90,7 +88,7 @@ def _rows(title: str, sample: RowSample, names: tuple[str, ...]) -> list[str]:
     more = f", the first {SHOWN}" if sample.count > SHOWN else ""
     table: list[tuple[str, ...]] = [("row", *names)]
     table += [(f"{row}", *map(_elements, values)) for row, values in sample.first]
-    return [f"  {title} ({sample.count:,}{more})", *_table(table, "    ", right=(0,))]
+    return [f"  {title} ({sample.count:,}{more})", *columns(table, "    ", right=(0,))]
 
 
 def _elements(values: tuple[float, ...]) -> str:
@@ -99,15 +97,6 @@ def _elements(values: tuple[float, ...]) -> str:
 
 def _number(x: float) -> str:
     return f"{x:.7g}"
-
-
-def _table(rows: list[tuple[str, ...]], indent: str, right: tuple[int, ...] = ()) -> list[str]:
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        cells = (c.rjust(w) if k in right else c.ljust(w) for k, (c, w) in enumerate(zip(row, widths, strict=True)))
-        lines.append((indent + "  ".join(cells)).rstrip())
-    return lines
 
 
 def _why(found: Difference) -> list[str]:
@@ -166,20 +155,3 @@ def _without_cause(found: Difference) -> list[str]:
     if len(found.tensors) > 1:
         lines.append("  (one that makes all tensors equal together)")
     return lines
-
-
-# ---------------------------------------------------------------------- JSON
-def as_json(found: Difference) -> dict[str, Any]:
-    """Return all fields of all that was found, by name; numbers that are not finite are "inf", "-inf", "nan"."""
-    plain: dict[str, Any] = _plain(found)
-    return plain
-
-
-def _plain(x: Any) -> Any:
-    if isinstance(x, float):
-        return x if math.isfinite(x) else str(x)
-    if is_dataclass(x):
-        return {f.name: _plain(getattr(x, f.name)) for f in fields(x) if f.repr}
-    if isinstance(x, dict):
-        return {str(k): _plain(v) for k, v in x.items()}
-    return [_plain(v) for v in x] if isinstance(x, (list, tuple)) else x

@@ -6,7 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from islices.porting.compare.difference import Difference, compare_steps
+from islices.porting.compare.comparison import Context
+from islices.porting.compare.difference import Difference, Found, compared, side_names
+from islices.porting.compare.pairing import leaves_beside, read_both, states_beside
+from islices.porting.compare.steps.explain import steps_differ
+from islices.porting.compare.steps.side import Given
+from islices.porting.compare.why import side_by_side
 
 __all__ = ["Step", "explain_steps"]
 
@@ -22,8 +27,8 @@ class Step:
     gradient : tree
         What the optimizer was handed: clipped, if it is clipped; uncoalesced is best.
     state, state_after : dict of str to dict, optional
-        Each table's state, before the step and after it: its arrays by islices' names or the framework's, and "step",
-        the count of steps taken before. Without it the step is taken for the first.
+        Each table's state, before the step and after it, as ``state_of`` of a front gives it: its arrays by the names
+        of `islices.optim`, and "step", the count of steps taken before. Without it the step is taken for the first.
     optimizer : mapping, optional
         The description of what took it: "name", "semantics", "rows" and its numbers ("lr", "eps" ...). Without
         numbers it decides between formulas that make the same step. Without a description stock optimizers are tried
@@ -38,20 +43,14 @@ class Step:
     optimizer: Mapping[str, Any] | None = None
 
 
-def explain_steps(
-    a: Step,
-    b: Step,
-    *,
-    names: Sequence[str] = ("a", "b"),
-    padding_idx: int | None = None,
-) -> Difference:
+def explain_steps(a: Step, b: Step, *, names: Sequence[str] = ("a", "b")) -> Difference:
     """Compare the tables after two steps, each explained by its own tables before, gradient and state.
 
     Parameters
     ----------
     a, b : Step
-    names, padding_idx
-        As of `islices.diff`.
+    names : (str, str)
+        What the report calls the sides.
 
     Returns
     -------
@@ -61,7 +60,7 @@ def explain_steps(
     Raises
     ------
     TypeError, ValueError
-        As `islices.diff`.
+        Tables and gradients that do not belong together, or of no known framework; names that are no two strings.
 
     Notes
     -----
@@ -76,4 +75,20 @@ def explain_steps(
     >>> [cause.names for cause in explain_steps(slow, fast).causes]
     [('learning_rate',)]
     """
-    return compare_steps(a, b, names=names, padding_idx=padding_idx)
+    called = side_names(names)
+    both = read_both(a.after, b.after)
+    sides = []
+    for side, x in (("a", a), ("b", b)):
+        before, gradient = (leaves_beside(getattr(x, n), both.pairs, f"{side}.{n}") for n in ("before", "gradient"))
+        if before is None or gradient is None:
+            raise ValueError(f"{side}: got a Step without before or gradient; accepted is one with both")
+        state, after = (states_beside(getattr(x, n), both.pairs, f"{side}.{n}") for n in ("state", "state_after"))
+        sides.append(Given(before, gradient, state, after, x.optimizer))
+
+    def explain(told: Sequence[int]) -> Found:
+        some = [both.stored[k] for k in told]
+        causes = steps_differ(some, sides, told)
+        near = None if causes else side_by_side(some, Context())
+        return causes, near is not None and near.agree(exact=False), None
+
+    return compared(both, called, explain)

@@ -27,12 +27,14 @@ __all__ = [
     "BLOCK",
     "Array",
     "Stored",
+    "apart",
     "bits_equal",
     "blocks",
     "contained",
     "dot",
     "nonzero_rows",
     "norm_of",
+    "placed",
     "read",
     "wide",
 ]
@@ -143,6 +145,17 @@ def bits_equal(a: Array, b: Array) -> Array:
     return same
 
 
+def apart(x: Array, y: Array) -> Array:
+    """Return |x - y|: 0 where both are NaN or the same infinity, infinite where one of them is not a number."""
+    with np.errstate(invalid="ignore"):
+        found = np.abs(x - y)
+        if np.isfinite(found.max(initial=0.0)):
+            return np.asarray(found)
+        same = (x == y) | ((x != x) & (y != y))
+    out: Array = np.where(same, 0.0, np.nan_to_num(found, nan=np.inf, posinf=np.inf))
+    return out
+
+
 def nonzero_rows(values: Array) -> Array:
     """(k,): whether a row holds anything but zeros; NaN counts."""
     x = values & 0x7FFF if values.dtype == np.uint16 else values
@@ -174,6 +187,14 @@ def contained(ids: Array, others: Array) -> Array:
     place[place == len(others)] = 0
     found: Array = others[place] == ids
     return found
+
+
+def placed(ids: Array, part: Array, rows: Array, fill: float = 0.0) -> Array:
+    """Return what stands in some rows, given what stands in those of ids, both ascending; fill where nothing does."""
+    out = np.full((len(rows), *part.shape[1:]), fill, part.dtype)
+    there = np.flatnonzero(contained(rows, ids))
+    out[there] = part[np.searchsorted(ids, rows[there])]
+    return out
 
 
 def blocks(rows: int, row_shape: tuple[int, ...]) -> Iterator[slice]:

@@ -1,13 +1,13 @@
 """A picture of two trainings: losses, and how far the tables are apart. Needs matplotlib (extra `plot`).
 
-May import: `islices.porting.figures`.
+May import: `islices.porting.reports`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from islices.porting.figures import new_figure
+from islices.porting.reports import new_figure
 
 if TYPE_CHECKING:
     from islices.porting.trajectory.trainings import Parity
@@ -18,8 +18,8 @@ __all__ = ["draw"]
 DRAWN = ("outputs", "gradients", "clipped")
 
 
-def draw(found: Parity, path: Any) -> None:
-    """Write the picture; the suffix says the format."""
+def draw(found: Parity) -> Any:
+    """Return the picture."""
     figure = new_figure(12.4, 4.8)
     losses, gaps = figure.subplots(1, 2)
     steps = [s.step for s in found.steps]
@@ -40,4 +40,4 @@ def draw(found: Parity, path: Any) -> None:
         if found.stop is not None:
             ax.axvline(found.stop.step, color="#cc79a7", linewidth=1.4)
     figure.suptitle(str(found).partition("\n")[0], fontsize=10)
-    figure.savefig(path)
+    return figure

@@ -1,6 +1,6 @@
 """Descriptions of optimizers as JSON holds them: the record's name, a semantics and hyperparameters.
 
-A recording contains them. Frameworks' names of a state's arrays are read as the records' names.
+A recording contains them.
 
 May import: the core.
 """
@@ -16,21 +16,7 @@ from islices.core.registry import describe
 from islices.optim import Optimizer
 from islices.optim.record import RECORDS
 
-__all__ = ["OWN_MEANING", "array_name", "as_description", "other_class"]
-
-#: What frameworks call a state's arrays -> the records' names.
-NAMES = {
-    **{theirs: ours for record in RECORDS.values() for ours, theirs in record.stored.items()},
-    "mu": "m", "nu": "v", "nu_max": "v_max", "count": "step", "iterations": "step", "trace": "momentum",
-    "sum_of_squares": "accumulator",
-}  # fmt: skip
-#: Arrays that hold gradients under one semantics, and steps with learning rate and sign under another.
-OWN_MEANING = ("momentum",)
-
-
-def array_name(name: str) -> str:
-    """A state's array by the record's name."""
-    return NAMES.get(name, name)
+__all__ = ["as_description", "optimizers_of", "other_class"]
 
 
 def as_description(x: Any) -> dict[str, Any]:
@@ -52,6 +38,22 @@ def as_description(x: Any) -> dict[str, Any]:
     if x.maximize:
         said["maximize"] = True
     return said
+
+
+def optimizers_of(given: Any, argument: str) -> dict[str, Any]:
+    """The name of a tensor, or "" for all -> the description of what steps it; TypeError for what is none."""
+    if given is None:
+        return {}
+    if isinstance(given, Optimizer) or (
+        isinstance(given, Mapping) and ("name" in given or isinstance(given.get("class"), str))
+    ):
+        return {"": as_description(given)}
+    if isinstance(given, Mapping) and all(isinstance(x, (Optimizer, Mapping)) for x in given.values()):
+        return {name: as_description(x) for name, x in given.items()}
+    raise TypeError(
+        f"{argument}: got the optimizer {describe(given)}; accepted is one of islices.optim, its description, or a "
+        "dict of tensors' names to them"
+    )
 
 
 def other_class(said: Any) -> str | None:

@@ -12,26 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from islices.backend import FLOATS
 from islices.core.dtypes import dtype_name
 from islices.porting.compare.evidence import PRECISION
-from islices.porting.compare.stored import Stored, bits_equal, blocks, contained, dot, nonzero_rows, read, wide
+from islices.porting.compare.stored import Stored, apart, bits_equal, blocks, dot, nonzero_rows, placed, read, wide
 from islices.porting.trajectory.positions import Leaf, Leaves
 
-__all__ = ["apart", "beside", "distances", "eps_of", "gap", "relative", "same_values", "summed"]
+__all__ = ["beside", "distances", "eps_of", "gap", "relative", "same_values", "summed"]
 
 Array = np.ndarray[Any, Any]
-FLOATS = ("float16", "bfloat16", "float32", "float64")
-
-
-def apart(x: Array, y: Array) -> Array:
-    """Return |x - y|: 0 where both are NaN or the same infinity, infinite where one of them is not a number."""
-    with np.errstate(invalid="ignore"):
-        found = np.abs(x - y)
-        if np.isfinite(found.max(initial=0.0)):
-            return np.asarray(found)
-        same = (x == y) | ((x != x) & (y != y))
-    out: Array = np.where(same, 0.0, np.nan_to_num(found, nan=np.inf, posinf=np.inf))
-    return out
 
 
 def beside(x: Leaf, y: Leaf) -> Iterator[tuple[Array, Array, Array]] | None:
@@ -57,14 +46,7 @@ def _blocks(a: Stored, b: Stored) -> Iterator[tuple[Array, Array, Array]]:
     every = one if np.array_equal(one, other) else np.union1d(one, other)
     for part in blocks(len(every), a.row_shape):
         ids = every[part]
-        yield ids, _rows(a, ids), _rows(b, ids)
-
-
-def _rows(s: Stored, ids: Array) -> Array:
-    there = contained(ids, s.ids)
-    out = np.zeros((len(ids), *s.row_shape))
-    out[there] = wide(s.values[np.searchsorted(s.ids, ids[there])])
-    return out
+        yield ids, wide(placed(a.ids, a.values, ids)), wide(placed(b.ids, b.values, ids))
 
 
 def eps_of(x: Leaf) -> float:

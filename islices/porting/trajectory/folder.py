@@ -96,28 +96,18 @@ def read_folder(folder: Any, argument: str) -> Iterator[Step]:
 
 def _steps(files: list[tuple[int, Path]], argument: str) -> Iterator[Step]:
     now: dict[str, Leaves] = {}
-    last = None
-    left: set[str] = set()  # what the step before left behind
     for number, path in files:
         tree = load(path)
         if not isinstance(tree, dict) or not set(tree) <= set(POSITIONS):
             raise ValueError(f"{argument}: {str(path)!r} holds other than {', '.join(POSITIONS)}")
         metadata = read_metadata(path)
         step = Step(number, {}, _described(metadata, path), metadata.get("framework", ""))
-        follows = last is not None and number == last + 1
-        for position in POSITIONS:
-            given = named_leaves(tree[position], position) if position in tree else None
-            leaves = None if given is None else {name: x for name, x in given.items() if x is not None}
+        for position in filter(tree.__contains__, POSITIONS):
+            leaves = {name: x for name, x in named_leaves(tree[position], position).items() if x is not None}
             if position in LASTING:
                 before = BEFORE.get(position, position)
-                if leaves is not None:
-                    now[before] = _applied(now.get(before, {}), leaves, f"{path}: {position}")
-                elif position in BEFORE or not follows or AFTER[position] not in left:
-                    continue
-                leaves = now.get(before)
-            if leaves is not None:
-                step.trees[position] = leaves
-        last, left = number, set(tree)
+                leaves = now[before] = _applied(now.get(before, {}), leaves, f"{path}: {position}")
+            step.trees[position] = leaves
         yield step
 
 

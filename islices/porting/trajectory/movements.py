@@ -21,9 +21,8 @@ import numpy as np
 
 from islices.porting.compare.evidence import MOST_SLACK
 from islices.porting.compare.steps.recipe import corrected_digits
-from islices.porting.compare.stored import bits_equal, blocks, contained, wide
-from islices.porting.trajectory.descriptions import OWN_MEANING, array_name
-from islices.porting.trajectory.distances import apart, beside, eps_of, gap, relative, summed
+from islices.porting.compare.stored import apart, bits_equal, blocks, placed, wide
+from islices.porting.trajectory.distances import beside, eps_of, gap, relative, summed
 from islices.porting.trajectory.positions import Step, described, rows_named
 
 __all__ = ["Found", "Past", "advance", "furthest", "movements"]
@@ -82,10 +81,7 @@ class Rows:
 
     def at(self, rows: Array) -> Array:
         """Return the numbers of some rows, ascending."""
-        out = np.zeros((len(rows), *self.values.shape[1:]))
-        there = np.flatnonzero(contained(rows, self.ids))
-        out[there] = self.values[np.searchsorted(self.ids, rows[there])]
-        return out
+        return wide(placed(self.ids, self.values, rows))
 
     def joined(self, other: Rows, by: Callable[[Array, Array], Array]) -> Rows:
         """Return both in one, element by element."""
@@ -181,24 +177,9 @@ def _judge_table(a: Step, b: Step, t: _Table, past: Past) -> Found:
     reach, eps = past.reach[t.name], max(map(eps_of, t[1:]))
     of_reach = (ROUNDINGS + past.count + _scalars(a, b, t.name)) * eps * reach
 
-    def rounding(size: Array) -> Array:
-        return 2 * eps * size + of_reach
-
-    if not rows_named(a) or not rows_named(b):
-        return _without_gradients(t, rounding)
-    r = _relative(a, b, t, past)
-    return _furthest_element(t.name, t[1:3], t[3:], lambda rows, size: rounding(size) + 2 * reach * r(rows))
-
-
-def _without_gradients(t: _Table, rounding: Callable[[Array], Array]) -> Found:
-    """Judge the movements' norm: nothing says what the steps were computed from."""
-    away = way = bound = 0.0
-    for _, w, v, p, q in _moved_rows(t[1:3], t[3:]):
-        allowed = rounding(_size(w, v, p, q)) + np.abs(w - v)
-        away, way, bound = (math.hypot(x, np.linalg.norm(y)) for x, y in (
-            (away, (p - w) - (q - v)), (way, p - w), (bound, allowed)
-        ))  # fmt: skip
-    return Found(away / (way or 1.0), MOST_SLACK + bound / (way or 1.0), t.name)
+    known = rows_named(a) and rows_named(b)
+    r = _relative(a, b, t, past) if known else lambda rows: MOST_SLACK / 2  # nothing says what it was computed from
+    return _furthest_element(t.name, t[1:3], t[3:], lambda rows, size: 2 * eps * size + of_reach + 2 * reach * r(rows))
 
 
 def _judge_states(a: Step, b: Step, t: _Table, past: Past) -> Iterator[Found]:
@@ -210,7 +191,7 @@ def _judge_states(a: Step, b: Step, t: _Table, past: Past) -> Iterator[Found]:
         label, arrays = f"{t.name}.{key}", [side[key] for side in after]
         if key == "step":
             yield Found(float(abs(arrays[0].max() - arrays[1].max())), 0.0, label)
-        elif key not in OWN_MEANING or (semantics[0] == semantics[1] is not None):
+        elif key != "momentum" or (semantics[0] == semantics[1] is not None):
             n = len(t.w)
             if r is None or arrays[0].size != arrays[1].size or arrays[0].size not in (n, t.w.size):
                 continue
@@ -288,7 +269,7 @@ def _arrays(s: Step, position: str, name: str) -> dict[str, Array]:
     """Return the arrays of a tensor's state, by the records' names."""
     start = f"{name}."
     leaves = (s.get(position) or {}).items()
-    return {array_name(key[len(start) :]): np.asarray(x) for key, x in leaves if key.startswith(start)}
+    return {key[len(start) :]: np.asarray(x) for key, x in leaves if key.startswith(start)}
 
 
 def _common_states(a: Step, b: Step, name: str) -> list[tuple[Array, Array]]:

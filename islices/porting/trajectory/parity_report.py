@@ -1,21 +1,21 @@
-"""A Parity as text for people and as a dict for programs.
+"""A Parity as text for people.
 
-May import: this folder.
+May import: `islices.porting.reports`, this folder.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from islices.porting.reports import columns
 from islices.porting.trajectory.verdict import ORDER
 
 if TYPE_CHECKING:
     from islices.porting.trajectory.trainings import Parity
 
-__all__ = ["TITLES", "as_json", "report"]
+__all__ = ["report"]
 
 #: position -> how it is told
 TITLES = {
@@ -32,11 +32,6 @@ HINTS = {
     "between": "do on both sides what changes tables outside of the optimizer: a projection, a row kept at zero",
     "outputs": "batch and tables agree: the forward pass is another",
 }  # fmt: skip
-#: The same where tables agree before the first step, and states do not.
-STATE_HINT = (
-    "the optimizers begin with other states: an Adagrad's sums with 0.1 in Keras and optax, 0 in torch and MXNet; "
-    "start_from(...) goes on from the other side's"
-)
 
 
 def report(found: Parity) -> str:
@@ -49,9 +44,7 @@ def report(found: Parity) -> str:
         return "\n".join(lines + _unjudged(found))
     where = f"{TITLES[stop.position]}{f', {stop.tensor!r}' if stop.tensor else ''}"
     lines += ["", f"{where}: {_apart(stop.apart, stop.allowed)}"]
-    if stop.of_state:
-        lines.append(f"hint: {STATE_HINT}")
-    elif stop.position in HINTS and not stop.difference.causes and not stop.also:
+    if stop.position in HINTS and not stop.difference.causes and not stop.also:
         lines.append(f"hint: {HINTS[stop.position]}")
     if stop.position == "loss" and not stop.difference.causes:
         lines.append(
@@ -102,11 +95,7 @@ def _table(found: Parity) -> list[str]:
             continue
         share = "" if not at.apart else f"{100 * at.share:.2g} %" if at.share <= 1 else f"{at.share:.3g} x"
         rows.append((position, f"{at.apart:.2g}" if at.apart else "same", share, str(worst.step) if at.apart else ""))
-    widths = [max(len(row[k]) for row in rows) for k in range(4)]
-    return [
-        "  " + "  ".join(c.ljust(w) if k == 0 else c.rjust(w) for k, (c, w) in enumerate(zip(row, widths, strict=True)))
-        for row in rows
-    ]
+    return columns(rows, "  ", (1, 2, 3))
 
 
 def _unjudged(found: Parity) -> list[str]:
@@ -121,27 +110,3 @@ def _unjudged(found: Parity) -> list[str]:
 
 def _largest(numbers: Iterable[float]) -> float | None:
     return max((x for x in numbers if not math.isnan(x)), default=None)
-
-
-# ---------------------------------------------------------------------- JSON
-def as_json(found: Parity) -> dict[str, Any]:
-    """Finite numbers as they are, others as None."""
-    said = asdict(replace(found, stop=None))
-    for step in said["steps"]:
-        del step["stop"]
-    if found.stop is not None:
-        stop = found.stop
-        said["stop"] = {
-            "step": stop.step, "position": stop.position, "tensor": stop.tensor, "apart": stop.apart,
-            "allowed": stop.allowed, "difference": stop.difference.to_json(),
-            "also": {name: more.to_json() for name, more in stop.also.items()},
-        }  # fmt: skip
-    return _finite({**said, "same_bits": found.same_bits})  # type: ignore[no-any-return]
-
-
-def _finite(x: Any) -> Any:
-    if isinstance(x, dict):
-        return {name: _finite(y) for name, y in x.items()}
-    if isinstance(x, (list, tuple)):
-        return [_finite(y) for y in x]
-    return None if isinstance(x, float) and not math.isfinite(x) else x

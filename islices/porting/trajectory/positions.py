@@ -1,6 +1,6 @@
 """A step of a training as it is compared: trees by position, as host arrays that no later step writes over.
 
-May import: `numpy`, the core below `islices.files`.
+May import: `numpy`, the core below `islices.files`, `islices.porting.trajectory.descriptions`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from islices.core.registry import describe, find_backend
 from islices.core.slices import IndexedSlices
 from islices.core.trees import named_leaves
 from islices.embedding.table import Table
-from islices.optim import Optimizer
+from islices.porting.trajectory.descriptions import optimizers_of
 
 __all__ = [
     "AFTER",
@@ -29,7 +29,6 @@ __all__ = [
     "common",
     "described",
     "host_leaves",
-    "optimizers_of",
     "read_step",
     "rows_named",
 ]
@@ -53,7 +52,7 @@ class Step:
     """A step of one side.
 
     number counts from 1. trees: position -> leaves by name, None leaves left out. optimizers: the name of a tensor,
-    or "" for all, -> its optimizer, or the description of it. framework: its name, or "".
+    or "" for all, -> the description of its optimizer. framework: its name, or "".
     """
 
     number: int
@@ -74,10 +73,7 @@ def common(a: Step, b: Step, position: str) -> tuple[Leaves, Leaves]:
 
 def described(s: Step, name: str, key: str) -> Any:
     """Return one entry of the description of a tensor's optimizer; None if there is none."""
-    optimizer = s.optimizers.get(name, s.optimizers.get(""))
-    if isinstance(optimizer, Optimizer):
-        return getattr(optimizer, key, optimizer.hyper.get(key))
-    return None if optimizer is None else optimizer.get(key)
+    return s.optimizers.get(name, s.optimizers.get("", {})).get(key)
 
 
 def _as_host(x: Any, argument: str) -> Leaf:
@@ -132,22 +128,6 @@ def read_step(given: Any, argument: str, number: int) -> Step:
         if given.get(position) is not None
     }
     return Step(number, trees, optimizers_of(given.get("optimizer"), argument))
-
-
-def optimizers_of(given: Any, argument: str) -> dict[str, Any]:
-    """The name of a tensor, or "" for all -> what steps it; TypeError for what is none."""
-    if given is None:
-        return {}
-    if isinstance(given, Optimizer):
-        return {"": given}
-    if isinstance(given, Mapping) and ("name" in given or isinstance(given.get("class"), str)):
-        return {"": dict(given)}
-    if isinstance(given, Mapping) and all(isinstance(x, (Optimizer, Mapping)) for x in given.values()):
-        return dict(given)
-    raise TypeError(
-        f"{argument}: got the optimizer {describe(given)}; accepted is one of islices.optim, its description, or a "
-        "dict of tensors' names to them"
-    )
 
 
 def rows_named(step: Step) -> Leaves:

@@ -13,9 +13,9 @@ from typing import Any, Self
 from islices.core.arguments import check_flag, check_name, show, whole_number
 from islices.core.registry import describe
 from islices.files.manifest import check_metadata
-from islices.porting.trajectory.descriptions import as_description
+from islices.porting.trajectory.descriptions import optimizers_of
 from islices.porting.trajectory.folder import is_folder, step_files, write_step
-from islices.porting.trajectory.positions import POSITIONS, Leaves, Step, host_leaves, optimizers_of
+from islices.porting.trajectory.positions import POSITIONS, Leaves, Step, host_leaves
 
 __all__ = ["Recorder"]
 
@@ -120,7 +120,7 @@ class Recorder:
         """
         for name, tree in positions.items():
             if name == "optimizer":
-                self._optimizers = {k: as_description(x) for k, x in optimizers_of(tree, name).items()}
+                self._optimizers = optimizers_of(tree, name)
                 continue
             check_name(name, POSITIONS, "position")
             if self.wanted and tree is not None:

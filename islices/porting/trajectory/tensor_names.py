@@ -96,23 +96,23 @@ def shape_of(x: Leaf) -> tuple[Any, ...]:
 
 
 # ---------------------------------------------------------------------- settled at the first step
-def pair_names(a: Step, b: Step, pair: Mapping[str, str], only: str | None) -> Pairing:
-    """The pairing of two sides, by their first steps; ValueError for names that do not exist."""
+def pair_names(a: Step, b: Step, pair: Mapping[str, str]) -> Pairing:
+    """Pair the tensors of two sides' first steps; ValueError for names that do not exist, and where none answers."""
     left, right = _tensors(a), _tensors(b)
     for p, q in pair.items():
         check_tensor(p, left, "pair", "a")
         check_tensor(q, right, "pair", "b")
-    if only is not None:
-        check_tensor(only, left, "only", "a")
     taken = set(pair.values())
     names = {q: p for p, q in pair.items()}
     names |= {p: p for p in left if p in right and p not in pair and p not in taken}
     if not names:
         names = _by_shape(left, right)
-    if only is not None:
-        names = {q: p for q, p in names.items() if p == only}
-        left = {p: x for p, x in left.items() if p == only}
-        right = {q: x for q, x in right.items() if q in names}
+    if not names:
+        one, other = (", ".join(map(repr, side)) or "none" for side in (left, right))
+        raise ValueError(
+            f"a, b: no tensor of a ({one}) has the name or shape of one of b ({other}); accepted is "
+            "pair={a's name: b's}"
+        )
     transposed = frozenset(p for q, p in names.items() if _is_transposed(left[p], right[q]))
     answered = set(names.values())
     return Pairing(

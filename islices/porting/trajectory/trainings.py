@@ -5,33 +5,32 @@ May import: `numpy`, the core, `islices.porting.compare`, this folder.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from islices.core.arguments import check_name, show, whole_number
-from islices.core.locks import lazy_property
+from islices.core.arguments import check_name
 from islices.core.registry import describe
 from islices.porting.compare.difference import Difference, diff, side_names
 from islices.porting.compare.explanation import name_sides
+from islices.porting.compare.pairing import checked_pair
+from islices.porting.reports import Report
 from islices.porting.trajectory.curves import draw
-from islices.porting.trajectory.descriptions import other_class
+from islices.porting.trajectory.descriptions import optimizers_of, other_class
 from islices.porting.trajectory.explaining import Known, explain
 from islices.porting.trajectory.folder import is_folder, read_folder
 from islices.porting.trajectory.movements import Past
-from islices.porting.trajectory.parity_report import as_json, report
-from islices.porting.trajectory.positions import AFTER, BEFORE, Step, optimizers_of, read_step
-from islices.porting.trajectory.tensor_names import NAMED, Pairing, pair_names
+from islices.porting.trajectory.parity_report import report
+from islices.porting.trajectory.positions import AFTER, BEFORE, Step, read_step
+from islices.porting.trajectory.tensor_names import Pairing, pair_names
 from islices.porting.trajectory.verdict import ORDER, Verdict, judge
 
 __all__ = ["Parity", "Stop", "parity"]
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Stop:
     """Where two trainings part, and why.
 
@@ -44,10 +43,10 @@ class Stop:
         The one that is furthest beyond what rounding may do.
     apart, allowed : float
         How far, and what rounding may do: see `islices.porting.trajectory.movements.Found`.
-    of_state : bool
-        Whether the tensor is one of an optimizer's state.
-    explain : callable
-        Compares what both sides had there, by `islices.diff`.
+    difference : Difference
+        What `islices.diff` says of both sides there.
+    also : dict of str to Difference
+        Other positions of the step that tell a cause, where this one does not.
     """
 
     step: int
@@ -55,26 +54,12 @@ class Stop:
     tensor: str
     apart: float
     allowed: float
-    of_state: bool
-    explain: Callable[[], tuple[Difference, dict[str, Difference]]] = field(repr=False)
-
-    @lazy_property
-    def _explained(self) -> tuple[Difference, dict[str, Difference]]:
-        return self.explain()
-
-    @property
-    def difference(self) -> Difference:
-        """What `islices.diff` says; found out when it is first asked for."""
-        return self._explained[0]
-
-    @property
-    def also(self) -> Mapping[str, Difference]:
-        """Other positions of the step that tell a cause, where this one does not."""
-        return self._explained[1]
+    difference: Difference
+    also: Mapping[str, Difference]
 
 
 @dataclass(frozen=True, eq=False)
-class Parity:
+class Parity(Report):
     """What `parity` found; str() is the report.
 
     Attributes
@@ -108,31 +93,21 @@ class Parity:
         """The first steps that are the same to the bit."""
         return next((k for k, step in enumerate(self.steps) if not step.same_bits), len(self.steps))
 
-    def __str__(self) -> str:
+    def report(self) -> str:
+        """Return the report, plain text.
+
+        Returns
+        -------
+        str
+        """
         return report(self)
 
-    def __bool__(self) -> bool:
-        raise TypeError("the truth value of a Parity is ambiguous: say .equal")
-
     def to_json(self) -> dict[str, Any]:
-        """Everything as a dict that json.dumps takes; its keys are described in docs/parity.md."""
-        return as_json(self)
+        """Return all fields by name as a dict that json.dumps takes; its keys are described in docs/parity.md."""
+        return {**super().to_json(), "same_bits": self.same_bits}
 
-    def plot(self, path: Any) -> None:
-        """Write a picture of losses and distances, step by step; the suffix says the format. Needs matplotlib.
-
-        Parameters
-        ----------
-        path : str or path-like
-
-        Raises
-        ------
-        ModuleNotFoundError
-            matplotlib is not installed; the message gives the line that installs it.
-        ValueError
-            matplotlib does not write files of that suffix.
-        """
-        draw(self, path)
+    def _figure(self) -> Any:
+        return draw(self)
 
 
 def parity(
@@ -142,13 +117,11 @@ def parity(
     names: Sequence[str] = ("a", "b"),
     optimizer: Any = None,
     pair: Mapping[str, str] | None = None,
-    only: str | None = None,
     ignore: Sequence[str] = (),
     max_norm: float | None = None,
     padding_idx: int | None = None,
     batch_size: int | None = None,
     tokens: int | None = None,
-    steps: int | None = None,
 ) -> Parity:
     """Compare two trainings step by step, and say where and why they part.
 
@@ -165,15 +138,11 @@ def parity(
         What steps the tables; a dict names tensors. By default what the recordings say. An explanation uses it.
     pair : mapping of str to str, optional
         Names in a -> names in b, for tensors that are called differently.
-    only : str, optional
-        Compare this tensor (of a) alone.
     ignore : sequence of str
         Positions that are not judged: of "batch", "start", "between", "outputs", "loss", "gradients", "clipped",
         "step", "state".
     max_norm, padding_idx, batch_size, tokens
         What `islices.diff` is told.
-    steps : int, optional
-        Compare no more than so many.
 
     Returns
     -------
@@ -209,34 +178,28 @@ def parity(
     """
     called = side_names(names)
     ignored = frozenset(check_name(name, ORDER, "ignore") for name in ignore)
-    if pair is not None and not isinstance(pair, Mapping):
-        raise TypeError(f"pair: got {describe(pair)}; accepted is a dict of names in a to names in b")
-    limit = None if steps is None else whole_number(steps)
-    if steps is not None and (limit is None or limit < 1):
-        raise ValueError(f"steps: got {show(steps)}; accepted is an int >= 1")
     known: Known = {
         "names": called, "max_norm": max_norm, "padding_idx": padding_idx, "batch_size": batch_size, "tokens": tokens
     }  # fmt: skip
     diff(np.zeros(1, np.float32), np.zeros(1, np.float32), **known)  # raises now, not at the step that stops
-    optimizers = _optimizers(optimizer)
+    two = optimizer if isinstance(optimizer, (list, tuple)) else (optimizer, optimizer)
+    if len(two) != 2:
+        raise ValueError(f"optimizer: got {len(two)}; accepted is one, or two: a's and b's")
+    optimizers = [optimizers_of(x, "optimizer") for x in two]
     pairing: Pairing | None = None
     verdicts: list[Verdict] = []
     stop, notes, past = None, dict[str, str](), Past()
-    for x, y in islice(_together(_read(a, "a", optimizers[0]), _read(b, "b", optimizers[1]), notes), limit):
+    for x, y in _together(_read(a, "a", optimizers[0]), _read(b, "b", optimizers[1]), notes):
         if pairing is None:
-            pairing = pair_names(x, y, pair or {}, only)
-            _check_common(x, y, pairing)
+            pairing = pair_names(x, y, checked_pair(pair))
             notes |= _said_of(pairing, called, x, y)
-        if only is not None:
-            x = _only(x, only)
         y = pairing.renamed(y, x)
         verdict, past = judge(x, y, past, ignored, notes)
         verdicts.append(verdict)
         if verdict.stop is not None:
             found = verdict.positions[verdict.stop]
-            why = partial(explain, verdict.stop, found.tensor, x, y, known)
-            of_state = any(found.tensor in (x.get(position) or {}) for position in ("state", "state_after"))
-            stop = Stop(x.number, verdict.stop, found.tensor, found.apart, found.allowed, of_state, why)
+            why = explain(verdict.stop, found.tensor, x, y, known)
+            stop = Stop(x.number, verdict.stop, found.tensor, found.apart, found.allowed, *why)
             break
     if pairing is None:
         raise ValueError("a, b: got no step that both have; accepted are sides that have some of the same numbers")
@@ -302,24 +265,6 @@ def _together(a: Iterator[Step], b: Iterator[Step], notes: dict[str, str]) -> It
         notes["goes on"] = f"{{{'a' if y is None else 'b'}}} goes on: the other side has no more steps"
 
 
-def _only(step: Step, name: str) -> Step:
-    trees = {
-        position: {k: x for k, x in leaves.items() if k == name or k.startswith(f"{name}.")}
-        if position in NAMED
-        else leaves
-        for position, leaves in step.trees.items()
-    }
-    return replace(step, trees=trees)
-
-
-def _check_common(x: Step, y: Step, pairing: Pairing) -> None:
-    if not pairing.names:
-        a, b = (", ".join(map(repr, side)) or "none" for side in (pairing.only_a, pairing.only_b))
-        raise ValueError(
-            f"a, b: no tensor of a ({a}) has the name or shape of one of b ({b}); accepted is pair={{a's name: b's}}"
-        )
-
-
 def _said_of(pairing: Pairing, names: tuple[str, str], x: Step, y: Step) -> dict[str, str]:
     notes = {}
     for name, alone, step in zip(names, (pairing.only_a, pairing.only_b), (x, y), strict=True):
@@ -330,13 +275,3 @@ def _said_of(pairing: Pairing, names: tuple[str, str], x: Step, y: Step) -> dict
     if pairing.transposed:
         notes["transposed"] = f"{names[1]} holds these transposed: {', '.join(sorted(pairing.transposed))}"
     return notes
-
-
-# ---------------------------------------------------------------------- options
-def _optimizers(given: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    if isinstance(given, (list, tuple)):
-        if len(given) != 2:
-            raise ValueError(f"optimizer: got {len(given)}; accepted is one, or two: a's and b's")
-        return optimizers_of(given[0], "optimizer"), optimizers_of(given[1], "optimizer")
-    both = optimizers_of(given, "optimizer")
-    return both, dict(both)

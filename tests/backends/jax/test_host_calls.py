@@ -301,6 +301,7 @@ def test_a_program_from_the_compilation_cache(tmp_path: Any) -> None:
 
 def test_a_version_that_xla_does_not_speak_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "VERSION", (9, 9))
+    monkeypatch.setattr(frames, "_kept", {})
     for cached in (parts.groups, parts.available):
         cached.cache_clear()
     with pytest.warns(UserWarning, match=r"islices computes without compiled kernels.*9\.9"):

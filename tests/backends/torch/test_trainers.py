@@ -1,4 +1,4 @@
-"""The recipes of docs/torch.md for trainers that clip by themselves.
+"""The recipes of docs/trainers.md for trainers that clip by themselves.
 
 Lightning and Accelerate are in the environment of conformance/environments/judged.txt: `make soak` runs them.
 """
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_the_recipe_for_lightning_is_that_of_the_page() -> None:
-    assert inspect.getsource(trainers.ClipsSparse) in (ROOT / "docs" / "torch.md").read_text("utf-8")
+    assert inspect.getsource(trainers.ClipsSparse) in (ROOT / "docs" / "trainers.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize(("algorithm", "largest"), [(None, 0.25), ("norm", 0.25), ("value", None)])

@@ -90,7 +90,7 @@ MISTAKEN: dict[str, tuple[str, Any, str, str]] = {
     ),
     "16 bits rounded at every step": ("fold_dense", rounded_at_every_step, "ranks/dense/float16", "ranks/dense/(5,)"),
     "cuts that are all the same": (
-        "splitters", lambda sketches, counts, parts: np.zeros(parts - 1, np.int64), "", "ranks/layout/many",
+        "splitters", lambda samples, counts, parts: np.zeros(parts - 1, np.int64), "", "ranks/layout/many",
     ),
     "indices cut to 32 bits": ("NARROW", 2**63, "ranks/rows/2**40", "ranks/rows/2**31"),
 }  # fmt: skip

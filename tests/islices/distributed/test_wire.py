@@ -1,4 +1,4 @@
-"""What all_reduce is made of: bytes and their layout, the agreement of ranks, sketches, the choice of a strategy.
+"""What all_reduce is made of: bytes and their layout, the agreement of ranks, cuts, the choice of a strategy.
 
 Ranks are threads of this process, whose group moves the same bytes as any other.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,8 +18,7 @@ import islices
 from islices.conformance.ranks.threads import run_threads, thread_results
 from islices.distributed import Group, RankError, RankTimeout, all_reduce, exchange
 from islices.distributed.agree import FIXED, WITHIN, Agreement, agree
-from islices.distributed.packing import even_bounds, pack, size_of, unpack
-from islices.distributed.sketch import SIZE, sketch, splitters, union_size
+from islices.distributed.packing import SAMPLED, even_bounds, pack, sample, size_of, splitters, unpack
 from islices.distributed.strategy import Cost, choose, costs
 
 #: Bytes of agree's first message, which a rank gets from each other one.
@@ -137,7 +135,7 @@ def test_a_rank_that_does_not_come_breaks_the_group() -> None:
 
 def test_what_was_received_is_let_go_before_it_is_summed() -> None:
     """It is as large as the sums; and indices travel as narrow as they are known to be."""
-    like = exchange.Sparse(np.ones((1, 2), np.float32), np.array([7], np.int32), None)
+    like = exchange.HostLeaf(np.ones((1, 2), np.float32), np.array([7], np.int32), None)
     received = [like.arrays(), like.arrays()]
     assert exchange.fold_sparse(like, received).values.tolist() == [[2.0, 2.0]]
     assert received == []
@@ -146,7 +144,7 @@ def test_what_was_received_is_let_go_before_it_is_summed() -> None:
     assert [wide._replace(rows=rows).travelling for rows in (None, 2**31 + 1, 9)] == [np.int64, np.int64, np.int32]
 
 
-# ---------------------------------------------------------------------- sketches
+# ---------------------------------------------------------------------- where ranges are cut
 
 
 #: how ranks' ids lie -> the unique ids of each of 4 ranks
@@ -159,28 +157,13 @@ IDS: dict[str, Callable[[np.random.Generator], list[Any]]] = {
 
 
 @pytest.mark.parametrize("ids", IDS)
-def test_the_union_is_estimated_with_the_stated_error(ids: str) -> None:
-    """Relative standard error 1 / sqrt(SIZE - 2); over 20 independent draws its mean square is within a factor of 2."""
-    errors = []
-    for seed in range(20):
-        each = IDS[ids](np.random.default_rng([seed, len(ids)]))
-        union = len(np.unique(np.concatenate(each)))
-        got = union_size([sketch(x) for x in each], [len(x) for x in each])
-        assert max(map(len, each)) <= got <= sum(map(len, each)), "never outside of what is possible"
-        errors.append(got / union - 1)
-    stated = 1 / math.sqrt(SIZE - 2)
-    assert np.mean(np.square(errors)) < 2 * stated**2
-    assert max(map(abs, errors)) < 5 * stated
-
-
-@pytest.mark.parametrize("ids", IDS)
 def test_ranges_are_balanced(ids: str) -> None:
-    """A range's share is that of as many of SIZE samples, whatever the ids: within 5 standard deviations of 1 / 4."""
-    most = 1 / 4 + 5 * math.sqrt(1 / 4 * 3 / 4 / SIZE)
+    """Whatever the ids: of samples that lie evenly a range is off by the gaps at its two ends."""
+    most = 1 / 4 + 2 * 4 / SAMPLED
     shares = []
     for seed in range(20):
         each = IDS[ids](np.random.default_rng([seed, len(ids)]))
-        cuts = splitters([sketch(x) for x in each], [len(x) for x in each], 4)
+        cuts = splitters([sample(x) for x in each], [len(x) for x in each], 4)
         assert cuts.shape == (3,)
         assert (np.diff(cuts) >= 0).all()
         every = np.concatenate(each)
@@ -189,18 +172,14 @@ def test_ranges_are_balanced(ids: str) -> None:
     assert np.abs(np.mean(shares, 0) - 1 / 4).max() < 0.06, "no range is larger by its place"
 
 
-def test_sketches_are_exact_where_all_fits_and_the_same_everywhere() -> None:
-    r = np.random.default_rng(7)
-    for n in (0, 1, 5, SIZE):
-        each = [np.unique(r.integers(0, 100, n)) for _ in range(3)]
-        assert union_size([sketch(x) for x in each], list(map(len, each))) == len(set(np.concatenate(each).tolist()))
-    ids = np.unique(r.integers(0, 2**31, 3000))
-    first = sketch(ids)
-    assert first.dtype == np.int64
-    assert first.shape == (SIZE,)
+def test_samples_are_ids_and_of_nothing_cuts_are_zeros() -> None:
+    ids = np.unique(np.random.default_rng(7).integers(0, 2**31, 3000))
+    first = sample(ids)
+    assert (first.dtype, first.shape) == (np.int64, (SAMPLED,))
     assert set(first.tolist()) <= set(ids.tolist())
-    assert first.tobytes() == sketch(ids.astype(np.int32)).tobytes() == sketch(r.permutation(ids)).tobytes()
-    assert splitters([sketch(ids[:0])] * 2, [0, 0], 4).tolist() == [0, 0, 0]
+    assert first.tobytes() == sample(ids.astype(np.int32)).tobytes()
+    assert sample(ids[:3]).tolist() == [*ids[:3].tolist(), *[-1] * (SAMPLED - 3)]
+    assert splitters([sample(ids[:0])] * 2, [0, 0], 4).tolist() == [0, 0, 0]
 
 
 # ---------------------------------------------------------------------- strategy: what is modelled is what moves
@@ -223,7 +202,7 @@ def modelled(ranks: int, each: Sequence[Any], dim: int) -> dict[str, Cost]:
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_modelled_bytes_are_those_that_move(ranks: int) -> None:
-    """Exactly, but for headers: agree's, padding to 8 bytes, and for ranges sketches and counts."""
+    """Exactly, but for headers: agree's, padding to 8 bytes, and for ranges samples and counts."""
     r, rows, dim = np.random.default_rng(ranks), 9000, 8
     each = [np.unique(r.integers(0, rows, 2000)) for _ in range(ranks)]
     found = modelled(ranks, each, dim)
@@ -231,25 +210,22 @@ def test_modelled_bytes_are_those_that_move(ranks: int) -> None:
     padding = 7 * 2 * others
     gathered = moved(ranks, each, rows, dim, "gather") - HEADER * others
     assert 0 <= gathered - found["gather"].nbytes <= padding
-    small = (HEADER + 8 * SIZE + 8 + 8) * others  # agree, sketches, counts to owners, counts of sums
+    small = (HEADER + 8 * SAMPLED + 8 + 8) * others  # agree, samples, counts to owners, counts of sums
     ranges = moved(ranks, each, rows, dim, "ranges") - small
-    # ranges hold equal shares only on average: 5 standard deviations of SIZE samples
-    uneven = 5 * math.sqrt(1 / ranks * (1 - 1 / ranks) / SIZE) * sum(map(len, each)) / ranks * (4 + 4 * dim)
+    # ranges hold equal shares but for the gaps of samples
+    uneven = 2 * ranks / SAMPLED * sum(map(len, each)) / ranks * (4 + 4 * dim)
     assert abs(ranges - found["ranges"].nbytes) <= uneven + 2 * padding
 
 
-_same, _apart = np.arange(20_000), [np.arange(20_000) + 20_000 * k for k in range(4)]
-#: what is summed on 4 ranks, and the way that costs least
-BEST = {"the same rows everywhere": ([_same] * 4, "ranges"), "different rows": (_apart, "gather")}
+#: rows that each of so many ranks stores, all the same -> the way that costs least
+BEST = {(4, 20_000): "ranges", (4, 20): "gather", (2, 20_000): "gather"}
 
 
-@pytest.mark.parametrize("name", BEST)
-def test_auto_takes_what_costs_least(name: str) -> None:
-    each, expected = BEST[name]
-    assert choose(modelled(4, each, 4), 4) == expected
-    # sketches travel where ranges would win if all ranks' rows were the same
-    plain = moved(4, each, 10**6, 4, expected) + (8 * SIZE * 3 if expected != "ranges" else 0)
-    assert moved(4, each, 10**6, 4, "auto") == plain
+@pytest.mark.parametrize(("ranks", "rows"), BEST)
+def test_auto_takes_what_costs_least(ranks: int, rows: int) -> None:
+    each, expected = [np.arange(rows)] * ranks, BEST[ranks, rows]
+    assert choose(modelled(ranks, each, 4), ranks) == expected
+    assert moved(ranks, each, 10**6, 4, "auto") == moved(ranks, each, 10**6, 4, expected)
 
 
 def test_a_tree_takes_as_many_collectives_as_a_leaf() -> None:

@@ -34,14 +34,43 @@ def literal(g: Any, w: Any, lr: Any) -> Any:
     return (w - mul(lr, g + 0.1),)
 
 
-def trained(optimizer: Any, framework: str = "numpy", dtype: str = "float32", **options: Any) -> list[Any]:
-    table = islices.convert(np.linspace(-1, 1, 20).reshape(5, 4).astype(dtype), framework)
+def bare(g: Any, w: Any, lr: Any) -> Any:
+    return w - mul(lr, g)
+
+
+def by_element(g: Any, w: Any, a: Any, lr: Any) -> Any:
+    return w - mul(lr, g), a + mul(g, g)
+
+
+def literal_first(g: Any, w: Any, lr: Any) -> Any:
+    return (w - mul(0.5, g),)
+
+
+def start(dtype: str) -> Any:
+    return np.linspace(-1, 1, 20).reshape(5, 4).astype(dtype)
+
+
+def gradients(dtype: str) -> list[IndexedSlices]:
+    values = [np.linspace(-2, k, 12).reshape(3, 4).astype(dtype) for k in range(3)]
+    return [IndexedSlices(x, np.array([3, 1, 3]), (5, 4)) for x in values]
+
+
+def in_numpy(table: Any, state: Any) -> dict[str, Any]:
+    return {name: islices.convert(x, "numpy") for name, x in {"table": table, **state}.items()}
+
+
+def trained(optimizer: Any, framework: str = "numpy", dtype: str = "float32", **options: Any) -> dict[str, Any]:
+    table = islices.convert(start(dtype), framework)
     state = optimizer.init(table, **options)
-    for k in range(3):
-        values = np.linspace(-2, k, 12).reshape(3, 4).astype(dtype)
-        grad = islices.convert(IndexedSlices(values, np.array([3, 1, 3]), (5, 4)), framework)
-        table, state = optimizer.step(table, grad, state)
-    return [islices.convert(x, "numpy") for x in (table, *state.values())]
+    for grad in gradients(dtype):
+        table, state = optimizer.step(table, islices.convert(grad, framework), state)
+    return in_numpy(table, state)
+
+
+def assert_same(got: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert got.keys() == expected.keys()
+    for name, x in expected.items():
+        np.testing.assert_array_equal(got[name], x, err_msg=name)
 
 
 BUILT_IN = [
@@ -52,6 +81,12 @@ BUILT_IN = [
 ]  # fmt: skip
 
 
+FROZEN = optim.custom(my_mean, lambda step: 0.5, state={"m": 0.0}, gain=0.3, frozen=[1])
+#: Optimizers that are compared with NumPy, everywhere.
+STEPS = [BUILT_IN[1][0], FROZEN, BUILT_IN[2][0]]
+TABLES = [("float32", False), ("float16", True)]
+
+
 @pytest.mark.parametrize(("own", "function", "options"), BUILT_IN)
 @pytest.mark.parametrize(("dtype", "master"), [("float32", False), ("float16", True)])
 def test_a_rule_of_the_same_formula_has_the_same_bits(
@@ -59,32 +94,55 @@ def test_a_rule_of_the_same_formula_has_the_same_bits(
 ) -> None:
     expected = trained(function(0.1, **options), dtype=dtype, master=master)
     for optimizer in (own, pickle.loads(pickle.dumps(own))):
-        for got, want in zip(trained(optimizer, dtype=dtype, master=master), expected, strict=True):
-            np.testing.assert_array_equal(got, want)
+        assert_same(trained(optimizer, dtype=dtype, master=master), expected)
 
 
-@pytest.mark.parametrize("framework", ["torch", "tensorflow", "jax"])
+@pytest.mark.parametrize("framework", ["torch", "tensorflow", "jax", "mxnet"])
 def test_frameworks_have_the_bits(framework: str) -> None:
-    pytest.importorskip(framework)
-    frozen = optim.custom(my_mean, lambda step: 0.5, state={"m": 0.0}, gain=0.3, frozen=[1])
-    for optimizer in (BUILT_IN[1][0], frozen):
-        for got, want in zip(trained(optimizer, framework), trained(optimizer), strict=True):
-            np.testing.assert_array_equal(got, want)
+    pytest.importorskip(f"islices.backends.{framework}")
+    for own in STEPS:
+        for dtype, master in TABLES:
+            assert_same(trained(own, framework, dtype, master=master), trained(own, dtype=dtype, master=master))
 
 
-def test_a_jitted_step_has_the_bits() -> None:
+def in_jax(step: Any, table: Any, state: Any, grads: Any) -> Any:
     jax = pytest.importorskip("jax")
-    optimizer = BUILT_IN[1][0]
-    table, values = np.ones((5, 4), np.float32), np.linspace(-2, 1, 12, dtype=np.float32).reshape(3, 4)
+    compiled = jax.jit(step, donate_argnums=(0, 2))
+    for grad in grads:
+        before = table
+        table, state = compiled(table, grad, state)
+        assert before.is_deleted()
+    return table, state
 
-    def step(table: Any, values: Any) -> Any:
-        return optimizer.step(table, IndexedSlices(values, jax.numpy.array([3, 1, 3]), (5, 4)), optimizer.init(table))[
-            0
-        ]
 
-    grad = IndexedSlices(values, np.array([3, 1, 3]), (5, 4))
-    want, _ = optimizer.step(table.copy(), grad, optimizer.init(table))
-    np.testing.assert_array_equal(jax.jit(step)(jax.numpy.array(table), jax.numpy.array(values)), want)
+def in_tensorflow(step: Any, table: Any, state: Any, grads: Any) -> Any:
+    tf = pytest.importorskip("tensorflow")
+    table, state = tf.Variable(table), {name: tf.Variable(x) for name, x in state.items()}
+    compiled = tf.function(lambda values, ids: step(table, tf.IndexedSlices(values, ids, (5, 4)), state)[0])
+    for grad in grads:
+        compiled(grad.values, grad.indices)
+    return table, state
+
+
+def in_torch(step: Any, table: Any, state: Any, grads: Any) -> Any:
+    torch = pytest.importorskip("torch")
+    compiled = torch.compile(lambda *given: step(*given), backend="aot_eager", fullgraph=True)
+    for grad in grads:
+        table, state = compiled(table, grad, state)
+    return table, state
+
+
+@pytest.mark.parametrize(
+    ("framework", "run"),
+    [("jax", in_jax), ("tensorflow", in_tensorflow), pytest.param("torch", in_torch, marks=pytest.mark.outside)],
+)
+def test_compiled_steps_have_the_bits(framework: str, run: Any) -> None:
+    pytest.importorskip(framework)
+    for own in STEPS:
+        for dtype, master in TABLES if own is STEPS[0] else TABLES[:1]:
+            table, grads = (islices.convert(x, framework) for x in (start(dtype), gradients(dtype)))
+            after = run(own.step, table, own.init(table, master=master), grads)
+            assert_same(in_numpy(*after), trained(own, dtype=dtype, master=master))
 
 
 def test_kernels_take_rules_of_elements() -> None:
@@ -101,8 +159,19 @@ def test_kernels_take_rules_of_elements() -> None:
         (my_mean, {"state": {"m": 0.0}, "gain": float("inf")}, ValueError, "gain: got inf; accepted is a finite"),
         (len, {}, TypeError, "plain function"),
         (literal, {"rows": "some"}, ValueError, "rows: got 'some'"),
+        (bare, {}, TypeError, "accepted is a tuple of 1: w"),
+        (by_element, {"row_state": {"a": 0.0}}, ValueError, r"got a of shape \(1, 2\).* one number per row"),
+        (by_element, {"state": {"a": 0.0}, "row_state": {"a": 0.0}}, ValueError, "row_state: got 'a'"),
+        (literal_first, {}, AttributeError, "shape"),
     ],
 )  # fmt: skip
 def test_errors(function: Any, options: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         optim.custom(function, 0.1, **options)
+
+
+def test_rows_that_are_asked_for_refuse_dense_gradients_in_fronts() -> None:
+    options: dict[str, Any] = {"state": {"m": 0.0}, "gain": 0.3}
+    optim.custom(my_mean, 0.5, **options)._check_dense("a Table has one")
+    with pytest.raises(ValueError, match="rows: got 'touched'"):
+        optim.custom(my_mean, 0.5, rows="touched", **options)._check_dense("a Table has one")

@@ -290,8 +290,8 @@ def test_frozen_rows_keep_their_bits_and_the_others_do_not_notice(rows: str) -> 
 def test_all_rows_in_blocks_are_the_dense_formula(label: str, monkeypatch: pytest.MonkeyPatch) -> None:
     optimizer = OPTIMIZERS[label](rows="all", frozen=[0, 7])
     whole = contents(*train("numpy", START.copy(), optimizer))
-    monkeypatch.setattr("islices.optim.step.BLOCK", 5 * DIM)
-    monkeypatch.setattr("islices.optim.step.PIECE", 2 * DIM)
+    monkeypatch.setattr("islices.optim.row_steps.BLOCK", 5 * DIM)
+    monkeypatch.setattr("islices.optim.row_steps.PIECE", 2 * DIM)
     equal(contents(*train("numpy", START.copy(), optimizer)), whole)
 
 

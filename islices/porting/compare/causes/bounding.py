@@ -38,31 +38,30 @@ def _last(x: Rows, y: Rows, pair: TwoSides) -> Rows | None:
 
 
 LAST_DUPLICATE = Cause(
-    "last_duplicate", "the last duplicate wins", 55, propose=last_duplicate, needs=("gradients",),
+    "last_duplicate", 55, propose=last_duplicate,
     fix={"": ("grad = np.zeros(shape, rows.dtype); grad[ids] = rows",
               "grad = islices.IndexedSlices(rows, ids, shape)")},
 )  # fmt: skip
 
 
-# ---------------------------------------------------------------------- values
-def value_clip(both: Comparison, which: int) -> Iterator[Change]:
-    """No element of one side is larger than a limit, which several reach."""
-    for limit, bits in _limits(both, which, lambda x: np.abs(x.values)):
+# ---------------------------------------------------------------------- values and rows
+def _bounded(name: str, rank: int, what: str, sizes: Callable[[Rows], Array], fix: str) -> Cause:
+    """Return the cause by which none of some sizes is larger than a limit on one side, which several reach."""
 
-        def clip(x: Rows, y: Rows, pair: TwoSides, limit: float = limit) -> Rows | None:
-            large = np.abs(x.values) > limit
-            terms = None if x.terms is None else np.where(large, limit, x.terms)
-            return x.having(np.clip(x.values, -limit, limit), terms) if large.any() else None
+    def propose(both: Comparison, which: int) -> Iterator[Change]:
+        for limit, bits in _limits(both, which, sizes):
 
-        text = f"values clipped: {{y}} bounds each element by {limit:.6g}, {{x}} does not"
-        yield Change(clip, text, {"limit": limit}, bits)
+            def clip(x: Rows, y: Rows, pair: TwoSides, limit: float = limit) -> Rows | None:
+                own = sizes(x)
+                factor = np.minimum(1.0, limit / np.maximum(own, 1e-300))
+                terms = None if x.terms is None else x.terms * factor
+                return x.having(x.values * factor, terms) if (own > limit * (1 + 1e-6)).any() else None
 
+            text = f"{name.split('_')[0]}s clipped: {{y}} bounds {what} by {limit:.6g}, {{x}} does not"
+            yield Change(clip, text, {"limit": limit}, bits)
 
-VALUE_CLIP = Cause(
-    "value_clip", "values clipped", 130, propose=value_clip, needs=("gradients",), exact="never",
-    fix={"": ("grads = islices.clip_by_value(grads, -{limit:.6g}, {limit:.6g})",
-              "take `islices.clip_by_value(grads, -{limit:.6g}, {limit:.6g})` out")},
-)  # fmt: skip
+    lines = {"": (f"grads = {fix}", f"take `{fix}` out")}
+    return Cause(name, rank, propose=propose, exact="never", fix=lines)
 
 
 def _limits(both: Comparison, which: int, sizes: Callable[[Rows], Array]) -> Iterator[tuple[float, float]]:
@@ -95,29 +94,14 @@ def _short(x: float) -> tuple[float, float]:
     return as_written(x, lambda short: abs(short - x) <= 1e-6 * x, 3)
 
 
-# ---------------------------------------------------------------------- rows
-def row_clip(both: Comparison, which: int) -> Iterator[Change]:
-    """No row of one side has a norm above a limit, which several have."""
-    for limit, bits in _limits(both, which, _row_norms):
-
-        def clip(x: Rows, y: Rows, pair: TwoSides, limit: float = limit) -> Rows | None:
-            own = _row_norms(x)
-            factor = np.minimum(1.0, limit / np.maximum(own, 1e-300)).reshape(-1, *[1] * (x.values.ndim - 1))
-            terms = None if x.terms is None else x.terms * factor
-            return x.having(x.values * factor, terms) if (own > limit * (1 + 1e-6)).any() else None
-
-        text = f"rows clipped: {{y}} bounds the norm of each row by {limit:.6g}, {{x}} does not"
-        yield Change(clip, text, {"limit": limit}, bits)
-
-
-ROW_CLIP = Cause(
-    "row_clip", "rows clipped", 132, propose=row_clip, needs=("gradients",), exact="never",
-    fix={"": ("grads = islices.clip_by_row_norm(grads, {limit:.6g})",
-              "take `islices.clip_by_row_norm(grads, {limit:.6g})` out")},
-)  # fmt: skip
-
-
 def _row_norms(x: Rows) -> Array:
     with np.errstate(over="ignore", invalid="ignore"):
         norms: Array = np.sqrt((x.flat * x.flat).sum(axis=1))
-    return np.nan_to_num(norms, posinf=0.0)
+    return np.nan_to_num(norms, posinf=0.0).reshape(-1, *[1] * (x.values.ndim - 1))
+
+
+VALUE_CLIP = _bounded(
+    "value_clip", 130, "each element", lambda x: np.abs(x.values),
+    "islices.clip_by_value(grads, -{limit:.6g}, {limit:.6g})",
+)  # fmt: skip
+ROW_CLIP = _bounded("row_clip", 132, "the norm of each row", _row_norms, "islices.clip_by_row_norm(grads, {limit:.6g})")

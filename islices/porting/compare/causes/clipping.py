@@ -112,7 +112,7 @@ def _by_norms(now: Comparison, kinds: tuple[str, str]) -> tuple[float, float] | 
 
 def clipped_after(now: Comparison) -> Iterator[Factor]:
     """Both sides are clipped to one limit, after what has been explained already."""
-    for kind in ("true", "raw"):
+    for kind in ("true", "raw") if now.chain else ():
         found = _by_norms(now, (kind, kind))
         if found and _is_limit(now, found[1]):
             ratio, limit = found
@@ -120,59 +120,47 @@ def clipped_after(now: Comparison) -> Iterator[Factor]:
             yield Factor([ratio] * len(now.pairs), text, {"limit": limit}, _tolerance(now), 1.0)
 
 
-CLIP_AFTER = Cause(
-    "clip_after", "clipped after another cause", 220, foretell=clipped_after, needs=("gradients", "another")
-)
+CLIP_AFTER = Cause("clip_after", 220, foretell=clipped_after)
 
 
 # ---------------------------------------------------------------------- one is clipped
 def clipped(now: Comparison) -> Iterator[Factor]:
-    """One side was clipped to a limit that is given, or a round number; the other was not."""
+    """One side was clipped, the other was not: to a limit that is given, to a round number, or to any number where the
+    other side is the raw gradient."""
     given, exact = now.context.max_norm, _tolerance(now)
-    cost = 8.0 if given is None else 0.0
     for both in (now.original, now) if now.chain else (now,):
         norms, before = _norms(both), _norm_before(both)
         for bound in (1, 0):
             tight, loose = norms[bound], norms[1 - bound]
-            side, free = "ab"[bound], "ba"[bound]
             if before is not None and now.chain:
                 loose = loose._replace(true=before)  # before another cause
             elif before is not None and not _near(loose.true, before, exact):
                 continue  # the other side is not what came before clipping
-            sizes = (("", tight.true, loose.true), (", without summing duplicates", tight.raw, loose.raw))
-            for kind, size, whole in sizes:
-                if size is None or whole is None or (kind and size == tight.true):
-                    continue
-                tolerance = exact + _added(whole)
-                limit = given if given is not None else _round_number(size, tolerance)
+            sizes = [("", tight.true, loose.true, tight.true)]
+            if tight.raw is not None and loose.raw is not None and tight.raw != tight.true:
+                sizes.append((", without summing duplicates", tight.raw, loose.raw, tight.raw))
+            if len(tight.each) > 1:
+                sizes.append((", each tensor by its own norm", max(tight.each), max(loose.each), min(tight.each)))
+            for kind, size, whole, least in sizes:
+                tolerance = exact + max(_added(whole), _added(least))
+                limit = given or _round_number(size, tolerance)
+                if limit is None and before is not None and not now.chain:
+                    limit = float(f"{size:.6g}")
                 if limit is None or not 0 < limit < whole or not _near(size, limit, tolerance):
                     continue
+                alone = kind.endswith("own norm")
+                ratios = [max(1.0, n / limit) if alone else whole / size for n in loose.each]
                 text = (
-                    f"clipped: {{{side}}} is clipped to the norm {limit:.6g}{kind}; {{{free}}} is not "
+                    f"clipped: {{{'ab'[bound]}}} is clipped to the norm {limit:.6g}{kind}; {{{'ba'[bound]}}} is not "
                     f"(norm {whole:.6g})"
                 )
-                ratio = whole / size
-                details = {"side": side, "max_norm": limit}
-                yield Factor([ratio if bound else 1 / ratio] * len(now.pairs), text, details, tolerance, cost)
-            yield from _clipped_each(now, bound, tight.each, loose.each, cost)
-
-
-def _clipped_each(now: Comparison, bound: int, tight: list[float], loose: list[float], cost: float) -> Iterator[Factor]:
-    """The same, each tensor by its own norm."""
-    top, given = max(tight), now.context.max_norm
-    tolerance = _tolerance(now) + _added(min(tight))
-    limit = given if given is not None else _round_number(top, tolerance)
-    if len(tight) < 2 or limit is None or not 0 < limit < max(loose) or not _near(top, limit, tolerance):
-        return
-    ratios = [max(1.0, n / limit) for n in loose]
-    side, free = "ab"[bound], "ba"[bound]
-    text = f"clipped: {{{side}}} is clipped to {limit:.6g}, each tensor by its own norm; {{{free}}} is not"
-    details = {"side": side, "max_norm": limit, "norm": "each tensor"}
-    yield Factor([r if bound else 1 / r for r in ratios], text, details, tolerance, cost)
+                details = {"side": "ab"[bound], "max_norm": limit} | ({"norm": "each tensor"} if alone else {})
+                ratios = ratios if bound else [1 / r for r in ratios]
+                yield Factor(ratios, text, details, tolerance, 0.0 if given else 8.0)
 
 
 CLIPPED = Cause(
-    "clipped", "clipped or not", 240, foretell=clipped, needs=("gradients",), side_does=True,
+    "clipped", 240, foretell=clipped, side_does=True,
     fix=lambda details: EACH if "norm" in details else TOGETHER,
 )  # fmt: skip
 
@@ -188,7 +176,7 @@ def unsummed(now: Comparison) -> Iterator[Factor]:
 
 
 DUPLICATES = Cause(
-    "duplicates", "duplicates not summed before clipping", 210, foretell=unsummed, needs=("gradients",),
+    "duplicates", 210, foretell=unsummed,
     subsumes=("clipped",), side_does=True, fix=UNSUMMED,
 )  # fmt: skip
 
@@ -218,13 +206,13 @@ def per_tensor(now: Comparison) -> Iterator[Factor]:
 
 
 PER_TENSOR = Cause(
-    "per_tensor", "clipped by tensor or together", 222, foretell=per_tensor, needs=("gradients",),
+    "per_tensor", 222, foretell=per_tensor,
     subsumes=("clipped",), side_does=True, fix={"": (EACH[""][0], TOGETHER[""][0])},
 )  # fmt: skip
 
 
 def left_out(now: Comparison) -> Iterator[Factor]:
-    """One side's norm for clipping does not count one of the tensors, which is clipped with the others or not."""
+    """One side clips without one of the tensors."""
     tolerance, norms, ratios = _tolerance(now), _norms(now.original), _ratios(now)
     for side in (1, 0):
         limit, own = norms[1 - side].true, norms[side].each
@@ -236,32 +224,24 @@ def left_out(now: Comparison) -> Iterator[Factor]:
                 continue
             if max(others) > min(others) * (1 + 8 * tolerance):
                 continue
-            alike = _near(ratios[k], others[0], 8 * tolerance)
             raw = now.original.norms[2][k].rows if pair.raw is not None else own[k]
-            if not alike and not now.chain and not _near(own[k], raw, tolerance):
+            if _near(ratios[k], others[0], 8 * tolerance) or (not now.chain and not _near(own[k], raw, tolerance)):
                 continue  # it is not as it was before clipping
-            does = "clips it by the norm of the others" if alike else "does not clip it"
             text = (
                 f"left out of the norm: {{{'ab'[side]}}} clips to {said:.6g} without counting "
-                f"{pair.name or 'this tensor'}, and {does}"
+                f"{pair.name or 'this tensor'}, and does not clip it"
             )
-            details = {"side": "ab"[side], "tensor": pair.name, "clipped": alike, "max_norm": said}
-            yield Factor(ratios, text, details, tolerance, COST)
+            yield Factor(ratios, text, {"side": "ab"[side], "tensor": pair.name, "max_norm": said}, tolerance, COST)
 
 
-_OTHERS = "{{n: g for n, g in grads.items() if n != {tensor!r}}}"
-#: One tensor is left as it is, or clipped by the norm of the others.
+#: One tensor is left as it is.
 ALONE: Lines = {
-    "": ("grads = {{**islices.clip_by_global_norm(" + _OTHERS + ", {max_norm:.6g})[0], {tensor!r}: grads[{tensor!r}]}}",
-         TOGETHER[""][0]),
-}  # fmt: skip
-BY_OTHERS: Lines = {
-    "": ("grads = islices.scale(grads, min(1.0, {max_norm:.6g} / float(islices.global_norm(" + _OTHERS + "))))",
-         TOGETHER[""][0]),
+    "": ("grads = {{**islices.clip_by_global_norm({{n: g for n, g in grads.items() if n != {tensor!r}}}, "
+         "{max_norm:.6g})[0], {tensor!r}: grads[{tensor!r}]}}", TOGETHER[""][0]),
 }  # fmt: skip
 LEFT_OUT = Cause(
-    "left_out", "a tensor left out of the norm", 224, foretell=left_out, needs=("gradients",),
-    subsumes=("clipped",), side_does=True, fix=lambda details: BY_OTHERS if details["clipped"] else ALONE,
+    "left_out", 224, foretell=left_out,
+    subsumes=("clipped",), side_does=True, fix=ALONE,
 )  # fmt: skip
 
 
@@ -292,4 +272,4 @@ def _fix_epsilon(details: Mapping[str, Any]) -> Lines:
     return both_ways(f"grads, _ = islices.clip_by_global_norm(grads, {{max_norm:.6g}}, semantics={formula!r})")
 
 
-EPSILON = Cause("epsilon", "epsilon of a clip formula", 250, foretell=epsilon, needs=("gradients",), fix=_fix_epsilon)
+EPSILON = Cause("epsilon", 250, foretell=epsilon, fix=_fix_epsilon)

@@ -8,7 +8,6 @@ from typing import Any
 
 from islices.porting.compare.cause import Cause, Factor, Lines, both_ways
 from islices.porting.compare.comparison import Comparison
-from islices.porting.compare.evidence import Interval
 from islices.porting.compare.stored import nonzero_rows
 
 __all__ = ["FACTOR", "MEAN"]
@@ -57,36 +56,32 @@ def _divided_alike(details: Mapping[str, Any]) -> Lines:
     return both_ways("loss = loss" + f" * {own}" * (own > 1) + f" / {wanted}" * (wanted > 1))
 
 
-MEAN = Cause("mean", "mean against sum", 230, foretell=mean, fix=_divided_alike)
+MEAN = Cause("mean", 230, foretell=mean, fix=_divided_alike)
 
 
-def constant(now: Comparison, interval: Interval) -> tuple[str, dict[str, Any]]:
+def constant(c: float) -> tuple[str, dict[str, Any]]:
     """A factor that nothing known foretells."""
-    c, times = interval.middle, f"{interval.middle:.9g}"
-    text = f"a constant factor: {{a}} is {{b}} times {times}"
-    for shown, power, sides in ((c, 1, "{a} is {b}"), (1 / c, -1, "{b} is {a}")):
-        whole = round(shown)
-        if whole > 1 and interval.low <= whole**power <= interval.high:
+    for shown, sides in ((c, "{a} is {b}"), (1 / c, "{b} is {a}")):
+        if whole := _whole(shown):
             half = "the half of a squared loss, or " if whole == 2 else ""
-            text = (
+            return (
                 f"a constant factor: {sides} times {whole:,}, a whole number ({half}a count that a mean divides by: "
                 "samples, replicas, accumulated gradients?)"
-            )
-    if now.steps:
-        text = f"a constant factor: {{a}} steps {times} times as far as {{b}}, as another learning rate does"
-    return text, {"factor": c, "low": interval.low, "high": interval.high, "steps": now.steps}
+            ), {"factor": c}
+    return f"a constant factor: {{a}} is {{b}} times {c:.9g}", {"factor": c}
 
 
 def _times(details: Mapping[str, Any]) -> Lines:
-    """Return the line with the factor, as a whole number or over one where the bounds allow it."""
-    factor, low, high = (details[k] for k in ("factor", "low", "high"))
-    whole, over = round(factor), round(1 / factor)
-    times = f"* {factor:.9g}"
-    if whole > 1 and low <= whole <= high:
-        times = f"* {whole}"
-    elif over > 1 and low <= 1 / over <= high:
-        times = f"/ {over}"
-    return both_ways(f"the learning rate {times}" if details["steps"] else f"loss = loss {times}")
+    """Return the line with the factor, over a number where that is a whole one."""
+    c = details["factor"]
+    over = _whole(1 / c)
+    return both_ways(f"loss = loss / {over}" if over else f"loss = loss * {c:.9g}")
 
 
-FACTOR = Cause("factor", "a constant factor", 260, fit=constant, fix=_times)
+def _whole(x: float) -> int:
+    """Return x, where it is a whole number above 1, else 0."""
+    n = round(x)
+    return n if n > 1 and abs(x - n) <= 1e-12 * n else 0
+
+
+FACTOR = Cause("factor", 260, fit=constant, fix=_times)

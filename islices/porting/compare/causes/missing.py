@@ -11,7 +11,7 @@ from islices.porting.compare.comparison import Comparison, TwoSides
 from islices.porting.compare.rows import Rows
 from islices.porting.compare.stored import Array, contained
 
-__all__ = ["LAZY_STEP", "MASK", "PADDING", "ZERO_ROWS"]
+__all__ = ["PADDING", "ZERO_ROWS"]
 
 #: Rows that a cause's details hold.
 SHOWN = 10
@@ -55,37 +55,28 @@ def padding_row(both: Comparison, which: int) -> Iterator[Change]:
 
     rows = sorted(set(pads.values()))
     if given or len(rows) == 1:
-        does = "moves" if both.steps else "keeps the gradient of"
         known = "the padding row" if given else "one row that {y} has not, as for padding_idx:"
-        text = f"padding: {{x}} {does} {known} {', '.join(map(str, rows))}" + (", {y} does not" if given else "")
+        known = f"{known} {', '.join(map(str, rows))}"
+        text = f"padding: {{x}} keeps the gradient of {known}" + (", {y} does not" if given else "")
         yield Change(drop, text, {"rows": rows}, 0.0 if given else math.log2(count))
 
 
 PADDING = Cause(
-    "padding", "padding row kept", 40, propose=padding_row, drops=True,
+    "padding", 40, propose=padding_row, drops=True,
     fix={"": ("rows = islices.lookup(table, ids, padding_idx={rows[0]})", "rows = islices.lookup(table, ids)")},
 )  # fmt: skip
 
 
-def masked_padding(both: Comparison, which: int) -> Iterator[Change]:
-    """One side masks the padding, which leaves a stored row of zeros; the other drops it."""
-    rows = {row for p in both.pairs for row in _extra_zeros(p.side(which), p.side(1 - which)).tolist()}
-    if len(rows) == 1 and rows <= {p.padding or 0 for p in both.pairs}:  # frameworks' own masks are of row 0
-        text = f"mask against padding_idx: {{x}} stores row {min(rows)} as zeros, {{y}} has no such row"
-        yield Change(_without_zeros, text, {"rows": sorted(rows)})
-
-
-MASK = Cause("mask", "mask against padding_idx", 30, propose=masked_padding, drops=True, subsumes=("zero_rows",))
-
-
 def zero_rows(both: Comparison, which: int) -> Iterator[Change]:
-    """Stored rows of zeros that the other side has dropped."""
+    """Stored rows of zeros that the other side has dropped: of a mask, where the row is that of padding."""
     rows = [row for p in both.pairs for row in _extra_zeros(p.side(which), p.side(1 - which)).tolist()]
     text = f"{{y}} has dropped stored rows of zeros that {{x}} has ({_shown(rows)}); a lazy optimizer moves such rows"
+    if len(set(rows)) == 1 and set(rows) <= {p.padding or 0 for p in both.pairs}:  # frameworks' own masks are of row 0
+        text = f"mask against padding_idx: {{x}} stores row {rows[0]} as zeros, {{y}} has no such row"
     yield Change(_without_zeros, text, {"rows": rows[:SHOWN]})
 
 
-ZERO_ROWS = Cause("zero_rows", "dropped zero rows", 110, propose=zero_rows, drops=True)
+ZERO_ROWS = Cause("zero_rows", 110, propose=zero_rows, drops=True)
 
 
 def _without_zeros(x: Rows, y: Rows, pair: TwoSides) -> Rows | None:
@@ -96,33 +87,3 @@ def _without_zeros(x: Rows, y: Rows, pair: TwoSides) -> Rows | None:
 def _extra_zeros(x: Rows, y: Rows) -> Array:
     zeros = x.ids[_zeros(x)] if x.sparse and y.sparse else x.ids[:0]
     return zeros[~contained(zeros, y.ids)]
-
-
-def lazy_step(both: Comparison, which: int) -> Iterator[Change]:
-    """Rows that no gradient names, moved by a dense step only; a lazy step leaves them their bits."""
-    still = {p.name: _left_alone(p.side(which), p.side(1 - which), p) for p in both.pairs}
-    rows = [row for found in still.values() for row in found.tolist()]
-    known = any(p.named is not None for p in both.pairs)
-    if len(rows) >= (1 if known else 2):  # one row alone may have had a gradient: that is padding
-
-        def drop(x: Rows, y: Rows, pair: TwoSides) -> Rows | None:
-            extra = _left_alone(x, y, pair)
-            return x.select(~contained(x.ids, extra)) if len(extra) else None
-
-        those = "that no gradient names" if known else "that {y} leaves alone"
-        text = f"lazy against dense step: {{x}} moves rows {those} ({_shown(rows)})"
-        yield Change(drop, text, {"rows": rows[:SHOWN]})
-
-
-def _left_alone(x: Rows, y: Rows, pair: TwoSides) -> Array:
-    """Return the rows that move in x, keep all bits in y, and are neither named by a gradient nor the padding row."""
-    still = x.ids[~contained(x.ids, y.ids)]
-    if pair.named is not None:
-        still = still[~contained(still, pair.named)]
-    return still if pair.padding is None else still[still != pair.padding]
-
-
-LAZY_STEP = Cause(
-    "lazy_step", "lazy against dense steps", 100, propose=lazy_step, needs=("steps",), drops=True,
-    subsumes=("padding",),
-)  # fmt: skip

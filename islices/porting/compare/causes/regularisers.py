@@ -1,10 +1,9 @@
-"""Causes that a penalty on the tables makes: lambda times the table, or times its signs, in one side's gradient."""
+"""The cause that a penalty on the tables makes: lambda times the table in one side's gradient."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -20,38 +19,33 @@ __all__ = ["REGULARISER"]
 
 #: Elements that small whole numbers may agree on by chance.
 FEW = 4
-KINDS = {"l2": "the table", "l1": "the signs of the table"}
 
 
 def regulariser(both: Comparison, which: int) -> Iterator[Change]:
     """One side has the gradient of a penalty, the other has not; it may be scaled too."""
-    tried: list[tuple[str, dict[str, float]]] = []
-    for (kind, what), fit in product(KINDS.items(), (_where_alone, _fitted)):
-        strengths: dict[str, float] = {}
-        cost = 0.0
-        for pair in both.pairs:
-            x, y = pair.side(which), pair.side(1 - which)
-            found = None if pair.same else _penalty(x, y, pair, kind)
-            if found is not None:
-                u, v = (onto(found[0], z, z.values).reshape(-1) for z in (x, y))
-                strength, bits = fit(u, v, found[1].reshape(-1), max(x.eps, y.eps))
-                if strength > 0:
-                    strengths[pair.name] = strength
-                    # a number that nobody writes so, or that few elements decide, says all of one element
-                    decided = bits == FREE or np.count_nonzero(found[1]) < FEW
-                    cost += max(bits, PRECISION[y.dtype]) if decided else bits
+    strengths: dict[str, float] = {}
+    cost = 0.0
+    for pair in both.pairs:
+        x, y = pair.side(which), pair.side(1 - which)
+        found = None if pair.same else _table(x, y, pair)
+        if found is not None:
+            u, v = (onto(found[0], z, z.values).reshape(-1) for z in (x, y))
+            strength, bits = _fitted(u, v, found[1].reshape(-1), max(x.eps, y.eps))
+            if strength > 0:
+                strengths[pair.name] = strength
+                # a number that nobody writes so, or that few elements decide, says all of one element
+                decided = bits == FREE or np.count_nonzero(found[1]) < FEW
+                cost += max(bits, PRECISION[y.dtype]) if decided else bits
+    if not strengths:
+        return
 
-        if not strengths or (kind, strengths) in tried:
-            continue
-        tried.append((kind, strengths))
+    def add(x: Rows, y: Rows, pair: TwoSides) -> Rows | None:
+        found = _table(x, y, pair) if pair.name in strengths else None
+        return _penalised(x, found[0], strengths[pair.name] * found[1], y.sparse) if found else None
 
-        def add(x: Rows, y: Rows, pair: TwoSides, kind: str = kind, of: Mapping[str, float] = strengths) -> Rows | None:
-            found = _penalty(x, y, pair, kind) if pair.name in of else None
-            return _penalised(x, found[0], of[pair.name] * found[1], y.sparse) if found else None
-
-        shown = ", ".join(sorted({f"{s:.6g}" for s in strengths.values()}))
-        text = f"regulariser: {{y}} adds {shown} times {what} to its gradient ({kind}), {{x}} does not"
-        yield Change(add, text, {"kind": kind, "strengths": strengths}, cost)
+    shown = ", ".join(sorted({f"{s:.6g}" for s in strengths.values()}))
+    text = f"regulariser: {{y}} adds {shown} times the table to its gradient (l2), {{x}} does not"
+    yield Change(add, text, {"strengths": strengths}, cost)
 
 
 def _penalties(details: Mapping[str, Any]) -> Lines:
@@ -59,27 +53,21 @@ def _penalties(details: Mapping[str, Any]) -> Lines:
     of: dict[float, list[str]] = {}
     for name, strength in details["strengths"].items():
         of.setdefault(strength, []).append(name)
-    l1 = details["kind"] == "l1"
-    terms = [f"{s:.6g} * abs(table).sum()" if l1 else f"{s / 2:.6g} * (table ** 2).sum()" for s in of]
-    if len(of) > 1:
-        terms = [f"{term} of {', '.join(names)}" for term, names in zip(terms, of.values(), strict=True)]
+    terms = [f"{s / 2:.6g} * (table ** 2).sum()" + f" of {', '.join(names)}" * (len(of) > 1) for s, names in of.items()]
     return {"": (
         "; ".join(f"loss = loss + {term}" for term in terms), "; ".join(f"take `{term}` off the loss" for term in terms)
     )}  # fmt: skip
 
 
-REGULARISER = Cause(
-    "regulariser", "a regulariser", 35, propose=regulariser, needs=("gradients",), exact="never", fix=_penalties
-)
+REGULARISER = Cause("regulariser", 35, propose=regulariser, exact="never", fix=_penalties)
 
 
-def _penalty(x: Rows, y: Rows, pair: TwoSides, kind: str) -> tuple[Array, Array] | None:
-    """Return the rows of both sides, and the penalty's gradient there without its strength."""
+def _table(x: Rows, y: Rows, pair: TwoSides) -> tuple[Array, Array] | None:
+    """Return the rows of both sides, and the table there."""
     ids = np.union1d(x.ids, y.ids)
     if pair.table is None or x.values.shape[1:] != y.values.shape[1:] or not len(ids) or ids[-1] >= len(pair.table):
         return None
-    w = wide(pair.table[ids])
-    return ids, np.sign(w) if kind == "l1" else w
+    return ids, wide(pair.table[ids])
 
 
 def _fitted(x: Array, y: Array, p: Array, eps: float) -> tuple[float, float]:
@@ -94,17 +82,6 @@ def _fitted(x: Array, y: Array, p: Array, eps: float) -> tuple[float, float]:
     strength = float(slope / alpha)
     error = math.sqrt(float(left @ left) / max(1, len(p) - 2) / float(p @ p)) / alpha
     return as_written(strength, lambda short: abs(short - strength) <= max(4 * error, 4 * eps * strength))
-
-
-def _where_alone(x: Array, y: Array, p: Array, eps: float) -> tuple[float, float]:
-    """The same, where one side has nothing but the penalty: what bounds the largest elements does not disturb it."""
-    some = (x == 0) & (p != 0) & (np.abs(y) < 0.99 * np.abs(y).max(initial=0.0))
-    if some.sum() < 16:
-        return 0.0, 0.0
-    strength = float(np.median(y[some] / p[some]))
-    if (np.abs(y[some] - strength * p[some]) > 8 * eps * np.abs(y[some])).mean() > 0.1:
-        return 0.0, 0.0
-    return as_written(strength, lambda short: abs(short - strength) <= 4 * eps * strength)
 
 
 def _penalised(x: Rows, ids: Array, added: Array, sparse: bool) -> Rows:

@@ -1,4 +1,4 @@
-"""Causes that change what stands in the rows: types, signs, frequencies."""
+"""Causes that change what stands in the rows: types, signs, 16 bits."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from islices.core.host import bfloat16_bits
 from islices.porting.compare.cause import Cause, Change, both_ways
 from islices.porting.compare.comparison import Comparison, TwoSides
 from islices.porting.compare.rows import PRECISION, Rows
-from islices.porting.compare.stored import Array, contained, wide
+from islices.porting.compare.stored import Array, wide
 
-__all__ = ["DTYPE", "FREQUENCY", "HALVES", "ROUNDED", "SIGN", "round_to"]
+__all__ = ["AUTOCAST", "DTYPE", "ROUNDED", "SIGN"]
 
 #: dtype -> float32 rounded to it, as a host array
 HALVES: dict[str, Callable[[Array], Array]] = {"float16": lambda x: x.astype(np.float16), "bfloat16": bfloat16_bits}
+#: Slots whose bits are looked at.
+SAMPLED = 8192
 
 
 # ---------------------------------------------------------------------- types and signs
@@ -28,7 +30,7 @@ def same_values(both: Comparison, which: int) -> Iterator[Change]:
 
 
 DTYPE = Cause(
-    "dtype", "only the types", 10, propose=same_values, symmetric=True, narrows=True, exact="always",
+    "dtype", 10, propose=same_values, symmetric=True, narrows=True, exact="always",
     subsumes=("rounded",),
 )  # fmt: skip
 
@@ -38,7 +40,7 @@ def rounded(both: Comparison, which: int) -> Iterator[Change]:
     for type_ in sorted({y.dtype for p in both.pairs if _narrower(p.side(which), y := p.side(1 - which))}):
 
         def change(x: Rows, y: Rows, pair: TwoSides) -> Rows | None:
-            return replace(x, values=round_to(x.values, y.dtype), dtype=y.dtype) if _narrower(x, y) else None
+            return replace(x, values=_round_to(x.values, y.dtype), dtype=y.dtype) if _narrower(x, y) else None
 
         yield Change(change, f"{{y}} is {{x}} rounded to {type_}", {"dtype": type_})
         return  # all tensors at once
@@ -48,17 +50,15 @@ def _narrower(x: Rows, y: Rows) -> bool:
     return PRECISION[y.dtype] < PRECISION[x.dtype] and y.dtype.startswith(("float", "bfloat"))
 
 
-ROUNDED = Cause(
-    "rounded", "rounded to a narrower type", 70, propose=rounded, narrows=True, exact="always", scales=False
-)
-
-
-def round_to(x: Array, dtype: str) -> Array:
+def _round_to(x: Array, dtype: str) -> Array:
     """Return float64 values as they come back from another type."""
     with np.errstate(over="ignore", invalid="ignore"):
         if dtype in HALVES:
             return wide(HALVES[dtype](x.astype(np.float32)))
         return x.astype(dtype).astype(np.float64)
+
+
+ROUNDED = Cause("rounded", 70, propose=rounded, narrows=True, exact="always", scales=False)
 
 
 def sign(both: Comparison, which: int) -> Iterator[Change]:
@@ -67,28 +67,42 @@ def sign(both: Comparison, which: int) -> Iterator[Change]:
     yield Change(lambda x, y, pair: replace(x, values=-x.values), text, everywhere=True)
 
 
-SIGN = Cause("sign", "sign", 20, propose=sign, symmetric=True, fix=both_ways("loss = -loss"))
+SIGN = Cause("sign", 20, propose=sign, symmetric=True, fix=both_ways("loss = -loss"))
 
 
-# ---------------------------------------------------------------------- what stands in a row
-def by_frequency(both: Comparison, which: int) -> Iterator[Change]:
-    """Each row divided by how often it occurs, counted by whoever has the slots."""
-    text = "frequency: {y} divides each row by how often it occurs (scale_by_freq), {x} does not"
-    yield Change(_by_counts, text)
+# ---------------------------------------------------------------------- 16 bits
+def autocast(both: Comparison, which: int) -> Iterator[Change]:
+    """What the other side's slots hold are numbers of 16 bits, though their type is wider."""
+    for dtype in HALVES:
+        tops: dict[str, float] = {}  # of each tensor
+        for pair in both.pairs:
+            x, y = pair.side(which), pair.side(1 - which)
+            known = x.dtype != "float32" or not _representable(y, dtype) or _representable(x, dtype)
+            # float16 holds bfloat16's eight bits too
+            if not known and not (dtype == "float16" and _representable(y, "bfloat16")):
+                tops[pair.name] = float(np.abs(x.values).max(initial=0.0))
+
+        def widen(x: Rows, y: Rows, pair: TwoSides, dtype: str = dtype, tops: dict[str, float] = tops) -> Rows | None:
+            if pair.name not in tops or (y.values.any() and not _representable(y, dtype)):
+                return None
+            return x.having(x.values, np.full(x.values.shape, tops[pair.name]), dtype=dtype, counts=None)
+
+        text = (
+            f"computed in 16 bits: all that {{y}}'s gradient is summed of are numbers of {dtype}, as mixed "
+            "precision (autocast) leaves them; it agrees as far as such arithmetic goes"
+        )
+        yield Change(widen, text, {"dtype": dtype}, 8.0)
 
 
-def _by_counts(x: Rows, y: Rows, pair: TwoSides) -> Rows | None:
-    holder = next((c for c in (x, y, pair.raw) if c is not None and c.counts is not None), None)
-    if holder is None or holder.counts is None or holder.counts.max(initial=1) == 1:
-        return None
-    known = contained(holder.ids, x.ids)
-    counts = np.ones(len(x.ids), np.int64)
-    counts[np.searchsorted(x.ids, holder.ids[known])] = holder.counts[known]
-    column = counts.reshape(-1, *[1] * (x.values.ndim - 1))
-    return x.having(x.values / column, None if x.terms is None else x.terms / column)
-
-
-FREQUENCY = Cause(
-    "frequency", "frequency scaling", 50, propose=by_frequency, exact="never",
-    fix={"": ("grad = islices.scale_by_frequency(grad)", "take `islices.scale_by_frequency(grad)` out")},
+AUTOCAST = Cause(
+    "autocast", 140, propose=autocast, narrows=True, exact="never",
+    fix={"": ("compute the layers in {dtype}", "compute the layers in float32")},
 )  # fmt: skip
+
+
+def _representable(y: Rows, dtype: str) -> bool:
+    """Return whether slots have as few bits as a type's significand, whatever their exponents."""
+    some = (y.values if y.slots is None else wide(y.slots)).reshape(-1)[:SAMPLED]
+    mantissa, exponent = np.frexp(some)
+    bits = PRECISION[dtype]
+    return bool(some.any()) and bool((np.ldexp(np.rint(np.ldexp(mantissa, bits)), exponent - bits) == some).all())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,13 +25,12 @@ FEW = 3000
 
 @dataclass(frozen=True, eq=False)
 class Taken:
-    """One tensor of one side: before, its gradient, after; its state before and after where it is known."""
+    """One tensor of one side: before, after, its gradient, and its state before where it is known."""
 
     before: Stored
     after: Stored
     grad: Held
-    state: Mapping[str, Array] = field(default_factory=dict)
-    state_after: Mapping[str, Array] = field(default_factory=dict)
+    state: Mapping[str, Array]
 
 
 class Elements(NamedTuple):
@@ -45,7 +44,6 @@ class Elements(NamedTuple):
     named: Array  # bool
     squares: Mapping[str, Array]  # "element", "raw", "row"
     state: Mapping[str, Array]
-    state_after: Mapping[str, Array]
     eps: float
     precision: int
 
@@ -88,12 +86,12 @@ def _elements(t: Taken, rows: Array) -> Elements:
         np.add.at(raw, np.searchsorted(rows, g.slot_ids), wide(g.slots) ** 2)
     row = np.broadcast_to(square.reshape(len(rows), width).mean(axis=1, keepdims=True), (len(rows), width))
     counts = np.ones(len(rows)) if g.counts is None else np.maximum(onto(rows, g, g.counts), 1.0)
-    state, after = ({n: _flat(x[rows], len(rows), width) for n, x in s.items()} for s in (t.state, t.state_after))
+    state = {n: _flat(x[rows], len(rows), width) for n, x in t.state.items()}
     dtype = t.after.dtype
     return Elements(
         wide(t.before.values[rows]).ravel(), wide(t.after.values[rows]).ravel(), values.ravel(), terms.ravel(),
         np.repeat(counts, width), np.repeat(contained(rows, g.ids), width),
-        {"element": square.ravel(), "raw": raw.ravel(), "row": row.ravel()}, state, after,
+        {"element": square.ravel(), "raw": raw.ravel(), "row": row.ravel()}, state,
         2.0 ** (1 - PRECISION[dtype]) if dtype in FLOATS else 0.0, PRECISION[dtype],
     )  # fmt: skip
 

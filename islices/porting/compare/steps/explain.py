@@ -26,15 +26,18 @@ __all__ = ["steps_differ"]
 PAIRS, WEIGHT = 12, 12.0
 
 
-def steps_differ(stored: Sequence[tuple[Stored, Stored]], given: Sequence[Given]) -> tuple[Explanation, ...] | None:
-    """Return what makes the steps differ; nothing where a step has no recipe, None where one recipe makes both."""
-    a, b = (Side.of([pair[k] for pair in stored], side) for k, side in enumerate(given))
+def steps_differ(
+    stored: Sequence[tuple[Stored, Stored]], given: Sequence[Given], told: Sequence[int]
+) -> tuple[Explanation, ...]:
+    """Return what makes the steps of the told tensors differ; nothing where a step has no recipe, or where one recipe
+    makes both."""
+    a, b = (Side.of([pair[k] for pair in stored], side, told) for k, side in enumerate(given))
     if a is None or b is None:
         return ()
     found, others = recipes(a), recipes(b)
     pairs = sorted(((_distance(x, y), x, y) for x, y in product(found, others)), key=lambda p: p[0])
     if any(_one_step(x, y) and a.confirms(x) and b.confirms(y) for _, x, y in pairs):
-        return None
+        return ()
     for _, x, y in pairs[:PAIRS]:
         explanation = _explained(x, y, a, b)
         if explanation and a.confirms(x) and b.confirms(y):

@@ -26,11 +26,11 @@ __all__ = ["recipes"]
 #: Elements that a formula is tried on first.
 FEW = 96
 #: The stock optimizers, and bits that speak against those that fewer people use.
-PRIOR = {"sgd": 0.0, "adam": 0.0, "adagrad": 1.0, "rmsprop": 4.0, "adamax": 6.0, "nadam": 6.0, "lion": 6.0}
+PRIOR = {"sgd": 0.0, "adam": 0.0, "adagrad": 1.0}
 #: Bits against a number that is not the default, and against each word that contradicts the description.
 UNUSUAL, UNSAID = 3.0, 6.0
 #: Semantics whose formulas are tried, and numbers that people use, where a formula has them.
-STOCK = ("torch", "keras", "tensorflow", "optax", "mxnet", "islices")
+STOCK = ("torch", "keras", "optax", "mxnet")
 CONSTANTS = {"eps": (1e-10, 1e-8, 1e-7, 1e-6, 1e-5), "initial_accumulator": (0.0, 0.1)}
 
 
@@ -73,30 +73,28 @@ def _described(name: str = "", semantics: str = "", rows: str = "", **given: Any
 def _formulas(side: Side) -> Iterator[Recipe]:
     """Yield the stock formulas that may have made a side's step, each with all numbers but the learning rate."""
     e = side.elements
-    kept = set(e.state) or set(e.state_after)
+    kept = side.kept
     moved = ("all",) if (e.after != e.w)[~e.named].any() else ("touched", "all")
     duplicates = ("sum", "raw") if (e.counts > 1).any() else ("sum",)
     x = e.state.get("accumulator")
     begins = float(f"{x[0]:.6g}") if x is not None and not side.steps and (x == x[0]).all() else None
     momentum = 0.9 if "momentum" in kept else 0.0
-    flags = {"momentum": momentum, "centered": "mean" in kept, "amsgrad": "v_max" in kept}
-    for (name, prior), semantics in product(PRIOR.items(), STOCK):
+    for name, semantics, rows, squared, nesterov in product(PRIOR, STOCK, moved, duplicates, (False, True)):
         preset = RECORDS[name].presets.get(semantics)
-        for rows, squared, nesterov in product(moved, duplicates, (False, True)):
-            if preset is None or (nesterov and not (name == "sgd" and momentum)):
-                continue
-            hyper = {k: v for k, v in preset.defaults.items() if k not in NO_DECAY}
-            hyper |= {k: v for k, v in {**flags, "nesterov": nesterov}.items() if k in hyper} | {"lr": 1.0}
-            plain = Recipe(name, semantics, rows, squared, tuple(hyper.items()), bits=prior)
-            try:
-                formula = plain.formula
-            except ValueError:  # this semantics has no such formula
-                continue
-            names = {spec.name for spec in formula.state}
-            if rows not in formula.rows or formula.raw != (squared == "raw"):
-                continue
-            if names == kept or (not kept and not side.steps):
-                yield from _with_constants(plain, begins)
+        if preset is None or (nesterov and not (name == "sgd" and momentum)):
+            continue
+        flags = {"momentum": momentum, "amsgrad": "v_max" in kept, "nesterov": nesterov, "lr": 1.0}
+        hyper = {k: flags.get(k, v) for k, v in preset.defaults.items() if k not in NO_DECAY}
+        plain = Recipe(name, semantics, rows, squared, tuple(hyper.items()), bits=PRIOR[name])
+        try:
+            formula = plain.formula
+        except ValueError:  # this semantics has no such formula
+            continue
+        names = {spec.name for spec in formula.state}
+        if rows not in formula.rows or formula.raw != (squared == "raw"):
+            continue
+        if names == kept or (not kept and not side.steps):
+            yield from _with_constants(plain, begins)
 
 
 def _with_constants(plain: Recipe, begins: float | None) -> Iterator[Recipe]:

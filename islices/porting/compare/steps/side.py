@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from islices.backend import FLOATS
 from islices.porting.compare.rows import Held
 from islices.porting.compare.steps.elements import Elements, Taken, all_elements, sample
 from islices.porting.compare.steps.fit import holds
 from islices.porting.compare.steps.recipe import Recipe, bound, stepped
-from islices.porting.compare.steps.states import read_state
-from islices.porting.compare.stored import Array, Stored
+from islices.porting.compare.stored import Array, Stored, read
 
 __all__ = ["Given", "Side"]
 
@@ -27,41 +28,39 @@ class Given:
     state_after: Sequence[Any]
     optimizer: Mapping[str, Any] | None = None
 
-    def some(self, told: Sequence[int]) -> Given:
-        """Return what some tensors began with."""
-        before, grad, state, after = (
-            [x[k] for k in told] for x in (self.before, self.grad, self.state, self.state_after)
-        )
-        return Given(before, grad, state, after, self.optimizer)
-
 
 class Side:
-    """The steps of all tensors of a side, how many were taken before, and what is said to have taken them."""
+    """The steps of all tensors of a side, how many were taken before, which arrays their states have before or after,
+    and what is said to have taken them."""
 
-    def __init__(self, tensors: Sequence[Taken], steps: int, optimizer: Mapping[str, Any] | None) -> None:
-        self.tensors, self.steps, self.optimizer = tensors, steps, optimizer or {}
+    def __init__(
+        self, tensors: Sequence[Taken], steps: int, kept: set[str], optimizer: Mapping[str, Any] | None
+    ) -> None:
+        self.tensors, self.steps, self.kept, self.optimizer = tensors, steps, kept, optimizer or {}
         self.elements: Elements = sample(tensors)
         self._confirmed: dict[Recipe, bool] = {}
 
     @classmethod
-    def of(cls, after: Sequence[Stored], given: Given) -> Side | None:
-        """Return a side; None where its tensors are no tables that took a step."""
+    def of(cls, after: Sequence[Stored], given: Given, told: Sequence[int]) -> Side | None:
+        """Return a side of the told tensors; None where they are no tables that took a step."""
         tensors: list[Taken] = []
         counts: set[int] = set()
-        parts = zip(after, given.before, given.grad, given.state, given.state_after, strict=True)
-        for x, before, grad, state, later in parts:
+        kept: set[str] = set()
+        for x, k in zip(after, told, strict=True):
+            before, grad, later = given.before[k], given.grad[k], given.state_after[k]
             if before is None or grad is None or before.sparse or x.sparse or x.shape != before.shape:
                 return None
             if x.dtype not in FLOATS or before.dtype != x.dtype or grad.dtype not in FLOATS:
                 return None
             if grad.row_shape != before.row_shape or (len(grad.ids) and grad.ids[-1] >= len(before.values)):
                 return None
-            (arrays, count), (arrays_after, _) = read_state(state, "states"), read_state(later, "state_after")
-            if any(len(s) != len(x.values) for s in (*arrays.values(), *arrays_after.values())):
+            arrays, count = _read_state(given.state[k], "state")
+            if any(len(s) != len(x.values) for s in arrays.values()):
                 return None
-            counts.add(count or 0)
-            tensors.append(Taken(before, x, Held(grad), arrays, arrays_after))
-        return cls(tensors, counts.pop(), given.optimizer) if len(counts) == 1 else None
+            counts.add(count)
+            kept |= arrays.keys() or _read_state(later, "state_after")[0].keys()
+            tensors.append(Taken(before, x, Held(grad), arrays))
+        return cls(tensors, counts.pop(), kept, given.optimizer) if len(counts) == 1 else None
 
     def stepped(self, recipe: Recipe) -> Array:
         """Return the sample's table after a recipe's step."""
@@ -76,3 +75,14 @@ class Side:
         if recipe not in self._confirmed:
             self._confirmed[recipe] = all(holds(recipe, e, self.steps) for e in all_elements(self.tensors))
         return self._confirmed[recipe]
+
+
+def _read_state(tree: Any, argument: str) -> tuple[dict[str, Array], int]:
+    """Return the arrays of one table's state by name, and the steps taken."""
+    if tree is None:
+        return {}, 0
+    if not isinstance(tree, Mapping):
+        raise TypeError(f"{argument}: got {type(tree).__name__}; accepted is a dict of a state's arrays by name")
+    beside = {"step", "master"}
+    arrays = {n: read(x, n, f"{argument}[{n!r}]").values for n, x in tree.items() if n not in beside and x is not None}
+    return arrays, int(np.asarray(tree.get("step", 0)).reshape(-1)[0])

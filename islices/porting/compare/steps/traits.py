@@ -30,7 +30,6 @@ class Trait:
     """
 
     name: str
-    title: str
     of: Callable[[Recipe], Any]
     take: Callable[[Recipe, Recipe], Recipe]
     says: Callable[[Recipe, Recipe], str]
@@ -46,26 +45,21 @@ class Trait:
         return bool(x != y)
 
 
-def _number(name: str, cause: str, title: str, says: Callable[[Recipe, Recipe], str] | None = None) -> Trait:
+def _number(name: str, cause: str = "", title: str = "", says: Callable[[Recipe, Recipe], str] | None = None) -> Trait:
+    """Return the trait of a hyperparameter, a number or a flag."""
+
     def take(r: Recipe, other: Recipe) -> Recipe:
         return r if r.get(name) is None or other.get(name) is None else r.having(**{name: other.get(name)})
 
     def of(r: Recipe) -> Any:
         value = r.get(name)
-        return None if value is None else float(value)
+        return value if value is None or isinstance(value, bool) else float(value)
 
-    return Trait(cause, title, of, take, says or (lambda a, b: f"{title}: {{a}} {of(a):.6g}, {{b}} {of(b):.6g}"))
+    def plainly(a: Recipe, b: Recipe) -> str:
+        x, y = (str(v) if isinstance(v, bool) else f"{v:.6g}" for v in (of(a), of(b)))
+        return f"{title or name}: {{a}} {x}, {{b}} {y}"
 
-
-def _flag(name: str, title: str) -> Trait:
-    def take(r: Recipe, other: Recipe) -> Recipe:
-        return r if r.get(name) is None else r.having(**{name: bool(other.get(name, False))})
-
-    def says(a: Recipe, b: Recipe) -> str:
-        with_it, without = "ab" if a.get(name) else "ba"
-        return f"{title}: {{{with_it}}} has it, {{{without}}} does not"
-
-    return Trait(name, title, lambda r: bool(r.get(name, False)), take, says)
+    return Trait(cause or name, of, take, says or plainly)
 
 
 def _choice(field: str, cause: str, title: str, texts: Mapping[Any, str], weight: float = 1.0) -> Trait:
@@ -75,7 +69,7 @@ def _choice(field: str, cause: str, title: str, texts: Mapping[Any, str], weight
     def take(r: Recipe, other: Recipe) -> Recipe:
         return replace(r, **{field: getattr(other, field)})
 
-    return Trait(cause, title, attrgetter(field), take, says, weight)
+    return Trait(cause, attrgetter(field), take, says, weight)
 
 
 def _optimizer(r: Recipe, other: Recipe) -> Recipe:
@@ -150,7 +144,7 @@ DUPLICATES = {"sum": "sums duplicates before it squares them", "raw": "squares d
 #: The plainest first.
 TRAITS: tuple[Trait, ...] = (
     Trait(
-        "optimizer", "another optimizer", attrgetter("name"), _optimizer,
+        "optimizer", attrgetter("name"), _optimizer,
         lambda a, b: f"optimizer: {{a}} steps as {a.name} does, {{b}} as {b.name}", 3.0,
     ),
     _choice("up", "sign", "sign", {True: "follows its gradient upwards", False: "follows it down"}, 2.0),
@@ -158,15 +152,12 @@ TRAITS: tuple[Trait, ...] = (
     _choice("rows", "lazy_step", "lazy against dense step", ROWS, 0.5),
     _choice("duplicates", "step_duplicates", "duplicates in the step", DUPLICATES),
     _number("eps", "step_epsilon", "epsilon of the step"),
-    Trait("formula", "an optimizer's formula", attrgetter("semantics"), _take_formula, _say_formula, 0.25),
+    Trait("formula", attrgetter("semantics"), _take_formula, _say_formula, 0.25),
     Trait(
-        "initial_accumulator", "initial accumulator", _begins,
+        "initial_accumulator", _begins,
         lambda r, other: r.having(initial_accumulator=_begins(other) or 0.0),
         lambda a, b: f"initial accumulator: {{a}} begins with {_begins(a):.6g}, {{b}} with {_begins(b):.6g}",
     ),
-    Trait("weight_decay", "weight decay", _decay, _take_decay, _say_decay),
-    _flag("nesterov", "Nesterov's momentum"),
-    _flag("amsgrad", "AMSGrad"),
-    _flag("centered", "centred mean squares"),
-    *(_number(name, name, name) for name in ("momentum", "beta1", "beta2", "rho")),
+    Trait("weight_decay", _decay, _take_decay, _say_decay),
+    *map(_number, ("momentum", "nesterov", "beta1", "beta2", "rho", "amsgrad", "centered")),
 )  # fmt: skip

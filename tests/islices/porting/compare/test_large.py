@@ -43,11 +43,6 @@ def made() -> dict[str, Any]:
     w = r.standard_normal((ROWS, WIDTH)).astype(f4)
     last = np.zeros_like(k)
     last[np.searchsorted(held, ids)] = v
-    order = r.permutation(len(held))
-    tables = r.standard_normal((ROWS, WIDTH)).astype(f4)
-    lazy = tables.copy()
-    lazy[held] -= f4(0.1) * k
-    dense = np.where(np.isin(np.arange(ROWS), held)[:, None], lazy, tables + f4(0.5))
     clipped, unsummed = (
         islices.clip_by_global_norm([g], 1.0, semantics=s)[0][0] for s in ("islices", "tensorflow")
     )  # fmt: skip
@@ -57,8 +52,7 @@ def made() -> dict[str, Any]:
         "last_duplicate": (g, c.replace(values=last), {}),
         "padding, mean": (c, slices(k[1:] / f4(8), held[1:]), {"batch_size": 8}),
         "duplicates": (clipped, unsummed, {}),
-        "permuted": (c, slices(k, held[order]), {}),
-        "lazy_step": (lazy, dense, {"before": tables}),
+        "off_by_one": (c, slices(k, held + 1, ROWS + 1), {}),
         "nothing": (g, slices(r.standard_normal(v.shape).astype(f4), ids), {"batch_size": 4}),
         "rounding": (g, slices(np.nextafter(v, f4(9)), ids), {}),
     }  # fmt: skip

@@ -20,7 +20,7 @@ def test_what_makes_a_step_another_is_named(name: str) -> None:
     d = Batch(2)
     one, other, names = STEPS[name]
     g = summed(d)
-    found = islices.diff(one(d, g), other(d, g), before=d.tables, grad=d.raw)
+    found = explain_steps(*(Step(d.tables, side(d, g), d.raw) for side in (one, other)))
     assert [set(e.names) for e in found.causes] == [names], str(found)
 
 
@@ -43,7 +43,7 @@ def test_an_optimizer_that_keeps_nothing_beside_one_that_does() -> None:
 
     (plain, none), (heavy, state) = second(0.0), second(0.9)
     assert none == {}
-    found = islices.diff(plain, heavy, before=d.tables, grad=g, states=(none, state))
+    found = explain_steps(Step(d.tables, plain, g, none), Step(d.tables, heavy, g, state))
     assert [e.names for e in found.causes] == [("momentum",)], str(found)
 
 
@@ -109,28 +109,3 @@ def test_of_one_optimizer_from_other_tables_no_cause_is_named(make: Any) -> None
     found = explain_steps(*steps)
     assert not found.equal
     assert not found.causes, str(found)
-
-
-@pytest.mark.parametrize("optimizer", ["Adam", "Adagrad", "RMSprop"])
-def test_without_states_a_rate_shows_at_any_step(optimizer: str) -> None:
-    """From one state, which nobody gives: steps in proportion."""
-    r = np.random.default_rng(6)
-    table, after = Batch(4).tables["u"], []
-    p = torch.nn.Parameter(torch.from_numpy(table.copy()))
-    own = getattr(torch.optim, optimizer)([p], 1e-3)
-    for _ in range(9):
-        p.grad = torch.from_numpy(r.standard_normal(p.shape).astype("f4"))
-        own.step()
-    before, grad, state = p.detach().numpy().copy(), r.standard_normal(p.shape).astype("f4"), own.state_dict()
-    for lr in (1e-3, 3e-3):
-        q = torch.nn.Parameter(torch.from_numpy(before.copy()))
-        again = getattr(torch.optim, optimizer)([q], lr)
-        again.load_state_dict(copy.deepcopy(state))
-        again.param_groups[0]["lr"] = lr
-        q.grad = torch.from_numpy(grad)
-        again.step()
-        after.append(q.detach())
-    found = explain_steps(*(Step(before, x, grad) for x in after))
-    assert [e.names for e in found.causes] == [("factor",)], str(found)
-    assert "learning rate" in found.causes[0].causes[0].text
-    assert found.causes[0].causes[0].details["factor"] == pytest.approx(1 / 3, rel=1e-4)

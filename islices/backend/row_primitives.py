@@ -14,8 +14,6 @@ from islices.backend.arrays import Arrays
 from islices.backend.contract import FLOATS, Array, optional, primitive
 from islices.backend.memory import Look
 
-__all__ = ["NativeParts", "RaggedParts", "Rows", "Slots"]
-
 
 class NativeParts(NamedTuple):
     """A framework's sparse object, taken apart without letting the framework compute on it.
@@ -82,7 +80,7 @@ class Slots(NamedTuple):
     factor: Array | None = None  # (1,) of the widened dtype of values; None: 1
 
 
-class Rows(Arrays):
+class RowPrimitives(Arrays):
     """Rows: the framework's own sparse objects, indices, sums of slices, tables.
 
     Attributes

@@ -24,8 +24,6 @@ from islices.optim.array_rules import array_operators, array_rule
 from islices.optim.formulas import Formula
 from islices.optim.inputs import Tables
 
-__all__ = ["Request", "count_step", "row_blocks", "rows_step", "without_frozen", "write_pieces"]
-
 #: Elements that all rows are stepped by at a time, where the table changes in place.
 BLOCK = 1 << 20
 #: Elements that the host computes on at a time, so that a rule's temporaries stay in the caches.

@@ -1,0 +1,83 @@
+"""What a `Difference` and a `Parity` have in common as reports: text, JSON and a picture. May import: `matplotlib`."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+__all__ = ["Report", "columns", "new_figure"]
+
+
+class Report(abc.ABC):
+    """A dataclass of what was found."""
+
+    def __str__(self) -> str:
+        return self.report()
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"the truth value of a {type(self).__name__} is ambiguous: say .equal")
+
+    @abc.abstractmethod
+    def report(self) -> str:
+        """Return the report, plain text."""
+
+    @abc.abstractmethod
+    def _figure(self) -> Any:
+        """Return the picture, as a figure of matplotlib."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all fields by name as a dict that json.dumps takes; numbers that are not finite are strings."""
+        found: dict[str, Any] = _plain(self)
+        return found
+
+    def plot(self, path: Any) -> None:
+        """Write a picture; the suffix says the format. Needs matplotlib (extra `plot`).
+
+        Parameters
+        ----------
+        path : str or path-like
+
+        Raises
+        ------
+        ModuleNotFoundError
+            matplotlib is not installed; the message gives the line that installs it.
+        ValueError
+            matplotlib does not write files of that suffix.
+        """
+        self._figure().savefig(path)
+
+
+def _plain(x: Any) -> Any:
+    if isinstance(x, float):
+        return x if math.isfinite(x) else str(x)
+    if is_dataclass(x):
+        return {f.name: _plain(getattr(x, f.name)) for f in fields(x) if f.repr}
+    if isinstance(x, dict):
+        return {str(k): _plain(v) for k, v in x.items()}
+    return [_plain(v) for v in x] if isinstance(x, (list, tuple)) else x
+
+
+def columns(rows: Sequence[Sequence[str]], indent: str, right: Sequence[int] = ()) -> list[str]:
+    """Return rows of cells as lines, the cells of some columns at the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = (c.rjust(w) if k in right else c.ljust(w) for k, (c, w) in enumerate(zip(row, widths, strict=True)))
+        lines.append((indent + "  ".join(cells)).rstrip())
+    return lines
+
+
+def new_figure(width: float, height: float) -> Any:
+    """Return a figure of so many inches, without matplotlib's global state."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        message = 'a picture needs matplotlib: pip install "islices[plot]"'
+        raise ModuleNotFoundError(message, name="matplotlib") from None
+    figure = Figure(figsize=(width, height), dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure

@@ -1,0 +1,194 @@
+"""Check docstrings and pages for plain English: `make lint` runs it.
+
+Print each area's figures, and exit with 1 where one is above its ceiling. Ceilings only ever fall; the goals are 1 % of
+openers, 8 % of long sentences, 3 % of nested ones, and 0.5 words of the list per 1,000.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+
+ROOT = Path(__file__).parents[2]
+#: relative clauses, prepositions and participles, with which no docstring begins
+OPENERS = re.compile(
+    r"(What|Whose|Which|Who|Where|When|While|Whether|Of|By|In|That|How|With|From|To|As|If)\b"
+    r"|(?!String|Nothing|Everything|Bring|Embedding|Mapping|Padding|Training)\w+ing\b"
+)
+#: words of a private dialect, for which the field has others
+WORDS = re.compile(
+    r"\b(told|tells?|said|asks?|asked|mend(s|ed|ing)?|parts? from|beside|alone|anew|fronts?|refused?s?|(?<!your )own"
+    r"|tak(es?|en|ing) away|of which|in (its|their) ways?)\b(?!-)",
+    re.IGNORECASE,
+)
+DATE, TEST_PATH = re.compile(r"\b20\d\d-\d\d-\d\d\b"), re.compile(r"\btests/\w")
+#: pages that may have dates and paths of tests
+DATED = {"docs/performance.md", "docs/judged.md", "conformance/SPEC.md", "CONTRIBUTING.md"}
+DIALECT = re.compile(r"(^|_)(adopt\w*|ways?|said|told|mend\w*|what|whose|asked|asks?)(_|$)")
+LIMIT = 25  # words in a sentence
+
+#: area -> openers in 100 docstrings, long and nested sentences in 100, words of the list in 1,000
+CEILINGS: dict[str, tuple[float, float, float, float]] = {
+    "islices": (14.2, 8, 3, 7.9),
+    "backends": (13.1, 8.6, 3, 11.4),
+    "conformance": (13.4, 8, 3, 8.3),
+    "tests": (14.2, 8, 3, 15.3),
+    "examples": (8.3, 8, 3, 15.6),
+    "docs": (10.5, 14.8, 3, 9.8),
+    "README.md": (1, 8, 3, 12.8),
+    "CONTRIBUTING.md": (1, 15.4, 3.8, 12.2),
+    "conformance/SPEC.md": (1, 27.0, 5.5, 7.2),
+    "other pages": (1, 11.7, 3, 15.2),
+}
+COUNTS = {"Keras'": 32, "dates": 16, "test paths": 15, "identifiers": 37}
+#: page -> KiB; "docs" is all of docs/*.md
+SIZES: dict[str, float] = {
+    "docs": 335,
+    "README.md": 6,
+    "CONTRIBUTING.md": 5.1,
+    "conformance/SPEC.md": 69.6,
+    "docs/index.md": 4.8,
+    "docs/tasks.md": 9.3,
+    "docs/install.md": 3.8,
+    "docs/gradients.md": 13.3,
+    "docs/operations.md": 6,
+    "docs/optimizers.md": 33.7,
+    "docs/performance.md": 22.8,
+    "docs/torch.md": 16.9,
+    "docs/keras.md": 12.7,
+    "docs/jax.md": 10,
+    "docs/gluon.md": 3.3,
+    "docs/porting.md": 34.7,
+    "docs/diff.md": 13,
+    "docs/parity.md": 9.5,
+    "docs/files.md": 6.2,
+    "docs/vocabularies.md": 6.6,
+    "docs/audit.md": 2.6,
+    "docs/distributed.md": 20.3,
+    "docs/suite.md": 6.9,
+    "docs/reports.md": 4.4,
+    "docs/protocol.md": 15.7,
+    "docs/judge.md": 8.2,
+    "docs/adapter_author.md": 7,
+    "docs/library_author.md": 7.8,
+    "docs/stability.md": 6.3,
+    "docs/formulas.md": 12,
+}
+
+
+def sentences_of_docstring(text: str) -> Iterator[str]:
+    """Yield the sentences of a docstring, without its examples, headings and fields of parameters."""
+    for paragraph in re.split(r"\n\s*\n|^.*\n-{3,}$|^[\w*, .]+ : .*$", text, flags=re.MULTILINE):
+        if ">>>" not in paragraph:
+            yield from split(re.sub(r"``?[^`]*``?", "x", paragraph))
+
+
+def sentences_of_page(text: str) -> Iterator[str]:
+    """Yield the sentences of a page, without its tables, code and headings."""
+    skipped = 0
+    for token in MarkdownIt("commonmark").enable("table").parse(text):
+        if token.type.startswith(("heading", "table")):
+            skipped += token.nesting
+        elif token.type == "inline" and not skipped:
+            pieces = (c.content or " " if c.type in ("text", "softbreak") else "x" * (c.type == "code_inline")
+                      for c in token.children or ())  # fmt: skip
+            yield from split("".join(pieces))
+
+
+def split(paragraph: str) -> Iterator[str]:
+    """Yield the sentences of a paragraph."""
+    text = " ".join(paragraph.split())
+    yield from (s for s in re.split(r"(?<=\w[.!?])\s+|(?<=[)\]|][.!?])\s+|(?<=[.!?]\))\s+", text) if len(s.split()) > 1)
+
+
+def faults_of(sentence: str) -> Counter[str]:
+    """Count the faults of a sentence by kind, and its words."""
+    words = re.findall(r"[^\W\d_][\w'-]*", sentence)
+    return Counter(
+        {
+            "sentences": 1,
+            "text": len(words),
+            "long": len(words) > LIMIT,
+            "nested": len(re.findall(";", sentence)) > 1 or len(re.findall(r"(?<=\s)\((?=[^\W\d]{2})", sentence)) > 1,
+            "words": len(WORDS.findall(sentence)),
+        }
+    )
+
+
+def measure(name: str, text: str, identifiers: set[str]) -> tuple[str, Counter[str]]:
+    """Return a file's area, and the counts of its docstrings or of its page; add identifiers of the dialect."""
+    theirs = 0 if name.endswith("prose.py") else len(re.findall(r"\bKeras'(?!s|\w)", text))
+    counts: Counter[str] = Counter({"Keras'": theirs})
+    area = name.partition("/")[0].removesuffix("_pytest.py")
+    if name.endswith(".py"):
+        documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        for node in ast.walk(ast.parse(text)):
+            used = str(getattr(node, "name", getattr(node, "arg", "")))
+            if DIALECT.search(used) and not used.startswith("test_"):
+                identifiers.add(used)
+            if isinstance(node, documented) and (docstring := ast.get_docstring(node)):
+                counts.update(docstrings=1, openers=OPENERS.match(docstring) is not None)
+                for sentence in sentences_of_docstring(docstring):
+                    counts.update(faults_of(sentence))
+        return area, counts
+    if name not in DATED:
+        counts.update({"dates": len(DATE.findall(text)), "test paths": len(TEST_PATH.findall(text))})
+    for sentence in sentences_of_page(text):
+        counts.update(faults_of(sentence))
+    return area if area == "docs" else name if name in CEILINGS else "other pages", counts
+
+
+def figures(counts: Counter[str]) -> tuple[float, float, float, float]:
+    """Return the four rates of CEILINGS."""
+    per = (
+        ("openers", "docstrings", 100),
+        ("long", "sentences", 100),
+        ("nested", "sentences", 100),
+        ("words", "text", 1000),
+    )
+    openers, long, nested, words = (round(scale * counts[x] / max(counts[of], 1), 1) for x, of, scale in per)
+    return openers, long, nested, words
+
+
+def main() -> int:
+    listed = ["git", "ls-files", "-co", "--exclude-standard", "*.py", "*.md"]
+    names = subprocess.run(listed, cwd=ROOT, text=True, capture_output=True, check=True).stdout.split()
+    areas: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    sizes, identifiers = {"docs": 0}, set[str]()
+    for name in names:
+        if name == "CHANGELOG.md" or not (ROOT / name).is_file():
+            continue
+        text = (ROOT / name).read_text("utf-8")
+        area, counts = measure(name, text, identifiers)
+        areas[area].update(counts)
+        if name.endswith(".md"):
+            sizes[name] = len(text.encode())
+            sizes["docs"] += sizes[name] * (area == "docs")
+    found: list[tuple[str, float, float]] = []
+    print(f"{'':24}openers %  long %  nested %  words per 1,000")
+    for area, counts in sorted(areas.items()):
+        rates = figures(counts)
+        print(f"{area:24}{rates[0]:9}{rates[1]:8}{rates[2]:10}{rates[3]:17}")
+        found += [(area, *pair) for pair in zip(rates, CEILINGS.get(area, rates), strict=True)]
+    total = sum(areas.values(), Counter({"identifiers": len(identifiers)}))
+    print(
+        *(f"{kind}: {total[kind]}" for kind in COUNTS),
+        *(f"{p}: {sizes.get(p, 0) / 1024:.1f} KiB" for p in SIZES),
+        sep="\n",
+    )
+    found += [(kind, total[kind], most) for kind, most in COUNTS.items()]
+    found += [(page, round(sizes.get(page, 0) / 1024, 2), most) for page, most in SIZES.items()]
+    above = [f"{what}: {is_now}, at most {most}" for what, is_now, most in found if is_now > most]
+    print(*above, sep="\n", file=sys.stderr)
+    return bool(above)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
