@@ -126,11 +126,7 @@ def run_tasks(tasks: Sequence[Task]) -> None:
     for task in tasks:
         for first, last in pairwise(_cuts(task, share)):
             parts.append((task, first, last))
-    run_parts(_run_part, parts)
-
-
-def _run_part(task: Task, first: int, last: int) -> None:
-    task.work(*task.given, first, last)
+    run_parts(lambda task, first, last: task.work(*task.given, first, last), parts)
 
 
 def _cuts(task: Task, share: int) -> list[int]:
@@ -307,10 +303,10 @@ def limbs(leaves: Sequence[tuple[Host, Host | None, Host | None]], ord: int) -> 
             continue
         bins = wide if name == "float64" else narrow
         if order is None or starts is None:
-            flat = (squares.dense_kernel(name, ord, False), (rows.reshape(1, rows.size),), name, bins)
+            flat = (squares.dense_kernel(name, ord), (rows.reshape(1, rows.size),), name, bins)
             tasks.append(Task(_into_bins, flat, rows.size, rows.size, squares.BLOCK))
             continue
-        given = (squares.rows_kernel(name, ord, False), (rows, order, starts), name, bins)
+        given = (squares.rows_kernel(name, ord), (rows, order, starts), name, bins)
         width = rows.shape[1]
         tasks.append(_of_rows(_into_bins, given, starts, width, multiple=max(1, squares.BLOCK // max(1, width))))
     run_tasks(tasks)
