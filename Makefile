@@ -25,7 +25,7 @@ conform: $(READY)  ## the conformance matrix of every backend: the quick profile
 conform-all: $(READY)  ## every case under every setting, on two cores in about an hour
 	$(BIN)/islices conform --profile full --variant all $(ARGS)
 
-test: $(READY)  ## what each module is tested by, and the quick profile: on two cores in 15 to 20 minutes
+test: $(READY)  ## each module's tests; the suite itself is `make conform`
 	$(PYTEST) $(ARGS)
 
 test-all: $(READY)  ## those that look at islices from outside: installs, processes, pages; 15 minutes

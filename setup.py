@@ -1,10 +1,15 @@
-"""Make README's links absolute for a package index, under the one address that pyproject.toml has for the project."""
+"""Build wheels: README's links are absolute, as a package index needs them, and the golden vectors are one packed file.
+
+The links begin with the one address that pyproject.toml has for the project.
+"""
 
 import re
+import runpy
 import tomllib
 from pathlib import Path
 
 from setuptools import setup
+from setuptools.command.build_py import build_py
 
 ADDRESS = tomllib.loads(Path("pyproject.toml").read_text("utf-8"))["tool"]["islices"]["address"]
 
@@ -14,8 +19,23 @@ def readme(text: str, address: str) -> str:
     return re.sub(r"\]\((?!\w+:|#)", f"]({address}/blob/main/", text) if address else text
 
 
+class BuildPacked(build_py):
+    """Copy the packages, then put vectors.xz in place of the files that it packs: they would be half of the wheel."""
+
+    def run(self) -> None:
+        super().run()
+        folder = Path(self.build_lib, "islices", "conformance")
+        files = sorted(file for file in (folder / "vectors").glob("*.json") if file.name != "schema.json")
+        if files:  # none in an editable install, which copies nothing
+            pack = runpy.run_path(str(folder / "packing.py"))["pack"]
+            (folder / "vectors.xz").write_bytes(pack([file.read_bytes() for file in files]))
+            for file in files:
+                file.unlink()
+
+
 if __name__ == "__main__":
     setup(
+        cmdclass={"build_py": BuildPacked},
         long_description=readme(Path("README.md").read_text("utf-8"), ADDRESS),
         long_description_content_type="text/markdown",
         project_urls={"Source": ADDRESS, "Documentation": f"{ADDRESS}/blob/main/docs/index.md"} if ADDRESS else {},

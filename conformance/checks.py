@@ -214,7 +214,7 @@ def rows_unknown(backend: Backend) -> None:
 
 @check("conversion/invalid-native", "2", wide=True, full=True)
 def invalid_native(backend: Backend) -> None:
-    """Native objects that contradict themselves are refused before their framework computes on them."""
+    """Native objects that contradict themselves raise before their framework computes on them."""
     if not backend.native_name:
         raise UnsupportedError(f"{backend.name} has no sparse type")
     for label, (make, expected) in own_calls_of(backend).invalid_gradients().items():
@@ -234,7 +234,7 @@ def real_text() -> tuple[Array, int, Array]:
 
 
 def captured(backend: Backend, *, stage: str) -> None:
-    """The framework's own gradient of its own layer, through from_native, coalesce, padding, clipping, to_dense."""
+    """Pass the framework's gradient of its layer through from_native, coalesce, padding, clipping, to_dense."""
     ids, vocabulary, up = real_text()
     own = own_calls_of(backend)
     if hasattr(own, "embedding_gradient"):

@@ -101,7 +101,7 @@ PLACES = {
 #: what the quick profile takes in 16 bits, too
 HALVES = ("coalesce", "clip_by_global_norm", "scatter_add", "step/adam")
 #: the steps that it takes: golden cases cross the others
-STEPS = ("step/adam", "step/momentum", "step/rowwise_adagrad", "step/ftrl-power")
+STEPS = ("step/adam", "step/rowwise_adagrad", "step/ftrl-power")
 
 for _operation in OPERATIONS:
     _group, _clause = next(place for name, place in PLACES.items() if _operation.startswith(name))

@@ -36,7 +36,7 @@ def refusal(operation: Callable[[Any], Any], native: Any) -> str:
 
 
 def index_out_of_range(backend: Backend, *, index: int) -> None:
-    """An index that is no row, within a native object: refused and named as it came, neither wrapped nor dropped."""
+    """An index that is no row, within a native object: it raises, named as it came, neither wrapped nor dropped."""
     native, _ = native_over(backend, [1, index, 3])
     for operation in (islices.from_native, islices.coalesce, islices.to_dense, islices.norm):
         got = refusal(operation, native)

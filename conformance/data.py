@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, NamedTuple
 
+from islices.conformance.packing import numbers, unpack
+
 #: Of the SPEC.md that the cases are checked against.
 SPEC_VERSION = "1.10"
 #: Arguments that only the errors group has: an array of another framework, a set, a complex number.
@@ -146,7 +148,8 @@ def decode(x: Any) -> Any:
     if not isinstance(x, dict):
         return x
     if "array" in x:
-        return Array(x["array"], tuple(x["shape"]), [decode(v) for v in x["data"]])
+        data = numbers(x["array"], x["bits"]) if "bits" in x else [decode(v) for v in x["data"]]
+        return Array(x["array"], tuple(x["shape"]), data)
     if "slices" in x:
         return Slices(
             decode(x["slices"]), decode(x["indices"]), tuple(x["dense_shape"]),
@@ -182,6 +185,16 @@ def vector_files() -> list[Any]:
     return sorted((f for f in folder.iterdir() if f.name.endswith(".json") and f.name != "schema.json"), key=str)
 
 
+@functools.cache
+def _vectors() -> tuple[str, list[str]]:
+    """Return the SHA-256 of the vector files and their lines; a wheel has both in one packed file."""
+    packed = resources.files("islices.conformance") / "vectors.xz"
+    if packed.is_file():
+        return unpack(packed.read_bytes())
+    files = [file.read_bytes() for file in vector_files()]
+    return hashlib.sha256(b"".join(files)).hexdigest(), [x for file in files for x in file.decode().splitlines()]
+
+
 class Entry(NamedTuple):
     """A golden case as it stands in its file: what it is called, and its JSON, which is read when it is needed."""
 
@@ -207,11 +220,10 @@ HEAD = re.compile(r'\{"id":"([^"]+)","clause":"(\d+)","flags":\[([^]]*)\]')
 def entries() -> tuple[Entry, ...]:
     """All golden cases, in the order of GROUPS, none of them decoded: that takes ten times as long."""
     found = []
-    for file in vector_files():
-        for line in file.read_text("utf-8").splitlines():
-            if head := HEAD.match(line):
-                flags = tuple(json.loads(f"[{head[3]}]"))
-                found.append(Entry(head[1], head[2], flags, line.removesuffix(",")))
+    for line in _vectors()[1]:
+        if head := HEAD.match(line):
+            flags = tuple(json.loads(f"[{head[3]}]"))
+            found.append(Entry(head[1], head[2], flags, line.removesuffix(",")))
     return tuple(sorted(found, key=lambda entry: GROUPS.index(entry.group)))
 
 
@@ -224,7 +236,7 @@ def load_cases(wanted: Callable[[Entry], bool] = lambda entry: True) -> list[Cas
 def quick_ids(mode: str) -> frozenset[str]:
     """The golden cases that the quick profile runs in a mode: quick.json lists them, all but bad input.
 
-    Bad input runs nothing, so all of it is quick, except where it imports a second framework.
+    Bad input runs nothing, so all of it is quick, except where it imports a second framework or traces a model.
     """
     marked = json.loads((resources.files("islices.conformance") / "quick.json").read_text("utf-8"))
     bad = {entry.id for entry in entries() if entry.group == "errors" and mode in ("host", "framework")}
@@ -233,7 +245,4 @@ def quick_ids(mode: str) -> frozenset[str]:
 
 def vectors_hash() -> str:
     """SHA-256 over the vector files: reports of different vectors are not comparable."""
-    digest = hashlib.sha256()
-    for file in vector_files():
-        digest.update(file.read_bytes())
-    return digest.hexdigest()
+    return _vectors()[0]

@@ -28,7 +28,7 @@ class HarnessError(Exception):
 
 
 class ChangedInputError(AssertionError):
-    """A call changed an argument that it must leave alone."""
+    """A call changed an argument that it must not change."""
 
 
 # ---------------------------------------------------------------------- data to arrays and back
@@ -68,7 +68,7 @@ def to_backend(backend: Backend, x: Any, traced: Iterator[Any] | None = None) ->
 
 
 def _unusual(backend: Backend, array: np.ndarray[Any, Any]) -> Any:
-    """An array of a dtype islices refuses: the framework's own if it has such a dtype, else NumPy's."""
+    """Return an array of a dtype that islices rejects: the framework's if it has such a dtype, else NumPy's."""
     try:
         return backend.asarray(array)
     except (TypeError, ValueError):
@@ -182,7 +182,7 @@ def _arguments(backend: Backend, case: Case, variant: Variant) -> tuple[list[Any
 
 
 def _placed(backend: Backend, x: Any, device: str) -> Any:
-    """Arguments with the backend's own arrays among them on a device."""
+    """Move the backend's arrays among the arguments to a device."""
     if isinstance(x, islices.IndexedSlices) and x.backend is backend:
         values, indices = (backend.on_device(part, device) for part in (x.values, x.indices))
         return x.replace(values=values, indices=indices)

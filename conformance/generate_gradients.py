@@ -1,4 +1,4 @@
-"""The cases of gradients through norms and clips, on whole numbers of which every step is exact, in any order.
+"""The cases of gradients through norms and clips, on whole numbers, for which every step is exact, in any order.
 
 The distinct rows are those of `TABLE`: norms are powers of two, and so is what they are clipped to. Upstream gradients
 are drawn until what they sum to against the values is a multiple of 16, which keeps results within 8 bits.
@@ -25,7 +25,7 @@ Rows = list[tuple[int, ...]]
 
 
 def stored(table: Mapping[int, tuple[int, ...]], kind: str, rng: random.Random) -> tuple[list[int], Rows]:
-    """Indices and values of which the dense array is the table; zeros where the kind is "zero".
+    """Return indices and values whose dense array is the table; zeros where the kind is "zero".
 
     There are 0, 4 or 8 slots, since compilers compile for each number of them.
     """

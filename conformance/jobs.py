@@ -1,7 +1,7 @@
-"""Runs the suite: each backend of each interpreter in a process of its own, two at a time.
+"""Runs the suite: each backend of each interpreter in a separate process, two at a time.
 
-The variants of a backend share its process, and so its imports and what has been compiled in it; those that need an
-environment of their own have a process of their own.
+The variants of a backend share its process, and so its imports and what has been compiled in it; those that need a
+separate environment have a separate process.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import islices
 from islices import norms
 from islices.backend import Backend
 from islices.core.row_operators import OPERATORS
-from islices.norms.nonfinite import Nonfinite
+from islices.norms.limits import Nonfinite
 
 
 class UnsupportedError(Exception):
@@ -28,7 +28,7 @@ def _replace_values(s: Any, values: Any) -> Any:
 
 
 def own_calls_of(backend: Backend) -> Any:
-    """The module of the framework's own calls: the suite's, or the one that a plug-in brings, an `OwnCalls`."""
+    """Return the module of the framework's calls: the suite's, or the one that a plug-in brings, an `OwnCalls`."""
     if callable(backend.own_calls):
         backend.own_calls()  # a declaration that it is missing, which says so
     if backend.own_calls:
@@ -63,7 +63,7 @@ def _lookup_gradient(
     weights: Any = None,
     **options: Any,
 ) -> Any:
-    """The gradient of sum(lookup * upstream), the framework's own product and sum."""
+    """The gradient of sum(lookup * upstream), by the framework's product and sum."""
     own = own_calls_of(islices.get_backend(table))
     parameter = islices.Table(table, padding_idx=padding_idx, scale_by_freq=scale_by_freq)
     if weights is None:

@@ -90,7 +90,7 @@ def times(a: float | int, b: float | int, dtype: str) -> float | int:
 
 
 def over(a: float, b: float, dtype: str) -> float:
-    """a / b, of which b is zero but where a is a number."""
+    """Return a / b, where b is zero except where a is a number."""
     if b == 0:
         return math.nan if a == 0 or math.isnan(a) else math.copysign(math.inf, a) * math.copysign(1.0, b)
     if not (math.isfinite(a) and math.isfinite(b)):

@@ -1,6 +1,6 @@
 """The expected gradients of norms and clips, in exact rational arithmetic (clauses 7, 9 and 10).
 
-For data of which every step is exact: the norms are rational, and the results have few bits. Another order of
+For data that make every step exact: the norms are rational, and the results have few bits. Another order of
 operations, which clauses 7 and 10 allow, gives the same bits then; what is not exact is an error here.
 """
 

@@ -94,7 +94,7 @@ def bars(names: Sequence[str], total: int) -> Iterator[Callable[[str, int], None
 
 # ---------------------------------------------------------------------- processes that report
 class Watched:
-    """A process of the suite, as far as its report tells."""
+    """A process of the suite, as its report shows it."""
 
     def __init__(self, name: str, changed: Callable[[Watched], None]) -> None:
         self.name, self._changed = name, changed

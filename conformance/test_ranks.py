@@ -1,4 +1,4 @@
-"""The common cases of all_reduce on one backend, in processes that the framework's own engine connects.
+"""The common cases of all_reduce on one backend, in processes that the framework's engine connects.
 
 All cases run in one launch, whose ranks say what came of each; a case passes where every rank passed, with the same
 bits. They belong to the variant "ranks".

@@ -58,12 +58,25 @@ page_order = {
     "Extend": [
         "docs/library_author",
         "docs/adapter_author",
-        "docs/new_backend",
         "conformance/sample_backend/README",
         "conformance/paddle_backend/README",
     ],
     "Reference": ["docs/api/index", "docs/api/command", "examples/README"],
     "Project": ["README", "docs/stability", "CHANGELOG", "CONTRIBUTING", "SECURITY"],
+}
+
+#: what readers type into the search box -> the page that it lists first
+search_terms = {
+    "clip sparse gradients": "docs/torch",
+    "lazy adam": "docs/torch",
+    "sparseadam": "docs/torch",
+    "dp-sgd": "docs/dp_sgd",
+    "flax": "docs/jax",
+    "optax": "docs/jax",
+    "equinox": "docs/jax",
+    "haiku": "docs/jax",
+    "lightning": "docs/trainers",
+    "recommender": "docs/tutorial",
 }
 
 # ---------------------------------------------------------------------- text

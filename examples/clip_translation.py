@@ -1,6 +1,6 @@
 """Clip the gradients of a translation-style model: two embeddings, repeated words, one global norm.
 
-torch's own clip_grad_norm_ raises on sparse gradients, and norms over stored values count a repeated word once for
+torch's clip_grad_norm_ raises on sparse gradients, and norms over stored values count a repeated word once for
 each time it occurs. The norm here is that of the gradient itself.
 """
 

@@ -1,4 +1,4 @@
-"""Data-parallel training of an embedding model: each rank its own batch, one all-reduce a step.
+"""Data-parallel training of an embedding model: a batch per rank, one all-reduce per step.
 
     torchrun --nproc-per-node 4 examples/data_parallel.py      # or alone: python examples/data_parallel.py
 

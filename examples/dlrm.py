@@ -2,7 +2,7 @@
 
     python examples/dlrm.py dlrm --mini-batch-size=1024 --optimizer=rwsadagrad ...
 
-runs dlrm/dlrm_s_pytorch.py with the arguments behind its folder, which are its own, and with islices in the place of
+runs dlrm/dlrm_s_pytorch.py with the arguments behind its folder, and with islices in the place of
 its sgd, adagrad and rwsadagrad. `--optimizer=adam`, which it lacks, is there too. `--by=torch` in front of them leaves
 the program its own optimizers (adam: torch's SparseAdam for tables and Adam for the rest).
 """

@@ -1,6 +1,6 @@
 """The same model stepped on four frameworks: one table, one loss, the same rows after ten steps.
 
-Only `score` is written for each framework: the framework's own product and sum. The lookup, its gradient, the
+Only `score` is written for each framework: the framework's product and sum. The lookup, its gradient, the
 clipping and lazy Adam are islices' and the same bits everywhere; the numbers are whole, so that nothing else rounds.
 """
 

@@ -1,7 +1,7 @@
 """torch's padding_idx against Keras' mask_zero: two ways to say "this is no word", one gradient.
 
 torch leaves the padding row out of the gradient. Keras only emits a mask: without a layer that uses it, row 0 gets a
-gradient like any other. `drop_padding` brings Keras to what torch does; islices' own lookup has both as options.
+gradient like any other. `drop_padding` brings Keras to what torch does; islices' lookup has both as options.
 """
 
 import keras

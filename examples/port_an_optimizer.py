@@ -1,8 +1,9 @@
 """A model trained by Keras goes on in PyTorch, on the trajectory it had.
 
 Keras's Adam moves every row, adds epsilon elsewhere than torch and corrects its bias in float32. semantics="keras" is
-that arithmetic on any framework: ten steps of keras.optimizers.Adam, ten more of islices on torch from Keras's own
-weights and state, against twenty of Keras. From the same state torch's own Adam goes another way (gradients are small).
+that arithmetic on any framework. This takes ten steps of keras.optimizers.Adam, then ten of islices on torch from
+Keras's weights and state, and compares them with twenty of Keras. torch's Adam diverges from the same state (gradients
+are small).
 """
 
 import os

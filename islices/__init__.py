@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from islices import porting as porting
     from islices import testing as testing
     from islices import vocabulary as vocabulary
-    from islices.core.conversion import convert, from_dense, from_native, to_native
-    from islices.core.leaves import is_sparse, leaves, map_leaves
+    from islices.core.conversion import convert, from_dense, from_native, is_sparse, leaves, map_leaves, to_native
     from islices.core.linear import add, concat, scale
     from islices.core.registry import get_backend, list_backends
     from islices.core.rows import coalesce, drop_rows, keep_rows, to_dense
@@ -26,24 +25,22 @@ if TYPE_CHECKING:
     from islices.core.slices import IndexedSlices
     from islices.embedding.autodiff import value_and_grad
     from islices.embedding.capture import capture
+    from islices.embedding.lookup import lookup
     from islices.embedding.lookup_gradients import drop_padding, embedding_grad, scale_by_frequency
-    from islices.embedding.lookups import lookup
     from islices.embedding.per_sample import clip_per_sample, per_sample
     from islices.embedding.renorm import renorm_rows
     from islices.embedding.table import Table
     from islices.files import load, save
-    from islices.norms.by_row import row_norms, top_k_rows
     from islices.norms.clip import clip_by_norm, clip_by_row_norm, clip_by_value
     from islices.norms.global_norms import clip_by_global_norm, global_norm
-    from islices.norms.norm import norm
+    from islices.norms.norm import norm, row_norms, top_k_rows
     from islices.porting import Recorder, diff, parity
 
 __version__ = "0.1.0"
 
 #: Module -> the public names that it gives to `islices`.
 _HOMES = {
-    "islices.core.conversion": "convert from_dense from_native to_native",
-    "islices.core.leaves": "is_sparse leaves map_leaves",
+    "islices.core.conversion": "convert from_dense from_native is_sparse leaves map_leaves to_native",
     "islices.core.linear": "add concat scale",
     "islices.core.registry": "get_backend list_backends",
     "islices.core.rows": "coalesce drop_rows keep_rows to_dense",
@@ -52,15 +49,14 @@ _HOMES = {
     "islices.embedding.autodiff": "value_and_grad",
     "islices.embedding.capture": "capture",
     "islices.embedding.lookup_gradients": "drop_padding embedding_grad scale_by_frequency",
-    "islices.embedding.lookups": "lookup",
+    "islices.embedding.lookup": "lookup",
     "islices.embedding.per_sample": "clip_per_sample per_sample",
     "islices.embedding.renorm": "renorm_rows",
     "islices.embedding.table": "Table",
     "islices.files": "load save",
-    "islices.norms.by_row": "row_norms top_k_rows",
     "islices.norms.clip": "clip_by_norm clip_by_row_norm clip_by_value",
     "islices.norms.global_norms": "clip_by_global_norm global_norm",
-    "islices.norms.norm": "norm",
+    "islices.norms.norm": "norm row_norms top_k_rows",
     "islices.porting": "Recorder diff parity",
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}

@@ -19,12 +19,24 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from islices import __version__
+from islices.core.locks import load_module
 from islices.core.plugins import claimants, entry_points, load
 from islices.core.registry import BUILTIN, get_backend, list_backends
 
 __all__ = ["Command", "UsageError", "command_names", "load_command", "main", "stderr_aside"]
 
 GROUP = "islices.commands"
+#: The suite's commands: name -> the module in islices.conformance that has its `COMMAND`.
+SUITE = {
+    "audit": "tools.audit.command",
+    "bench": "tools.bench.command",
+    "conform": "command",
+    "diff": "tools.diff",
+    "judge": "tools.judge",
+    "new-backend": "new_backend",
+    "parity": "tools.parity",
+    "report": "report.command",
+}
 
 
 class Command(NamedTuple):
@@ -160,7 +172,7 @@ def _parser(command: str | None) -> argparse.ArgumentParser:
 # ---------------------------------------------------------------------- commands
 def command_names() -> list[str]:
     """The subcommands that there are, alphabetically; none is imported."""
-    return sorted({*OWN, *entry_points(GROUP)})
+    return sorted({*OWN, *SUITE, *entry_points(GROUP)})
 
 
 def load_command(name: str) -> Command:
@@ -176,10 +188,10 @@ def load_command(name: str) -> Command:
         Several distributions claim the name.
     """
     points = entry_points(GROUP).get(name, [])
-    if name in OWN:
+    if name in OWN or name in SUITE:
         if points:
             raise ValueError(f"command {name!r} is built in, and also claimed by {claimants(points)}: uninstall them")
-        return OWN[name]
+        return OWN[name] if name in OWN else load_module(f"islices.conformance.{SUITE[name]}").COMMAND
     found = load("command", name, points)
     if not isinstance(found, Command):
         raise TypeError(f"command {name!r} ({points[0].value}) must be an islices.cli.Command, got {found!r:.200}")
@@ -245,7 +257,7 @@ OWN = {
 
 @contextlib.contextmanager
 def stderr_aside() -> Iterator[None]:
-    """What C++ libraries write to stderr while they load is not for the reader of a table."""
+    """Keep text that C++ libraries write to stderr while they load away from the reader of a table."""
     try:
         saved = os.dup(2)
     except OSError:  # no stderr at all

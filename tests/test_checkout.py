@@ -38,7 +38,7 @@ def run(*command: object, cwd: Path, code: int = 0, **variables: str) -> str:
 
 
 def copied(to: Path) -> Path:
-    """What a clone has, uncommitted changes included."""
+    """Copy the files of a clone, uncommitted changes included."""
     for part in ("islices", "backends", "conformance", "tests"):
         shutil.copytree(ROOT / part, to / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "*.json"))
     for name in ("pyproject.toml", "setup.py", "islices_pytest.py", "README.md", "LICENSE"):

@@ -59,7 +59,6 @@ LATE = {
     ("islices.norms.global_norms", "islices.distributed.norms"): "importing islices stays fast: few give a group",
     ("islices.kernels.threads", "concurrent.futures"): "importing islices stays fast",
     ("islices.core.plugins", "importlib.metadata"): "importing islices stays fast",
-    ("islices.core.plugins", "tomllib"): "importing islices stays fast",
     ("islices.conformance", "islices.conformance.formulas.judge"): "importing the suite stays fast",
     ("islices.conformance.tools.audit.prober", "resource"): "not on Windows",
     ("islices.conformance.properties.files", "resource"): "not on Windows",
@@ -113,7 +112,7 @@ def constants(name: str) -> dict[str, str]:
 
 @cache
 def imports(name: str) -> tuple[Import, ...]:
-    """What a module imports, wherever it stands."""
+    """Return the imports of a module, wherever they stand."""
     found: list[Import] = []
 
     def look(node: ast.AST, function: str) -> None:
@@ -162,7 +161,7 @@ def top(name: str) -> str:
 
 
 def is_outside(name: str) -> bool:
-    """Whether it has to be installed beside NumPy."""
+    """Return True if it has to be installed in addition to NumPy."""
     return top(name) not in (sys.stdlib_module_names | {"islices", "numpy"})
 
 
@@ -287,7 +286,7 @@ def said(name: str) -> list[str] | None:
 
 
 def allows(name: str, item: str, target: str) -> bool:
-    """Whether an item of a module's line allows an import."""
+    """Return True if an item of a module's line allows an import."""
     form = ITEM.fullmatch(item)
     assert form, f"{name}: got {item!r}; accepted are the forms in tests/test_imports.py"
     if form["module"]:

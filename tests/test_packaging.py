@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from islices.conformance.data import vectors_hash
+
 pytestmark = pytest.mark.outside
 
 ROOT = Path(__file__).parent.parent
@@ -72,16 +74,17 @@ def test_files(built: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {
         "islices/py.typed", "islices/backends/mxnet/stand_in.py", "islices/conformance/SPEC.md",
-        "islices/conformance/soak.toml", "islices/conformance/vectors/errors.json",
+        "islices/conformance/soak.toml", "islices/conformance/vectors.xz",
         "islices/conformance/own_calls/torch.py",
     } <= names  # fmt: skip
+    assert wheel.stat().st_size < 1_500_000, "of which the packed vectors are a quarter"
     tops = {name.split("/")[0] for name in names if "dist-info" not in name}
     assert tops == {"islices", "islices_pytest.py"}, "nothing else may land in site-packages"
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
     assert {"LICENSE", "README.md", "pyproject.toml", "islices/core/slices.py"} <= inside
-    assert {"islices/backends/torch/__init__.py", "islices/conformance/vectors/errors.json"} <= inside
+    assert {"islices/backends/torch/__init__.py", "islices/conformance/vectors/errors.json", "setup.py"} <= inside
 
 
 def test_every_part_imports(environment: Path, tmp_path: Path) -> None:
@@ -121,6 +124,8 @@ def test_conform_with_numpy_alone(environment: Path, tmp_path: Path) -> None:
     options = ("conform", "--profile", "full", "-k", "coalesce/one or layout")
     out = " ".join(run(environment / "islices", *options, cwd=tmp_path).split())
     assert "0 fail, 0 harness error, 2 skipped runs (4 runs" in out, "no numba to switch off, no mpi4py"
+    ask = "from islices.conformance.data import vectors_hash; print(vectors_hash())"
+    assert run(environment / "python", "-c", ask, cwd=tmp_path).strip() == vectors_hash(), "packed vectors are the same"
 
 
 def test_the_suite_runs_from_the_wheel_by_pyargs(environment: Path, tmp_path: Path) -> None:

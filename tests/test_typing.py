@@ -1,4 +1,4 @@
-"""What a user's type checker sees of islices: the calls of tests/typing_consumer.py, right ones and wrong ones."""
+"""A user's type checker on islices: the calls of tests/typing_consumer.py, right ones and wrong ones."""
 
 from __future__ import annotations
 

@@ -101,12 +101,10 @@ def _register_per_sample(backend: Backend) -> None:
         *slots, products, guard = leaves = tuple(children)
         owner = _owner(backend, leaves[0])
         if _is_read_later(parts(slots, products), guard):
-            return PerSample._unread(owner, leaves, shape)
+            return PerSample._trusted(owner, None, None, None, shape, None, leaves)
         values, indices, samples = _intact(slots, guard, shape[1], shape[0])
         products = tree_util.tree_map(lambda x: _intact((x,), guard)[0], products)
-        g = PerSample._trusted(owner, values, indices, samples, shape, products)
-        object.__setattr__(g, "_leaves", leaves)
-        return g
+        return PerSample._trusted(owner, values, indices, samples, shape, products, leaves)
 
     tree_util.register_pytree_with_keys(PerSample, flatten_with_keys, unflatten, flatten)
     PerSample._check_leaves = staticmethod(lambda *leaves: _check(parts(leaves[:3], leaves[3]), leaves[4]))

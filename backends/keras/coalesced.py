@@ -12,13 +12,13 @@ from typing import Any
 import keras
 
 from islices.backends.keras.native import native
-from islices.backends.keras.sparse_gradients import as_array
+from islices.backends.keras.sparse_gradients import adopted, as_array
 from islices.core.arguments import is_real
 from islices.core.registry import describe
 from islices.norms.clip import clip_by_norm, clip_by_value
 from islices.norms.clip_formulas import BY_GLOBAL_NORM, BY_NORM, BY_VALUE, Semantics, lookup_formula
 from islices.norms.global_norms import clip_by_global_norm
-from islices.norms.nonfinite import Nonfinite, check_nonfinite
+from islices.norms.limits import Nonfinite, check_nonfinite
 
 __all__ = ["Coalesced", "check_replicas"]
 
@@ -110,10 +110,9 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
             trainable_variables = list(trainable_variables)
         grads, variables = list(grads), trainable_variables or self._trainable_variables
         for grad, variable in zip(grads, variables, strict=False):  # Keras says what is missing
-            native.adopted(grad, variable, validate=True)
+            adopted(grad, variable, validate=True)
         pairs = zip(grads, variables, strict=False)
-        with native.applying():
-            super().apply([native.divisible(g, v) for g, v in pairs] + grads[len(variables) :], trainable_variables)
+        super().apply([native.divisible(g, v) for g, v in pairs] + grads[len(variables) :], trainable_variables)
 
     def _for_rule(self, grad: Any) -> Any:
         return as_array(grad)

@@ -6,7 +6,6 @@ See `islices.backends.keras.native`. May import: `keras`, `jax`, `islices.backen
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
@@ -16,18 +15,17 @@ import keras
 import numpy as np
 
 from islices.backends.jax import backend
-from islices.backends.keras.sparse_gradients import ArrayHooks, Slices, divided
-from islices.core.conversion import from_native
+from islices.backends.keras.sparse_gradients import ArrayHooks, Slices, cast, divided, divisible
+from islices.core.leaves import is_sparse
 from islices.core.registry import describe
-from islices.core.rows import coalesce
+from islices.core.rows import coalesce as summed
 from islices.core.scatter import scatter
 from islices.core.slices import IndexedSlices
 from islices.embedding.autodiff import value_and_grad
 
-__all__ = ["Hooks", "Sum", "accumulate", "adopted", "applying", "cast", "divisible", "is_sparse"]
-__all__ += ["keep", "methods", "replicas", "stock", "summed", "take_if", "taken"]
+__all__ = ["Hooks", "Sum", "accumulate", "cast", "divisible", "keep", "methods", "replicas"]
+__all__ += ["stock", "summed", "take_if", "taken"]
 
-applying = contextlib.nullcontext
 Hooks = ArrayHooks
 
 
@@ -70,39 +68,9 @@ def _gradients(model: Any, state: Any, data: Any) -> tuple[Any, list[Any]]:
     return aux, grads
 
 
-# ---------------------------------------------------------------------- gradients
-def is_sparse(grad: Any) -> bool:
-    """Whether a gradient is sparse."""
-    return isinstance(grad, IndexedSlices)
-
-
-def adopted(grad: Any, variable: Any, *, validate: bool) -> Any:
-    """A gradient for islices: slices of the variable's shape, or the array."""
-    if not is_sparse(grad):
-        return grad
-    return from_native(grad, dense_shape=tuple(variable.shape), validate=validate)
-
-
-def summed(grad: Any) -> Any:
-    """A sparse gradient with its duplicates summed, which is known of it."""
-    return coalesce(grad)
-
-
-def divisible(grad: Any, variable: Any) -> Any:
-    """The gradient, with a division by numbers."""
-    return Slices(grad) if is_sparse(grad) else grad
-
-
-def cast(grad: Any, dtype: str) -> Any:
-    """A gradient of the type of that name."""
-    if isinstance(grad, IndexedSlices):
-        return grad if backend.dtype(grad.values) == dtype else grad.replace(values=grad.values.astype(dtype))
-    return jnp.asarray(grad).astype(dtype)
-
-
 # ---------------------------------------------------------------------- steps
 def replicas(model: Any = None) -> int:
-    """How many take a step together."""
+    """Return the number of replicas that take a step together."""
     return 1
 
 
@@ -155,11 +123,10 @@ class Sum:
     def __init__(self, variable: Any, shape: tuple[int, ...], dtype: str) -> None:
         self.shape, self.dtype, self.in_use = shape, dtype, False
 
-    def build(self, optimizer: Any) -> list[Any]:
-        """Return two new variables of the optimizer."""
+    def build(self, optimizer: Any) -> None:
+        """Make the variables of the optimizer that hold the sum."""
         self.values = optimizer.add_variable(self.shape, dtype=self.dtype, name="sum_values")
         self.named = optimizer.add_variable(self.shape[:1], dtype="bool", name="sum_named")
-        return [self.values, self.named]
 
     def plus(self, gradient: Any) -> Any:
         """Add a gradient, slot after slot; return the sum: coalesced slices, or an array if the gradient is one."""

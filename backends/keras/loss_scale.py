@@ -1,6 +1,6 @@
 """Keras' dynamic loss scale around optimizers whose gradients are row-sparse.
 
-May import: `keras`, this folder.
+May import: `keras`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Any
 import keras
 
 from islices.backends.keras.native import BACKEND, native
-from islices.backends.keras.sparse_gradients import divided
+from islices.core.conversion import from_native
+from islices.core.leaves import is_sparse
 
 __all__ = ["LossScaleOptimizer"]
 
@@ -47,7 +48,7 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
         return stock  # type: ignore[no-any-return]
 
     def check_finite(self, grads: Sequence[Any]) -> Any:
-        """Whether all gradients are finite: of sparse ones the sums of duplicates, which a step writes."""
+        """Return True if all gradients are finite: of sparse ones the sums of duplicates, which a step writes."""
         return super().check_finite([_sums(g) for g in grads])
 
     #: Keras's method for this class takes a branch of XLA, which copies tables; the optimizers' one calls `apply`.
@@ -84,12 +85,11 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
 
 
 def _sums(grad: Any) -> Any:
-    return grad if grad is None or not native.is_sparse(grad) else native.summed(grad).values
+    return grad if grad is None or not is_sparse(grad) else native.summed(from_native(grad)).values
 
 
 def _over(grad: Any, variable: Any, scale: Any) -> Any:
-    if not native.is_sparse(grad):
+    if not is_sparse(grad):
         return ops.divide(grad, scale)
-    if BACKEND == "tensorflow":
-        return native.divisible(grad, variable) / scale
-    return divided(native.adopted(grad, variable, validate=False), scale)
+    quotient = native.divisible(grad, variable) / scale
+    return getattr(quotient, "slices", quotient)

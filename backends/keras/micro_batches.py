@@ -11,8 +11,9 @@ import keras
 import numpy as np
 
 from islices.backends.keras.native import native
-from islices.backends.keras.sparse_gradients import Slices, divided
+from islices.backends.keras.sparse_gradients import Slices, adopted, divided
 from islices.core.conversion import to_native
+from islices.core.leaves import is_sparse
 from islices.core.linear import add, concat
 from islices.core.rows import coalesce
 from islices.core.slices import IndexedSlices
@@ -48,8 +49,8 @@ class Sum:
         self.in_use = True
         own = IndexedSlices(*self._held(), self.shape, coalesced=True, validate=False)
         gradient = native.cast(gradient.slices if isinstance(gradient, Slices) else gradient, self.dtype)
-        if native.is_sparse(gradient):
-            return coalesce(concat([own, native.adopted(gradient, self, validate=False)]))
+        if is_sparse(gradient):
+            return coalesce(concat([own, adopted(gradient, self, validate=False)]))
         return add(own, keras.ops.reshape(gradient, self.shape))
 
     def assign(self, gradient: Any) -> None:

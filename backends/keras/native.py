@@ -1,9 +1,9 @@
 """The module that does what is particular to Keras's backend in this process: tensorflow.py, torch.py or jax.py here.
 
 Each has the same names: `Hooks`, where an optimizer of Keras sees its gradients; `methods`, those of a model that
-`row_sparse` replaces; `adopted`, `is_sparse`, `cast`, `summed` and `divisible`, gradients in that framework's types;
-`replicas`, how many take a step together. Where variables change in place: `writable`, and `cell` and `held`, arrays of
-any length in a variable. On JAX: `Sum`, `accumulate` and `take_if`, steps that a compiled program may not take.
+`row_sparse` replaces; `cast`, `summed` and `divisible`, gradients in that framework's types; `replicas`, how many take
+a step together. Where variables change in place: `writable`, and `cell` and `held`, arrays of any length in a variable.
+On JAX: `Sum`, `accumulate` and `take_if`, steps that a compiled program may not take.
 
 No module of another framework is imported. May import: `keras`, this folder.
 """

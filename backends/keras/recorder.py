@@ -176,8 +176,9 @@ def _state(optimizer: Any) -> dict[str, Any]:
 
 
 def _described(optimizer: Any, gradient: Any) -> dict[str, Any] | None:
-    """What steps a variable, as `islices.optim` describes it; of a class of Keras's that it does not have, the name;
-    None of another whose formula it does not have."""
+    """Describe a variable's optimizer as `islices.optim` does; for a class of Keras's that it does not have, return the
+    name, and None for another whose formula it does not have.
+    """
     config, name = optimizer.get_config(), type(optimizer).__name__.lower()
     record = RECORDS.get(name)
     preset = None if record is None else record.presets.get("keras")

@@ -12,12 +12,29 @@ from typing import Any
 
 import keras
 
+from islices.core.conversion import from_native
+from islices.core.leaves import is_sparse
 from islices.core.linear import scale_values
 from islices.core.rows import coalesce, to_dense
 from islices.core.slices import IndexedSlices
 from islices.norms.norm import parts
 
-__all__ = ["ArrayHooks", "Slices", "as_array", "divided", "within"]
+__all__ = ["ArrayHooks", "Slices", "adopted", "as_array", "cast", "divided", "divisible", "within"]
+
+
+def adopted(grad: Any, variable: Any, *, validate: bool) -> Any:
+    """Return a sparse gradient as slices of the variable's shape, any other as it is."""
+    return from_native(grad, dense_shape=tuple(variable.shape), validate=validate) if is_sparse(grad) else grad
+
+
+def cast(grad: Any, dtype: str) -> Any:
+    """Return a gradient of another type, a sparse one as slices."""
+    return from_native(grad).astype(dtype) if is_sparse(grad) else keras.ops.cast(grad, dtype)
+
+
+def divisible(grad: Any, variable: Any) -> Any:
+    """Return a gradient that may be divided by numbers."""
+    return Slices(adopted(grad, variable, validate=False)) if is_sparse(grad) else grad
 
 
 def divided(gradient: Any, c: float) -> Any:
@@ -74,5 +91,5 @@ class ArrayHooks(keras.optimizers.Optimizer):  # type: ignore[misc]
         raise NotImplementedError
 
     def _for_rule(self, grad: Any) -> Any:
-        """What the optimizer's own rule takes."""
+        """Return the gradient in the form that the optimizer's rule takes."""
         raise NotImplementedError

@@ -18,6 +18,7 @@ from islices.backends.keras.coalesced import Coalesced
 from islices.backends.keras.micro_batches import Share, Sum
 from islices.backends.keras.native import BACKEND, native
 from islices.core.arguments import check_name
+from islices.core.leaves import is_sparse
 from islices.core.registry import describe
 from islices.optim.custom import NamedNumbers
 from islices.optim.inputs import asked_frozen, check_frozen
@@ -161,7 +162,7 @@ class Stepped(Coalesced):
                 continue
             grads[k] = _cast(grads[k], variable)
             name = getattr(variable, "path", variable.name)
-            if native.is_sparse(grads[k]):
+            if is_sparse(grads[k]):
                 self.rule._warn_of_all(name)
             else:
                 try:
@@ -184,7 +185,7 @@ class Stepped(Coalesced):
         )
 
     def _missing(self, variable: Any) -> Any:
-        """What stands for the gradient None: nothing, or no rows where micro-batches may have named some."""
+        """Return the replacement for the gradient None: nothing, or no rows where micro-batches may have had some."""
         if not (self.gradient_accumulation_steps and self.built):
             return None
         index = self._trainable_variables_indices.get(self._var_key(variable))
@@ -346,7 +347,9 @@ def _function_of(name: str, custom_objects: dict[str, Any] | None) -> Any:
 
 
 def _described(rule: optim.Optimizer) -> dict[str, Any]:
-    """What makes the rule anew but for its learning rate: numbers, flags and schedules (frozen: an array)."""
+    """Return the arguments that make the rule again except for its learning rate: numbers, flags and schedules (frozen:
+    an array).
+    """
     hyper = {name: _held(name, x) for name, x in rule.hyper.items() if name != "lr"}
     options = {"rows": rule.rows, "maximize": rule.maximize, "frozen": rule._frozen[0]}
     if rule._formula.numbers is NamedNumbers:  # of optim.custom
@@ -370,7 +373,7 @@ def _shape_of_rows(variable: Any) -> tuple[int, ...]:
 def _cast(grad: Any, variable: Any) -> Any:
     """A gradient of the variable's type; float32 stays as it is beside 16 bits, which a step takes."""
     own = _dtype(variable)
-    if not native.is_sparse(grad):
+    if not is_sparse(grad):
         grad = keras.ops.convert_to_tensor(grad)
     given = keras.backend.standardize_dtype(grad.dtype if hasattr(grad, "dtype") else grad.values.dtype)
     return grad if is_half(own) and given == "float32" else native.cast(grad, own)

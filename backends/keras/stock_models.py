@@ -99,7 +99,7 @@ def row_sparse(model: Model) -> Model:
 
 
 def is_row_sparse(model: Any) -> bool:
-    """Whether `row_sparse` has got this model."""
+    """Return True if `row_sparse` has got this model."""
     return MARK in vars(model)
 
 

@@ -6,23 +6,22 @@ See `islices.backends.keras.native`. May import: `keras`, `numpy`, `tensorflow`,
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
-from contextvars import ContextVar
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from islices.backends.keras.sparse_gradients import adopted
 from islices.backends.tensorflow.host_calls import compiled_by_xla
 from islices.backends.tensorflow.row_segments import sums_in_place
-from islices.core.conversion import from_native, to_native
+from islices.core.conversion import to_native
 from islices.core.rows import coalesce
 from islices.core.slices import IndexedSlices
 
-__all__ = ["Hooks", "adopted", "applying", "cast", "check_step", "divisible"]
-__all__ += ["cell", "held", "is_sparse", "methods", "replicas", "stock", "summed", "writable"]
+__all__ = ["Hooks", "cast", "cell", "check_step", "divisible", "held", "methods", "replicas"]
+__all__ += ["stock", "summed", "writable"]
 
 if not hasattr(keras.optimizers.Optimizer, "_all_reduce_sum_gradients"):
     raise ImportError(
@@ -30,31 +29,18 @@ if not hasattr(keras.optimizers.Optimizer, "_all_reduce_sum_gradients"):
         "accepted is Keras 3 as it is up to 3.15"
     )
 
-#: Whether this thread is within `Coalesced.apply`, where clipping waits for the shares of other replicas.
-_applying = ContextVar("applying", default=False)
-
-
-@contextlib.contextmanager
-def applying() -> Iterator[None]:
-    """The time of one `apply`."""
-    token = _applying.set(True)
-    try:
-        yield
-    finally:
-        _applying.reset(token)
-
 
 class ReplicaHooks(keras.optimizers.Optimizer):  # type: ignore[misc]
     """Clips where the shares of all replicas have been added up."""
 
     def _clip_gradients(self, grads: list[Any]) -> list[Any]:
-        """Keras' hook ahead of the sum over replicas, which is too early; called by itself, it clips."""
-        return grads if _applying.get() else self._clip(coalesce(grads))
+        """Wait for the sum over replicas: Keras calls this ahead of it."""
+        return grads
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         pairs = list(super()._all_reduce_sum_gradients(grads_and_vars))
         leaves = [adopted(g, v, validate=False) for g, v in pairs]
-        grads = self._clip([_sum(x) if isinstance(x, IndexedSlices) else x for x in leaves])
+        grads = self._clip([summed(x) if isinstance(x, IndexedSlices) else x for x in leaves])
         natives = [to_native(g) if isinstance(g, IndexedSlices) else g for g in grads]
         return [(g, v) for g, (_, v) in zip(natives, pairs, strict=True)]
 
@@ -94,46 +80,21 @@ def divisible(grad: Any, variable: Any) -> Any:
     return DivisibleSlices(grad.values, grad.indices, grad.dense_shape)
 
 
-def is_sparse(grad: Any) -> bool:
-    """Whether a gradient is sparse."""
-    return isinstance(grad, tf.IndexedSlices)
-
-
-def adopted(grad: Any, variable: Any, *, validate: bool) -> Any:
-    """A gradient for islices: slices of the variable's shape, or the dense tensor."""
-    if not isinstance(grad, tf.IndexedSlices):
-        return grad
-    return from_native(grad, dense_shape=tuple(variable.shape), validate=validate)
-
-
-def summed(grad: Any) -> Any:
-    """Return a gradient of slices with its duplicates summed."""
-    return _sum(from_native(grad)) if isinstance(grad, tf.IndexedSlices) else grad
-
-
-def _sum(leaf: IndexedSlices) -> IndexedSlices:
+def summed(leaf: IndexedSlices) -> IndexedSlices:
+    """Return slices with their duplicates summed."""
     if not compiled_by_xla():
         return coalesce(leaf)
     sums, ids = sums_in_place(leaf.values, leaf.indices, leaf.dense_shape[0])
     return IndexedSlices(sums, ids, leaf.dense_shape, coalesced=True, validate=False)
 
 
-def cast(grad: Any, dtype: str) -> Any:
-    """A gradient of the type of that name."""
-    return _of_type(grad if isinstance(grad, tf.IndexedSlices) else tf.convert_to_tensor(grad), tf.as_dtype(dtype))
-
-
-def _of_type(grad: Any, dtype: tf.DType) -> Any:
-    if grad.dtype == dtype:
-        return grad
-    if isinstance(grad, tf.IndexedSlices):
-        return tf.IndexedSlices(tf.cast(grad.values, dtype), grad.indices, grad.dense_shape)
-    return tf.cast(grad, dtype)
+#: A gradient of another type; tf.IndexedSlices stay that.
+cast = tf.cast
 
 
 # ---------------------------------------------------------------------- steps
 def replicas(model: Any = None) -> int:
-    """How many take a step together, of a model or under the present strategy."""
+    """Return the number of replicas that take a step together, of a model or under the present strategy."""
     strategy = tf.distribute.get_strategy() if model is None else model.distribute_strategy
     return strategy.num_replicas_in_sync  # type: ignore[no-any-return]
 
@@ -145,7 +106,7 @@ def check_step() -> None:
 
 
 def writable(variable: Any) -> Any:
-    """What a rule steps on, in place."""
+    """Return the array that a rule changes in place."""
     return variable
 
 

@@ -6,7 +6,6 @@ this folder.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,17 +13,12 @@ import keras
 import numpy as np
 import torch
 
-from islices.backends.keras.sparse_gradients import ArrayHooks, Slices
-from islices.backends.torch import backend
+from islices.backends.keras.sparse_gradients import ArrayHooks, cast, divisible
 from islices.backends.torch.sparse_reads import RowReads
-from islices.core.conversion import from_native
-from islices.core.rows import coalesce
+from islices.core.rows import coalesce as summed
 from islices.core.slices import IndexedSlices
 
-__all__ = ["Hooks", "adopted", "applying", "cast", "divisible"]
-__all__ += ["cell", "held", "is_sparse", "methods", "replicas", "stock", "summed", "writable"]
-
-applying = contextlib.nullcontext
+__all__ = ["Hooks", "cast", "cell", "divisible", "held", "methods", "replicas", "stock", "summed", "writable"]
 
 
 # ---------------------------------------------------------------------- models
@@ -51,34 +45,6 @@ def methods(model: Any) -> dict[str, Any]:
     return {"call": by_rows, "compute_loss": by_rows, "make_train_function": make_train_function}
 
 
-# ---------------------------------------------------------------------- gradients
-def is_sparse(grad: Any) -> bool:
-    """Whether a gradient is sparse."""
-    return isinstance(grad, IndexedSlices) or (isinstance(grad, torch.Tensor) and grad.layout is torch.sparse_coo)
-
-
-def adopted(grad: Any, variable: Any, *, validate: bool) -> Any:
-    """A gradient for islices: slices, or the dense tensor."""
-    return from_native(grad, validate=validate) if is_sparse(grad) else grad
-
-
-def summed(grad: Any) -> Any:
-    """A sparse gradient with its duplicates summed, which is known of it."""
-    return coalesce(from_native(grad))
-
-
-def divisible(grad: Any, variable: Any) -> Any:
-    """The gradient, with a division by numbers."""
-    return Slices(adopted(grad, variable, validate=False)) if is_sparse(grad) else grad
-
-
-def cast(grad: Any, dtype: str) -> Any:
-    """A gradient of the type of that name."""
-    if isinstance(grad, IndexedSlices):
-        return grad if backend.dtype(grad.values) == dtype else grad.replace(values=backend.astype(grad.values, dtype))
-    return keras.ops.convert_to_tensor(grad).to(getattr(torch, dtype))
-
-
 # ---------------------------------------------------------------------- steps
 class TorchHooks(ArrayHooks):
     """Steps on slices variable by variable, since Keras's steps on all variables at once take arrays."""
@@ -99,12 +65,12 @@ Hooks = TorchHooks
 
 
 def replicas(model: Any = None) -> int:
-    """How many take a step together."""
+    """Return the number of replicas that take a step together."""
     return 1
 
 
 def writable(variable: Any) -> Any:
-    """What a rule steps on, in place."""
+    """Return the array that a rule changes in place."""
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 

@@ -20,8 +20,9 @@ from islices.backends.torch.hooked_layers import INSIDE
 from islices.backends.torch.nodes import ABSENT, NODES, NOTHING
 from islices.core import rows, slots
 from islices.core.slices import IndexedSlices
-from islices.embedding import autodiff, lookups
+from islices.embedding import autodiff
 from islices.embedding import capture as models
+from islices.embedding import lookup as lookups
 from islices.embedding.table import Table
 from islices.embedding.transformed import transformed
 from islices.norms import clip, global_norms
@@ -278,19 +279,14 @@ def value_and_grad(
         _break("argnums")
     if type(has_aux) is not bool or per_sample is not False or sparse is not None:
         _break("flags, or gradients per sample")
-    return transformed(autodiff._differentiate, fn, argnums, numbers, has_aux, None)
+    return transformed(autodiff._differentiate, fn, autodiff.GradOptions(argnums, numbers, has_aux, None))
 
 
 def differentiate(
-    fn: Callable[..., Any],
-    argnums: int | Sequence[int],
-    numbers: tuple[int, ...],
-    has_aux: bool,
-    samples: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    fn: Callable[..., Any], options: autodiff.GradOptions, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, Any]:
     """`islices.embedding.autodiff._differentiate`."""
+    argnums, numbers, has_aux, samples = options
     if samples is not None:
         _break("value_and_grad per sample")
     for k in numbers:

@@ -21,7 +21,7 @@ from islices.core import rows
 from islices.core.slices import IndexedSlices
 from islices.core.trees import flatten, rebuild
 from islices.embedding.autodiff import _table_gradient
-from islices.embedding.lookups import lookup
+from islices.embedding.lookup import lookup
 from islices.embedding.table import Table
 from islices.norms import clip, global_norms
 from islices.norms import norm as norms

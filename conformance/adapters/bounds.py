@@ -1,7 +1,7 @@
 """Bounds within which the specification counts an adapter's result as rounding.
 
 Three clauses do: 20 for sums in any order, 22 for norms and factors formed from them, 23 for steps of optimizers. The
-sums of |terms|, the numbers of terms and the movements are those of islices on NumPy, on the case's own arguments.
+sums of |terms|, the numbers of terms and the movements are those of islices on NumPy, on the case's arguments.
 
 May import: `islices`, `numpy`.
 """

@@ -1,6 +1,6 @@
 """Grade an adapter's answer: equal to the bit, within a bound of the specification, or neither.
 
-Only the kind of an error is compared with the case's: the words of its message are this library's own.
+Only the kind of an error is compared with the case's: the words of its message belong to this library.
 
 May import: `islices`, `numpy`.
 """

@@ -1,7 +1,7 @@
 """A command's column of the matrix: the golden cases through its adapter, one after the other, as a report's lines.
 
 Three things are kept apart from what the adapter answers: it broke in a call (a harness error of that case; it is
-started anew), it broke too often or cannot be started (of the whole run), and it has no such operation (unsupported).
+started again), it broke too often or cannot be started (of the whole run), and it has no such operation (unsupported).
 
 May import: this folder, `islices`.
 """
@@ -48,7 +48,7 @@ class AdapterJob(NamedTuple):
 
 
 class _Lines:
-    """The report as it is written, told to whoever watches."""
+    """The report as it is written, shown to the watcher."""
 
     def __init__(self, file: IO[str], watched: Watched) -> None:
         self._file, self._watched = file, watched

@@ -39,7 +39,7 @@ def line_of(trajectory: Trajectory) -> str:
 
 
 def about(formula: Formula) -> dict[str, Any]:
-    """A formula for those who read the file alone."""
+    """Describe a formula for readers who have only the file."""
     return {
         "equation": formula.equation,
         "source": formula.source,

@@ -1,6 +1,6 @@
-"""Weights and gradients that tell wrong formulas from rounding.
+"""Weights and gradients that distinguish wrong formulas from rounding.
 
-Columns have sizes of their own, from 1e-9, where epsilon counts, to 1e15, whose square float32 still holds, in "vast"
+Columns have different sizes, from 1e-9, where epsilon counts, to 1e15, whose square float32 still holds, in "vast"
 to 3e18, whose square it just holds, in "beyond" to 1e37, whose square it does not; signs change, some elements stay
 zero, a step has no gradient at all. Lookups have bags without ids, ids several times in one, and values up to 3e37.
 Numbers come from `random.Random`, whose sequence Python guarantees, by a product and a sum, so that they are the same

@@ -66,7 +66,7 @@ def judge(step: Step, formula: str) -> Judgement:
     Raises
     ------
     TypeError
-        A step that takes other arguments than these, or asks for an option that the formula lacks.
+        A step that takes other arguments than these, or needs an option that the formula lacks.
     ValueError
         No formula of that name; weights or state of another shape than they were, or of 16 bits.
 
@@ -164,7 +164,7 @@ TENSORS = ((8,), (2, 4), (8, 1))
 
 
 def _gradient(g: Any, shape: tuple[int, ...], *, several: bool = False) -> Any:
-    """A gradient, or lookups, of the step's own."""
+    """Return a copy of the gradient, or of the lookups, for the step."""
     if isinstance(g, Rows):
         return IndexedSlices(g.values.copy(), g.indices.copy(), shape)
     if isinstance(g, Bags):

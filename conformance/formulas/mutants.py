@@ -1,4 +1,4 @@
-"""Known mistakes: formulas wrong on purpose, which the vectors must tell, and whose names a report gives as the cause.
+"""Known mistakes: formulas wrong on purpose, which the vectors must detect, and whose names a report gives as the cause.
 
 May import: `islices.conformance.formulas.rules`, `islices.conformance.formulas.lookups`,
 `islices.conformance.formulas.formula`, `islices.conformance.formulas.numbers`.

@@ -23,7 +23,7 @@ DOUBLE = 2.0**-50
 class Numbers:
     """The options of a trajectory at step t, from 1, as numbers that arrays are multiplied by.
 
-    ``h`` has the options themselves. Scalars in which digits cancel have methods of their own, since the grades of
+    ``h`` has the options themselves. Scalars in which digits cancel have separate methods, since the grades of
     clause 28 differ there: gain (1 - beta), power (beta^t), correction (1 - beta^t).
     """
 

@@ -2,7 +2,7 @@
 
 A rule takes `Numbers`, the gradient, the weights and the state, and gives the weights and the state after the step.
 Where frameworks differ in what they compute, an option of the formula says so (`epsilon`, `correction`, `decay` ...);
-where they differ in the order of operations alone, there is one rule, whose bound holds for each order (clause 28).
+where they differ only in the order of operations, there is one rule, whose bound holds for each order (clause 28).
 A decoupled decay stands in the sum of the new weight: (1 - lr wd) w - s and w - lr (wd w + s / lr) are one formula,
 whose bound `shrunk` makes.
 
@@ -31,7 +31,7 @@ def coupled(n: Numbers, g: Any, w: Any) -> Any:
 
 
 def squared(n: Numbers, g: Any, joined: Any) -> Any:
-    """The squares of the gradient with decay joined to it; "not squared", a mutant: of the gradient alone."""
+    """The squares of the gradient with decay joined to it; "not squared", a mutant: only of the gradient."""
     return n.square(g if n.h["decay"] == "not squared" else joined)
 
 
@@ -84,7 +84,7 @@ def rooted(n: Numbers, x: Any, epsilon: str, *, positive: bool = True) -> Any:
 
 
 def adagrad(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
-    """per_row: an accumulator a row, of the "mean" or the "sum" of its squares. A coupled decay is a term of its own;
+    """per_row: an accumulator a row, of the "mean" or the "sum" of its squares. A coupled decay is a separate term;
     where `shrinks` it may be formed as (1 - f wd) w - f g, whose bound holds for w - f (g + wd w) too."""
     squares = squared(n, g, coupled(n, g, w))
     if n.h["per_row"]:
@@ -197,7 +197,7 @@ def nadam(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
 
 
 def radam(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
-    """Liu et al. 2020: the quotient once its variance is tractable (rho_t > 5), m alone before."""
+    """Liu et al. 2020: the quotient once its variance is tractable (rho_t > 5), only m before."""
     m, v = moments(n, g, w, s)
     last = 2.0 / (1.0 - n.h["beta2"]) - 1.0
     power = n.h["beta2"] ** n.t

@@ -44,7 +44,7 @@ class Score:
 
 
 def ratios(got: Array, right: Array, bound: Array) -> Array:
-    """Error by bound, element by element: 0 where nothing is asked, infinite where a bound of 0 is missed."""
+    """Error by bound, element by element: 0 where nothing is checked, infinite where a bound of 0 is missed."""
     with np.errstate(all="ignore"):
         error = np.abs(got.astype(np.float64) - right)
         found = np.where(error == 0.0, 0.0, error / bound)

@@ -2,7 +2,7 @@
 
 An array is its elements row by row, each big-endian IEEE 754: inputs as float32 (8 digits), expected values as float64
 (16), bounds as the upper half of a float32, rounded up (4). A bound of 7f80 is infinite: the element is not judged. A
-bound of 0000 asks for the value itself.
+bound of 0000 requires the value itself.
 
 May import: `numpy`, this folder.
 """

@@ -1,4 +1,4 @@
-"""JAX's own way with sparse gradients: what its users write, and the fastest formulation known.
+"""JAX's calls on sparse gradients as its users write them, and the fastest formulation known.
 
 Independent of islices, so that the conformance suite and the bench compare with the framework itself. JAX has no
 embedding layer and no sparse gradient of a gather: its users differentiate with respect to the gathered rows.
@@ -43,7 +43,7 @@ def embedding_gradient(
 
 def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
     """BCOOs that JAX builds although they contradict themselves: label -> (call that builds it, the name of the error
-    islices answers with). An index equal to the number of rows is no error: it is BCOO's own padding."""
+    islices answers with). An index equal to the number of rows is no error: it is BCOO's padding."""
 
     def bcoo(indices: list[int], **claims: bool) -> sparse.BCOO:
         places = jnp.array(indices, jnp.int32).reshape(-1, 1)
@@ -116,7 +116,7 @@ def _scale(values: jax.Array, sums: jax.Array, max_norm: float) -> jax.Array:
 def timed_calls(
     operation: str, v: jax.Array, i: jax.Array, num_rows: int, max_norm: float
 ) -> dict[str, Callable[[], Any]]:
-    """JAX's own ways on its own arrays: label -> call. "np.unique" leaves the framework, for the host."""
+    """Return JAX's calls on its arrays: label -> call. "np.unique" leaves the framework, for the host."""
     shape = (num_rows, *v.shape[1:])
     host = np.asarray(i)
     bcoo = sparse.BCOO((v, i[:, None]), shape=shape)

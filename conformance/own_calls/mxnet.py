@@ -1,7 +1,7 @@
-"""MXNet's own calls on sparse gradients, for the conformance suite's real gradients, the audit and the bench.
+"""MXNet's calls on sparse gradients, for the conformance suite's real gradients, the audit and the bench.
 
-Nothing here imports islices: these are what an MXNet user writes today. MXNet 1.9.1 does not import beside a NumPy
-of today by itself, so the caller loads it first through `islices.backends.mxnet`; the functions then import it.
+Nothing here imports islices: these are what an MXNet user writes today. MXNet 1.9.1 does not import with today's NumPy
+by itself, so the caller loads it first through `islices.backends.mxnet`; the functions then import it.
 
 MXNet's row_sparse type holds unique ascending rows and checks nothing: duplicates have to be summed before it.
 """
@@ -85,7 +85,7 @@ def trainable(array: np.ndarray) -> Any:
 
 
 def block(x: Any) -> None:
-    """Wait until x is computed: MXNet computes in threads of its own, all of which are waited for."""
+    """Wait until x is computed: MXNet computes in several threads, and this waits for all."""
     import mxnet as mx
 
     mx.nd.waitall()

@@ -1,4 +1,4 @@
-"""NumPy's own calls: what a NumPy user writes by hand. Nothing here imports islices.
+"""NumPy's calls as a NumPy user writes them by hand. Nothing here imports islices.
 
 NumPy has no embedding layer, no autodiff and no sparse type, so a gradient is the pair (upstream rows, ids).
 """

@@ -1,4 +1,4 @@
-"""TensorFlow's and Keras' own calls on sparse gradients, for the conformance suite's real gradients, the audit and
+"""TensorFlow's and Keras's calls on sparse gradients, for the conformance suite's real gradients, the audit and
 the bench.
 
 Nothing here imports islices: these are what a TensorFlow user writes today.
@@ -67,7 +67,7 @@ def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
 def timed_calls(
     operation: str, v: tf.Tensor, i: tf.Tensor, num_rows: int, max_norm: float
 ) -> dict[str, Callable[[], Any]]:
-    """TensorFlow's ways to do what islices does, on its own tensors: label -> call.
+    """Return TensorFlow's calls that do what islices does, on its tensors: label -> call.
 
     It has no public coalesce, and its clipping takes duplicates for different rows: the labels say what is written
     instead.

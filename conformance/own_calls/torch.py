@@ -1,4 +1,4 @@
-"""PyTorch's own calls on sparse gradients, for the conformance suite's real gradients, the audit and the bench.
+"""PyTorch's calls on sparse gradients, for the conformance suite's real gradients, the audit and the bench.
 
 Nothing here imports islices: these are what a PyTorch user writes today.
 """
@@ -72,7 +72,7 @@ def _compressed_rows() -> torch.Tensor:
 def timed_calls(
     operation: str, v: torch.Tensor, indices: torch.Tensor, num_rows: int, max_norm: float
 ) -> dict[str, Callable[[], Any]]:
-    """PyTorch's ways to do what islices does, on its own tensors: label -> call.
+    """Return PyTorch's calls that do what islices does, on its tensors: label -> call.
 
     `clip_grad_norm_` of torch.nn.utils raises on sparse gradients; the label says what a user writes instead.
     """

@@ -1,4 +1,4 @@
-"""Hostile files, made by hand: every one must be refused by `islices.load`, whatever else it does."""
+"""Hostile files, made by hand: every one must raise in `islices.load`, whatever else it does."""
 
 from __future__ import annotations
 

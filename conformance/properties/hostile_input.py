@@ -115,7 +115,7 @@ class Draw:
         return islices.IndexedSlices(values, indices, (None if self.rarely(5) else self.rows, *self.row_shape))
 
     def native(self) -> Any:
-        """The framework's own sparse object over slices, where it can be had."""
+        """Return the framework's sparse object over slices, where it has one."""
         s = self.slices()
         try:
             return islices.to_native(s)

@@ -173,7 +173,7 @@ def some(count: int, numbers: Any, *dtypes: str) -> Callable[[Draw], Arguments]:
 
 
 def with_option(make: Callable[[Draw], Arguments], **options: Any) -> Callable[[Draw], Arguments]:
-    """The same with numbers (or whatever is listed) of their own."""
+    """Return the same with other numbers, or other listed values."""
     return lambda draw: {**make(draw), **{name: draw(st.sampled_from(pool)) for name, pool in options.items()}}
 
 

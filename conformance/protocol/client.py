@@ -7,7 +7,7 @@
              {"call": 1, "error": "IndexError", "message": "..."}
 
 End of input ends the adapter. What it prints that is no such line is *stray*: kept, counted and otherwise skipped, for
-a library's greeting is no reason to fail. A process that ends, or is late, is started anew at the next call.
+a library's greeting is no reason to fail. A process that ends, or is late, is started again at the next call.
 
 May import: this folder.
 """
@@ -165,11 +165,11 @@ class Client:
     Attributes
     ----------
     hello : Hello
-        What the adapter said of itself.
+        The adapter's description of itself.
     strays : int
         How many lines it printed that are none of the protocol; ``stray`` has the first ones.
     restarts : int
-        How often it was started anew.
+        How often it was started again.
 
     Raises
     ------
@@ -213,9 +213,9 @@ class Client:
         WireError
             The protocol cannot say one of the arguments: nothing was sent.
         CallError
-            The adapter ended, was late, or its answer is no value; the next call starts it anew.
+            The adapter ended, was late, or its answer is no value; the next call starts it again.
         StartError
-            It could not be started anew.
+            It could not be started again.
         """
         said = {key: to_wire(x) for key, x in (kwargs or {}).items()}
         request = {"op": op, "args": [to_wire(x) for x in args], "kwargs": said}

@@ -10,7 +10,7 @@ little-endian machine, two hexadecimal digits each. An array's are its elements 
     [..], {"tuple": [..]}, {"dict": {..}}                     containers
     "text", true, null                                        themselves
 
-JSON's own numbers stand in shapes only.
+JSON numbers occur only in shapes.
 
 May import: `numpy`, `islices.conformance.data`.
 """

@@ -33,7 +33,7 @@ class Collective(NamedTuple):
     default : bool
         No group is given.
     native : bool
-        Sparse leaves are the framework's own.
+        Sparse leaves have the framework's type.
     exact : bool
         Sums are exact in any order.
     wide : bool

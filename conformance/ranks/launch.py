@@ -163,7 +163,7 @@ def _follow(
 
 @contextlib.contextmanager
 def _group_of(command: list[str], environment: dict[str, str], log: Any) -> Iterator[subprocess.Popen[Any]]:
-    """The process, in a process group of its own, which is killed at the end: a launcher's children with it."""
+    """Start the process in a new process group, which is killed at the end with a launcher's children."""
     process = subprocess.Popen(
         command, env=environment, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
     )
@@ -183,7 +183,7 @@ def _finished(path: Path, code: int | None) -> Finished:
 
 
 def _mpiexec() -> str | None:
-    """The launcher beside this Python (the mpich wheel), else the one on the path."""
+    """Return the launcher next to this Python (the mpich wheel), else the one on the path."""
     beside = Path(sys.executable).with_name("mpiexec")
     return str(beside) if beside.exists() else shutil.which("mpiexec")
 

@@ -82,7 +82,7 @@ def differing(id: str, make: Callable[[Backend, bool], Any], *words: str, **fiel
 
 
 def failing(id: str, make: Callable[[Backend], Any], kind: str, *words: str, **fields: Any) -> None:
-    """Rank 0's input is no gradient: its own error there, RankError that names it elsewhere."""
+    """Check that rank 0 raises for an input that is no gradient, and the others RankError that names it."""
 
     def call(B: Backend, rank: int, size: int) -> Callable[[Group], Any]:
         return reducing(make(B) if rank == 0 else slices(B))
@@ -146,7 +146,7 @@ MISTAKES.append(Mistake("ranks/fails/every rank its own way", all_fail, lambda r
 def refused(
     id: str, call: Callable[[Backend, bool, Group | None], Any], kind: str, *words: str, clause: str = "25"
 ) -> None:
-    """Rank 0's argument is refused; no group is given."""
+    """Check that rank 0's argument raises; no group is given."""
 
     def make(B: Backend, rank: int, size: int) -> Callable[[Group | None], Any]:
         return lambda group: call(B, rank == 0, group)

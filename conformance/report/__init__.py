@@ -9,7 +9,7 @@
     differences.py  what changed between two
     command.py      islices report
 
-rich is needed by terminal.py alone, and nothing here imports a framework or pytest.
+Only terminal.py needs rich, and nothing here imports a framework or pytest.
 """
 
 from __future__ import annotations

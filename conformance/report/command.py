@@ -1,4 +1,4 @@
-"""`islices report`: render the JSON lines of conform, join several, or tell what changed between two."""
+"""`islices report`: render the JSON lines of conform, join several, or show what changed between two."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Outcomes are ordered pass > bound > deviation > unsupported > fail > harness error, and a case that moves to the right
 is a regression, whichever step it takes: what was supported is not any more, or a failure was declared away. So is a
-new case that fails, and a run that breaks. A case that vanished is a class of its own, and counts as much: what is no
-longer asked proves nothing. Columns belong together by backend, variant and mode, by NumPy and Python as well where a
+new case that fails, and a run that breaks. A case that vanished is a separate class, and counts as much: a case that is
+not run proves nothing. Columns belong together by backend, variant and mode, by NumPy and Python as well where a
 report has several of these; versions may differ, and are shown.
 """
 

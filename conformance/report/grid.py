@@ -135,7 +135,7 @@ def remarks(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
 
 
 def _listed(names: list[str]) -> str:
-    """Names of one backend's runs; what follows on the first is not said again."""
+    """Names of one backend's runs; later names leave out the first one's beginning."""
     return ", ".join([names[0], *(name.removeprefix(f"{names[0]} ") for name in names[1:])])
 
 

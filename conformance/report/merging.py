@@ -1,4 +1,4 @@
-"""Several reports as one. Only what was asked the same questions stands side by side, and no column stands twice."""
+"""Several reports as one. Only reports of the same cases are merged, and no column occurs twice."""
 
 from __future__ import annotations
 

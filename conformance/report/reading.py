@@ -206,7 +206,7 @@ ACCEPTED = {
 
 
 def _shown(value: Any) -> str:
-    """A value that was refused, short."""
+    """Return a rejected value, shortened."""
     if isinstance(value, (dict, list)):
         return f"a JSON {'object' if isinstance(value, dict) else 'array'}"
     text = printable(json.dumps(value, ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""A tiny array library, in the place of yours: tensors over NumPy memory, and a sparse gradient of its own.
+"""A tiny array library, in the place of yours: tensors over NumPy memory, and a sparse gradient.
 
 It knows nothing of islices. Like a real library it has its own names for dtypes and functions, no operators beyond the
 usual arithmetic, and habits that an adapter has to mind: halves are added up in half precision, rows of a gradient are
@@ -37,7 +37,7 @@ class Tensor:
         return self._memory.shape
 
     def memory(self) -> np.ndarray:
-        """The tensor's own memory, as NumPy sees it."""
+        """Return the tensor's memory, as NumPy sees it."""
         return self._memory
 
     def __getitem__(self, place: Any) -> Tensor:
@@ -170,7 +170,7 @@ def put(x: Tensor, rows: Tensor, values: Tensor) -> None:
 
 
 def add_at(x: Tensor, rows: Tensor, values: Tensor) -> None:
-    """Add values to rows of x, in place, one after the other, in x's own precision."""
+    """Add values to rows of x, in place, one after the other, in x's precision."""
     np.add.at(x._memory, rows._memory, values._memory)
 
 

@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _tell(step: str, error: BaseException) -> None:
-    """Why a function cannot be judged: its own frames of the traceback, if it has raised."""
+    """Report why a function cannot be judged: its frames of the traceback, if it has raised."""
     print(f"islices judge: {step} cannot be judged:", file=sys.stderr)
     frames, own = error.__traceback__, Path(__file__).parents[1]
     while frames is not None and own in Path(frames.tb_frame.f_code.co_filename).parents:

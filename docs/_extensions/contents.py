@@ -1,4 +1,4 @@
-"""Give the pages their order, and each its description.
+"""Give the pages their order, and each its description and its terms of search.
 
 conf.py lists the pages by section (`page_order`); the side bar follows it and shows each page's title. A toctree
 directive in docs/index.md would show as a block of code on GitHub.
@@ -37,6 +37,19 @@ class Contents(SphinxTransform):
         return nodes.compound("", tree, classes=["toctree-wrapper"])
 
 
+class SearchTerms(SphinxTransform):
+    """Index entries of `search_terms`, by which the search lists a page before all pages that contain the words."""
+
+    default_priority = 190
+
+    def apply(self, **kwargs: Any) -> None:
+        section = self.document.next_node(nodes.section)
+        terms = [term for term, name in self.config.search_terms.items() if name == self.env.docname]
+        if section is not None and terms:
+            entries = [("single", term, section["ids"][0], "main", None) for term in terms]
+            section.insert(1, addnodes.index(entries=entries))  # behind the title
+
+
 def describe(app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
     """Add a page's first paragraph as its description."""
     first = doctree.next_node(nodes.paragraph) if doctree is not None else None
@@ -49,6 +62,8 @@ def describe(app: Sphinx, name: str, template: str, context: dict[str, Any], doc
 
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_config_value("page_order", {}, "env")
+    app.add_config_value("search_terms", {}, "env")
     app.add_transform(Contents)
+    app.add_transform(SearchTerms)
     app.connect("html-page-context", describe)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

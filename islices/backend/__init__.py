@@ -1,4 +1,4 @@
-"""What an adapter supplies: the primitives, each with its contract.
+"""The contract of an adapter: its primitives, each with its requirements.
 
 Everything the library does is written once, on top of these. An adapter gives a framework's arrays the
 names below; the core never imports a framework and never asks which one it has in hand. `Backend` is made of parts, a

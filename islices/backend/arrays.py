@@ -173,18 +173,20 @@ class Arrays(Part):
 
     @primitive
     def outer_products(self, g: Array, x: Array) -> Array:
-        """For float64 g (b, t, v) and x (b, t, d), of which t alone may be unknown: the sum over t of g[b, t, v] *
-        x[b, t, d], in any order, shape (b, v, d)."""
+        """Return the sum over t of g[b, t, v] * x[b, t, d], in any order, shape (b, v, d).
+
+        g (b, t, v) and x (b, t, d) are float64; only t may be unknown.
+        """
         raise NotImplementedError
 
     @primitive
     def row_amax(self, x: Array) -> Array:
-        """For float x of shape (k, m): the largest |x| of each row, (k,). NaN if the row holds one; 0 if m is 0."""
+        """Return the largest |x| of each row of a float x (k, m), shape (k,). NaN if the row holds one; 0 if m is 0."""
         raise NotImplementedError
 
     @primitive
     def row_sum(self, x: Array) -> Array:
-        """For x of float32 or float64, shape (k, m): the sum of each row in its type, in any order, (k,). 0 if m is
+        """Return the sum of each row of a float32 or float64 x (k, m) in its type, in any order, shape (k,). 0 if m is
         0."""
         raise NotImplementedError
 

@@ -1,4 +1,4 @@
-"""How contracts are written: what is optional, and what is declared as missing. May import: the standard library."""
+"""Marks of contracts: optional methods, and primitives declared as missing. May import: the standard library."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def primitive(method: _Method) -> _Method:
 
 
 class Part:
-    """What the parts of `Backend` have in common."""
+    """The common base of the parts of `Backend`."""
 
     name: ClassVar[str]
     #: (primitive, *args, **static) -> what the host makes of it: `islices.core.modes`, built on this, puts it here
     stand_in: ClassVar[Callable[..., Any]]
 
     def _missing(self, primitive: str) -> NotImplementedError:
-        """Of a method that every adapter needs: for the suite a failure, unless the adapter declares it."""
+        """Return the error of a method that every adapter needs: a failure of the suite, unless it is declared."""
         return NotImplementedError(f"{self.name}: {primitive}: the adapter supplies none")
 
     def lacks(self, primitive: str, reason: str = "the adapter supplies none") -> NotImplementedError:

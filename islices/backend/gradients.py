@@ -15,7 +15,7 @@ from islices.backend.contract import Array, optional
 
 
 class Source(NamedTuple):
-    """Where a table's rows come from: its weights, and the recorder of the differentiation it takes part in.
+    """The source of a table's rows: its weights, and the recorder of the differentiation it takes part in.
 
     A recorder is the adapter's own object, made by `Backend.differentiate`. Its method
     ``lookup(weights, ids, extras, static)`` returns the rows (*ids.shape, *row_shape) that ids name, out-of-range ids
@@ -182,8 +182,10 @@ class Gradients(Arrays):
     def per_sample_gradients(
         self, fn: Callable[[list[Array], list[Array]], Array], variables: Sequence[Array], data: Sequence[Array]
     ) -> list[Array]:
-        """For each variable the gradients (B, *shape) of ``fn(variables, [x[b:b+1] for x in data])``, a loss of shape
-        (1,), for b < B, by the framework's vmap."""
+        """Return for each variable the gradients (B, *shape) of a loss per sample, by the framework's vmap.
+
+        The loss of b < B is ``fn(variables, [x[b:b+1] for x in data])``, of shape (1,).
+        """
         raise self.lacks("per_sample_gradients", "the framework has no vmap")
 
     @optional("fn as it is")

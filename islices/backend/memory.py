@@ -15,7 +15,7 @@ from islices.backend.contract import Array, optional
 
 
 class Look(NamedTuple):
-    """What the core asks of the arrays of a call first: the answer of `Backend.look`, one item an array."""
+    """The facts of the arrays of a call that the core needs first: the answer of `Backend.look`, one item per array."""
 
     dtypes: list[str]
     shapes: list[tuple[int | None, ...]]
@@ -72,7 +72,7 @@ class Memory(Arrays):
 
     @optional("the methods that it names do it")
     def look(self, arrays: Sequence[Array], *, views: bool = True) -> Look:
-        """What `dtype`, `shape`, `is_traced` and `host_view` say of each array; without views where none are asked for,
+        """Return `dtype`, `shape`, `is_traced` and `host_view` of each array; without views where none are asked for,
         since they may have to wait for what computes the arrays. To be overridden only to say it faster: every call
         begins with it."""
         dtypes, traced = [self.dtype(x) for x in arrays], [self.is_traced(x) for x in arrays]

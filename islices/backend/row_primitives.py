@@ -171,7 +171,7 @@ class RowPrimitives(Arrays):
 
     @primitive
     def searchsorted(self, ordered: Array, queries: Array, *, right: bool) -> Array:
-        """Where each of the queries (1-D) would go in the ascending 1-D integers ``ordered``, as `numpy.searchsorted`
+        """Return the place of each query (1-D) in the ascending 1-D integers ``ordered``, as `numpy.searchsorted`
         says for side "right" or "left": int32 or int64, queries' shape. Both may be empty."""
         raise NotImplementedError
 
@@ -239,7 +239,7 @@ class RowPrimitives(Arrays):
 
     @optional("no mul and div into tables in traced code")
     def fold_rows(self, op: str, rows: Array, values: Array, segments: Array) -> Array:
-        """For traced float32, float64 or integer arrays: rows[s] multiplied (op "mul") or divided ("div") by values[k]
+        """Return rows[s] times (op "mul") or divided ("div") by values[k], of traced 32 or 64-bit arrays,
         for each segments[k] == s, one after the other in order of k; segments out of range change nothing. Only for
         adapters that trace."""
         raise self.lacks("fold_rows")
@@ -254,7 +254,7 @@ class RowPrimitives(Arrays):
 
     @optional("the rows are read, summed and set")
     def add_in_order(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array | None:
-        """For concrete arrays of 32 or 64 bits: the table with values added to rows ids (in range, duplicates allowed),
+        """Return a concrete table of 32 or 64 bits with values added to rows ids (in range, duplicates allowed),
         one after the other, written as `set_rows` says. None where reading, summing and setting the rows is as fast."""
         return None
 
@@ -267,7 +267,7 @@ class RowPrimitives(Arrays):
         tables: Sequence[Array],
         otherwise: Callable[..., Sequence[Array]],
     ) -> Sequence[Array] | None:
-        """In traced code: the tables (the weights, then the state's) after an optimizer's step, an
+        """Return, in traced code, the tables (the weights, then the state's) after an optimizer's step, an
         `islices.optim.formulas.Formula`, by a compiled kernel; indices out of range name no row. None where none can
         be called. ``otherwise(slots, numbers, *tables)`` is the same in the framework's operations."""
         return None
@@ -276,7 +276,7 @@ class RowPrimitives(Arrays):
     def traced_norm(
         self, leaves: Sequence[Slots], ord: int, otherwise: Callable[[Sequence[Slots]], Array]
     ) -> Array | None:
-        """In traced code: the norm of order 1 or 2 of all leaves together, float64 of shape (1,), by a compiled kernel;
+        """Return, in traced code, the norm of order 1 or 2 of all leaves, float64 of shape (1,), by a compiled kernel;
         duplicates are summed first, indices out of range name no row. None where none can be called.
         ``otherwise(leaves)`` is the same in the framework's operations."""
         return None
@@ -291,7 +291,7 @@ class RowPrimitives(Arrays):
         keep: Array | None,
         otherwise: Callable[[Array, Array, Array, Array, Array | None], Array],
     ) -> Array | None:
-        """In traced code: the sums of the table's rows ids (n,) by segment, as many as bags has elements, left to
+        """Return, in traced code, sums of the table's rows ids (n,) by segment, as many as bags has elements, left to
         right, by a compiled kernel; without the members that keep, int32, has as 0, and those out of range. None where
         none can be called. ``otherwise(table, ids, segments, bags, keep)`` is the same without one, and has the
         gradient."""

@@ -1,4 +1,4 @@
-"""For the suite: what conformance asks of a framework, and islices itself does not.
+"""The suite's questions: methods that conformance calls, and islices itself does not.
 
 May import: `islices.backend.arrays`, `islices.backend.contract`.
 """
@@ -14,13 +14,13 @@ from islices.backend.contract import Array, optional
 
 
 class ForTheSuite(Arrays):
-    """For the suite: what conformance asks of a framework, and islices itself does not.
+    """The suite's questions: methods that conformance calls, and islices itself does not.
 
     Attributes
     ----------
     own_calls : str
         For a plug-in: the name of its module of the framework's own calls, with which the suite makes real gradients
-        (docs/new_backend.md lists them). Optional. Without it: cases that need the framework's own layers are
+        (docs/adapter_author.md lists them). Optional. Without it: cases that need the framework's own layers are
         unsupported.
     """
 

@@ -1,4 +1,4 @@
-"""What a call is given beside arrays: names, flags and numbers, each refused in the library's own words.
+"""Check arguments that are no arrays: names, flags and numbers, each with an error in the library's words.
 
 A flag is a bool, Python's or NumPy's, and nothing else; a bool is no number. (As a factor it is one: `islices.scale`.)
 

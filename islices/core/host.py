@@ -275,7 +275,7 @@ def _stable_order(indices: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _places(order: np.ndarray[Any, Any], starts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """For each index the number of its run."""
+    """Return for each index the number of its run."""
     places = np.empty(len(order), np.int64)
     places[order] = np.repeat(np.arange(len(starts) - 1), starts[1:] - starts[:-1])
     return places

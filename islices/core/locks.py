@@ -27,7 +27,7 @@ PATIENCE = 60.0
 
 
 class Acquirable(Protocol):
-    """What a fork can hold."""
+    """A lock that a fork can hold."""
 
     def acquire(self) -> Any: ...
     def release(self) -> Any: ...
@@ -82,7 +82,7 @@ def without_collector() -> Iterator[None]:
 
 
 class Lock:
-    """As `threading.RLock` in a ``with`` statement, without the collector, and free in a forked child.
+    """A `threading.RLock` for ``with`` statements, without the collector, and free in a forked child.
 
     For modules: it is never forgotten.
     """
@@ -107,7 +107,7 @@ class Lock:
 
 
 class _Fork(threading.local):
-    """What the fork under way in this thread holds."""
+    """The locks that the fork under way in this thread holds."""
 
     held: list[Lock]
 
@@ -179,7 +179,9 @@ if hasattr(os, "register_at_fork"):
 
 
 if TYPE_CHECKING:
-    from functools import cached_property as lazy_property
+    from functools import cached_property
+
+    lazy_property = cached_property
 else:
 
     class lazy_property:  # noqa: N801 - as functools.cached_property, which in Python 3.11 holds a lock meanwhile

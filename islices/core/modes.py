@@ -1,4 +1,4 @@
-"""How an operation runs: on the host, by the framework's own operations, or inside a trace.
+"""Decide how an operation runs: on the host, by the framework's operations, or inside a trace.
 
 What `run` is given is the name of one of `Backend`'s methods, or a function ``fn(backend, *arrays, **static)`` written
 on them: an operation. It decides which backend's: those of `HostBackend` on views of the arrays' memory (mode "host"),
@@ -96,7 +96,12 @@ def kernels_on(views: Sequence[np.ndarray[Any, Any]] | None) -> ModuleType | Non
 
     views is what `look_at` has: None where the host does not compute.
     """
-    return None if views is None else kernels.active(sum([x.size for x in views]))
+    if views is None:
+        return None
+    work = 0
+    for x in views:
+        work += x.size
+    return kernels.active(work)
 
 
 def kernels_in_traces() -> ModuleType | None:
@@ -109,7 +114,9 @@ def run(
 ) -> Any:
     """fn's result as the backend's arrays: an array, a tuple of them, or Python values. look is the backend's at the
     arrays, and perhaps at more behind them, where it is known."""
-    views = look_at(backend, arrays, look).views
+    views = None
+    if backend.host_only or _mode.get() == "host":  # as in `look_at`
+        views = (look or backend.look(arrays)).views
     if views is None:
         try:
             with backend.scope():
@@ -141,7 +148,7 @@ def compute(fn: str | Callable[..., Any], views: Sequence[np.ndarray[Any, Any]],
 
 
 def _stand_in(backend: Backend, primitive: str, *args: Any, **static: Any) -> Any:
-    """What the host computes in the place of a primitive that an adapter does not supply."""
+    """Compute on the host a primitive that an adapter does not supply."""
     if not on_host():
         raise declared(backend.name, primitive, TO_DO)
     found: list[Array] = []

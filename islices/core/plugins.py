@@ -1,12 +1,7 @@
-"""What is added to islices by entry points: backends, engines, commands.
-
-Of islices itself they are those of the tree that runs, which a checkout's pyproject.toml says: with nothing installed,
-too, and whatever another checkout's install says. May import: `islices.core.locks`.
-"""
+"""Backends, engines and commands that other distributions add by entry points. May import: `islices.core.locks`."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from islices.core.locks import Lock, load_module
@@ -22,7 +17,7 @@ _found: dict[str, dict[str, list[EntryPoint]]] = {}
 
 
 def entry_points(group: str) -> dict[str, list[EntryPoint]]:
-    """Name -> the entry points that claim it in a group, of which there should be one; islices' own names first.
+    """Name -> the entry points that claim it in a group, of which there should be one.
 
     Nothing of what they name is imported.
     """
@@ -31,9 +26,10 @@ def entry_points(group: str) -> dict[str, list[EntryPoint]]:
         with _lock:
             import importlib.metadata
 
-            own, points = _of_checkout(group), importlib.metadata.entry_points(group=group)
             found = {}
-            for point in points if own is None else [*own, *(point for point in points if not _is_own(point))]:
+            for point in importlib.metadata.entry_points(group=group):
+                if point.dist is not None and point.dist.name.lower() == OWN:
+                    continue  # another version's
                 # one distribution can be seen twice (an editable install and its metadata on the path)
                 claims = found.setdefault(point.name, [])
                 if all(point.value != other.value for other in claims):
@@ -63,22 +59,3 @@ def load(what: str, name: str, points: list[EntryPoint]) -> Any:
 
 def claimants(points: list[EntryPoint]) -> str:
     return ", ".join(point.value for point in points)
-
-
-def _is_own(point: EntryPoint) -> bool:
-    return point.dist is not None and point.dist.name.lower() == OWN
-
-
-def _of_checkout(group: str) -> list[EntryPoint] | None:
-    """What the pyproject.toml beside the package says, None where this is no checkout."""
-    file = Path(__file__).resolve().parents[2] / "pyproject.toml"
-    if not file.is_file():
-        return None
-    import tomllib
-    from importlib.metadata import EntryPoint
-
-    project = tomllib.loads(file.read_text("utf-8")).get("project", {})
-    if project.get("name") != OWN:  # another's, who has copied the package into their own
-        return None
-    names = project.get("entry-points", {}).get(group, {})
-    return [EntryPoint(name, value, group) for name, value in names.items()]

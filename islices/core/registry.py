@@ -1,4 +1,4 @@
-"""From an array's type, or a name, to its backend; nothing is imported before it is needed.
+"""Find the backend of an array's type, or of a name; nothing is imported before it is needed.
 
 Order of lookup: an explicit backend, the cache of array types seen, the built-in adapters whose framework has
 been imported, then entry points of the group ``islices.backends``. An entry point's *name* is the module that
@@ -153,7 +153,7 @@ def _candidates() -> list[str]:
 
 
 def is_installed(module: str) -> bool:
-    """Whether a module can be imported, as far as can be told without importing it."""
+    """Return True if a module can be imported, as far as this shows without importing it."""
     if module in sys.modules:
         return sys.modules[module] is not None
     try:

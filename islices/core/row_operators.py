@@ -1,4 +1,4 @@
-"""What slices do to the rows of a table that they name: the operators of `islices.core.scatter`, with their traits.
+"""The operators of `islices.core.scatter` on the rows of a table, with their traits.
 
 SPEC clause 15. May import: `islices.backend`.
 """

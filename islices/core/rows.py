@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -22,8 +22,10 @@ from islices.core.registry import describe, find_backend, get_backend
 from islices.core.slices import IndexedSlices, check_indices
 
 T = TypeVar("T")
+Host = np.ndarray[Any, Any]
 
 NO_MASK = "rows: got a mask, while the number of rows is unknown; accepted are row numbers then"
+MASKS = ("bool", *INDICES)
 ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}
 
 
@@ -205,12 +207,29 @@ def _filter(leaf: Any, rows: Any, *, drop: bool) -> Any:
     chosen, is_mask = _row_selection(B, rows, shape[0], array)
     if not sparse:
         return modes.run(_filter_dense, B, (leaf, chosen), is_mask=is_mask, drop=drop)
+    return _select(leaf, chosen, _among_mask if is_mask else _among, drop=drop)
+
+
+def drop_ordered(s: IndexedSlices, rows: Host) -> IndexedSlices:
+    """Return slices without some rows, whose numbers ascend; they may be most of the table's."""
+    B, dtype = s.backend, s.backend.dtype(s.indices)
+    known = rows[: np.searchsorted(rows, np.iinfo(dtype).max, "right")]  # indices name no row beyond
+    if not len(known):
+        return s
+    place = B.asarray if modes.is_traced(B, s.values, s.indices) else B.from_host
+    with B.scope():
+        chosen = place(known.astype(dtype, copy=False), s.indices)
+    return _select(s, chosen, _among_ordered, drop=True)
+
+
+def _select(s: IndexedSlices, chosen: Array, among: Callable[..., Array], *, drop: bool) -> IndexedSlices:
+    B = s.backend
     values, indices = modes.run(
-        _filter_slices, B, (leaf.values, leaf.indices, chosen), is_mask=is_mask, drop=drop, rows=shape[0]
+        _filter_slices, B, (s.values, s.indices, chosen), among=among, drop=drop, rows=s.dense_shape[0]
     )
     moved = modes.keeps_slots(B, values, indices)
     return IndexedSlices._trusted(
-        B, values, indices, shape, coalesced=leaf.coalesced and not moved, padded=leaf.padded or moved
+        B, values, indices, s.dense_shape, coalesced=s.coalesced and not moved, padded=s.padded or moved
     )
 
 
@@ -221,11 +240,7 @@ def _row_selection(B: Backend, rows: Any, count: int | None, like: Array) -> tup
         if is_mask and count is None:
             raise ValueError(NO_MASK)
         return (B.astype(rows, "int32") if is_mask else rows), is_mask
-    if B.is_array(rows) and B.dtype(rows) not in ("bool", *INDICES):  # some cannot be read by NumPy
-        raise _no_selection(rows)
-    view = B.to_numpy(rows) if B.is_array(rows) else integers_or_mask(rows)
-    if view.ndim != 1 or (view.dtype != bool and view.dtype.name not in INDICES):
-        raise _no_selection(rows)
+    view = rows_or_mask(rows)
     if view.dtype != bool:
         check_indices(modes.HOST, view, count, argument="rows")
         return B.asarray(view, like), False
@@ -236,11 +251,21 @@ def _row_selection(B: Backend, rows: Any, count: int | None, like: Array) -> tup
     return B.asarray(view.astype(np.int32), like), True
 
 
-def _no_selection(rows: Any) -> TypeError:
-    return TypeError(f"rows: got {describe(rows)}; accepted are 1-D {INDEX_NAMES} row numbers, or a boolean mask")
+def rows_or_mask(rows: Any, argument: str = "rows") -> Host:
+    """Return row numbers or a mask, whose values are known, as NumPy's; raise TypeError for anything else."""
+    B = find_backend(rows)
+    if B is None or not B.is_array(rows):
+        rows = integers_or_mask(rows, argument)
+    elif B.dtype(rows) in MASKS:  # NumPy reads no others of some frameworks
+        rows = B.to_numpy(rows)
+    if not isinstance(rows, np.ndarray) or rows.ndim != 1 or rows.dtype.name not in MASKS:
+        raise TypeError(
+            f"{argument}: got {describe(rows)}; accepted are 1-D {INDEX_NAMES} row numbers, or a boolean mask"
+        )
+    return rows
 
 
-def integers_or_mask(rows: Any, argument: str = "rows") -> np.ndarray[Any, Any]:
+def integers_or_mask(rows: Any, argument: str) -> np.ndarray[Any, Any]:
     """Row numbers or a mask, of Python or NumPy, as NumPy's."""
     try:
         backend = find_backend(rows)
@@ -265,15 +290,34 @@ def _check_int64(rows: Iterable[Any], argument: str) -> None:
 
 
 def _filter_slices(
-    B: Backend, values: Array, indices: Array, chosen: Array, *, is_mask: bool, drop: bool, rows: int | None
+    B: Backend,
+    values: Array,
+    indices: Array,
+    chosen: Array,
+    *,
+    among: Callable[..., Array],
+    drop: bool,
+    rows: int | None,
 ) -> tuple[Array, Array]:
-    if is_mask:
-        # a slot out of range (padding, or bad while traced) reads some row of the mask; it names no row anyway
-        places = B.where(B.in_range(indices, B.shape(chosen)[0]), indices, B.zeros_like(indices))
-        keep = B.equal(B.take(chosen, places), 1)
-    else:
-        keep = B.isin(indices, chosen)
+    keep = among(B, indices, chosen)
     return B.select(values, indices, B.logical_not(keep) if drop else keep, rows)
+
+
+def _among(B: Backend, indices: Array, chosen: Array) -> Array:
+    return B.isin(indices, chosen)
+
+
+def _among_mask(B: Backend, indices: Array, chosen: Array) -> Array:
+    # a slot out of range (padding, or bad while traced) reads some row of the mask; it names no row anyway
+    places = B.where(B.in_range(indices, B.shape(chosen)[0]), indices, B.zeros_like(indices))
+    return B.equal(B.take(chosen, places), 1)
+
+
+def _among_ordered(B: Backend, indices: Array, chosen: Array) -> Array:
+    place = B.searchsorted(chosen, indices, right=False)
+    # a row beyond the last is compared with the first: they differ
+    place = B.where(B.in_range(place, B.shape(chosen)[0]), place, B.zeros_like(place))
+    return B.equal(indices, B.take(chosen, place))
 
 
 def _filter_dense(B: Backend, dense: Array, chosen: Array, *, is_mask: bool, drop: bool) -> Array:

@@ -234,7 +234,7 @@ def _change(B: Backend, rows: Array, values: Array, place: Array, *, op: str) ->
 
 
 def _reflected(B: Backend, x: Array) -> Array:
-    """What turns minima into maxima; -x - 1 for integers, of which the least has no negative."""
+    """Return x with minima and maxima exchanged: -x, or -x - 1 of integers, whose least has no negative."""
     return -x if B.dtype(x) not in INTEGERS else -x - B.asarray(np.ones(1, B.dtype(x)), x)
 
 

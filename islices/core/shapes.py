@@ -16,5 +16,5 @@ def size_of(shape: tuple[int | None, ...]) -> int | None:
 
 
 def same_shape(given: tuple[int | None, ...], wanted: tuple[int | None, ...]) -> bool:
-    """Whether two shapes agree, as far as they are known."""
+    """Return True if two shapes agree, as far as they are known."""
     return len(given) == len(wanted) and all(None in (a, b) or a == b for a, b in zip(given, wanted, strict=True))

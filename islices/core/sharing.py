@@ -1,4 +1,4 @@
-"""Whether arrays that a call writes share memory with one another, or with what it reads. SPEC clause 16.
+"""Check that arrays written by a call share no memory with one another or with its input. SPEC clause 16.
 
 Bounds come first, sorted: arrays whose elements interleave (columns of one buffer) are told apart by NumPy, exactly.
 May import: `numpy`, `islices.backend`.
@@ -42,7 +42,7 @@ def check_apart(parts: Iterable[Part]) -> None:
 
 
 def _have_owners(parts: Sequence[Part]) -> bool:
-    """Whether each is a NumPy array, or a view, in memory that another NumPy array owns, as those nearly always are."""
+    """Return True if each is a NumPy array, or a view, in memory that another NumPy array owns, as nearly always."""
     owners = set()
     for _, x, _, _ in parts:
         if type(x) is not np.ndarray:
@@ -78,7 +78,7 @@ def _check_overlapping(spans: Iterable[_Span]) -> None:
 
 
 def share_memory(B: Backend, a: Array, b: Array) -> bool:
-    """Whether two arrays of a backend have an element in common."""
+    """Return True if two arrays of a backend have an element in common."""
     first, second = sorted(B.memory_span(x) or (id(x), id(x) + 1) for x in (a, b))
     if first[0] == first[1] or second[0] == second[1] or first[1] <= second[0]:
         return False
@@ -86,7 +86,7 @@ def share_memory(B: Backend, a: Array, b: Array) -> bool:
 
 
 def _share(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    """Whether two arrays whose bounds overlap, each behind its backend, have an element in common."""
+    """Return True if two arrays whose bounds overlap, each behind its backend, have an element in common."""
     views = a[0].host_view(a[1]), b[0].host_view(b[1])
     if views[0] is None or views[1] is None:
         return True

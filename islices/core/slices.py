@@ -152,13 +152,6 @@ class IndexedSlices:
         _leaves(self, leaves)
         return self  # type: ignore[no-any-return]
 
-    @classmethod
-    def _deferred(
-        cls, backend: Backend, slots: Slots, dense_shape: tuple[int | None, ...], **flags: bool
-    ) -> IndexedSlices:
-        """Return an instance whose values are computed when they are read. Nobody else holds what they are of."""
-        return cls._trusted(backend, None, slots.indices, dense_shape, slots=slots, **flags)
-
     def _like(self, values: Array = None, *, view: Host | None = None, slots: Slots | None = None) -> IndexedSlices:
         """Return these slices with other values, trusted, or with what they are computed of when they are read.
 
@@ -201,7 +194,7 @@ class IndexedSlices:
 
     @property
     def _arrays(self) -> tuple[Array, ...]:
-        """What there is in memory: values and indices, or the array of rows, indices and positions."""
+        """The arrays in memory: values and indices, or the array of rows, indices and positions."""
         slots = self._slots
         if slots is None:
             return self.values, self.indices

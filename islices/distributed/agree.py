@@ -16,8 +16,6 @@ import numpy as np
 
 from islices.distributed.group import Group, RankError
 
-__all__ = ["Agreement", "agree", "together"]
-
 T = TypeVar("T")
 
 #: Says that it is this protocol that arrived, in this version.
@@ -31,7 +29,7 @@ LONGEST = 200
 
 
 class Agreement(NamedTuple):
-    """What the ranks told one another: the counts of each, and what each said (None where all said the same)."""
+    """The ranks' messages: the counts of each, and each one's content (None where all are the same)."""
 
     counts: list[np.ndarray[Any, np.dtype[np.int64]]]
     said: list[Mapping[str, Any]] | None
@@ -135,7 +133,7 @@ def together(
 
 
 def _text(call: str, said: Mapping[str, Any], error: Exception | None) -> tuple[str, Exception | None]:
-    """What this rank tells the others, whatever it is, and the error that it then is."""
+    """Serialise this rank's message; if that fails, return the error as well."""
     if error is None:
         try:
             return json.dumps({"call": call, **said}), None

@@ -1,4 +1,4 @@
-"""From an array, or an engine's own object, to the `Group` that connects it with other ranks.
+"""Find the `Group` that connects an array, or an engine's object, with other ranks.
 
 An engine is found as backends are (`islices.core.registry`): built-in ones are ``islices.backends.NAME.collectives``,
 others entry points of the group ``islices.engines``, whose name is both what ``group=`` calls the engine and the
@@ -34,26 +34,13 @@ from islices.core.registry import describe, find_backend, get_backend
 from islices.core.slices import IndexedSlices
 from islices.distributed.group import ArrayGroup, Group
 
-__all__ = [
-    "BUILTIN",
-    "Engine",
-    "backend_of",
-    "engine_of",
-    "find_group",
-    "find_processes",
-    "get_group",
-    "list_engines",
-    "load_engine",
-    "named_backend",
-]
-
 #: Built-in engines by name -> the module of their own objects.
 BUILTIN = {"torch": "torch", "mpi": "mpi4py", "jax": "jax", "tensorflow": "tensorflow"}
 ENTRY_POINTS = "islices.engines"
 
 
 class Engine(Protocol):
-    """What every engine has."""
+    """The attributes of every engine."""
 
     @abstractmethod
     def default_group(self, timeout: float | None) -> Group:

@@ -1,4 +1,4 @@
-"""How leaves that all ranks agree on are moved and summed: on the host, all of a tree in the same collectives.
+"""Move and sum leaves that all ranks agree on: on the host, all of a tree in the same collectives.
 
 What goes by ranges is cut first: parts of it go to their owners, who sum them. Then the sums, and whatever is
 gathered, go to everybody.
@@ -19,8 +19,6 @@ from islices.core.modes import HOST
 from islices.distributed.group import Bytes, Group
 from islices.distributed.packing import NARROW, Form, even_bounds, pack, sample, size_of, splitters, unpack
 from islices.distributed.strategy import choose, costs, dense_costs
-
-__all__ = ["HostLeaf", "fold_dense", "fold_sparse", "reduce_all"]
 
 Host = np.ndarray[Any, Any]
 
@@ -147,7 +145,7 @@ def _to_owners(
 
 
 def _sizes(leaves: Sequence[HostLeaf], counts: Sequence[Sequence[int]]) -> list[int]:
-    """How many bytes each rank has, of so many rows of each leaf."""
+    """Return each rank's number of bytes for so many rows of each leaf."""
     return [size_of(form for leaf, n in zip(leaves, row, strict=True) for form in leaf.forms(int(n))) for row in counts]
 
 

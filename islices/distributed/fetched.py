@@ -1,4 +1,4 @@
-"""What a rank has fetched from a sharded table, and its gradient as it travels back. SPEC clause 26."""
+"""The rows that a rank has fetched from a sharded table, and their gradient on its way back. SPEC clause 26."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from islices.optim.inputs import adopt_gradient
 
 if TYPE_CHECKING:
     from islices.distributed.sharded import ShardedTable
-
-__all__ = ["Batch", "gradient_on_host"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

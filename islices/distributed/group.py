@@ -17,8 +17,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Alone", "ArrayGroup", "Bytes", "Group", "RankError", "RankTimeout", "Traffic"]
-
 #: A 1-D array of uint8, C-contiguous.
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -63,7 +61,7 @@ class RankTimeout(RankError, TimeoutError):  # noqa: N818 - it is a TimeoutError
 
 @dataclass
 class Traffic:
-    """What a group has moved since `reset`: collectives, and payload bytes this rank sent to and got from others."""
+    """A group's traffic since `reset`: collectives, and payload bytes this rank sent to and got from others."""
 
     collectives: int = 0
     sent: int = 0
@@ -128,8 +126,9 @@ class Group(abc.ABC):
 
     @abc.abstractmethod
     def _all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
-        """What each rank has for this one, in the order of ranks. parts[r] goes to rank r; lengths[r] bytes come from
-        rank r. Each may be 0 long. Called with size > 1."""
+        """Return each rank's bytes for this one, in the order of ranks. parts[r] goes to rank r; lengths[r] bytes come
+        from rank r. Each may be 0 long. Called with size > 1.
+        """
 
     def _what_failed(self, error: Exception) -> RankError | None:
         """An error of the engine's that means that another rank is gone or late, in the library's words; None for any
@@ -161,7 +160,7 @@ class Group(abc.ABC):
         return got
 
     def all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
-        """What each rank has for this one.
+        """Return each rank's bytes for this one.
 
         Parameters
         ----------

@@ -19,8 +19,6 @@ from islices.distributed.group import ArrayGroup
 from islices.distributed.strategy import choose, dense_costs
 from islices.norms.norm import parts
 
-__all__ = ["reduce_inside"]
-
 
 def reduce_inside(leaf: Any, group: ArrayGroup, strategy: str = "auto") -> Any:
     """The sum over ranks of one adopted leaf."""

@@ -1,4 +1,4 @@
-"""What is said of a whole table, as one rank that holds some of its rows needs it."""
+"""Options of a whole table, as one rank that holds some of its rows needs them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from islices.optim.hyperparameters import known_hyper
 from islices.optim.inputs import check_frozen
 from islices.optim.optimizer import Optimizer
 
-__all__ = ["LocalOptimizer", "given_like", "local_optimizer", "made_rows"]
-
 
 class LocalOptimizer(NamedTuple):
     """An optimizer of the whole table, and what it is to the rows of a range."""
@@ -28,8 +26,9 @@ class LocalOptimizer(NamedTuple):
     frozen: str
 
     def said(self, taken: int) -> dict[str, str]:
-        """What is the same on every rank at a step. A schedule is what it returns: its name says little of it, and
-        its place in memory, which is part of some names, differs."""
+        """Return the facts that are the same on every rank at a step. A schedule stands for its value: its name says
+        little of it, and its place in memory, which is part of some names, differs.
+        """
         hyper = known_hyper(self.whole.hyper, np.array([taken]), self.whole._formula.limits)
         options = {name: getattr(self.whole, name) for name in ("rows", "semantics", "maximize")}
         words = ", ".join(f"{name}={value}" for name, value in {**hyper, **options}.items())
@@ -60,7 +59,7 @@ def local_optimizer(optimizer: Any, rows: int, start: int, stop: int) -> LocalOp
 
 
 def made_rows(init: Any, start: int, stop: int, row_shape: Any) -> Host:
-    """What init returns, held against what it should; bfloat16 as its bits."""
+    """Return init's rows after a check of their form; bfloat16 as its bits."""
     if not callable(init):
         raise TypeError(f"init: got {describe(init)}; accepted is a function of (start, stop)")
     if not isinstance(row_shape, (tuple, list)):

@@ -29,9 +29,8 @@ from islices.distributed.group import ArrayGroup, Group
 from islices.embedding.marking import prefix_flags
 from islices.norms.clip import clip_leaves
 from islices.norms.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
-from islices.norms.exact import Extent, Matrices, Part, Sums, extent_of, row_norms, sums_of
-from islices.norms.limits import Limit, check_max_norm
-from islices.norms.nonfinite import Nonfinite, check_nonfinite
+from islices.norms.exact import Extent, Matrices, Part, Sums, exact_norms, extent_of, sums_of
+from islices.norms.limits import Limit, Nonfinite, check_max_norm, check_nonfinite
 from islices.norms.norm import (
     Leaf,
     Total,
@@ -45,8 +44,6 @@ from islices.norms.norm import (
     of_one_framework,
     parts,
 )
-
-__all__ = ["Question", "clip_over", "global_norm_over", "measure_over"]
 
 
 class RankLeaves(NamedTuple):
@@ -250,7 +247,7 @@ def _by_kernels(held: RankLeaves, group: Group, call: str, error: Exception | No
 
 def _total(held: RankLeaves, tell: Tell, *, in_loops: bool = True) -> Total:
     ranks = _Joined(held, tell, in_loops)
-    E, exact = row_norms([*ranks.own, *ranks.shared], held.ord, ranks=ranks)
+    E, exact = exact_norms([*ranks.own, *ranks.shared], held.ord, ranks=ranks)
     dtype = "float64" if ranks.wide else "float32"
     return Total(E, exact, dtype, norm_out(E, exact, dtype, *(_first(held) if held.adopted else ())))
 

@@ -12,8 +12,6 @@ import numpy as np
 from islices.core.host_memory import empty
 from islices.distributed.group import Bytes
 
-__all__ = ["NARROW", "SAMPLED", "Form", "even_bounds", "pack", "sample", "size_of", "splitters", "unpack"]
-
 #: (shape, dtype) of an array.
 Form = tuple[tuple[int, ...], Any]
 Ids: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
@@ -25,7 +23,7 @@ SAMPLED, NOTHING = 64, -1
 
 
 def size_of(forms: Iterable[Form]) -> int:
-    """How many bytes `pack` makes of arrays of these forms."""
+    """Return the number of bytes that `pack` makes of arrays of these forms."""
     return sum(_padded(math.prod(shape) * np.dtype(dtype).itemsize) for shape, dtype in forms)
 
 
@@ -57,8 +55,9 @@ def _padded(nbytes: int) -> int:
 
 
 def even_bounds(count: int, parts: int) -> Ids:
-    """Where ``parts`` ranges that cover 0 to count begin and end, (parts + 1,): their lengths differ by at most one,
-    the longer ones first."""
+    """Return the bounds of ``parts`` ranges that cover 0 to count, (parts + 1,): their lengths differ by at most one,
+    the longer ones first.
+    """
     short, longer = divmod(count, parts)
     places = np.arange(parts + 1, dtype=np.int64)
     bounds: Ids = places * short + np.minimum(places, longer)

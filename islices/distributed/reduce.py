@@ -38,8 +38,6 @@ from islices.distributed.inside import reduce_inside
 from islices.distributed.strategy import STRATEGIES, Strategy
 from islices.norms.norm import check_one_framework, parts
 
-__all__ = ["OPS", "Op", "all_reduce", "mean_of"]
-
 #: How the ranks' gradients become one.
 Op: TypeAlias = Literal["sum", "mean"]
 OPS = ("sum", "mean")
@@ -222,7 +220,7 @@ def _given(B: Backend, out: np.ndarray[Any, Any], like: Array) -> Array:
 
 
 def _form(host: HostLeaf | None) -> Any:
-    """What must be the same on every rank."""
+    """Return the properties that must be the same on every rank."""
     if host is None:
         return None
     if host.indices is None:
@@ -232,8 +230,9 @@ def _form(host: HostLeaf | None) -> Any:
 
 
 def _backend_for(like: Array | None, said: Sequence[Mapping[str, Any]]) -> Backend:
-    """Whose arrays a rank gets for leaves that are None there: those of its other leaves, or else what the first rank
-    that has some calls its own (NumPy's where it is not here)."""
+    """Return the backend of a rank's result for leaves that are None there: that of its other leaves, or else that of
+    the first rank that has some (NumPy's where it is not here).
+    """
     if like is not None:
         return get_backend(like)
     names = [one[FRAMEWORK] for one in said if FRAMEWORK in one]

@@ -20,13 +20,11 @@ from islices.distributed.agree import Agreement
 from islices.distributed.group import Group
 from islices.distributed.packing import NARROW, Form, pack, size_of, unpack
 
-__all__ = ["Host", "Routes", "fetch_rows", "find_routes", "fold_gradients"]
-
 Host = np.ndarray[Any, Any]
 
 
 class Routes(NamedTuple):
-    """Which rows this rank asked for, and which ones it was asked for."""
+    """The rows that this rank requested, and those requested from it."""
 
     #: of its distinct ids, those at cuts[r] to cuts[r + 1] are rows of rank r: (ranks + 1,)
     cuts: Host
@@ -35,12 +33,12 @@ class Routes(NamedTuple):
 
 
 def _row_number_dtype(bounds: Host) -> np.dtype[Any]:
-    """What row numbers within a rank's range travel as."""
+    """Return the dtype in which row numbers within a rank's range travel."""
     return np.dtype(np.int32 if int(np.diff(bounds).max()) <= NARROW else np.int64)
 
 
 def received(group: Group, agreed: Agreement) -> list[int]:
-    """How many rows each rank has for this one, where all have told all how many they have for each."""
+    """Return each rank's number of rows for this one, after all have exchanged their counts."""
     return [int(told[group.rank]) for told in agreed.counts]
 
 

@@ -23,12 +23,10 @@ from islices.distributed.packing import even_bounds
 from islices.distributed.reduce import OPS, Op, mean_of
 from islices.distributed.routes import Host, fetch_rows, find_routes, fold_gradients
 from islices.embedding.ids import check_ids, check_range
+from islices.embedding.lookup import lookup
 from islices.embedding.lookup_gradients import check_count, resolve_padding_idx
-from islices.embedding.lookups import lookup
 from islices.embedding.table import Table
 from islices.optim.optimizer import Optimizer, check_requests, take_steps
-
-__all__ = ["ShardedTable"]
 
 #: The number of the last table that was made; the ranks of a table agree on its own.
 _made = [0]

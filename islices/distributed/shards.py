@@ -1,4 +1,4 @@
-"""Saving a ShardedTable by shard, and loading it on any number of ranks. SPEC clause 26.
+"""Save a ShardedTable by shard, and load it on any number of ranks. SPEC clause 26.
 
 A checkpoint is a folder of files of `islices.save`: one a rank, and a header, which says which of them belong together.
 The header is replaced last, in one rename: until then the old checkpoint is the one that is there. In the ranks' files
@@ -37,8 +37,6 @@ from islices.files.manifest import StoredArray, check_metadata, read_manifest
 from islices.files.places import opened, remove_left
 from islices.files.safetensors import OWN, Archive, named, parse_json
 
-__all__ = ["ShardedHeader", "load_sharded", "read_sharded_header", "save_sharded"]
-
 #: The header's file, the entry of its metadata, and how the shards' are named: the checkpoint's token, rank, ranks.
 HEADER, ENTRY = "islices-shards.safetensors", "checkpoint"
 FILE = re.compile(r"shard-[0-9a-f]{16}-\d+-of-\d+\.safetensors")
@@ -60,7 +58,7 @@ class Piece(NamedTuple):
 
 
 class ShardedHeader(NamedTuple):
-    """What a checkpoint says about itself: see `read_sharded_header`."""
+    """A checkpoint's description of itself: see `read_sharded_header`."""
 
     num_rows: int
     row_shape: tuple[int, ...]
@@ -83,7 +81,7 @@ class ShardedHeader(NamedTuple):
 
 
 def read_sharded_header(folder: str | os.PathLike[str]) -> ShardedHeader:
-    """What a checkpoint of `save_sharded` holds, without reading its data. Not collective.
+    """Read the header of a checkpoint of `save_sharded` without its data. Not collective.
 
     Parameters
     ----------
@@ -135,7 +133,7 @@ def _is_kind(x: Any, dtype: str) -> bool:
 
 
 def _are_files(files: Any, rows: int) -> bool:
-    """Whether they are files whose ranges follow each other from 0 to rows."""
+    """Return True if they are files whose ranges follow each other from 0 to rows."""
     at = 0
     for entry in files if isinstance(files, list) else ():
         if not isinstance(entry, list) or len(entry) != 4 or not all(isinstance(entry[k], str) for k in (0, 3)):
@@ -418,7 +416,7 @@ def _read_rows(folder: str, header: ShardedHeader, start: int, stop: int) -> dic
 
 
 def _read_piece(archive: Archive, piece: Piece, forms: Mapping[str, Form], start: int, out: Mapping[str, Host]) -> None:
-    """Of a file, the blocks with rows that out, whose first row is start, lacks."""
+    """Read the blocks of a file with rows that out, whose first row is start, lacks."""
     if archive.texts.get(OWN[1]) != piece.sha256:
         raise ValueError("it is not the file that the checkpoint names: its manifest has another SHA-256")
     manifest = read_manifest(archive)

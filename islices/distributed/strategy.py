@@ -20,8 +20,6 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias
 
-__all__ = ["STRATEGIES", "Cost", "Strategy", "choose", "costs", "dense_costs"]
-
 Strategy: TypeAlias = Literal["auto", "gather", "ranges"]
 STRATEGIES = ("gather", "ranges")
 #: Bytes that take as long as one more message: 30 microseconds at 1 GB/s. (Of 100 Gbit/s and 5 microseconds it is
@@ -30,7 +28,7 @@ MESSAGE = 30_000.0
 
 
 class Cost(NamedTuple):
-    """What one rank receives, on average: bytes, and in how many collectives, after the one in which ranks agree."""
+    """The average receipt of one rank: bytes, and the number of collectives after the one in which ranks agree."""
 
     nbytes: float
     collectives: int

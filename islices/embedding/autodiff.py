@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -23,8 +23,8 @@ from islices.core.slices import IndexedSlices
 from islices.core.trees import flatten, rebuild
 from islices.embedding.bags import Bags, divided_upstream
 from islices.embedding.ids import axis_back, axis_first
+from islices.embedding.lookup import LookupOptions, members
 from islices.embedding.lookup_gradients import bag_slices, flat_slices, table_gradient
-from islices.embedding.lookups import LookupOptions, members
 from islices.embedding.per_sample import (
     PerSample,
     axis_of,
@@ -37,7 +37,6 @@ from islices.embedding.per_sample import (
     whole_gradient,
     with_samples,
 )
-from islices.embedding.sample_check import check_alone, check_reach, is_repeated, largest_two, refuse_influence
 from islices.embedding.table import Table
 from islices.embedding.transformed import transformed
 
@@ -155,10 +154,19 @@ def value_and_grad(
     numbers = _check_argnums(argnums)
     has_aux, per_sample = check_flag(has_aux, "has_aux"), check_flag(per_sample, "per_sample")
     samples = _Samples(check_axis(sample_axis), check_flag(check, "check"))
-    options = (fn, argnums, numbers, has_aux, samples if per_sample else None)
+    options = GradOptions(argnums, numbers, has_aux, samples if per_sample else None)
     if sparse is not None:
-        return transformed(_differentiate_rows, *options, sparse)
-    return transformed(_differentiate, *options)
+        return transformed(_differentiate_rows, fn, options, sparse)
+    return transformed(_differentiate, fn, options)
+
+
+class GradOptions(NamedTuple):
+    """The options of `value_and_grad` that hold for every call."""
+
+    argnums: int | Sequence[int]  # as they were given
+    numbers: tuple[int, ...]
+    has_aux: bool
+    samples: _Samples | None
 
 
 class _Samples:
@@ -180,21 +188,15 @@ def _check_argnums(argnums: Any) -> tuple[int, ...]:
 
 
 def _differentiate(
-    fn: Callable[..., Any],
-    argnums: int | Sequence[int],
-    numbers: tuple[int, ...],
-    has_aux: bool,
-    samples: _Samples | None,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    fn: Callable[..., Any], options: GradOptions, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, Any]:
     """(value, gradients) of a call, with respect to tables and arrays."""
-    call = _Call(fn, argnums, numbers, has_aux, samples, args, kwargs)
+    call, samples = _Call(fn, options, args, kwargs), options.samples
     B, variables, tables = call.B, call.variables, call.tables
     call.fn = B.user_code(fn)
 
     def run(only: int | None = None) -> Any:
-        """What `Backend.differentiate` returns; with only, of one sample's loss, and all losses as aux."""
+        """Call `Backend.differentiate`; with only, on one sample's loss, with all losses as aux."""
 
         def recorded(new_variables: list[Array], sources: list[Source]) -> tuple[Array, Any]:
             made = [Table._trusted(B, s, t.padding_idx, t.scale_by_freq) for s, t in zip(sources, tables, strict=True)]
@@ -228,31 +230,24 @@ def _differentiate(
     recorded = B.records_gradient(loss) or any(t._source.watched for t in tables)
     arrays = [loss, *variables, *(t._source.weights for t in tables)]
     if samples.unchecked and count > 1 and not recorded and not modes.is_traced(B, *arrays):
-        for b in largest_two(B, loss):
+        for b in _largest_two(B, loss):
             _, losses, _, lookups = run(b)
-            check_reach(b, call.names, _table_samples(B, tables, lookups, samples.axis, count, call.names))
-            if not at_offsets and batch.sizes == {count} and is_repeated(B, loss, losses):
+            _check_reach(b, call.names, _table_samples(B, tables, lookups, samples.axis, count, call.names))
+            if not at_offsets and batch.sizes == {count} and _is_close(B, loss, losses):
                 try:
                     alone = call.of_one(call.given, batch.sample(b))
                 except Exception as error:
-                    refuse_influence(b, f"fn raises {type(error).__name__} ({error}) where it gets one sample")
-                check_alone(B, b, loss, alone)
+                    _refuse_influence(b, f"fn raises {type(error).__name__} ({error}) where it gets one sample")
+                _check_alone(B, b, loss, alone)
         samples.unchecked = False
     return call.result(loss, aux, call.mirrored(dense, found, keep=False))
 
 
 def _differentiate_rows(
-    fn: Callable[..., Any],
-    argnums: int | Sequence[int],
-    numbers: tuple[int, ...],
-    has_aux: bool,
-    samples: _Samples | None,
-    sparse: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    fn: Callable[..., Any], options: GradOptions, sparse: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, Any]:
     """The same with respect to plain arrays, of which sparse says which are read by rows."""
-    call = _Call(fn, argnums, numbers, has_aux, samples, args, kwargs)
+    call, samples = _Call(fn, options, args, kwargs), options.samples
     if call.tables:
         raise TypeError("sparse: got it with a Table among the differentiated arguments; accepted are plain arrays")
     B, several = call.B, call.several
@@ -272,12 +267,12 @@ def _differentiate_rows(
 
     losses, _, grads = B.differentiate_rows(one, given, sparse, batch.data(B, call.variables[0]))
     check = samples.unchecked and count > 1 and not modes.is_traced(B, losses)
-    if check or has_aux:
+    if check or call.has_aux:
         whole, aux = call(call.given)
         _check_count(B.shape(whole)[0], count)  # type: ignore[arg-type]
         if check:
-            for b in largest_two(B, whole):
-                check_alone(B, b, whole, losses[b : b + 1])
+            for b in _largest_two(B, whole):
+                _check_alone(B, b, whole, losses[b : b + 1])
             samples.unchecked = False
     found = (_as_samples(B, x, count) if isinstance(x, IndexedSlices) else x for x in flatten(grads))
     return call.result(losses, aux, listed(rebuild(grads, found)))
@@ -320,22 +315,16 @@ class _Call:
     """A call of the user's function: what it is differentiated by, and how it is called again."""
 
     def __init__(
-        self,
-        fn: Callable[..., Any],
-        argnums: int | Sequence[int],
-        numbers: tuple[int, ...],
-        has_aux: bool,
-        samples: _Samples | None,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        self, fn: Callable[..., Any], options: GradOptions, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
+        argnums, numbers, self.has_aux, samples = options
         called = f"got {show(argnums)}, called with {len(args)} positional arguments"
         if any(not -len(args) <= k < len(args) for k in numbers):
             raise ValueError(f"argnums: {called}")
         self.places = [k % len(args) for k in numbers]
         if len(set(self.places)) < len(numbers):
             raise ValueError(f"argnums: {called}; accepted is each once")
-        self.fn, self.has_aux, self.per_sample, self.args, self.kwargs = fn, has_aux, samples is not None, args, kwargs
+        self.fn, self.per_sample, self.args, self.kwargs = fn, samples is not None, args, kwargs
         self.several = isinstance(argnums, (list, tuple))
         self.given = [args[k] for k in self.places]
         self.variables: list[Array] = []
@@ -391,7 +380,7 @@ class _Call:
         return [rebuild(tree, map(leaf, flatten(tree))) for tree in self.given]
 
     def result(self, loss: Array, aux: Any, grads: Sequence[Any]) -> tuple[Any, Any]:
-        """What the user gets."""
+        """Return loss, aux and gradients in the form that the user gets."""
         return (loss, aux) if self.has_aux else loss, tuple(grads) if self.several else grads[0]
 
 
@@ -559,3 +548,61 @@ class _Batch:
             k: rebuild(tree, (next(arrays) if _is_array(x) else x for x in flatten(tree)))
             for k, tree in self.trees.items()
         }
+
+
+HALVES = ("float16", "bfloat16")
+
+
+def _refuse_influence(b: int, what: str) -> NoReturn:
+    """Raise the error for a sample that is not alone."""
+    raise ValueError(
+        f"per_sample: got samples that influence each other: {what}, sample {b}; accepted is fn where the loss of each "
+        "sample depends on that sample only, sample_axis being its axis in ids and arguments (no batch norm, no rows "
+        "or l2 term shared by the batch, no division by the batch's size; random numbers per sample; the whole batch "
+        "among the arguments, or none of it). check=False leaves this check out"
+    )
+
+
+def _largest_two(B: Backend, losses: Array) -> list[int]:
+    """Return the two samples of the largest finite losses."""
+    size = np.abs(_host(B, losses))
+    return [int(b) for b in np.argsort(-np.where(np.isfinite(size), size, -1.0), kind="stable")[:2]]
+
+
+def _check_reach(b: int, names: Sequence[str], tables: Sequence[PerSample]) -> None:
+    """Check the gradient of sample b's loss: it is 0, or NaN, in the slices of all others."""
+    for name, x in zip(names, tables, strict=True):
+        B = x.backend
+        others = np.arange(x.dense_shape[0]) != b
+        reached = _is_set(_host(B, x.values)[_host(B, x.samples) != b]).any()
+        for pair in x.products:  # either factor may be the gradient
+            g, inputs = (_is_set(_host(B, a)[others]).any(-1) for a in (pair.upstream, pair.inputs))
+            reached = reached or (g & inputs).any()
+        if reached:
+            _refuse_influence(b, f"the gradient of one sample's loss reaches rows of others in {name}")
+
+
+def _is_set(x: np.ndarray[Any, Any]) -> Any:
+    return (x != 0) & ~np.isnan(x)
+
+
+def _check_alone(B: Backend, b: int, losses: Array, alone: Array) -> None:
+    """Check the loss of sample b among the batch's against that of fn with this sample only."""
+    if not _is_close(B, losses[b : b + 1], alone):
+        _refuse_influence(b, "the loss differs between the whole batch and one sample")
+
+
+def _is_close(B: Backend, losses: Array, others: Array) -> bool:
+    """Whether losses are as close as SPEC clause 14 asks; what is not finite must be equal."""
+    x, y = _host(B, losses), _host(B, others)
+    finite = np.isfinite(x) & np.isfinite(y)
+    if not np.array_equal(x[~finite], y[~finite], equal_nan=True):
+        return False
+    x, y = x[finite].astype(np.float64), y[finite].astype(np.float64)
+    bound = max(np.abs(x).max(initial=0.0), np.abs(y).max(initial=0.0)) / (4 if B.dtype(losses) in HALVES else 16)
+    return bool((np.abs(x - y) <= bound).all())
+
+
+def _host(B: Backend, x: Array) -> np.ndarray[Any, Any]:
+    with B.scope():
+        return B.to_numpy(B.widen(x))

@@ -39,21 +39,16 @@ class Bags(NamedTuple):
     def arrays(self) -> list[Array]:
         return [x for x in (self.segments, self.bags, self.keep, self.weights) if x is not None]
 
+    def over(self, arrays: Sequence[Array]) -> Bags:
+        """Return such bags of other arrays, which lie as in `arrays`."""
+        segments, bags, *rest = arrays
+        keep = None if self.keep is None else rest.pop(0)
+        return Bags(segments, bags, self.combiner, keep, rest[0] if rest else None)
+
     def run(self, fn: Callable[..., Any], B: Backend, *arrays: Array) -> Any:
-        """fn(B, *arrays, bags) by the host or the framework, whose the bags' arrays are then."""
-        return self.with_arrays(fn, B, *arrays, *self.arrays)
-
-    def with_arrays(self, fn: Callable[..., Any], B: Backend, *arrays: Array) -> Any:
-        """The same, the last of the arrays being those of such bags."""
-        kept, weighted = self.keep is not None, self.weights is not None
-        return modes.run(_with_bags, B, arrays, call=fn, combiner=self.combiner, kept=kept, weighted=weighted)
-
-
-def _with_bags(B: Backend, *arrays: Array, call: Callable[..., Any], combiner: str, kept: bool, weighted: bool) -> Any:
-    own = len(arrays) - 2 - kept - weighted
-    segments, bags, *rest = arrays[own:]
-    keep = rest.pop(0) if kept else None
-    return call(B, *arrays[:own], Bags(segments, bags, combiner, keep, rest.pop(0) if weighted else None))
+        """Return fn(B, *arrays, bags) by the host or the framework, whose arrays the bags' are then."""
+        own = len(arrays)
+        return modes.run(lambda B, *xs: fn(B, *xs[:own], self.over(xs[own:])), B, (*arrays, *self.arrays))
 
 
 def reduce_bags(B: Backend, rows: Array, bags: Bags) -> Array:
@@ -66,10 +61,10 @@ def reduce_bags(B: Backend, rows: Array, bags: Bags) -> Array:
     """
 
     def forward(*arrays: Array) -> Array:
-        return bags.with_arrays(_reduce, B, *arrays)
+        return bags.over(arrays[1:]).run(_reduce, B, arrays[0])
 
     def backward(arrays: tuple[Any, ...], upstream: Array) -> tuple[Any, ...]:
-        d_rows, d_weights = bags.with_arrays(_reduce_backward, B, upstream, *arrays)
+        d_rows, d_weights = bags.over(arrays[1:]).run(_reduce_backward, B, upstream, arrays[0])
         none = len(arrays) - 1 - (bags.weights is not None)
         return (d_rows, *[None] * none, *([] if bags.weights is None else [d_weights]))
 
@@ -170,13 +165,13 @@ def _only(B: Backend, x: Array, keep: Array | None, other: float = 0.0) -> Array
 
 
 def _numbers(B: Backend, bags: Bags) -> Array:
-    """How many members of each bag count, as int32."""
+    """Return the number of members that count in each bag, as int32."""
     segments, keep = bags.segments, bags.keep
     return _fold(B, B.astype(B.equal(segments, segments), "int32") if keep is None else keep, bags)
 
 
 def _divisor(B: Backend, bags: Bags, dtype: str) -> Array:
-    """What each bag's sum is divided by, in the wide type: 0 where the bag is empty."""
+    """Return the divisor of each bag's sum in the wide type: 0 where the bag is empty."""
     weights = bags.weights
     if weights is None:
         total = B.astype(_numbers(B, bags), dtype)

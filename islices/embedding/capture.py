@@ -16,8 +16,8 @@ from islices.core.slices import IndexedSlices
 from islices.embedding.bags import Bags, reduce_bags_backward
 from islices.embedding.ids import check_ids
 from islices.embedding.layouts import BagLayout, bags_at_offsets, bags_of_last_axis
+from islices.embedding.lookup import members
 from islices.embedding.lookup_gradients import flat_slices, table_gradient
-from islices.embedding.lookups import members
 from islices.embedding.per_sample import (
     PerSample,
     batch_of,
@@ -79,7 +79,7 @@ def capture(model: Any) -> Capture:
 
 
 class Capture:
-    """What the embedding layers of a model looked up within a ``with`` block, and the gradients that arrived.
+    """The lookups of a model's embedding layers within a ``with`` block, and the gradients that arrived.
 
     Made by `capture`. What several forward and backward passes bring adds up until `clear`. SPEC clauses 12 and 14.
 

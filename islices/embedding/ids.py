@@ -28,7 +28,7 @@ INVALID = ("raise", "drop")
 
 
 def check_invalid(invalid: object) -> bool:
-    """Whether negative ids are absent: "drop", not "raise"."""
+    """Return True if negative ids are absent: "drop", not "raise"."""
     if isinstance(invalid, str) and invalid == "raise":  # at most calls
         return False
     return check_name(invalid, INVALID, "invalid") == "drop"

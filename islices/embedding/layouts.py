@@ -1,4 +1,4 @@
-"""Where bags lie in ids: along the last axis, at offsets, by lengths, or as a framework's own ragged array says.
+"""Find bags in ids: along the last axis, at offsets, by lengths, or in a framework's ragged array.
 
 SPEC clause 19. A layout gives each of the ids its bag; what bags are reduced to is in `islices.embedding.bags`.
 """
@@ -16,7 +16,7 @@ from islices.embedding.ids import check_ids, first_axis
 
 
 class BagLayout(NamedTuple):
-    """Where bags lie in ids."""
+    """The place of bags in ids."""
 
     segments: Array  # the bag of each of the ids, flattened: int32; ascending but for those that lie in none
     bags: Array  # an array as long as there are bags

@@ -95,17 +95,14 @@ def _rows_that_count(s: IndexedSlices, padding: int | None, absent: bool) -> Ind
     B, rows = s.backend, s.dense_shape[0]
     slots = s._slots if s._slots and s._slots.factor is None and s._slots.positions is not None else None
     held = s.values if slots is None else slots.positions
-    held, indices = modes.run(_select_counting, B, (held, s.indices), padding=padding, rows=rows, absent=absent)
+    held, indices = modes.run(
+        lambda B, x, i: B.select(x, i, counting(B, i, padding, rows, absent), rows), B, (held, s.indices)
+    )
     padded = modes.keeps_slots(B, held, indices)
     if slots is None:
         return IndexedSlices._trusted(B, held, indices, s.dense_shape, padded=padded)
-    return IndexedSlices._deferred(B, slots._replace(indices=indices, positions=held), s.dense_shape, padded=padded)
-
-
-def _select_counting(
-    B: Backend, values: Array, indices: Array, *, padding: int | None, rows: int, absent: bool
-) -> tuple[Array, Array]:
-    return B.select(values, indices, counting(B, indices, padding, rows, absent), rows)
+    slots = slots._replace(indices=indices, positions=held)
+    return IndexedSlices._trusted(B, None, indices, s.dense_shape, padded=padded, slots=slots)
 
 
 def counting(B: Backend, indices: Array, padding: int | None, rows: int | None, absent: bool) -> Array:
@@ -211,7 +208,7 @@ def bag_slices(
         indices = B.reshape(ids, (size_of(B.shape(ids)),))
     check_range(B, indices, num_rows)
     slots = Slots(upstream, _where_present(B, indices, present), num_rows, positions=segments)
-    s = IndexedSlices._deferred(B, slots, (num_rows, *B.shape(upstream)[1:]))
+    s = IndexedSlices._trusted(B, None, slots.indices, (num_rows, *B.shape(upstream)[1:]), slots=slots)
     # what is recorded is recorded now: the tape may have ended when the values are read
     return s.replace(values=s.values) if B.records_gradient(upstream) else s
 

@@ -1,4 +1,4 @@
-"""Which leaves of differentiated arguments get row-sparse gradients: the argument sparse= of `value_and_grad`.
+"""Choose the leaves that get row-sparse gradients: the argument sparse= of `value_and_grad`.
 
 SPEC clause 12.
 """

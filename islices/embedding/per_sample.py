@@ -31,9 +31,8 @@ from islices.embedding.lookup_gradients import (
 from islices.embedding.products import Product, check_product, dense_sum, dense_terms, host_parts, squares
 from islices.norms import derivatives
 from islices.norms.clip import row_factors, scale_rows
-from islices.norms.exact import Groups, as_rows, row_norms
-from islices.norms.limits import Limit, limit_of
-from islices.norms.nonfinite import Nonfinite, check_nonfinite, refuse_nonfinite
+from islices.norms.exact import Groups, as_rows, exact_norms
+from islices.norms.limits import Limit, Nonfinite, check_nonfinite, limit_of, refuse_nonfinite
 from islices.norms.norm import check_float, rounded_norms
 
 T = TypeVar("T")
@@ -98,24 +97,17 @@ class PerSample:
         indices: Array,
         samples: Array,
         dense_shape: tuple[int, ...],
-        products: tuple[Product, ...] = (),
+        products: tuple[Product, ...] | None = (),
+        leaves: tuple[Any, ...] | None = None,
     ) -> PerSample:
+        """Return an instance of its parts; None for those that are read from leaves, once these are checked."""
         self = object.__new__(cls)
-        put = object.__setattr__
-        for name, part in zip(
-            ("backend", "values", "indices", "samples", "dense_shape", "products", "_leaves"),
-            (backend, values, indices, samples, dense_shape, products, None),
-            strict=True,
-        ):
-            put(self, name, part)
-        return self
-
-    @classmethod
-    def _unread(cls, backend: Backend, leaves: tuple[Any, ...], dense_shape: tuple[int, ...]) -> PerSample:
-        """An instance whose leaves are checked when one of its arrays is read."""
-        self = object.__new__(cls)
-        for name, part in (("backend", backend), ("dense_shape", dense_shape), ("_leaves", leaves)):
-            object.__setattr__(self, name, part)
+        parts = {"backend": backend, "values": values, "indices": indices, "samples": samples, "products": products}
+        for name, part in parts.items():
+            if part is not None:
+                object.__setattr__(self, name, part)
+        object.__setattr__(self, "dense_shape", dense_shape)
+        object.__setattr__(self, "_leaves", leaves)
         return self
 
     #: of the JAX adapter
@@ -242,11 +234,14 @@ class PerSample:
             raise IndexError(f"b: got {show(number)}; accepted is 0 <= b < {batch}")
         B = self.backend
         values, indices = modes.run(
-            _of_sample, B, (self.values, self.indices, self.samples), number=number, rows=shape[0]
+            lambda B, v, i, samples: B.select(v, i, B.equal(samples, number), shape[0]),
+            B,
+            (self.values, self.indices, self.samples),
         )
         padded = modes.keeps_slots(B, values, indices)
         s = IndexedSlices._trusted(B, values, indices, tuple(shape), padded=padded)
-        return self._whole(s, [modes.run(_one_sample, B, (x,), number=number) for x in _factors(self)])
+        one = [modes.run(lambda B, x: B.take(x, B.asarray(np.full(1, number), x)), B, (x,)) for x in _factors(self)]
+        return self._whole(s, one)
 
     def to_dense(self) -> Array:
         """The dense array this stands for.
@@ -276,16 +271,6 @@ def _rebuild(
     backend = find_backend(values)
     assert backend is not None
     return PerSample._trusted(backend, values, indices, samples, dense_shape, products)
-
-
-def _one_sample(B: Backend, x: Array, *, number: int) -> Array:
-    return B.take(x, B.asarray(np.full(1, number), x))
-
-
-def _of_sample(
-    B: Backend, values: Array, indices: Array, samples: Array, *, number: int, rows: int
-) -> tuple[Array, Array]:
-    return B.select(values, indices, B.equal(samples, number), rows)
 
 
 # ---------------------------------------------------------------------- making them
@@ -616,13 +601,13 @@ def _norms(leaves: Sequence[Any]) -> tuple[Backend, Array, Array]:
         else:
             measured.append(_sums_by_sample(x, values))
     B = _owner(leaves[0])
-    E, norms = row_norms([matrix for matrix, _ in measured], 2.0, [group for _, group in measured])
+    E, norms = exact_norms([matrix for matrix, _ in measured], 2.0, [group for _, group in measured])
     given = rounded_norms(B, E, norms, "float64" if wide else "float32", arrays[0])
     return E, norms, _undifferentiated(B, given, arrays)
 
 
 def _undifferentiated(B: Backend, value: Array, arrays: Sequence[Array]) -> Array:
-    """What was computed of arrays, whose gradient is refused: as a constant it would be wrong."""
+    """Return a value computed from arrays; asking for its gradient raises, since as a constant it would be wrong."""
 
     def backward(*args: Any) -> NoReturn:
         raise NotImplementedError(
@@ -658,7 +643,7 @@ def _sums_by_sample(x: PerSample, values: Array) -> tuple[tuple[Backend, Array],
 def _parts_of_tied(
     x: PerSample, values: Array, factors: Sequence[Array]
 ) -> list[tuple[tuple[Backend, Array], Groups | None]]:
-    """What makes the norms of a tied table's gradients: distinct rows by sample, and the norm of all others."""
+    """Return the parts of the norms of a tied table's gradients: distinct rows by sample, and the rest's norm."""
     batch, rows, *_ = x.dense_shape
     B, (values, indices, samples, *factors), _ = _where_summed(x, (values, x.indices, x.samples, *factors))
     with B.scope():

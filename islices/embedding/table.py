@@ -1,11 +1,12 @@
 """Table: a parameter whose gradient is row-sparse.
 
-It is read by `islices.embedding.lookups.lookup` alone, which is what keeps the gradient sparse. SPEC clause 12.
+It is read by `islices.embedding.lookup.lookup` alone, which is what keeps the gradient sparse. SPEC clause 12.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, NoReturn
 
 from islices.backend import Array, Backend, Source
@@ -81,7 +82,7 @@ class Table:
         raise AttributeError("Table is immutable")
 
     def __reduce__(self) -> Any:
-        return _rebuild, (self.weights, self.padding_idx, self.scale_by_freq)
+        return partial(Table, padding_idx=self.padding_idx, scale_by_freq=self.scale_by_freq), (self.weights,)
 
     @property
     def weights(self) -> Array:
@@ -126,7 +127,7 @@ class Table:
         """
         return Table(weights, padding_idx=self.padding_idx, scale_by_freq=self.scale_by_freq)
 
-    #: `islices.lookup`, which `islices.embedding.lookups`, built on this module, puts here.
+    #: `islices.lookup`, which `islices.embedding.lookup`, built on this module, puts here.
     _lookup: ClassVar[Callable[..., Any]]
 
     def __getitem__(self, ids: Array) -> Array:
@@ -158,7 +159,3 @@ def _fill(self: Table, backend: Backend, source: Source, padding_idx: int | None
     put(self, "_source", source)
     put(self, "padding_idx", padding_idx)
     put(self, "scale_by_freq", scale_by_freq)
-
-
-def _rebuild(weights: Array, padding_idx: int | None, scale_by_freq: bool) -> Table:
-    return Table(weights, padding_idx=padding_idx, scale_by_freq=scale_by_freq)

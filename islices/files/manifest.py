@@ -1,4 +1,4 @@
-"""What a file says about its tree: the manifest, made of a tree by `Contents` and read back by `read_manifest`.
+"""The manifest of a file's tree, made by `Contents` and read back by `read_manifest`.
 
 A manifest is JSON: how lists, tuples and dicts lie in one another, which arrays make up each leaf, and every array's
 dtype, shape and SHA-256. All of it is checked before data are read. May import: `numpy`, the core.
@@ -28,19 +28,6 @@ from islices.core.trees import DEEPEST
 from islices.embedding.table import Table
 from islices.files.safetensors import DTYPES, OWN, Archive, ArrayEntry, Outgoing, named, parse_json
 
-__all__ = [
-    "Contents",
-    "Giver",
-    "Leaf",
-    "Manifest",
-    "StoredArray",
-    "StoredSlices",
-    "StoredTable",
-    "check_metadata",
-    "flat",
-    "read_manifest",
-]
-
 #: Of the manifest; a reader refuses those it does not know.
 VERSION = 1
 #: The length that names of arrays are cut to: they are labels, the keys themselves stand in the tree.
@@ -50,7 +37,7 @@ Path = tuple[str | int, ...]
 
 # ---------------------------------------------------------------------- from a tree
 class Contents:
-    """What is to be written, found out before the file is touched: the arrays, and the manifest's tree."""
+    """The contents of a file, collected before it is touched: the arrays, and the manifest's tree."""
 
     def __init__(self, tree: Any) -> None:
         self.arrays: list[Outgoing] = []
@@ -131,7 +118,7 @@ class Contents:
 
 
 def check_metadata(metadata: Any) -> dict[str, str]:
-    """What a caller wants remembered; TypeError or ValueError for what no file can hold."""
+    """Return the caller's metadata; TypeError or ValueError for values that no file can hold."""
     if metadata is None:
         return {}
     if not isinstance(metadata, Mapping):
@@ -293,7 +280,7 @@ def read_manifest(archive: Archive) -> Manifest | None:
 
 
 def flat(archive: Archive) -> dict[str, StoredArray]:
-    """What somebody else's file holds."""
+    """Return the arrays of a foreign file."""
     return {name: StoredArray(array, array.dtype, None) for name, array in archive.arrays.items()}
 
 

@@ -16,8 +16,6 @@ from islices.core.arguments import show
 from islices.core.registry import describe
 from islices.files.safetensors import Archive, named
 
-__all__ = ["file_name", "opened", "remove_left", "replacing"]
-
 #: Seconds without a write after which nobody writes a file any more.
 ABANDONED = 3600.0
 

@@ -22,8 +22,6 @@ import numpy as np
 from islices.core.arguments import LARGEST, show
 from islices.core.shapes import COMMON_NDIM
 
-__all__ = ["DTYPES", "OWN", "Archive", "ArrayEntry", "Host", "Outgoing", "named", "parse_json", "write_arrays"]
-
 Host = np.ndarray[Any, Any]
 
 #: dtype -> its name in the file, and how NumPy spells the bytes of one element (bfloat16: its bit pattern).

@@ -19,11 +19,9 @@ from islices.files.manifest import Contents, Giver, check_metadata, flat, read_m
 from islices.files.places import file_name, opened, replacing
 from islices.files.safetensors import named, write_arrays
 
-__all__ = ["Header", "load", "read_header", "read_metadata", "save"]
-
 
 class Header(NamedTuple):
-    """What a file says about itself: see `read_header`."""
+    """A file's description of itself: see `read_header`."""
 
     metadata: dict[str, str]
     #: name -> (dtype, shape)
@@ -133,7 +131,7 @@ def load(path: str | os.PathLike[str], *, backend: str | Backend = "numpy", fore
 
 
 def read_header(path: str | os.PathLike[str], *, foreign: bool = False) -> Header:
-    """What a file holds, without reading its data.
+    """Read a file's header without its data.
 
     Parameters
     ----------

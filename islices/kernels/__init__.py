@@ -72,8 +72,10 @@ def use_kernels(on: bool) -> Iterator[None]:
 def active(work: float = math.inf) -> ModuleType | None:
     """Return `islices.kernels.operations` if kernels are to run on so many elements now, else None."""
     global _unpaid
-    if _looked or not _wanted.get():
-        return loaded()
+    if not _wanted.get():
+        return None
+    if _looked:
+        return _operations
     _unpaid -= work
     return None if _unpaid > 0 else _load()
 

@@ -60,7 +60,7 @@ def inline(function: Callable[..., Any]) -> Any:
     return _njit(inline="always", **_OPTIONS)(function)
 
 
-def called(function: FunctionType, arguments: tuple[str, ...], constants: Mapping[str, bool | None]) -> Any:
+def called(function: Any, arguments: tuple[str, ...], constants: Mapping[str, bool | None]) -> Any:
     """Return a function of numbers as kernels call it where its arguments come in a tuple: see `expand`."""
     return _njit(**_OPTIONS)(expand(function, _inlined, arguments, constants))
 

@@ -55,40 +55,33 @@ def expand(
     another order; those that are left out are constants.
     """
     with _parsing:
-        return _expanded(function, inlined, arguments, constants or {})
+        definition = _definition(function)
+        if definition is None or (function.__defaults__ and arguments is None):
+            return function
+        writer = _Writer(inlined, definition.stored.union(definition.arguments))
+        given: dict[str, ast.expr] = {name: ast.Name(name, ast.Load()) for name in writer.own}
+        given |= {name: ast.Constant(value) for name, value in (constants or {}).items()}
+        body = writer.body(definition, function, given) or [ast.Pass()]
+        signature = ast.arguments(
+            [], [ast.arg(name) for name in arguments or definition.arguments], None, [], [], None, []
+        )
+        header = ast.FunctionDef(definition.name, signature, body, [])
+        for node in ast.walk(header):  # lines of other files would mean nothing in this one
+            if "lineno" in node._attributes:
+                ast.copy_location(node, definition.body[0])
+        made: dict[str, Any] = {}
+        code = compile(ast.fix_missing_locations(ast.Module([header], [])), function.__code__.co_filename, "exec")
+        exec(code, writer.globals, made)
+        written: FunctionType = made[definition.name]
+        written.__module__ = function.__module__
+        written.__dict__["template"] = function
+        return written
 
 
 def has_source(function: Callable[..., Any]) -> bool:
     """Whether a function can be rewritten."""
     with _parsing:
         return isinstance(function, FunctionType) and _definition(function) is not None
-
-
-def _expanded(
-    function: FunctionType,
-    inlined: Callable[[Any], FunctionType | None],
-    order: tuple[str, ...] | None,
-    constants: Mapping[str, bool | None],
-) -> FunctionType:
-    definition = _definition(function)
-    if definition is None or (function.__defaults__ and order is None):
-        return function
-    writer = _Writer(inlined, definition.stored.union(definition.arguments))
-    given: dict[str, ast.expr] = {name: ast.Name(name, ast.Load()) for name in writer.own}
-    given |= {name: ast.Constant(value) for name, value in constants.items()}
-    body = writer.body(definition, function, given) or [ast.Pass()]
-    arguments = ast.arguments([], [ast.arg(name) for name in order or definition.arguments], None, [], [], None, [])
-    header = ast.FunctionDef(definition.name, arguments, body, [])
-    for node in ast.walk(header):  # lines of other files would mean nothing in this one
-        if "lineno" in node._attributes:
-            ast.copy_location(node, definition.body[0])
-    made: dict[str, Any] = {}
-    code = compile(ast.fix_missing_locations(ast.Module([header], [])), function.__code__.co_filename, "exec")
-    exec(code, writer.globals, made)
-    written: FunctionType = made[definition.name]
-    written.__module__ = function.__module__
-    written.__dict__["template"] = function
-    return written
 
 
 class _Writer:

@@ -1,4 +1,4 @@
-"""Which slots share an index: a stable radix sort of (index, position), packed into one 64-bit number each.
+"""Group slots by index: a stable radix sort of (index, position), packed into one 64-bit number each.
 
 Cost follows the slots, whatever the indices; memory is 24 bytes a slot and the ids. SPEC clauses 3 and 4.
 May import: `numpy`, `islices.kernels.compiling`.
@@ -113,8 +113,9 @@ def placed_kernel(dtype: np.dtype[Any]) -> Kernel:
 
 
 def _runs(segments, starts, named):
-    """How many numbers there are in segments, which ascend: named has them first, starts where their runs begin, with
-    the end behind them."""
+    """Count the distinct numbers of ascending segments: named has them first, starts where their runs begin, with the
+    end behind them.
+    """
     count = np.uint64(0)
     for i in range(np.uint64(len(segments))):
         if i == np.uint64(0) or segments[i] != segments[i - np.uint64(1)]:

@@ -60,7 +60,7 @@ def _round_float16(x):
 
 
 class Format(NamedTuple):
-    """How values of a dtype lie in memory, and are computed with."""
+    """The layout of a dtype's values in memory, and their type in computations."""
 
     stored: Any
     wide: Any

@@ -178,13 +178,9 @@ def rouse() -> None:
         return
     for _ in range(get_num_threads() - 1):
         try:
-            _workers().submit(_nothing)
+            _workers().submit(int)
         except RuntimeError:  # as in run_parts
             return
-
-
-def _nothing() -> None:
-    pass
 
 
 def _workers() -> ThreadPoolExecutor:

@@ -114,11 +114,11 @@ def _states(count: int) -> tuple[Any, Any, Any]:
         if three:
             held = (state[0][row, j], state[1][row, j], state[2][row, j])
         elif two:
-            held = (state[0][row, j], state[1][row, j])
+            held = (state[0][row, j], state[1][row, j])  # type: ignore[assignment]
         elif some:
-            held = (state[0][row, j],)
+            held = (state[0][row, j],)  # type: ignore[assignment]
         else:
-            held = ()
+            held = ()  # type: ignore[assignment]
         return held
 
     def put(state, row, j, new):

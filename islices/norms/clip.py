@@ -32,8 +32,7 @@ from islices.norms.clip_formulas import (
     islices_formula,
     lookup_formula,
 )
-from islices.norms.limits import Limit, bound_of, limit_of
-from islices.norms.nonfinite import Nonfinite, check_nonfinite, refuse_nonfinite
+from islices.norms.limits import Limit, Nonfinite, bound_of, check_nonfinite, limit_of, refuse_nonfinite
 from islices.norms.norm import Leaf, Total, parts, total_norm
 from islices.norms.unitwise import clip_rows, clip_units
 
@@ -257,7 +256,7 @@ def _attached(
 def _known_steps(
     norm: float, dtype: str, limit: float, formula: ClipFormula, nonfinite: str
 ) -> list[tuple[str, float]] | None:
-    """What values are multiplied and divided by; None where they stay as they are, and nothing where they are zeros."""
+    """Return the factors and divisors of values; None where values stay, an empty list where they are zeros."""
     finite = math.isfinite(norm)
     if formula.wide and finite and norm <= limit:
         return None
@@ -345,7 +344,7 @@ def clip_by_row_norm(x: T, max_norm: float, *, nonfinite: Nonfinite = "propagate
 
 
 def row_factors(E: Backend, norms: Array, limit: Limit, nonfinite: str) -> Array:
-    """What clips rows of these float64 norms (SPEC clause 10), in float64; with nonfinite "zero", -1 stands for zeros
+    """Return the factors that clip rows of float64 norms (SPEC clause 10); with nonfinite "zero", -1 stands for zeros
     where the norm is not finite."""
     ((_, factors),) = islices_formula(E, norms, limit.of(E, "float64"))
     return E.where(E.isfinite(norms), factors, -1.0) if nonfinite == "zero" else factors

@@ -16,7 +16,8 @@ argument is ``B`` are operations or parts of them (see `islices.core.modes`). Ma
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from islices.backend import Array, Backend
@@ -26,7 +27,7 @@ from islices.norms.exact import as_rows
 
 
 class Layout(NamedTuple):
-    """How the slots of a leaf make up norms: what is static of a `Member`."""
+    """The way in which the slots of a leaf make up norms: the static part of a `Member`."""
 
     #: one norm of everything, or one for each distinct row (for each along axis 0 of a dense array)
     norms: Literal["all", "rows"]
@@ -147,7 +148,7 @@ def _sign(B: Backend, x: Array) -> Array:
 
 
 def _shared(B: Backend, norm: Array, upstream: Array, rows: Sequence[Array]) -> Array:
-    """What each of the largest elements gets of the upstream gradient of their common |x|: equal parts."""
+    """Return the share of each of the largest elements in the gradient of their common |x|: equal parts."""
     total = None
     for x in rows:
         largest = B.less_equal(_spread(B, norm, x, Layout("all"), ()), B.abs(x))
@@ -181,15 +182,20 @@ def attach_scaled(
     array
         The same bits. SPEC clause 10.
     """
-    layout = member.layout
+    gradient = partial(_gradient_of_scaled, layout=member.layout, slack=slack)
+    return _attached(backend, scaled, (norms, limit, over, member.values, *member.keys), gradient)
+
+
+def _attached(
+    backend: Backend, value: Array, arrays: tuple[Array, ...], gradient: Callable[..., tuple[Array | None, ...]]
+) -> Array:
+    """Return value as a function of arrays, whose gradient is gradient(B, upstream, *arrays)."""
 
     def backward(value: Array, arrays: tuple[Array, ...], upstream: Array) -> tuple[Array | None, ...]:
-        return modes.run(  # type: ignore[no-any-return]
-            _gradient_of_scaled, backend, (upstream, *arrays), layout=layout, slack=slack
-        )
+        return modes.run(gradient, backend, (upstream, *arrays))  # type: ignore[no-any-return]
 
     with backend.scope():
-        return backend.with_gradient(scaled, (norms, limit, over, member.values, *member.keys), backward)
+        return backend.with_gradient(value, arrays, backward)
 
 
 def _gradient_of_scaled(
@@ -241,11 +247,7 @@ def attach_clamped(backend: Backend, clamped: Array, values: Array, lo: Array, h
         The same bits. What equals a bound is within it; a NaN has no gradient. SPEC clause 9.
     """
 
-    def backward(value: Array, arrays: tuple[Array, ...], upstream: Array) -> tuple[Array | None, ...]:
-        return modes.run(_gradient_of_clamped, backend, (upstream, *arrays))  # type: ignore[no-any-return]
-
-    with backend.scope():
-        return backend.with_gradient(clamped, (values, lo, hi), backward)
+    return _attached(backend, clamped, (values, lo, hi), _gradient_of_clamped)
 
 
 def _gradient_of_clamped(B: Backend, upstream: Array, x: Array, lo: Array, hi: Array) -> tuple[Array | None, ...]:

@@ -41,7 +41,7 @@ RESCALE = 2.0**600
 
 
 class Groups(NamedTuple):
-    """Which rows of a leaf belong together: the group of each row, ascending, and how many groups there are."""
+    """Groups of rows of a leaf: the group of each row, ascending, and the number of groups."""
 
     segments: Array  # (k,), of NumPy unless traced; the number of groups, in traced code, is none
     number: int
@@ -60,7 +60,7 @@ def as_rows(B: Backend, values: Array, k: int | None) -> Array:
         return B.reshape(values, (k, size_of(inner)))
 
 
-def row_norms(
+def exact_norms(
     leaves: Matrices, ord: float, groups: Members | None = None, *, ranks: RankSums | None = None
 ) -> tuple[Backend, Array]:
     """The norm of each row over all leaves together, in float64.
@@ -106,8 +106,8 @@ def on_host(B: Backend, x: Array) -> tuple[Backend, Array]:
 
 
 def array_row_norms(B: Backend, values: Array, ord: float = 2.0) -> tuple[Backend, Array]:
-    """Return `row_norms` of one array: a norm for each entry along axis 0."""
-    return row_norms([(B, as_rows(B, values, B.shape(values)[0]))], ord)
+    """Return `exact_norms` of one array: a norm for each entry along axis 0."""
+    return exact_norms([(B, as_rows(B, values, B.shape(values)[0]))], ord)
 
 
 class RankSums(Protocol):
@@ -126,7 +126,7 @@ class RankSums(Protocol):
 
 # ---------------------------------------------------------------------- step by step
 class Extent(NamedTuple):
-    """What decides where terms are cut, of all leaves that are measured together."""
+    """The facts of all leaves of a norm that decide where terms are cut."""
 
     top: Array  # (k,), the largest |x| of each row, in float64
     count: Any  # at most how many terms make one norm, and some: a number, or an array that broadcasts with top
@@ -207,7 +207,7 @@ def _norms_of(
 
 
 def _cuts(E: Backend, count: Any) -> int:
-    """How many cuts that many terms take."""
+    """Return the number of cuts for that many terms."""
     if not isinstance(count, float) and E is modes.HOST:
         count = float(count.max())
     known = isinstance(count, float)

@@ -1,18 +1,20 @@
 """Limits of clips: a number, or a 0-d array of the framework, also a traced one. No gradient flows to a limit.
 
 A known limit is checked; under a trace nothing can be raised. SPEC clause 10.
+What a NaN or infinite norm does is a choice next to a limit (`Nonfinite`).
 May import: `numpy`, the core below `islices.norms.clip`.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
 from islices.backend import FLOATS, INTEGERS, Array, Backend
 from islices.core import modes
-from islices.core.arguments import is_real
+from islices.core.arguments import check_name, is_real
 from islices.core.linear import as_float, number_of
 from islices.core.registry import describe, find_backend
 from islices.core.slices import IndexedSlices
@@ -50,7 +52,7 @@ class Limit(NamedTuple):
         return leaf.replace(values=values) if isinstance(leaf, IndexedSlices) else values
 
     def of(self, E: Backend, dtype: str) -> Any:
-        """What E compares norms of a dtype to: a float, or an array of shape (1,), a constant to differentiation."""
+        """Return the limit that E compares norms of a dtype with: a float, or a constant array of shape (1,)."""
         if self.number is not None:
             return self.number
         x = E.astype(E.reshape(E.stop_gradient(self.array), (1,)), dtype)
@@ -105,3 +107,26 @@ def check_max_norm(max_norm: Any, name: str = "max_norm") -> float:
     if not limit >= 0:
         raise ValueError(f"{name}: got {limit}; accepted is a number >= 0 (inf changes nothing)")
     return limit
+
+
+#: What a NaN or infinite norm does.
+Nonfinite: TypeAlias = Literal["propagate", "raise", "zero"]
+NONFINITE = ("propagate", "raise", "zero")
+
+
+def check_nonfinite(nonfinite: str, accepted: Sequence[str] = NONFINITE) -> Nonfinite:
+    """Return nonfinite, or raise ValueError for a name that is not accepted."""
+    if type(nonfinite) is str and nonfinite in accepted:
+        return cast(Nonfinite, nonfinite)
+    return cast(Nonfinite, check_name(nonfinite, accepted, "nonfinite"))
+
+
+def refuse_nonfinite(E: Backend, norms: Array, nonfinite: str) -> None:
+    """Raise FloatingPointError for a norm that is not finite, where nonfinite is "raise"."""
+    if nonfinite != "raise":
+        return
+    if E is not modes.HOST:
+        raise ValueError("nonfinite: got 'raise' under a trace; accepted there are 'propagate' and 'zero'")
+    if not np.isfinite(norms).all():
+        bad = float(norms[~np.isfinite(norms)][0])
+        raise FloatingPointError(f"the norm of the gradient is {bad}; nonfinite= accepts 'propagate' and 'zero' too")

@@ -7,14 +7,15 @@ How the sums are taken is in `islices.norms.exact`; here is what is summed, and 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
 from islices.backend import FLOATS, Array, Backend, Slots
 from islices.core import modes
-from islices.core.arguments import is_real, show
-from islices.core.conversion import adopt, without_padding
+from islices.core.arguments import is_real, show, whole_number
+from islices.core.conversion import adopt, coalesce_slices, map_adopted, without_padding
 from islices.core.host import quiet
 from islices.core.linear import as_float
 from islices.core.registry import describe, get_backend
@@ -23,7 +24,8 @@ from islices.core.slices import IndexedSlices
 from islices.core.slots import known_factor, slots_of
 from islices.core.trees import flatten
 from islices.norms import derivatives
-from islices.norms.exact import Matrices, as_rows, row_norms
+from islices.norms.derivatives import Layout, Member
+from islices.norms.exact import Matrices, array_row_norms, as_rows, exact_norms
 
 T = TypeVar("T")
 Host = np.ndarray[Any, Any]
@@ -97,7 +99,7 @@ def adopt_leaves(tree: Any, argument: str) -> list[Leaf | None]:
 
 
 def of_one_framework(leaves: Sequence[Leaf | None]) -> list[Any]:
-    """What the library computes on of the leaves there are; TypeError if frameworks are mixed."""
+    """Return the adopted leaves; raise TypeError if frameworks are mixed."""
     adopted, backends = [], []
     for leaf in filter(None, leaves):
         adopted.append(leaf.adopted)
@@ -147,7 +149,7 @@ class Seen(NamedTuple):
 
 
 def look_at(leaf: Any) -> Seen:
-    """What is to be known of a leaf to measure it; TypeError for one of integers, which have no norm here."""
+    """Look at a leaf before it is measured; raise TypeError for one of integers, which have no norm here."""
     sparse = isinstance(leaf, IndexedSlices)
     B = leaf.backend if sparse else get_backend(leaf)
     known = leaf._look if sparse else None
@@ -194,7 +196,7 @@ def norm_of(found: Sequence[Seen], ord: float, *, raw: bool) -> tuple[Backend, A
         if exact is not None:
             return modes.HOST, np.array((exact,)), dtype
     traced = None if compiled or ord == EXACT[2] else _by_traced_kernel(found, int(ord), raw)
-    return *(traced or row_norms(_matrices(found, raw), ord)), dtype
+    return *(traced or exact_norms(_matrices(found, raw), ord)), dtype
 
 
 def _kernels_on(found: Sequence[Seen], ord: float) -> Any:
@@ -226,7 +228,7 @@ def norm_of_stored(compiled: Any, leaves: Sequence[Stored], ord: int) -> float:
     for values, order, starts in leaves:
         sums = values if order is None else compiled.fold(values, order, starts)
         matrices.append((modes.HOST, as_rows(modes.HOST, sums, 1)))
-    return float(row_norms(matrices, ord)[1][0])
+    return float(exact_norms(matrices, ord)[1][0])
 
 
 def _by_traced_kernel(found: Sequence[Seen], ord: int, raw: bool) -> tuple[Backend, Array] | None:
@@ -237,7 +239,7 @@ def _by_traced_kernel(found: Sequence[Seen], ord: int, raw: bool) -> tuple[Backe
 
     def otherwise(leaves: Sequence[Slots]) -> Array:
         matrices = [(B, as_rows(B, _summed(B, x), 1)) for x in leaves]
-        return row_norms(matrices, ord)[1]
+        return exact_norms(matrices, ord)[1]
 
     with B.scope():
         exact = B.traced_norm([_slots(seen, raw) for seen in found], ord, otherwise)
@@ -258,7 +260,7 @@ def _summed(B: Backend, x: Slots) -> Array:
     """The numbers of a leaf, duplicates summed."""
     if x.indices is None:
         return x.values
-    return coalesce(IndexedSlices._deferred(B, x, (x.rows, *B.shape(x.values)[1:]))).values
+    return coalesce(IndexedSlices._trusted(B, None, x.indices, (x.rows, *B.shape(x.values)[1:]), slots=x)).values
 
 
 def as_matrices(leaves: Sequence[Any], *, raw: bool) -> Matrices:
@@ -289,7 +291,7 @@ def _over(leaf: Any, views: list[Host]) -> Any:
     positions = views[2] if len(views) > 2 else None
     factor = known_factor(leaf.backend, leaf._slots)
     slots = leaf._slots._replace(values=views[0], indices=views[1], positions=positions, factor=factor)
-    return IndexedSlices._deferred(modes.HOST, slots, leaf.dense_shape, **flags)
+    return IndexedSlices._trusted(modes.HOST, None, views[1], leaf.dense_shape, slots=slots, **flags)
 
 
 def _stored(seen: Seen, raw: bool) -> Stored:
@@ -376,3 +378,123 @@ def rounded_norms(B: Backend, E: Backend, norms: Array, dtype: str, like: Array)
 def norm_dtype(leaves: Sequence[Any]) -> str:
     """float64 if a leaf is, else float32 (SPEC clause 8)."""
     return "float64" if any(B.dtype(v) == "float64" for B, v in map(parts, leaves)) else "float32"
+
+
+def row_norms(x: Any, *, ord: float = 2.0) -> Any:
+    """Return the norm of each row of a gradient, as a gradient of 0-d rows.
+
+    Parameters
+    ----------
+    x : sparse gradient, dense array, None, or a list, tuple or dict of them
+        Of floats. Duplicates are summed first.
+    ord : {2, 1, inf}
+        Order of the norm.
+
+    Returns
+    -------
+    structure of x
+        Of shape (rows,), float64 if x is, else float32. A sparse gradient gives coalesced slices that hold the norms of
+        its rows; a dense array gives a dense array.
+
+    Raises
+    ------
+    TypeError, ValueError
+        x holds integers or is 0-d, or ord is another number (1 and inf also where a gradient is recorded).
+
+    Notes
+    -----
+    Each norm is exact, rounded once. Differentiable of order 2. SPEC clause 29.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> s = IndexedSlices(np.array([[3.0, 0.0], [6.0, 8.0], [0.0, 4.0]]), np.array([1, 2, 1]), (4, 2))
+    >>> n = row_norms(s)
+    >>> n.indices.tolist(), n.values.tolist(), n.dense_shape
+    ([1, 2], [5.0, 10.0], (4,))
+    """
+    return map_adopted(partial(_row_norms, ord=check_order(ord, "ord")), x)
+
+
+def _row_norms(leaf: Any, *, ord: float) -> Any:
+    leaf = coalesce_slices(leaf)
+    B, values = parts(leaf)
+    check_float(B, values)
+    if not B.shape(values):
+        raise ValueError("x: got a 0-d array; accepted is shape (rows, *row_shape)")
+    asked = derivatives.asks(B, values)
+    known = derivatives.constant(B, values) if asked else values
+    E, exact = array_row_norms(B, known, ord)
+    norms = rounded_norms(B, E, exact, norm_dtype([leaf]), values)
+    if asked:
+        if ord != 2.0:
+            raise ValueError(f"ord: got {show(ord)} where a gradient is recorded; accepted is 2 there")
+        norms = derivatives.attach_norms(B, norms, [Member(Layout("rows"), values, ())])
+    if not isinstance(leaf, IndexedSlices):
+        return norms
+    return IndexedSlices._trusted(
+        B, norms, leaf.indices, leaf.dense_shape[:1], coalesced=leaf.coalesced, padded=leaf.padded
+    )
+
+
+def top_k_rows(x: T, k: int) -> T:
+    """Return a gradient's k rows of largest norm.
+
+    Parameters
+    ----------
+    x : sparse gradient, None, or a list, tuple or dict of them
+        Of floats. Duplicates are summed first; each leaf keeps k rows of its own.
+    k : int
+        Not negative. A gradient of fewer rows keeps them all.
+
+    Returns
+    -------
+    same type as x
+        Coalesced. Under jax.jit a gradient of min(k, slots) slots.
+
+    Raises
+    ------
+    TypeError, ValueError
+        x is dense or holds integers, or k is no int or negative.
+
+    Notes
+    -----
+    Norms are the exact 2-norms of `row_norms` in float64; a norm that is NaN counts as infinite. Of rows with equal
+    norms those of lower index stay. SPEC clause 29.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> s = IndexedSlices(np.array([[3.0], [-5.0], [1.0]]), np.array([4, 2, 0]), (6, 1))
+    >>> top_k_rows(s, 2).indices.tolist()
+    [2, 4]
+    """
+    count = whole_number(k)
+    if count is None:
+        raise TypeError(f"k: got {show(k)}; accepted is an int >= 0")
+    if count < 0:
+        raise ValueError(f"k: got {show(k)}; accepted is an int >= 0")
+    return map_adopted(partial(_top_k, k=count), x)
+
+
+def _top_k(leaf: Any, *, k: int) -> Any:
+    if not isinstance(leaf, IndexedSlices):
+        raise TypeError("x: got a dense array; accepted is a sparse gradient (from_dense makes one)")
+    leaf = coalesce_slices(leaf)
+    B, values = parts(leaf)
+    check_float(B, values)
+    slots = B.shape(values)[0]
+    if slots is not None and slots <= k:
+        return leaf
+    E, norms = array_row_norms(B, derivatives.constant(B, values))
+    with E.scope():
+        size = E.where(E.isfinite(norms), norms, float("inf"))
+        if leaf.padded:  # slots that hold nothing come last
+            size = E.where(B.in_range(leaf.indices, leaf.dense_shape[0]), size, -1.0)
+        places = E.largest(size, k)
+    if E is modes.HOST:
+        places = B.asarray(places.astype(B.dtype(leaf.indices)), values)
+    kept, indices = modes.run(lambda B, v, i, at: (B.take(v, at), B.take(i, at)), B, (values, leaf.indices, places))
+    return IndexedSlices._trusted(B, kept, indices, leaf.dense_shape, coalesced=True, padded=leaf.padded)

@@ -26,9 +26,8 @@ from islices.embedding.table import Table
 from islices.norms import derivatives
 from islices.norms.clip_formulas import ADAPTIVE, BY_BLOCK_RMS, ISLICES, ClipFormula, Semantics, lookup_formula
 from islices.norms.derivatives import Layout, Member
-from islices.norms.exact import array_row_norms, on_host, row_norms
-from islices.norms.limits import Limit, check_max_norm, limit_of
-from islices.norms.nonfinite import Nonfinite, check_nonfinite, refuse_nonfinite
+from islices.norms.exact import array_row_norms, exact_norms, on_host
+from islices.norms.limits import Limit, Nonfinite, check_max_norm, check_nonfinite, limit_of, refuse_nonfinite
 from islices.norms.norm import (
     Leaf,
     adopt_leaves,
@@ -221,7 +220,7 @@ def _parameters(x: Any, params: Any, leaves: list[Leaf | None]) -> list[Array]:
 
 # ---------------------------------------------------------------------- units
 class Units(NamedTuple):
-    """How an array of some shape becomes a matrix (units, elements), and how that becomes the array again."""
+    """The permutation and shapes that turn an array into a matrix (units, elements) and back."""
 
     shape: tuple[int | None, ...]  # of the array; None for a number of rows that is not known yet
     order: tuple[int, ...]  # of the axes: first those that are kept
@@ -343,7 +342,7 @@ def _unit_norms(B: Backend, values: Array, units: Units) -> tuple[Backend, Array
     B, values = on_host(B, values)
     with B.scope():
         matrix = units.of(B, values if B is modes.HOST else B.widen(values))
-    return row_norms([(B, matrix)], 2.0)
+    return exact_norms([(B, matrix)], 2.0)
 
 
 def _parameter_norms(measured: Measured, weights: Array) -> Array:
@@ -406,7 +405,7 @@ def _clipped(measured: Measured, limit: Limit, formula: ClipFormula, nonfinite: 
 
 
 def _attached(measured: Measured, clipped: Array, limit: Limit, over: Array, slack: float) -> Array:
-    """What `_scale_units` made of the values, as a function of them: through the norms, not those of parameters."""
+    """Return the result of `_scale_units` as a function of the values: through the norms, not those of parameters."""
     E, norms, dtype, units = measured.E, measured.norms, measured.dtype, measured.units
     B, values = parts(measured.leaf)
     with E.scope():

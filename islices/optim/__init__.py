@@ -17,10 +17,8 @@ from islices.optim.records.lion import lion
 from islices.optim.records.nadam import nadam
 from islices.optim.records.rmsprop import rmsprop
 from islices.optim.records.sgd import sgd
-from islices.optim.scaling import LossScale
 
 __all__ = [
-    "LossScale",
     "Optimizer",
     "adagrad",
     "adam",

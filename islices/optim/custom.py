@@ -12,13 +12,13 @@ import numpy as np
 
 from islices.core.arguments import check_flag, check_name, is_real
 from islices.core.registry import describe, get_backend
-from islices.optim.array_rules import array_rule
 from islices.optim.factory import ROWS
 from islices.optim.formulas import Formula, State, parameters_of
 from islices.optim.hyperparameters import FINITE, Accepted, Scheduled, check_hyper
 from islices.optim.numbers import Numbers
 from islices.optim.operators import bind
 from islices.optim.optimizer import Optimizer
+from islices.optim.row_steps import array_rule
 
 ANY = Accepted("a finite number", math.isfinite)
 #: Numbers that a rule may name without a hyperparameter: the step's number from 1, and constants.

@@ -1,4 +1,4 @@
-"""From what the user asks for to an optimizer: its defaults, and what is refused.
+"""Make an optimizer from the user's arguments: its defaults, and the errors.
 
 SPEC clauses 11 and 16.
 """

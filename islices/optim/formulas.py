@@ -37,7 +37,7 @@ class State(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Formula:
-    """What one optimizer computes: all that its step, and the kernel it may run as, needs beside arrays.
+    """The arithmetic of one optimizer: all that its step, and the kernel it may run as, needs besides arrays.
 
     Attributes
     ----------

@@ -15,16 +15,20 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from islices.backend import Array
+from islices.backend import Array, Slots
 from islices.core import modes
+from islices.core.rows import drop_ordered
 from islices.core.scatter import Host, as_given, open_tables
 from islices.core.slices import IndexedSlices
-from islices.core.slots import known_factor
+from islices.core.slots import deferred, known_factor, slots_of
 from islices.kernels.expanding import has_source
+from islices.norms.clip import clip_leaves
+from islices.norms.clip_formulas import ClipFormula
+from islices.norms.limits import Limit
+from islices.norms.norm import Leaf, total_norm
 from islices.optim.formulas import Formula
 from islices.optim.operators import is_elementwise
-from islices.optim.row_steps import Request, row_blocks, without_frozen
-from islices.optim.traced import traced_step
+from islices.optim.row_steps import Request, count_step, row_blocks, write_pieces
 
 #: (order, ids, starts): see `islices.kernels.operations.Groups`
 Groups: TypeAlias = tuple[Host, Host, Host]
@@ -67,18 +71,15 @@ def fused_steps(requests: Sequence[Request]) -> list[tuple[Any, dict[str, Array]
 
 
 class HostPlan(NamedTuple):
-    """A step whose arrays are in host memory: the gradient's, the table's and the state's, and what these become."""
+    """A step whose arrays are in host memory: the gradient's, and those of the table ("") and the state."""
 
     request: Request
     compiled: ModuleType  # `islices.kernels.operations`
     gradient: Sequence[Host]
-    weights: Host
-    state: Mapping[str, Host]
-    changed: Array
-    results: Sequence[Array]
     factor: Any  # of the gradient's values; None: 1
-    target: Host  # what is stepped
-    own: Sequence[Host]  # the formula's own state
+    arrays: Mapping[str, Host]
+    results: Mapping[str, Array]  # what these become
+    target: Host  # what is stepped: the master or the table
 
 
 def _opened(request: Request) -> HostPlan | None:
@@ -86,7 +87,7 @@ def _opened(request: Request) -> HostPlan | None:
     B, grad, factor = request.at.B, request.grad, None
     gradient = modes.look_at(B, (), request.look).views if request.look else None
     if request.frozen is not None and isinstance(grad, IndexedSlices):
-        grad, gradient = without_frozen(grad, request.frozen), None
+        grad, gradient = drop_ordered(grad, request.frozen), None
     if gradient is None:  # recorded, or not what was looked at
         given = (grad.values, grad.indices) if isinstance(grad, IndexedSlices) else (grad,)
         with B.scope():
@@ -98,49 +99,45 @@ def _opened(request: Request) -> HostPlan | None:
         return None
     if len(gradient) > 1 and not compiled.is_packed(gradient[1], grad.dense_shape[0]):
         return None
-    opened = open_tables(
-        B, [request.at.weights, *request.at.arrays.values()], donate=request.donate, held=request.at.held
-    )
+    tables = {"": request.at.weights, **request.at.arrays}
+    opened = open_tables(B, list(tables.values()), donate=request.donate, held=request.at.held)
     if opened is None:
         return None
-    (weights, *views), (changed, *results) = opened
-    state = dict(zip(request.at.arrays, views, strict=True))
-    own = []
-    for spec in request.formula.state:
-        own.append(state[spec.name])
-    target = state.get("master", weights)
-    return HostPlan(request, compiled, gradient, weights, state, changed, results, factor, target, own)
+    arrays = dict(zip(tables, opened[0], strict=True))
+    results = dict(zip(tables, opened[1], strict=True))
+    return HostPlan(request, compiled, gradient, factor, arrays, results, arrays.get("master", arrays[""]))
 
 
 def _tasks(x: HostPlan, named: Groups | None, some: Host | None) -> list[Any]:
-    """What the kernels have to do, in any order."""
-    request, compiled, formula, values = x.request, x.compiled, x.request.formula, x.gradient[0]
+    """Return the tasks of the kernels, which may run in any order."""
+    request, compiled, formula, values, target = x.request, x.compiled, x.request.formula, x.gradient[0], x.target
+    own = []
+    for spec in formula.state:
+        own.append(x.arrays[spec.name])
     if len(x.gradient) > 2:
         named = compiled.placed(named, x.gradient[2])
     if some is None and (formula.squares == "row" or any(spec.per_row for spec in formula.state)):  # a row at a time
-        for groups in _blocks(named, x.weights.shape, request.frozen):  # nothing of the table's size is allocated
-            compiled.run_tasks([compiled.step(formula, values, groups, x.target, x.own, request.known, x.factor)])
+        for groups in _blocks(named, target.shape, request.frozen):  # nothing of the table's size is allocated
+            compiled.run_tasks([compiled.step(formula, values, groups, target, own, request.known, x.factor)])
         return []
-    tasks = [compiled.step(formula, values, named, x.target, x.own, request.known, x.factor)] if named else []
+    tasks = [compiled.step(formula, values, named, target, own, request.known, x.factor)] if named else []
     if some is None:
         skip = named[1] if named else np.empty(0, np.int64)
         if request.frozen is not None:
             skip = np.union1d(skip, request.frozen)
-        tasks.append(compiled.rest_step(formula, None if named else values, skip, x.target, x.own, request.known))
+        tasks.append(compiled.rest_step(formula, None if named else values, skip, target, own, request.known))
     return tasks
 
 
 def _finished(x: HostPlan, some: Host | None) -> tuple[Any, dict[str, Array]]:
     """The table and the state, the table rounded from its master and the step counted."""
-    request, weights = x.request, x.weights
+    request, weights, state = x.request, x.arrays[""], dict(x.results)
     if x.target is not weights:
         for ids in row_blocks(weights.shape, request.frozen) if some is None else [some]:
             weights[ids] = modes.HOST.astype(x.target[ids], modes.HOST.dtype(weights))
-    step = x.state["step"]
+    step = x.arrays["step"]
     step[0] = step[0] + 1
-    return as_given(request.at.table, request.at.weights, x.changed), dict(
-        zip(request.at.arrays, x.results, strict=True)
-    )
+    return as_given(request.at.table, request.at.weights, state.pop("")), state
 
 
 def _blocks(named: Groups | None, shape: tuple[int, ...], frozen: Host | None) -> Iterator[Groups]:
@@ -159,3 +156,53 @@ def _expressible(formula: Formula) -> bool:
     per_row = {spec.per_row for spec in formula.state}
     known = len(formula.state) <= MOST_STATES and len(per_row) <= 1
     return known and is_elementwise(formula.rule) and has_source(formula.rule)
+
+
+def traced_step(request: Request) -> tuple[Any, dict[str, Array]] | None:
+    """The table and the state after the step on the rows the gradient names; None where no kernel can be called."""
+    B, s, arrays = request.at.B, request.grad, request.at.arrays
+    if "master" in arrays or not isinstance(s, IndexedSlices):
+        return None
+    if request.frozen is not None:
+        s = drop_ordered(s, request.frozen)
+    shape, numbers = s.dense_shape, request.numbers
+    with B.scope():
+        indices = s.indices
+        if request.apply is not None:  # a row that is nowhere is not written
+            nowhere = B.asarray(np.full(1, shape[0], B.dtype(indices)), indices)
+            indices = B.where(B.equal(request.apply, 1), indices, nowhere)
+
+    def otherwise(slots: Slots, numbers: Array, *tables: Array) -> Sequence[Array]:
+        state = dict(zip(["step", *names], [arrays["step"], *tables[1:]], strict=True))
+        slices = IndexedSlices._trusted(B, None, slots.indices, shape, slots=slots)
+        at = request.at._replace(table=None, weights=tables[0], arrays=state, held=None)
+        rows = Request(request.formula, at, slices, known=numbers).some_rows()
+        return write_pieces(B, tables, rows, donate=True)
+
+    names = request.names[1:]
+    slots = slots_of(s)._replace(indices=indices)
+    with B.scope():
+        tables = B.traced_step(request.formula, slots, numbers, request.tables, otherwise)
+        if tables is None:
+            return None
+    state = {"step": count_step(request), **dict(zip(names, tables[1:], strict=True))}
+    return as_given(request.at.table, request.at.weights, tables[0]), state
+
+
+def clip_requests(requests: Sequence[Request], limit: Limit, formula: ClipFormula) -> tuple[list[Request], Any]:
+    """(steps on the gradients clipped by their global norm, the norm as `islices.global_norm` gives it); nothing is
+    written, and what is to be multiplied is multiplied where the steps are taken."""
+    leaves, grads = [], []
+    for request in requests:
+        grads.append(request.grad)
+        later = deferred(request.grad) if isinstance(request.grad, IndexedSlices) else request.grad
+        leaves.append(Leaf(later, later))
+    total = total_norm(grads, raw=formula.raw)
+    clipped = clip_leaves(grads, leaves, total, limit, formula, "propagate")
+    return [_on(request, grad) for request, grad in zip(requests, clipped, strict=True)], total.given
+
+
+def _on(request: Request, grad: Any) -> Request:
+    """The step on another gradient: of slices that are computed when they are read the views stay true."""
+    known = grad is request.grad or (isinstance(grad, IndexedSlices) and grad._slots is not None)
+    return request._replace(grad=grad, look=request.look if known else None)

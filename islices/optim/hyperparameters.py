@@ -26,7 +26,7 @@ Scheduled = float | Array | Callable[[Any], Any]
 
 
 class Accepted(NamedTuple):
-    """What a hyperparameter may be."""
+    """The accepted values of a hyperparameter."""
 
     accepted: str
     holds: Callable[[float], bool]

@@ -1,4 +1,4 @@
-"""What a step is given, looked at before anything is computed or written: table, state, gradient, frozen rows, apply.
+"""Check the arguments of a step before anything is computed or written: table, state, gradient, frozen rows, apply.
 
 SPEC clause 16, and its table of bad input.
 """
@@ -11,12 +11,12 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from islices.backend import FLOATS, INDICES, INTEGERS, Array, Backend, Look
+from islices.backend import FLOATS, INTEGERS, Array, Backend, Look
 from islices.core import modes
 from islices.core.conversion import adopt, without_padding
 from islices.core.linear import wide_dtype
 from islices.core.registry import describe, find_backend
-from islices.core.rows import integers_or_mask
+from islices.core.rows import rows_or_mask
 from islices.core.scatter import adopt_table, check_shape
 from islices.core.shapes import size_of
 from islices.core.slices import IndexedSlices, check_indices
@@ -32,7 +32,7 @@ def adopt_float_table(table: Any) -> tuple[Backend, Array, str]:
 
 
 class Tables(NamedTuple):
-    """What a step changes, looked at: a table of floats, and the arrays of its state."""
+    """The arrays that a step changes, checked: a table of floats, and its state."""
 
     B: Backend
     table: Any  # as it was given: its weights are below
@@ -178,38 +178,26 @@ def is_taken(B: Backend, apply: Any) -> bool | Array:
 
 # ---------------------------------------------------------------------- frozen rows
 def frozen_rows(frozen: Any) -> tuple[np.ndarray[Any, Any] | None, int | None]:
-    """(row numbers ascending and unique, the mask's length if it was one)"""
-    if frozen is None:
+    """Return (row numbers ascending and unique, the length of a mask)."""
+    empty = getattr(frozen, "shape", None) == (0,) and "bool" not in str(frozen.dtype)
+    if frozen is None or empty:
         return None, None
-    backend = find_backend(frozen)
-    array = backend is not None and backend.is_array(frozen)
-    if array and backend.dtype(frozen) not in ("bool", *INDICES):  # type: ignore[union-attr]
-        raise TypeError(f"frozen: got {describe(frozen)}; accepted are 1-D row numbers, or a boolean mask")
-    rows = backend.to_numpy(frozen) if array else integers_or_mask(frozen, "frozen")  # type: ignore[union-attr]
-    if rows.shape == (0,) and rows.dtype != bool:
-        return None, None
-    if rows.ndim != 1 or (rows.dtype != bool and rows.dtype.name not in INDICES):
-        came = f"{rows.dtype} of shape {rows.shape}"
-        raise TypeError(f"frozen: got {came}; accepted are 1-D row numbers, or a boolean mask")
+    rows = rows_or_mask(frozen, "frozen")
     if rows.dtype == bool:
         return np.flatnonzero(rows), len(rows)
     check_indices(modes.HOST, rows, None, argument="frozen")
-    return np.unique(rows.astype(np.int64)), None
+    return (np.unique(rows.astype(np.int64)) if len(rows) else None), None
 
 
 def asked_frozen(rows: np.ndarray[Any, Any] | None, mask_length: int | None) -> np.ndarray[Any, Any] | None:
-    """What `frozen_rows` finds these in."""
-    if rows is None or mask_length is None:
-        return rows
-    mask = np.zeros(mask_length, bool)
-    mask[rows] = True
-    return mask
+    """Return the argument of `frozen_rows` that gives these."""
+    return rows if rows is None or mask_length is None else np.isin(np.arange(mask_length), rows)
 
 
 def check_frozen(
     frozen: np.ndarray[Any, Any] | None, mask_length: int | None, rows: int
 ) -> np.ndarray[Any, Any] | None:
-    """What `frozen_rows` found, for a table of that many rows; None if there are none."""
+    """Check the result of `frozen_rows` for a table of that many rows; None if there are none."""
     if mask_length not in (None, rows):
         raise ValueError(f"frozen: got a mask of length {mask_length}; accepted is one entry a row, {rows}")
     if frozen is None or len(frozen) == 0:

@@ -61,7 +61,7 @@ class Numbers:
 
     # ------------------------------------------------------------------ numbers of several rules
     def lr(self) -> Any:
-        return self.exact_lr
+        return self.hyper("lr")
 
     def mu(self) -> Any:
         return self.hyper("momentum")
@@ -158,11 +158,6 @@ class Numbers:
         """base^t as Python's ``**`` has it, which frameworks ask too; traced, `power`."""
         return self.number(base ** float(self.t[0])) if self.E is modes.HOST else self.power(base)
 
-    @property
-    def single_lr(self) -> Array:
-        """The learning rate as a float32."""
-        return self.E.astype(self.exact_lr, "float32")
-
     def array(self, x: np.ndarray[Any, Any]) -> Array:
         return self.E.asarray(x, self.count)
 
@@ -200,15 +195,12 @@ class Singles(Numbers):
     def hyper(self, name: str) -> Any:
         return self.single(name)
 
-    def lr(self) -> Any:
-        return self.single_lr
-
 
 class Keras(Numbers):
     """The numbers of Keras, which passes the learning rate and weight decay through float32."""
 
     def lr(self) -> Any:
-        return self.single_lr
+        return self.single("lr")
 
     def weight_decay(self) -> Any:
         return self.single("weight_decay")

@@ -79,7 +79,7 @@ def absolute(x: Any) -> Any:
 
 
 def power(x: Any, exponent: Any, one: Any) -> Any:
-    """x^exponent for 0 <= exponent < 256, by correctly rounded roots and products (`islices.optim.array_rules`)."""
+    """x^exponent for 0 <= exponent < 256, by correctly rounded roots and products (`islices.optim.row_steps`)."""
     _unbound(x, exponent, one)
 
 

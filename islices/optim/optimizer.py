@@ -64,19 +64,6 @@ class Optimizer:
     ([0.0, 0.0, 0.0, -0.5], [0.0, 0.0, 0.0, 4.0], [1])
     """
 
-    __slots__ = (
-        "_asked",
-        "_formula",
-        "_frozen",
-        "_remake",
-        "_warned",
-        "hyper",
-        "maximize",
-        "name",
-        "rows",
-        "semantics",
-    )
-
     name: str
     hyper: Mapping[str, Any]
     rows: str
@@ -100,17 +87,15 @@ class Optimizer:
         frozen: Any,
         remake: Callable[..., Optimizer],
     ) -> None:
-        put = object.__setattr__
-        put(self, "name", name)
-        put(self, "hyper", MappingProxyType(dict(hyper)))
-        put(self, "rows", rows)
-        put(self, "semantics", semantics)
-        put(self, "maximize", formula.maximize)
-        put(self, "_asked", asked)
-        put(self, "_formula", formula)
-        put(self, "_remake", remake)
-        put(self, "_warned", set())
-        put(self, "_frozen", frozen_rows(frozen))
+        kept = {
+            "_asked": asked,
+            "_formula": formula,
+            "_remake": remake,
+            "_warned": set[str](),
+            "_frozen": frozen_rows(frozen),
+        }
+        shown = {"name": name, "hyper": MappingProxyType(dict(hyper)), "rows": rows, "semantics": semantics}
+        vars(self).update(shown, maximize=formula.maximize, **kept)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"{name}: an Optimizer does not change; accepted is a new one, optim.{self.name}(...)")

@@ -7,13 +7,13 @@ conformance suite's tables, the tables of docs/optimizers.md. The records stand 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from islices.core.arguments import show
 from islices.optim.formulas import Formula, State
-from islices.optim.frameworks import SPELLED
 from islices.optim.hyperparameters import Accepted, Hyper
 
 #: optimizer -> its record
@@ -33,9 +33,9 @@ class Preset:
     source : str
         The framework's own classes or functions, with commas between.
     spelled : mapping of str to str
-        The framework's names of hyperparameters, where they are not those of `islices.optim.frameworks`.
+        The framework's names of hyperparameters, where they are not those of `islices.optim.record`.
     terms : mapping of str to float
-        How it keeps arrays of the state that others keep otherwise (`islices.optim.carried`). momentum: 0, gradients;
+        How it keeps arrays of the state that others keep otherwise (`islices.optim.record`). momentum: 0, gradients;
         1, steps as they are subtracted; -1, as they are added. v_max: 1, of corrected means.
     within : float
         How far from the framework it may be, in units of tests/islices/optim/test_frameworks.py; 0: to the bit.
@@ -109,3 +109,91 @@ class Record:
         preset = self.presets[semantics]
         chosen = {**preset.defaults, **hyper, "rows": "touched", "duplicates": "sum", **options}
         return preset.formula(chosen).state
+
+
+TOUCHED = ("touched",)
+ALL = ("all",)
+
+#: semantics -> islices' name of a hyperparameter -> the framework's, where they differ
+SPELLED: Mapping[str, Mapping[str, str]] = {
+    "islices": {},
+    "fbgemm": {"lr": "learning_rate"},
+    "keras": {
+        "lr": "learning_rate",
+        "beta1": "beta_1",
+        "beta2": "beta_2",
+        "eps": "epsilon",
+        "initial_accumulator": "initial_accumulator_value",
+    },
+    "mxnet": {"lr": "learning_rate", "eps": "epsilon", "weight_decay": "wd"},
+    "optax": {
+        "lr": "learning_rate",
+        "beta1": "b1",
+        "beta2": "b2",
+        "rho": "decay",
+        "initial_accumulator": "initial_accumulator_value",
+    },
+    "tensorflow": {
+        "lr": "learning_rate",
+        "eps": "epsilon",
+        "rho": "decay",
+        "nesterov": "use_nesterov",
+        "initial_accumulator": "initial_accumulator_value",
+    },
+    "torch": {
+        "beta1": "betas[0]",
+        "beta2": "betas[1]",
+        "rho": "alpha",
+        "initial_accumulator": "initial_accumulator_value",
+    },
+}
+
+
+def raw(h: Hyper) -> bool:
+    """Keras on slices whose duplicates nobody summed."""
+    return bool(h["duplicates"] == "raw")
+
+
+#: The option that adds an array which semantics keep in different terms.
+OPTIONS = {"momentum": "momentum", "v_max": "amsgrad"}
+
+
+def terms_of(name: str, record: Record) -> dict[str, float]:
+    """Semantics -> the terms in which it keeps an array, of those that have it."""
+    option = OPTIONS.get(name)
+    return {s: p.terms.get(name, 0.0) for s, p in record.presets.items() if option is None or option in p.defaults}
+
+
+def carried(x: Any, name: str, record: Record, source: str | None, target: str, lr: float | None) -> Any:
+    """The array of this name that source left, as target keeps it; ValueError where it does not follow.
+
+    source: None where nobody has said it, which matters where presets keep the array in different terms. lr: None where
+    it is not known.
+    """
+    terms = terms_of(name, record)
+    if source is not None and source not in terms:
+        raise ValueError(f"semantics: got {show(source)}; accepted for {record.name} are {_shown(terms)}")
+    if source == target or len(set(terms.values())) == 1:
+        return x
+    if source is None:
+        raise ValueError(
+            f"semantics: got None, and the array {name!r}, which frameworks keep in different terms; accepted is that "
+            f"of the optimizer it comes from: {_shown(terms)}"
+        )
+    left, kept = terms[source], terms[target]
+    if left == kept:
+        return x
+    if name != "momentum":
+        raise ValueError(
+            f"semantics: got {show(source)} for the array {name!r}, the maximum of means that have been corrected, or "
+            f"not, where {target!r} has the other; accepted are {_shown(s for s in terms if terms[s] == kept)}"
+        )
+    if left and kept:
+        return x * (left * kept)
+    if not lr:
+        raise ValueError(f"learning rate: got {lr}; accepted is one above 0: {name!r} holds steps on one side")
+    return x * (left / lr if left else kept * lr)
+
+
+def _shown(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))

@@ -8,7 +8,8 @@ SPEC clause 16.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,13 +17,15 @@ import numpy as np
 from islices.backend import Array, Backend, Look
 from islices.core import modes
 from islices.core.host_memory import empty
-from islices.core.rows import check_memory, coalesce
+from islices.core.rows import check_memory, coalesce, drop_ordered
 from islices.core.scatter import write_rows
+from islices.core.shapes import size_of
 from islices.core.slices import IndexedSlices
+from islices.norms.exact import row_sums
 from islices.optim import rules
-from islices.optim.array_rules import array_operators, array_rule
 from islices.optim.formulas import Formula
 from islices.optim.inputs import Tables
+from islices.optim.operators import bind
 
 #: Elements that all rows are stepped by at a time, where the table changes in place.
 BLOCK = 1 << 20
@@ -51,7 +54,7 @@ class Request(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """Of the tables: "" for the weights or "master", then those of the optimizer's own."""
+        """Return the names of the tables: "" for the weights or "master", then those of the optimizer's state."""
         return ["master" if "master" in self.at.arrays else "", *(spec.name for spec in self.formula.state)]
 
     @property
@@ -80,7 +83,7 @@ class Request(NamedTuple):
         """The rows that the slices name."""
         B, s = self.at.B, self.grad
         if self.frozen is not None:
-            s = without_frozen(s, self.frozen)
+            s = drop_ordered(s, self.frozen)
         ids, gradient = _summed(s, self.formula)
         with B.scope():
             if self.apply is not None:  # rows that are nowhere are not written
@@ -165,7 +168,8 @@ def rows_step(request: Request) -> tuple[Any, dict[str, Array]]:
     B, arrays, names, pieces = request.at.B, request.at.arrays, request.names, request.pieces()
     if "master" in arrays:
         names.append("")
-        pieces = ((ids, [*rows, _rounded(request, rows[0])]) for ids, rows in pieces)
+        dtype = B.dtype(request.at.weights)  # the table holds rows of the master, rounded
+        pieces = ((ids, [*rows, modes.run("astype", B, rows[:1], dtype=dtype)]) for ids, rows in pieces)
     now: dict[str, Any] = {"": request.at.table, **arrays}
     changed = write_pieces(B, [now[name] for name in names], pieces, donate=request.donate)
     now.update(zip(names, changed, strict=True))
@@ -189,11 +193,6 @@ def write_pieces(B: Backend, tables: Sequence[Any], pieces: Pieces, *, donate: b
     return tables
 
 
-def _rounded(request: Request, master: Array) -> Array:
-    """Rows of the master as the table holds them."""
-    return modes.run("astype", request.at.B, (master,), dtype=request.at.B.dtype(request.at.weights))
-
-
 # ---------------------------------------------------------------------- the gradient
 def _summed(s: IndexedSlices, formula: Formula) -> tuple[Array, list[Array]]:
     """(ids, [sums]), duplicates summed; for what a framework makes of raw slices, the sums of their squares beside."""
@@ -212,34 +211,6 @@ def _sum_raw(B: Backend, values: Array, indices: Array, *, rows: int | None, loo
     ids, place = B.unique(indices, rows)
     count, wide = B.shape(ids)[0], B.widen(values)
     return ids, B.segment_sum(wide, place, count), B.segment_sum(B.round_product(wide, wide), place, count)
-
-
-def without_frozen(s: IndexedSlices, frozen: Host) -> IndexedSlices:
-    B, rows = s.backend, s.dense_shape[0]
-    if not modes.is_traced(B, s.values, s.indices):  # where frozen stands: it may name most of the table
-        named = B.to_numpy(s.indices)
-        place = np.minimum(np.searchsorted(frozen, named), len(frozen) - 1)
-        with B.scope():
-            stay = B.asarray(np.flatnonzero(frozen[place] != named), s.indices)
-            values, indices = B.take(s.values, stay), B.take(s.indices, stay)
-        return IndexedSlices._trusted(B, values, indices, s.dense_shape, coalesced=s.coalesced, padded=s.padded)
-    dtype = B.dtype(s.indices)
-    with B.scope():  # a row that indices cannot hold is named by none
-        chosen = B.asarray(frozen[frozen <= np.iinfo(dtype).max].astype(dtype), s.indices)
-    if B.shape(chosen)[0] == 0:
-        return s
-    values, indices = modes.run(_drop_frozen, B, (s.values, s.indices, chosen), rows=rows)
-    moved = modes.keeps_slots(B, values, indices)
-    return IndexedSlices._trusted(
-        B, values, indices, s.dense_shape, coalesced=s.coalesced and not moved, padded=s.padded or moved
-    )
-
-
-def _drop_frozen(B: Backend, values: Array, indices: Array, frozen: Array, *, rows: int | None) -> tuple[Array, Array]:
-    place = B.searchsorted(frozen, indices, right=False)
-    # a row beyond the last frozen one is compared with the first: they differ
-    place = B.where(B.in_range(place, B.shape(frozen)[0]), place, B.zeros_like(place))
-    return B.select(values, indices, B.logical_not(B.equal(indices, B.take(frozen, place))), rows)
 
 
 def _between(named: Host, block: Host) -> Host:
@@ -304,3 +275,74 @@ def _named(B: Backend, formula: Formula, numbers: Array, w: Array) -> dict[str, 
     """The numbers by name, each of shape (1, ..., 1) to go with w."""
     row, ones = B.reshape(numbers, (1, len(formula.names))), (1,) * len(B.shape(w))
     return {name: B.reshape(B.columns(row, k, k + 1), ones) for k, name in enumerate(formula.names)}
+
+
+@lru_cache(maxsize=256)
+def array_rule(rule: Callable[..., Any], B: Backend) -> Callable[..., Any]:
+    """Return the rule on arrays of a backend."""
+    return bind(rule, array_operators(B))
+
+
+@cache
+def array_operators(B: Backend) -> Mapping[str, Any]:
+    """Return the operators on arrays of a backend."""
+    return {
+        "absolute": B.abs, "div": B.div, "less_equal": B.less_equal, "maximum": B.maximum, "minimum": B.minimum,
+        "mul": B.round_product, "power": partial(array_power, B), "row_mean": partial(_row_mean, B), "sqrt": B.sqrt,
+        "where": B.where,
+    }  # fmt: skip
+
+
+def _row_mean(B: Backend, x: Array) -> Array:
+    width = size_of(B.shape(x)[1:]) or 1
+    return B.as_column(B.div(row_sums(B, x), B.asarray(np.full(1, width, B.dtype(x)), x)), x)
+
+
+#: Binary digits of an exponent that count: of its whole part, and of its fraction by the type it is rounded to.
+WHOLE = 8
+FRACTION = {"float32": 32, "float64": 64}
+
+
+def array_power(B: Backend, x: Array, exponent: Array, one: Array) -> Array:
+    """x^exponent, both of one type, the exponent and one of shape (1, ..., 1) (SPEC clause 16).
+
+    No framework's pow is correctly rounded; roots and products are. From the last digit of the fraction to the first:
+    ``r = sqrt(r)``, times sqrt(x) where the digit is 1, so that each root halves the error so far. Then the whole part.
+    """
+    whole, fraction = _digits(B, exponent, one)
+    result, root = one, B.sqrt(x)
+    for digit in reversed(fraction):
+        result = B.sqrt(result) if result is not one else one
+        result = _chosen(B, digit, B.round_product(root, result), result)
+    for digit in whole:
+        result = _chosen(B, digit, B.round_product(x, result), result)
+        x = B.round_product(x, x)
+    return result
+
+
+def _chosen(B: Backend, digit: Any, a: Array, b: Array) -> Array:
+    return (a if digit else b) if isinstance(digit, bool) else B.where(digit, a, b)
+
+
+def _digits(B: Backend, exponent: Array, one: Array) -> tuple[list[Any], list[Any]]:
+    """(digits of the whole part, the units first; of the fraction, halves first): bools, or traced masks."""
+    count = FRACTION[B.dtype(exponent)]
+    if not B.is_traced(exponent):
+        number = float(B.to_numpy(exponent).item())
+        whole, part = int(number), int((number % 1.0) * 2.0**count)
+        last = max((k for k in range(count) if part >> (count - 1 - k) & 1), default=-1)
+        fraction = [bool(part >> (count - 1 - k) & 1) for k in range(last + 1)]
+        return [bool(whole >> k & 1) for k in range(whole.bit_length())], fraction
+    powers = [one]
+    for _ in range(WHOLE - 1):
+        powers.append(powers[-1] + powers[-1])
+    masks = []
+    for value in reversed(powers):
+        masks.append(B.less_equal(value, exponent))
+        exponent = B.where(masks[-1], exponent - value, exponent)
+    fraction = []
+    for _ in range(count):
+        exponent = exponent + exponent
+        fraction.append(B.less_equal(one, exponent))
+        exponent = B.where(fraction[-1], exponent - one, exponent)
+    return masks[::-1], fraction

@@ -1,4 +1,4 @@
-"""What a `Difference` and a `Parity` have in common as reports: text, JSON and a picture. May import: `matplotlib`."""
+"""The common part of the reports `Difference` and `Parity`: text, JSON and a picture. May import: `matplotlib`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
-
-__all__ = ["Report", "columns", "new_figure"]
 
 
 class Report(abc.ABC):

@@ -128,7 +128,7 @@ def test_the_javascript_adapter_passes(tmp_path: Path, capsys: pytest.CaptureFix
 def test_the_cpp_adapter_passes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], grades: set[str]
 ) -> None:
-    """To the bit; where the compiler may fuse, within the bound."""
+    """It passes to the bit, or within the bound if the compiler may fuse."""
     compiler = next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))), None)
     if compiler is None:
         pytest.skip("needs a C++ compiler")

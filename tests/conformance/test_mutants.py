@@ -1,4 +1,4 @@
-"""What the full profile catches, the quick one catches: faults of the adapters and of the core, each put into a copy.
+"""The quick profile catches what the full one catches: faults of the adapters and of the core, each put into a copy.
 
 They were written by somebody who did not know which cases the quick profile has. A run of a profile takes up to a
 minute, so that all of them are for make soak.

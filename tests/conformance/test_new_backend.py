@@ -1,7 +1,7 @@
 """`islices new-backend`: what it writes, what it refuses, and how far the suite says a half-done adapter is.
 
-The framework is the sample's, whose adapter is not installed here. The way through is that of docs/new_backend.md: its
-shell lines are run one by one, and the methods of its Python block are put into the skeleton.
+The framework is the sample's, whose adapter is not installed here. docs/adapter_author.md leads through it: its shell
+lines are run one by one, and the methods of its Python block are put into the skeleton.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from islices.backend import Backend
 from islices.cli import main
 from islices.conformance.new_backend import skeleton, to_do
 
-PAGE = (ROOT / "docs" / "new_backend.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "adapter_author.md").read_text("utf-8")
 LIBRARY = ROOT / "conformance" / "sample_backend" / "sample.py"
 
 
@@ -92,7 +92,7 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
 # ---------------------------------------------------------------------- the way of the page
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the page's skeleton is installed, beside its framework: the first two shell lines."""
+    """Return the folder where the page's skeleton is installed with its framework: the first two shell lines."""
     folder = tmp_path_factory.mktemp("page")
     shutil.copy(LIBRARY, folder)
     make, put, _ = (shlex.split(line) for line in blocks("sh")[0].splitlines())

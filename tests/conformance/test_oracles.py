@@ -16,10 +16,11 @@ import pytest
 from from_text.answers import OPERATIONS, answer
 
 from islices.conformance import generate
-from islices.conformance.data import Case, load_cases, vector_files
+from islices.conformance.data import Case, case_from_json, load_cases, vector_files
 from islices.conformance.execute import difference
 from islices.conformance.oracle import FORMATS, round_to, square_root
 from islices.conformance.oracles import ORACLES
+from islices.conformance.packing import pack, unpack
 from islices.conformance.protocol.wire import from_wire, to_wire
 
 CASES = [case for case in load_cases() if case.group != "errors"]
@@ -74,6 +75,14 @@ def test_regenerating_gives_the_same_bytes(tmp_path: Path) -> None:
     written = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     assert written.keys() == committed.keys()
     assert [name for name in written if written[name] != committed[name]] == []
+
+
+def test_a_wheels_packed_vectors_are_the_same_cases() -> None:
+    names = ("algebra.json", "errors.json", "norms.json")
+    digest, lines = unpack(pack([file.read_bytes() for file in vector_files() if file.name in names]))
+    assert len(digest) == 64
+    packed = {case.id: repr(case) for case in map(case_from_json, map(json.loads, lines))}
+    assert packed == {case.id: repr(case) for case in load_cases(lambda entry: f"{entry.group}.json" in names)}
 
 
 @pytest.fixture(scope="module")

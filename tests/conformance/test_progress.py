@@ -1,4 +1,4 @@
-"""What commands say while they work: on a terminal, in a log, and while the error output is put aside."""
+"""The output of commands while they work: on a terminal, in a log, and while the error output is put aside."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ SILENCE = 2.0
 
 
 class Screen(NamedTuple):
-    """What a program wrote to a terminal, with when it did, its exit code, and by how many seconds a busy machine woke
-    this process late, which the other one may have been, too."""
+    """A program's terminal output with its times, the exit code, and the seconds by which a busy machine woke this
+    process late, which the other one may have been, too.
+    """
 
     written: list[tuple[float, str]]
     code: int

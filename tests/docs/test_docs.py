@@ -75,7 +75,7 @@ def public_objects(module: ModuleType) -> dict[str, Any]:
 
 # ---------------------------------------------------------------------- docstrings
 def raises(function: Any) -> bool:
-    """Whether a function's own code raises, or checks an argument by a function of that name."""
+    """Return True if a function's code raises, or checks an argument by a function of that name."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
     called = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
     checks = any(isinstance(f, ast.Name) and f.id.startswith("check_") for f in called)
@@ -83,7 +83,7 @@ def raises(function: Any) -> bool:
 
 
 def codes(path: str, x: Any) -> set[str]:
-    """What numpydoc has to find nothing of.
+    """Return the faults that numpydoc must not find.
 
     A front takes its framework's own parameters: a class without an ``__init__`` of its own has them from there, other
     parameters may be passed on, and a docstring may say whose they are instead of repeating them.
@@ -102,12 +102,12 @@ def codes(path: str, x: Any) -> set[str]:
 
 
 def is_record(x: Any) -> bool:
-    """Whether a class is a plain record, which functions return: its fields have comments."""
+    """Return True if a class is a plain record, which functions return: its fields have comments."""
     return inspect.isclass(x) and (dataclasses.is_dataclass(x) or hasattr(x, "_fields"))
 
 
 def faults(path: str, x: Any) -> list[str]:
-    """What the docstring of a public function or class lacks."""
+    """Return the faults of a public function's or class's docstring."""
     name, text = path.rpartition(".")[2], inspect.getdoc(x) or ""
     asked = codes(path, x)
     found = [f"{code}: {message}" for code, message in validate(path)["errors"] if code in asked]
@@ -123,7 +123,7 @@ def faults(path: str, x: Any) -> list[str]:
 
 
 def method_faults(path: str, x: Any) -> list[str]:
-    """What the docstring of a public method lacks: examples and clause stand in the class's."""
+    """Return the faults of a public method's docstring: examples and clause stand in the class's."""
     silent = not inspect.signature(x).parameters.keys() - {"self"}
     return [
         f"{code}: {message}"

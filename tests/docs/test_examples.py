@@ -178,7 +178,7 @@ def test_dlrm(tmp_path: Path) -> None:
 
 
 def launched(name: str, *launcher: str) -> str:
-    """What an example prints under a launcher of ranks."""
+    """Return the output of an example under a launcher of ranks."""
     command = [sys.executable, *launcher, str(FOLDER / f"{name}.py")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

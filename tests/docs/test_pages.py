@@ -34,7 +34,7 @@ def tokens(text: str) -> list[Token]:
 
 
 def anchors(page: Path) -> set[str]:
-    """What GitHub, and Sphinx with it, makes of the page's headings."""
+    """Return the anchors that GitHub, and Sphinx with it, makes of the page's headings."""
     found: set[str] = set()
     parsed = tokens(page.read_text("utf-8"))
     for heading, inline in itertools.pairwise(parsed):
@@ -47,7 +47,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def targets(text: str) -> Iterator[str]:
-    """Where a text's links and pictures lead, those to other sites left out."""
+    """Yield the targets of a text's links and pictures, except other sites."""
     for token in tokens(text):
         for child in token.children or ():
             target = child.attrGet({"link_open": "href", "image": "src"}.get(child.type, ""))

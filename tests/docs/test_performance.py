@@ -66,7 +66,8 @@ def chart(run: dict[str, Any]) -> str:
         "<title>Milliseconds of a training step: islices and the fastest other code</title>",
         f'<rect width="720" height="{height}" fill="#fff"/>',
         '<rect x="220" y="10" width="12" height="12" fill="#3178b5"/><text x="238" y="20">islices</text>',
-        '<rect x="300" y="10" width="12" height="12" fill="#c9ced4"/><text x="318" y="20">fastest other code; ms per step</text>',
+        '<rect x="300" y="10" width="12" height="12" fill="#c9ced4"/>'
+        '<text x="318" y="20">fastest other code; ms per step</text>',
     ]
     for k, (step, framework, ours, _, other, _) in enumerate(steps):
         y = 34 + 38 * k

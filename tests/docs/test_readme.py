@@ -3,8 +3,7 @@
 The blocks of one page run in order, in one folder and in processes of their own: a later one may read a file that an
 earlier one wrote. A comment ``# -> text`` states what is printed. A block of kind "diff" changes the last program above
 that it fits, which then runs again; a block of text that begins with ``$ islices ...`` is what that command prints,
-where ``...`` stands for what is left out. Programs for other environments are shown as they stand in files that are run
-there.
+where ``...`` stands for what is left out.
 """
 
 from __future__ import annotations
@@ -24,9 +23,6 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 #: what is run or checked below
 KINDS = {"python", "sh", "toml", "text", "diff"}
-#: programs in other languages, and of libraries that make's environment lacks: where their files are
-SHOWN = {"docs/judged.md": "docs/judged", "docs/protocol.md": "examples/adapters"}
-SCRIPTS = {"js", "javascript"}
 
 
 def code(page: Path) -> list[tuple[str, str]]:
@@ -44,19 +40,8 @@ def blocks(kind: str) -> list[str]:
 
 def test_every_block_has_a_kind_that_is_tested() -> None:
     kinds = {page: {kind for kind, _ in found} for page, found in BLOCKS.items()}
-    for page in SHOWN:
-        kinds[page] -= SCRIPTS
     assert {page: found - KINDS for page, found in kinds.items() if found - KINDS} == {}
     assert blocks("python")
-
-
-@pytest.mark.parametrize("page", SHOWN)
-def test_what_is_shown_stands_in_a_file(page: str) -> None:
-    files = [path.read_text("utf-8") for path in (ROOT / SHOWN[page]).iterdir() if path.suffix in (".py", ".js")]
-    kinds = SCRIPTS | {"python"} if page == "docs/judged.md" else SCRIPTS
-    shown = [text for kind, text in BLOCKS[page] if kind in kinds]
-    assert shown
-    assert [text for text in shown if not any(text.strip() in file for file in files)] == []
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +56,7 @@ def runner() -> Iterator[Blocks]:
     [
         pytest.param(page, marks=[] if page == "README.md" else [pytest.mark.outside])
         for page, found in BLOCKS.items()
-        if "python" in dict(found) and page != "docs/judged.md"
+        if "python" in dict(found)
     ],
 )
 def test_python_blocks(page: str, runner: Blocks, tmp_path: Path) -> None:

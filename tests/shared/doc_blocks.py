@@ -62,7 +62,7 @@ ROUNDING = re.compile(r"^( +[a-z]+) +(?:same|\S+ +\S+ %  +\d+)$|\d(?:\.\d+)?e-(?
 
 
 def prints(expected: str, printed: str) -> bool:
-    """Whether that is what was printed; ... stands for anything, and numbers that rounding decides for any such."""
+    """Return True if that was printed; ... stands for anything, and numbers that rounding decides for any such."""
     wanted, came = (
         ROUNDING.sub(
             lambda m: f"{m[1]} within" if m[1] else "tiny", re.sub(r"[ \t]+$", "", x.strip(), flags=re.MULTILINE)

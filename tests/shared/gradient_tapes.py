@@ -1,4 +1,4 @@
-"""Each framework's own way to differentiate, behind one function: not islices.value_and_grad, but what users write."""
+"""Differentiate as each framework's users do without islices.value_and_grad, by one function."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Tape:
         return self.backend.asarray(x)
 
     def weighted(self, pairs: Sequence[tuple[Any, Any]]) -> Any:
-        """The sum of the products of pairs, by the framework's own operations, in the wider type."""
+        """Return the sum of the products of pairs, by the framework's operations, in the wider type."""
         total = None
         for x, weight in pairs:
             if self.framework == "torch":

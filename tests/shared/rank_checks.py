@@ -1,4 +1,4 @@
-"""What the tests of the engines do on every rank: bytes that no two ranks share, and sums worked out by NumPy."""
+"""Checks of the engines on every rank: bytes that no two ranks share, and sums computed by NumPy."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def python(*arguments: str | Path, path: Path, cwd: Path | None = None) -> subpr
 
 
 def run_suite(folder: Path, backend: str, *options: str, path: Path) -> Run:
-    """The suite by pytest alone, on a backend from a path; the report goes to a folder."""
+    """Run the suite by pytest, on a backend from a path; the report goes to a folder."""
     report = folder / "report.jsonl"
     done = python(
         "-m", "pytest", "-q", "--tb=no", "--no-header", "-p", "no:cacheprovider", "--import-mode=importlib",
@@ -70,7 +70,7 @@ def read_lines(report: Path) -> list[dict[str, Any]]:
 
 
 def install(source: Path, target: Path, scratch: Path) -> Path:
-    """A distribution's folder installed by pip into a folder of its own, away from the checkout and any registry."""
+    """Install a distribution's folder by pip into a new folder, away from the checkout and any registry."""
     copy = shutil.copytree(
         source, scratch / "source", ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
     )

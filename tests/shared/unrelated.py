@@ -64,7 +64,7 @@ def gradient(r: Generator, rows: int, row: tuple[int, ...], dtype: Any, values: 
 
 
 def told(r: Generator) -> dict[str, Any]:
-    """Numbers that a caller may tell."""
+    """Return numbers that a caller may pass."""
     given = {"max_norm": 1.0, "padding_idx": 0, "batch_size": 4, "tokens": 12}
     return {name: value for name, value in given.items() if r.random() < 0.3}
 
@@ -110,7 +110,7 @@ class Near:
         self.noise = (1 + 1e-3 * r.standard_normal(self.shape)).astype(self.dtype)
 
     def compared(self, other: Array, **more: Any) -> Any:
-        """The gradient beside another, of the same rows in another order, or dense."""
+        """Return the gradient and another, of the same rows in another order, or dense."""
         ids = self.r.permutation(self.rows)
         one = IndexedSlices(self.g, np.arange(self.rows), self.shape)
         b = other.astype(self.dtype)
@@ -191,7 +191,7 @@ def nearly_shifted(d: Near) -> Any:
 
 
 def clipped_by_no_norm(d: Near) -> Any:
-    """Three tensors, each by a factor of its own: neither by its own norm nor by that of others."""
+    """Scale three tensors by three factors, which are neither their norms nor those of others."""
     tree = {n: d.r.standard_normal(d.shape).astype(d.dtype) for n in "uvw"}
     other = {n: x * float(d.r.uniform(0.1, 0.9)) for n, x in tree.items()}
     return islices.diff(tree, {n: x.astype(d.dtype) for n, x in other.items()}, before=tree, max_norm=0.5)
@@ -229,5 +229,5 @@ ADVERSARIAL: tuple[Callable[[Near], Any], ...] = (
 
 
 def adversarial_pair(seed: int) -> Any:
-    """What looks like a cause and is none."""
+    """Return a pair that looks like a cause and is none."""
     return ADVERSARIAL[seed % len(ADVERSARIAL)](Near(np.random.default_rng([8, seed])))

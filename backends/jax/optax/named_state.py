@@ -17,8 +17,7 @@ from islices.backends.jax.optax.named_rows import is_leaf, weights_of
 from islices.core.arguments import show
 from islices.core.conversion import convert
 from islices.core.registry import describe
-from islices.optim.carried import carried
-from islices.optim.record import RECORDS, Record
+from islices.optim.record import RECORDS, Record, carried
 
 __all__ = ["path_name", "start_from", "state_of"]
 

@@ -32,8 +32,7 @@ from islices.distributed.norms import clip_over
 from islices.norms.clip import clip_by_value
 from islices.norms.clip_formulas import BY_GLOBAL_NORM, Semantics, lookup_formula
 from islices.norms.global_norms import clip_by_global_norm as clip_tree
-from islices.norms.limits import check_max_norm, limit_of
-from islices.norms.nonfinite import Nonfinite, check_nonfinite
+from islices.norms.limits import Nonfinite, check_max_norm, check_nonfinite, limit_of
 from islices.norms.unitwise import adaptive_grad_clip as adaptive
 from islices.norms.unitwise import clip_by_block_rms as block_rms
 from islices.optim.hyperparameters import is_on

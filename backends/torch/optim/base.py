@@ -20,8 +20,8 @@ from islices.core.registry import describe
 from islices.norms.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
 from islices.norms.limits import Limit, limit_of
 from islices.optim import Optimizer
-from islices.optim.clipping import clip_requests
 from islices.optim.factory import Rows
+from islices.optim.fused import clip_requests
 from islices.optim.optimizer import check_requests, take_steps
 from islices.optim.row_steps import Request
 

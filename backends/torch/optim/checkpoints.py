@@ -19,10 +19,9 @@ from islices.core.linear import wide_dtype
 from islices.core.registry import describe
 from islices.core.rows import to_dense
 from islices.optim import Optimizer
-from islices.optim.carried import terms_of
 from islices.optim.formulas import State
 from islices.optim.numbers import LAST_STEP
-from islices.optim.record import RECORDS
+from islices.optim.record import RECORDS, terms_of
 
 if TYPE_CHECKING:
     from islices.backends.torch.optim.base import RowOptimizer

@@ -21,9 +21,8 @@ from islices.core.arguments import show
 from islices.core.conversion import convert
 from islices.core.linear import wide_dtype
 from islices.core.registry import describe
-from islices.optim.carried import carried
 from islices.optim.formulas import State
-from islices.optim.record import RECORDS, Record
+from islices.optim.record import RECORDS, Record, carried
 
 __all__ = ["describe_optimizer", "start_from", "state_of"]
 

@@ -1,7 +1,7 @@
 """The table of formulas: a module a framework.
 
-The list is ranked by use: what each framework's own documentation shows first, then what recommender and language
-models train with. It ends where a rule would have to be written for one framework alone: LAMB, LARS, Adafactor, Muon,
+The list is ranked by use: what each framework's documentation shows first, then what recommender and language
+models train with. It ends where a rule would have to be written for only one framework: LAMB, LARS, Adafactor, Muon,
 Rprop, LBFGS, ASGD and the schedule-free ones are not covered. Neither are 8-bit states, 16-bit states and 16-bit
 weights, whose contract is another.
 

@@ -5,7 +5,7 @@ What it minds about Paddle 3.3 (measured; the README has more)
     - ``sqrt`` of float32 is not correctly rounded, float64 becomes float16 by way of float32, ``put_along_axis`` loses
       NaN in its "amax", and reductions of no elements raise.
     - Operands of two dtypes are promoted, Python floats that come with a tensor to float32: so they become tensors.
-    - ``paddle.unique`` takes a time quadratic in the number of distinct values where it is asked for the inverse.
+    - ``paddle.unique`` takes a time quadratic in the number of distinct values with the inverse.
     - ``x[ids]`` reads beyond the table, so ids are checked before, as everywhere in islices.
 """
 

@@ -1,4 +1,4 @@
-"""Paddle's own calls on sparse gradients, for the conformance suite's real gradients.
+"""Paddle's calls on sparse gradients, for the conformance suite's real gradients.
 
 Nothing here imports islices: these are what a Paddle user writes today.
 """

@@ -1,4 +1,4 @@
-"""`islices audit`: what each framework's own functions do where islices' clauses apply."""
+"""`islices audit`: what each framework's functions do where islices' clauses apply."""
 
 from __future__ import annotations
 

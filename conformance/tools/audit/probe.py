@@ -44,7 +44,7 @@ class Probe(NamedTuple):
     issue : str
         The upstream issue, "owner/repository#number", where there is one.
     isolated : bool
-        True if the call runs in a process of its own, because it may end the process.
+        True if the call runs in a separate process, because it may end the process.
     """
 
     call: str

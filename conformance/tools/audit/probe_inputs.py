@@ -1,6 +1,6 @@
 """Gradients that most probes give the frameworks, and numbers whose sums and norms show how a framework rounds.
 
-The gradients' own sums and norms are exact.
+Sums and norms of the gradients are exact.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`islices bench`: which cases, each backend in a process of its own, and what is written."""
+"""`islices bench`: which cases, each backend in a separate process, and what is written."""
 
 from __future__ import annotations
 

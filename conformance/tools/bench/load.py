@@ -18,7 +18,7 @@ class Others:
         self._before = _now()
 
     def cores(self) -> float | None:
-        """Return how many cores other processes used since the last call; None where the system does not tell."""
+        """Return how many cores other processes used since the last call; None where the system does not report it."""
         now, before = _now(), self._before
         self._before = now
         if now is None or before is None or now[0] <= before[0]:

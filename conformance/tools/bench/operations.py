@@ -1,7 +1,7 @@
 """The part "operations": coalesce, clipping, norms and to_dense on one kind of gradient after the other.
 
 From a framework's arrays of values and indices to a result that is computed. Every way is run once and its result's
-norm compared with float64's before anything is timed. The report says which own way is off or raises.
+norm compared with float64's before anything is timed. The report says which of the framework's calls is off or raises.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _ours(case: Benchmark, g: Gradient) -> Call:
 
 
 def _checked(B: Backend, case: Benchmark, g: Gradient, own: dict[str, Call]) -> tuple[dict[str, Call], dict[str, str]]:
-    """Return the own ways, with what they get wrong remarked, and why others raised."""
+    """Return the framework's calls, with remarks on wrong results, and why others raised."""
     found, failed = {}, {}
     for label, way in own.items():
         try:

@@ -67,19 +67,19 @@ def ratio(a: list[float], b: list[float]) -> float:
 
 
 def does_less(label: str) -> bool:
-    """Return whether an own way's label ends in a remark: "(duplicates not summed)"."""
+    """Return True if the label of a framework's call ends in a remark: "(duplicates not summed)"."""
     return label.endswith(")") and " (" in label
 
 
 def fastest(times: Times, own: list[str]) -> list[str]:
-    """Return the fastest own way that does the same as islices, then the fastest of all, if that does less."""
+    """Return the framework's fastest call that does the same as islices, then the fastest of all, if that does less."""
     order = sorted((label for label in own if label in times), key=lambda label: median(times[label]))
     same = [label for label in order if not does_less(label)]
     return list(dict.fromkeys(same[:1] + order[:1]))
 
 
 def summary(times: Times, own: list[str]) -> dict[str, Any]:
-    """Return medians, quartiles, the fastest own ways, and how many times as fast as the first of these each way is."""
+    """Return medians, quartiles, the framework's fastest calls, and each call's ratio to the first of these."""
     best = fastest(times, own)
     return {
         "rounds": len(next(iter(times.values()))),

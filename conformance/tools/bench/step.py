@@ -100,7 +100,7 @@ class Problem:
         self.batches = [([x[k] for x in ids], targets[k]) for k in range(BATCHES)]
 
     def start(self) -> list[np.ndarray[Any, Any]]:
-        """Return the tables: the same numbers at each call, in memory of their own."""
+        """Return the tables: the same numbers at each call, in new memory."""
         rng, dim = np.random.default_rng(3), self.case.model.dim
         return [rng.standard_normal((rows, dim), np.float32) * np.float32(0.1) for rows in self.case.model.rows]
 
@@ -198,7 +198,7 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
 def compare(what: str, ways: dict[str, Way], block: Callable[[Any], None]) -> None:
     """Take the first steps by every way. Raises RuntimeError where losses differ, or tables that promise the same bits.
 
-    A way that takes another step, as its label's remark says, is compared by the loss before it alone.
+    A way that takes another step, as its label's remark says, is compared only by the loss before it.
     """
     expected: Any = None
     for label, way in ways.items():

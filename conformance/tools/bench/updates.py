@@ -1,6 +1,6 @@
-"""The part "updates": a step of optimizers next to each framework's own.
+"""The part "updates": a step of optimizers next to each framework's.
 
-The gradient comes in as a lookup leaves it, with duplicates. Every way has a table and a state of its own, takes its
+The gradient comes in as a lookup leaves it, with duplicates. Every way has a separate table and state, takes its
 first step from the same start, is compared with the formula in float64, and only then timed.
 """
 
@@ -56,7 +56,7 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
 
 
 def _ours(framework: Any, kind: str, v: Any, i: Any, compiled: Any = None) -> Way:
-    """Return a way that takes islices' step on a table of its own."""
+    """Return a way that takes islices' step on a new table."""
     table = framework.zeros((ROWS, DIM))
     state = OPTIMIZERS[kind].init(table)
     if get_backend(table).name in ("numpy", "torch"):  # whose zeros are not given memory before they are written

@@ -1,8 +1,8 @@
 """Optimizers that people use, judged by the documented formulas: the scores of docs/judged.md.
 
 entry.py     what is judged: a call, its formula, its step      libraries/   the entries, a module a library
-worker.py    judges a library's entries, in a process of its own      run.py   the processes, by environment
-page.py      the tables, and what each finding's script prints        __main__.py   the run, and the page written anew
+worker.py    judges a library's entries, in a separate process      run.py   the processes, by environment
+page.py      the tables, and what each finding's script prints        __main__.py   the run, and the rewritten page
 
     python -m islices.conformance.tools.judged --python .venv-judged/bin/python --node .venv-judged
 """

@@ -1,4 +1,4 @@
-"""Judges all libraries and writes docs/judged.md: ``python -m islices.conformance.tools.judged`` (`make judged`).
+"""Judge all libraries and write docs/judged.md: ``python -m islices.conformance.tools.judged`` (`make judged`).
 
 ``--python`` names further environments; a library is judged in the first that has it. Without ``--docs`` the tables
 are printed. Exit codes: 0 done, whatever the scores; 2 usage.
@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _earlier(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the earlier results of libraries that are not judged now."""
+    """Return the results that an earlier run has for the libraries that are not judged now."""
     path = options.docs and options.docs / "judged.json"
     if not options.library or not path or not path.exists():
         return {"libraries": [], "findings": {}}

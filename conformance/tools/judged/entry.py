@@ -21,7 +21,7 @@ class Judged(NamedTuple):
     call : str
         The function or class, as the library's users write it.
     formula : str
-        That which the library documents: its own, or one of another framework that says the same.
+        The formula that the library documents, or one of another framework that reads the same.
     step : callable
         As `islices.conformance.judge` takes it.
     variant : str

@@ -1,4 +1,4 @@
-"""Judges every library, each in a process of its own and in the first environment that has it.
+"""Judges every library, each in a separate process and in the first environment that has it.
 
 A process that ends in an entry is that entry's result; a fresh one goes on with the next.
 """

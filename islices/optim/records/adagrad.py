@@ -8,12 +8,11 @@ from typing import Any
 from islices.norms.clip_formulas import Semantics
 from islices.optim.factory import Duplicates, Rows, make
 from islices.optim.formulas import Formula, State
-from islices.optim.frameworks import ALL, TOUCHED, raw
 from islices.optim.hyperparameters import Hyper, Scheduled, decays, is_on
 from islices.optim.numbers import Keras, Numbers, Singles, single
 from islices.optim.operators import div, less_equal, mul, sqrt, where
 from islices.optim.optimizer import Optimizer
-from islices.optim.record import Preset, Record
+from islices.optim.record import ALL, TOUCHED, Preset, Record, raw
 
 
 # ---------------------------------------------------------------------- rules

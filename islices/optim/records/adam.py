@@ -12,12 +12,11 @@ from islices.core import modes
 from islices.norms.clip_formulas import Semantics
 from islices.optim.factory import Duplicates, Rows, make
 from islices.optim.formulas import Formula, State
-from islices.optim.frameworks import ALL, raw
 from islices.optim.hyperparameters import Hyper, Scheduled, decays, is_on, refuse_scheduled
 from islices.optim.numbers import Keras, Numbers, Singles, single
 from islices.optim.operators import div, maximum, mul, sqrt
 from islices.optim.optimizer import Optimizer
-from islices.optim.record import Preset, Record
+from islices.optim.record import ALL, Preset, Record, raw
 from islices.optim.rules import gradient_mean, square_mean
 
 BETAS: Hyper = {"beta1": 0.9, "beta2": 0.999}

@@ -7,11 +7,10 @@ from typing import Any
 from islices.norms.clip_formulas import Semantics
 from islices.optim.factory import Duplicates, Rows, make
 from islices.optim.formulas import Formula, State
-from islices.optim.frameworks import ALL
 from islices.optim.hyperparameters import Hyper, Scheduled, decays
 from islices.optim.operators import absolute, div, maximum, mul
 from islices.optim.optimizer import Optimizer
-from islices.optim.record import Preset, Record
+from islices.optim.record import ALL, Preset, Record
 from islices.optim.records.adam import BETAS, IslicesAdam, KerasAdam, OptaxAdam, TorchAdam
 from islices.optim.rules import gradient_mean
 

@@ -8,12 +8,11 @@ from typing import Any
 from islices.norms.clip_formulas import Semantics
 from islices.optim.factory import Duplicates, Rows, make
 from islices.optim.formulas import Formula, State
-from islices.optim.frameworks import raw
 from islices.optim.hyperparameters import Accepted, Hyper, Scheduled
 from islices.optim.numbers import Keras, Numbers, Singles, single
 from islices.optim.operators import absolute, div, less_equal, maximum, minimum, mul, power, sqrt, where
 from islices.optim.optimizer import Optimizer
-from islices.optim.record import Preset, Record
+from islices.optim.record import Preset, Record, raw
 
 
 # ---------------------------------------------------------------------- rules

@@ -7,12 +7,11 @@ from typing import Any
 from islices.norms.clip_formulas import Semantics
 from islices.optim.factory import Duplicates, Rows, make
 from islices.optim.formulas import Formula, State
-from islices.optim.frameworks import ALL
 from islices.optim.hyperparameters import Hyper, Scheduled, decays
 from islices.optim.numbers import Numbers, Singles
 from islices.optim.operators import mul, sign
 from islices.optim.optimizer import Optimizer
-from islices.optim.record import Preset, Record
+from islices.optim.record import ALL, Preset, Record
 from islices.optim.rules import running
 
 

@@ -10,16 +10,15 @@ import numpy as np
 from islices.backend import Array
 from islices.core import modes
 from islices.norms.clip_formulas import Semantics
-from islices.optim.array_rules import array_power
 from islices.optim.factory import Duplicates, Rows, make
 from islices.optim.formulas import Formula, State
-from islices.optim.frameworks import ALL, raw
 from islices.optim.hyperparameters import Accepted, Hyper, Scheduled, decays, refuse_scheduled
 from islices.optim.numbers import Numbers, power_of, single
 from islices.optim.operators import div, mul, sqrt
 from islices.optim.optimizer import Optimizer
-from islices.optim.record import Preset, Record
+from islices.optim.record import ALL, Preset, Record, raw
 from islices.optim.records import adam
+from islices.optim.row_steps import array_power
 from islices.optim.rules import gradient_mean, square_mean
 
 STATE = (State("m"), State("v", positive=True))

@@ -9,21 +9,22 @@ from islices.core.arguments import is_real
 from islices.norms.clip_formulas import Semantics
 from islices.optim.factory import Duplicates, Rows, make
 from islices.optim.formulas import Formula, State
-from islices.optim.frameworks import ALL, TOUCHED, raw
 from islices.optim.hyperparameters import Hyper, Scheduled, decays, is_on
 from islices.optim.numbers import Numbers, Singles
 from islices.optim.operators import mul
 from islices.optim.optimizer import Optimizer
-from islices.optim.record import Preset, Record
+from islices.optim.record import ALL, TOUCHED, Preset, Record, raw
 
 
 # ---------------------------------------------------------------------- rules
 def sgd_rule(g, w, lr, momentum=None, mu=None, gain=None, nesterov=False):
-    """gain is 1 - dampening. Polyak 1964; nesterov: Sutskever et al. 2013, with the gradient taken at w itself. The
-    learning rate stands outside the buffer."""
+    """gain is 1 - dampening. Polyak 1964; nesterov: Sutskever et al. 2013, with the gradient taken at w itself.
+
+    The learning rate stands outside the buffer.
+    """
     step = g
     if momentum is not None:
-        step = momentum = mul(mu, momentum) + mul(gain, g)
+        step = momentum = mul(mu, momentum) + (g if gain is None else mul(gain, g))
         if nesterov:
             step = g + mul(mu, momentum)
     return w - mul(lr, step), momentum
@@ -50,16 +51,6 @@ class TorchSgd(Numbers):
         return self.E.where(first, self.number(1.0), self.array_of(self.complement("dampening")))
 
 
-class Undampened(Numbers):
-    def gain(self):
-        return self.one
-
-
-class Single(Singles):
-    def gain(self):
-        return self.one
-
-
 class Shrinking(Singles):
     def keep(self):
         """Return 1 - lr wd, formed in the table's dtype."""
@@ -79,7 +70,7 @@ BUFFER = (State("momentum"),)
 def _islices(h: Hyper) -> Formula:
     if not is_on(h["momentum"]):
         return Formula(sgd_rule, Numbers, decay=decays(h))
-    options = ("mu", "gain", *["nesterov"] * bool(h["nesterov"]))
+    options = ("mu", *["gain"] * is_on(h["dampening"]), *["nesterov"] * bool(h["nesterov"]))
     return Formula(sgd_rule, Numbers, BUFFER, decay=decays(h), options=options)
 
 
@@ -103,28 +94,28 @@ def _keras(h: Hyper) -> Formula:
         if is_real(mu) and mu > 1:
             raise ValueError(f'momentum: got {mu}; accepted with semantics="keras" is 0 <= value <= 1')
         options = ("nesterov",) if h["nesterov"] else ()
-        return Formula(inner_sgd, Single, BUFFER, "", "shrunk", ("all",), raw(h), options=options)
+        return Formula(inner_sgd, Singles, BUFFER, "", "shrunk", ("all",), raw(h), options=options)
     decay = decays(h, "shrunk")
-    return Formula(sgd_rule, Single, decay=decay, rows=("all",) if decay else ("touched", "all"), raw=raw(h))
+    return Formula(sgd_rule, Singles, decay=decay, rows=("all",) if decay else ("touched", "all"), raw=raw(h))
 
 
 def _tensorflow(h: Hyper) -> Formula:
     if not is_on(h["momentum"]):
-        return Formula(sgd_rule, Single)
+        return Formula(sgd_rule, Singles)
     if not h["nesterov"]:
-        return Formula(sgd_rule, Single, BUFFER, options=("mu", "gain"))
-    return Formula(tensorflow_nesterov, Single, BUFFER, options=("dense",) if h["rows"] == "all" else ())
+        return Formula(sgd_rule, Singles, BUFFER, options=("mu",))
+    return Formula(tensorflow_nesterov, Singles, BUFFER, options=("dense",) if h["rows"] == "all" else ())
 
 
 def _mxnet(h: Hyper) -> Formula:
     if is_on(h["momentum"]):
-        return Formula(inner_sgd, Single, BUFFER, options=("penalty",))
+        return Formula(inner_sgd, Singles, BUFFER, options=("penalty",))
     numbers = Shrinking if h["rows"] == "touched" else Shrunk
     return Formula(sgd_rule, numbers, decay=decays(h, "decoupled"))
 
 
 def _optax(h: Hyper) -> Formula:
-    return replace(_islices({"dampening": 0.0, **h, "weight_decay": 0.0}), numbers=Undampened, rows=ALL)
+    return replace(_islices({"dampening": 0.0, **h, "weight_decay": 0.0}), rows=ALL)
 
 
 def _fbgemm(h: Hyper) -> Formula:

@@ -1,4 +1,4 @@
-"""Comparing gradients and tables, and saying why they differ.
+"""Compare gradients and tables, and explain their differences.
 
 What a `Difference` holds stands in `islices.porting.compare.measure` (TensorDifference) and
 `islices.porting.compare.explanation`. May import: this folder.

@@ -14,8 +14,6 @@ from islices.porting.compare.comparison import Comparison, TwoSides
 from islices.porting.compare.rows import Held, Rows
 from islices.porting.compare.stored import Stored
 
-__all__ = ["Cause", "Change", "Factor", "Lines", "both_ways"]
-
 #: Framework ("" for any other) -> (the line where the second side lacks what the first does, the line where it does it
 #: and the first does not), formatted with a cause's details.
 Lines: TypeAlias = Mapping[str, tuple[str, str]]

@@ -1,4 +1,4 @@
-"""What causes are given: every tensor on both sides, what both were computed from, and what the caller knows."""
+"""The input of causes: every tensor on both sides, the input of both, and the caller's facts."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from islices.porting.compare.stored import BLOCK, Array, Stored, contained
 if TYPE_CHECKING:
     from islices.porting.compare.cause import Cause, Change
 
-__all__ = ["Comparison", "Context", "Done", "Tensors", "TwoSides"]
-
 #: Elements from which on causes are tried on some rows first; elements of all these rows.
 LARGE, SAMPLE = 1 << 17, 1 << 15
 #: Behind every row.
@@ -28,7 +26,7 @@ END = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """What the caller says."""
+    """The caller's facts."""
 
     max_norm: float | None = None
     padding_idx: int | None = None
@@ -58,7 +56,7 @@ class TwoSides:
 
     @property
     def same(self) -> bool:
-        """Whether nothing is left to explain."""
+        """Return True if nothing is left to explain."""
         a, b = self.a, self.b
         return (a.dtype, a.shape) == (b.dtype, b.shape) and a.meets(b) and np.array_equal(a.values, b.values, True)
 
@@ -87,7 +85,7 @@ class Tensors:
 
     @property
     def large(self) -> bool:
-        """Whether causes are tried on some rows first."""
+        """Return True if causes are tried on some rows first."""
         return sum(max(x.size, y.size) for x, y in zip(self.a, self.b, strict=True)) > LARGE
 
     def side(self, which: int) -> tuple[Held, ...]:
@@ -186,7 +184,7 @@ class Comparison:
 
     @lazy_property
     def norms(self) -> tuple[list[Norm], list[Norm], list[Norm]]:
-        """Of a, of b and of the raw gradient: the norms of each tensor."""
+        """Return the norms of each tensor of a, of b and of the raw gradient."""
         found = [[Norm() if x is None or self.chain else x.norms for x in side] for side in self.source.sides]
         if not self.chain:
             return found[0], found[1], found[2]
@@ -197,7 +195,7 @@ class Comparison:
 
     @property
     def has_raw(self) -> bool:
-        """Whether the raw gradient is known in full."""
+        """Return True if the raw gradient is known in full."""
         return bool(self.pairs) and all(p.raw is not None for p in self.pairs)
 
     # ------------------------------------------------------------------ the sides agree

@@ -19,15 +19,13 @@ from islices.porting.compare.show import report
 from islices.porting.compare.why import side_by_side, why
 from islices.porting.reports import Report
 
-__all__ = ["Difference", "Found", "compared", "diff", "side_names"]
-
 #: Explanations, whether the sides are within rounding, else how far they are apart by the models' own arithmetic.
 Found: TypeAlias = tuple[Sequence[Explanation], bool, float | None]
 
 
 @dataclass(frozen=True, eq=False)
 class Difference(Report):
-    """What `diff` found; str() is the report.
+    """The result of `diff`; str() is the report.
 
     Attributes
     ----------
@@ -175,7 +173,7 @@ def compared(both: Both, called: tuple[str, str], explain: Callable[[Sequence[in
 
 # ---------------------------------------------------------------------- options
 def side_names(names: Any) -> tuple[str, str]:
-    """What the report calls the sides; TypeError for anything but two strings."""
+    """Return the sides' names in the report; TypeError for anything but two strings."""
     if not isinstance(names, (list, tuple)) or len(names) != 2 or not all(isinstance(name, str) for name in names):
         raise TypeError(f"names: got {show(names)}; accepted are two strings")
     return names[0], names[1]

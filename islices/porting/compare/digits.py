@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["FREE", "as_written", "is_written"]
-
 #: Bits of a number that no short decimal says.
 FREE = 24.0
 
@@ -17,8 +15,3 @@ def as_written(x: float, fits: Callable[[float], bool], most: int = 4) -> tuple[
         if fits(short):
             return short, 4.0 + 4 * digits
     return x, FREE
-
-
-def is_written(x: float) -> bool:
-    """Whether x is a number as people write them: of three digits at most."""
-    return abs(float(f"{x:.2e}") - x) <= 1e-5 * abs(x)

@@ -1,4 +1,4 @@
-"""Whether two sides agree once something has been explained, and how much that says.
+"""Check that two sides agree once a cause has been applied, and measure the evidence.
 
 **Bound.** Where an explanation multiplies, divides or sums, both sides have rounded on different ways. A row of m slots
 is a sum of m terms (m - 1 additions), each of which has been through at most a reciprocal, a product, a mean's
@@ -29,11 +29,6 @@ import numpy as np
 
 from islices.porting.compare.rows import PRECISION, Rows
 from islices.porting.compare.stored import Array, dot, placed
-
-__all__ = [
-    "ENOUGH", "MOST_SLACK", "PRECISION", "SLACKS", "Evidence", "Paired", "agrees", "bounds", "evidence", "fitted",
-    "onto", "paired",
-]  # fmt: skip
 
 #: Bits of evidence below which nothing counts as a cause.
 ENOUGH = 40.0
@@ -152,7 +147,7 @@ class Evidence(NamedTuple):
 
     @property
     def enough(self) -> bool:
-        """Whether it makes a cause."""
+        """Return True if the evidence makes a cause."""
         return self.bits >= ENOUGH and self.elements >= 2
 
 

@@ -1,4 +1,4 @@
-"""What makes two sides equal, in words, and what speaks for it.
+"""The cause that makes two sides equal, in words, and its evidence.
 
 An `Explanation` is one cause or two; each has to have enough evidence of its own (`islices.porting.compare.evidence`).
 """
@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from typing import Any
-
-__all__ = ["Explanation", "Finding", "name_sides"]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How far two tensors are apart: rows, elements, ulps, norms. What is equal is the specification's "same bits".
+"""Measure the distance of two tensors: rows, elements, ulps, norms. Equal means the specification's "same bits".
 
 Two sparse gradients are compared by their coalesced rows, so that the same contributions in another order of rows, or
 uncoalesced, are equal; a row stored in one only is a difference even where it is zero, since a lazy optimizer sees it.
@@ -16,15 +16,13 @@ import numpy as np
 from islices.backend import FLOATS
 from islices.porting.compare.stored import Array, Stored, apart, bits_equal, blocks, contained, nonzero_rows, wide
 
-__all__ = ["SHOWN", "Place", "RowSample", "TensorDifference", "measure"]
-
 #: Rows of each kind, and elements of each row, that a report shows.
 SHOWN, WIDTH = 10, 6
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a largest difference is: the row, the position in it, both values there, and how large it is."""
+    """The place of a largest difference: the row, the position in it, both values there, and its size."""
 
     row: int
     position: tuple[int, ...]
@@ -43,7 +41,7 @@ class RowSample:
 
 @dataclass(frozen=True, eq=False)
 class TensorDifference:
-    """What is known of one tensor on both sides.
+    """The measured difference of one tensor.
 
     Attributes
     ----------
@@ -88,12 +86,12 @@ class TensorDifference:
 
     @property
     def whole(self) -> bool:
-        """Whether both sides hold whole numbers: a mask or a counter, which no clipping or mean changes."""
+        """Return True if both sides hold whole numbers: a mask or a counter, which no clipping or mean changes."""
         return not any(dtype in FLOATS for dtype in self.dtypes)
 
     @property
     def same_rows(self) -> bool:
-        """Whether nothing in the rows differs: types or shapes may."""
+        """Return True if nothing in the rows differs: types or shapes may."""
         return self.comparable and not (self.differing.count or self.only_a.count or self.only_b.count)
 
     @property
@@ -103,7 +101,7 @@ class TensorDifference:
 
     @property
     def shapes_alone(self) -> bool:
-        """Whether nothing but the shapes differs."""
+        """Return True if nothing but the shapes differs."""
         return self.same_rows and not self.equal and self.dtypes[0] == self.dtypes[1]
 
 
@@ -152,7 +150,7 @@ def measure(a: Stored, b: Stored) -> TensorDifference:
 
 
 class _Block(NamedTuple):
-    """What some rows come to: those that differ, and their largest differences."""
+    """The measures of some rows: those that differ, and their largest differences."""
 
     differing: Array
     worst: Array
@@ -187,7 +185,7 @@ def _notes(a: Stored, b: Stored) -> tuple[str, ...]:
 
 
 def same_shape(a: tuple[int | None, ...], b: tuple[int | None, ...]) -> bool:
-    """Return whether shapes are the same, or one of them leaves the number of rows open."""
+    """Return True if the shapes are the same, or one of them leaves the number of rows open."""
     return a == b or (len(a) == len(b) and a[1:] == b[1:] and None in (a[0], b[0]))
 
 

@@ -1,4 +1,4 @@
-"""Which tensor of one tree stands beside which of another, and of further trees: by name, else by position."""
+"""Pair the tensors of one tree with those of another, and of further trees: by name, else by position."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from islices.core.arguments import show
 from islices.core.registry import describe
 from islices.core.trees import named_leaves
 from islices.porting.compare.stored import Stored, read
-
-__all__ = ["Both", "check_tensor", "checked_pair", "leaves_beside", "read_both", "states_beside"]
-
 
 #: Names in a and in b.
 Pairs: TypeAlias = Sequence[tuple[str, str]]

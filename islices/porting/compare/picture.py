@@ -13,8 +13,6 @@ from islices.porting.reports import new_figure
 if TYPE_CHECKING:
     from islices.porting.compare.difference import Difference
 
-__all__ = ["draw"]
-
 #: Kind of row -> colour, marker and label; {} is the side's name.
 STYLES = {
     "only_a": ("#d55e00", "^", "only in {}: |value|"),

@@ -16,8 +16,6 @@ from islices.backend import FLOATS
 from islices.core.locks import lazy_property
 from islices.porting.compare.stored import Array, Stored, bits_equal, blocks, contained, nonzero_rows, norm_of, wide
 
-__all__ = ["PRECISION", "Held", "Norm", "Rows", "sample_rows", "spread"]
-
 #: Bits of each type's significand; of integers as many as float64 holds.
 PRECISION = {
     "float16": 11, "bfloat16": 8, "float32": 24, "float64": 53, "bool": 1, "int8": 7, "uint8": 8, "int16": 15,

@@ -17,11 +17,10 @@ import numpy as np
 from islices.porting.compare.cause import Factor
 from islices.porting.compare.causes import CAUSES
 from islices.porting.compare.comparison import Comparison
-from islices.porting.compare.evidence import PRECISION, Evidence, Paired, evidence, fitted, onto
+from islices.porting.compare.evidence import Evidence, Paired, evidence, fitted, onto
 from islices.porting.compare.explanation import Explanation, Finding
+from islices.porting.compare.rows import PRECISION
 from islices.porting.compare.stored import Array
-
-__all__ = ["candidates", "explain"]
 
 #: A factor drawn at random must be this unlikely to lie as near to one of the named candidates.
 CHANCE = 1 / 32

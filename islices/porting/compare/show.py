@@ -12,8 +12,6 @@ from islices.porting.reports import columns
 if TYPE_CHECKING:
     from islices.porting.compare.difference import Difference
 
-__all__ = ["report"]
-
 #: Elements of a row shown in a line of the report.
 IN_LINE = 4
 #: Tensors that a report shows unless it is asked for all.

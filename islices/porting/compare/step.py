@@ -10,15 +10,13 @@ from islices.porting.compare.comparison import Context
 from islices.porting.compare.difference import Difference, Found, compared, side_names
 from islices.porting.compare.pairing import leaves_beside, read_both, states_beside
 from islices.porting.compare.steps.explain import steps_differ
-from islices.porting.compare.steps.side import Given
+from islices.porting.compare.steps.side import Side
 from islices.porting.compare.why import side_by_side
-
-__all__ = ["Step", "explain_steps"]
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """What one side's step was given, and what came of it: trees by name, of any framework.
+    """The input of one side's step, and its result: trees by name, of any framework.
 
     Attributes
     ----------
@@ -77,17 +75,19 @@ def explain_steps(a: Step, b: Step, *, names: Sequence[str] = ("a", "b")) -> Dif
     """
     called = side_names(names)
     both = read_both(a.after, b.after)
-    sides = []
+    given = []
     for side, x in (("a", a), ("b", b)):
         before, gradient = (leaves_beside(getattr(x, n), both.pairs, f"{side}.{n}") for n in ("before", "gradient"))
         if before is None or gradient is None:
             raise ValueError(f"{side}: got a Step without before or gradient; accepted is one with both")
-        state, after = (states_beside(getattr(x, n), both.pairs, f"{side}.{n}") for n in ("state", "state_after"))
-        sides.append(Given(before, gradient, state, after, x.optimizer))
+        states = (states_beside(getattr(x, n), both.pairs, f"{side}.{n}") for n in ("state", "state_after"))
+        given.append(list(zip(before, gradient, *states, strict=True)))
 
     def explain(told: Sequence[int]) -> Found:
         some = [both.stored[k] for k in told]
-        causes = steps_differ(some, sides, told)
+        causes = steps_differ(
+            *(Side.of([(both.stored[k][n], *given[n][k]) for k in told], x.optimizer) for n, x in enumerate((a, b)))
+        )
         near = None if causes else side_by_side(some, Context())
         return causes, near is not None and near.agree(exact=False), None
 

@@ -20,24 +20,8 @@ from islices.core.registry import find_backend
 from islices.core.rows import coalesce
 from islices.core.slices import IndexedSlices
 from islices.embedding.table import Table
-from islices.norms.exact import row_norms
+from islices.norms.exact import exact_norms
 from islices.norms.norm import parts
-
-__all__ = [
-    "BLOCK",
-    "Array",
-    "Stored",
-    "apart",
-    "bits_equal",
-    "blocks",
-    "contained",
-    "dot",
-    "nonzero_rows",
-    "norm_of",
-    "placed",
-    "read",
-    "wide",
-]
 
 Array = np.ndarray[Any, Any]
 #: Elements that are looked at together: what is made of them on the way stays small.
@@ -175,7 +159,7 @@ def norm_of(arrays: Sequence[Array]) -> float:
     if not floats:
         return 0.0
     with HOST.scope():
-        _, norms = row_norms([(HOST, x.reshape(1, x.size)) for x in floats], 2.0)
+        _, norms = exact_norms([(HOST, x.reshape(1, x.size)) for x in floats], 2.0)
     return float(norms[0])
 
 

@@ -1,4 +1,4 @@
-"""From tensors read to the comparison that causes are tried on.
+"""Turn tensors that were read into the comparison that causes are tried on.
 
 Where nothing explains the difference so, all is tried again with slack for the models' own arithmetic, the lesser
 first.
@@ -16,8 +16,6 @@ from islices.porting.compare.explanation import Explanation
 from islices.porting.compare.rows import Held
 from islices.porting.compare.search import candidates, explain
 from islices.porting.compare.stored import Stored
-
-__all__ = ["Leaves", "side_by_side", "why"]
 
 #: A leaf for each pair of tensors, None for one that is not given; or nothing at all.
 Leaves: TypeAlias = Sequence[Stored | None] | None

@@ -12,8 +12,6 @@ from islices.porting.reports import new_figure
 if TYPE_CHECKING:
     from islices.porting.trajectory.trainings import Parity
 
-__all__ = ["draw"]
-
 #: Positions whose distances are drawn, where both sides have them.
 DRAWN = ("outputs", "gradients", "clipped")
 

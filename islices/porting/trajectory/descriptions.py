@@ -16,8 +16,6 @@ from islices.core.registry import describe
 from islices.optim import Optimizer
 from islices.optim.record import RECORDS
 
-__all__ = ["as_description", "optimizers_of", "other_class"]
-
 
 def as_description(x: Any) -> dict[str, Any]:
     """An optimizer as JSON holds it; TypeError where a hyperparameter is a function or an array."""

@@ -1,6 +1,6 @@
 """Distances between two sides at one position, tensor by tensor.
 
-May import: `numpy`, the core below `islices.files`, `islices.porting.compare.evidence`,
+May import: `numpy`, the core below `islices.files`, `islices.porting.compare.rows`,
 `islices.porting.compare.stored`, `islices.porting.trajectory.positions`.
 """
 
@@ -14,11 +14,9 @@ import numpy as np
 
 from islices.backend import FLOATS
 from islices.core.dtypes import dtype_name
-from islices.porting.compare.evidence import PRECISION
+from islices.porting.compare.rows import PRECISION
 from islices.porting.compare.stored import Stored, apart, bits_equal, blocks, dot, nonzero_rows, placed, read, wide
 from islices.porting.trajectory.positions import Leaf, Leaves
-
-__all__ = ["beside", "distances", "eps_of", "gap", "relative", "same_values", "summed"]
 
 Array = np.ndarray[Any, Any]
 

@@ -1,4 +1,4 @@
-"""What both sides had at the position where they part, handed to `islices.diff` with what they computed it from.
+"""Pass both sides at the position where they diverge to `islices.diff`, with the input that they were computed from.
 
 May import: `numpy`, the core, `islices.porting.compare`, this folder.
 """
@@ -17,8 +17,6 @@ from islices.porting.compare.step import Step as Taken
 from islices.porting.compare.step import explain_steps
 from islices.porting.trajectory.distances import same_values
 from islices.porting.trajectory.positions import Leaves, Step, common, rows_named
-
-__all__ = ["Known", "explain"]
 
 #: Framework -> the semantics of its own optimizers.
 OWN = {"torch": "torch", "keras": "keras", "jax": "optax"}
@@ -70,7 +68,7 @@ def _position(position: str, tensor: str, a: Step, b: Step, known: Known) -> Dif
 
 
 def _all_or_one(tensor: str, a: Leaves, b: Leaves, known: Known, instead: Sequence[Explanation] = ()) -> Difference:
-    """What nobody clips or regularises: all tensors together, then the one that is furthest off."""
+    """Return tensors that nobody clips or regularises: all together, then the one that is furthest off."""
     found = _of_arrays(diff(a, b, **known), instead)
     if found.causes or tensor not in a or tensor not in b:
         return found

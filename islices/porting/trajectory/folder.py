@@ -8,7 +8,6 @@ May import: `numpy`, the core, this folder.
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
@@ -23,15 +22,13 @@ from islices.core.trees import named_leaves
 from islices.files import load, read_metadata, save
 from islices.porting.trajectory.positions import AFTER, BEFORE, POSITIONS, Leaf, Leaves, Step
 
-__all__ = ["is_folder", "read_folder", "step_files", "write_step"]
-
 FILE = re.compile(r"step-(\d+)\.safetensors")
 #: Positions that go on from step to step.
 LASTING = (*BEFORE, *AFTER)
 
 
 def is_folder(x: Any) -> bool:
-    """Whether what was given for a side names a folder: a str or a path."""
+    """Return True if a side's argument names a folder: a str or a path."""
     return isinstance(x, (str, bytes, os.PathLike))
 
 
@@ -63,7 +60,7 @@ def write_step(folder: Path, step: Step, last: Mapping[str, Leaves], remarks: Ma
 
 
 def _changed(x: Leaf, known: Leaf | None) -> Leaf | None:
-    """What has changed of a table: nothing, some rows, or all of it."""
+    """Return the changes of a table: nothing, some rows, or all of it."""
     if isinstance(x, IndexedSlices) or not isinstance(known, np.ndarray) or x.dtype != known.dtype:
         return x
     if x.shape != known.shape:
@@ -88,9 +85,6 @@ def read_folder(folder: Any, argument: str) -> Iterator[Step]:
         raise ValueError(
             f"{argument}: {str(path)!r} holds no step; accepted are files step-1.safetensors, step-2.safetensors ..."
         )
-    doubled = next((n for (n, _), (m, _) in itertools.pairwise(files) if n == m), None)
-    if doubled is not None:
-        raise ValueError(f"{argument}: {str(path)!r} holds step {doubled} twice; accepted is one file for each step")
     return _steps(files, argument)
 
 

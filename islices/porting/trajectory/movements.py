@@ -25,8 +25,6 @@ from islices.porting.compare.stored import apart, bits_equal, blocks, placed, wi
 from islices.porting.trajectory.distances import beside, eps_of, gap, relative, summed
 from islices.porting.trajectory.positions import Step, described, rows_named
 
-__all__ = ["Found", "Past", "advance", "furthest", "movements"]
-
 Array = np.ndarray[Any, Any]
 Steps = tuple[Step, Step]
 Pair = tuple[Array, Array]
@@ -97,8 +95,6 @@ class Past:
     ----------
     last : (Step, Step) or None
         The last step of both sides.
-    follows : bool
-        Whether it directly follows the one before.
     count : int
         The number of steps.
     reach : dict of str to float
@@ -108,7 +104,6 @@ class Past:
     """
 
     last: Steps | None = None
-    follows: bool = False
     count: int = 0
     reach: Mapping[str, float] = field(default_factory=dict)
     relative: Mapping[str, Rows] = field(default_factory=dict)
@@ -122,8 +117,7 @@ def advance(past: Past, a: Step, b: Step) -> Past:
         here = _gradients_apart(a, b, t)
         kept = None if _common_states(a, b, t.name) else past.relative.get(t.name)
         distance[t.name] = here if kept is None else here.joined(kept, np.maximum)
-    follows = past.last is not None and a.number == past.last[0].number + 1
-    return Past((a, b), follows, past.count + 1, reach, distance)
+    return Past((a, b), past.count + 1, reach, distance)
 
 
 class _Table(NamedTuple):

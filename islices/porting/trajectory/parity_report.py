@@ -15,8 +15,6 @@ from islices.porting.trajectory.verdict import ORDER
 if TYPE_CHECKING:
     from islices.porting.trajectory.trainings import Parity
 
-__all__ = ["report"]
-
 #: position -> how it is told
 TITLES = {
     "batch": "the batch", "start": "tables and states before the first step",

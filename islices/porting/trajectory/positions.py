@@ -19,20 +19,6 @@ from islices.core.trees import named_leaves
 from islices.embedding.table import Table
 from islices.porting.trajectory.descriptions import optimizers_of
 
-__all__ = [
-    "AFTER",
-    "BEFORE",
-    "POSITIONS",
-    "Leaf",
-    "Leaves",
-    "Step",
-    "common",
-    "described",
-    "host_leaves",
-    "read_step",
-    "rows_named",
-]
-
 Leaf = np.ndarray[Any, Any] | IndexedSlices
 Leaves = dict[str, Leaf]
 

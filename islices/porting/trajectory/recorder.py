@@ -17,8 +17,6 @@ from islices.porting.trajectory.descriptions import optimizers_of
 from islices.porting.trajectory.folder import is_folder, step_files, write_step
 from islices.porting.trajectory.positions import POSITIONS, Leaves, Step, host_leaves
 
-__all__ = ["Recorder"]
-
 
 class Recorder:
     """Writes a training's steps into a folder, one file each, for `islices.parity`.
@@ -102,7 +100,7 @@ class Recorder:
 
     @property
     def wanted(self) -> bool:
-        """Whether the step that comes next is written: what costs much need not be computed else."""
+        """Return True if the next step is written: expensive values need not be computed otherwise."""
         return self._count == 0 or (self._count + 1) % self._every == 0
 
     def add(self, **positions: Any) -> None:

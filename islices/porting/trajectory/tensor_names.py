@@ -1,4 +1,4 @@
-"""Which tensor of the second side answers which of the first: settled once, then every step of it is renamed.
+"""Pair the tensors of the second side with those of the first once; every step of it is then renamed.
 
 Frameworks also lay a dense layer's weights out differently, (in, out) or (out, in): what is transposed from the first
 step on is transposed back, so that the step is compared and not the layout.
@@ -17,8 +17,6 @@ import numpy as np
 from islices.core.slices import IndexedSlices
 from islices.porting.compare.pairing import check_tensor
 from islices.porting.trajectory.positions import Leaf, Leaves, Step
-
-__all__ = ["NAMED", "Pairing", "pair_names"]
 
 #: Positions whose leaves are named as the tables are, or with what they hold behind such a name.
 NAMED = ("tables", "tables_after", "gradients", "clipped", "state", "state_after")

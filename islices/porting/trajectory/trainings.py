@@ -27,12 +27,10 @@ from islices.porting.trajectory.positions import AFTER, BEFORE, Step, read_step
 from islices.porting.trajectory.tensor_names import Pairing, pair_names
 from islices.porting.trajectory.verdict import ORDER, Verdict, judge
 
-__all__ = ["Parity", "Stop", "parity"]
-
 
 @dataclass(frozen=True, eq=False)
 class Stop:
-    """Where two trainings part, and why.
+    """The position where two trainings diverge, and the reason.
 
     Attributes
     ----------
@@ -60,7 +58,7 @@ class Stop:
 
 @dataclass(frozen=True, eq=False)
 class Parity(Report):
-    """What `parity` found; str() is the report.
+    """The result of `parity`; str() is the report.
 
     Attributes
     ----------
@@ -230,7 +228,7 @@ def _numbered(given: Iterable[Any], argument: str) -> Iterator[Step]:
 
 
 def _linked(steps: Iterable[Step]) -> Iterator[Step]:
-    """What a step leaves is what the next begins with: either is taken for the other where it is missing."""
+    """Use the end of a step as the begin of the next, or the reverse, where one is missing."""
     held: Step | None = None
     for step in steps:
         if held is not None:

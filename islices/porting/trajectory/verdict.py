@@ -26,8 +26,6 @@ from islices.porting.trajectory.distances import distances, eps_of, gap, same_va
 from islices.porting.trajectory.movements import Found, Past, advance, furthest, movements
 from islices.porting.trajectory.positions import Leaves, Step, common, rows_named
 
-__all__ = ["ORDER", "Verdict", "judge"]
-
 #: The positions as they are judged, in the order of a training.
 ORDER = ("batch", "start", "between", "outputs", "loss", "gradients", "clipped", "step", "state")
 
@@ -71,13 +69,11 @@ class Verdict:
     stop: str | None = None
 
 
-def judge(
-    a: Step, b: Step, past: Past, ignored: frozenset[str] = frozenset(), notes: dict[str, str] | None = None
-) -> tuple[Verdict, Past]:
+def judge(a: Step, b: Step, past: Past, ignored: frozenset[str], notes: dict[str, str]) -> tuple[Verdict, Past]:
     """Judge a step; b has a's names. Return the past of the next step as well; add to notes what the report says."""
     now = advance(past, a, b)
     verdict = Verdict(a.number, {}, _gap(a, b), _drift(a, b), (_loss(a), _loss(b)), _same_bits(a, b))
-    for position, found in _positions(a, b, verdict.drift, past, now, {} if notes is None else notes):
+    for position, found in _positions(a, b, verdict.drift, past, now, notes):
         if position in ignored:
             continue
         verdict.positions[position] = found
@@ -96,8 +92,10 @@ def _positions(
     starts = [pair for position in ("tables", "state") if (pair := common(a, b, position))[0]]
     if past.last is None and starts:
         yield "start", furthest(_near(pair, 1.0) for pair in starts)
-    if now.follows and past.last is not None and (found := _between((a, b), past.last, notes)) is not None:
-        yield "between", found
+    if past.last is not None and a.number == past.last[0].number + 1:
+        found = _between((a, b), past.last, notes)
+        if found is not None:
+            yield "between", found
     for position in ("outputs", "loss", "gradients"):
         pair = common(a, b, position)
         if pair[0]:

@@ -86,7 +86,7 @@ def one_program(group):
 
 
 def fail_together(group):
-    """What one rank cannot reduce, no rank does; the group goes on."""
+    """Raise on every rank for an input that one rank cannot reduce; the group goes on."""
     from islices.distributed import RankError, all_reduce
 
     kind, words, x = RankError, "rank 2", jax.numpy.ones((2, 3))

@@ -1,4 +1,4 @@
-"""What is JAX's own: 32-bit types by default, slices as a pytree through jit, tracers beside concrete leaves."""
+"""JAX's features: 32-bit types by default, slices as a pytree through jit, tracers together with concrete leaves."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def weights(dtype: str = "float32", shapes: Sequence[tuple[int, ...]] = SHAPES) 
 
 
 def gradients(step: int, dtype: str = "float32") -> list[Any]:
-    """Of a table, with duplicates and rows 6 to 8 never named; of a dense weight; of a single number."""
+    """Return gradients of a table (duplicates, no rows 6 to 8), of a dense weight, and of a single number."""
     rng = np.random.default_rng(100 + step)
     rows = tf.IndexedSlices(
         tf.cast(rng.standard_normal((5, 3)), dtype), tf.constant(rng.integers(0, 6, 5)), tf.constant([9, 3])
@@ -286,7 +286,7 @@ COLLECTED = """
 @pytest.mark.outside
 @pytest.mark.parametrize("program", [SUMMED, REFUSED, COLLECTED], ids=["summed", "refused", "collected"])
 def test_replicas(program: str) -> None:
-    """In a process whose CPU is two devices."""
+    """Run in a process whose CPU is two devices."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     code = textwrap.dedent(REPLICAS) + textwrap.dedent(program)
     done = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, timeout=300, env=environment)

@@ -165,7 +165,7 @@ def test_on_four_processes(name: str, ranks: Ranks) -> None:
 
 
 def test_processes_end(ranks: Ranks) -> None:
-    """In spite of the messages that were given up."""
+    """Processes end in spite of the messages that were given up."""
     assert [finished.returncode for finished in ranks.ranks] == [0] * SIZE
 
 

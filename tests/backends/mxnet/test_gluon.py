@@ -195,7 +195,7 @@ def test_stale_gradients_are_counted_only_where_they_are_used() -> None:
 
 
 def test_a_scaled_loss_is_clipped_at_its_own_scale_and_overflow_skips_the_step() -> None:
-    """What mxnet.contrib.amp hangs on a Trainer, without its patches of all operators."""
+    """The Trainer gets the scaler of mxnet.contrib.amp, without its patches of all operators."""
     from mxnet.contrib.amp.loss_scaler import LossScaler
 
     layer = gluon.nn.Embedding(3, 1)

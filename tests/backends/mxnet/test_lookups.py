@@ -164,7 +164,7 @@ def test_rows_are_set_in_place() -> None:
 
 
 def test_a_step_on_a_large_table_allocates_nothing_of_its_size() -> None:
-    """In a process of its own, since the peak of this one may be higher already."""
+    """Run in a new process, since the peak of this one may be higher already."""
     code = """
 import resource, numpy as np, islices
 B = islices.get_backend("mxnet")

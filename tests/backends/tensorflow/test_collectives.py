@@ -55,7 +55,7 @@ def check_slices(got, parts, op, case):
 
 # ---------------------------------------------------------------------- on every worker process
 def workers(group, ending, folder):
-    """What is checked on workers in one launch, and then how it ends for them."""
+    """Run all checks on workers in one launch, then the given ending."""
     import tensorflow as tf
 
     assert repr(group) == f"<tf.distribute (MultiWorkerMirroredStrategy): rank {group.rank} of {group.size}>"
@@ -198,7 +198,7 @@ def test_workers_and_a_killed_one(tmp_path):
 
 # ---------------------------------------------------------------------- replicas on two logical CPUs of one process
 def test_mirrored():
-    """In a process of its own, since logical devices are made before TensorFlow starts."""
+    """Run in a new process, since logical devices are made before TensorFlow starts."""
     run = subprocess.run(
         [sys.executable, __file__],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""What of lookups is TensorFlow's own: tapes around, graphs within, autograph in fn, variables, Keras' layers."""
+"""Lookups in TensorFlow: tapes around, graphs within, autograph in fn, variables, Keras's layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is TensorFlow's own: tf.function with its shapes and autograph, dense_shape, a Keras training step."""
+"""TensorFlow's features: tf.function with its shapes and autograph, dense_shape, a Keras training step."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def assert_same(got: list[Any], expected: list[Any], what: Any) -> None:
     ],
 )
 def test_same_bits_as_clipping_first(semantics: str, dtype: str, kernels: bool) -> None:
-    """With a gradient that is not finite, too; "optax" divides first."""
+    """A gradient that is not finite has the same bits too; "optax" divides first."""
     for options in ({}, {"rows": "all", "frozen": [1, 5], "maximize": True}):
         for limit in (0.5, 0.0, float("inf")):
             got, expected = parameters(dtype), parameters(dtype)

@@ -105,7 +105,7 @@ def check_a_hook_for_dense_gradients(group: Group) -> None:
 
 
 def check_capture(group: Group) -> None:
-    """What has been captured is this rank's own, whatever DDP makes of the parameter's gradient."""
+    """Check that the captured gradients are this rank's, whatever DDP makes of the parameter's gradient."""
     model = DistributedDataParallel(Model())
     register_ddp_hook(model)
     with islices.capture(model) as captured:
@@ -123,7 +123,7 @@ CHECKS = [
 
 
 def program(group: Group) -> dict[str, str]:
-    """What each rank runs: check -> its traceback."""
+    """Run the checks on each rank: check -> its traceback."""
     failed = {}
     for check in CHECKS:
         try:

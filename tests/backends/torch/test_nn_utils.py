@@ -100,7 +100,7 @@ def test_sparse_is_clipped_like_torch_clips_the_densified(ids: list[list[int]], 
 
 @pytest.mark.parametrize("semantics", ["torch", "islices", "optax", "tensorflow"])
 def test_the_result_is_the_one_of_clip_by_global_norm(semantics: str) -> None:
-    """In both halves as in one, and in mode framework."""
+    """The two functions agree with the one, and so does mode framework."""
     ids = [[6, 1, 4], [3, 2, 5]] if semantics == "tensorflow" else [[1, 2, 1], [2, 2, 6]]  # raw rows, if they repeat
     whole, halves, given = (with_gradients(ids) for _ in range(3))
     grads = [p.grad for p in given.parameters()]

@@ -96,7 +96,7 @@ def test_examples_in_docstrings() -> None:
 
 @pytest.mark.parametrize(("name", "hyper", "function", "in_islices"), CLASSES)
 def test_steps_are_those_of_islices_optim(name: str, hyper: Any, function: Any, in_islices: Any) -> None:
-    """With the dense formula for dense gradients, where the semantics has one."""
+    """Dense gradients use the dense formula, if the semantics has one."""
     model, twin, start = Bags(), Bags(), Bags()
     optimizer = getattr(optim, name)(model.parameters(), **hyper)
     train(model, optimizer)
@@ -160,7 +160,7 @@ def test_a_group_changed_and_another_added_in_mid_training() -> None:
     ],
 )
 def test_bad_hyperparameters(cls: str, given: dict[str, Any], error: type[Exception], message: str) -> None:
-    """Of the optimizer, of a group that is added, and of one that is changed between steps: nothing has moved then."""
+    """The optimizer, a new group and a group changed between steps raise, and nothing has moved."""
     one, two = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2))
     with pytest.raises(error, match=message):
         getattr(optim, cls)([one], **given)

@@ -83,7 +83,7 @@ def test_norms_clips_and_sums_are_those_of_one_backward_pass_a_sample(make: Any)
 
 
 def test_one_norm_over_the_tied_weight_and_all_others() -> None:
-    """What DP-SGD clips by: the other parameters' gradients from torch.func, the tied one's from the capture."""
+    """DP-SGD's norm: the other parameters' gradients from torch.func, the tied one's from the capture."""
     model = Tied()
     with islices.capture(model) as captured:
         loss_of(model(IDS), TARGETS).backward()

@@ -21,7 +21,7 @@ SAME = 1e-9
 
 
 def differs(got: Got, right: Got) -> bool:
-    """Whether a mistake changes what a trajectory gives."""
+    """Return True if a mistake changes the results of a trajectory."""
     return any(
         x.shape == right[t][name].shape and not np.allclose(x, right[t][name], rtol=SAME, atol=0.0, equal_nan=True)
         for t, arrays in got.items()
@@ -31,7 +31,7 @@ def differs(got: Got, right: Got) -> bool:
 
 
 def _alone(got: Got, name: str) -> Got:
-    """What a step gives alone, as float32: states may mean something else, or have another shape."""
+    """Return the results of a single step, as float32: states may mean something else, or have another shape."""
     return {t: {name: arrays[name].astype(np.float32)} for t, arrays in got.items()}
 
 
@@ -70,7 +70,7 @@ def test_every_mistake_of_the_catalogue_shows_somewhere() -> None:
 
 
 def given(own: Sequence[Trajectory], wrong: Formula) -> list[tuple[Trajectory, Got]]:
-    """What a step that makes a mistake gives: weights in float32, and no state."""
+    """Return the results of a step with a mistake: weights in float32, and no state."""
     found = []
     for one in own:
         arrays = wrong_steps(wrong, one)

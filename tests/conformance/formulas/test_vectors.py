@@ -35,7 +35,7 @@ def test_most_elements_are_judged(name: str) -> None:
 
 
 def test_a_file_is_read_without_islices() -> None:
-    """As another language would: hexadecimal to numbers, and a step by hand."""
+    """Read it as another language would: hexadecimal to numbers, and a step by hand."""
     made = json.loads((FOLDER / "inputs.json").read_text("utf-8"))["wide"]
     found = json.loads((FOLDER / "torch.json").read_text("utf-8"))
     line = next(x for x in found["trajectories"] if (x["formula"], x["name"]) == ("torch.SGD", "sizes"))

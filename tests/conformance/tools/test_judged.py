@@ -17,7 +17,7 @@ import pytest
 import islices
 from islices.conformance.tools.judged import processes
 from islices.conformance.tools.judged.__main__ import main
-from islices.conformance.tools.judged.page import parts, with_run
+from islices.conformance.tools.judged.page import finding, scores, with_run
 from islices.conformance.tools.judged.processes import run_finding, run_library
 
 DOCS = Path(islices.__file__).resolve().parents[1] / "docs"
@@ -97,7 +97,7 @@ def test_an_entry_that_does_not_end_is_told(tmp_path: Path, monkeypatch: pytest.
 
 # ---------------------------------------------------------------------- findings
 def needs(script: Path) -> list[str]:
-    """What a script imports that this environment lacks."""
+    """Return the imports of a script that this environment lacks."""
     names = [
         x.module if isinstance(x, ast.ImportFrom) else x.names[0].name
         for x in ast.walk(ast.parse(script.read_text("utf-8")))
@@ -111,7 +111,7 @@ def marked(script: Path) -> Any:
 
 
 def close(one: str, other: str) -> bool:
-    """Whether two texts are the same but for the last digits of numbers."""
+    """Return True if two texts differ only in the last digits of numbers."""
     number = re.compile(r"-?\d+\.\d+(?:e-?\d+)?")
     same = number.sub("#", one) == number.sub("#", other)
     return same and np.allclose(
@@ -129,17 +129,13 @@ def test_a_finding_prints_what_the_page_has(script: Path) -> None:
 
 @pytest.mark.parametrize("script", FINDINGS, ids=lambda x: x.name)
 def test_a_finding_is_short_and_its_page_is_up_to_date(script: Path) -> None:
-    said, code = parts(script)
-    assert said
-    lines = [x for x in code.splitlines() if x.strip() and not re.match(r"import |from ", x)]
-    assert len(lines) <= 10, f"{len(lines)} lines beside its imports"
-    page = (DOCS / "judged.md").read_text("utf-8")
-    assert said in page
-    assert code in page
+    lines = script.read_text("utf-8").splitlines()[1:]
+    assert len([x for x in lines if x.strip() and not re.match(r"import |from ", x)]) <= 10
+    assert finding(script) in (DOCS / "judged.md").read_text("utf-8")
 
 
 # ---------------------------------------------------------------------- the page
-PAGE = "# T\n\n<!-- scores -->\n\nold\n\n<!-- end -->\n\ntext\n\n<!-- findings -->\nold\n<!-- end -->\n"
+PAGE = "# T\n\n<!-- summary -->\n\nold\n\n<!-- end -->\n\ntext\n\n<!-- findings -->\nold\n<!-- end -->\n"
 
 
 @pytest.mark.outside
@@ -150,14 +146,18 @@ def test_the_page_is_written_from_a_run(tmp_path: Path, capsys: Any) -> None:
     arguments = ["--docs", str(tmp_path), "-l", "upstream"]
     assert main(arguments) == 0
     page = (tmp_path / "judged.md").read_text("utf-8")
-    assert "## Bugs that others reported\n\n| call | formula | with the bug | as meant |\n" in page
-    assert re.search(r"bitsandbytes#2010, AdamW .* decay applied after the update \| 0\.\d+ \|", page)
-    assert re.search(r"FlagGems#4988, Adam .* decay decoupled, not joined to the gradient \| 0\.\d+ \|", page)
-    assert re.search(r"FBGEMM#5908.* decay applied twice, joined to the gradient and to the weights \| 0\.\d+ \|", page)
-    assert "### A sum\n\n```python\nprint(1 + 1)\n```\n\n```text\n2\n```" in page
+    assert "| bugs that others reported | 3 | 0 | 3 |" in page
+    assert "- A sum. ([script](judged/upstream_sum.py))\n" in page
     assert "old" not in page
-    assert "no known mistake" not in page
     written = json.loads((tmp_path / "judged.json").read_text("utf-8"))
+    (table,) = scores(written)
+    assert table.startswith("## bugs that others reported\n\n| call | formula | with the bug | as meant |\n")
+    assert re.search(r"bitsandbytes#2010, AdamW .* decay applied after the update \| 0\.\d+ \|", table)
+    assert re.search(r"FlagGems#4988, Adam .* decay decoupled, not joined to the gradient \| 0\.\d+ \|", table)
+    assert re.search(
+        r"FBGEMM#5908.* decay applied twice, joined to the gradient and to the weights \| 0\.\d+ \|", table
+    )
+    assert "no known mistake" not in table
     assert with_run(page, written, [tmp_path / "judged" / "upstream_sum.py"]) == page
     assert main(arguments) == 0  # one library anew: its part is replaced
     assert len(json.loads((tmp_path / "judged.json").read_text("utf-8"))["libraries"]) == 1

@@ -1,4 +1,4 @@
-"""What a call is given beside arrays: a bool is no number but as a factor, a flag is a bool and nothing else."""
+"""Arguments other than arrays: a bool is a number only as a factor, a flag is a bool and nothing else."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ NUMBERS: dict[str, Callable[[Any], Any]] = {
     "argnums, value_and_grad": lambda x: islices.value_and_grad(print, x),
     "missing, RowMap.ids": lambda x: RowMap([2, -1, 0], 3).ids(IDS, missing=x),
     "lr, sgd": optim.sgd,
-    "initial, LossScale": optim.LossScale,
 }
 
 

@@ -36,7 +36,7 @@ def make(dtype: Any = np.float32, ids: np.ndarray = IDS, shape: tuple[int, ...] 
 
 
 def dense_of(s: IndexedSlices) -> np.ndarray:
-    """What slices denote, summed in float64 with ufunc.at: close to, not bit-equal with, to_dense."""
+    """Return the array that slices denote, summed in float64 with ufunc.at: close to, not bit-equal with, to_dense."""
     out = np.zeros(s.dense_shape, np.float64)
     keep = s.indices < s.dense_shape[0]
     np.add.at(out, s.indices[keep], s.values[keep].astype(np.float64))
@@ -44,7 +44,7 @@ def dense_of(s: IndexedSlices) -> np.ndarray:
 
 
 def bits(x: Any) -> Any:
-    """Something that is equal where the bits are, -0 and +0 alike."""
+    """Return a value that is equal where the bits are, -0 and +0 alike."""
     if isinstance(x, IndexedSlices):
         return (bits(x.values), bits(x.indices), x.dense_shape, x.coalesced, x.padded)
     if isinstance(x, (list, tuple)):

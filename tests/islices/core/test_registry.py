@@ -1,4 +1,4 @@
-"""From names and arrays to backends, and what plug-ins may and may not do.
+"""Names and arrays lead to backends, and plug-ins may do some things and not others.
 
 Plug-ins are real distributions: a module and a .dist-info folder with an entry point, on the path of a fresh
 interpreter. The toy framework is a module with its own array type, so nothing here needs a framework.

@@ -33,7 +33,9 @@ def deferred(
         values = (values.astype(wide) * np.asarray(factor, wide)).astype(dtype)
     slots = Slots(base, indices, ROWS, places, factor)
     backend = islices.get_backend("numpy")
-    return IndexedSlices._deferred(backend, slots, (ROWS, WIDTH)), IndexedSlices(values, indices, (ROWS, WIDTH))
+    return IndexedSlices._trusted(backend, None, indices, (ROWS, WIDTH), slots=slots), IndexedSlices(
+        values, indices, (ROWS, WIDTH)
+    )
 
 
 def steps() -> list[Any]:

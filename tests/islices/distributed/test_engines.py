@@ -1,4 +1,4 @@
-"""Which engine a call without group= takes, and that no rank waits for one whose arguments are refused. SPEC clause 25.
+"""The engine of a call without group=, and that no rank waits for one whose arguments raise. SPEC clause 25.
 
 The conformance cases ``none/by default`` and ``refused`` say so of each engine alone; here are several engines at once,
 arrays of another framework on one rank, and launchers. In real processes, whose timeout is short: to wait is to fail.
@@ -127,7 +127,7 @@ ALL_REDUCE = "import numpy as np; from islices.distributed import all_reduce; "
     ],
 )
 def test_a_launched_process_with_nothing_starts_mpi(call: str) -> None:
-    """As those do that have NumPy arrays, so that all meet."""
+    """It starts as processes with NumPy arrays do, so that all meet."""
     launcher = _mpiexec()
     assert launcher is not None
     code = f"import os; rank = int(os.environ['PMI_RANK']); {ALL_REDUCE} print({call})"

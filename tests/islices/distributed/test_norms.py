@@ -108,7 +108,7 @@ def values(x: Any) -> Any:
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("name", gradients())
 def test_the_norm_and_the_clip_are_exact(name: str, size: int) -> None:
-    """By exact arithmetic; for a preset by one process."""
+    """Compare with exact arithmetic; for a preset with one process."""
     leaves, whole_tree = gradients()[name], whole(name)
     exactly = list(map(exact, whole_tree))
     norms = {order: oracle.global_norm(exactly, "inf" if order == math.inf else order) for order in (2, 1, math.inf)}

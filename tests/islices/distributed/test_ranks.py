@@ -98,7 +98,7 @@ MISTAKEN: dict[str, tuple[str, Any, str, str]] = {
 
 @pytest.mark.parametrize("name", MISTAKEN)
 def test_a_mistake_in_all_reduce_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the cases that were made for it; the last but one is none: where ranges end only says who does the work."""
+    """The cases made for it catch it; the last but one is none: the ends of ranges only decide who does the work."""
     place, instead, caught, unharmed = MISTAKEN[name]
     monkeypatch.setattr(exchange, place, instead)
     ids = [c for c in IDS if c.startswith((caught or unharmed, unharmed))]
@@ -166,7 +166,7 @@ MADE = {c.make: c for c in CASES}.values()
 
 @pytest.mark.parametrize("case", MADE, ids=lambda c: c.id.rpartition("/")[0])
 def test_expectations_are_those_of_exact_arithmetic(case: Collective) -> None:
-    """By the oracle of fractions, which rounds where clause 25 says so."""
+    """The oracle of fractions agrees, which rounds where clause 25 says so."""
     for leaves in leaf_lists([case.make(rank, 3) for rank in range(3)]):
         there = [leaf for leaf in leaves if leaf is not None]
         if not there:

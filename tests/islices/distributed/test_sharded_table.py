@@ -143,7 +143,7 @@ def like(framework: str, full: Host) -> Any:
 
 @pytest.mark.parametrize("framework", ["torch", "tensorflow", "jax", "mxnet"])
 def test_a_framework_trains_as_numpy_in_one_process(framework: str, tmp_path: Path) -> None:
-    """With gradients of its own, and by way of a checkpoint."""
+    """It uses the framework's gradients, and a checkpoint in between."""
     if framework not in islices.list_backends():
         pytest.skip(f"{framework} is not installed")
     B, full, optimizer = islices.get_backend(framework), start_of("schedule"), optim.adam(0.25)

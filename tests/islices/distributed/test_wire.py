@@ -1,4 +1,4 @@
-"""What all_reduce is made of: bytes and their layout, the agreement of ranks, cuts, the choice of a strategy.
+"""The parts of all_reduce: bytes and their layout, the agreement of ranks, sketches, the choice of a strategy.
 
 Ranks are threads of this process, whose group moves the same bytes as any other.
 """

@@ -62,7 +62,7 @@ def test_every_bit_of_the_data_is_guarded(tmp_path: Path) -> None:
 
 
 def test_a_lying_header_costs_no_memory(tmp_path: Path) -> None:
-    """What is declared is never allocated: not the array, nor the header."""
+    """The declared sizes are never allocated: not the array, nor the header."""
     path = tmp_path / "x.safetensors"
     made = handmade()
     for name in ("a tensor of 2^60 bytes", "header of 2^60 bytes", "header of 99 MB"):

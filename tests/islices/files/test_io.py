@@ -58,7 +58,7 @@ def array(framework: str, x: Any, dtype: str) -> Any:
 
 
 def bits(x: Any) -> tuple[str, tuple[int | None, ...], bytes]:
-    """What two arrays must share, of whatever framework."""
+    """Return the properties that two arrays must share, of any framework."""
     backend = islices.get_backend(x)
     return backend.dtype(x), backend.shape(x), backend.to_numpy(x).tobytes()
 
@@ -306,7 +306,7 @@ def test_without_safetensors_the_error_says_what_to_install(tmp_path: Path, monk
 
 
 def run(code: str, *arguments: object, **options: Any) -> str:
-    """What code prints in a process of its own."""
+    """Return the output of code in a new process."""
     command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
     assert done.returncode == 0, done.stderr

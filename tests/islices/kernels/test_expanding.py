@@ -104,7 +104,7 @@ def as_inlined(x: Any) -> FunctionType | None:
 
 
 def names_called(function: FunctionType, monkeypatch: pytest.MonkeyPatch) -> tuple[FunctionType, set[str]]:
-    """What a function is expanded to, and what that calls by name."""
+    """Return the expanded function and the names that it calls."""
     trees: list[ast.AST] = []
     real = ast.fix_missing_locations
     monkeypatch.setattr(ast, "fix_missing_locations", lambda tree: trees.append(tree) or real(tree))
@@ -133,7 +133,7 @@ def test_names_and_scopes_keep_their_meaning(function: Any, arguments: tuple[Any
 
 
 def test_a_source_that_changed_is_not_taken(tmp_path: Path) -> None:
-    """What runs is the function that was imported, not what its file says by now."""
+    """The imported function runs, not the present text of its file."""
     path = tmp_path / "changing.py"
     scope: dict[str, Any] = {}
     for factor in ("2", "3"):
@@ -146,7 +146,7 @@ def test_a_source_that_changed_is_not_taken(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_nothing_of_ours_is_left_to_numba(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a kernel of each kind: a call that numba writes out costs a tenth of a second and more."""
+    """Check a kernel of each kind: a call that numba writes out costs a tenth of a second and more."""
     taken: list[FunctionType] = []
     monkeypatch.setattr(compiling, "_njit", lambda *a, **k: (lambda f: taken.append(f) or f) if a else _inline(k))
     inspect.unwrap(folding.fold_kernel)(dtype)

@@ -101,7 +101,7 @@ def same(got: Any, expected: Any, what: str = "") -> None:
 
 
 def without(call: Callable[[], Any]) -> Any:
-    """What the call gives in NumPy."""
+    """Return the call's result in NumPy."""
     with islices.config.use_kernels(False):
         return call()
 

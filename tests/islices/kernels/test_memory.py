@@ -59,7 +59,7 @@ LYING: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """What a call gives: its arrays, or the exception it raises."""
+    """Return the result of a call: its arrays, or the exception it raises."""
     try:
         x = call()
     except (IndexError, TypeError, ValueError) as error:
@@ -181,7 +181,7 @@ def test_bad_indices_that_nobody_checked() -> None:
 
 @pytest.mark.parametrize("index", ["int32", "int64"])
 def test_memory_at_the_peak(index: str) -> None:
-    """What comes out, and at most 32 bytes a slice beside (and what does not depend on them)."""
+    """A call allocates its result and at most 32 bytes per slice (and memory that does not depend on them)."""
     rng = np.random.default_rng(0)
     n, rows, width = 131_072, 1_000_000, 64
     ids = rng.integers(0, rows, n).astype(index)

@@ -63,7 +63,7 @@ def check(got, expected):
 
 
 def run(code: str, *, env: Mapping[str, str | None] | None = None, **options: Any) -> str:
-    """What a fresh interpreter prints; it must end by itself, in time and with 0."""
+    """Return the output of a fresh interpreter; it must end by itself, in time and with 0."""
     changed = {**os.environ, "ISLICES_NUM_THREADS": "4", **(env or {})}
     given = {name: value for name, value in changed.items() if value is not None}
     script = WORK + textwrap.dedent(code)

@@ -10,6 +10,7 @@ import pytest
 
 import islices
 from islices import IndexedSlices, optim
+from islices.conformance import judge
 from islices.optim.fused import _expressible
 from islices.optim.operators import div, mul, row_mean, sqrt
 from islices.optim.rules import running
@@ -143,6 +144,17 @@ def test_compiled_steps_have_the_bits(framework: str, run: Any) -> None:
             table, grads = (islices.convert(x, framework) for x in (start(dtype), gradients(dtype)))
             after = run(own.step, table, own.init(table, master=master), grads)
             assert_same(in_numpy(*after), trained(own, dtype=dtype, master=master))
+
+
+def test_the_judge_takes_one() -> None:
+    def step(weights: Any, grad: Any, state: Any, t: int, *, lr: float, eps: float) -> Any:
+        own = optim.custom(my_rowwise, lr, row_state={"accumulator": 0.0}, eps=eps)
+        weights, state["own"] = own.step(weights, grad, state.get("own") or own.init(weights))
+        state["accumulator"] = state["own"]["accumulator"][:, None]
+        return weights
+
+    found = judge(step, formula="fbgemm.EXACT_ROWWISE_ADAGRAD")
+    assert found.grade == 1, str(found)
 
 
 def test_kernels_take_rules_of_elements() -> None:

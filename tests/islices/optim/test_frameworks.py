@@ -1,7 +1,7 @@
 """Each record beside the frameworks' own optimizers: their defaults, and 24 steps of weights and state.
 
 A difference is counted in units of eps * (|start| + the sum of |changes|), element by element; 0 units are equal bits.
-docs/optimizers.md says where each bound comes from: FMA and MKL's root in torch, Eigen's reciprocal root, sums in
+docs/formulas.md says where bounds come from: FMA and MKL's root in torch, Eigen's reciprocal root, sums in
 another order. This file, run as a script without either of torch's two, compares torch's bits.
 """
 
@@ -246,7 +246,9 @@ RUNS: dict[str, Callable[[Row, Any], Step]] = {
 
 # ---------------------------------------------------------------------- steps
 def gradients(columns: int) -> Iterator[islices.IndexedSlices]:
-    """Of changing size and rows: duplicates, stored zero rows, cancelling rows, an empty one; never the last row."""
+    """Yield gradients of changing size and rows: duplicates, stored zero rows, cancelling rows, an empty one; never the
+    last row.
+    """
     rng = np.random.default_rng(0)
     for t in range(STEPS):
         n = 0 if t == 4 else int(rng.integers(1, 9))
@@ -311,7 +313,7 @@ def test_bits_of_torch_where_it_rounds_once() -> None:
 
 
 def rounded_once() -> tuple[bool, dict[str, float]]:
-    """Whether torch contracts, and what differs where its root is NumPy's."""
+    """Return (True if torch contracts, the differences where its root is NumPy's)."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 

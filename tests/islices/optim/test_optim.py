@@ -187,7 +187,7 @@ def test_inference_tensors_are_found_before_anything_is_written() -> None:
 
 
 def test_a_tensor_beside_a_variable_is_refused() -> None:
-    """In a tf.function the table would move and the state stay as it was."""
+    """The table would move and the state stay as it was, in a tf.function."""
     pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
     optimizer, table = optim.adam(0.1), tensorflow_variable()
     state = islices.convert(optimizer.init(START.copy()), "tensorflow")

@@ -10,8 +10,8 @@ import pytest
 from islices import optim
 from islices.conformance.oracle_optim import OPTIMIZERS
 from islices.core import modes
-from islices.optim.array_rules import array_rule
 from islices.optim.operators import bind, number_operators
+from islices.optim.row_steps import array_rule
 
 numba = pytest.importorskip("numba", reason="numba is not installed")
 OF_FRAMEWORKS = [

@@ -44,7 +44,7 @@ def steps(optimizer: optim.Optimizer, table: Any = None) -> dict[str, Any]:
 
 
 def remade(make: Make) -> dict[str, Any]:
-    """What an optimizer made anew for each step, of that step's number, comes to."""
+    """Return the result of a new optimizer for each step, with that step's number."""
     table = TABLE.copy()
     state = make(0.5).init(table)
     for k, grad in enumerate(GRADS):

@@ -1,4 +1,4 @@
-"""The specification's clauses 1 to 16, 18 and 19 written anew from their text alone, an adapter of the line protocol.
+"""The specification's clauses 1 to 16, 18 and 19 written again from only their text, an adapter of the line protocol.
 
 It was written by somebody who had read neither the oracles nor the library's formulas: where it and the vectors differ,
 either it has a bug or the text leaves something open. It imports NumPy and nothing of islices.

@@ -26,7 +26,7 @@ OPERATIONS = {
 
 
 def infinite(x: Any) -> Any:
-    """Orders are said as texts where JSON has no number for them."""
+    """Orders are texts where JSON has no number for them."""
     return float(x) if isinstance(x, str) and x in ("inf", "-inf") else x
 
 

@@ -182,7 +182,7 @@ def concat(parts: list[Slices]) -> Slices:
 
 
 def mapped(fn: Any, *trees: Any) -> Any:
-    """A function of leaves on trees of one structure (clause 1): those that are None are left out, None alone stays."""
+    """Map leaves of trees of one structure (clause 1): None is left out as a leaf, and stays as a tree."""
     first = next((tree for tree in trees if tree is not None), None)
     if isinstance(first, dict):
         return {key: mapped(fn, *(tree[key] for tree in trees)) for key in first}

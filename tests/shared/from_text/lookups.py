@@ -145,7 +145,7 @@ def _fold(terms: Any) -> Any:
 
 
 def _divisor(combiner: str, w: Any, count: int, kind: Any) -> Any:
-    """What a bag's sum is divided by; None where nothing is."""
+    """Return the divisor of each bag's sum; None for none."""
     if combiner == "sum":
         return None
     if w is None:

@@ -138,7 +138,7 @@ def clip(x: Any, n: float, limit: float, nonfinite: str) -> Any:
 
 
 def units(values: Any, axes: tuple[int, ...]) -> list[tuple[Any, ...]]:
-    """Where each unit of an array lies: what is left together by the axes that norms are not along."""
+    """Return the place of each unit of an array: one per position along the axes that norms are not along."""
     kept = [range(n) if k not in axes else [slice(None)] for k, n in enumerate(values.shape)]
     return list(itertools.product(*kept))
 
@@ -229,7 +229,7 @@ def _signs(x: Any) -> Any:
 
 
 def derivative(n: float, size: Any, whole: list[float], ord: float) -> Any:
-    """What a norm changes by, an element: of the array of sums of rows, in float64; 0 at norm 0."""
+    """Return the change of a norm per element of the array of sums of rows, in float64; 0 at norm 0."""
     if n == 0:
         return np.zeros_like(size)
     if ord == 2:

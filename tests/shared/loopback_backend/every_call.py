@@ -33,7 +33,7 @@ def slices(**options: Any) -> islices.IndexedSlices:
 
 
 def tree() -> dict[str, Any]:
-    """A gradient of every kind: slices, the framework's own, dense, and none."""
+    """Return a gradient of every kind: slices, the framework's type, dense, and none."""
     return {"slices": slices(), "own": islices.to_native(slices()), "dense": [table(), None]}
 
 
@@ -82,7 +82,7 @@ def compared() -> Any:
 
 
 def sharded() -> list[Any]:
-    """What a table of one rank hands out: rows, places, a gradient, a state."""
+    """Return the results of a table on one rank: rows, places, a gradient, a state."""
     rows = ShardedTable.from_full(table(), Alone(), padding_idx=0)
     batch = rows.fetch(array(1, 2, 1, dtype=np.int64))
     gradient = rows.reduce(batch, islices.IndexedSlices(array([1, 1]), array(1, dtype=np.int64), (2, 2)))

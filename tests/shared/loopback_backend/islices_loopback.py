@@ -1,4 +1,4 @@
-"""The adapter of `loopback`: the host's own primitives, with every array boxed on the way out.
+"""The adapter of `loopback`: the host's primitives, with every array boxed on the way out.
 
 ``arithmetic`` does the work. A test that wants a broken backend puts another one in its place.
 """

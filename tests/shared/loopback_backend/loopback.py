@@ -1,6 +1,6 @@
 """Arrays that can be added, subtracted, multiplied and negated, and nothing else: whatever looks at one raises.
 
-What `islices` may do to an array is said in `islices.backend`. Here everything else is an error of its own kind, that
+`islices.backend` lists what islices may do to an array. Here everything else is an error of a separate class, that
 neither ``getattr(x, name, None)`` nor ``except (AttributeError, TypeError, ValueError)`` swallows, so a core that goes
 behind the adapter's back is found out. Only the adapter holds the keys: `box` and `unbox`.
 """
@@ -15,11 +15,11 @@ __version__ = "1.0"
 
 
 class TouchedError(Exception):
-    """Something other than the adapter looked into an array."""
+    """The error when anything but the adapter looks into an array."""
 
 
 class Opaque:
-    """What arrays and sparse gradients of this framework have in common: nothing can be read from outside."""
+    """The common part of this framework's arrays and sparse gradients: nothing can be read from outside."""
 
     __slots__ = ("__weakref__", "_inside")
 
@@ -90,7 +90,7 @@ Opaque.__array_ufunc__ = None  # type: ignore[attr-defined]  # NumPy's operators
 
 
 def _operand(x: LoopbackArray, other: object) -> Any:
-    """What an array may be combined with: another one of its dtype, or a Python number, which takes its dtype."""
+    """Return an array's other operand: another one of its dtype, or a Python number, which takes its dtype."""
     inside = unbox(x)
     if type(other) in (int, float):
         return np.asarray(other, inside.dtype)
@@ -110,5 +110,5 @@ def box(inside: Any, kind: type = LoopbackArray) -> Any:
 
 
 def unbox(x: Opaque) -> Any:
-    """What is inside."""
+    """Return the content."""
     return object.__getattribute__(x, "_inside")

@@ -1,1 +1,1 @@
-"""The probes, by framework (see `choose` for which module is whose); imported in worker processes alone."""
+"""The probes, by framework (see `choose` for which module is whose); imported only in worker processes."""

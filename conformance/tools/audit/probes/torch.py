@@ -33,7 +33,7 @@ CHECKED = "islices.from_native(x), or any function of islices: a native gradient
 UPDATE, SGD, SCALE = (
     "islices.scatter(table, x)",
     "islices.optim.sgd(lr)",
-    "islices.optim.LossScale().unscale(grad, state)",
+    "islices.coalesce(grad), then torch.isfinite of its values",
 )
 REFUSES, STAYS = "it refuses every sparse gradient", "the gradient has the size of the table"
 SATURATES = "sums of 16-bit values stop growing: 4096 ones give 2048 and 256"

@@ -1,6 +1,6 @@
 """torch: its compiler, its optimizers, FBGEMM's, and by hand.
 
-FBGEMM is optional: ``pip install fbgemm-gpu-cpu==1.8.0``. 1.9 does not load beside torch 2.13.
+FBGEMM is optional: ``pip install fbgemm-gpu-cpu==1.8.0``. 1.9 does not load with torch 2.13.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def more_of_ours(problem: Problem) -> dict[str, Ready]:
 
 
 def _clip_coalesced(parameters: list[Any]) -> None:
-    """Clip by hand, since `torch.nn.utils.clip_grad_norm_` refuses sparse gradients."""
+    """Clip by hand, since `torch.nn.utils.clip_grad_norm_` raises on sparse gradients."""
     for p in parameters:
         p.grad = p.grad.coalesce()
     total = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(p.grad._values()) for p in parameters]))

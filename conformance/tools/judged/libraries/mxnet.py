@@ -1,4 +1,4 @@
-"""mx.optimizer: MXNet's own kernels, dense and row_sparse, and gluon's clip."""
+"""mx.optimizer: MXNet's kernels, dense and row_sparse, and gluon's clip."""
 
 from __future__ import annotations
 

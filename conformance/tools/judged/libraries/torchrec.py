@@ -1,4 +1,4 @@
-"""torchrec.optim.RowWiseAdagrad, TorchRec's own for tables that FBGEMM does not train."""
+"""torchrec.optim.RowWiseAdagrad, TorchRec's class for tables that FBGEMM does not train."""
 
 from __future__ import annotations
 

@@ -7,8 +7,6 @@ from importlib import import_module
 
 from islices.porting.compare.cause import Cause
 
-__all__ = ["CAUSES"]
-
 _modules = [import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)]
 #: name -> cause
 CAUSES = {

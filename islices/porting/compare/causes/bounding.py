@@ -13,8 +13,6 @@ from islices.porting.compare.digits import as_written
 from islices.porting.compare.rows import Rows
 from islices.porting.compare.stored import Array, wide
 
-__all__ = ["LAST_DUPLICATE", "ROW_CLIP", "VALUE_CLIP"]
-
 #: Limits nearer to one another than this, relatively, are one: 16 bits round all elements by so much.
 CLOSE = 2.0**-8
 

@@ -18,8 +18,6 @@ from islices.norms.clip_formulas import BY_GLOBAL_NORM
 from islices.porting.compare.cause import Cause, Factor, Lines, both_ways
 from islices.porting.compare.comparison import Comparison
 
-__all__ = ["CLIPPED", "CLIP_AFTER", "DUPLICATES", "EPSILON", "LEFT_OUT", "PER_TENSOR"]
-
 #: What a factor that is read off one tensor's norms costs: the norms agree on the limit as well.
 COST = 6.0
 #: All tensors clipped by their common norm, each by its own, and all without duplicates summed.
@@ -247,7 +245,7 @@ LEFT_OUT = Cause(
 
 # ---------------------------------------------------------------------- the epsilon of a formula
 def epsilon(now: Comparison) -> Iterator[Factor]:
-    """With the norm before clipping known, each pair of formulas foretells a / b."""
+    """Predict a / b by each pair of formulas, given the norm before clipping."""
     norm = _norm_before(now.original)
     if not norm:
         return

@@ -10,8 +10,6 @@ from islices.porting.compare.cause import Cause, Factor, Lines, both_ways
 from islices.porting.compare.comparison import Comparison
 from islices.porting.compare.stored import nonzero_rows
 
-__all__ = ["FACTOR", "MEAN"]
-
 
 def mean(now: Comparison) -> Iterator[Factor]:
     """Quotients of the numbers that a loss may have been divided by."""

@@ -11,8 +11,6 @@ from islices.porting.compare.comparison import Comparison, TwoSides
 from islices.porting.compare.rows import Rows
 from islices.porting.compare.stored import Array, contained
 
-__all__ = ["PADDING", "ZERO_ROWS"]
-
 #: Rows that a cause's details hold.
 SHOWN = 10
 

@@ -10,8 +10,6 @@ from islices.porting.compare.cause import Cause, Change, both_ways
 from islices.porting.compare.rows import Held
 from islices.porting.compare.stored import Stored, contained
 
-__all__ = ["OFF_BY_ONE"]
-
 
 def shifted(side: Sequence[Held], others: Sequence[Held]) -> Iterator[tuple[Sequence[Stored | None], Change]]:
     """Yield tensors whose ids are one more, or one less."""

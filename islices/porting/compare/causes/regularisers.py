@@ -11,11 +11,9 @@ import numpy as np
 from islices.porting.compare.cause import Cause, Change, Lines
 from islices.porting.compare.comparison import Comparison, TwoSides
 from islices.porting.compare.digits import FREE, as_written
-from islices.porting.compare.evidence import PRECISION, onto
-from islices.porting.compare.rows import Rows
+from islices.porting.compare.evidence import onto
+from islices.porting.compare.rows import PRECISION, Rows
 from islices.porting.compare.stored import Array, wide
-
-__all__ = ["REGULARISER"]
 
 #: Elements that small whole numbers may agree on by chance.
 FEW = 4

@@ -13,8 +13,6 @@ from islices.porting.compare.comparison import Comparison, TwoSides
 from islices.porting.compare.rows import PRECISION, Rows
 from islices.porting.compare.stored import Array, wide
 
-__all__ = ["AUTOCAST", "DTYPE", "ROUNDED", "SIGN"]
-
 #: dtype -> float32 rounded to it, as a host array
 HALVES: dict[str, Callable[[Array], Array]] = {"float16": lambda x: x.astype(np.float16), "bfloat16": bfloat16_bits}
 #: Slots whose bits are looked at.
@@ -72,7 +70,7 @@ SIGN = Cause("sign", 20, propose=sign, symmetric=True, fix=both_ways("loss = -lo
 
 # ---------------------------------------------------------------------- 16 bits
 def autocast(both: Comparison, which: int) -> Iterator[Change]:
-    """What the other side's slots hold are numbers of 16 bits, though their type is wider."""
+    """Find slots on the other side that hold numbers of 16 bits, though their type is wider."""
     for dtype in HALVES:
         tops: dict[str, float] = {}  # of each tensor
         for pair in both.pairs:

@@ -1,4 +1,4 @@
-"""Explaining steps: what made a table of the one before, of its gradient and its state, and in what two steps differ.
+"""Explain steps: the rule that made a table of the one before, its gradient and its state, and the differences of two.
 
 `islices.porting.compare.step` has the function that people call.
 """

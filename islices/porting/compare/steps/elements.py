@@ -17,8 +17,6 @@ from islices.porting.compare.evidence import onto
 from islices.porting.compare.rows import PRECISION, Held, spread
 from islices.porting.compare.stored import Array, Stored, blocks, contained, wide
 
-__all__ = ["Elements", "Taken", "all_elements", "part_of", "sample"]
-
 #: Elements of a sample.
 FEW = 3000
 
@@ -42,7 +40,7 @@ class Elements(NamedTuple):
     terms: Array
     counts: Array
     named: Array  # bool
-    squares: Mapping[str, Array]  # "element", "raw", "row"
+    squares: Mapping[str, Array]  # "element", "raw"
     state: Mapping[str, Array]
     eps: float
     precision: int
@@ -84,14 +82,13 @@ def _elements(t: Taken, rows: Array) -> Elements:
     if g.slots is not None and g.slot_ids is not None:
         raw[:] = 0.0
         np.add.at(raw, np.searchsorted(rows, g.slot_ids), wide(g.slots) ** 2)
-    row = np.broadcast_to(square.reshape(len(rows), width).mean(axis=1, keepdims=True), (len(rows), width))
     counts = np.ones(len(rows)) if g.counts is None else np.maximum(onto(rows, g, g.counts), 1.0)
     state = {n: _flat(x[rows], len(rows), width) for n, x in t.state.items()}
     dtype = t.after.dtype
     return Elements(
         wide(t.before.values[rows]).ravel(), wide(t.after.values[rows]).ravel(), values.ravel(), terms.ravel(),
         np.repeat(counts, width), np.repeat(contained(rows, g.ids), width),
-        {"element": square.ravel(), "raw": raw.ravel(), "row": row.ravel()}, state,
+        {"element": square.ravel(), "raw": raw.ravel()}, state,
         2.0 ** (1 - PRECISION[dtype]) if dtype in FLOATS else 0.0, PRECISION[dtype],
     )  # fmt: skip
 

@@ -16,22 +16,15 @@ from islices.porting.compare.evidence import ENOUGH
 from islices.porting.compare.explanation import Explanation, Finding
 from islices.porting.compare.steps.identify import recipes
 from islices.porting.compare.steps.recipe import Recipe
-from islices.porting.compare.steps.side import Given, Side
+from islices.porting.compare.steps.side import Side
 from islices.porting.compare.steps.traits import CLOSE, TRAITS, Trait
-from islices.porting.compare.stored import Stored
-
-__all__ = ["steps_differ"]
 
 #: Pairs of recipes that are looked at closely, and what a trait weighs in bits.
 PAIRS, WEIGHT = 12, 12.0
 
 
-def steps_differ(
-    stored: Sequence[tuple[Stored, Stored]], given: Sequence[Given], told: Sequence[int]
-) -> tuple[Explanation, ...]:
-    """Return what makes the steps of the told tensors differ; nothing where a step has no recipe, or where one recipe
-    makes both."""
-    a, b = (Side.of([pair[k] for pair in stored], side, told) for k, side in enumerate(given))
+def steps_differ(a: Side | None, b: Side | None) -> tuple[Explanation, ...]:
+    """Return what makes the steps differ; nothing where a step has no recipe, or where one recipe makes both."""
     if a is None or b is None:
         return ()
     found, others = recipes(a), recipes(b)
@@ -82,7 +75,7 @@ def _details(r: Recipe) -> dict[str, object]:
 
 
 def _bits(r: Recipe, other: Recipe, side: Side) -> float:
-    """What tells a recipe from another: the elements that would come out otherwise."""
+    """Measure the evidence that separates a recipe from another: the elements that would come out otherwise."""
     try:
         made, instead = side.stepped(r), side.stepped(other)
     except (ValueError, KeyError):  # the formula has no such trait: what it makes then is not known
@@ -103,7 +96,7 @@ def _with(traits: Sequence[Trait], x: Recipe, y: Recipe) -> Recipe:
 
 
 def _suffices(traits: Sequence[Trait], x: Recipe, y: Recipe, side: Side) -> bool:
-    """Whether the other's step is this one's with these traits of this one: nothing else differs."""
+    """Return True if the other's step is this one's with these traits of this one: nothing else differs."""
     y = _with(traits, x, y)
     rate, own = float(y.get("lr")), float(x.get("lr"))
     if abs(rate - own) <= CLOSE * own:  # numbers that a semantics rounds otherwise

@@ -12,8 +12,6 @@ from islices.porting.compare.steps.elements import Elements, part_of
 from islices.porting.compare.steps.recipe import Recipe, bound, quick_bound, stepped
 from islices.porting.compare.stored import Array
 
-__all__ = ["holds", "rated", "rounded_rate"]
-
 #: Elements that may be further off by cancellation while numbers are still being looked for.
 OUTLIERS = 0.25
 

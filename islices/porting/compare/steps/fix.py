@@ -6,12 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from islices import optim
-from islices.optim.frameworks import SPELLED
-from islices.optim.record import RECORDS
+from islices.optim.record import RECORDS, SPELLED
 from islices.porting.compare.explanation import Finding
-from islices.porting.compare.steps.traits import is_rate
-
-__all__ = ["step_line"]
 
 #: The framework whose recorder wrote the side ("" for any other) -> an optimizer of islices in its idiom.
 FRONTS = {
@@ -24,8 +20,6 @@ FRONTS = {
 
 def step_line(causes: Sequence[Finding], front: str, *, alike: bool) -> str:
     """Return one line for all causes of a step; "" where there is none. alike: both sides are of one framework."""
-    if any(c.name == "learning_rate" and not is_rate(c.details["a"], c.details["b"]) for c in causes):
-        return ""  # something else scales the step
     wanted, own = causes[0].details["step"]
     words = ("optimizer", "semantics", "rows", "duplicates", "decay", "up")
     if alike and all(wanted[word] == own[word] for word in words):

@@ -21,8 +21,6 @@ from islices.porting.compare.steps.fit import rated, rounded_rate
 from islices.porting.compare.steps.recipe import NO_DECAY, Recipe
 from islices.porting.compare.steps.side import Side
 
-__all__ = ["recipes"]
-
 #: Elements that a formula is tried on first.
 FEW = 96
 #: The stock optimizers, and bits that speak against those that fewer people use.
@@ -56,7 +54,7 @@ def recipes(side: Side) -> list[Recipe]:
 def _described(name: str = "", semantics: str = "", rows: str = "", **given: Any) -> Sequence[Recipe]:
     """Return what a description says in full: with the decay as either kind, where a formula has it within."""
     preset = RECORDS[name].presets.get(semantics) if name in RECORDS else None
-    if preset is None or "lr" not in given or not rows or given.get("lr_decay"):
+    if preset is None or "lr" not in given or not rows or given.get("lr_decay") or name == "rowwise_adagrad":
         return ()
     up, duplicates = bool(given.pop("maximize", False)), str(given.pop("duplicates", "sum"))
     if not all(isinstance(x, bool) or is_real(x) for x in given.values()):

@@ -12,14 +12,12 @@ from typing import Any
 import numpy as np
 
 from islices.core import modes
-from islices.optim.array_rules import array_rule
 from islices.optim.formulas import Formula
 from islices.optim.numbers import step_numbers
 from islices.optim.record import RECORDS
+from islices.optim.row_steps import array_rule
 from islices.porting.compare.steps.elements import Elements
 from islices.porting.compare.stored import Array
-
-__all__ = ["NO_DECAY", "Recipe", "bound", "corrected_digits", "quick_bound", "stepped"]
 
 #: Decay stands ahead of the rule here: frameworks that have it within differ from that by rounding alone.
 NO_DECAY = {"weight_decay": 0.0, "lr_decay": 0.0}
@@ -88,7 +86,7 @@ def stepped(
     numbers = step_numbers(modes.HOST, formula, hyper, taken, wide, taken).astype(np.float64)
     given: dict[str, Any] = {name: numbers[k : k + 1] for k, name in enumerate(formula.names)}
     g = e.g
-    q = e.squares["row" if formula.squares == "row" else "raw" if recipe.duplicates == "raw" else "element"]
+    q = e.squares["raw" if recipe.duplicates == "raw" else "element"]
     if nudged == "g" and size is not None:
         g = g + size
     changed = nudged == "g" or recipe.decay == "coupled"
@@ -98,7 +96,7 @@ def stepped(
     elif recipe.decay == "decoupled":
         w = (1.0 - recipe.get("lr") * recipe.get("weight_decay")) * w
     if formula.squares:
-        given["q"] = g * g if changed and not formula.raw and formula.squares == "element" else q
+        given["q"] = g * g if changed and not formula.raw else q
     for spec in formula.state:
         x = e.state.get(spec.name)
         given[spec.name] = _initial(formula, recipe, spec, e.w) if x is None else x

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,20 +12,7 @@ from islices.porting.compare.rows import Held
 from islices.porting.compare.steps.elements import Elements, Taken, all_elements, sample
 from islices.porting.compare.steps.fit import holds
 from islices.porting.compare.steps.recipe import Recipe, bound, stepped
-from islices.porting.compare.stored import Array, Stored, read
-
-__all__ = ["Given", "Side"]
-
-
-@dataclass(frozen=True, eq=False)
-class Given:
-    """What one side's step began with, for each tensor, the state after it, and the optimizer's description."""
-
-    before: Sequence[Stored | None]
-    grad: Sequence[Stored | None]
-    state: Sequence[Any]
-    state_after: Sequence[Any]
-    optimizer: Mapping[str, Any] | None = None
+from islices.porting.compare.stored import Array, read
 
 
 class Side:
@@ -41,26 +27,28 @@ class Side:
         self._confirmed: dict[Recipe, bool] = {}
 
     @classmethod
-    def of(cls, after: Sequence[Stored], given: Given, told: Sequence[int]) -> Side | None:
-        """Return a side of the told tensors; None where they are no tables that took a step."""
+    def of(cls, given: Sequence[tuple[Any, ...]], optimizer: Mapping[str, Any] | None) -> Side | None:
+        """Return a side; None where its tensors are no tables that took a step.
+
+        given: of each tensor the table after the step and before it, the gradient, the state before and after.
+        """
         tensors: list[Taken] = []
         counts: set[int] = set()
         kept: set[str] = set()
-        for x, k in zip(after, told, strict=True):
-            before, grad, later = given.before[k], given.grad[k], given.state_after[k]
+        for x, before, grad, state, later in given:
             if before is None or grad is None or before.sparse or x.sparse or x.shape != before.shape:
                 return None
             if x.dtype not in FLOATS or before.dtype != x.dtype or grad.dtype not in FLOATS:
                 return None
             if grad.row_shape != before.row_shape or (len(grad.ids) and grad.ids[-1] >= len(before.values)):
                 return None
-            arrays, count = _read_state(given.state[k], "state")
+            arrays, count = _read_state(state, "state")
             if any(len(s) != len(x.values) for s in arrays.values()):
                 return None
             counts.add(count)
             kept |= arrays.keys() or _read_state(later, "state_after")[0].keys()
             tensors.append(Taken(before, x, Held(grad), arrays))
-        return cls(tensors, counts.pop(), kept, given.optimizer) if len(counts) == 1 else None
+        return cls(tensors, counts.pop(), kept, optimizer) if len(counts) == 1 else None
 
     def stepped(self, recipe: Recipe) -> Array:
         """Return the sample's table after a recipe's step."""

@@ -10,15 +10,10 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
-from islices.porting.compare.digits import is_written
 from islices.porting.compare.steps.recipe import Recipe
-
-__all__ = ["CLOSE", "TRAITS", "Trait", "is_rate"]
 
 #: Learning rates nearer than this, relatively, are one: a semantics that rounds its corrections to float32 moves them.
 CLOSE = 1e-4
-#: What scales a step and cannot be told from a learning rate that nobody would write.
-HIDDEN = "a clip, a trust ratio or a schedule within the optimizer"
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,13 +75,7 @@ def _optimizer(r: Recipe, other: Recipe) -> Recipe:
 
 def _say_rate(a: Recipe, b: Recipe) -> str:
     x, y = a.get("lr"), b.get("lr")
-    text = f"learning rate: {{a}} steps by {x:.6g}, {{b}} by {y:.6g} ({x / y:.6g} to 1)"
-    return text if is_rate(x, y) else f"{text}, as {HIDDEN} does too"
-
-
-def is_rate(x: float, y: float) -> bool:
-    """Whether two learning rates may have been written so."""
-    return (is_written(x) and is_written(y)) or is_written(x / y) or is_written(y / x)
+    return f"learning rate: {{a}} steps by {x:.6g}, {{b}} by {y:.6g} ({x / y:.6g} to 1)"
 
 
 def _decay(r: Recipe) -> tuple[str, float]:
@@ -108,25 +97,20 @@ def _take_decay(r: Recipe, other: Recipe) -> Recipe:
 
 def _say_formula(a: Recipe, b: Recipe) -> str:
     places = [_epsilon_place(r) for r in (a, b)]
-    if places[0] != places[1] and all(places):
+    if a.name == "adam" and places[0] != places[1]:
         return f"place of epsilon in {a.name}: {{a}} adds it {places[0]}, {{b}} {places[1]}"
     return f"formula of {a.name}: {{a}} computes as {a.semantics} does, {{b}} as {b.semantics}"
 
 
 def _epsilon_place(r: Recipe) -> str:
-    """Where a formula adds epsilon, in words; "" where it has none, or where no other does it otherwise."""
-    if r.name == "adam":
-        early = r.semantics in ("keras", "tensorflow", "mxnet") or (r.semantics == "torch" and r.rows == "touched")
-        return "to the root before its bias is corrected" if early else "to the corrected root"
-    if r.name in ("adagrad", "rmsprop") and r.get("eps") is not None:
-        within = {"adagrad": ("keras", "mxnet", "optax"), "rmsprop": ("keras", "optax", "tensorflow")}[r.name]
-        return "under the root" if r.semantics in within else "to the root"
-    return ""
+    """Where Adam adds epsilon, in words."""
+    early = r.semantics in ("keras", "tensorflow", "mxnet") or (r.semantics == "torch" and r.rows == "touched")
+    return "to the root before its bias is corrected" if early else "to the corrected root"
 
 
 def _begins(r: Recipe) -> float | None:
     """What the sums of squares begin with, where there are such."""
-    if r.name not in ("adagrad", "rowwise_adagrad", "ftrl"):
+    if r.name not in ("adagrad", "ftrl"):
         return None
     return float(r.get("initial_accumulator", 0.0))
 

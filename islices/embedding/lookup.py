@@ -1,4 +1,4 @@
-"""Looking rows up, one by one or in bags.
+"""Look rows up, one by one or in bags.
 
 SPEC clauses 2, 12 and 19. Where bags lie is in `islices.embedding.layouts`, what they are reduced to, and the
 gradient, in `islices.embedding.bags`.
@@ -31,7 +31,7 @@ from islices.embedding.table import Table
 
 
 class LookupOptions(NamedTuple):
-    """What of a lookup the gradient needs to know, beside the ids; hashable."""
+    """The options of a lookup that its gradient needs in addition to the ids; hashable."""
 
     padding_idx: int | None = None
     scale_by_freq: bool = False
@@ -279,8 +279,9 @@ def _lookup_bags(
 
 
 def _reads_bags(request: _Request) -> bool:
-    """Whether rows need not be there apart: nobody differentiates by them, or by bags as well. (The gradient of masked
-    members is zeros, not that of their bag.)"""
+    """Return True if rows need not exist separately: nobody differentiates by them, or by bags as well. (The gradient
+    of masked members is zeros, not that of their bag.)
+    """
     B, source = request[:2]
     if source.recorder is not None:
         return request.mask is None and hasattr(source.recorder, "bags")
