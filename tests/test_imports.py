@@ -44,7 +44,7 @@ TOOLS = "islices.conformance.tools"
 EXTRAS = {"llvmlite", "matplotlib", "ml_dtypes", "numba", "safetensors"}
 #: Folder of backends/ -> what its modules import beside NumPy: its framework, and what people use with it.
 FRAMEWORKS = {
-    "jax": {"flax", "jax", "jaxlib", "ml_dtypes", "optax"},
+    "jax": {"flax", "jax", "jaxlib", "llvmlite", "ml_dtypes", "numba", "optax"},
     "keras": {"jax", "keras", "tensorflow", "torch"},
     "mpi": {"mpi4py"},
     "mxnet": {"mxnet"},

@@ -108,16 +108,24 @@ def tuple_of(kind: Any, count: int) -> Any:
 
 def compile_kernel(template: Callable[..., Any], arguments: tuple[Any, ...]) -> Kernel:
     """Return the template compiled for argument types; raise MemoryError where memory is short."""
+    return _compiled(_njit, [arguments], template)  # type: ignore[no-any-return]
+
+
+def compile_callback(template: Callable[..., Any], signature: Any, *sources: Path) -> Any:
+    """Return the template, which depends on more files, as a function of C: it has an ``address``."""
+    return _compiled(numba.cfunc, signature, template, *sources)
+
+
+def _compiled(compiler: Any, signature: Any, template: Callable[..., Any], *sources: Path) -> Any:
     _check_room()
     function = expand(template, _inlined)  # type: ignore[arg-type]
     # under this name the machine code is found on disk again
-    function.__qualname__ = f"{template.__name__}_{fingerprint(template)}"
+    function.__qualname__ = f"{template.__name__}_{fingerprint(template, *sources)}"
     with _compiling():
         try:
-            kernel: Kernel = _njit([arguments], cache=True, **_OPTIONS)(function)
+            return compiler(signature, cache=True, **_OPTIONS)(function)
         except (RuntimeError, OSError):  # nowhere to keep it, or no room
-            kernel = _njit([arguments], **_OPTIONS)(function)
-    return kernel
+            return compiler(signature, **_OPTIONS)(function)
 
 
 def _check_room() -> None:
@@ -136,9 +144,9 @@ def _inlined(x: Any) -> FunctionType | None:
     return x.py_func if options.get("inline") == "always" else None
 
 
-def fingerprint(template: Callable[..., Any]) -> str:
-    """Return a digest of the values that a template names, and of this version of the kernels."""
-    return hashlib.sha256(contents(_SOURCES) + _identity(template)).hexdigest()[:16]
+def fingerprint(template: Callable[..., Any], *sources: Path) -> str:
+    """Return a digest of the values that a template names, and of this version of the kernels and of more files."""
+    return hashlib.sha256(contents((*_SOURCES, *sources)) + _identity(template)).hexdigest()[:16]
 
 
 @cache

@@ -20,7 +20,7 @@ from islices.kernels.compiling import INTEGER, Kernel, compile_kernel, inline, m
 from islices.kernels.folding import fold_kernel
 from islices.kernels.grouping import group_kernel
 from islices.kernels.halves import FORMATS
-from islices.kernels.totals import CUT, LIMBS, add_bins_kernel, round_kernel
+from islices.kernels.totals import CUT, LIMBS, LOW, LOWEST, add_bins_kernel, round_kernel
 
 #: A bin for each power of two that a number's size can have, and one for what is not finite.
 BINS = {"float32": 256, "float64": 2048}
@@ -52,12 +52,21 @@ def _power_of_two(exponent):
     return np.uint64(np.uint64(exponent + np.int64(1023)) << np.uint64(52)).view(np.float64)
 
 
-cut, power_of_two = inline(_cut), inline(_power_of_two)
+def _add_part(x, place, parts):
+    """x times 2^place added to three limbs."""
+    k, shift = place >> np.int64(5), place & np.int64(31)
+    low, high = (x & np.int64(LOW)) << shift, (x >> np.int64(32)) << shift
+    parts[k >> 2, k & 3] += low & np.int64(LOW)
+    parts[(k + 1) >> 2, (k + 1) & 3] += (low >> np.int64(32)) + (high & np.int64(LOW))
+    parts[(k + 2) >> 2, (k + 2) & 3] += high >> np.int64(32)
+
+
+cut, power_of_two, add_part = inline(_cut), inline(_power_of_two), inline(_add_part)
 
 
 @cache
-def dense_kernel(dtype: str, ord: int) -> Kernel:
-    """Return the kernel for numbers of a dtype and ord 1 or 2."""
+def dense_kernel(dtype: str, ord: int, *, exact: bool = False) -> Kernel:
+    """Return the kernel for numbers of a dtype and ord 1 or 2; with exact, limbs take the place of bins."""
     form, wide, sizes = FORMATS[dtype], dtype == "float64", ord == 1
     load, half, bins_of = form.load, form.stored is np.uint16, BINS["float64" if wide else "float32"]
     infinite, bias = bins_of - 1, bins_of // 2 - 1
@@ -119,7 +128,23 @@ def dense_kernel(dtype: str, ord: int) -> Kernel:
             if bin == 0 and top != 0:
                 bins[bin, 3] += 1  # of squares of subnormal numbers everything may be dropped: they are not nothing
 
-    add_block = inline(add_terms)
+    def add_exactly(x, row, begin, end, parts):
+        """The terms of finite x[row, begin:end] added, whole, to the limbs of `totals`, four in a row of parts."""
+        for j in range(begin, end):
+            bits = np.float64(x[row, j]).view(np.int64)
+            exponent, m = (bits >> np.int64(52)) & np.int64(0x7FF), bits & np.int64(0xFFFFFFFFFFFFF)
+            if exponent:
+                m |= np.int64(1 << 52)
+            place = max(exponent, np.int64(1)) - np.int64(1075)
+            if sizes:
+                add_part(m, place - np.int64(LOWEST), parts)
+            else:
+                upper, lower, place = m >> np.int64(27), m & np.int64(0x7FFFFFF), 2 * place - np.int64(LOWEST)
+                add_part(lower * lower, place, parts)
+                add_part(2 * upper * lower, place + np.int64(27), parts)
+                add_part(upper * upper, place + np.int64(54), parts)
+
+    add_block = inline(add_exactly if exact else add_terms)
 
     def dense(values, first, last, bins):
         """The terms of the numbers first <= k < last of a flat array, shape (1, n), added to their bins."""
@@ -138,9 +163,9 @@ def dense_kernel(dtype: str, ord: int) -> Kernel:
 
 
 @cache
-def rows_kernel(dtype: str, ord: int) -> Kernel:
-    """Return the kernel for sums of rows of values of a dtype and ord 1 or 2."""
-    stored, fold, dense = np.dtype(FORMATS[dtype].stored), fold_kernel(dtype), dense_kernel(dtype, ord)
+def rows_kernel(dtype: str, ord: int, *, exact: bool = False) -> Kernel:
+    """Return the kernel for sums of rows of values of a dtype and ord 1 or 2; exact as in `dense_kernel`."""
+    stored, fold, dense = np.dtype(FORMATS[dtype].stored), fold_kernel(dtype), dense_kernel(dtype, ord, exact=exact)
 
     def sums_of_rows(values, order, starts, first, last, bins):
         """The terms of the sums of rows first <= r < last, as `folding` makes them, added to their bins."""

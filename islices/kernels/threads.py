@@ -9,6 +9,7 @@ writes what no other one does. May import: `islices.core.locks`.
 
 from __future__ import annotations
 
+import ctypes
 import operator
 import os
 import warnings
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 MOST = 2**15 - 1
 
 _lock = Lock()
-_threads: int | None = None
+#: The number of threads where machine code reads it too; 0 before it is first needed.
+_count = ctypes.c_int64(0)
 _pool: ThreadPoolExecutor | None = None
 #: run(work, n): see `share`.
 Shared = Callable[[Callable[[], None], int], bool]
@@ -63,7 +65,7 @@ def set_num_threads(n: int) -> None:
     1
     >>> islices.config.set_num_threads(before)
     """
-    global _threads, _pool
+    global _pool
     try:
         if type(n).__name__ in ("bool", "bool_"):  # NumPy's too, which is not imported here
             raise TypeError
@@ -74,7 +76,7 @@ def set_num_threads(n: int) -> None:
         raise ValueError(f"n: got {hex(count)}; accepted is 1 <= n < 2^15")
     with _lock:
         before, _pool = _pool, None
-        _threads = count
+        _count.value = count
     if before is not None:
         before.shutdown(wait=False)
 
@@ -88,19 +90,24 @@ def get_num_threads() -> int:
     >>> islices.config.get_num_threads() >= 1
     True
     """
-    global _threads
-    known = _threads
-    if known is None:
+    known = _count.value
+    if not known:
         given = os.environ.get("ISLICES_NUM_THREADS", "").strip()
         with _lock:
-            first, known = _threads is None, _threads or _number(given) or _cores()
-            _threads = known
+            first = not _count.value
+            known = _count.value = _count.value or _number(given) or _cores()
         if first and given and _number(given) is None:
             warnings.warn(
                 f"ISLICES_NUM_THREADS: got {given[:40]!r}; accepted is 1 <= n < 2^15; {known} threads compute",
                 stacklevel=2,
             )
     return known
+
+
+def address() -> int:
+    """Return where the number of threads lies in memory, 8 bytes, for compiled code that runs without Python."""
+    get_num_threads()
+    return ctypes.addressof(_count)
 
 
 def _number(given: str) -> int | None:

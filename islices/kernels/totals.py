@@ -24,6 +24,8 @@ CUT = 48
 #: 2^63 of the largest; behind them whether there is an infinity, or a NaN, and how many terms may have dropped a part.
 LOWEST, HIGHEST = -2 * 1074, 2 * 1024 + 64
 LIMBS = (HIGHEST - LOWEST) // 32 + 4
+#: Rows of four limbs that hold them.
+EXACT = LIMBS // 4 + 1
 LOW = 0xFFFFFFFF
 
 
@@ -100,11 +102,23 @@ def _round(limbs, ord):
     return math.ldexp(number, exponent)  # type: ignore[arg-type]
 
 
+def _add_exact(parts, ord, limbs):
+    """The exact sums in parts (as `islices.kernels.squares` fills them, shape (EXACT, 4)) added to limbs."""
+    for k in range(LIMBS):
+        limbs[k] += parts[k >> 2, k & 3]
+
+
 @cache
 def add_bins_kernel() -> Kernel:
     """The compiled `_add_bins`."""
     arguments = (matrix(np.int64, readonly=True), INTEGER, vector(np.int64))
     return compile_kernel(_add_bins, arguments)
+
+
+@cache
+def add_exact_kernel() -> Kernel:
+    """Return the compiled `_add_exact`."""
+    return compile_kernel(_add_exact, (matrix(np.int64, readonly=True), INTEGER, vector(np.int64)))
 
 
 @cache

@@ -18,10 +18,10 @@ from jax.interpreters import ad, batching, mlir
 
 from islices.backend import Array, Slots
 from islices.backends.jax import precision
-from islices.backends.jax.host_calls import ffi
 from islices.core import modes
+from islices.core.locks import load_module
 
-__all__ = ["Operation", "kernels_run", "run", "varying"]
+__all__ = ["Operation", "kernels_run", "parts", "run", "varying"]
 
 
 class Operation:
@@ -31,7 +31,7 @@ class Operation:
 
     #: abstract values of the results from those of the operands
     results: Callable[..., Sequence[Any]]
-    #: the results by `ffi.call`
+    #: the results by compiled handlers
     on_host: Callable[..., Sequence[Array]]
     #: the results by XLA's operations
     elsewhere: Callable[..., Sequence[Array]]
@@ -44,7 +44,12 @@ class Operation:
 def kernels_run() -> bool:
     """Whether kernels are to run where the program comes to run on CPU: numba is there, XLA takes the calls, and the
     trace is not within ``use_kernels(False)`` or ``execution("framework")``."""
-    return modes.kernels_in_traces() is not None and ffi.AVAILABLE
+    return modes.kernels_in_traces() is not None and parts().available()
+
+
+def parts() -> Any:
+    """Return the module of the compiled handlers, which needs numba: it is imported where kernels run."""
+    return load_module("islices.backends.jax.host_calls.parts")
 
 
 def run(operation: Operation, *args: Any) -> list[Array]:

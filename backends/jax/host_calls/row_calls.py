@@ -8,90 +8,72 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from types import ModuleType
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from islices.backend import Array, Slots
 from islices.backends.jax import scatters
-from islices.backends.jax.host_calls import ffi
-from islices.backends.jax.host_calls.primitive import Operation, kernels_run, run
-from islices.core.host import group
-from islices.embedding.bags import sums_of_views
-from islices.norms.norm import norm_of_stored
+from islices.backends.jax.host_calls.primitive import Operation, kernels_run, parts, run
 from islices.optim.formulas import Formula
 
 __all__ = ["norm", "read_bags", "step", "sum_rows"]
 
-Host = np.ndarray[Any, Any]
-#: Elements below which XLA's operations are as fast: a call hands the program over to a thread that runs Python.
-FEW = 1 << 15
+#: Elements that are worth a second thread, and the least for a part.
+SHARED, LEAST = 1 << 19, 1 << 16
 
 
-def _compiled() -> ModuleType:
-    from islices.kernels import operations  # numba is here: `kernels_run`
-
-    return operations
+def _call(
+    name: str,
+    operands: Sequence[Array],
+    results: Sequence[tuple[Any, Any]],
+    elements: int = 0,
+    aliases: dict[int, int] | None = None,
+    **numbers: int,
+) -> list[Array]:
+    """Call a compiled handler on so many elements; aliases: operand -> the result that has its memory."""
+    call: Any = jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct(*x) for x in results], input_output_aliases=aliases)
+    numbers["parts"] = elements // LEAST if elements >= SHARED else 1  # the first by name
+    return list(call(*operands, **{k: np.int64(number) for k, number in numbers.items()}))
 
 
 # ---------------------------------------------------------------------- groups
-def _within(indices: Host, rows: int) -> Host | None:
-    """The positions of the indices that name a row; None for all."""
-    lowest, highest, _ = _compiled().bounds(indices)
-    return None if lowest >= 0 and highest < rows else np.flatnonzero((indices >= 0) & (indices < rows))
+def _groups(indices: Array, rows: int, values: int, positions: Array | None = None) -> list[Array]:
+    """[order, starts, named, ids] of slots, which norm and step share: XLA runs equal calls once."""
+    n, given = indices.shape[0], [indices] if positions is None else [indices, positions]
+    results = [((n,), np.uint64), ((n + 1,), np.uint64), ((1,), np.int64), ((n,), np.int64), ((n,), np.int64)]
+    name = parts().groups(*(x.dtype.name for x in given))
+    return _call(name, given, results, rows=rows, values=values)[:4]
 
 
-def _groups(indices: Host, rows: int, positions: Host | None = None) -> tuple[Host, Host, Host]:
-    within = _within(indices, rows)
-    named = indices if within is None else indices[within]
-    order, ids, starts = _compiled().group(named) or group(named)
-    if within is not None:
-        order = within[order.view(np.int64)]
-    if positions is not None:
-        order = positions[order.view(np.int64)]
-    return order.astype(np.uint64, copy=False), ids, starts.view(np.uint64)
-
-
-def _group(rows: int, values: int, indices: Host, *arrays: Host) -> None:
-    *positions, order, starts, ids, count = arrays
-    found, named, begins = _groups(indices, rows, *positions)
-    order[: len(found)] = np.minimum(found, np.uint64(values - 1)) if positions else found
-    starts[: len(begins)], ids[: len(named)], count[0] = begins, named, len(named)
-
-
-def _slots(x: Slots) -> list[Array]:
-    """The groups of slots, which norm and step share: XLA runs equal calls once."""
-    assert x.indices is not None
+def _operands(x: Slots) -> tuple[list[Array], int]:
+    """The values of a leaf, with the groups of its slots; how many elements they are."""
+    if x.indices is None:
+        return [x.values], x.values.size
     assert x.rows is not None
-    n, m = x.indices.shape[0], x.values.shape[0]
-    arrays = [x.indices] if x.positions is None else [x.indices, x.positions]
-    results = [((n,), np.uint64), ((n + 1,), np.uint64), ((n,), x.indices.dtype), ((1,), np.int64)]
-    return ffi.call(f"group {x.rows} {m}", partial(_group, x.rows, m), arrays, results)
+    groups = _groups(x.indices, x.rows, x.values.shape[0], x.positions)
+    return [x.values, *groups], x.indices.size * math.prod(x.values.shape[1:])
 
 
-def _stored(order: Host, starts: Host, ids: Host, count: Host) -> tuple[Host, Host, Host]:
-    n = int(count[0])
-    return order[: int(starts[n])], ids[:n], starts[: n + 1]
-
-
-def _takes(*leaves: Slots, few: bool = False) -> bool:
+def _takes(*leaves: Slots) -> bool:
     """Whether kernels are to run on slots where the program comes to run on CPU. ValueError where their number is a
     symbol of jax.export."""
-    size = 0
     for x in leaves:
-        if x.indices is not None and not isinstance(x.indices.shape[0], int):
+        if x.indices is None:
+            continue
+        if not isinstance(x.indices.shape[0], int):
             raise ValueError(
                 f"indices, ids: got a symbolic number of them, {x.indices.shape[0]}; accepted in jax.export is a known "
                 "number (spare slots hold the index rows)"
             )
-        if x.indices is not None and (x.rows is None or x.rows > np.iinfo(x.indices.dtype).max):
+        if 0 in (x.indices.size, x.values.size) or x.rows is None or x.rows > np.iinfo(x.indices.dtype).max:
             return False
-        size += x.values.size if x.indices is None else x.indices.size * math.prod(x.values.shape[1:])
-    return (few or size >= FEW) and kernels_run()
+        if x.rows.bit_length() + x.indices.size.bit_length() > 64:  # `kernels.grouping` packs both
+            return False
+    return kernels_run()
 
 
 # ---------------------------------------------------------------------- sums
@@ -99,7 +81,7 @@ def sum_rows(values: Array, indices: Array, rows: int | None) -> tuple[Array, Ar
     """(sums, ids) of traced indices, as many as there are slots: the sums of the rows ascending, zeros in the spare
     ones, which hold rows; slots out of range are left out. None where no kernel does it."""
     sentinel = scatters.check_sentinel(rows, indices.dtype)
-    if not _takes(Slots(values, indices, rows), few=True):  # XLA adds arrays on several devices in another order
+    if not _takes(Slots(values, indices, sentinel)):
         return None
     sums, ids = run(_Sums(sentinel), values, indices)
     return sums, ids
@@ -114,8 +96,8 @@ class _Sums(Operation):
         return values, indices
 
     def on_host(self, values: Array, indices: Array) -> Sequence[Array]:
-        given = [values, indices]
-        return ffi.call(f"sum {self.rows}", partial(_sum, self.rows), given, [(x.shape, x.dtype) for x in given])
+        given, name = [values, *_groups(indices, self.rows, 0)], parts().sums(values.dtype.name, indices.dtype.name)
+        return _call(name, given, [(x.shape, x.dtype) for x in (values, indices)], values.size)
 
     def elsewhere(self, values: Array, indices: Array) -> Sequence[Array]:
         ids, places = scatters.group(indices, self.rows)
@@ -135,19 +117,12 @@ def _widened(x: Array) -> Array:
     return x.astype(np.float32) if x.dtype.itemsize == 2 else x
 
 
-def _sum(rows: int, values: Host, indices: Host, sums: Host, ids: Host) -> None:
-    order, named, starts = _groups(indices, rows)
-    n = len(named)
-    sums[:n], sums[n:] = _compiled().fold(values, order, starts), 0
-    ids[:n], ids[n:] = named, rows
-
-
 # ---------------------------------------------------------------------- bags
 def read_bags(
     table: Array, ids: Array, segments_: Array, bags: Array, keep: Array | None, otherwise: Callable[..., Array]
 ) -> Array | None:
     """See `Backend.traced_bags`."""
-    if bags.size == 0 or not _takes(Slots(table, ids, 0)):
+    if bags.size == 0 or not _takes(Slots(table, ids, bags.shape[0])):
         return None
     (out,) = run(_Bags(bags.shape[0], otherwise), table, ids, segments_, keep)
     return out
@@ -161,30 +136,22 @@ class _Bags(Operation):
     def results(self, table: Any, *integers: Any) -> Sequence[Any]:
         return [table.update(shape=(self.count, *table.shape[1:]))]
 
-    def on_host(self, table: Array, *given: Array | None) -> Sequence[Array]:
-        arrays = [table, *(x for x in given if x is not None)]
-        return ffi.call("bags", _bags, arrays, [((self.count, *table.shape[1:]), table.dtype)])
+    def on_host(self, table: Array, ids: Array, segments_: Array, keep: Array | None) -> Sequence[Array]:
+        rows, count = table.shape[0], self.count
+        bags = scatters.within(segments_.astype(np.int64), ids.astype(np.int64), rows, count)
+        bags = bags if keep is None else jnp.where(keep != 0, bags, count)
+        shape, given = (count, *table.shape[1:]), [table, *_groups(bags, count, rows, ids)]
+        return _call(parts().sums(table.dtype.name), given, [(shape, table.dtype)], ids.size * math.prod(shape[1:]))
 
     def elsewhere(self, table: Array, ids: Array, segments_: Array, keep: Array | None) -> Sequence[Array]:
         return [self.otherwise(table, ids, segments_, jnp.zeros((self.count,), np.int32), keep)]
-
-
-def _bags(table: Host, ids: Host, segments_: Host, *arrays: Host) -> None:
-    *keep, bags = arrays
-    named, inside = _within(ids, len(table)), _within(segments_, len(bags))
-    if named is not None or inside is not None:  # the others do not count
-        mask = np.zeros(len(ids), np.int32)
-        mask[np.arange(len(ids)) if named is None else named] = 1
-        mask &= (segments_ >= 0) & (segments_ < len(bags))
-        keep = [mask * keep[0] if keep else mask]
-    bags[...] = sums_of_views(_compiled(), [table, ids, segments_, bags, *keep])
 
 
 # ---------------------------------------------------------------------- norms
 def norm(leaves: Sequence[Slots], ord: int, otherwise: Callable[..., Array]) -> Array | None:
     """See `Backend.traced_norm`; without factors."""
     leaves = [x for x in leaves if x.values.size and (x.indices is None or x.indices.size)]
-    if not _takes(*leaves):
+    if not leaves or not _takes(*leaves):
         return None
     (exact,) = run(_Norm(ord, otherwise), lax.stop_gradient(leaves))
     return exact
@@ -199,24 +166,23 @@ class _Norm(Operation):
         return [leaves[0].values.update(shape=(1,), dtype=np.dtype(np.float64))]
 
     def on_host(self, leaves: Sequence[Slots]) -> Sequence[Array]:
-        sparse, arrays = tuple(x.indices is not None for x in leaves), list[Array]()
-        for x in leaves:
-            arrays += [x.values] if x.indices is None else [x.values, *_slots(x)]
-        return ffi.call(f"norm {self.ord} {sparse}", partial(_norm, self.ord, sparse), arrays, [((1,), np.float64)])
+        operands = [_operands(x) for x in leaves]
+
+        def total(*, exact: bool) -> Array:
+            bins = []
+            for given, elements in operands:
+                dtype = given[0].dtype.name
+                shape = parts().bins_shape(dtype, exact=exact)
+                name = parts().bins(dtype, self.ord, rows=len(given) > 1, exact=exact)
+                bins += _call(name, [jnp.zeros(shape, np.int64), *given], [(shape, np.int64)], elements, {0: 0})
+            return _call(parts().total(self.ord, exact=exact), bins, [((1,), np.float64)])[0]
+
+        # kernels answer -1 where the bits that they keep leave the result undecided
+        norm = total(exact=False)
+        return [lax.cond(jnp.any(norm < 0), lambda: total(exact=True), lambda: norm)]
 
     def elsewhere(self, leaves: Sequence[Slots]) -> Sequence[Array]:
         return [self.otherwise(leaves)]
-
-
-def _norm(ord: int, sparse: Sequence[bool], *arrays: Host) -> None:
-    *given, result = arrays
-    rest, leaves = iter(given), list[tuple[Host, Host | None, Host | None]]()
-    for has_rows in sparse:
-        values, order, starts = next(rest), None, None
-        if has_rows:
-            order, _, starts = _stored(*(next(rest) for _ in range(4)))
-        leaves.append((values, order, starts))
-    result[0] = norm_of_stored(_compiled(), leaves, ord)
 
 
 # ---------------------------------------------------------------------- steps
@@ -238,20 +204,12 @@ class _Step(Operation):
         return tables
 
     def on_host(self, slots: Slots, numbers: Array, *tables: Array) -> Sequence[Array]:
+        operands, elements = _operands(slots)
         factor = [] if slots.factor is None else [slots.factor]
-        given = [*tables, slots.values, *_slots(slots), numbers, *factor]
-        kinds = tables[0].dtype.name, slots.values.dtype.name
-        kernel = _compiled().step_kernel(self.formula, *kinds, scaled=bool(factor))
-        name, take = f"{self.formula.rule.__name__} {kernel.__qualname__}", partial(_step, self.formula, len(tables))
-        return ffi.call(name, take, given, [(x.shape, x.dtype) for x in tables], {k: k for k in range(len(tables))})
+        given = [*operands, lax.concatenate([numbers, *factor], 0), *tables]
+        name = parts().step(self.formula, tables[0].dtype.name, slots.values.dtype.name, scaled=bool(factor))
+        aliases = {6 + k: k for k in range(len(tables))}
+        return _call(name, given, [(x.shape, x.dtype) for x in tables], elements, aliases)
 
     def elsewhere(self, *args: Any) -> Sequence[Array]:
         return tuple(self.otherwise(*args))
-
-
-def _step(formula: Formula, count: int, *arrays: Host) -> None:
-    given, (table, *state) = arrays[count:-count], arrays[-count:]
-    values, groups, numbers, factor = given[0], _stored(*given[1:5]), given[5], given[6:]
-    scale = float(factor[0][0]) if factor else None
-    compiled = _compiled()
-    compiled.run_tasks([compiled.step(formula, values, groups, table, state, numbers, scale)])

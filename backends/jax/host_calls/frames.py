@@ -1,0 +1,222 @@
+"""Compiled handlers of XLA's C API: machine code that reads a call frame and shares work among XLA's threads.
+
+The docstring of the package lists what is relied on of XLA. A *handler* is a C function of a call frame's address. It
+runs the *task* of an operation, another C function, in parts. Threads claim parts from a *block*, a few words of memory
+that the last thread frees. The caller works too, and waits only for parts that have begun: XLA's threads may all be
+within handlers, and then tasks begin late or never. A part writes what no other one does, or adds integers, so bits do
+not depend on the number of threads, which is `islices.config.get_num_threads()` when the program runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from llvmlite import binding, ir
+from numba import carray, types
+from numba.core import typing
+from numba.extending import intrinsic
+
+from islices.core.locks import Lock
+from islices.kernels import threads
+from islices.kernels.compiling import compile_callback, fingerprint, inline
+
+#: The version of the API that the positions below are of: XLA asks for it, and refuses another.
+VERSION = (0, 1)
+#: XLA_FFI_CallFrame, in words of 8 bytes.
+EXTENSION, API, CONTEXT, ARGUMENTS, RESULTS, ATTRIBUTES = 1, 2, 3, 9, 14, 20
+#: XLA_FFI_Extension_Base and the metadata behind it; XLA_FFI_Metadata, in words of 4 bytes.
+KIND, METADATA, ASKS_METADATA, MAJOR, MINOR, TRAITS = 1, 3, 1, 6, 7, 8
+#: XLA_FFI_Buffer, XLA_FFI_Scalar, XLA_FFI_Api.
+DATA, RANK, DIMENSIONS, VALUE, DESTROY_ERROR, SCHEDULE = 3, 4, 5, 1, 8, 17
+#: A block: threads that know it, next part, parts that have ended, parts, the frame; then arguments for XLA.
+REFERENCES, NEXT, ENDED, COUNT, FRAME, GIVEN, WORDS = 0, 1, 2, 3, 4, 5, 10
+#: Parts for each thread.
+PARTS = 4
+
+_WORD = ir.IntType(64)
+#: The signature of handlers and tasks: the address of a frame or block, to that of an error, or 0.
+_SIGNATURE = types.int64(types.int64)
+
+
+# ---------------------------------------------------------------------- machine code
+def _machine(result: Any, *arguments: Any) -> Callable[..., Any]:
+    """Make a function that builds an instruction one that compiled code calls, with these types."""
+
+    def called(build: Callable[..., Any]) -> Any:
+        @wraps(build)  # numba reads the parameters
+        def typed(context: Any, *_: Any) -> Any:
+            return result(*arguments), lambda context, builder, signature, given: build(builder, *given)
+
+        return intrinsic(typed)
+
+    return called
+
+
+@_machine(types.CPointer(types.int64), types.int64)
+def words(builder: Any, address: Any) -> Any:
+    """Read words of 8 bytes at an address."""
+    return builder.inttoptr(address, _WORD.as_pointer())
+
+
+@_machine(types.voidptr, types.int64)
+def memory(builder: Any, address: Any) -> Any:
+    """Return an address as `numba.carray` takes it."""
+    return builder.inttoptr(address, ir.IntType(8).as_pointer())
+
+
+@_machine(types.int64, types.int64, types.int64, types.int64)
+def add(builder: Any, address: Any, position: Any, value: Any) -> Any:
+    """Add to a word, as one step to all threads, and return what it was."""
+    place = builder.gep(builder.inttoptr(address, _WORD.as_pointer()), [position])
+    return builder.atomic_rmw("add", place, value, "seq_cst")
+
+
+@_machine(types.int64, types.int64, types.int64)
+def call(builder: Any, function: Any, argument: Any) -> Any:
+    """Call the C function at an address."""
+    kind = ir.FunctionType(_WORD, [_WORD])
+    return builder.call(builder.inttoptr(function, kind.as_pointer()), [argument])
+
+
+def _symbol(name: str, address: int) -> Any:
+    """Return what gives an address of this process to compiled code, which may be kept on disk."""
+    binding.add_symbol(name, address)
+
+    def build(builder: Any) -> Any:
+        known = builder.module.globals.get(name) or ir.GlobalVariable(builder.module, ir.IntType(8), name)
+        return builder.ptrtoint(known, _WORD)
+
+    build.__name__ = name  # by which code on disk is told from other
+    return _machine(types.int64)(build)
+
+
+_threads = _symbol("islices_num_threads", threads.address())
+_allocate = types.ExternalFunction("PyMem_RawMalloc", typing.signature(types.int64, types.int64))
+_free = types.ExternalFunction("PyMem_RawFree", typing.signature(types.void, types.int64))
+_yield = types.ExternalFunction(
+    "SwitchToThread" if sys.platform == "win32" else "sched_yield", typing.signature(types.int32)
+)
+
+
+# ---------------------------------------------------------------------- frames
+@inline
+def operand(frame, k):
+    return words(words(frame)[ARGUMENTS])[k]
+
+
+@inline
+def result(frame, k):
+    return words(words(frame)[RESULTS])[k]
+
+
+@inline
+def attribute(frame, k):
+    """Return the number that is the k-th attribute by name."""
+    return words(words(words(words(frame)[ATTRIBUTES])[k])[VALUE])[0]
+
+
+@inline
+def size(buffer, first):
+    """Return the product of a buffer's dimensions from the first one on."""
+    product = 1
+    for k in range(first, words(buffer)[RANK]):
+        product *= words(words(buffer)[DIMENSIONS])[k]
+    return product
+
+
+@inline
+def vector(buffer, dtype):
+    """Return a buffer's numbers."""
+    return carray(memory(words(buffer)[DATA]), size(buffer, 0), dtype)
+
+
+@inline
+def matrix(buffer, dtype):
+    """Return a buffer's rows."""
+    shape = (words(words(buffer)[DIMENSIONS])[0], size(buffer, 1))
+    return carray(memory(words(buffer)[DATA]), shape, dtype)
+
+
+# ---------------------------------------------------------------------- what XLA calls, and its threads run
+@inline
+def release(block):
+    """Give a block's memory back with its last reference."""
+    if add(block, REFERENCES, -1) == 1:
+        _free(block)
+
+
+def _task_of(part: Any) -> Any:
+    run_part = inline(part)
+
+    def task(block):
+        """Run parts of a block until all are claimed."""
+        k = add(block, NEXT, 1)
+        while k < words(block)[COUNT]:
+            run_part(words(block)[FRAME], k, words(block)[COUNT])
+            add(block, ENDED, 1)
+            k = add(block, NEXT, 1)
+        release(block)
+        return 0
+
+    return compile_callback(task, _SIGNATURE, *_SOURCES)
+
+
+def _handler_of(task: Any) -> Any:
+    major, minor = VERSION
+
+    def handle(frame):
+        """Answer XLA: say which version this is, or run the task in as many parts as there are threads for."""
+        extension = words(frame)[EXTENSION]
+        if extension != 0 and words(extension)[KIND] & 0xFFFFFFFF == ASKS_METADATA:
+            metadata = carray(memory(words(extension)[METADATA]), TRAITS + 1, np.int32)
+            metadata[MAJOR], metadata[MINOR], metadata[TRAITS] = major, minor, 0
+            return 0
+        workers, api, address = words(_threads())[0], words(frame)[API], _allocate(8 * WORDS)
+        parts = min(attribute(frame, 0), workers * PARTS)
+        block, given = words(address), words(address + 8 * GIVEN)
+        block[REFERENCES], block[NEXT], block[ENDED] = 2, 0, 0  # the task of this thread, and the wait below
+        block[COUNT], block[FRAME] = parts, frame
+        for _ in range(1, min(parts, workers)):
+            add(address, REFERENCES, 1)
+            given[0], given[1], given[2], given[3], given[4] = 40, 0, words(frame)[CONTEXT], task(), address
+            error = call(words(api)[SCHEDULE], address + 8 * GIVEN)
+            if error != 0:  # there are no threads
+                given[0], given[2] = 24, error
+                call(words(api)[DESTROY_ERROR], address + 8 * GIVEN)
+                add(address, REFERENCES, -1)
+                break
+        call(task(), address)
+        while add(address, ENDED, 0) < parts:
+            _yield()
+        release(address)
+        return 0
+
+    return compile_callback(handle, _SIGNATURE, *_SOURCES)
+
+
+#: Code on disk depends on these files too.
+_SOURCES = tuple(Path(__file__).with_name(name) for name in ("frames.py", "parts.py"))
+_lock = Lock()
+#: name -> the compiled task and handler, which live as long as XLA may call them
+_kept: dict[str, Any] = {}
+
+
+def target(part: Callable[..., Any]) -> str:
+    """Return the name by which XLA calls ``part(frame, part, parts)``, a template, for all of its parts.
+
+    Programs are kept on disk under this name, which tells all that the template encloses.
+    """
+    name = f"islices_{part.__name__}_{fingerprint(part, *_SOURCES)}"
+    with _lock:
+        if name not in _kept:
+            task = _task_of(part)
+            handler = _handler_of(_symbol(name, task.address))
+            jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler.address), platform="cpu")
+            _kept[name] = task, handler
+    return name

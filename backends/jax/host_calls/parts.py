@@ -1,0 +1,208 @@
+"""The operations that compiled handlers run, as templates: a part of each, on a frame's buffers.
+
+One operation groups the slots. Those that sum, measure or step rows take the groups as operands, so that XLA, which
+runs equal calls once, groups for a norm and a step together. A part raises nothing, and its sizes are those of the
+buffers. Each function here returns the name by which XLA calls an operation.
+
+May import: `numpy`, this folder, `islices.kernels`, `islices.optim.formulas`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from islices.backends.jax.host_calls.frames import DATA, add, attribute, matrix, operand, result, target, vector, words
+from islices.kernels import squares, totals
+from islices.kernels.compiling import inline
+from islices.kernels.folding import fold_kernel
+from islices.kernels.grouping import group_kernel
+from islices.kernels.halves import FORMATS
+from islices.kernels.squares import BLOCK
+from islices.kernels.totals import LIMBS
+from islices.kernels.updating import step_kernel
+from islices.optim.formulas import Formula
+
+I64, U64, F64 = np.int64, np.uint64, np.float64
+#: The number of operands, in a call frame.
+OPERANDS = 7
+
+
+@cache
+def available() -> bool:
+    """Return whether XLA takes the handlers: it refuses those that are written to another version of its API."""
+    try:
+        groups("int32")
+    except (RuntimeError, TypeError, ValueError) as error:
+        warnings.warn(f"islices computes without compiled kernels in jitted code: {error}", stacklevel=2)
+        return False
+    return True
+
+
+@cache
+def groups(index: str, place: str | None = None) -> str:
+    """Return the name for slots with such indices, whose values lie at such positions."""
+    group, index_type, place_type = group_kernel(np.dtype(np.int64)), np.dtype(index), np.dtype(place or index)
+    moved = place is not None
+
+    def groups(frame, part, parts):
+        """(indices, positions if moved; rows, values) to (order, starts, named, ids) and memory: where the slots'
+        values lie, sorted by index and stably; where each row's begin; how many rows have slots; which, then `rows`."""
+        indices, within, rows = (
+            vector(operand(frame, 0), index_type),
+            vector(result(frame, 4), I64),
+            attribute(frame, 1),
+        )
+        order, starts = vector(result(frame, 0), U64), vector(result(frame, 1), U64)
+        named, ids = vector(result(frame, 2), I64), vector(result(frame, 3), I64)
+        for i in range(len(indices)):
+            within[i] = indices[i] if 0 <= indices[i] < rows else rows
+        count = group(within, order, starts, ids)
+        named[0] = count - 1 if ids[count - 1] == rows else count
+        for i in range(named[0], len(ids)):
+            ids[i] = rows
+        if moved:
+            positions, last = vector(operand(frame, 1), place_type), attribute(frame, 2) - 1
+            for i in range(len(order)):
+                order[i] = min(max(positions[order[i]], 0), last)
+
+    return target(groups)
+
+
+# ---------------------------------------------------------------------- rows; operands begin with values and groups
+@inline
+def cut(starts, named, part, parts, multiple):
+    """Return the first row of a part, a multiple, where all parts have about as many slots."""
+    wanted = starts[named] * np.uint64(part) // np.uint64(parts)
+    first, last = np.int64(0), np.int64(named)
+    while first < last:
+        middle = (first + last) // np.int64(2)
+        if starts[middle] < wanted:
+            first = middle + np.int64(1)
+        else:
+            last = middle
+    return named if part == parts else first // multiple * multiple
+
+
+@cache
+def sums(dtype: str, index: str = "") -> str:
+    """Return the name for sums of rows of a dtype; without a dtype of indices, for sums of bags."""
+    fold, stored, index_type, bags = (
+        fold_kernel(dtype),
+        np.dtype(FORMATS[dtype].stored),
+        np.dtype(index or I64),
+        not index,
+    )
+
+    def sums(frame, part, parts):
+        """(..., ids) to (sums, then zeros; ids as indices); of bags to the sums, each in the row of its id, and
+        zeros."""
+        values, order = matrix(operand(frame, 0), stored), vector(operand(frame, 1), U64)
+        starts, named = vector(operand(frame, 2), U64), vector(operand(frame, 3), I64)[0]
+        ids, out = vector(operand(frame, 4), U64), matrix(result(frame, 0), stored)
+        first, last = cut(starts, named, part, parts, 1), cut(starts, named, part + 1, parts, 1)
+        if bags:
+            fold(values, order, starts, ids, out, first, last)
+            done = np.int64(ids[first - 1]) + 1 if first > 0 else 0
+            for r in range(first, last):
+                out[done : np.int64(ids[r])] = 0
+                done = np.int64(ids[r]) + 1
+            if part + 1 == parts:
+                out[done:] = 0
+        else:
+            fold(values, order, starts, ids[:0], out, first, last)
+            spare, n, found = len(out) - named, len(ids), vector(result(frame, 1), index_type)
+            out[named + spare * part // parts : named + spare * (part + 1) // parts] = 0
+            for i in range(n * part // parts, n * (part + 1) // parts):
+                found[i] = ids[i]
+
+    return target(sums)
+
+
+def step(formula: Formula, table: str, gradient: str, *, scaled: bool) -> str:
+    """Return the name for an optimizer's steps; scaled: the last of the numbers is a factor of the values."""
+    form, change = FORMATS[table], step_kernel(formula, table, gradient, scaled=scaled)
+    wide, stored, stored_values = np.dtype(form.wide), np.dtype(form.stored), np.dtype(FORMATS[gradient].stored)
+    some, two, three = (len(formula.state) > k for k in range(3))
+
+    def held(frame):
+        if three:
+            found = (matrix(result(frame, 1), wide), matrix(result(frame, 2), wide), matrix(result(frame, 3), wide))
+        elif two:
+            found = (matrix(result(frame, 1), wide), matrix(result(frame, 2), wide))  # type: ignore[assignment]
+        elif some:
+            found = (matrix(result(frame, 1), wide),)  # type: ignore[assignment]
+        else:
+            found = ()  # type: ignore[assignment]
+        return found
+
+    states = inline(held)
+
+    def step(frame, part, parts):
+        """(..., ids, numbers, table, *states) to (table, *states) in the same place."""
+        values, order = matrix(operand(frame, 0), stored_values), vector(operand(frame, 1), U64)
+        starts, named = vector(operand(frame, 2), U64), vector(operand(frame, 3), I64)[0]
+        ids, numbers, table = (
+            vector(operand(frame, 4), U64),
+            vector(operand(frame, 5), wide),
+            matrix(result(frame, 0), stored),
+        )
+        first, last = cut(starts, named, part, parts, 1), cut(starts, named, part + 1, parts, 1)
+        change(values, order, starts, ids, table, states(frame), numbers, first, last)
+
+    return target(step)
+
+
+# ---------------------------------------------------------------------- norms
+@cache
+def bins(dtype: str, ord: int, *, rows: bool, exact: bool) -> str:
+    """Return the name for the terms of values of a dtype, or of their rows' sums."""
+    kernel: Any = squares.rows_kernel if rows else squares.dense_kernel
+    measure, stored, (count, _) = (
+        kernel(dtype, ord, exact=exact),
+        np.dtype(FORMATS[dtype].stored),
+        bins_shape(dtype, exact=exact),
+    )
+
+    def bins(frame, part, parts):
+        """(zeros, values), or of rows (zeros, values, order, starts, named), to the zeros: the bins of the terms."""
+        own = np.zeros((count, 4), I64)
+        if rows:
+            values, order = matrix(operand(frame, 1), stored), vector(operand(frame, 2), U64)
+            starts, named = vector(operand(frame, 3), U64), vector(operand(frame, 4), I64)[0]
+            block = max(1, BLOCK // values.shape[1])
+            first, last = cut(starts, named, part, parts, block), cut(starts, named, part + 1, parts, block)
+            measure(values, order, starts, first, last, own)
+        else:
+            flat = vector(operand(frame, 1), stored)
+            blocks = (len(flat) + BLOCK - 1) // BLOCK
+            first, last = blocks * part // parts * BLOCK, min(blocks * (part + 1) // parts * BLOCK, len(flat))
+            measure(flat.reshape((1, len(flat))), first, last, own)
+        for k in range(count):
+            for j in range(4):
+                if own[k, j]:
+                    add(words(result(frame, 0))[DATA], 4 * k + j, own[k, j])
+
+    return target(bins)
+
+
+def bins_shape(dtype: str, *, exact: bool) -> tuple[int, int]:
+    return totals.EXACT if exact else squares.BINS["float64" if dtype == "float64" else "float32"], 4
+
+
+@cache
+def total(ord: int, *, exact: bool) -> str:
+    """Return the name for the norm that bins hold."""
+    add_bins, rounded = totals.add_exact_kernel() if exact else totals.add_bins_kernel(), totals.round_kernel()
+
+    def total(frame, part, parts):
+        """Bins of several leaves to the norm that they hold together, shape (1,); -1 if undecided."""
+        limbs = np.zeros(LIMBS + 3, I64)
+        for k in range(words(frame)[OPERANDS]):
+            add_bins(matrix(operand(frame, k), I64), ord, limbs)
+        vector(result(frame, 0), F64)[0] = rounded(limbs, ord)
+
+    return target(total)
