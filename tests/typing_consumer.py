@@ -34,8 +34,6 @@ def arithmetic() -> None:
     assert_type(-gradient() / 2, IndexedSlices)
     assert_type(gradient().astype("float32").replace(dense_shape=(9, 3)), IndexedSlices)
     assert_type(islices.top_k_rows([gradient()], 3), list[IndexedSlices])
-    assert_type(islices.add(gradient(), gradient()), IndexedSlices)
-    assert_type(islices.convert(gradient(), "torch"), IndexedSlices)
 
 
 def clipping() -> list[IndexedSlices]:

@@ -271,7 +271,7 @@ def value_and_grad(
     check: bool = True,
 ) -> Callable[..., tuple[Any, Any]]:
     """`islices.value_and_grad`."""
-    numbers = tuple(argnums) if isinstance(argnums, (list, tuple)) else (argnums,)
+    numbers: tuple[Any, ...] = tuple(argnums) if isinstance(argnums, (list, tuple)) else (argnums,)
     for k in numbers:
         if type(k) is not int:
             _break("argnums")

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -295,10 +295,6 @@ def _distinct(backend: Backend, indices: Any, rows: int | None, like: Array) -> 
     return indices
 
 
-@overload
-def convert(x: IndexedSlices, backend: str | Backend) -> IndexedSlices: ...
-@overload
-def convert(x: Any, backend: str | Backend) -> Any: ...
 def convert(x: Any, backend: str | Backend) -> Any:
     """Gradients or arrays in another framework, leaf by leaf, through NumPy; memory is not shared.
 

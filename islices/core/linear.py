@@ -11,7 +11,7 @@ import math
 import numbers
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -239,10 +239,6 @@ def _join_shapes(a: tuple[int | None, ...], b: tuple[int | None, ...], argument:
     return b if a and a[0] is None else a
 
 
-@overload
-def add(*xs: IndexedSlices) -> IndexedSlices: ...
-@overload
-def add(*xs: Any) -> Any: ...
 def add(*xs: Any) -> Any:
     """The sum of gradients: sparse ones are concatenated (no sort), a dense one makes the result dense.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -126,7 +126,7 @@ def _to_owners(
     of them."""
     ranks, sparse = range(group.size), any(leaf.indices is not None for leaf in leaves)
     mine = np.stack([np.diff(places) for places in cuts], 1)  # for each rank, of each leaf
-    theirs = [mine[group.rank]] * group.size  # of dense leaves as many as this rank keeps for itself
+    theirs: list[Any] = [mine[group.rank]] * group.size  # of dense leaves as many as this rank keeps for itself
     if sparse:
         told = [row.view(np.uint8) for row in mine]
         theirs = [x.view(np.int64) for x in group.all_to_all(told, [len(x) for x in told])]
@@ -144,12 +144,12 @@ def _to_owners(
     return sums, held.T.tolist()
 
 
-def _sizes(leaves: Sequence[HostLeaf], counts: Sequence[Sequence[int]]) -> list[int]:
+def _sizes(leaves: Sequence[HostLeaf], counts: Sequence[Iterable[int]]) -> list[int]:
     """Return each rank's number of bytes for so many rows of each leaf."""
     return [size_of(form for leaf, n in zip(leaves, row, strict=True) for form in leaf.forms(int(n))) for row in counts]
 
 
-def _by_leaf(got: list[Bytes], leaves: Sequence[HostLeaf], counts: Sequence[Sequence[int]]) -> list[deque[list[Host]]]:
+def _by_leaf(got: list[Bytes], leaves: Sequence[HostLeaf], counts: Sequence[Iterable[int]]) -> list[deque[list[Host]]]:
     """The arrays of each leaf in each rank's packed bytes, whose memory is free when the last of them is."""
     found = []
     for data, row in zip(got, counts, strict=True):
