@@ -1,7 +1,8 @@
 """Keras on JAX: the step of a model takes its gradients by `islices.value_and_grad`, which finds the reads of rows.
 
 Everything stays one jitted function whose state is donated: tables and states are written in place.
-See `islices.backends.keras.native`. May import: `keras`, `jax`, `islices.backends.jax`, the core, this folder.
+See `islices.backends.keras.native`. May import: `keras`, `jax`, `numpy`, `islices.backends.jax`, the core, this
+folder.
 """
 
 from __future__ import annotations

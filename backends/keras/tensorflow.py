@@ -1,7 +1,7 @@
 """Keras on TensorFlow: gradients are tf.IndexedSlices, as the tape makes them, eagerly, in graphs and in strategies.
 
 See `islices.backends.keras.native`. May import: `keras`, `numpy`, `tensorflow`,
-`islices.backends.tensorflow`, the core.
+`islices.backends.tensorflow`, the core, this folder.
 """
 
 from __future__ import annotations
