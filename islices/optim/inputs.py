@@ -179,7 +179,7 @@ def is_taken(B: Backend, apply: Any) -> bool | Array:
 # ---------------------------------------------------------------------- frozen rows
 def frozen_rows(frozen: Any) -> tuple[np.ndarray[Any, Any] | None, int | None]:
     """Return (row numbers ascending and unique, the length of a mask)."""
-    empty = getattr(frozen, "shape", None) == (0,) and "bool" not in str(frozen.dtype)
+    empty = isinstance(frozen, np.ndarray) and frozen.shape == (0,) and frozen.dtype != bool  # np.array([]) has floats
     if frozen is None or empty:
         return None, None
     rows = rows_or_mask(frozen, "frozen")
