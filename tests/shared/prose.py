@@ -52,7 +52,7 @@ COUNTS = {"Keras'": 21, "dates": 0, "test paths": 0, "identifiers": 36}
 SIZES: dict[str, float] = {
     "docs": 202.6,
     "README.md": 6,
-    "CONTRIBUTING.md": 5.1,
+    "CONTRIBUTING.md": 5.3,
     "conformance/SPEC.md": 70.1,
     "docs/index.md": 2,
     "docs/tasks.md": 6,
