@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from islices.conformance.packing import numbers, unpack
 
 #: Of the SPEC.md that the cases are checked against.
-SPEC_VERSION = "1.10"
+SPEC_VERSION = "1.11"
 #: Arguments that only the errors group has: an array of another framework, a set, a complex number.
 SPECIAL = {"foreign", "set", "complex"}
 #: What ids of cases say, and nonfinite= in them: ids stay where a name changes.

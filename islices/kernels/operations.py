@@ -303,10 +303,10 @@ def limbs(leaves: Sequence[tuple[Host, Host | None, Host | None]], ord: int) -> 
             continue
         bins = wide if name == "float64" else narrow
         if order is None or starts is None:
-            flat = (squares.dense_kernel(name, ord), (rows.reshape(1, rows.size),), name, bins)
+            flat = (squares.dense_kernel(name, ord, exact=False), (rows.reshape(1, rows.size),), name, bins)
             tasks.append(Task(_into_bins, flat, rows.size, rows.size, squares.BLOCK))
             continue
-        given = (squares.rows_kernel(name, ord), (rows, order, starts), name, bins)
+        given = (squares.rows_kernel(name, ord, exact=False), (rows, order, starts), name, bins)
         width = rows.shape[1]
         tasks.append(_of_rows(_into_bins, given, starts, width, multiple=max(1, squares.BLOCK // max(1, width))))
     run_tasks(tasks)

@@ -65,7 +65,7 @@ cut, power_of_two, add_part = inline(_cut), inline(_power_of_two), inline(_add_p
 
 
 @cache
-def dense_kernel(dtype: str, ord: int, *, exact: bool = False) -> Kernel:
+def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
     """Return the kernel for numbers of a dtype and ord 1 or 2; with exact, limbs take the place of bins."""
     form, wide, sizes = FORMATS[dtype], dtype == "float64", ord == 1
     load, half, bins_of = form.load, form.stored is np.uint16, BINS["float64" if wide else "float32"]
@@ -163,7 +163,7 @@ def dense_kernel(dtype: str, ord: int, *, exact: bool = False) -> Kernel:
 
 
 @cache
-def rows_kernel(dtype: str, ord: int, *, exact: bool = False) -> Kernel:
+def rows_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
     """Return the kernel for sums of rows of values of a dtype and ord 1 or 2; exact as in `dense_kernel`."""
     stored, fold, dense = np.dtype(FORMATS[dtype].stored), fold_kernel(dtype), dense_kernel(dtype, ord, exact=exact)
 
@@ -189,7 +189,8 @@ def rows_kernel(dtype: str, ord: int, *, exact: bool = False) -> Kernel:
 @cache
 def norm_kernel(dtype: str, index: np.dtype[Any], ord: int) -> Kernel:
     """Return the kernel for the norm of values of a dtype with int32 or int64 indices and ord 1 or 2."""
-    rows, dense, group = rows_kernel(dtype, ord), dense_kernel(dtype, ord), group_kernel(index)
+    rows, group = rows_kernel(dtype, ord, exact=False), group_kernel(index)
+    dense = dense_kernel(dtype, ord, exact=False)
     add_bins, round_sum, count_of_bins = (
         add_bins_kernel(),
         round_kernel(),

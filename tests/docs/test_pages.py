@@ -16,6 +16,8 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from islices.conformance.data import SPEC_VERSION
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
@@ -113,3 +115,8 @@ def test_what_was_measured_names_machine_and_command(page: Path) -> None:
         if re.search(r"\b20\d\d-\d\d-\d\d\b", text):
             assert re.search(r"\d cores,\s\d+\sGB", text), text
             assert re.search(command, text), text
+
+
+def test_the_suite_names_the_version_of_the_specification() -> None:
+    text = (ROOT / "conformance" / "SPEC.md").read_text("utf-8")
+    assert text.splitlines()[2].startswith(f"Version {SPEC_VERSION}. ")
