@@ -153,8 +153,7 @@ def adopt(x: Any, argument: str = "x") -> Any:
 
 
 def restored(result: Any, leaf: Any, given: Any) -> Any:
-    """Return a result of `adopt`'s leaf as the type that was given; if the result is the leaf, return the given object.
-    """
+    """Return a result of `adopt`'s leaf as the type that was given; if it is the leaf, return the given object."""
     if result is leaf:
         return given
     sparse = isinstance(result, IndexedSlices) and not isinstance(given, IndexedSlices)

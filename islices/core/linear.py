@@ -108,8 +108,7 @@ def round_scalar(B: Backend, values: Array, c: Any, argument: str) -> Any:
 
 
 def round_float(c: float, dtype: str) -> float:
-    """Round c to the type in which a floating dtype is summed; beyond its range return an infinity without a warning.
-    """
+    """Round c to the type in which a floating dtype is summed; return an infinity, without a warning, beyond it."""
     if dtype == "float64":
         return c
     if -3e38 < c < 3e38:

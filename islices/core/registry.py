@@ -109,8 +109,7 @@ def find_backend(x: object) -> Backend | None:
 
 
 def loaded_backends() -> Iterator[Backend]:
-    """Yield the backends whose framework has been imported, in the order of the lookup; skip those that fail to load.
-    """
+    """Yield the backends with an imported framework, in the order of the lookup; skip those that fail to load."""
     for name in _candidates():
         try:
             backend = _load(name)

@@ -173,8 +173,7 @@ class IndexedSlices:
     if not TYPE_CHECKING:  # with it, a type checker accepts any name as an attribute
 
         def __getattr__(self, name: str) -> Any:
-            """Compute the values or the indices when they are first read: Python calls this for a slot that is not set.
-            """
+            """Compute the values or the indices at their first read: Python calls this for a slot that is not set."""
             if name not in ("values", "indices"):  # before any slot is read: Dynamo reads instances without slots
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
             if self._leaves is not None:

@@ -171,9 +171,9 @@ class Capture:
         Parameters
         ----------
         sample_axis : int
-            The axis of the samples in the ids of the layers, 1 for time-major ids (L, B), and in the inputs of output
-            layers with the same weights. Arrays with fewer axes have their samples along the last one. For ids with
-            offsets, the bags are the samples.
+            The axis of the samples in the ids of the layers, and in the inputs of output layers with the same weights.
+            It is 1 for time-major ids (L, B). Arrays with fewer axes have their samples along the last one. For ids
+            with offsets, the bags are the samples.
 
         Returns
         -------

@@ -64,9 +64,9 @@ def lookup(
         The gradient of a plain array is the framework's dense one.
     ids : integer array of any shape, or ragged
         Of the same framework, or NumPy; int8 to uint32 count as int32 or int64. MXNet's may be floats that are whole
-        numbers. Ragged ids are a tf.RaggedTensor, a torch nested tensor of layout=torch.jagged, or with a combiner a
-        tf.SparseTensor (bags along its last axis). They may also be a pair of 1-D arrays (values, lengths): the ids row
-        after row, and the number of ids in each row. Values after the last row are ignored.
+        numbers. Ragged ids are a tf.RaggedTensor, or a torch nested tensor of layout=torch.jagged. With a combiner they
+        may be a tf.SparseTensor (bags along its last axis). They may also be a pair of 1-D arrays (values, lengths):
+        the ids row after row, and the number of ids in each row. Values after the last row are ignored.
     padding_idx : int, optional
         The row that gets no gradient and is no member of a bag; negative counts from the end. By default that of the
         Table; a different one raises.
@@ -241,7 +241,7 @@ def _lookup_rows(request: _Request) -> Array:
     rows = _read(request, samples, present)
     with B.scope():
         passing = [check_mask(B, mask, ids, rows)]
-        if options.padding_idx is not None and not source.watched:  # for a watched table, the gradient drops the padding's slices
+        if options.padding_idx is not None and not source.watched:  # the gradient of a watched table drops these slices
             passing.append(B.astype(B.logical_not(B.equal(ids, options.padding_idx)), "int32"))
         for keep in passing:
             if keep is not None:  # where it is 0, a row passes no gradient

@@ -55,7 +55,7 @@ class PerSample:
     dense_shape : tuple of int
         (B, rows, *row_shape).
     products : tuple of Product
-        For a tied table, which is an output layer too: a pair of factors for each product, ``upstream`` (B, T, rows)
+        The factors of each product with a tied table, which is an output layer too. They are ``upstream`` (B, T, rows)
         and ``inputs`` (B, T, width). The gradient of sample b is its slices plus the sum over t of the outer products
         of upstream[b, t] and inputs[b, t]. Empty for other tables.
 
@@ -361,15 +361,13 @@ def axis_of(B: Backend, x: Array, axis: int, *, trailing: int = 0) -> int:
 
 
 def samples_of(B: Backend, ids: Array, axis: int, *, bags: bool = False) -> tuple[Array, int]:
-    """Return the sample of each id, flattened, and the number of samples; with bags, the last axis lies within a bag.
-    """
+    """Return the sample of each id, flattened, and the number of samples; with bags, the last axis is a bag's."""
     axis = axis_of(B, ids, axis, trailing=int(bags))
     return along_axis(B, ids, axis), batch_of(B, ids, axis)
 
 
 def with_product(x: PerSample, product: Any, argument: str, axis: int = 0) -> PerSample:
-    """Return x with one more use of its table as an output layer: the gradient of the product, and the layer's input.
-    """
+    """Return x with one more use of its table as an output layer: the product's gradient, and the layer's input."""
     if not isinstance(product, (tuple, list)) or len(product) != 2:
         raise TypeError(
             f"{argument}: got {describe(product)}; accepted is a pair, the gradient (B, ..., rows) of x @ table.T and x"
@@ -656,8 +654,7 @@ def _sums_by_sample(x: PerSample, values: Array) -> tuple[tuple[Backend, Array],
 def _parts_of_tied(
     x: PerSample, values: Array, factors: Sequence[Array]
 ) -> list[tuple[tuple[Backend, Array], Groups | None]]:
-    """Return the parts of the norms of a tied table's gradients: the distinct rows by sample, and the norm of the rest.
-    """
+    """Return the parts of the norms of a tied table's gradients: distinct rows by sample, and the norm of the rest."""
     batch, rows, *_ = x.dense_shape
     B, (values, indices, samples, *factors), _ = _where_summed(x, (values, x.indices, x.samples, *factors))
     with B.scope():

@@ -88,8 +88,7 @@ class Table:
 
     @property
     def weights(self) -> Array:
-        """The whole table as an array. While its gradient is being computed, only JAX allows it, with a dense gradient.
-        """
+        """The whole table as an array. While its gradient is being computed, only JAX has it, with a dense gradient."""
         recorder = self._source.recorder
         if recorder is not None:
             operand = getattr(recorder, "operand", None)

@@ -1,4 +1,4 @@
-"""Clipping: by value, and by norms of the gradient itself.
+"""Clips of gradients: by value, and by norms of the gradient itself.
 
 SPEC clauses 9 to 11. `islices.norms.global_norms` has the clips by the norm of a whole tree.
 """
@@ -206,8 +206,7 @@ def clip_leaves(
 
 
 def clipping_by(total: Total, limit: Limit, formula: ClipFormula, nonfinite: str) -> Callable[[Any], Any]:
-    """Return a function that clips each adopted leaf by a norm: by numbers if the norm is known, else under the trace.
-    """
+    """Return a function that clips each adopted leaf by a norm: by numbers if it is known, else under the trace."""
     E, exact, norm = total.E, total.exact, total.exact
     refuse_nonfinite(E, exact, nonfinite)
     if E is modes.HOST:

@@ -19,7 +19,7 @@ Steps = list[tuple[str, Any]]
 
 
 class ClipFormula(NamedTuple):
-    """steps(E, norm, max_norm) -> Steps; raw: duplicates are not summed; wide: norm is float64.
+    """A function steps(E, norm, max_norm) -> Steps; raw: duplicates are not summed, wide: norm is float64.
 
     Every formula multiplies by max_norm / (norm + slack) or by 1. Where both are equal, the derivative is that of the
     quotient; in the formula of islices (wide) it is that of 1.

@@ -1,7 +1,7 @@
 """Derivatives of norms and of gradients scaled by them, given to autograd in place of those of the computation.
 
-`islices.norms.exact` forms a norm by cuts and exact sums, on the host or in float64; no autograd makes a gradient of
-that which is finite at 0. So a norm and a clipped gradient are computed from constants, and then *attached*: the known
+`islices.norms.exact` forms a norm by cuts and exact sums, on the host or in float64. No autograd makes a gradient of
+those that is finite at 0. So a norm and a clipped gradient are computed from constants, and then *attached*: the known
 value becomes a function of its inputs (`Backend.with_gradient`). The gradient again consists of primitives and attached
 norms, so that derivatives of every order are those of the formula. It is formed in the dtype of the norm, since JAX has
 no other without x64. SPEC clauses 7 and 10.
@@ -267,7 +267,7 @@ def _distinct(
 ) -> tuple[Array, Array | None, Array | None]:
     """Return (rows, place, valid): the rows that norms cover, in x's dtype, duplicates summed.
 
-    place is the place of each slot among rows (None: slot k is row k); valid is the mask of slots that are not empty
+    place is the place of each slot among rows (None: slot k is row k). valid is the mask of slots that are not empty
     (None: all).
     """
     if not keys:

@@ -1,4 +1,4 @@
-"""Clipping by a measure of the dense array that a gradient stands for: of its units, or of all its elements.
+"""Clips by a measure of the dense array that a gradient stands for: of its units, or of all its elements.
 
 A unit is the part of an array that one norm along some axes covers: a row, a column, a filter of a convolution. SPEC
 clauses 10 and 11. `islices.norms.clip` has the clips by norms of whole gradients.
@@ -68,8 +68,8 @@ def clip_by_block_rms(
     Raises
     ------
     ValueError
-        threshold is negative or NaN, the number of rows of a sparse gradient is unknown, or nonfinite="raise" under a
-        trace, where nothing can be raised.
+        threshold is negative or NaN, a sparse gradient has an unknown number of rows, or nonfinite is "raise" under a
+        trace.
     FloatingPointError
         nonfinite="raise" and the norm is NaN or infinite.
 
@@ -406,7 +406,9 @@ def _clipped(measured: Measured, limit: Limit, formula: ClipFormula, nonfinite: 
 
 
 def _attached(measured: Measured, clipped: Array, limit: Limit, over: Array, slack: float) -> Array:
-    """Return the result of `_scale_units` as a function of the values, through the norms but not those of parameters.
+    """Return the result of `_scale_units` as a function of the values, also through their norms.
+
+    The norms of parameters are constants.
     """
     E, norms, dtype, units = measured.E, measured.norms, measured.dtype, measured.units
     B, values = parts(measured.leaf)
