@@ -80,8 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv : sequence of str, optional
         The arguments; by default those of the process.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow greets on stderr otherwise
-    os.environ["PYTHONIOENCODING"] = "utf-8"  # of the processes that commands start, whose output they read
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # else TensorFlow prints a greeting on stderr
+    os.environ["PYTHONIOENCODING"] = "utf-8"  # for the processes that commands start, whose output they read
     _print_any_text()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of our output went away
+    except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except SystemExit as stop:

@@ -168,9 +168,9 @@ class Gradients(Arrays):
         """Return (loss, aux, gradients) of ``fn(tree) -> (loss, aux)``, where tree holds plain arrays.
 
         gradients mirrors tree: `IndexedSlices` for the leaves that sparse marks, arrays for other float leaves, None
-        for the rest. sparse is a function of a leaf's path, a prefix of tree with bools as leaves, or a string: "auto"
-        or "always". A marked leaf that fn does not read by rows only raises TypeError, and with a string stays dense.
-        fn has checked the loss.
+        for the rest. sparse is a function of a leaf's path, a prefix of tree with bools as leaves, or "auto" or
+        "always" as a string. A marked leaf that fn does not read by rows only raises TypeError; with a string it stays
+        dense. fn has checked the loss.
         """
         raise self.lacks(
             "differentiate_rows",

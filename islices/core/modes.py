@@ -80,7 +80,8 @@ def on_host() -> bool:
 def look_at(backend: Backend, arrays: Sequence[Array], look: Look | None = None) -> Look:
     """Return the facts of arrays, with views of them only if the host computes on them now.
 
-    Code that reads views before this call makes no decision by them. look is the backend's `Look`, where it is known.
+    Callers that already hold views leave that decision to this function. look is the backend's `Look`, where it is
+    known.
     """
     host = backend.host_only or _mode.get() == "host"
     look = look or backend.look(arrays, views=host)

@@ -170,7 +170,7 @@ class IndexedSlices:
             slots=slots,
         )  # fmt: skip
 
-    if not TYPE_CHECKING:  # with it, a type checker accepts any name as an attribute
+    if not TYPE_CHECKING:  # else type checkers would accept any name as an attribute
 
         def __getattr__(self, name: str) -> Any:
             """Compute the values or the indices at their first read: Python calls this for a slot that is not set."""
@@ -345,7 +345,7 @@ class IndexedSlices:
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError("an IndexedSlices does not turn into a dense array by accident: say islices.to_dense(x)")
 
-    def __array_function__(self, func: Any, *args: Any) -> NoReturn:  # else numpy.array_equal returns False
+    def __array_function__(self, func: Any, *args: Any) -> NoReturn:  # else np.array_equal of equal ones is False
         raise TypeError(
             f"numpy.{getattr(func, '__name__', func)}: got an IndexedSlices; accepted are functions of islices, or "
             "dense arrays (islices.to_dense(x))"

@@ -1,7 +1,7 @@
 """Look rows up, one by one or in bags.
 
-SPEC clauses 2, 12 and 19. Where bags lie is in `islices.embedding.layouts`, what they are reduced to, and the
-gradient, in `islices.embedding.bags`.
+SPEC clauses 2, 12 and 19. `islices.embedding.layouts` finds the bags; `islices.embedding.bags` reduces them and
+computes the gradient.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def lookup(
         The row that gets no gradient and is no member of a bag; negative counts from the end. By default that of the
         Table; a different one raises.
     mask : boolean array of ids' shape, optional
-        Where False, the row gets no gradient (not even of a NaN) and is no member of a bag. With ragged ids it has
-        their form, or their values' shape.
+        False excludes the row from its bag, and from the gradient (even of a NaN). With ragged ids the mask has their
+        form, or their values' shape.
     combiner : {"sum", "mean", "sqrtn", "max"}, optional
         The reduction of bags. The bags lie along the last axis of ids (two dimensions or more), start at offsets, or
         are the innermost rows of ragged ids. mean divides by the number of members (weighted: by the sum of their

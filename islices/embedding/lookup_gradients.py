@@ -46,7 +46,7 @@ def embedding_grad(
     padding_idx : int, optional
         The row that gets no gradient; negative counts from the end.
     mask : boolean array of ids' shape, optional
-        Where False, upstream counts as zero, NaN included; the slice stays, as zeros.
+        False makes upstream count as zero, NaN included; the slice stays, as zeros.
     scale_by_freq : bool
         True divides each contribution by the number of times that its index occurs in ids (without padding).
     invalid : {"raise", "drop"}

@@ -273,7 +273,7 @@ def _rebuild(
     return PerSample._trusted(backend, values, indices, samples, dense_shape, products)
 
 
-# ---------------------------------------------------------------------- making them
+# ---------------------------------------------------------------------- construction
 def per_sample(
     upstream: Any,
     ids: Any,
@@ -300,7 +300,7 @@ def per_sample(
     padding_idx : int, optional
         The row that gets no gradient; negative counts from the end.
     mask : boolean array of ids' shape, optional
-        Where False, upstream counts as zero, NaN included.
+        False makes upstream count as zero, NaN included.
     invalid : {"raise", "drop"}
         "drop" treats negative ids as absent; they get no slice.
     product : tuple of two float arrays (B, ..., num_rows) and (B, ..., width), optional
@@ -613,7 +613,7 @@ def _norms(leaves: Sequence[Any]) -> tuple[Backend, Array, Array]:
 
 
 def _undifferentiated(B: Backend, value: Array, arrays: Sequence[Array]) -> Array:
-    """Return a value computed from arrays whose derivative raises, since that of a constant would be wrong."""
+    """Return a value computed from arrays; its derivative raises, since that of a constant would be wrong."""
 
     def backward(*args: Any) -> NoReturn:
         raise NotImplementedError(

@@ -160,7 +160,7 @@ def _shared(B: Backend, norm: Array, upstream: Array, rows: Sequence[Array]) -> 
     return B.div(upstream, B.maximum(total, 1.0))
 
 
-# ---------------------------------------------------------------------- what is scaled by a norm
+# ---------------------------------------------------------------------- values scaled by a norm
 def attach_scaled(
     backend: Backend, scaled: Array, member: Member, norms: Array, limit: Array, over: Array, slack: float = 0.0
 ) -> Array:
@@ -232,7 +232,7 @@ def _gradient_of_scaled(
     return (-(inner * factor), None, None, by_values, *(None for _ in keys))
 
 
-# ---------------------------------------------------------------------- what is limited by value
+# ---------------------------------------------------------------------- values limited to a range
 def attach_clamped(backend: Backend, clamped: Array, values: Array, lo: Array, hi: Array) -> Array:
     """Return values that were limited to [lo, hi], as a function of the unlimited values.
 

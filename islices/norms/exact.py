@@ -43,7 +43,7 @@ RESCALE = 2.0**600
 class Groups(NamedTuple):
     """Groups of rows of a leaf: the group of each row, ascending, and the number of groups."""
 
-    segments: Array  # (k,), of NumPy unless traced; in traced code, the number of groups stands for no group
+    segments: Array  # (k,), of NumPy unless traced; in traced code, a segment equal to number is no group
     number: int
 
 

@@ -320,7 +320,7 @@ class Measured(NamedTuple):
     norms: Array  # float64 array of E, one for each unit
     dtype: str  # of clause 8
     divisor: float = 1.0  # of the norms
-    share: Array | None = None  # the unit of the limit, one for each unit of the leaf
+    share: Array | None = None  # a factor of the limit for each unit (the norms of parameters)
     keys: tuple[Array, ...] = ()  # (indices, the place of each one's norm) of slices whose rows are the units
 
 
