@@ -93,9 +93,7 @@ class RowMap:
         self.old_rows = old_rows
 
     def _check(self, old_rows: int) -> None:
-        """Raise ValueError if this is a mapping of a table with another number of rows, IndexError for a row out of
-        range.
-        """
+        """Raise ValueError for a table with another number of rows, and IndexError for a row out of range."""
         if self.old_rows not in (None, old_rows):
             raise ValueError(f"mapping: got one of a table of {self.old_rows} rows for one of {old_rows}")
         wrong = np.flatnonzero((self.old_ids < NEW) | (self.old_ids >= old_rows))

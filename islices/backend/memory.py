@@ -101,11 +101,11 @@ class Memory(Arrays):
 
     @optional("`host_view` says it")
     def memory_span(self, x: Array) -> tuple[int, int] | None:
-        """Return the addresses of the first byte of x's elements and of the byte after the last; two equal ones if x is
-        empty.
+        """Return the addresses of the first byte of x's elements and of the byte after the last.
 
-        It is for arrays that change in place or may be donated. Any numbers will do if they are equal for two
-        references to one array. None if nothing is known: x is then distinguished from others by its identity.
+        The two are equal if x is empty. They are for arrays that change in place or may be donated. Any numbers will do
+        if they are equal for two references to one array. None if nothing is known: x is then distinguished from others
+        by its identity.
         """
         view = None if self.is_traced(x) else self.host_view(x)
         return None if view is None else view_span(view)
@@ -128,8 +128,7 @@ class Memory(Arrays):
     def writable(
         self, arrays: Sequence[Array], *, donate: bool = False
     ) -> tuple[list[np.ndarray[Any, Any]], list[Array]] | None:
-        """Return (views, results) for concrete arrays that the host will write into, or None where there is no such
-        memory.
+        """Return (views, results) for concrete arrays that the host will write into, or None without such memory.
 
         The views hold the arrays' values, bfloat16 as uint16, with the arrays' strides. They may be written through
         until they are dropped, which happens before anyone reads the results. The results hold the written values.
@@ -147,7 +146,8 @@ class Memory(Arrays):
 
     @optional("`variable` does it")
     def made_like(self, x: Array, like: Array) -> Array:
-        """Return x, which nobody else holds, as an object of the type of like: a parameter or variable, trainable if
-        like is.
+        """Return x, which nobody else holds, as an object of the type of like: a parameter or a variable.
+
+        The result is trainable if like is.
         """
         return self.variable(x, like)

@@ -226,12 +226,11 @@ class RowPrimitives(Arrays):
 
     @primitive
     def segment_max(self, values: Array, segments: Array, count: int | None, *, least: float | None = None) -> Array:
-        """Return out[s] = the largest values[k] over segments[k] == s, elementwise, shape (count, *row_shape); NaN if
-        one is.
+        """Return out[s] = the largest values[k] over segments[k] == s, elementwise; NaN if one is.
 
-        values are float32, float64, int32 or int64. An empty segment holds -inf, or the smallest integer. If ``least``
-        is given, for traced floats that are at least that or NaN, it holds ``least``, and no -inf is made in between.
-        No gradient is needed.
+        The shape is (count, *row_shape). values are float32, float64, int32 or int64. An empty segment holds -inf, or
+        the smallest integer. If ``least`` is given, for traced floats that are at least that or NaN, it holds
+        ``least``, and no -inf is made in between. No gradient is needed.
         """
         raise NotImplementedError
 
@@ -272,10 +271,10 @@ class RowPrimitives(Arrays):
 
     @optional("the rows are read, summed and set")
     def add_in_order(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array | None:
-        """Return a concrete table of 32 or 64 bits with values added to rows ids (in range, duplicates allowed), in
-        order.
+        """Return a concrete table of 32 or 64 bits with values added to its rows ids, in order.
 
-        The table is written as by `set_rows`. None where reading, summing and setting the rows is as fast.
+        ids are in range and may have duplicates. The table is written as by `set_rows`. None where reading, summing and
+        setting the rows is as fast.
         """
         return None
 
@@ -288,11 +287,11 @@ class RowPrimitives(Arrays):
         tables: Sequence[Array],
         otherwise: Callable[..., Sequence[Array]],
     ) -> Sequence[Array] | None:
-        """Return, in traced code, the tables after an optimizer's step by a compiled kernel; None where none can be
-        called.
+        """Return, in traced code, the tables after an optimizer's step by a compiled kernel.
 
-        The tables are the weights, then the state's; formula is an `islices.optim.formulas.Formula`. Indices out of
-        range are no rows. ``otherwise(slots, numbers, *tables)`` is the same in the framework's operations.
+        None where no kernel can be called. The tables are the weights, then the state's; formula is an
+        `islices.optim.formulas.Formula`. Indices out of range are no rows. ``otherwise(slots, numbers, *tables)`` is
+        the same in the framework's operations.
         """
         return None
 
@@ -317,20 +316,20 @@ class RowPrimitives(Arrays):
         keep: Array | None,
         otherwise: Callable[[Array, Array, Array, Array, Array | None], Array],
     ) -> Array | None:
-        """Return, in traced code, sums of the table's rows ids (n,) by segment, one per element of bags, by a compiled
-        kernel.
+        """Return, in traced code, sums of the table's rows ids (n,) by segment, by a compiled kernel.
 
-        The sums are left to right, without the members where keep (int32) is 0 and those out of range. None where no
-        kernel can be called. ``otherwise(table, ids, segments, bags, keep)`` is the same without a kernel, and has the
-        gradient.
+        There is one sum per element of bags, left to right, without the members where keep (int32) is 0 and those out
+        of range. None where no kernel can be called. ``otherwise(table, ids, segments, bags, keep)`` is the same
+        without a kernel, and has the gradient.
         """
         return None
 
     # ------------------------------------------------------------------ made of the others
     @optional("`take` does it")
     def read_rows(self, table: Array, ids: Array) -> Array:
-        """Return table[ids], shape (*ids.shape, *row_shape); out-of-range ids, possible in traced code only, read as
-        zeros.
+        """Return table[ids], shape (*ids.shape, *row_shape).
+
+        Ids out of range, possible in traced code only, read as zeros.
         """
         rows = self.shape(table)[0]
         if not self.is_traced(ids):

@@ -45,9 +45,7 @@ class ForTheSuite(Arrays):
 
     @optional("64-bit types are always there")
     def wide_types(self) -> contextlib.AbstractContextManager[Any]:
-        """Return a context in which the framework's users have 64-bit types (JAX's x64 mode): for the conformance
-        suite.
-        """
+        """Return a context with 64-bit types as the framework's users have them (JAX's x64 mode): for the suite."""
         return contextlib.nullcontext()
 
     # ------------------------------------------------------------------ traced code

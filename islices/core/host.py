@@ -235,8 +235,9 @@ class HostBackend(Backend):
 
 
 def native_order(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return x in this machine's byte order, in which bits are compared and sent; NumPy has arrays of the other one
-    too.
+    """Return x in this machine's byte order, in which bits are compared and sent.
+
+    NumPy has arrays of the other order too.
     """
     return x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
 

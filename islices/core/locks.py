@@ -128,8 +128,9 @@ def load_module(name: str) -> ModuleType:
 
 
 def hold_innermost(lock: Acquirable) -> None:
-    """Make forks hold another package's lock too, after those of islices; a thread that holds it must wait for none of
-    them.
+    """Make forks hold another package's lock too, after those of islices.
+
+    A thread that holds it must wait for none of them.
     """
     _innermost.append(lock)
 

@@ -57,9 +57,8 @@ def scatter(table: T, x: Any, op: str = "add", *, donate: bool = False) -> T:
 
     Notes
     -----
-    Every slice is applied to the table's row, in order of occurrence. Sums, products and quotients of 16-bit types are
-    formed in float32 and rounded once at the end. All other rows keep their bits. No gradient is recorded. SPEC clause
-    15.
+    Every slice is applied to its row, in order of occurrence. Sums, products and quotients of 16-bit types are formed
+    in float32 and rounded once at the end. All other rows keep their bits. No gradient is recorded. SPEC clause 15.
 
     Examples
     --------
@@ -107,8 +106,9 @@ def _beside(B: Backend, weights: Array, s: IndexedSlices, values: Array) -> tupl
 
 
 def _on_host(B: Backend, weights: Array, values: Array, indices: Array, op: str, donate: bool) -> Array | None:
-    """Change rows of the table in place by a compiled kernel and return the table; None, with no change, if no kernel
-    can.
+    """Change rows of the table in place by a compiled kernel and return the table.
+
+    If no kernel can do so, return None, with no change.
     """
     views = modes.host_views(B, (values, indices))
     compiled = modes.kernels_on(views)
@@ -142,15 +142,17 @@ def open_tables(
 
 
 def distinct_rows(B: Backend, indices: Array, rows: int | None) -> tuple[Array, Array]:
-    """Return (ids, place): the distinct indices, and each one's place among them; in traced code some may be out of
-    range.
+    """Return (ids, place): the distinct indices, and each one's place among them.
+
+    In traced code some ids may be out of range.
     """
     return modes.run(_distinct, B, (indices,), rows=rows)  # type: ignore[no-any-return]
 
 
 def write_rows(B: Backend, table: T, ids: Array | None, rows: Array, *, donate: bool = False) -> T:
-    """Return a Table or an array with rows ids (unique; None for all of them) set to rows: itself if it changed in
-    place.
+    """Return a Table or an array with rows ids (unique; None for all of them) set to rows.
+
+    The result is the table itself if it changed in place.
     """
     weights = table.weights if isinstance(table, Table) else table
     with B.scope():

@@ -155,8 +155,8 @@ class IndexedSlices:
         return self  # type: ignore[no-any-return]
 
     def _like(self, values: Array = None, *, view: Host | None = None, slots: Slots | None = None) -> IndexedSlices:
-        """Return these slices with other values, trusted, or with the slots that values are computed from when they are
-        read.
+        """Return these slices with other values, trusted, or with slots from which the values are computed at their
+        first read.
 
         view is the host memory of the values.
         """

@@ -1,8 +1,7 @@
-"""Conversion of nested structures of gradients to their leaves and back: lists, tuples, named tuples, dicts and
-pytrees.
+"""Conversion of nested structures of gradients to their leaves and back.
 
-Pytrees are the registered types of a framework (in JAX, flax's State and equinox's Module). None is a leaf like any
-other. May import: `islices.core.registry`.
+The structures are lists, tuples, named tuples, dicts, and pytrees: registered types of a framework (in JAX, flax's
+State and equinox's Module). None is a leaf like any other. May import: `islices.core.registry`.
 """
 
 from __future__ import annotations

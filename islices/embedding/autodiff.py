@@ -110,8 +110,9 @@ def value_and_grad(
     IndexError
         An id is out of range (not in traced code: SPEC clause 2).
     NotImplementedError
-        The arrays are NumPy's, which record no gradients: see `embedding_grad`. Second derivatives in MXNet. sparse= in
-        MXNet, with per_sample outside of JAX, or in torch within value_and_grad.
+        The arrays are NumPy's, which record no gradients: see `embedding_grad`. MXNet has no second derivatives and no
+        sparse=. sparse= is also missing with per_sample outside of JAX, and in torch within value_and_grad.
+
 
     Notes
     -----

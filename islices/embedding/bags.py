@@ -77,10 +77,9 @@ def reduce_bags_backward(B: Backend, upstream: Array, rows: Array, bags: Bags) -
 
 
 def read_bags(B: Backend, table: Array, ids: Array, bags: Bags) -> Array:
-    """Return the bags of a table's rows, ids (n,), as `reduce_bags` forms them; "sum", "mean" or "sqrtn", without
-    weights.
+    """Return the bags of a table's rows, ids (n,), as `reduce_bags` forms them.
 
-    Traced ids that are out of range do not count.
+    The combiner is "sum", "mean" or "sqrtn", without weights. Traced ids that are out of range do not count.
     """
     segments, number, combiner, keep, _ = bags
     # a mean is rounded once, but 16-bit sums would be rounded before the division

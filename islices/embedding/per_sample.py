@@ -587,8 +587,9 @@ def _factors(x: PerSample) -> list[Array]:
 
 
 def _norms(leaves: Sequence[Any]) -> tuple[Backend, Array, Array]:
-    """Return (E, norms, norms): one norm per sample over all leaves, in float64 as arrays of E, and as the user gets
-    them.
+    """Return (E, norms, norms): one norm per sample over all leaves.
+
+    The first norms are arrays of E in float64, the second are those that the user gets.
     """
     arrays: list[Array] = []
     measured: list[tuple[tuple[Backend, Array], Groups | None]] = []

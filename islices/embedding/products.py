@@ -72,7 +72,7 @@ def host_parts(
     products: Sequence[Array],
     batch: int,
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return (named, rest) in float64, on the host: the rows of slices plus their dense part, and the squares of all
+    """Return (named, rest) in float64, on the host: the rows of slices plus their dense part, and the squares of the
     others.
 
     named has shape (k, width), rest (batch,). sums are the distinct rows (k, width) of each sample; samples (ascending)

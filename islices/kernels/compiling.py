@@ -50,16 +50,18 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck"
 
 @contextlib.contextmanager
 def _compiling() -> Iterator[None]:
-    """Hold numba's lock; acquire no lock of islices within, and run no destructor that may wait for a thread that needs
-    it.
+    """Hold numba's lock; acquire no lock of islices within.
+
+    No destructor runs, since it may wait for a thread that needs the lock.
     """
     with without_collector(), global_compiler_lock:
         yield
 
 
 def inline(function: Callable[..., Any]) -> Any:
-    """Return a function that is compiled into the kernels that call it, since a call would count references of each
-    array.
+    """Return a function that is compiled into the kernels that call it.
+
+    A real call would count the references of each array.
     """
     return _njit(inline="always", **_OPTIONS)(function)
 

@@ -85,8 +85,8 @@ def fold_kernel(dtype: str) -> Kernel:
     add, store, wide_type, half = add_up(dtype), form.store, form.wide, form.stored is np.uint16
 
     def fold(values, order, starts, ids, out, first, last):
-        """Set out[ids[r]] = the sum of the rows order[starts[r]:starts[r + 1]], first <= r < last; without ids, set
-        out[r].
+        """Set out[ids[r]], without ids out[r], to the sum of the rows order[starts[r]:starts[r + 1]], first <= r <
+        last.
         """
         wide = np.empty((1, values.shape[1] if half else 0), wide_type)
         in_order = len(ids) == 0
@@ -109,8 +109,7 @@ def sum_kernel(dtype: str, index: np.dtype[Any]) -> Kernel:
     stored, fold, group = FORMATS[dtype].stored, fold_kernel(dtype), group_kernel(index)
 
     def grouped_sum(values, indices, rows, sums, ids):
-        """Return (count, at, first): the number of distinct indices, the start of their sums, and the start of their
-        ids.
+        """Return (count, at, first): the number of distinct indices, and the starts of their sums and ids.
 
         count is -1 where `grouping` returns that, or if an index is not below rows. The starts in sums and ids are
         aligned as frameworks need them.

@@ -67,9 +67,7 @@ def _group(indices, order, starts, ids):
 
 
 def _sort_by_digits(source, target, n, shift, passes, width):
-    """Sort the n numbers of source stably by their bits from shift on; the last pass writes into the array of the
-    result.
-    """
+    """Sort the n numbers of source stably by their bits from shift on; the last pass writes into the result."""
     size = 1 << width
     mask = np.uint64(size - 1)
     counts = np.zeros((passes, size), np.uint64)
@@ -148,7 +146,5 @@ def _bounds(indices):
 
 @cache
 def bounds_kernel(dtype: np.dtype[Any]) -> Kernel:
-    """Return the compiled function from one integer or more to (the smallest, the largest, whether they strictly
-    ascend).
-    """
+    """Return the compiled function from one integer or more to (smallest, largest, True if they strictly ascend)."""
     return compile_kernel(_bounds, (vector(dtype, readonly=True),))

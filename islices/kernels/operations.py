@@ -77,9 +77,7 @@ def _as_values(rows: Host, like: Host) -> Host:
 
 
 def _places(ids: Host) -> Host:
-    """Return row numbers, none of them negative, in the one type of kernels, so that one kernel serves both types of
-    ids.
-    """
+    """Return row numbers, none of them negative, in the one type of kernels, for both types of ids."""
     return ids.view(np.uint64) if ids.itemsize == 8 else ids.astype(np.uint64)
 
 

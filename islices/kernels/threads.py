@@ -175,10 +175,10 @@ def _run_in_pool(work: Callable[..., Any], todo: Iterator[tuple[Any, ...]], coun
 
 
 def rouse() -> None:
-    """Wake the other threads: a sleeping core needs a tenth of a millisecond, and is awake once the caller has parts
-    for it.
+    """Wake the other threads, so that they are awake once the caller has parts for them.
 
-    Where a framework's threads will run the parts, the framework wakes them itself.
+    A sleeping core needs a tenth of a millisecond. Where a framework's threads will run the parts, the framework wakes
+    them itself.
     """
     if _serves is not None and _serves():
         return

@@ -107,8 +107,9 @@ def rest_kernel(formula: Formula, table: str, gradient: str) -> Kernel:
 
 
 def _states(count: int) -> tuple[Any, Any, Any]:
-    """Return functions that read, write and prefetch the states of an element, since a tuple's length belongs to its
-    type.
+    """Return functions that read, write and prefetch the states of an element.
+
+    A tuple's length belongs to its type, so that each number of states needs its functions.
     """
     some, two, three = count > 0, count > 1, count > 2
 
@@ -190,9 +191,7 @@ def _step_kernel(formula: Formula, table: str, gradient: str, scaled: bool) -> K
     raw, mean_of_rows = formula.raw and bool(formula.squares), formula.squares == "row" and not formula.raw
 
     def mean_of_row(x, width):
-        """Return the mean of x[0], whose sum is formed by halves as in `islices.norms.exact.row_sums`; x is
-        overwritten.
-        """
+        """Return the mean of x[0], summed by halves as in `islices.norms.exact.row_sums`; x is overwritten."""
         zero, one, two = np.uint64(0), np.uint64(1), np.uint64(2)
         m = width
         rest = x[zero, zero] - x[zero, zero]
@@ -211,8 +210,7 @@ def _step_kernel(formula: Formula, table: str, gradient: str, scaled: bool) -> K
     row_mean = inline(mean_of_row)
 
     def step(values, order, starts, ids, table, state, numbers, first, last):
-        """Update table[ids[r]] and the same row of each state by a step on rows order[starts[r]:starts[r + 1]] of
-        values.
+        """Update table[ids[r]] and each state's row by a step on rows order[starts[r]:starts[r + 1]] of values.
 
         If scaled, these rows are multiplied by the number after those of the rule.
         """

@@ -130,8 +130,9 @@ def _gradient_of_norms(
 
 
 def _direction(B: Backend, x: Array, norm: Array, ord: float) -> Array:
-    """Return the derivative of a norm with respect to its elements, 0 where the norm is 0; for inf, of one largest
-    element.
+    """Return the derivative of a norm with respect to its elements, 0 where the norm is 0.
+
+    For inf it is that of one largest element.
     """
     none = B.less_equal(norm, 0.0)
     if ord == 2:

@@ -419,9 +419,7 @@ def _digits(B: Backend, x: Array, columns: Sequence[Array], *, ord: float) -> Su
 
 
 def _digit(B: Backend, x: Array, large: Array, near: Array) -> tuple[Array, Array]:
-    """Return (digit, rest): x rounded to a whole number less x rounded to a multiple of 2^DIGIT, and the size of the
-    rest.
-    """
+    """Return (digit, rest): x rounded to a whole number less x rounded to a multiple of 2^DIGIT, and the size left."""
     away = B.where(B.less_equal(x, 0.0), -large, large)
     x = B.where(B.less_equal(B.abs(x), large), x - ((x + away) - away), 0.0)  # larger numbers are multiples
     digit = (x + near) - near

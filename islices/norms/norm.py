@@ -337,8 +337,9 @@ def _grouped(compiled: Any, stored: Sequence[Stored]) -> list[Stored] | None:
 
 
 def exact_sum(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Host, int] | None:
-    """Return (sum, number) of the terms of a norm, the sum as in `islices.kernels.totals`; None if kernels do not form
-    it.
+    """Return (sum, number) of the terms of a norm, the sum as in `islices.kernels.totals`.
+
+    None if kernels do not form it.
     """
     found = [look_at(leaf) for leaf in leaves]
     compiled = _kernels_on(found, ord)
@@ -358,8 +359,9 @@ def check_float(B: Backend, values: Array) -> None:
 
 
 def norm_out(E: Backend, norm64: Array, dtype: str, B: Backend | None = None, like: Array = None) -> Any:
-    """Return the norm as the user gets it: a scalar of the leaves' framework on their device, of NumPy if there are
-    none.
+    """Return the norm as the user gets it: a scalar of the leaves' framework on their device.
+
+    Without leaves it is NumPy's.
     """
     if E is not modes.HOST:
         with E.scope():

@@ -46,8 +46,7 @@ T = TypeVar("T")
 def clip_by_block_rms(
     x: T, threshold: float, *, semantics: Semantics = "islices", nonfinite: Nonfinite = "propagate"
 ) -> T:
-    """Scale a gradient down to a root mean square of at most threshold; in a tree, scale each leaf by its root mean
-    square.
+    """Scale a gradient down to a root mean square of at most threshold; in a tree, clip each leaf by itself.
 
     Parameters
     ----------
