@@ -169,8 +169,8 @@ class Gradients(Arrays):
 
         gradients mirrors tree: `IndexedSlices` for the leaves that sparse marks, arrays for other float leaves, None
         for the rest. sparse is a function of a leaf's path, a prefix of tree with bools as leaves, or "auto" or
-        "always" as a string. A marked leaf that fn does not read by rows only raises TypeError; with a string it stays
-        dense. fn has checked the loss.
+        "always" as a string. If fn reads a marked leaf other than by rows, this raises TypeError; with a string the
+        leaf stays dense. fn has checked the loss.
         """
         raise self.lacks(
             "differentiate_rows",

@@ -61,7 +61,7 @@ def lookup(
     Parameters
     ----------
     table : Table, or float array of shape (rows, *row_shape)
-        The gradient of a plain array is the framework's dense one.
+        The gradient with respect to a plain array is that of the framework.
     ids : integer array of any shape, or ragged
         Of the same framework, or NumPy; int8 to uint32 count as int32 or int64. MXNet's may be floats that are whole
         numbers. Ragged ids are a tf.RaggedTensor, or a torch nested tensor of layout=torch.jagged. With a combiner they

@@ -150,7 +150,7 @@ def clip_by_norm(
     semantics : {"islices", "tensorflow", "keras"}
         The framework whose arithmetic is used; SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
-        The effect of a NaN or infinite norm: every stored value becomes NaN, FloatingPointError, or zeros.
+        A NaN or infinite norm makes every stored value NaN, raises FloatingPointError, or makes all values zero.
 
     Returns
     -------

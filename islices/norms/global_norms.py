@@ -81,8 +81,9 @@ def clip_by_global_norm(
     semantics : {"islices", "tensorflow", "keras", "torch", "mxnet", "optax"}
         The framework whose arithmetic is used; SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
-        The effect of a NaN or infinite norm: every stored value becomes NaN, FloatingPointError, or zeros. With zeros,
-        momentum and Adam's moments still move rows: to skip a step, give `Optimizer.step` ``apply=isfinite(norm)``.
+        A NaN or infinite norm makes every stored value NaN, raises FloatingPointError, or makes all values zero. With
+        zeros, momentum and Adam's moments still move rows: to skip a step, give `Optimizer.step`
+        ``apply=isfinite(norm)``.
     group, replicated
         As in `global_norm`: the norm is over all ranks' leaves, and every rank scales its leaves.
 

@@ -57,7 +57,9 @@ def clip_by_block_rms(
     semantics : {"islices", "optax"}
         The framework whose arithmetic is used; SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
-        The effect of a NaN or infinite root mean square: every stored value becomes NaN, FloatingPointError, or zeros.
+        A NaN or infinite root mean square makes every stored value NaN, raises FloatingPointError, or makes all values
+        zero.
+
 
     Returns
     -------
