@@ -1,5 +1,7 @@
-"""The `islices` command. Subcommands are entry points of the group ``islices.commands``, each a `Command`, which loads
-when it is called or when the help lists it; this module parses and reports.
+"""The `islices` command: parser and report.
+
+Subcommands are entry points of the group ``islices.commands``. Each is a `Command`, which is loaded when it is called
+or when the help lists it.
 
 Exit codes: 0 done or conform, 1 fails were found, 2 the call was wrong, 3 the harness itself failed.
 """
@@ -40,16 +42,16 @@ SUITE = {
 
 
 class Command(NamedTuple):
-    """A subcommand, as the entry point of its name gives it.
+    """A subcommand, the object of the entry point of its name.
 
     Attributes
     ----------
     help : str
-        What it does, in a line: `islices --help` shows it beside the name.
+        A description in one line: `islices --help` shows it next to the name.
     arguments : callable of argparse.ArgumentParser
-        Adds its arguments, and the epilog of its own help.
+        Adds the subcommand's arguments, and the epilog of its help.
     run : callable of argparse.Namespace -> int
-        Does it; returns the exit code. What is wrong with the call it says by `UsageError`.
+        Runs the subcommand and returns the exit code. It raises `UsageError` for a wrong call.
 
     Examples
     --------
@@ -67,19 +69,19 @@ class Command(NamedTuple):
 
 
 class UsageError(Exception):
-    """The call cannot be carried out as it stands: printed without a traceback, exit code 2."""
+    """An error of the call, printed without a traceback, with exit code 2."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code.
+    """Run the command line and return the exit code.
 
     Parameters
     ----------
     argv : sequence of str, optional
         The arguments; by default those of the process.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow greets on stderr otherwise
-    os.environ["PYTHONIOENCODING"] = "utf-8"  # of the processes that commands start, whose output they read
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # else TensorFlow prints a greeting on stderr
+    os.environ["PYTHONIOENCODING"] = "utf-8"  # for the processes that commands start, whose output they read
     _print_any_text()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -89,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 3
     try:
         options = parser.parse_args(arguments)
-    except SystemExit as stop:  # argparse has printed what is wrong, or the help
+    except SystemExit as stop:  # argparse has printed the error, or the help
         return int(stop.code or 0)
     if options.command is None:
         parser.print_help()
@@ -103,28 +105,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of our output went away
+    except BrokenPipeError:  # the reader has closed the output
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except SystemExit as stop:
-        if isinstance(stop.__context__, BrokenPipeError):  # rich has seen it, and turned stdout away
+        if isinstance(stop.__context__, BrokenPipeError):  # rich has handled it, and redirected stdout
             return 0
         raise
 
 
-#: What is printed for a mark that the encoding of an output lacks: as wide, for tables.
+#: the replacement of a mark that the encoding of an output lacks, of the same width for tables
 PLAIN = {"✓": "+", "≈": "=", "✗": "x", "·": ".", "…": "~", "–": "-", "─": "-"}
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
-    """Replace what an output's encoding lacks: marks by `PLAIN`, anything else as backslashreplace does."""
+    """Replace characters that an output's encoding lacks: marks by `PLAIN`, anything else as backslashreplace does."""
     assert isinstance(error, UnicodeEncodeError)
     lacking = error.object[error.start : error.end]
     return "".join(PLAIN.get(c, c.encode("ascii", "backslashreplace").decode()) for c in lacking), error.end
 
 
 def _print_any_text() -> None:
-    """Let stdout and stderr take any text, whatever their encoding is: a pipe on Windows has the system's old one."""
+    """Let stdout and stderr print any text in any encoding: a pipe on Windows has the system's old one."""
     codecs.register_error("islices", _plain)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -133,7 +135,7 @@ def _print_any_text() -> None:
 
 @contextlib.contextmanager
 def _sigterm_raises() -> Iterator[None]:
-    """SIGTERM ends a command as Ctrl-C does, by an exception, so that the processes it has started end with it."""
+    """Make SIGTERM end a command by an exception, as Ctrl-C does, so that the processes it has started end with it."""
     ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if ours:
         signal.signal(signal.SIGTERM, _terminated)
@@ -163,7 +165,7 @@ def _parser(command: str | None) -> argparse.ArgumentParser:
             found.arguments(
                 commands.add_parser(name, description=found.help, formatter_class=argparse.RawDescriptionHelpFormatter)
             )
-        else:  # of the others only a line is wanted, and that where none is named
+        else:  # the help needs one line of each other command, and only if no command is given
             line = "" if command in {*names, "--version"} else _help(name)
             commands.add_parser(name, help=line.replace("%", "%%"))
     return parser
@@ -171,19 +173,19 @@ def _parser(command: str | None) -> argparse.ArgumentParser:
 
 # ---------------------------------------------------------------------- commands
 def command_names() -> list[str]:
-    """The subcommands that there are, alphabetically; none is imported."""
+    """Return the names of the subcommands, alphabetically; none is imported."""
     return sorted({*OWN, *SUITE, *entry_points(GROUP)})
 
 
 def load_command(name: str) -> Command:
-    """The subcommand of a name, one of `command_names`.
+    """Return the subcommand of a name, one of `command_names`.
 
     Raises
     ------
     ImportError
-        It does not load.
+        The subcommand does not load.
     TypeError
-        It is no `Command`.
+        The object is no `Command`.
     ValueError
         Several distributions claim the name.
     """
@@ -239,7 +241,7 @@ def _describe_backend(name: str) -> dict[str, Any]:
         return {
             "name": name, "version": backend.version(), "devices": list(backend.devices()), "modes": backend.modes(),
         }  # fmt: skip
-    except Exception as error:  # whatever a framework's import may raise: the others are still listed
+    except Exception as error:  # a framework's import may raise any error: the others are still listed
         return {
             "name": name,
             "version": "broken",
@@ -249,7 +251,7 @@ def _describe_backend(name: str) -> dict[str, Any]:
         }
 
 
-#: What is there whatever is installed.
+#: the commands that are always there
 OWN = {
     "backends": Command("what is installed: versions, devices, execution modes", backends_arguments, backends),
 }
@@ -257,7 +259,7 @@ OWN = {
 
 @contextlib.contextmanager
 def stderr_aside() -> Iterator[None]:
-    """Keep text that C++ libraries write to stderr while they load away from the reader of a table."""
+    """Hide the text that C++ libraries write to stderr while they load, from the reader of a table."""
     try:
         saved = os.dup(2)
     except OSError:  # no stderr at all

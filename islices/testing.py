@@ -15,15 +15,16 @@ def assert_equal(a: Any, b: Any, **context: Any) -> None:
     Parameters
     ----------
     a, b : sparse gradient, dense array, None, or a list, tuple or dict of them
-        Of any framework, of two different ones too. Sparse gradients are equal if they denote the same dense array:
+        Of any framework, also of two different ones. Sparse gradients are equal if they stand for the same dense array:
         order and duplicates of slices do not matter.
     **context
-        What `islices.diff` takes to name the cause of a difference: ``before=``, ``max_norm=``, ``padding_idx=``.
+        Arguments with which `islices.diff` names the cause of a difference: ``before=``, ``max_norm=``,
+        ``padding_idx=``.
 
     Raises
     ------
     AssertionError
-        They differ. The message is the report of `islices.diff`: where, by how much, and why.
+        a and b differ. The message is the report of `islices.diff`: where, by how much, and why.
 
     Notes
     -----

@@ -1,8 +1,6 @@
-"""Rows of a table, and of its optimizer's state, renumbered, dropped and added when a vocabulary changes.
+"""Rows of a table and of its optimizer's state, renumbered, dropped and added when a vocabulary changes.
 
-SPEC clause 27.
-
-May import: `numpy`, the core below `islices.vocabulary`.
+SPEC clause 27. May import: `numpy`, the core below `islices.vocabulary`.
 """
 
 from __future__ import annotations
@@ -29,9 +27,9 @@ __all__ = ["RowMap", "renumber"]
 
 T = TypeVar("T")
 Host = np.ndarray[Any, Any]
-#: Which leaves of a tree, by name.
+#: the names of some leaves of a tree
 Patterns: TypeAlias = str | Sequence[str] | None
-#: In place of an old row's number: the row is new. In that of a new row's: the old one is dropped.
+#: -1 in place of an old row's number: the row is new. -1 in place of a new row's number: the old row is dropped.
 NEW = DROPPED = -1
 
 
@@ -41,9 +39,9 @@ class RowMap:
     Parameters
     ----------
     old_ids : 1-D integers, one for each row of the new table
-        The number of the old row that it takes, each at most once, or -1 for a new row. Other old rows are dropped.
+        The number of the old row for each new one, each at most once, or -1 for a new row. Other old rows are dropped.
     old_rows : int, optional
-        How many rows the old table has; `renumber` knows it from the table.
+        The number of rows of the old table; `renumber` reads it from the table.
 
     Attributes
     ----------
@@ -55,7 +53,7 @@ class RowMap:
     Raises
     ------
     TypeError, ValueError, IndexError
-        Values that are no integers, an old row that occurs twice, or one that the old table does not have.
+        Values are no integers, an old row occurs twice, or the old table does not have it.
 
     Notes
     -----
@@ -95,7 +93,7 @@ class RowMap:
         self.old_rows = old_rows
 
     def _check(self, old_rows: int) -> None:
-        """Raise where this is a mapping of another table's rows."""
+        """Raise ValueError for a table with another number of rows, and IndexError for a row out of range."""
         if self.old_rows not in (None, old_rows):
             raise ValueError(f"mapping: got one of a table of {self.old_rows} rows for one of {old_rows}")
         wrong = np.flatnonzero((self.old_ids < NEW) | (self.old_ids >= old_rows))
@@ -106,7 +104,7 @@ class RowMap:
             )
 
     def new_ids(self, old: Any) -> Host:
-        """Return the new numbers of old rows, -1 for one that is dropped.
+        """Return the new numbers of old rows, -1 for a dropped row.
 
         Parameters
         ----------
@@ -120,7 +118,7 @@ class RowMap:
         Raises
         ------
         TypeError
-            Numbers that are no integers of 64 bits.
+            The numbers are no integers of 64 bits.
 
         Examples
         --------
@@ -130,20 +128,20 @@ class RowMap:
         asked = np.asarray(old)
         if asked.dtype.kind not in "iu" and asked.size:
             raise TypeError(f"old: got {describe(old)}; accepted are integers of 64 bits")
-        asked = asked.astype(np.int64)  # larger ones become negative, which no row is
+        asked = asked.astype(np.int64)  # larger numbers become negative, and are no rows
         if not len(self._old):
             return np.full(asked.shape, DROPPED)
         at = np.minimum(np.searchsorted(self._old, asked), len(self._old) - 1)
         return np.where(self._old[at] == asked, self._kept[at], DROPPED)
 
     def ids(self, ids: T, *, missing: int | None = None) -> T:
-        """Return the ids of a batch, renumbered as the table is.
+        """Return the ids of a batch, renumbered like the table.
 
         Parameters
         ----------
         ids : int32 or int64 array of any shape and framework
         missing : int, optional
-            The new row for ids whose row is dropped, for example an unknown token's. Without it they raise.
+            The new row for ids of dropped rows, for example an unknown token's. By default such ids raise.
 
         Returns
         -------
@@ -152,10 +150,10 @@ class RowMap:
         Raises
         ------
         IndexError
-            An id that the old table does not have, or whose row is dropped.
+            The old table does not have an id, or an id's row is dropped.
         TypeError
-            Values that are no ids, a missing that is no int, or traced ids: take those from
-            ``new_ids(range(old_rows))``, an array. SPEC clause 27.
+            Values are no ids, missing is no int, or ids are traced. In traced code read the new ids from the array
+            ``new_ids(range(old_rows))``. SPEC clause 27.
 
         Examples
         --------
@@ -209,21 +207,21 @@ def renumber(
     Parameters
     ----------
     table : Table, array of shape (rows, *row_shape), or sparse gradient; or a list, tuple or dict of them
-        All of one vocabulary: an embedding and the output layer, gradients of the table.
+        All of one vocabulary: an embedding and its output layer, gradients of the table.
     mapping : RowMap, or 1-D integers
-        The old row of each new one, -1 where it is new.
+        The old row of each new row, -1 for rows that are new.
     state : tree of arrays, optional
-        Of an optimizer of islices, or a framework's. Arrays with as many rows as the table are renumbered; "step",
-        arrays of one number, None and other objects stay as they are.
+        The state of an optimizer of islices, or of a framework. Arrays with as many rows as the table are renumbered;
+        "step", arrays of one number, None and other objects are unchanged.
     fill : number, "mean", array, or function of a shape
         The new rows of the table. An array has their shape, or ``(1, *row_shape)``; a function is called with their
         shape. "mean" is the mean of the old rows except the padding's.
     state_fill : Optimizer, number, or mapping of name to number
-        The new rows of the state: the initial values of the islices optimizer, or numbers. Required where a state gets
-        new rows.
+        The new rows of the state: the initial values of the islices optimizer, or numbers. Required if a state gets new
+        rows.
     tables, states : str, or sequence of them, optional
         Names of the leaves that are renumbered, such as ``"*.embedding"``: keys and positions joined by dots. All
-        others stay as they are. By default all leaves are renumbered.
+        others are unchanged. By default all leaves are renumbered.
 
     Returns
     -------
@@ -233,13 +231,13 @@ def renumber(
     Raises
     ------
     TypeError, ValueError, IndexError
-        A mapping that drops the padding's row or is another table's; arrays with another number of rows; names that no
-        leaf has.
+        The mapping drops the padding's row or is another table's. Arrays have another number of rows, or no leaf has a
+        given name.
 
     Notes
     -----
-    The new rows of a float32 master ("master" in the state of a 16-bit table) are those of the table before they are
-    rounded. SPEC clause 27.
+    The new rows of a float32 master ("master" in the state of a 16-bit table) are the table's unrounded new rows. SPEC
+    clause 27.
 
     Examples
     --------
@@ -296,7 +294,7 @@ def renumber(
 
 
 def _chosen(names: list[str], patterns: Patterns, argument: str) -> list[str]:
-    """Return the names that one of the patterns fits; ValueError for a pattern that fits none."""
+    """Return the names that match one of the patterns; raise ValueError for a pattern without a match."""
     if patterns is None:
         return names
     wanted = [patterns] if isinstance(patterns, str) else patterns
@@ -377,7 +375,7 @@ def _leaf(x: Any, argument: str) -> _Leaf:
 
 
 def _copied(B: Backend, x: Array) -> Array:
-    """Return a copy of a number: where arrays change in place, each state counts its steps."""
+    """Return a copy of a number: where arrays change in place, each state counts its steps separately."""
     if B.is_traced(x):
         return x
     with B.scope():
@@ -387,7 +385,7 @@ def _copied(B: Backend, x: Array) -> Array:
 
 # ---------------------------------------------------------------------- rows
 def _mean(rows: Host, padding: int | None) -> Host:
-    """Return the mean row, of float64, added up in order without the padding's row."""
+    """Return the mean row in float64, added up in order without the padding's row."""
     kept = rows if padding is None else np.delete(rows, padding, axis=0)
     wide = np.concatenate([np.zeros((1, *rows.shape[1:])), _cast(kept, "float64")])
     total = modes.run("segment_sum", modes.HOST, (wide, np.zeros(len(wide), np.int32)), count=1)
@@ -396,7 +394,7 @@ def _mean(rows: Host, padding: int | None) -> Host:
 
 
 def _new_rows(fill: Any, argument: str, shape: tuple[int, ...], dtype: str) -> Host:
-    """Return the new rows, those of 16-bit tables in float32."""
+    """Return the new rows, in float32 for 16-bit tables."""
     made, accepted = fill, "a number, 'mean', an array or a function of a shape"
     if isinstance(fill, str):
         check_name(fill, ("mean",), argument)
@@ -419,7 +417,7 @@ def _new_rows(fill: Any, argument: str, shape: tuple[int, ...], dtype: str) -> H
 
 
 def _cast(rows: Host, dtype: str) -> Host:
-    """Return rows in the host's array for a dtype; bfloat16 is its bits, on both sides."""
+    """Return rows in the host's array of a dtype; bfloat16 is stored as its bits, on both sides."""
     if dtype not in FLOATS:
         return rows.astype(dtype)
     with modes.HOST.scope():
@@ -463,7 +461,7 @@ def _slices(s: IndexedSlices, m: RowMap) -> IndexedSlices:
 
 
 def _state_fill(fill: Any, name: str) -> Any:
-    """Return the number that new rows of the state's array of this name begin with."""
+    """Return the initial number of new rows of the state's array of this name."""
     if isinstance(fill, Optimizer):
         initial = {spec.name: spec.initial for spec in fill._formula.state}
         if name not in initial:

@@ -1,28 +1,27 @@
 """The contract of an adapter: its primitives, each with its requirements.
 
-Everything the library does is written once, on top of these. An adapter gives a framework's arrays the
-names below; the core never imports a framework and never asks which one it has in hand. `Backend` is made of parts, a
-module each: arrays, memory, rows, gradients, and what only the conformance suite asks for. An adapter can be read
-beside this folder and nothing else.
-May import: `islices.backend`.
+Everything in the library is written once, on top of the primitives. An adapter gives a framework's arrays the names
+below; the core never imports a framework, and has no code for a particular one. `Backend` consists of parts, one module
+per part: arrays, memory, rows, gradients, and methods for the conformance suite only. A reader of an adapter needs only
+this folder. May import: `islices.backend`.
 
 How to read the contracts
-    Array arguments are dense arrays of the adapter's framework. The core itself uses Python's operators
-    ``+ - *`` and unary minus on them, and nothing else: division, square root and comparison are primitives, since
-    frameworks do not agree on them. Masks are whatever the adapter's own `where` and `select` take.
-    In float64 arithmetic it does so with arrays alone: a compiler may narrow a Python number beside them.
+    Array arguments are dense arrays of the adapter's framework. The core itself uses only Python's operators
+    ``+ - *`` and unary minus on them. Division, square root and comparison are primitives, since frameworks do not
+    agree on them. Masks are any objects that the adapter's `where` and `select` accept.
+    In float64 arithmetic the core uses arrays only, since a compiler may narrow a Python number next to them.
     A dtype is its NumPy name ("float32", "bfloat16", "int64"). Shapes are tuples of ints; in traced code a
-    dimension may be None. ``like`` is an array whose device (and only that) the result shares.
-    A method under ``@optional`` may be left out, and the mark says what holds then.
+    dimension may be None. ``like`` is an array whose device (and nothing else) the result shares.
+    A method under ``@optional`` may be left out, and the mark describes the effect.
 
 Stages
-    1. The methods without a mark: arrays, and the way to the host and back. Mode host conforms with these alone.
+    1. The methods without a mark: arrays, and their conversion to the host and back. They suffice for mode host.
     2. Tables that change in place: `Memory` and `RowPrimitives.set_rows`.
-    3. The framework's own operations: every method under ``@primitive``. In mode host the host stands in for one that
-       is missing; in mode framework the suite lists it as to be written.
+    3. The framework's operations: every method under ``@primitive``. In mode host the host replaces a missing one;
+       in mode framework the suite lists it as to be written.
     4. The framework's sparse objects: `is_native`, `from_native`, `to_native`.
     5. Gradients: `Gradients`.
-    6. What `ForTheSuite` has: a compiler (mode traced), devices, the framework's own calls.
+    6. The methods of `ForTheSuite`: a compiler (mode traced), devices, the framework's calls.
 """
 
 from __future__ import annotations
@@ -100,8 +99,8 @@ __all__ = [
     "view_span",
 ]
 
-#: Version of this protocol. It grows when a primitive is added or its contract changes; an adapter states the
-#: version it was written for, and the registry refuses any other.
+#: Version of this protocol. It grows when a primitive is added or its contract changes. An adapter states the version
+#: that it was written for, and the registry raises for any other.
 PROTOCOL = 3
 
 
@@ -115,14 +114,14 @@ class Backend(Memory, RowPrimitives, Gradients, ForTheSuite):
     module : str
         The module whose import means that the framework is in use.
     pip : str
-        The line that installs it, for error messages.
+        The command that installs it, for error messages.
     protocol : int
-        The version of this protocol the adapter was written for.
+        The version of this protocol that the adapter was written for.
 
     Notes
     -----
-    What the primitives must add up to is SPEC clauses 1 to 20, which the conformance suite checks. The parts, in
-    `islices.backend.PARTS`, have attributes and methods of their own.
+    Together the primitives must fulfil SPEC clauses 1 to 20, which the conformance suite checks. The parts, in
+    `islices.backend.PARTS`, have more attributes and methods.
 
     Examples
     --------
@@ -139,13 +138,13 @@ class Backend(Memory, RowPrimitives, Gradients, ForTheSuite):
         return f"<islices backend {self.name}>"
 
     def version(self) -> str:
-        """The framework's version."""
+        """Return the framework's version."""
         raise self._missing("version")
 
     def is_array(self, x: object) -> bool:
-        """Whether x is a dense array of this framework (a variable or parameter counts)."""
+        """Return whether x is a dense array of this framework (a variable or parameter counts)."""
         raise self._missing("is_array")
 
 
-#: What `Backend` is made of, in the order to read and to write them.
+#: the parts of `Backend`, in the order to read and to write them
 PARTS = (Arrays, Memory, RowPrimitives, Gradients, ForTheSuite)

@@ -1,4 +1,4 @@
-"""Dense arrays: what they are, how they come in and go out, what is computed on them.
+"""Dense arrays: their facts, their conversion from and to NumPy, and computations on them.
 
 May import: `numpy`, `islices.backend.contract`.
 """
@@ -15,14 +15,14 @@ from islices.backend.contract import FLOATS, Array, Part, optional, primitive
 
 
 class Arrays(Part):
-    """Dense arrays: what they are, how they come in and go out, what is computed on them.
+    """The part of dense arrays: their facts, their conversion from and to NumPy, and computations on them.
 
     Attributes
     ----------
     float_dtypes : tuple of str
         The floating dtypes the framework can hold.
     host_only : bool
-        True where the framework's own operations are the host's (NumPy).
+        True where the framework's operations are the host's (NumPy).
     memory_error : str
         A text that the framework's error for missing CPU memory contains; such an error becomes a MemoryError. Empty
         where it raises MemoryError.
@@ -34,141 +34,144 @@ class Arrays(Part):
 
     # ------------------------------------------------------------------ looking at an array
     def dtype(self, x: Array) -> str:
-        """The NumPy name of x's dtype. Any dtype the framework has, legal in islices or not."""
+        """Return the NumPy name of x's dtype: any dtype of the framework, legal in islices or not."""
         raise self._missing("dtype")
 
     def shape(self, x: Array) -> tuple[int | None, ...]:
-        """The shape; None for a dimension unknown while tracing. Raises ValueError for unknown rank."""
+        """Return the shape; None for a dimension unknown while tracing. Raise ValueError for unknown rank."""
         raise self._missing("shape")
 
     @optional("nothing is traced")
     def is_traced(self, x: Array) -> bool:
-        """Whether x stands for a value that is not known yet (inside jit, tf.function, vmap, grad)."""
+        """Return whether x stands for a value that is not known yet (inside jit, tf.function, vmap, grad)."""
         return False
 
     @optional("no gradient is recorded")
     def records_gradient(self, x: Array) -> bool:
-        """Whether the framework is recording operations on x for differentiation right now."""
+        """Return whether the framework is recording operations on x for differentiation right now."""
         return False
 
     # ------------------------------------------------------------------ in and out
     def asarray(self, array: np.ndarray[Any, Any], like: Array | None = None) -> Array:
-        """A new array with the values of a NumPy array, which stays the caller's (so: copy). What the framework cannot
-        hold is refused: TypeError for a dtype, IndexError for an index.
+        """Return a new array with the values of a NumPy array, which stays the caller's (so: copy).
 
-        bfloat16 comes as an array whose dtype is named so (ml_dtypes) or as uint16. Never narrows silently:
-        int64 that the framework would store as int32 is range-checked (IndexError names the position),
-        float64 it cannot hold raises TypeError naming the setting that allows it. Dtypes that no gradient has (text,
-        objects) may be held or refused in the same way: the core refuses what comes back with one.
+        Raise TypeError for a dtype, and IndexError for an index, that the framework cannot hold.
+
+        bfloat16 is given as an array with a dtype of that name (ml_dtypes) or as uint16. The conversion never narrows
+        silently. int64 that the framework would store as int32 is range-checked (IndexError names the position).
+        float64 that it cannot hold raises TypeError with the setting that allows it. Dtypes that no gradient has (text,
+        objects) may be held, or raise too: the core raises for a result with such a dtype.
         """
         raise self._missing("asarray")
 
     def to_numpy(self, x: Array) -> np.ndarray[Any, Any]:
-        """x as a NumPy array, copied or not, from any device; bfloat16 as uint16."""
+        """Return x as a NumPy array, copied or not, from any device; bfloat16 as uint16."""
         raise self._missing("to_numpy")
 
     @optional("`asarray` does it")
     def scalar(self, x: np.ndarray[Any, Any], like: Array) -> Array:
-        """A 0-d array of the framework holding x, a 0-d NumPy float (float32 or float64)."""
+        """Return a 0-d array of the framework with the value of x, a 0-d NumPy float (float32 or float64)."""
         return self.asarray(x, like)
 
     # ------------------------------------------------------------------ where the arithmetic runs
     @optional("the primitives need no context")
     def scope(self) -> contextlib.AbstractContextManager[Any]:
-        """A context in which the primitives below run: wide types on, zero-size arrays legal.
+        """Return a context in which the primitives below run: wide types on, zero-size arrays legal.
 
-        Its norms are taken in float64, whatever the values are. A framework that has it switched off turns it on
-        here. One that has none leaves float64 out of `float_dtypes`, and its `astype` answers it with ``raise
-        self.lacks("astype", "it has no float64")``: norms and clips by them are the host's then, wherever `host_view`
-        shows the memory, and unsupported in mode framework.
+        Norms are computed in float64 for all values. A framework that has float64 switched off turns it on here. One
+        without float64 leaves it out of `float_dtypes`, and its `astype` does ``raise self.lacks("astype", "it has no
+        float64")``. Norms and clips by them are then the host's wherever `host_view` shows the memory, and unsupported
+        in mode framework.
         """
         return contextlib.nullcontext()
 
     # ------------------------------------------------------------------ elementwise, and along an axis
     @primitive
     def astype(self, x: Array, dtype: str) -> Array:
-        """x converted, rounded to nearest even. Values that overflow become infinite."""
+        """Return x converted, rounded to nearest even. Values that overflow become infinite."""
         raise NotImplementedError
 
     @primitive
     def reshape(self, x: Array, shape: Sequence[int | None]) -> Array:
-        """x with another shape; at most one dimension may be None (unknown while tracing)."""
+        """Return x with another shape; at most one dimension may be None (unknown while tracing)."""
         raise NotImplementedError
 
     @primitive
     def zeros(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
-        """A new array of zeros."""
+        """Return a new array of zeros."""
         raise NotImplementedError
 
     @optional("`zeros` does it")
     def zeros_like(self, x: Array) -> Array:
-        """Zeros of x's shape and dtype, whatever x holds."""
+        """Return zeros of x's shape and dtype, for any values of x."""
         return self.zeros(self.shape(x), self.dtype(x), x)  # type: ignore[arg-type]
 
     @primitive
     def concat(self, arrays: Sequence[Array]) -> Array:
-        """The arrays joined along axis 0. At least one array; equal dtypes."""
+        """Return the arrays joined along axis 0. At least one array; equal dtypes."""
         raise NotImplementedError
 
     @primitive
     def take(self, x: Array, positions: Array) -> Array:
-        """x[positions] along axis 0; positions are in range, any integer dtype."""
+        """Return x[positions] along axis 0; positions are in range, of any integer dtype."""
         raise NotImplementedError
 
     @primitive
     def where(self, mask: Array, a: Array, b: Array) -> Array:
-        """a where mask, else b: a selection, so a NaN in the branch not taken is gone. Broadcasts; a or b may
-        be a Python float. The gradient selects, too: the side not taken gets zeros, also where what arrives is infinite
-        or NaN (a framework that multiplies by the mask makes NaN of it, and needs `where` with a gradient of its own).
+        """Return a where mask, else b: a selection, so that a NaN in the branch not selected has no effect.
 
-        The core in turn gives the side not taken arguments at which its derivative is finite: of zeros times an
-        infinite one, as that of sqrt at 0, most frameworks make NaN behind `where`.
+        It broadcasts; a or b may be a Python float. The gradient selects too: the branch not selected gets zeros, even
+        if the incoming gradient is infinite or NaN. (A framework that multiplies by the mask makes NaN of those, and
+        needs `where` with a custom gradient.)
+
+        The core in turn gives the branch not selected arguments at which its derivative is finite. Zeros times an
+        infinite derivative, as that of sqrt at 0, are NaN behind `where` in most frameworks.
         """
         raise NotImplementedError
 
     @primitive
     def abs(self, x: Array) -> Array:
-        """Elementwise; NaN stays NaN."""
+        """Return |x| elementwise; NaN stays NaN."""
         raise NotImplementedError
 
     @primitive
     def minimum(self, a: Array, b: Array) -> Array:
-        """Elementwise; NaN if either is NaN. Broadcasts; either may be a Python float."""
+        """Return the minimum elementwise; NaN if either is NaN. Broadcasts; either may be a Python float."""
         raise NotImplementedError
 
     @primitive
     def maximum(self, a: Array, b: Array) -> Array:
-        """Elementwise; NaN if either is NaN. Broadcasts; either may be a Python float."""
+        """Return the maximum elementwise; NaN if either is NaN. Broadcasts; either may be a Python float."""
         raise NotImplementedError
 
     @primitive
     def less_equal(self, a: Array, b: Array) -> Array:
-        """The mask a <= b; False where either is NaN. Broadcasts; either may be a Python float."""
+        """Return the mask a <= b; False where either is NaN. Broadcasts; either may be a Python float."""
         raise NotImplementedError
 
     @primitive
     def isfinite(self, x: Array) -> Array:
-        """The mask of what is neither infinite nor NaN."""
+        """Return the mask of the elements that are neither infinite nor NaN."""
         raise NotImplementedError
 
     @primitive
     def sqrt(self, x: Array) -> Array:
-        """Correctly rounded square root."""
+        """Return the correctly rounded square root."""
         raise NotImplementedError
 
     @primitive
     def div(self, a: Array, b: Array) -> Array:
-        """Correctly rounded a / b, in traced code too. Broadcasts; a may be a Python float."""
+        """Return the correctly rounded a / b, in traced code too. Broadcasts; a may be a Python float."""
         raise NotImplementedError
 
     @optional("a * b")
     def round_product(self, a: Array, b: Array | float) -> Array:
-        """a * b rounded to its type before it is used further: never contracted into a fused multiply-add."""
+        """Return a * b, rounded to its type before further use: never contracted into a fused multiply-add."""
         return a * b
 
     @primitive
     def permute(self, x: Array, order: Sequence[int]) -> Array:
-        """x with its axes in another order, as `numpy.transpose` says."""
+        """Return x with its axes in another order, as `numpy.transpose` does."""
         raise NotImplementedError
 
     @primitive
@@ -186,8 +189,10 @@ class Arrays(Part):
 
     @primitive
     def row_sum(self, x: Array) -> Array:
-        """Return the sum of each row of a float32 or float64 x (k, m) in its type, in any order, shape (k,). 0 if m is
-        0."""
+        """Return the sum of each row of a float32 or float64 x (k, m) in its type, in any order, shape (k,).
+
+        It is 0 if m is 0.
+        """
         raise NotImplementedError
 
     # ------------------------------------------------------------------ made of the others
@@ -195,8 +200,10 @@ class Arrays(Part):
     def while_any(
         self, condition: Callable[..., Array], body: Callable[..., tuple[Array, ...]], state: tuple[Array, ...]
     ) -> tuple[Array, ...]:
-        """``state = body(*state)`` while the mask ``condition(*state)`` holds anywhere. To be overridden where values
-        are not known in traced code."""
+        """Repeat ``state = body(*state)`` while the mask ``condition(*state)`` holds anywhere, and return state.
+
+        Override this where values are not known in traced code.
+        """
         while self.to_numpy(condition(*state)).any():
             state = body(*state)
         return state
@@ -212,25 +219,29 @@ class Arrays(Part):
 
     @optional("`astype` does it")
     def widen(self, x: Array) -> Array:
-        """16-bit floats as float32, anything else as it is."""
+        """Return 16-bit floats as float32, and anything else unchanged."""
         return self.astype(x, "float32") if self.dtype(x) in ("float16", "bfloat16") else x
 
     @optional("`reshape` does it")
     def as_column(self, x: Array, like: Array) -> Array:
-        """x, of like's leading shape, with as many axes of length 1 behind as like has more: (k,) as (k, 1, ...)."""
+        """Return x, of like's leading shape, with axes of length 1 appended up to like's rank: (k,) as (k, 1, ...)."""
         shape = self.shape(x)
         return self.reshape(x, (*shape, *(1,) * (len(self.shape(like)) - len(shape))))
 
     @optional("a slice does it")
     def columns(self, x: Array, start: int, stop: int) -> Array:
-        """x[:, start:stop] of x with two axes; sums of columns are not reordered. To be overridden where arrays have no
-        slices."""
+        """Return x[:, start:stop] of x with two axes; sums of columns are not reordered.
+
+        Override this where arrays have no slices.
+        """
         return x[:, start:stop]
 
     @optional("`round_product` and `div` do it")
     def scaled(self, values: Array, steps: Sequence[tuple[str, Any]]) -> Array:
-        """values times ("mul") or over ("div") scalars, one after the other, each step rounded; 16-bit floats in
-        float32, rounded to 16 bits once at the end."""
+        """Return values times ("mul") or divided by ("div") scalars, one after the other, each step rounded.
+
+        16-bit floats are computed in float32 and rounded to 16 bits once at the end.
+        """
         out = self.widen(values)
         for name, c in steps:
             out = self.round_product(out, c) if name == "mul" else self.div(out, c)

@@ -12,21 +12,21 @@ Array = Any
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int32", "int64")
-#: dtypes of indices, ids and row numbers: others than those of values, though they are the same today.
+#: dtypes of indices, ids and row numbers: a separate constant from those of values, though equal today
 INDICES = ("int32", "int64")
-#: and how errors name them
+#: their names in errors
 INDEX_NAMES = " or ".join(INDICES)
-#: The reason of a primitive that mode framework needs and an adapter does not have yet.
+#: the reason for a primitive that mode framework needs and an adapter does not have yet
 TO_DO = "to be written"
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def optional(without: str) -> Callable[[_Method], _Method]:
-    """Mark a method that an adapter may leave out, with what holds without it.
+    """Mark a method that an adapter may leave out, with the effect of its absence.
 
-    The mark is the method's attribute ``optional`` and the last paragraph of its docstring. What has none is a
-    primitive that every adapter needs.
+    The mark is the method's attribute ``optional`` and the last paragraph of its docstring. A method without a mark is
+    a primitive that every adapter needs.
 
     Examples
     --------
@@ -46,8 +46,10 @@ def optional(without: str) -> Callable[[_Method], _Method]:
 
 
 def primitive(method: _Method) -> _Method:
-    """Mark what the framework computes in mode framework. In mode host the host stands in where an adapter supplies
-    none; in mode framework the suite lists it as to be written.
+    """Mark a method that the framework computes in mode framework.
+
+    In mode host the host replaces a method that an adapter does not supply; in mode framework the suite lists it as to
+    be written.
 
     Examples
     --------
@@ -68,7 +70,7 @@ class Part:
     """The common base of the parts of `Backend`."""
 
     name: ClassVar[str]
-    #: (primitive, *args, **static) -> what the host makes of it: `islices.core.modes`, built on this, puts it here
+    #: (primitive, *args, **static) -> the host's result; set by `islices.core.modes`, which imports this module
     stand_in: ClassVar[Callable[..., Any]]
 
     def _missing(self, primitive: str) -> NotImplementedError:
@@ -76,25 +78,27 @@ class Part:
         return NotImplementedError(f"{self.name}: {primitive}: the adapter supplies none")
 
     def lacks(self, primitive: str, reason: str = "the adapter supplies none") -> NotImplementedError:
-        """The error of a primitive that cannot do what it is asked for here, to be raised by it: as if it were declared
-        by `not_implemented`, with the reason that users will read."""
+        """Return the error that a primitive raises for a case it cannot compute, as if declared by `not_implemented`.
+
+        Users read the reason.
+        """
         return declared(self.name, primitive, reason)
 
 
 def declared(name: str, primitive: str, reason: str) -> NotImplementedError:
-    """The error of a primitive that is declared as missing."""
+    """Return the error of a primitive that is declared as missing."""
     error = NotImplementedError(f"{name}: {primitive}: {reason}")
     error.primitive = primitive  # type: ignore[attr-defined]  # marks a declaration
     return error
 
 
 def not_implemented(reason: str) -> Any:
-    """Declare a primitive that a backend cannot supply, with the reason its users will read.
+    """Declare a primitive that a backend cannot supply, with the reason that its users will read.
 
     Parameters
     ----------
     reason : str
-        Why, and what to do instead.
+        The reason, and an alternative.
 
     Returns
     -------

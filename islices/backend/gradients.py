@@ -1,4 +1,4 @@
-"""Gradients: the framework's differentiation, through functions of islices and of stock layers.
+"""Gradients: the framework's differentiation, of functions of islices and of stock layers.
 
 May import: `islices.backend.arrays`, `islices.backend.contract`.
 """
@@ -17,14 +17,14 @@ from islices.backend.contract import Array, optional
 class Source(NamedTuple):
     """The source of a table's rows: its weights, and the recorder of the differentiation it takes part in.
 
-    A recorder is the adapter's own object, made by `Backend.differentiate`. Its method
-    ``lookup(weights, ids, extras, static)`` returns the rows (*ids.shape, *row_shape) that ids name, out-of-range ids
-    (traced only) as zeros, and remembers ids, extras (a tuple of integer arrays) and static (hashable) for the
-    result's `LookedUp`. ids may have any shape, () included. A method ``bags(weights, ids, extras, static, read)``,
-    where there is one, does the same for bags: what it returns and differentiates by is ``read(weights, ids)``. A
-    method ``operand(weights)``, where there is one, returns the weights as an array that is differentiated: products
-    with it are `ProductUse`s, anything else is a `WholeUse`. An adapter whose recorder binds operations that mean
-    nothing outside of a differentiation (JAX) may give it to every traced table: its attribute ``everywhere`` is True.
+    A recorder is an object of the adapter, made by `Backend.differentiate`. Its method ``lookup(weights, ids, extras,
+    static)`` returns the rows of ids, (*ids.shape, *row_shape), with zeros for out-of-range ids (traced only). It
+    stores ids, extras (a tuple of integer arrays) and static (hashable) for the result's `LookedUp`. ids may have any
+    shape, including (). An optional method ``bags(weights, ids, extras, static, read)`` does the same for bags: it
+    returns and differentiates ``read(weights, ids)``. An optional method ``operand(weights)`` returns the weights as an
+    array that is differentiated: products with it are `ProductUse`s, anything else is a `WholeUse`. An adapter may give
+    a recorder to every traced table if its operations mean nothing outside of a differentiation (JAX). The recorder's
+    attribute ``everywhere`` is True then.
     """
 
     weights: Array
@@ -61,8 +61,8 @@ class LayerUse:
     combiner: str | None = None
     offsets: Array | None = None  # starts of the bags in 1-D ids; without a combiner, of the samples
     weights: Array | None = None  # of ids' shape
-    rows: Array | None = None  # what was looked up, (n, *row_shape), without gradient: where combiner is "max"
-    #: something while a backward pass may still bring upstream, None once none can; where it is not told, not given
+    rows: Array | None = None  # the looked-up rows, (n, *row_shape), without gradient: where combiner is "max"
+    #: returns an object while a backward pass may still set upstream, else None; not given where that is unknown
     awaited: Callable[[], object] | None = None
 
 
@@ -73,8 +73,8 @@ class ProductUse:
     layer: str  # the embedding layer whose weights they are
     inputs: Array  # x, (..., width)
     upstream: Array | None = None  # the gradient of the product, (..., rows)
-    axes: tuple[str, ...] = ()  # as `LookedUp` has them: where there are some, the samples may not lead
-    awaited: Callable[[], object] | None = None  # as `LayerUse` has it
+    axes: tuple[str, ...] = ()  # as in `LookedUp`: if there are any, the samples may not be the first axis
+    awaited: Callable[[], object] | None = None  # as in `LayerUse`
 
 
 class WholeUse(NamedTuple):
@@ -85,50 +85,50 @@ class WholeUse(NamedTuple):
 
 @dataclass
 class OtherUse:
-    """A use of a captured weight whose gradient cannot be told apart by samples."""
+    """A use of a captured weight whose gradient cannot be split by sample."""
 
     layer: str
     what: str
 
 
-#: A function of weights and ids to what is looked up: rows, or bags of them.
+#: A function of weights and ids to looked-up rows, or bags of them.
 Reader = Callable[[Array, Array], Array]
-#: What happened to a captured weight.
+#: A use of a captured weight.
 Use = LayerUse | ProductUse | OtherUse
-#: What happened to a differentiated table.
+#: A use of a differentiated table.
 TableUse = LookedUp | ProductUse | WholeUse
 #: A function of a list of dense arrays and a list of sources to (loss, anything else).
 Transform = Callable[[list[Array], list[Source]], tuple[Array, Any]]
 #: A function of (arrays, upstream) to the gradient of each of the arrays.
 Gradient = Callable[[tuple[Array, ...], Array], tuple[Any, ...]]
-#: A function of (value, arrays, upstream) to the same, for a value that is known.
+#: A function of (value, arrays, upstream) to the gradient of each of the arrays, for a known value.
 GradientOfValue = Callable[[Array, tuple[Array, ...], Array], tuple[Any, ...]]
 
 
 class Gradients(Arrays):
-    """Gradients: the framework's differentiation, through functions of islices and of stock layers."""
+    """The part of gradients: the framework's differentiation, of functions of islices and of stock layers."""
 
     # ------------------------------------------------------------------ through functions of islices
     @optional("no gradient is recorded")
     def stop_gradient(self, x: Array) -> Array:
-        """x as a constant to differentiation; the same memory."""
+        """Return x as a constant to differentiation, with the same memory."""
         return x
 
     @optional("no gradient is recorded")
     def custom_gradient(self, forward: Callable[..., Array], backward: Gradient) -> Callable[..., Array]:
-        """The function ``forward(*arrays)`` with a gradient that is given.
+        """Return the function ``forward(*arrays)`` with the given gradient.
 
-        ``backward(arrays, upstream)`` returns one gradient for each of the arrays, None for those that have none
-        (integers). Neither is recorded, unless the framework takes a second derivative.
+        ``backward(arrays, upstream)`` returns one gradient for each of the arrays, None for those without one
+        (integers). Neither function is recorded, unless the framework computes a second derivative.
         """
         return forward
 
     @optional("`custom_gradient` does it")
     def with_gradient(self, value: Array, arrays: Sequence[Array], backward: GradientOfValue) -> Array:
-        """value, which was computed of the arrays as constants, as a function of them with a gradient that is given.
+        """Return value, which was computed from the arrays as constants, as a function of them with the given gradient.
 
-        ``backward(value, arrays, upstream)`` is made of operations that can be differentiated, and linear in
-        upstream. Override where the framework has derivatives in forward mode.
+        ``backward(value, arrays, upstream)`` consists of differentiable operations and is linear in upstream. Override
+        this where the framework has derivatives in forward mode.
         """
 
         def gradient(given: tuple[Array, ...], upstream: Array) -> tuple[Any, ...]:
@@ -141,23 +141,23 @@ class Gradients(Arrays):
     def differentiate(
         self, fn: Transform, variables: Sequence[Array], sources: Sequence[Source]
     ) -> tuple[Array, Any, list[Array], Sequence[Sequence[TableUse]]]:
-        """(loss, aux, gradients, lookups) of ``fn(variables, sources) -> (loss, aux)``.
+        """Return (loss, aux, gradients, lookups) of ``fn(variables, sources) -> (loss, aux)``.
 
-        fn is called with the variables as the framework differentiates them, and with sources of the same weights and
-        a recorder of this differentiation. gradients has a dense array for each variable (zeros where the loss does not
-        depend on it); lookups has, for each source, its `LookedUp` in order. Nothing of a table's size is allocated:
-        the framework differentiates with respect to the rows that the recorder returned. A source may have a recorder
-        already, of an outer differentiation: rows are then read through it, so that second derivatives are right, or
-        NotImplementedError is raised. A recorder used where its gradient would be wrong (a loop body, a graph traced
-        apart) raises TypeError. fn has checked that the loss is one floating-point number, or a vector of them. The sum
-        of a vector is differentiated, and the vector is returned.
+        fn is called with the variables as the framework differentiates them, and with sources of the same weights and a
+        recorder of this differentiation. gradients has a dense array for each variable (zeros where the loss does not
+        depend on it). lookups has, for each source, its `LookedUp` in order. No table-sized array is allocated: the
+        framework differentiates with respect to the rows that the recorder returned. A source may already have a
+        recorder of an outer differentiation. Then rows are read through it, so that second derivatives are right, or
+        this raises NotImplementedError. A recorder used where its gradient would be wrong (a loop body, a graph traced
+        separately) raises TypeError. fn has checked that the loss is one floating-point number, or a vector of them.
+        The sum of a vector is differentiated, and the vector is returned.
 
-        A framework that keeps a tape (torch, TensorFlow, MXNet) watches the rows that the recorder returns and asks for
-        their gradients behind fn. One that differentiates functions (JAX) first traces fn without a gradient, so that
-        each lookup's shape and dtype are known; then it differentiates, with auxiliary results, a function of the
-        variables and of one array of zeros for each lookup: what was traced, with the zeros added to the rows. The
-        gradients by the zeros are `LookedUp.upstream`. aux, ids and extras are auxiliary results, too: nothing that fn
-        makes may leave the trace another way.
+        A framework with a tape (torch, TensorFlow, MXNet) watches the rows that the recorder returns and computes their
+        gradients after fn. A framework that differentiates functions (JAX) first traces fn without a gradient, so that
+        each lookup's shape and dtype are known. Then it differentiates, with auxiliary results, a function of the
+        variables and of one array of zeros for each lookup. This function is the traced one, with the zeros added to
+        the rows. The gradients with respect to the zeros are `LookedUp.upstream`. aux, ids and extras are auxiliary
+        results too: no other value that fn makes may leave the trace.
         """
         raise self.lacks("differentiate", "the adapter supplies no differentiation")
 
@@ -165,12 +165,12 @@ class Gradients(Arrays):
     def differentiate_rows(
         self, fn: Callable[..., tuple[Array, Any]], tree: Any, sparse: Any, data: Sequence[Array] | None = None
     ) -> tuple[Array, Any, Any]:
-        """(loss, aux, gradients) of ``fn(tree) -> (loss, aux)``, where tree holds plain arrays.
+        """Return (loss, aux, gradients) of ``fn(tree) -> (loss, aux)``, where tree holds plain arrays.
 
         gradients mirrors tree: `IndexedSlices` for the leaves that sparse marks, arrays for other float leaves, None
-        for the rest. sparse is a function of a leaf's path, a prefix of tree with bools as leaves, "auto" or "always".
-        A marked leaf that fn does not read by rows alone raises TypeError; the last two leave it dense. fn has checked
-        the loss.
+        for the rest. sparse is a function of a leaf's path, a prefix of tree with bools as leaves, or "auto" or
+        "always" as a string. If fn reads a marked leaf other than by rows, this raises TypeError; with a string the
+        leaf stays dense. fn has checked the loss.
         """
         raise self.lacks(
             "differentiate_rows",
@@ -190,29 +190,31 @@ class Gradients(Arrays):
 
     @optional("fn as it is")
     def user_code(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """fn as the framework runs the user's own code: rewritten, where a compiler rewrites Python (autograph)."""
+        """Return fn as the framework runs the user's code: rewritten, where a compiler rewrites Python (autograph)."""
         return fn
 
     @optional("there is no such container")
     def flatten_tree(
         self, x: Any, is_leaf: Callable[[Any], bool]
     ) -> tuple[list[Any], Callable[[list[Any]], Any]] | None:
-        """(leaves, rebuild) of a container only this framework knows (a registered JAX pytree), else None."""
+        """Return (leaves, rebuild) of a container that only this framework supports (a JAX pytree), else None."""
         return None
 
     # ------------------------------------------------------------------ models
     @optional("there are no models")
     def is_model(self, x: object) -> bool:
-        """Whether x is a model of this framework, with embedding layers that `capture` can hook."""
+        """Return whether x is a model of this framework, with embedding layers that `capture` can hook."""
         return False
 
     @optional("no `capture`")
     def capture(self, model: Any, uses: list[Use]) -> contextlib.AbstractContextManager[dict[str, Array]]:
-        """A context in which each call of a stock embedding layer of model appends a `LayerUse` to uses, and the
-        backward pass sets its upstream. Yields the layers' weights by name, weights that several share by the first.
-        Where a stock output layer shares them, its calls append a `ProductUse`; any other way in which a gradient
-        reaches them an `OtherUse`. The model is left as it was, also after an exception; its weights and results are
-        the same. What cannot be hooked raises TypeError, and says why."""
+        """Return a context in which each call of a stock embedding layer of model appends a `LayerUse` to uses.
+
+        The backward pass sets its upstream. The context yields the layers' weights by name, weights that several layers
+        share by the first name. If a stock output layer shares them, its calls append a `ProductUse`. Any other
+        operation through which a gradient reaches them appends an `OtherUse`. The model is restored, also after an
+        exception; its weights and results are the same. Layers that cannot be hooked raise TypeError, with the reason.
+        """
         raise self.lacks("capture", "the framework has no stock models")
 
 

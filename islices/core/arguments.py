@@ -1,9 +1,10 @@
 """Check arguments that are no arrays: names, flags and numbers, each with an error in the library's words.
 
-A flag is a bool, Python's or NumPy's, and nothing else; a bool is no number. (As a factor it is one: `islices.scale`.)
+A flag is a bool of Python or NumPy and nothing else; a bool is no number. (As a factor it is a number:
+`islices.scale`.)
 
-An argument may be anything, an object whose comparison or repr raises included: its type is looked at first.
-May import: `numpy`.
+An argument may be any object, even one whose comparison or repr raises, so that its type is checked first. May import:
+`numpy`.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ import numpy as np
 
 T = TypeVar("T")
 
-#: No number of rows, nor the size of a dimension, is larger: indices are int64.
+#: the largest number of rows and size of a dimension, since indices are int64
 LARGEST = 2**63 - 1
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 def show(x: object) -> str:
-    """A plain argument's repr, cut short, or its type; for messages, whatever it is.
+    """Return a plain argument's repr, shortened, or its type, for messages about any object.
 
-    The repr of a framework's tensor may end the process (torch's, whose storage was resized).
+    The repr of a framework's tensor may end the process (as for a torch tensor whose storage was resized).
     """
     kind = type(x).__name__
     if type(x) not in PLAIN and not (type(x) in (tuple, list) and all(type(item) in PLAIN for item in x)):  # type: ignore[attr-defined]
@@ -37,7 +38,7 @@ def show(x: object) -> str:
 
 
 def check_name(x: T, accepted: Iterable[str], argument: str) -> T:
-    """x if it is one of the names, else ValueError."""
+    """Return x if it is one of the names, else raise ValueError."""
     names = list(accepted)
     if not isinstance(x, str) or x not in names:
         raise ValueError(f"{argument}: got {show(x)}; accepted are {', '.join(map(repr, names))}")
@@ -45,25 +46,25 @@ def check_name(x: T, accepted: Iterable[str], argument: str) -> T:
 
 
 def check_flag(x: object, argument: str) -> bool:
-    """x as a bool."""
+    """Return x as a bool, or raise TypeError."""
     if type(x) is bool or type(x) is np.bool_:
         return bool(x)
     raise TypeError(f"{argument}: got {show(x)}; accepted is a bool")
 
 
 def whole_number(x: object) -> int | None:
-    """x as an int, or None if it is none. (Arrays of one may be.)"""
-    if type(x) is bool:  # operator.index refuses NumPy's
+    """Return x as an int, or None if it is none. (An array of one integer may be.)"""
+    if type(x) is bool:  # operator.index raises for NumPy's bool
         return None
     try:
         return operator.index(x)  # type: ignore[arg-type]
-    except Exception:  # TypeError, or what a framework's tensor says instead
+    except Exception:  # TypeError, or another error of a framework's tensor
         return None
 
 
 def is_real(c: object) -> bool:
-    """Whether c is a real number, Python's or NumPy's (whose strings and dates are `np.generic` too)."""
-    if type(c) is float or type(c) is int:  # what it nearly always is: asking an abstract class takes ten times as long
+    """Return True if c is a real number, Python's or NumPy's (whose strings and dates are `np.generic` too)."""
+    if type(c) is float or type(c) is int:  # nearly always; the check of an abstract class needs ten times as long
         return True
     no_numbers = (bool, np.bool_, np.flexible, np.complexfloating, np.datetime64, np.timedelta64, np.object_)
     return isinstance(c, (numbers.Real, np.generic)) and not isinstance(c, no_numbers)

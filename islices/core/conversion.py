@@ -1,6 +1,6 @@
-"""Type in, type out: a framework's sparse objects to IndexedSlices and back, dense arrays too, and between frameworks.
+"""Conversion between frameworks' sparse objects, IndexedSlices and dense arrays, and between frameworks.
 
-`adopt` turns any leaf a user may hand over into what the library computes on, `restored` turns results back, and
+`adopt` turns a user's leaf into the object that the library computes on, and `restored` turns results back.
 `map_adopted` does both for each leaf of lists, tuples, named tuples and dicts. Every public function is built on them.
 """
 
@@ -20,22 +20,22 @@ from islices.core.trees import flatten, rebuild
 
 T = TypeVar("T")
 
-#: dtypes of values.
+#: the dtypes of values
 SUMMED = frozenset((*FLOATS, *INTEGERS))
 
 
 # ---------------------------------------------------------------------- one leaf
 def from_native(x: Any, *, dense_shape: Iterable[int | None] | None = None, validate: bool = True) -> IndexedSlices:
-    """The `IndexedSlices` over a framework's own sparse gradient; memory is shared, nothing is summed.
+    """Return the `IndexedSlices` over a framework's sparse gradient; memory is shared, nothing is summed.
 
     Parameters
     ----------
     x : tf.IndexedSlices, torch sparse COO tensor, jax BCOO, mxnet RowSparseNDArray or IndexedSlices
-        One sparse dimension, the rows. Validated before its framework touches it.
+        Its only sparse dimension is the rows. It is validated before its framework processes it.
     dense_shape : sequence of int, optional
-        For an object that does not know its shape (a tf.IndexedSlices whose dense_shape is None).
+        For an object of unknown shape (a tf.IndexedSlices whose dense_shape is None).
     validate : bool
-        False skips the passes over the indices.
+        False skips the checks that read the indices.
 
     Returns
     -------
@@ -46,7 +46,7 @@ def from_native(x: Any, *, dense_shape: Iterable[int | None] | None = None, vali
     TypeError
         x is dense (use `from_dense`) or of no framework islices knows.
     ValueError, IndexError
-        x is not row-sparse, or its indices contradict its shape or its own claim to be coalesced. SPEC clauses 1 and 2.
+        x is not row-sparse, or its indices contradict its shape or its claim to be coalesced. SPEC clauses 1 and 2.
 
     Examples
     --------
@@ -66,33 +66,33 @@ def from_native(x: Any, *, dense_shape: Iterable[int | None] | None = None, vali
         hint = "; a dense array becomes slices by from_dense(x)" if backend is not None else ""
         raise TypeError(f"x: got {describe(x)}; accepted is a framework's row-sparse gradient{hint}")
     s = IndexedSlices._of_native(backend, x, dense_shape, validate=check_flag(validate, "validate"))
-    object.__setattr__(s, "indices", s.indices)  # an array, where there was a view until now
-    object.__setattr__(s, "_look", None)  # the caller may keep it, and change the arrays' memory
+    object.__setattr__(s, "indices", s.indices)  # makes the array if there was only a view
+    object.__setattr__(s, "_look", None)  # the caller may keep the slices, and change the arrays' memory
     return s
 
 
 def to_native(s: IndexedSlices, *, like: Any = None) -> Any:
-    """The framework's own sparse object over slices.
+    """Return the framework's sparse object over slices.
 
     Parameters
     ----------
     s : IndexedSlices
     like : native sparse object, optional
-        What the result answers; details of the type (the dtype of TensorFlow's dense_shape) follow it.
+        An object whose type details the result copies (the dtype of TensorFlow's dense_shape).
 
     Returns
     -------
     tf.IndexedSlices, torch sparse COO tensor, jax BCOO or mxnet RowSparseNDArray
-        NumPy has none: s itself.
+        For NumPy, which has no sparse type, s itself.
 
     Raises
     ------
     ValueError
-        The framework's type cannot express s (MXNet: 2^31 elements or more; torch, JAX, MXNet: rows unknown).
+        The framework's type cannot represent s (MXNet: 2^31 elements or more; torch, JAX, MXNet: rows unknown).
 
     Notes
     -----
-    Indices widen to int64 where the type demands it (torch, MXNet). MXNet's type holds no duplicates: s is
+    Indices widen to int64 where the type requires it (torch, MXNet). MXNet's type holds no duplicates, so s is
     coalesced. SPEC clause 1.
 
     Examples
@@ -118,7 +118,7 @@ def to_native(s: IndexedSlices, *, like: Any = None) -> Any:
 
 
 def without_padding(s: IndexedSlices) -> IndexedSlices:
-    """s without its sentinel slots (in traced code with static shapes they stay, and hold zeros)."""
+    """Return s without its sentinel slots; in traced code with static shapes they stay, and hold zeros."""
     if not s.padded:
         return s
     rows = s.dense_shape[0]
@@ -153,7 +153,7 @@ def adopt(x: Any, argument: str = "x") -> Any:
 
 
 def restored(result: Any, leaf: Any, given: Any) -> Any:
-    """A result of leaf, which `adopt` made of what was given, as the type of that; the object itself if unchanged."""
+    """Return a result of `adopt`'s leaf as the type that was given; if it is the leaf, return the given object."""
     if result is leaf:
         return given
     sparse = isinstance(result, IndexedSlices) and not isinstance(given, IndexedSlices)
@@ -163,8 +163,10 @@ def restored(result: Any, leaf: Any, given: Any) -> Any:
 def map_adopted(
     fn: Callable[[Any], Any], tree: T, argument: str = "x", *, native: Callable[[Backend, Any], Any] | None = None
 ) -> T:
-    """fn over every leaf of tree, adopted on the way in and `restored` on the way out. native(backend, x)
-    may be quicker at a framework's own sparse object of `Backend.native_of_views`; fn is asked where it answers None.
+    """Apply fn to every leaf of tree, between `adopt` and `restored`.
+
+    native(backend, x) may be a faster implementation for sparse objects of frameworks with `Backend.native_of_views`;
+    where it returns None, fn is applied.
     """
     if isinstance(tree, IndexedSlices):
         return fn(tree)  # type: ignore[no-any-return]
@@ -185,9 +187,9 @@ def map_adopted(
 
 # ---------------------------------------------------------------------- duplicates
 def coalesce_slices(s: Any) -> Any:
-    """s with strictly ascending indices, padding left out where nothing is traced; s itself where it is so already.
+    """Return s with strictly ascending indices, without padding where nothing is traced; s itself if it already is so.
 
-    A dense array, whose rows are distinct, is itself too.
+    A dense array, whose rows are distinct, is returned unchanged.
     """
     if not isinstance(s, IndexedSlices):
         return s
@@ -211,8 +213,10 @@ def coalesce_slices(s: Any) -> Any:
 
 
 def coalesce_few(B: Backend, x: Any) -> Any:
-    """A framework's own object coalesced by one call of a kernel, which looks at the indices on its way; None where
-    `coalesce_slices` is to do it, or to say what is wrong."""
+    """Coalesce a framework's sparse object in one call of a kernel, which also checks the indices.
+
+    Return None where `coalesce_slices` must do it, or must raise the error.
+    """
     values, indices, shape, coalesced, padded, look = B.from_native(x)
     if coalesced or padded or look is None:
         return None
@@ -228,13 +232,13 @@ def coalesce_few(B: Backend, x: Any) -> Any:
 
 # ---------------------------------------------------------------------- dense arrays, other frameworks
 def from_dense(x: Array, indices: Any = None) -> IndexedSlices:
-    """Row-sparse slices of a dense array: the rows that hold anything but zeros, or those that are asked for.
+    """Return row-sparse slices of a dense array: the rows with any nonzero entry, or the given rows.
 
     Parameters
     ----------
     x : array, shape (rows, *row_shape)
     indices : 1-D array of int32 or int64, optional
-        The rows to store, in this order, each once. By default those that hold anything but zeros, ascending.
+        The rows to store, in this order, each once. By default the rows with any nonzero entry, ascending.
 
     Returns
     -------
@@ -243,7 +247,7 @@ def from_dense(x: Array, indices: Any = None) -> IndexedSlices:
     Raises
     ------
     ValueError
-        x is traced and indices is not given (which rows are zero is not known yet), or indices names one twice. SPEC
+        x is traced and indices is not given (the zero rows are not known yet), or indices contains a row twice. SPEC
         clause 1.
 
     Examples
@@ -279,7 +283,7 @@ def _nonzero_rows(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _distinct(backend: Backend, indices: Any, rows: int | None, like: Array) -> Array:
-    """indices checked: integers of the backend, in range, none twice."""
+    """Return indices after checks: integers of the backend, in range, none twice."""
     if isinstance(indices, np.ndarray) and not backend.is_array(indices) and indices.dtype.name in INDICES:
         indices = backend.asarray(indices, like)
     if not backend.is_array(indices) or backend.dtype(indices) not in INDICES or len(backend.shape(indices)) != 1:
@@ -296,25 +300,26 @@ def _distinct(backend: Backend, indices: Any, rows: int | None, like: Array) -> 
 
 
 def convert(x: Any, backend: str | Backend) -> Any:
-    """Gradients or arrays in another framework, leaf by leaf, through NumPy; memory is not shared.
+    """Convert gradients or arrays to another framework, leaf by leaf, through NumPy; memory is not shared.
 
     Parameters
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
     backend : str or Backend
-        Where to.
+        The target framework.
 
     Returns
     -------
     structure of x
-        IndexedSlices over the target's arrays for sparse leaves, the target's dense arrays for dense ones. dtypes stay.
+        IndexedSlices over the target's arrays for sparse leaves, the target's dense arrays for dense ones. dtypes are
+        kept.
 
     Raises
     ------
     TypeError
         The target has no such dtype (bfloat16 in NumPy without ml_dtypes; float64 in JAX unless jax_enable_x64).
     IndexError
-        An int64 index that the target would store as int32 does not fit. SPEC clause 1.
+        The target stores int64 indices as int32, and an index does not fit. SPEC clause 1.
 
     Examples
     --------
@@ -342,7 +347,7 @@ def convert(x: Any, backend: str | Backend) -> Any:
 
 
 def is_sparse(x: object) -> bool:
-    """Return whether x is a row-sparse gradient: an IndexedSlices or a framework's own sparse type.
+    """Return whether x is a row-sparse gradient: an IndexedSlices or a framework's sparse type.
 
     Parameters
     ----------
@@ -381,7 +386,7 @@ def leaves(tree: Any) -> list[Any]:
     Returns
     -------
     list
-        The caller's own objects. None is left out.
+        The caller's objects themselves, without None.
 
     Raises
     ------
@@ -407,7 +412,7 @@ def map_leaves(fn: Callable[[Any], Any], tree: T) -> T:
     Parameters
     ----------
     fn : callable
-        Takes a leaf as the caller gave it. What it returns takes the leaf's place.
+        Gets a leaf as the caller gave it. The return value replaces the leaf.
     tree : sparse gradient, dense array, None, or a list, tuple or dict of them
         Also named tuples, and JAX's registered pytrees.
 

@@ -1,9 +1,9 @@
 """Host arithmetic: the primitives of `Backend` on NumPy arrays.
 
-This is what runs, by default, under every framework whose arrays lie in CPU memory: the framework's memory is
-viewed as NumPy arrays, the arithmetic happens here, and so the bits agree by construction. bfloat16, which
-NumPy does not know, travels as uint16 bit patterns. Where compiled kernels are active they do what they can, with the
-same bits. May import: `numpy`, `islices.backend`, `islices.core.dtypes`, `islices.kernels`, `islices.core.host_memory`.
+By default this runs under every framework whose arrays lie in CPU memory. The framework's memory is viewed as NumPy
+arrays and the arithmetic is done here, so that the bits agree by construction. bfloat16, which NumPy lacks, is stored
+as uint16 bit patterns. Where compiled kernels are active they replace NumPy, with the same bits. May import: `numpy`,
+`islices.backend`, `islices.core.dtypes`, `islices.kernels`, `islices.core.host_memory`.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from islices.backend import Array, Backend, Gradient, elements_meet, view_span
 from islices.core.dtypes import dtype_name, host_dtype
 from islices.core.host_memory import empty, zeros
 
-#: Elements of float64 that fit the second-level cache several times over.
+#: a number of float64 elements that fits the second-level cache several times
 BLOCK = 1 << 15
-#: Up to this many rows that still receive contributions may be finished one by one instead of layer by layer.
+#: the largest number of remaining rows that may be finished one by one instead of layer by layer
 HEAVY_ROWS = 128
-#: Elements gathered at a time while rows are summed.
+#: the number of elements gathered at a time while rows are summed
 PIECE = 1 << 16
-#: Up to this many indices are sorted by one call.
+#: the number of indices below which one call sorts them
 FEW = 4096
-#: Up to this many elements are added up by one call, slow for each of them.
+#: the largest number of elements that one call adds up, slowly for each of them
 SMALL = 1 << 14
 
 
-#: A context in which NumPy warns of nothing.
+#: a context without NumPy's floating-point warnings
 quiet: Callable[[], contextlib.AbstractContextManager[Any]] = partial(np.errstate, all="ignore")
 
 
 def bfloat16_to_float32(bits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The float32 values of bfloat16 bit patterns: exact, the pattern is the upper half."""
+    """Return the float32 values of bfloat16 bit patterns: exact, since a pattern is the upper half of a float32."""
     wide: np.ndarray[Any, Any] = bits.astype(np.uint32) << np.uint32(16)
     return wide.view(np.float32)
 
 
 def bfloat16_bits(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """float32 rounded to bfloat16, to nearest even, as uint16 bit patterns; NaN stays NaN."""
+    """Round float32 to bfloat16, to nearest even, as uint16 bit patterns; NaN stays NaN."""
     bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
     lowest_kept = (bits >> np.uint32(16)) & np.uint32(1)
     rounded = ((bits + (np.uint32(0x7FFF) + lowest_kept)) >> np.uint32(16)).astype(np.uint16)
@@ -235,13 +235,18 @@ class HostBackend(Backend):
 
 
 def native_order(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """x in this machine's byte order, in which bits are compared and sent; NumPy has arrays of the other, too."""
+    """Return x in this machine's byte order, in which bits are compared and sent.
+
+    NumPy has arrays of the other order too.
+    """
     return x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
 
 
 def group(indices: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """(order, ids, starts): a stable order that sorts the indices, the distinct ones ascending, and where each
-    one's run starts in the sorted order, with the end appended."""
+    """Return (order, ids, starts): a stable order that sorts the indices, and the distinct indices, ascending.
+
+    starts are the starts of each distinct index's run in the sorted order, with the end appended.
+    """
     n = len(indices)
     if n == 0:
         return np.empty(0, np.int64), indices[:0].copy(), np.zeros(1, np.int64)
@@ -260,7 +265,7 @@ def group(indices: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarr
 
 
 def _stable_order(indices: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """np.argsort(indices, kind="stable"), several times faster where there are many."""
+    """Return np.argsort(indices, kind="stable"), several times faster for many indices."""
     if len(indices) < FEW:
         return np.argsort(indices, kind="stable")
     digits = -(-int(indices.max()).bit_length() // 16) or 1
@@ -284,11 +289,11 @@ def _places(order: np.ndarray[Any, Any], starts: np.ndarray[Any, Any]) -> np.nda
 def _fold(
     values: np.ndarray[Any, Any], order: np.ndarray[Any, Any], starts: np.ndarray[Any, Any]
 ) -> np.ndarray[Any, Any]:
-    """Sums of the runs of a grouping, each added left to right (clause 3).
+    """Return the sums of the runs of a grouping, each added left to right (clause 3).
 
-    Layer k adds the k-th occurrence of every row that has one, so that each step is one vectorised addition;
-    the few rows with very many occurrences are finished one by one. Either way values are gathered a piece at a
-    time into a buffer that stays in the caches.
+    Layer k adds the k-th occurrence of every row that has one, so that each step is one vectorised addition. The few
+    rows with very many occurrences are finished one by one. Both gather values piece by piece into a buffer that stays
+    in the caches.
     """
     compiled = kernels.active(values.size)
     if compiled:
@@ -299,7 +304,7 @@ def _fold(
         return np.take(values, order[starts[:-1]], axis=0, out=empty((count, *row_shape), values.dtype), mode="clip")
     if values.size <= SMALL:
         few = empty((count, *row_shape), values.dtype)
-        few.fill(-0.0)  # -0 plus anything is that, -0 as well
+        few.fill(-0.0)  # -0 plus x is x, also for -0
         np.add.at(few, _places(order, starts), values)
         return few
     rows = values.reshape(len(values), width)
@@ -308,7 +313,7 @@ def _fold(
     descending = counts[by_count]
     begin = starts[:-1][by_count]
     sums = np.take(rows, order[begin], axis=0, mode="clip")
-    # active[k] = how many rows have more than k occurrences
+    # active[k] = the number of rows with more than k occurrences
     active = (count - np.cumsum(np.bincount(descending))).tolist()
     buffer = np.empty((min(max(16, PIECE // width), len(rows)), width), values.dtype)
     k = 1
@@ -336,8 +341,8 @@ def _fold_row(
 ) -> None:
     """Add rows[positions] to total, in place and left to right.
 
-    NumPy's own reduction is a left fold along an axis that is not the innermost one; along the innermost it is
-    pairwise, so rows of one element are accumulated.
+    NumPy's reduction is a left fold along an axis that is not the innermost one. Along the innermost axis it is
+    pairwise, so that rows of one element are accumulated.
     """
     step = len(buffer) - 1
     for i in range(0, len(positions), step):

@@ -1,7 +1,7 @@
-"""Host memory: arrays that frameworks take without a copy, large ones in memory that earlier results have left.
+"""Host memory: arrays that frameworks use without a copy, with reused memory for large ones.
 
-What the system hands out anew it must fill with zeros first, page by page, which takes several times as long as writing
-a result: so what large results leave behind is kept, up to `KEPT` bytes, for the next. May import: `numpy`.
+The system must fill new memory with zeros first, page by page, which needs several times as long as writing a result.
+So the memory of large results is kept for later ones, up to `KEPT` bytes. May import: `numpy`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 
 Host = np.ndarray[Any, Any]
 
-#: Frameworks take NumPy memory without a copy only at this alignment (XLA, and TensorFlow aborts otherwise).
+#: the alignment at which frameworks use NumPy memory without a copy (XLA requires it, and TensorFlow aborts otherwise)
 ALIGNMENT = 64
-#: Smaller arrays are NumPy's and the system's own business.
+#: the smallest size in bytes of reused memory; NumPy allocates smaller arrays
 LARGE = 1 << 20
-#: Bytes kept for later, at most, and a block's waste, at most: a quarter of what is asked for.
+#: the largest number of bytes kept for later, and the largest waste of a block: a quarter of the requested size
 KEPT = 1 << 26
 WASTE = 4
 
@@ -27,7 +27,7 @@ _first_byte: Callable[[Any], c_char] = c_char.from_buffer
 
 
 def empty(shape: Sequence[int], dtype: Any, allocate: Callable[..., Host] = np.empty) -> Host:
-    """An uninitialised C-ordered array whose memory starts at a multiple of 64 bytes."""
+    """Return an uninitialised C-ordered array whose memory starts at a multiple of 64 bytes."""
     dtype = np.dtype(dtype)
     if dtype.hasobject:  # references, which are never uninitialised
         return allocate(shape, dtype)
@@ -35,22 +35,22 @@ def empty(shape: Sequence[int], dtype: Any, allocate: Callable[..., Host] = np.e
     if allocate is np.empty and nbytes >= LARGE:
         return _Block.array(tuple(shape), dtype)
     raw: Host = allocate(nbytes + ALIGNMENT, np.uint8)
-    # raw.ctypes and the array interface take several times as long to say the address
+    # raw.ctypes and the array interface need several times as long to return the address
     return np.ndarray(shape, dtype, raw, -addressof(_first_byte(raw)) % ALIGNMENT)
 
 
 def zeros(shape: Sequence[int], dtype: Any) -> Host:
-    """An array of zeros, aligned as `empty` is; the system's zero pages are not touched."""
+    """Return an array of zeros, aligned as by `empty`; the system's zero pages are not touched."""
     return empty(shape, dtype, np.zeros)
 
 
 def at_address(owner: Any, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], *, writable: bool) -> Host:
-    """The C-ordered array at an address, keeping alive the owner of the memory there."""
+    """Return the C-ordered array at an address, which keeps the owner of its memory alive."""
     return np.asarray(_Memory(owner, address, shape, dtype, writable))
 
 
 class _Memory:
-    """Memory as NumPy's array interface; a view keeps it, and so its owner, alive."""
+    """Memory as NumPy's array interface; a view keeps it and its owner alive."""
 
     def __init__(self, owner: Any, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], writable: bool) -> None:
         self.owner = owner
@@ -58,13 +58,13 @@ class _Memory:
         self.__array_interface__ = {"version": 3, "shape": shape, "typestr": dtype.str, "data": data}
 
 
-#: Blocks that no array uses, by identity, the oldest first. Blocks may come back from any thread, and at any moment:
-#: what is changed is changed by single calls.
+#: Blocks that no array uses, by identity, the oldest first. Blocks may be returned by any thread at any moment, so that
+#: every change is a single call.
 _free: dict[int, Host] = {}
 
 
 class _Block(_Memory):
-    """Memory for one large array; when the last view is gone it is free for another."""
+    """Memory for one large array; once the last view is gone, another array may use it."""
 
     @classmethod
     def array(cls, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Host:
@@ -73,7 +73,7 @@ class _Block(_Memory):
         return np.asarray(cls(raw, address + -address % ALIGNMENT, shape, dtype, True))
 
     def __del__(self) -> None:
-        owner = getattr(self, "owner", None)  # an interrupt may come before it is known
+        owner = getattr(self, "owner", None)  # an interrupt may come before it is set
         if _free is None or owner is None:  # the interpreter is ending
             return
         _free[id(owner)] = owner
@@ -86,7 +86,7 @@ class _Block(_Memory):
 
 
 def _taken(nbytes: int) -> Host:
-    """The smallest free block that is large enough without much waste, else a new one."""
+    """Return the smallest free block that is large enough without much waste, else a new one."""
     fitting = [raw for raw in list(_free.values()) if nbytes <= raw.nbytes <= nbytes + nbytes // WASTE]
     for raw in sorted(fitting, key=_size):
         if _free.pop(id(raw), None) is not None:  # no other thread was faster

@@ -1,8 +1,7 @@
 """Linear operations: scale, divide, concatenate, add.
 
-Also where scalars are rounded (clause 18) and values multiplied by them, for every other module that does so.
-Functions whose name starts with an underscore and whose first argument is ``B`` are operations (see
-`islices.core.modes`). SPEC clause 6.
+Every other module uses this one to round scalars (clause 18) and to multiply values by them. A function is an operation
+(see `islices.core.modes`) if its name starts with an underscore and its first argument is ``B``. SPEC clause 6.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ from islices.core.trees import aligned, flatten, rebuild
 
 T = TypeVar("T")
 
-#: dtypes that a scalar may have.
+#: the dtypes that a scalar may have
 REAL = (*FLOATS, *INTEGERS, "bool", "int8", "int16", "uint8", "uint16", "uint32", "uint64")
 
 
 def scale(x: T, c: Any) -> T:
-    """A gradient times a number, c.
+    """Multiply a gradient by a number.
 
     Parameters
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
     c : real number or 0-d array
-        Rounded to the values' type (float32 for 16-bit values) before use. An integer gradient takes an integer.
+        Rounded to the values' type (float32 for 16-bit values) before use. An integer gradient needs an integer.
 
     Returns
     -------
@@ -79,10 +78,13 @@ def _divide(s: IndexedSlices, c: Any) -> IndexedSlices:
 
 
 def round_scalar(B: Backend, values: Array, c: Any, argument: str) -> Any:
-    """A hyperparameter as clause 18 has it: a Python number exact in the values' type (float32 for 16-bit), or,
-    where c is traced or its gradient is recorded, a 0-d array of that type."""
+    """Round a hyperparameter as clause 18 requires.
+
+    Return a Python number that is exact in the values' type (float32 for 16-bit values). If c is traced or its gradient
+    is recorded, return a 0-d array of that type.
+    """
     dtype = B.dtype(values)
-    if type(c) is float and dtype in FLOATS:  # what it nearly always is
+    if type(c) is float and dtype in FLOATS:  # nearly always
         return round_float(c, dtype)
     if not isinstance(c, numbers.Real) and not isinstance(c, np.generic):
         c = _zero_d(B, c, argument)
@@ -106,7 +108,7 @@ def round_scalar(B: Backend, values: Array, c: Any, argument: str) -> Any:
 
 
 def round_float(c: float, dtype: str) -> float:
-    """c as the type of the sums of a floating dtype holds it; infinite, without a warning, beyond."""
+    """Round c to the type in which a floating dtype is summed; return an infinity, without a warning, beyond it."""
     if dtype == "float64":
         return c
     if -3e38 < c < 3e38:
@@ -116,7 +118,7 @@ def round_float(c: float, dtype: str) -> float:
 
 
 def as_float(c: Any) -> float:
-    """c as a float, infinite where it is an int too large for one."""
+    """Return c as a float, an infinity if c is an int too large for a float."""
     try:
         return float(c)
     except OverflowError:
@@ -134,9 +136,9 @@ def _zero_d(B: Backend, c: Any, argument: str) -> Any:
 
 
 def number_of(B: Backend, c: Array) -> Any:
-    """The one element of an array, None of a dtype that has no numbers."""
+    """Return the one element of an array, or None if its dtype has no numbers."""
     dtype = B.dtype(c)
-    if dtype not in REAL:  # some have no NumPy form
+    if dtype not in REAL:  # some of the other dtypes have no NumPy form
         return None
     host = B.to_numpy(c)
     return (bfloat16_to_float32(host) if dtype == "bfloat16" else host).reshape(()).item()
@@ -144,13 +146,16 @@ def number_of(B: Backend, c: Array) -> Any:
 
 @cache
 def wide_dtype(dtype: str) -> str:
-    """The type arithmetic on dtype is done in: float32 for 16-bit floats, else the type itself."""
+    """Return the type of arithmetic on a dtype: float32 for 16-bit floats, else the type itself."""
     return "float32" if dtype in ("float16", "bfloat16") else dtype
 
 
 def scale_values(B: Backend, values: Array, steps: Sequence[tuple[str, Any]]) -> Array:
-    """values multiplied and divided by scalars, one after the other, each step rounded (16-bit: in float32, and
-    to 16 bits once at the end). A scalar is a Python number, a 0-d array, or an array of values' rank."""
+    """Multiply and divide values by scalars, one after the other.
+
+    Each step rounds; 16-bit values are computed in float32 and rounded to 16 bits once at the end. A scalar is a Python
+    number, a 0-d array, or an array of the rank of values.
+    """
     known = True
     for _, c in steps:
         known = known and isinstance(c, (int, float))
@@ -162,22 +167,22 @@ def scale_values(B: Backend, values: Array, steps: Sequence[tuple[str, Any]]) ->
 
 # ---------------------------------------------------------------------- add, concat
 def concat(xs: Sequence[T]) -> T:
-    """Sparse gradients of one table, slices one after the other: their sum, nothing added up yet.
+    """Concatenate sparse gradients of one table: their sum, with no rows added up yet.
 
     Parameters
     ----------
     xs : sequence of sparse gradients
-        At least one; of one framework, dtype and dense_shape (an unknown number of rows joins a known one).
+        At least one; all of one framework, dtype and dense_shape (an unknown number of rows matches any).
 
     Returns
     -------
     same type as the first
-        int32 and int64 indices join as int64. SPEC clause 6.
+        Mixed int32 and int64 indices become int64. SPEC clause 6.
 
     Raises
     ------
     TypeError, ValueError
-        Nothing to join, a dense array among them, or frameworks, dtypes or shapes that differ.
+        xs is empty or has a dense array, or its frameworks, dtypes or shapes differ.
 
     Examples
     --------
@@ -240,7 +245,7 @@ def _join_shapes(a: tuple[int | None, ...], b: tuple[int | None, ...], argument:
 
 
 def add(*xs: Any) -> Any:
-    """The sum of gradients: sparse ones are concatenated (no sort), a dense one makes the result dense.
+    """Add gradients: sparse ones are concatenated (no sort), a dense one makes the result dense.
 
     Parameters
     ----------
@@ -258,8 +263,8 @@ def add(*xs: Any) -> Any:
 
     Notes
     -----
-    sparse + dense: the dense terms are added left to right, then each coalesced row is added to its own. Rows no
-    gradient names keep their bits. SPEC clause 6.
+    sparse + dense: the dense terms are added left to right, then each coalesced row is added to its row of the sum.
+    Rows without slices keep their bits. SPEC clause 6.
 
     Examples
     --------
@@ -271,7 +276,7 @@ def add(*xs: Any) -> Any:
     """
     if not xs:
         raise TypeError("xs: got nothing; accepted is at least one gradient")
-    flatten(xs, "xs")  # none is nested without end
+    flatten(xs, "xs")  # raises for endless nesting
     trees = [x for x in xs if x is not None]
     if not trees:
         return None

@@ -1,12 +1,12 @@
-"""Locks that a forked child is not left waiting for, and that no destructor runs under.
+"""Locks that do not block a forked child, and under which no destructor runs.
 
-A child has the thread that forked and no other: a lock that another thread held stays taken there for ever, and what it
-guards (a backend being imported, a kernel being compiled) stays half made. So fork waits for these locks and holds them
-all while the process is copied; both sides give them back.
+A child has only the thread that forked. A lock that another thread held would stay locked in it for ever. The guarded
+object (a backend being imported, a kernel being compiled) would stay half made. So fork waits for these locks and holds
+them all while the process is copied; both processes release them.
 
-Python's collector runs other people's destructors in whichever thread allocates. A destructor may wait for a pool of
-threads (TensorFlow's iterators do) of which one waits for the lock. So the collector is off while a lock is held.
-May import: the standard library.
+Python's collector runs other packages' destructors in whichever thread allocates. A destructor may wait for a pool of
+threads (TensorFlow's iterators do), and one of those may wait for the lock. So the collector is off while a lock is
+held. May import: the standard library.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
-#: Seconds that a fork waits, at most: it may hold, itself, what another thread's import is waiting for.
+#: The longest wait of a fork in seconds: it may itself hold the lock that another thread's import is waiting for.
 PATIENCE = 60.0
 
 
@@ -36,8 +36,8 @@ class Acquirable(Protocol):
 class _Collector:
     """Python's collector of cycles, off while there are holders.
 
-    Nothing that the collector tracks is allocated under the lock here. Its statements are in an order that a signal
-    handler may interrupt anywhere and use islices.
+    No object that the collector tracks is allocated under its lock. The order of its statements allows a signal handler
+    to interrupt them anywhere and to use islices.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ def without_collector() -> Iterator[None]:
 class Lock:
     """A `threading.RLock` for ``with`` statements, without the collector, and free in a forked child.
 
-    For modules: it is never forgotten.
+    It is meant for module variables, since it is never garbage collected.
     """
 
     __slots__ = ("_lock",)
@@ -122,18 +122,21 @@ _loading = Lock()
 
 
 def load_module(name: str) -> ModuleType:
-    """A module that is imported when first used: no child is forked while it is half imported."""
+    """Import a module at its first use; no child is forked while it is half imported."""
     with _loading:
         return importlib.import_module(name)
 
 
 def hold_innermost(lock: Acquirable) -> None:
-    """Have forks hold another package's lock too, after ours: whoever has it waits for none of ours."""
+    """Make forks hold another package's lock too, after those of islices.
+
+    A thread that holds it must wait for none of them.
+    """
     _innermost.append(lock)
 
 
 def _before() -> None:
-    """Take all locks, in any order: while this thread waits for one it holds no other, so that nobody waits for it."""
+    """Acquire all locks, in any order; hold none while waiting for one, so that no other thread waits for this one."""
     _collector.pause()
     held, refused, end = _fork.held, list[Lock](), time.monotonic() + PATIENCE
     while busy := _first_busy(held, refused):
@@ -173,8 +176,8 @@ def _after_in_child() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    # What several modules do before a fork is done in the opposite order of their registration. logging's own, which
-    # takes its lock until after the fork, has been registered above: the import that is waited for may want that lock.
+    # Functions before a fork run in the opposite order of their registration. logging's function, which holds its lock
+    # until after the fork, was registered above: the import that this one waits for may need that lock.
     os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
 
 
@@ -184,7 +187,7 @@ if TYPE_CHECKING:
     lazy_property = cached_property
 else:
 
-    class lazy_property:  # noqa: N801 - as functools.cached_property, which in Python 3.11 holds a lock meanwhile
+    class lazy_property:  # noqa: N801 - as functools.cached_property, which holds a lock in Python 3.11
         """An attribute that is computed when it is first read."""
 
         def __init__(self, function):

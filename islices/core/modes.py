@@ -1,10 +1,9 @@
 """Decide how an operation runs: on the host, by the framework's operations, or inside a trace.
 
-What `run` is given is the name of one of `Backend`'s methods, or a function ``fn(backend, *arrays, **static)`` written
-on them: an operation. It decides which backend's: those of `HostBackend` on views of the arrays' memory (mode "host"),
-or the arrays' own (mode "framework", and whenever a trace or a gradient is being recorded). On the host a compiled
-kernel stands in for a method that has one (`islices.kernels.operations.KERNELS`), where kernels are on and it takes
-what it is given.
+`run` gets the name of one of `Backend`'s methods, or a function ``fn(backend, *arrays, **static)`` written on them: an
+operation. In mode "host" it uses `HostBackend` on views of the arrays' memory. In mode "framework", and whenever a
+trace or a gradient is being recorded, it uses the arrays' backend. On the host a compiled kernel replaces a method that
+has one (`islices.kernels.operations.KERNELS`), if kernels are on and it supports the arguments.
 """
 
 from __future__ import annotations
@@ -35,18 +34,18 @@ def execution(mode: str) -> Iterator[None]:
     ----------
     mode : {"host", "framework"}
         "host", the default: in NumPy or compiled kernels, on views of the framework's CPU memory. "framework": by the
-        framework's own operations, on any device. Arrays that are not in CPU memory, arrays whose gradient is being
-        recorded, and traced code (jax.jit, tf.function) take these in either mode. "native" is the deprecated name of
+        framework's operations, on any device. Arrays that are not in CPU memory, arrays whose gradient is being
+        recorded, and traced code (jax.jit, tf.function) use these in either mode. "native" is the deprecated name of
         "framework".
 
     Raises
     ------
     ValueError
-        For another mode.
+        The mode is unknown.
 
     Notes
     -----
-    The choice belongs to the current context (`contextvars`): threads and tasks do not disturb one another.
+    The choice belongs to the current context (`contextvars`): threads and tasks do not affect one another.
     SPEC clause 20.
 
     Examples
@@ -64,37 +63,40 @@ def execution(mode: str) -> Iterator[None]:
 
 
 def is_traced(backend: Backend, *arrays: Array) -> bool:
-    """Whether any of the arrays stands for a value not known yet."""
+    """Return True if any of the arrays stands for an unknown value."""
     return any(map(backend.is_traced, arrays))
 
 
 def keeps_slots(backend: Backend, *arrays: Array) -> bool:
-    """Whether slots that hold nothing stay, marked by the sentinel index, since traced code can drop none."""
+    """Return True if empty slots stay, marked by the sentinel index, since traced code can drop none."""
     return backend.sentinel_padding and is_traced(backend, *arrays)
 
 
 def on_host() -> bool:
-    """Whether the host computes where it can (`execution`)."""
+    """Return True if the host computes where it can (`execution`)."""
     return _mode.get() == "host"
 
 
 def look_at(backend: Backend, arrays: Sequence[Array], look: Look | None = None) -> Look:
-    """Return what is known of arrays, with views of them only if the host computes on them now: who asks for views
-    before this decides nothing. look is the backend's, where it is known."""
+    """Return the facts of arrays, with views of them only if the host computes on them now.
+
+    Callers that already hold views leave that decision to this function. look is the backend's `Look`, where it is
+    known.
+    """
     host = backend.host_only or _mode.get() == "host"
     look = look or backend.look(arrays, views=host)
     return look if host or look.views is None else look._replace(views=None)
 
 
 def host_views(backend: Backend, arrays: Sequence[Array]) -> list[np.ndarray[Any, Any]] | None:
-    """NumPy views of the arrays if the host may compute on them now, else None."""
+    """Return NumPy views of the arrays if the host may compute on them now, else None."""
     return look_at(backend, arrays).views
 
 
 def kernels_on(views: Sequence[np.ndarray[Any, Any]] | None) -> ModuleType | None:
-    """Return `islices.kernels.operations` if kernels are to compute on views of arrays, else None.
+    """Return `islices.kernels.operations` if kernels compute on views of arrays, else None.
 
-    views is what `look_at` has: None where the host does not compute.
+    views are those of `look_at`: None where the host does not compute.
     """
     if views is None:
         return None
@@ -105,15 +107,17 @@ def kernels_on(views: Sequence[np.ndarray[Any, Any]] | None) -> ModuleType | Non
 
 
 def kernels_in_traces() -> ModuleType | None:
-    """Return `islices.kernels.operations` if traced code is to call kernels, else None."""
+    """Return `islices.kernels.operations` if traced code calls kernels, else None."""
     return kernels.active() if on_host() else None
 
 
 def run(
     fn: str | Callable[..., Any], backend: Backend, arrays: Sequence[Array], look: Look | None = None, **static: Any
 ) -> Any:
-    """fn's result as the backend's arrays: an array, a tuple of them, or Python values. look is the backend's at the
-    arrays, and perhaps at more behind them, where it is known."""
+    """Return fn's result as the backend's arrays: an array, a tuple of them, or Python values.
+
+    look is the backend's `Look` at the arrays, and possibly at more after them, where it is known.
+    """
     views = None
     if backend.host_only or _mode.get() == "host":  # as in `look_at`
         views = (look or backend.look(arrays)).views
@@ -130,14 +134,14 @@ def run(
     out = compute(fn, views if len(views) == len(arrays) else views[: len(arrays)], **static)
     results = []
     for x in out if isinstance(out, tuple) else (out,):
-        if isinstance(x, (np.ndarray, np.generic)):  # the latter is what NumPy makes of 0-d arrays
+        if isinstance(x, (np.ndarray, np.generic)):  # NumPy turns 0-d arrays into the latter
             x = backend.from_host(np.asarray(x), arrays[0])
         results.append(x)
     return tuple(results) if isinstance(out, tuple) else results[0]
 
 
 def compute(fn: str | Callable[..., Any], views: Sequence[np.ndarray[Any, Any]], **static: Any) -> Any:
-    """fn's result on views of host memory: by a kernel, or by NumPy."""
+    """Return fn's result on views of host memory: by a kernel, or by NumPy."""
     compiled = kernels.active(views[0].size) if isinstance(fn, str) else None
     kernel = compiled.KERNELS.get(fn) if compiled else None
     out = kernel(*views, **static) if kernel else None
@@ -148,7 +152,7 @@ def compute(fn: str | Callable[..., Any], views: Sequence[np.ndarray[Any, Any]],
 
 
 def _stand_in(backend: Backend, primitive: str, *args: Any, **static: Any) -> Any:
-    """Compute on the host a primitive that an adapter does not supply."""
+    """Compute a primitive on the host that an adapter does not supply."""
     if not on_host():
         raise declared(backend.name, primitive, TO_DO)
     found: list[Array] = []

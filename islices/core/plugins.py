@@ -9,7 +9,7 @@ from islices.core.locks import Lock, load_module
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-#: The distribution that this package is.
+#: the name of this package's distribution
 OWN = "islices"
 
 _lock = Lock()
@@ -17,9 +17,9 @@ _found: dict[str, dict[str, list[EntryPoint]]] = {}
 
 
 def entry_points(group: str) -> dict[str, list[EntryPoint]]:
-    """Name -> the entry points that claim it in a group, of which there should be one.
+    """Return name -> the entry points that claim it in a group; there should be one per name.
 
-    Nothing of what they name is imported.
+    No object of an entry point is imported.
     """
     found = _found.get(group)
     if found is None:
@@ -29,7 +29,7 @@ def entry_points(group: str) -> dict[str, list[EntryPoint]]:
             found = {}
             for point in importlib.metadata.entry_points(group=group):
                 if point.dist is not None and point.dist.name.lower() == OWN:
-                    continue  # another version's
+                    continue  # of another version
                 # one distribution can be seen twice (an editable install and its metadata on the path)
                 claims = found.setdefault(point.name, [])
                 if all(point.value != other.value for other in claims):
@@ -39,21 +39,21 @@ def entry_points(group: str) -> dict[str, list[EntryPoint]]:
 
 
 def load(what: str, name: str, points: list[EntryPoint]) -> Any:
-    """The object that a name's entry points lead to.
+    """Return the object of a name's entry points.
 
     Raises
     ------
     ValueError
-        Several claim the name.
+        Several distributions claim the name.
     ImportError
-        Loading it raises.
+        The object cannot be loaded.
     """
     if len(points) > 1:
         raise ValueError(f"{what} {name!r} is claimed by {claimants(points)}: uninstall all but one")
     try:
         load_module(points[0].module)
         return points[0].load()
-    except (Exception, SystemExit) as error:  # the latter of a script that nobody meant to be imported
+    except (Exception, SystemExit) as error:  # the latter from a script that is not meant to be imported
         raise ImportError(f"{what} {name!r} ({points[0].value}) failed to load: {error!r}") from error
 
 

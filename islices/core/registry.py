@@ -1,8 +1,8 @@
-"""Find the backend of an array's type, or of a name; nothing is imported before it is needed.
+"""Find the backend of an array's type, or of a name; no framework is imported before it is needed.
 
-Order of lookup: an explicit backend, the cache of array types seen, the built-in adapters whose framework has
-been imported, then entry points of the group ``islices.backends``. An entry point's *name* is the module that
-must have been imported for it to be asked, so a plug-in that is merely installed costs nothing and breaks nothing.
+The lookup tries an explicit backend, the cache of array types seen, the built-in adapters of imported frameworks, then
+entry points of the group ``islices.backends``. An entry point is tried only once the module of its *name* has been
+imported. So an unused plug-in has no cost and cannot fail.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from islices.core.arguments import show
 from islices.core.locks import Lock
 from islices.core.plugins import claimants, entry_points, load
 
-#: Built-in adapters: framework module -> what to install. The adapter is ``islices.backends.<module>``.
+#: Built-in adapters: framework module -> the command that installs it. The adapter is ``islices.backends.<module>``.
 BUILTIN = {
     "numpy": "pip install numpy",
     "torch": 'pip install "islices[torch]"',
@@ -35,7 +35,7 @@ _broken: dict[str, Exception] = {}
 
 
 def list_backends() -> list[str]:
-    """Names of the backends whose framework is installed, built-in ones first; none is imported.
+    """Return the names of the backends with an installed framework, built-in ones first; none is imported.
 
     Returns
     -------
@@ -52,17 +52,17 @@ def list_backends() -> list[str]:
 
 
 def get_backend(name_or_array: Any) -> Backend:
-    """The backend of a name, an array, a native sparse object or an `IndexedSlices`.
+    """Return the backend of a name, an array, a native sparse object or an `IndexedSlices`.
 
     Parameters
     ----------
     name_or_array : str, Backend, IndexedSlices or array
-        A backend's name, or any object of a framework islices knows.
+        A backend's name, or any object of a framework that islices knows.
 
     Returns
     -------
     Backend
-        One object a framework, loaded when first asked for.
+        One object per framework, loaded at its first use.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def get_backend(name_or_array: Any) -> Backend:
 
 
 def find_backend(x: object) -> Backend | None:
-    """The backend of an object, or None if it is no array or sparse object of any loaded framework."""
+    """Return the backend of an object, or None if it is no array or sparse object of any loaded framework."""
     kind = type(x)
     backend = _by_type.get(kind)
     if backend is not None:
@@ -109,23 +109,23 @@ def find_backend(x: object) -> Backend | None:
 
 
 def loaded_backends() -> Iterator[Backend]:
-    """The backends whose framework has been imported, in the order they are asked; without those that fail to load."""
+    """Yield the backends with an imported framework, in the order of the lookup; skip those that fail to load."""
     for name in _candidates():
         try:
             backend = _load(name)
         except (ImportError, TypeError, ValueError) as error:
-            _broken[name] = error  # its own arrays are unknown then, everybody else's are not its business
+            _broken[name] = error  # only arrays of this backend are unknown then
             continue
         yield backend
 
 
 def broken_backends() -> str:
-    """A remark for messages about objects no backend knows, naming the backends that failed to load."""
+    """Return a remark, for messages about unknown objects, that names the backends that failed to load."""
     return "".join(f" (backend {name!r} failed to load: {error})" for name, error in _broken.items())
 
 
 def describe(x: object) -> str:
-    """An object in a few words, for messages: its type, and what fits on the line."""
+    """Describe an object in a few words, for messages: its type, and details that fit on the line."""
     kind = type(x)
     name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     if x is None:
@@ -147,13 +147,13 @@ def describe(x: object) -> str:
 
 def _candidates() -> list[str]:
     known = [name for name in BUILTIN if name in sys.modules]
-    # numpy is always imported, so it would be asked first: ask it last, since others subclass its arrays
+    # numpy is always imported and would come first: it comes last, since other frameworks subclass its arrays
     known.append(known.pop(0))
     return [name for name in entry_points(GROUP) if name not in BUILTIN and name in sys.modules] + known
 
 
 def is_installed(module: str) -> bool:
-    """Return True if a module can be imported, as far as this shows without importing it."""
+    """Return True if a module can be found, as far as that is known without importing it."""
     if module in sys.modules:
         return sys.modules[module] is not None
     try:
@@ -163,7 +163,7 @@ def is_installed(module: str) -> bool:
 
 
 def require(name: str) -> None:
-    """Raise ModuleNotFoundError with the line that installs it, if the framework of a built-in backend is missing."""
+    """Raise ModuleNotFoundError with the install command, if the framework of a built-in backend is missing."""
     if not is_installed(name):
         raise ModuleNotFoundError(f"backend {name!r} needs {name}: {BUILTIN[name]}", name=name)
 

@@ -12,21 +12,23 @@ from islices.backend import Array, Backend
 
 
 class RowOperator(NamedTuple):
-    """An operator of `islices.scatter`. Contributions to a row act in order; `sign`, `extreme`, `last` and
-    `fold` say how, one of them, on whole arrays."""
+    """An operator of `islices.scatter`: contributions to a row act in order.
+
+    One of `sign`, `extreme`, `last` and `fold` gives its implementation on whole arrays.
+    """
 
     name: str
-    #: One contribution on an element, as compiled kernels inline it.
+    #: applies one contribution to an element; compiled kernels inline it
     element: Callable[[Any, Any], Any]
-    #: Of the sum that it adds; 0: it adds none.
+    #: the sign of the sum that it adds; 0 if it adds none
     sign: int = 0
-    #: 1: the largest stays, -1: the smallest.
+    #: 1: keeps the largest, -1: keeps the smallest
     extreme: int = 0
-    #: The last contribution stays, whatever was before.
+    #: True if the last contribution replaces all before it
     last: bool = False
-    #: One contribution on arrays, rounded, where each depends on those before.
+    #: applies one contribution to arrays, rounded, if each depends on those before
     fold: Callable[[Backend, Array, Array], Array] | None = None
-    #: Tables of integers have it.
+    #: True if tables of integers support it
     integers: bool = True
 
 
@@ -39,7 +41,7 @@ OPERATORS = {
         RowOperator("update", lambda x, y: y, last=True),
         RowOperator("min", lambda x, y: x if x <= y or x != x else y, extreme=-1),
         RowOperator("max", lambda x, y: x if x >= y or x != x else y, extreme=1),
-        # a lambda a line: kernels find its source by that
+        # one lambda per line: kernels find its source by that
         RowOperator(
             "mul",
             lambda x, y: x * y,

@@ -1,7 +1,7 @@
 """Operations on rows: coalesce, densify, select.
 
-Written once, on the primitives of `Backend`. Functions whose name starts with an underscore and whose first
-argument is ``B`` are operations (see `islices.core.modes`). SPEC clauses 3 to 5 and 13.
+Each is written once, on the primitives of `Backend`. A function is an operation (see `islices.core.modes`) if its name
+starts with an underscore and its first argument is ``B``. SPEC clauses 3 to 5 and 13.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4,
 
 # ---------------------------------------------------------------------- coalesce, to_dense
 def coalesce(x: T) -> T:
-    """Sum duplicate rows and sort: the same gradient with strictly ascending indices.
+    """Sum duplicate rows and sort: return the same gradient with strictly ascending indices.
 
     Parameters
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
-        Dense arrays come back as they are.
+        Dense arrays are returned unchanged.
 
     Returns
     -------
     same type as x
-        Free if x is known to be coalesced. Under jax.jit as many slots as x has, the spare ones at the end holding the
-        index ``rows`` and zeros, and flagged `padded`.
+        x itself, at no cost, if it is known to be coalesced. Under jax.jit the result is `padded`, with as many slots
+        as x. The spare ones, at the end, hold the index ``rows`` and zeros.
 
     Raises
     ------
     TypeError, ValueError, IndexError
-        A leaf that is no gradient, or whose indices are not valid (clause 2).
+        A leaf is no gradient, or its indices are not valid (clause 2).
 
     Notes
     -----
-    Contributions to a row are added left to right in order of occurrence; 16-bit values in float32, rounded once.
-    Rows that sum to zero stay. SPEC clauses 3 and 4.
+    Contributions to a row are added left to right in order of occurrence; 16-bit values are added in float32 and
+    rounded once. Rows that sum to zero stay. SPEC clauses 3 and 4.
 
     Examples
     --------
@@ -67,7 +67,7 @@ def coalesce(x: T) -> T:
 
 
 def to_dense(x: Any) -> Any:
-    """The dense arrays that sparse gradients stand for. The one operation that allocates the whole table.
+    """Return the dense arrays that sparse gradients stand for: the only operation that allocates the whole table.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def to_dense(x: Any) -> Any:
     Returns
     -------
     dense array of the same framework
-        In the structure of x; dense leaves as they are.
+        In the structure of x; dense leaves are returned unchanged.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def to_dense(x: Any) -> Any:
 
     Notes
     -----
-    Bit for bit the rows of `coalesce`, zeros elsewhere. SPEC clause 5.
+    The result has the rows of `coalesce`, bit for bit, and zeros elsewhere. SPEC clause 5.
 
     Examples
     --------
@@ -114,7 +114,7 @@ def _to_dense(s: Any) -> Any:
 def check_memory(what: str, shape: tuple[int, ...], dtype: str, way_out: str) -> None:
     """Raise MemoryError for a dense array that exceeds this machine's memory, before anything is allocated."""
     nbytes = math.prod(shape) * ITEMSIZE[dtype]
-    # NumPy makes no array whose other dimensions alone are beyond int64, even of no elements
+    # NumPy makes no array whose nonzero dimensions multiply to more than int64, even if it has no elements
     if nbytes > _physical_memory() or math.prod(n for n in shape if n) * ITEMSIZE[dtype] > LARGEST:
         raise MemoryError(
             f"x: to_dense of {what} needs {min(nbytes, 2**1000):.3g} bytes; accepted is what fits this machine's "
@@ -136,29 +136,29 @@ def _known_shape(s: IndexedSlices) -> tuple[int, ...]:
 def _physical_memory() -> float:
     try:
         return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    except (AttributeError, ValueError, OSError):  # not on Windows: only what no machine has is refused
+    except (AttributeError, ValueError, OSError):  # on Windows: a limit above any machine's memory
         return 2.0**47
 
 
 # ---------------------------------------------------------------------- selection
 def keep_rows(x: T, rows: Any) -> T:
-    """Only the named rows of a gradient: to train part of a table.
+    """Return a gradient with the given rows only, to train part of a table.
 
     Parameters
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
     rows : 1-D integer array or sequence, or boolean mask of length dense_shape[0]
-        Which rows stay. An integer array may be in any order, with duplicates.
+        The rows that stay. An integer array may be in any order, with duplicates.
 
     Returns
     -------
     same type as x
-        Sparse without the other slices (under jax.jit they become padding), dense with zeros there.
+        A sparse gradient lacks the other slices (under jax.jit they become padding); a dense one has zeros there.
 
     Raises
     ------
     IndexError, TypeError, ValueError
-        A row out of range, another dtype, a mask of another length. SPEC clause 13.
+        A row is out of range, the dtype is another one, or a mask has another length. SPEC clause 13.
 
     Examples
     --------
@@ -170,23 +170,23 @@ def keep_rows(x: T, rows: Any) -> T:
 
 
 def drop_rows(x: T, rows: Any) -> T:
-    """A gradient without the named rows, the counterpart of `keep_rows`.
+    """Return a gradient without the given rows, the counterpart of `keep_rows`.
 
     Parameters
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
     rows : 1-D integer array or sequence, or boolean mask of length dense_shape[0]
-        Which rows go. An integer array may be in any order, with duplicates.
+        The rows to drop. An integer array may be in any order, with duplicates.
 
     Returns
     -------
     same type as x
-        Sparse without these slices (under jax.jit they become padding), dense with zeros there.
+        A sparse gradient lacks these slices (under jax.jit they become padding); a dense one has zeros there.
 
     Raises
     ------
     IndexError, TypeError, ValueError
-        A row out of range, another dtype, a mask of another length. SPEC clause 13.
+        A row is out of range, the dtype is another one, or a mask has another length. SPEC clause 13.
 
     Examples
     --------
@@ -211,9 +211,9 @@ def _filter(leaf: Any, rows: Any, *, drop: bool) -> Any:
 
 
 def drop_ordered(s: IndexedSlices, rows: Host) -> IndexedSlices:
-    """Return slices without some rows, whose numbers ascend; they may be most of the table's."""
+    """Return slices without some rows, given by ascending numbers; they may be most of the table's rows."""
     B, dtype = s.backend, s.backend.dtype(s.indices)
-    known = rows[: np.searchsorted(rows, np.iinfo(dtype).max, "right")]  # indices name no row beyond
+    known = rows[: np.searchsorted(rows, np.iinfo(dtype).max, "right")]  # indices hold no larger number
     if not len(known):
         return s
     place = B.asarray if modes.is_traced(B, s.values, s.indices) else B.from_host
@@ -234,7 +234,7 @@ def _select(s: IndexedSlices, chosen: Array, among: Callable[..., Array], *, dro
 
 
 def _row_selection(B: Backend, rows: Any, count: int | None, like: Array) -> tuple[Array, bool]:
-    """(selection, is_mask): row numbers, or a mask as integers 0 and 1, as an array of B."""
+    """Return (selection, is_mask): row numbers, or a mask as integers 0 and 1, as an array of B."""
     if B.is_array(rows) and not isinstance(rows, np.ndarray) and B.is_traced(rows):
         is_mask = B.dtype(rows) not in INDICES
         if is_mask and count is None:
@@ -252,7 +252,7 @@ def _row_selection(B: Backend, rows: Any, count: int | None, like: Array) -> tup
 
 
 def rows_or_mask(rows: Any, argument: str = "rows") -> Host:
-    """Return row numbers or a mask, whose values are known, as NumPy's; raise TypeError for anything else."""
+    """Return row numbers or a mask with known values as a NumPy array; raise TypeError for anything else."""
     B = find_backend(rows)
     if B is None or not B.is_array(rows):
         rows = integers_or_mask(rows, argument)
@@ -266,13 +266,13 @@ def rows_or_mask(rows: Any, argument: str = "rows") -> Host:
 
 
 def integers_or_mask(rows: Any, argument: str) -> np.ndarray[Any, Any]:
-    """Row numbers or a mask, of Python or NumPy, as NumPy's."""
+    """Return row numbers or a mask, of Python or NumPy, as a NumPy array."""
     try:
         backend = find_backend(rows)
-        if backend is not None and backend.is_native(rows):  # NumPy would take them for sequences of all their rows
+        if backend is not None and backend.is_native(rows):  # NumPy treats them as sequences of all their rows
             raise TypeError(describe(rows))
         view, bare = np.asarray(rows), not hasattr(rows, "dtype")
-    except Exception as error:  # whatever an object's __array__ or a framework says
+    except Exception as error:  # an object's __array__, or a framework, may raise any error
         raise TypeError(f"{argument}: got {describe(rows)}; accepted are row numbers or a boolean mask") from error
     if bare and view.ndim == 1 and view.dtype not in (bool, np.int64):
         if view.size == 0:
@@ -282,7 +282,7 @@ def integers_or_mask(rows: Any, argument: str) -> np.ndarray[Any, Any]:
 
 
 def _check_int64(rows: Iterable[Any], argument: str) -> None:
-    """IndexError for the first that is an int and no int64, of which NumPy makes something else."""
+    """Raise IndexError for the first int beyond int64, which NumPy converts to another type."""
     for position, row in enumerate(rows):
         number = whole_number(row)
         if number is not None and abs(number) > LARGEST:
@@ -308,7 +308,7 @@ def _among(B: Backend, indices: Array, chosen: Array) -> Array:
 
 
 def _among_mask(B: Backend, indices: Array, chosen: Array) -> Array:
-    # a slot out of range (padding, or bad while traced) reads some row of the mask; it names no row anyway
+    # a slot out of range (padding, or invalid while traced) reads some entry of the mask, which does not matter
     places = B.where(B.in_range(indices, B.shape(chosen)[0]), indices, B.zeros_like(indices))
     return B.equal(B.take(chosen, places), 1)
 

@@ -1,7 +1,7 @@
 """Slices applied to the rows of a table: add, sub, update, min, max, mul, div.
 
-The rows that the slices name are read, changed beside the table, and written back: cost and memory follow the slices,
-and a call that raises has not written anything. SPEC clause 15.
+The rows of the slices are read, changed in a copy, and written back, so that cost and memory follow the slices. A call
+that raises has not written anything. SPEC clause 15.
 """
 
 from __future__ import annotations
@@ -28,38 +28,37 @@ Host = np.ndarray[Any, Any]
 
 
 def scatter(table: T, x: Any, op: str = "add", *, donate: bool = False) -> T:
-    """Apply slices to the rows of a table that they name.
+    """Apply slices to their rows of a table.
 
     Parameters
     ----------
     table : Table, or array of shape (rows, *row_shape)
         A tf.Variable, torch Parameter, NDArray, NumPy or JAX array ...
     x : sparse gradient
-        Of the same framework, dtype and shape (an unknown number of rows joins the table's).
+        Of the same framework, dtype and shape (an unknown number of rows matches the table's).
     op : {"add", "sub", "update", "min", "max", "mul", "div"}
-        What each slice does to its row. "update" replaces the row; the last slice of a row counts. "min" and "max" are
-        elementwise, and NaN if one is.
+        The operation of each slice on its row. "update" replaces the row; the last slice of a row counts. "min" and
+        "max" are elementwise, and NaN if either operand is.
     donate : bool
-        A JAX array may be written over, and must not be used afterwards: else the result is a copy of the table.
-        Without meaning where the framework's arrays change in place, and inside jit, which decides itself.
+        True allows JAX to overwrite the table's array, which must not be used afterwards; else the result is a copy.
+        It has no effect where the framework's arrays change in place, nor inside jit, which decides this itself.
 
     Returns
     -------
     same type as table
-        Use the return value. tf.Variables, torch tensors, NDArrays and NumPy arrays are changed in place; JAX arrays
-        and tf.Tensors cannot change, so that the result is a new one.
+        Use the return value. tf.Variables, torch tensors, NDArrays and NumPy arrays are changed in place. JAX arrays
+        and tf.Tensors cannot change, so that the result is a new array.
 
     Raises
     ------
     TypeError, ValueError, IndexError
-        Frameworks, dtypes, shapes or indices that do not fit, "div" of integers, or another op. Nothing has been
-        written then.
+        Frameworks, dtypes, shapes or indices do not fit, op is "div" for integers, or op is unknown. The table is
+        unchanged then.
 
     Notes
     -----
-    Every slice counts, in order of occurrence, beginning with the table's row. Sums, products and quotients of 16-bit
-    types are formed in float32 and rounded once at the end. All other rows keep their bits. No gradient is recorded.
-    SPEC clause 15.
+    Every slice is applied to its row, in order of occurrence. Sums, products and quotients of 16-bit types are formed
+    in float32 and rounded once at the end. All other rows keep their bits. No gradient is recorded. SPEC clause 15.
 
     Examples
     --------
@@ -78,11 +77,11 @@ def scatter(table: T, x: Any, op: str = "add", *, donate: bool = False) -> T:
     rows = B.shape(weights)[0]
     if not modes.is_traced(B, weights, s.values, s.indices):
         s = without_padding(s)
-        check_indices(B, s.indices, rows)  # whoever vouched for them: what is written stays inside the table
+        check_indices(B, s.indices, rows)  # even if they were trusted before: writes must stay inside the table
         B.in_place(weights)
         with B.scope():
             values = B.stop_gradient(s.values)
-        if B.in_place(weights) or donate:  # what is written must not be read again as somebody's contribution
+        if B.in_place(weights) or donate:  # a row that is written must not be read later as a slice
             s, values = _beside(B, weights, s, values)
         changed = _on_host(B, weights, values, s.indices, op, donate)
         if changed is None and how.sign and B.dtype(weights) not in ("float16", "bfloat16"):
@@ -99,7 +98,7 @@ def scatter(table: T, x: Any, op: str = "add", *, donate: bool = False) -> T:
 
 
 def _beside(B: Backend, weights: Array, s: IndexedSlices, values: Array) -> tuple[IndexedSlices, Array]:
-    """(s, values), copied where they lie in the table's memory."""
+    """Return (s, values), copied if they share the table's memory."""
     if not (share_memory(B, weights, values) or share_memory(B, weights, s.indices)):
         return s, values
     values, indices = (B.asarray(B.to_numpy(x), x) for x in (values, s.indices))
@@ -107,7 +106,10 @@ def _beside(B: Backend, weights: Array, s: IndexedSlices, values: Array) -> tupl
 
 
 def _on_host(B: Backend, weights: Array, values: Array, indices: Array, op: str, donate: bool) -> Array | None:
-    """The table after a compiled kernel has changed its rows in place; None where none can, and nothing happened."""
+    """Change rows of the table in place by a compiled kernel and return the table.
+
+    If no kernel can do so, return None, with no change.
+    """
     views = modes.host_views(B, (values, indices))
     compiled = modes.kernels_on(views)
     if compiled is None or views is None or not compiled.is_packed(views[1], B.shape(weights)[0]):
@@ -123,9 +125,11 @@ def _on_host(B: Backend, weights: Array, values: Array, indices: Array, op: str,
 def open_tables(
     B: Backend, tables: Sequence[Array], *, donate: bool, held: Look | None = None
 ) -> tuple[list[Host], list[Array]] | None:
-    """(views, results) for kernels that write into tables, as `Backend.writable` has them; None where there is no
-    memory for that, and nothing has happened. What the kernels read shares none of it. held is what
-    `Backend.plain_tables` says of them."""
+    """Return (views, results) for kernels that write into tables, as `Backend.writable` has them.
+
+    Return None, with no change, where there is no memory for that. The arrays that the kernels read must not share the
+    tables' memory. held is the result of `Backend.plain_tables`.
+    """
     if held is not None and held.views is not None:
         B.mark_written(tables)
         return held.views, list(tables)
@@ -138,13 +142,18 @@ def open_tables(
 
 
 def distinct_rows(B: Backend, indices: Array, rows: int | None) -> tuple[Array, Array]:
-    """(ids, place): the distinct indices, and each one's place among them; in traced code some may be out of range."""
+    """Return (ids, place): the distinct indices, and each one's place among them.
+
+    In traced code some ids may be out of range.
+    """
     return modes.run(_distinct, B, (indices,), rows=rows)  # type: ignore[no-any-return]
 
 
 def write_rows(B: Backend, table: T, ids: Array | None, rows: Array, *, donate: bool = False) -> T:
-    """A Table or an array with rows ids (unique; None for all of them) set to rows: itself where it changed in place,
-    else a new one."""
+    """Return a Table or an array with rows ids (unique; None for all of them) set to rows.
+
+    The result is the table itself if it changed in place.
+    """
     weights = table.weights if isinstance(table, Table) else table
     with B.scope():
         if ids is not None:
@@ -155,14 +164,14 @@ def write_rows(B: Backend, table: T, ids: Array | None, rows: Array, *, donate: 
 
 
 def as_given(table: T, weights: Array, changed: Array) -> T:
-    """The table itself where it changed in place, else one of its kind."""
+    """Return the table itself if it changed in place, else one of its type with the changed array."""
     if changed is weights:
         return table
     return cast(T, table.replace(changed) if isinstance(table, Table) else changed)
 
 
 def adopt_table(table: Any) -> tuple[Backend, Array, str]:
-    """(backend, weights, their dtype) of a Table or an array, or TypeError, ValueError."""
+    """Return (backend, weights, their dtype) of a Table or an array, or raise TypeError or ValueError."""
     if isinstance(table, Table):
         if table._source.watched:
             raise TypeError("table: got one whose gradient is being taken; accepted is an update after value_and_grad")
@@ -195,7 +204,7 @@ def _adopt_slices(B: Backend, weights: Array, x: Any, op: RowOperator) -> Indexe
 
 
 def check_shape(s: IndexedSlices, shape: tuple[int | None, ...], argument: str) -> None:
-    """ValueError unless the slices are of a table of that shape; an unknown number of rows is any."""
+    """Raise ValueError unless the slices are of a table of that shape; an unknown number of rows matches any."""
     if s.dense_shape[1:] != shape[1:] or s.dense_shape[0] not in (None, shape[0]):
         raise ValueError(
             f"{argument}: got dense_shape {s.dense_shape} for a table of shape {shape}; accepted is one shape"
@@ -209,7 +218,7 @@ def _distinct(B: Backend, indices: Array, *, rows: int | None) -> tuple[Array, A
 
 
 def _change(B: Backend, rows: Array, values: Array, place: Array, *, op: str) -> Array:
-    """rows changed by each of the values of their place, in order."""
+    """Return rows after each value of their place has changed them, in order."""
     how, dtype = OPERATORS[op], B.dtype(rows)
     rows, values = B.widen(rows), B.widen(values)
     if how.sign:
@@ -234,14 +243,14 @@ def _change(B: Backend, rows: Array, values: Array, place: Array, *, op: str) ->
 
 
 def _reflected(B: Backend, x: Array) -> Array:
-    """Return x with minima and maxima exchanged: -x, or -x - 1 of integers, whose least has no negative."""
+    """Return x with minima and maxima exchanged: -x, or for integers -x - 1, since their minimum has no negative."""
     return -x if B.dtype(x) not in INTEGERS else -x - B.asarray(np.ones(1, B.dtype(x)), x)
 
 
 def _fold_layers(
     B: Backend, fold: Callable[[Backend, Array, Array], Array], rows: Array, values: Array, place: Array
 ) -> Array:
-    """One contribution after the other: layer k has the k-th value of every row that has one."""
+    """Apply one contribution after the other: layer k has the k-th value of every row with more than k values."""
     order, _, starts = group(B.to_numpy(place))
     counts, active = np.diff(starts), np.arange(len(starts) - 1)
     for k in range(int(counts.max(initial=0))):

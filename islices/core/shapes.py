@@ -1,17 +1,17 @@
-"""Shapes of which a dimension may be None: unknown while tracing. May import: the standard library."""
+"""Shapes with dimensions that may be None: unknown while tracing. May import: the standard library."""
 
 from __future__ import annotations
 
 import math
 
-#: No framework's arrays have more dimensions.
+#: the largest number of dimensions of any framework's arrays
 MOST_NDIM = 64
-#: Arrays of NumPy before 2 have no more: what is to be an array everywhere has no more either.
+#: the largest number of dimensions of NumPy's arrays before version 2, and so of arrays in all frameworks
 COMMON_NDIM = 32
 
 
 def size_of(shape: tuple[int | None, ...]) -> int | None:
-    """The number of elements, None where it is not known."""
+    """Return the number of elements, None where it is unknown."""
     return None if None in shape else math.prod(shape)  # type: ignore[arg-type]
 
 

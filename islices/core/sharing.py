@@ -1,6 +1,6 @@
 """Check that arrays written by a call share no memory with one another or with its input. SPEC clause 16.
 
-Bounds come first, sorted: arrays whose elements interleave (columns of one buffer) are told apart by NumPy, exactly.
+Sorted bounds are compared first. For arrays whose elements interleave (columns of one buffer), NumPy decides exactly.
 May import: `numpy`, `islices.backend`.
 """
 
@@ -13,25 +13,25 @@ import numpy as np
 
 from islices.backend import Array, Backend
 
-#: Work that NumPy may do to tell two interleaved arrays apart; what is harder counts as shared.
-MOST_WORK: Any = 10**6  # NumPy's annotation knows two of the numbers that it takes
+#: the limit of NumPy's work on two interleaved arrays; harder cases count as shared
+MOST_WORK: Any = 10**6  # NumPy annotates only two of the accepted numbers
 
 
-#: (its backend, an array of a call, whether the call writes it, what it is called in messages)
+#: (its backend, an array of a call, True if the call writes it, its name in messages)
 Part = tuple[Backend, Array, bool, str]
-#: (the first byte, that behind the last, its number, the part); by identity where that is not known
+#: (the first byte, the byte after the last, the number of the part, the part); by identity where bounds are unknown
 _Span = tuple[int, int, int, Part]
 
 
 def check_apart(parts: Iterable[Part]) -> None:
-    """ValueError if an element of an array that is written belongs to another one of the arrays too."""
+    """Raise ValueError if an element of a written array also belongs to another one of the arrays."""
     parts = list(parts)
     if _have_owners(parts):
         return None
     spans: list[_Span] = []
     for number, part in enumerate(parts):
         start, stop = part[0].memory_span(part[1]) or (id(part[1]), id(part[1]) + 1)
-        if start != stop:  # the others hold nothing
+        if start != stop:  # the others are empty
             spans.append((start, stop, number, part))
     spans.sort()
     end = 0
@@ -42,7 +42,7 @@ def check_apart(parts: Iterable[Part]) -> None:
 
 
 def _have_owners(parts: Sequence[Part]) -> bool:
-    """Return True if each is a NumPy array, or a view, in memory that another NumPy array owns, as nearly always."""
+    """Return True if each is a NumPy array, or a view, in the memory of a different NumPy array, as nearly always."""
     owners = set()
     for _, x, _, _ in parts:
         if type(x) is not np.ndarray:
@@ -57,9 +57,9 @@ def _have_owners(parts: Sequence[Part]) -> bool:
 
 
 def _check_overlapping(spans: Iterable[_Span]) -> None:
-    """The same of arrays by their bounds, ascending, some of which overlap."""
+    """Check arrays as `check_apart` does, by their ascending bounds, where some of these overlap."""
     written: list[_Span] = []  # those that reach beyond the present start
-    read: dict[int, _Span] = {}  # by identity: one gradient may serve many tables
+    read: dict[int, _Span] = {}  # by identity, since one gradient may be that of many tables
     for span in spans:
         start, _, number, part = span
         written = [x for x in written if x[1] > start]
@@ -86,7 +86,7 @@ def share_memory(B: Backend, a: Array, b: Array) -> bool:
 
 
 def _share(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    """Return True if two arrays whose bounds overlap, each behind its backend, have an element in common."""
+    """Return True if two arrays with overlapping bounds, each given after its backend, have an element in common."""
     views = a[0].host_view(a[1]), b[0].host_view(b[1])
     if views[0] is None or views[1] is None:
         return True

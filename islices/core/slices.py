@@ -1,6 +1,6 @@
-"""IndexedSlices: the container, what makes one valid, its repr and operators.
+"""IndexedSlices: the container with its validation, repr and operators.
 
-The arrays inside are the framework's own; nothing is copied. Everything that computes lives in `islices.core.rows`,
+An instance holds the framework's arrays without a copy. The computations are in `islices.core.rows`,
 `islices.core.linear` and `islices.norms.clip`.
 """
 
@@ -25,35 +25,36 @@ Host = np.ndarray[Any, Any]
 
 
 class IndexedSlices:
-    """A row-sparse gradient: rows of a table, named by index; duplicates mean their sum.
+    """A row-sparse gradient: rows of a table with their indices; duplicates stand for their sum.
 
-    Denotes the dense array T of shape ``dense_shape`` with T[r] the sum of ``values[k]`` over all k with
-    ``indices[k] == r`` (SPEC clause 1). Immutable. Two instances are compared by
-    `islices.testing.assert_equal`; ``==`` of them raises TypeError.
+    It stands for the dense array T of shape ``dense_shape``, where T[r] is the sum of ``values[k]`` over all k with
+    ``indices[k] == r`` (SPEC clause 1). Instances are immutable. `islices.testing.assert_equal` compares two of them;
+    ``==`` raises TypeError.
 
     Parameters
     ----------
     values : array, shape (n, *row_shape)
-        float16, bfloat16, float32, float64, int32 or int64, of any framework islices knows. n may be 0.
+        float16, bfloat16, float32, float64, int32 or int64, of any framework that islices knows. n may be 0.
     indices : array, shape (n,)
-        int32 or int64, of the same framework (a NumPy array is taken into it), each in [0, rows). Kept as it came.
+        int32 or int64, of the same framework, each in [0, rows). A NumPy array is converted to the framework; any
+        other array is stored as it is.
     dense_shape : sequence of int
-        (rows, *row_shape). rows may be None for unknown: then no upper bound is checked and nothing densifies.
+        (rows, *row_shape). rows may be None for unknown: then no upper bound is checked, and `to_dense` raises.
     coalesced : bool
-        The caller's word that indices are strictly ascending; checked unless validate is False.
+        True declares that indices are strictly ascending; this is checked unless validate is False.
     padded : bool
-        The index ``rows`` is legal and marks a slot that holds nothing (what fixed-size traced code leaves).
+        True makes the index ``rows`` legal: it marks an empty slot, as traced code with static shapes makes.
     validate : bool
-        False skips the passes over indices, where the caller vouches for them. Shapes and types are always checked.
+        False skips the checks that read the indices. Shapes and types are always checked.
 
     Raises
     ------
     TypeError
-        An argument is no array, or of another framework than values, or of a dtype that has no meaning here.
+        An argument is no array, belongs to another framework than values, or has a dtype that is not supported.
     ValueError
-        Shapes that do not fit, or indices that are not ascending although coalesced was claimed.
+        Shapes do not fit, or indices do not ascend although coalesced is True.
     IndexError
-        An index outside [0, rows); the message names the first one.
+        An index lies outside [0, rows); the message names the first one.
 
     Examples
     --------
@@ -69,7 +70,7 @@ class IndexedSlices:
         "__weakref__", "_leaves", "_look", "_slots", "backend", "coalesced", "dense_shape", "indices", "padded",
         "values",
     )  # fmt: skip
-    __array_ufunc__ = None  # NumPy's operators hand over to ours
+    __array_ufunc__ = None  # NumPy's operators return NotImplemented, so that Python calls these
     _islices_backend = True
 
     values: Array
@@ -78,10 +79,10 @@ class IndexedSlices:
     coalesced: bool
     padded: bool
     backend: Backend
-    #: the backend's at the arrays, of slices that live no longer than the call that adopted them. With views of host
-    #: memory there may be no array of indices until somebody reads it.
+    #: the backend's `Look` at the arrays, for slices that live no longer than the call that adopted them. If it has
+    #: views of host memory, the array of indices may be made when it is first read.
     _look: Look | None
-    #: what the values are computed from when they are first read (`islices.core.slots`); None where they are there
+    #: the inputs of values that are computed when first read (`islices.core.slots`); None once there are values
     _slots: Slots | None
     #: the leaves of a JAX pytree (values, indices, guard), checked before the arrays are first read; None otherwise
     _leaves: tuple[Any, ...] | None
@@ -109,7 +110,7 @@ class IndexedSlices:
 
     @classmethod
     def _of_native(cls, backend: Backend, x: Any, dense_shape: Any = None, *, validate: bool = True) -> IndexedSlices:
-        """An instance over a native sparse object; what a framework calls its own is validated here."""
+        """Return an instance over a native sparse object, whose claims about itself are validated here."""
         values, indices, shape, coalesced, padded, look = backend.from_native(x)
         if dense_shape is not None or not _is_known(shape):
             shape = check_dense_shape(shape if dense_shape is None else dense_shape)
@@ -135,7 +136,8 @@ class IndexedSlices:
     ) -> IndexedSlices:
         """Return an instance of parts that are known to be right, or set the parts of self.
 
-        None stands for an array that is computed when it is read: of the look's views, of slots, or of leaves.
+        None stands for an array that is computed when it is first read: from the look's views, from slots, or from
+        leaves.
         """
         if self is None:
             self = object.__new__(cls)
@@ -153,9 +155,10 @@ class IndexedSlices:
         return self  # type: ignore[no-any-return]
 
     def _like(self, values: Array = None, *, view: Host | None = None, slots: Slots | None = None) -> IndexedSlices:
-        """Return these slices with other values, trusted, or with what they are computed of when they are read.
+        """Return these slices with other values, trusted, or with slots from which the values are computed at their
+        first read.
 
-        view is what lies under the values on the host.
+        view is the host memory of the values.
         """
         look, indices = self._look, None
         if look is None or look.views is None or view is None:
@@ -167,11 +170,11 @@ class IndexedSlices:
             slots=slots,
         )  # fmt: skip
 
-    if not TYPE_CHECKING:  # a checker would take any name for an attribute
+    if not TYPE_CHECKING:  # else type checkers would accept any name as an attribute
 
         def __getattr__(self, name: str) -> Any:
-            """The values, or the indices, that are not there yet: Python asks here for what is not set."""
-            if name not in ("values", "indices"):  # before any slot is read: Dynamo asks instances without any
+            """Compute the values or the indices at their first read: Python calls this for a slot that is not set."""
+            if name not in ("values", "indices"):  # before any slot is read: Dynamo reads instances without slots
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
             if self._leaves is not None:
                 IndexedSlices._check_leaves(*self._leaves)
@@ -187,9 +190,9 @@ class IndexedSlices:
                 object.__setattr__(self, "indices", self.backend.from_host(self._look.views[1], self.values))
             return object.__getattribute__(self, name)  # perhaps another thread has set it meanwhile
 
-    #: of `islices.core.slots`, which is built on this module
+    #: set by `islices.core.slots`, which imports this module
     _compute: ClassVar[Callable[[IndexedSlices], Array]]
-    #: of the JAX adapter
+    #: set by the JAX adapter
     _check_leaves: ClassVar[Callable[..., None]]
 
     @property
@@ -215,12 +218,12 @@ class IndexedSlices:
 
     @property
     def shape(self) -> tuple[int | None, ...]:
-        """The shape of the dense array this stands for."""
+        """The shape of the dense array that the slices stand for."""
         return self.dense_shape
 
     @property
     def dtype(self) -> Any:
-        """The framework's own dtype of the values."""
+        """The framework's dtype of the values."""
         return self._as_they_are()[0].dtype
 
     @property
@@ -230,12 +233,12 @@ class IndexedSlices:
 
     @property
     def num_slices(self) -> int | None:
-        """The number of stored slices, duplicates and padding slots included; None where a trace does not know it."""
+        """The number of stored slices, including duplicates and padding slots; None where a trace does not know it."""
         return self.backend.shape(self._as_they_are()[1])[0]
 
     @property
     def nbytes(self) -> int | None:
-        """Bytes of the values and the indices; None where a trace does not know their number."""
+        """The number of bytes of the values and the indices; None where a trace does not know the number of slices."""
         n = self.num_slices
         row = math.prod(self.dense_shape[1:])  # type: ignore[arg-type]  # rows alone may be None
         value, index = (host_dtype(self.backend.dtype(x)).itemsize for x in self._as_they_are())
@@ -243,12 +246,12 @@ class IndexedSlices:
 
     @property
     def device(self) -> Any:
-        """The framework's own name of where the values are; "cpu" for a framework that has no name for it."""
+        """The framework's name of the device of the values; "cpu" for a framework without device names."""
         values = self._as_they_are()[0]
         return getattr(values, "device", getattr(values, "context", "cpu"))
 
     def _as_they_are(self) -> tuple[Any, Any]:
-        """The values, or what they are computed from, and the indices, neither of them checked."""
+        """Return the values, or the arrays that they are computed from, and the indices, all unchecked."""
         values, indices, *_ = self._leaves or self._arrays
         return values, indices
 
@@ -291,14 +294,14 @@ class IndexedSlices:
         indices: Array | None = None,
         dense_shape: Iterable[int | None] | None = None,
     ) -> IndexedSlices:
-        """Return a copy with other values, indices or dense_shape; what is replaced is checked.
+        """Return a copy with other values, indices or dense_shape; the new parts are checked.
 
         Parameters
         ----------
         values : array, optional
             Of the same length n; another floating dtype is allowed.
         indices : array, optional
-            Replacing them forgets `coalesced`.
+            The copy is no longer `coalesced`.
         dense_shape : sequence of int, optional
             Another number of rows, in which all indices lie.
 
@@ -342,7 +345,7 @@ class IndexedSlices:
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError("an IndexedSlices does not turn into a dense array by accident: say islices.to_dense(x)")
 
-    def __array_function__(self, func: Any, *args: Any) -> NoReturn:  # numpy.array_equal would say False of equal ones
+    def __array_function__(self, func: Any, *args: Any) -> NoReturn:  # else np.array_equal of equal ones is False
         raise TypeError(
             f"numpy.{getattr(func, '__name__', func)}: got an IndexedSlices; accepted are functions of islices, or "
             "dense arrays (islices.to_dense(x))"
@@ -365,7 +368,7 @@ class IndexedSlices:
     def __bool__(self) -> NoReturn:
         raise TypeError("the truth value of an IndexedSlices is ambiguous")
 
-    #: `islices.add`, `islices.scale` and the quotient, which `islices.core.linear`, built on this module, puts here.
+    #: `islices.add`, `islices.scale` and the quotient, set by `islices.core.linear`, which imports this module
     _add: ClassVar[Callable[..., Any]]
     _scale: ClassVar[Callable[[Any, Any], IndexedSlices]]
     _divide: ClassVar[Callable[[IndexedSlices, Any], IndexedSlices]]
@@ -409,7 +412,7 @@ class IndexedSlices:
 
 IndexedSlices.__module__ = "islices"  # the public name is in pickles, for torch.load(weights_only=True) to accept
 
-#: What sets a slot of an instance in least time: `IndexedSlices` itself refuses to.
+#: the fastest functions that set a slot of an instance, since `IndexedSlices.__setattr__` raises
 _backend, _values, _indices, _dense_shape, _coalesced, _padded, _look_at, _slots, _leaves = (
     vars(IndexedSlices)[name].__set__
     for name in ("backend", "values", "indices", "dense_shape", "coalesced", "padded", "_look", "_slots", "_leaves")
@@ -451,7 +454,7 @@ def check_dense_shape(dense_shape: Any) -> tuple[int | None, ...]:
             if type(n) is bool:  # NumPy's is no index
                 raise TypeError
             dims += (None if n is None else operator.index(n),)
-    except Exception:  # whatever a framework's tensors, or an object of the caller's, say of it
+    except Exception:  # a framework's tensors, or the caller's objects, may raise any error
         raise TypeError(
             f"dense_shape: got {show(dense_shape)}; accepted is a tuple of ints (rows, *row_shape), rows may be None"
         ) from None
@@ -465,7 +468,7 @@ def check_dense_shape(dense_shape: Any) -> tuple[int | None, ...]:
 
 
 def _is_known(shape: tuple[int | None, ...]) -> bool:
-    """Whether `check_dense_shape` has nothing to say of a shape of ints."""
+    """Return True if `check_dense_shape` accepts a shape as it is, all of it ints."""
     for n in shape:
         if type(n) is not int or not 0 <= n <= LARGEST:
             return False
@@ -514,8 +517,10 @@ def check_indices(
     argument: str = "indices",
     look: Look | None = None,
 ) -> None:
-    """Raise IndexError for an index out of range, ValueError for a false claim of coalesced (SPEC clause 2). look is
-    the backend's at `IndexedSlices._arrays`, where it is known."""
+    """Raise IndexError for an index out of range, and ValueError for a false claim of coalesced (SPEC clause 2).
+
+    look is the backend's `Look` at `IndexedSlices._arrays`, where it is known.
+    """
     view = look.views[1] if look and look.views else backend.host_view(indices)
     if view is None:
         view = backend.to_numpy(indices)
@@ -538,7 +543,7 @@ def check_indices(
         )
     if coalesced and not ascends:
         ascending = view[1:] > view[:-1]
-        if padded:  # sentinel slots follow at the end, all alike
+        if padded:  # equal sentinel slots follow at the end
             ascending |= view[1:] == rows
         if not ascending.all():
             position = int(np.argmin(ascending)) + 1

@@ -1,9 +1,8 @@
 """Gradients whose values are not computed yet: rows of a smaller array, times a factor.
 
-The gradient of bags repeats each bag's row for each member, and clipping multiplies all rows by one number. Compiled
-kernels read the small array and the factor instead, where a norm or a step is all that is asked for; who reads
-``.values`` gets them computed. May import: `islices.backend`, `islices.core.linear`, `islices.core.modes`,
-`islices.core.slices`.
+The gradient of bags repeats each bag's row for each member, and clipping multiplies all rows by one number. For a norm
+or a step, compiled kernels read the small array and the factor instead. Reading ``.values`` computes the values. May
+import: `islices.backend`, `islices.core.linear`, `islices.core.modes`, `islices.core.slices`.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from islices.core.slices import IndexedSlices
 
 
 def slots_of(s: IndexedSlices) -> Slots:
-    """The slots of a gradient as they are."""
+    """Return the slots of a gradient, not computed."""
     return s._slots or Slots(s.values, s.indices, s.dense_shape[0])
 
 
 def expand(B: Backend, slots: Slots) -> Array:
-    """The values of slots, those that name no row included."""
+    """Return the values of slots, including those that are no row."""
     values, factor = slots.values, known_factor(B, slots)
     if slots.positions is not None:
         values = modes.run("take", B, (values, slots.positions))
@@ -30,13 +29,13 @@ def expand(B: Backend, slots: Slots) -> Array:
 
 
 def _values_of(s: IndexedSlices) -> Array:
-    """The values of slices; zeros, as ever, in slots that hold nothing."""
+    """Return the values of slices, with zeros in empty slots."""
     B, values = s.backend, expand(s.backend, slots_of(s))
     return modes.run(_without_sentinels, B, (values, s.indices), rows=s.dense_shape[0]) if s.padded else values
 
 
 def known_factor(B: Backend, slots: Slots) -> Any:
-    """The factor of slots as a number, or as an array without dimensions while it is traced."""
+    """Return the factor of slots as a number, or as an array without dimensions while it is traced."""
     factor = slots.factor
     if factor is None or isinstance(factor, float):
         return factor
@@ -51,13 +50,15 @@ def _without_sentinels(B: Backend, values: Array, indices: Array, *, rows: int |
 
 
 def deferred(s: IndexedSlices) -> IndexedSlices:
-    """s as `times` takes it; for callers who know that nobody changes its arrays before its values are read."""
+    """Return s in the form that `times` needs; for callers whose arrays do not change before the values are read."""
     return s if s._slots is not None else s._like(slots=slots_of(s))
 
 
 def times(s: IndexedSlices, factor: float | Array) -> IndexedSlices | None:
-    """s with each value times a factor of the type of their sums, to be computed when it is read; None where s has one
-    already, or values, which others may change before that."""
+    """Return s with each value times a factor of the type of their sums, computed when it is read.
+
+    Return None where s already has a factor, or has values, which others may change before that.
+    """
     slots = s._slots
     if slots is None or slots.factor is not None:
         return None
@@ -65,8 +66,10 @@ def times(s: IndexedSlices, factor: float | Array) -> IndexedSlices | None:
 
 
 def known_times(s: IndexedSlices, factor: Array, values: Array) -> IndexedSlices:
-    """s with each value times a factor: values that are traced and may be differentiated. To kernels, which are not
-    differentiated, they are what they are computed from."""
+    """Return s with each value times a factor: values that are traced and may be differentiated.
+
+    Kernels, which are not differentiated, get the unscaled array and the factor.
+    """
     B, slots = s.backend, slots_of(s)
     if slots.factor is not None:
         return s._like(values)

@@ -1,7 +1,7 @@
-"""Nested structures of gradients as their leaves and back: lists, tuples, named tuples, dicts, and what a framework
-has of its own (JAX's registered pytrees: flax's State, equinox's Module).
+"""Conversion of nested structures of gradients to their leaves and back.
 
-None is a leaf like any other. May import: `islices.core.registry`.
+The structures are lists, tuples, named tuples, dicts, and pytrees: registered types of a framework (in JAX, flax's
+State and equinox's Module). None is a leaf like any other. May import: `islices.core.registry`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 from islices.core.registry import find_backend, loaded_backends
 
-#: Levels of containers that may lie in one another.
+#: the largest number of nested levels of containers
 DEEPEST = 100
 
 
-#: Types of leaves, so that most leaves are told by a look at their type.
+#: types of leaves, so that most leaves are recognised by their type
 _LEAVES = {type(None), str, bytes, bool, int, float, complex}
 
 
@@ -53,7 +53,7 @@ def _dict_like(x: dict[Any, Any], items: Sequence[Any]) -> Any:
 
 
 def flatten(tree: Any, argument: str = "x") -> list[Any]:
-    """The leaves of nested containers, in order; None is a leaf too. ValueError beyond `DEEPEST`."""
+    """Return the leaves of nested containers, in order; None is a leaf too. Raise ValueError beyond `DEEPEST`."""
     leaves: list[Any] = []
     _collect(tree, leaves, DEEPEST, argument)
     return leaves
@@ -82,10 +82,10 @@ _ENDLESS = f"{{}}: got a structure of more than {DEEPEST} levels, or one within 
 
 
 def named_leaves(tree: Any, argument: str, into: dict[str, Any] | None = None) -> dict[str, Any]:
-    """name -> leaf, None included: keys and positions joined by dots; a tree that is one leaf has the name "".
+    """Return name -> leaf, including None: keys and positions joined by dots; a tree that is one leaf has the name "".
 
-    ValueError where two leaves come to the same name, or a structure does not end; what is in ``into`` by then are the
-    leaves before that.
+    Raise ValueError if two leaves have the same name, or if a structure is endless. ``into`` then has the leaves before
+    that.
     """
     found: dict[str, Any] = {} if into is None else into
     _name(tree, "", found, DEEPEST, argument)
@@ -106,9 +106,9 @@ def _name(tree: Any, path: str, into: dict[str, Any], depth: int, argument: str)
 
 
 def aligned(first: Any, tree: Any) -> list[Any]:
-    """The leaves of tree in the order of first, whose structure it shares: equal dicts may differ in order.
+    """Return the leaves of tree in the order of first, whose structure it shares: equal dicts may differ in order.
 
-    TypeError, KeyError or ValueError where it does not.
+    Raise TypeError, KeyError or ValueError if the structures differ.
     """
     if isinstance(first, dict):
         if not isinstance(tree, dict) or tree.keys() != first.keys():
@@ -124,7 +124,7 @@ def aligned(first: Any, tree: Any) -> list[Any]:
 
 
 def rebuild(tree: Any, leaves: Iterator[Any]) -> Any:
-    """A structure like tree, of the same container types, with its leaves taken from an iterator."""
+    """Return a structure like tree, of the same container types, with leaves from an iterator."""
     found = (tree, None) if isinstance(tree, list) else opened(tree)
     if found is None:
         return next(leaves)

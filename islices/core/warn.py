@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 import warnings
 
-#: Modules whose frames are skipped: contextlib's enters a context of islices, and frameworks call steps.
+#: Modules whose frames are skipped: contextlib enters contexts of islices, and frameworks call steps.
 OURS = ("islices", "contextlib", "jax", "keras", "optax", "tensorflow", "torch")
 
 
 def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn at the line outside of islices that led here: Python shows it to the author of that line."""
+    """Warn at the line outside of islices that led to this call: Python shows the warning to the line's author."""
     level, frame = 1, sys._getframe(0)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in OURS:
         level, frame = level + 1, frame.f_back

@@ -1,7 +1,7 @@
 """Gradients of a function with respect to tables and dense arrays, on every framework.
 
 The framework differentiates with respect to the rows that `lookup` returned, never with respect to the table
-(`Backend.differentiate`): so the gradient is made of the looked-up rows, and costs what they cost. SPEC clauses 12,
+(`Backend.differentiate`). So the gradient consists of the looked-up rows, and its cost follows them. SPEC clauses 12,
 14 and 17.
 """
 
@@ -56,66 +56,67 @@ def value_and_grad(
     Parameters
     ----------
     fn : callable
-        The user's own framework code; returns a loss of one number. It reads tables by `lookup`, as often as it
-        likes. JAX traces it, as jax.jit would.
+        A function of framework code that returns a loss of one number. It reads tables by `lookup`, any number of
+        times. JAX traces it, as in jax.jit.
     argnums : int or sequence of int
-        Which positional arguments are differentiated: a `Table`, a float array, or a list, tuple or dict of them (for
-        JAX any pytree). What else such a container holds is passed on, with None as its gradient. Tables and arrays
-        that fn gets in another way are constants.
+        The positions of the arguments to differentiate. Each is a `Table`, a float array, or a list, tuple or dict of
+        them (for JAX any pytree). Other leaves of such a container are passed on, with None as their gradient. All
+        other tables and arrays that fn uses are constants.
     has_aux : bool
         fn returns (loss, anything).
     sparse : callable, pytree of bools, "auto" or "always", optional
-        Which plain arrays get `IndexedSlices`, because fn reads them by rows (JAX, torch and TensorFlow). A callable
+        The plain arrays that get `IndexedSlices`, because fn reads them by rows (JAX, torch and TensorFlow). A callable
         gets the leaf's path as `jax.tree_util.keystr` spells it in the gradients ("['params']['embed']['embedding']")
         and returns a bool. A pytree of bools is a prefix of the differentiated arguments. "auto" marks each array of
-        two dimensions or more that fn reads only by rows and that has more rows than fn reads; "always" marks it
-        however many fn reads. In JAX, rows are read by ``w[ids]``, `jnp.take` along axis 0 in all modes, static and
-        dynamic slices of whole rows, also of ``w.astype(...)`` and within jit, vmap, remat, cond and scan. In torch,
-        by embedding, embedding_bag, index_select and ``w[ids]``; in TensorFlow, by tf.gather and
-        tf.nn.embedding_lookup. Other arrays get the framework's gradients. Without it no array gets `IndexedSlices`.
+        two dimensions or more that fn reads only by rows and that has more rows than fn reads. "always" marks it
+        regardless of the number of rows that fn reads. In JAX, rows are read by ``w[ids]``, `jnp.take` along axis 0 in
+        all modes, and static and dynamic slices of whole rows. These may be of ``w.astype(...)``, and within jit, vmap,
+        remat, cond and scan. In torch, rows are read by embedding, embedding_bag, index_select and ``w[ids]``; in
+        TensorFlow, by tf.gather and tf.nn.embedding_lookup. Other arrays get the framework's gradients. By default no
+        array gets `IndexedSlices`.
     per_sample : bool
-        fn returns a vector of B losses, one per sample, each of which depends on its sample alone. Gradients of tables,
-        and of arrays that sparse= marks (JAX only), are `PerSample`. Those of dense arrays are (B, *shape), by the
-        framework's vmap over the samples of all arrays among the other arguments (MXNet has none). fn must then read
-        its batch from those arguments alone.
+        True if fn returns a vector of B losses, one per sample, and each loss depends on its sample only. Gradients of
+        tables, and of arrays that sparse= marks (JAX only), are `PerSample`. Those of dense arrays have shape (B,
+        *shape). They come from the framework's vmap over the samples of all arrays among the other arguments (MXNet has
+        none). fn must then read its batch from those arguments only.
     sample_axis : int
-        With per_sample: the axis of the samples in ids that are looked up and in the arrays among the other arguments,
-        1 for time-major ids (L, B). Arrays with fewer axes have their samples along the last one, bags along the axes
-        before their last. It is never guessed from lengths.
+        With per_sample: the axis of the samples in looked-up ids and in the arrays among the other arguments, 1 for
+        time-major ids (L, B). Arrays with fewer axes have their samples along the last one, bags along the axes before
+        their last. It is never guessed from lengths.
     check : bool
         With per_sample: the first eager call for two samples or more checks two of them. fn runs twice more with the
-        batch and twice with one sample, so that call costs about three calls, and draws more random numbers. It finds
-        gradients that reach the rows of other samples, and losses that differ where the sample is alone. Calls that
-        are traced (`jax.jit`, `tf.function`) or whose gradient is recorded are not checked. Where fn has its batch
-        from elsewhere than its arguments, or ids have offsets or are ragged, losses are not compared.
+        batch and twice with one sample, so that the call costs about three calls, and draws more random numbers. The
+        check finds gradients that reach the rows of other samples, and losses that change when fn gets the sample
+        without the others. Calls that are traced (`jax.jit`, `tf.function`) or recorded for a gradient are not checked.
+        Losses are not compared if the batch does not come from the arguments, or if ids have offsets or are ragged.
 
     Returns
     -------
     callable
         ``(*args, **kwargs) -> (value, grads)``, or ``((value, aux), grads)``. value is the loss, per sample the vector
-        of losses. grads mirrors the differentiated
-        arguments. A table's gradient has one slice for each looked-up row, in order, uncoalesced; without the
-        padding's. A table that is not looked up has an empty one.
+        of losses. grads mirrors the differentiated arguments. A table's gradient has one slice for each looked-up row,
+        in order, uncoalesced, without the padding's. A table that is not looked up has an empty gradient.
 
     Raises
     ------
     TypeError
-        A flag that is no bool, argnums that are no ints; nothing to differentiate, frameworks mixed, a table used other
-        than by lookup, a lookup where its gradient would be wrong (a TensorFlow loop body), a loss that is no
-        floating-point number. With sparse=, a marked array that fn uses other than by rows (the message names the
-        primitive and the line), or that is no float array; a Table.
+        A flag is no bool, argnums are no ints, there is nothing to differentiate, or frameworks are mixed. The loss is
+        no floating-point number. A table is used other than by lookup, or looked up where its gradient would be wrong
+        (a TensorFlow loop body). With sparse=, there is a Table, or a marked array is no float array. Or fn uses a
+        marked array other than by rows (the message names the primitive and the line).
     ValueError
-        argnums names no argument; a loss of more than one number. Per sample, a loss that is no vector with one entry
-        per sample; samples that influence each other. A function as sparse that marks no leaf.
+        A number in argnums is no argument, or the loss has more than one number. Per sample, the loss is no vector with
+        one entry per sample, or samples influence each other. A function as sparse marks no leaf.
     IndexError
         An id is out of range (not in traced code: SPEC clause 2).
     NotImplementedError
-        NumPy, which records no gradients: see `embedding_grad`. Second derivatives in MXNet. sparse= in MXNet, with
-        per_sample outside of JAX, and in torch within value_and_grad.
+        The arrays are NumPy's, which record no gradients: see `embedding_grad`. MXNet has no second derivatives and no
+        sparse=. sparse= is also missing with per_sample outside of JAX, and in torch within value_and_grad.
+
 
     Notes
     -----
-    Values and gradients are constants to torch's autograd: for second derivatives nest value_and_grad, or use
+    Values and gradients are constants to torch's autograd. For second derivatives nest value_and_grad, or use
     TensorFlow's tape or jax.grad around it.
 
     Examples
@@ -136,7 +137,7 @@ def value_and_grad(
     >>> values.tolist(), samples.slices(1).values.tolist()
     ([9.0, 4.0], [[4.0, 4.0], [4.0, 4.0]])
 
-    With sparse= the arguments stay plain arrays, and the model stays as it is:
+    With sparse= the arguments stay plain arrays, and the model stays unchanged:
 
     >>> import jax.numpy as jnp
     >>> params = {"embedding": jnp.ones((1000, 2)), "w": jnp.ones(2)}
@@ -190,13 +191,13 @@ def _check_argnums(argnums: Any) -> tuple[int, ...]:
 def _differentiate(
     fn: Callable[..., Any], options: GradOptions, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, Any]:
-    """(value, gradients) of a call, with respect to tables and arrays."""
+    """Return (value, gradients) of a call, with respect to tables and arrays."""
     call, samples = _Call(fn, options, args, kwargs), options.samples
     B, variables, tables = call.B, call.variables, call.tables
     call.fn = B.user_code(fn)
 
     def run(only: int | None = None) -> Any:
-        """Call `Backend.differentiate`; with only, on one sample's loss, with all losses as aux."""
+        """Call `Backend.differentiate`; with only, for one sample's loss, with all losses as aux."""
 
         def recorded(new_variables: list[Array], sources: list[Source]) -> tuple[Array, Any]:
             made = [Table._trusted(B, s, t.padding_idx, t.scale_by_freq) for s, t in zip(sources, tables, strict=True)]
@@ -209,7 +210,7 @@ def _differentiate(
     if samples is None:
         sparse = [_table_gradient(B, t, found) for t, found in zip(tables, lookups, strict=True)]
         return call.result(loss, aux, call.mirrored(dense, sparse, keep=False))
-    count = math.prod(B.shape(loss))  # type: ignore[arg-type]  # of one loss, JAX's has no axis any more
+    count = math.prod(B.shape(loss))  # type: ignore[arg-type]  # JAX has dropped the axis of one loss
     batch = _Batch(call, samples.axis)
     found = _table_samples(B, tables, lookups, samples.axis, count, call.names)
     at_offsets = any(one.static.at_offsets for uses in lookups for one in uses if isinstance(one, LookedUp))
@@ -246,7 +247,7 @@ def _differentiate(
 def _differentiate_rows(
     fn: Callable[..., Any], options: GradOptions, sparse: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, Any]:
-    """The same with respect to plain arrays, of which sparse says which are read by rows."""
+    """Return (value, gradients) of a call with respect to plain arrays; sparse marks those that are read by rows."""
     call, samples = _Call(fn, options, args, kwargs), options.samples
     if call.tables:
         raise TypeError("sparse: got it with a Table among the differentiated arguments; accepted are plain arrays")
@@ -279,13 +280,13 @@ def _differentiate_rows(
 
 
 def _as_samples(B: Backend, s: IndexedSlices, count: int) -> PerSample:
-    """Slices that lie sample by sample, equally many of each."""
+    """Return the gradients of samples from slices that lie sample by sample, equally many of each."""
     each = B.shape(s.indices)[0] // count  # type: ignore[operator]
     numbers = B.asarray(np.repeat(np.arange(count, dtype=np.int32), each), s.indices)
     return with_samples(s, numbers, count, None, absent=True)
 
 
-#: Why a scalar is no loss per sample.
+#: The reason why a scalar is no loss per sample.
 VECTOR = (
     "one loss for each sample, not their sum or mean (of a mean, rows would get 1/B of each sample's gradient and "
     "dense arrays all of it)"
@@ -312,7 +313,7 @@ def _check_count(count: int, samples: int) -> None:
 
 # ---------------------------------------------------------------------- the call
 class _Call:
-    """A call of the user's function: what it is differentiated by, and how it is called again."""
+    """A call of the user's function: its differentiated arguments, and repeated calls with others."""
 
     def __init__(
         self, fn: Callable[..., Any], options: GradOptions, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -329,7 +330,7 @@ class _Call:
         self.given = [args[k] for k in self.places]
         self.variables: list[Array] = []
         self.tables: list[Table] = []
-        self.names: list[str] = []  # the tables, as errors name them
+        self.names: list[str] = []  # of the tables, for errors
         for k, tree in zip(self.places, self.given, strict=True):
             leaves = flatten(tree)
             for n, x in enumerate(leaves):
@@ -350,7 +351,7 @@ class _Call:
         (self.B,) = owners.values()
 
     def __call__(self, given: Sequence[Any], others: Mapping[int | str, Any] = MappingProxyType({})) -> tuple[Any, Any]:
-        """(loss, aux) with other arguments in the places of those that are differentiated, and of others."""
+        """Return (loss, aux) with other differentiated arguments, and with replacements of the remaining ones."""
         full = [others.get(k, x) for k, x in enumerate(self.args)]
         for k, x in zip(self.places, given, strict=True):
             full[k] = x
@@ -363,13 +364,13 @@ class _Call:
         return loss, aux
 
     def of_one(self, given: Sequence[Any], others: Mapping[int | str, Any]) -> Array:
-        """The loss, of one sample."""
+        """Return the loss of one sample."""
         loss, _ = self(given, others)
         _check_count(self.B.shape(loss)[0], 1)  # type: ignore[arg-type]
         return loss
 
     def mirrored(self, variables: Iterable[Any], tables: Iterable[Any], *, keep: bool) -> list[Any]:
-        """The differentiated arguments with other variables and tables; the rest is kept, or becomes None."""
+        """Return the differentiated arguments with other variables and tables; the rest is kept, or becomes None."""
         fresh, others = iter(variables), iter(tables)
 
         def leaf(x: Any) -> Any:
@@ -396,7 +397,7 @@ def _is_variable(x: Any) -> bool:
 
 # ---------------------------------------------------------------------- gradients of tables
 def _table_gradient(B: Backend, table: Table, uses: Sequence[TableUse]) -> Any:
-    """Slices; dense where the weights were an operand too."""
+    """Return a table's gradient: slices, or a dense array if the weights were also an operand."""
     parts = [_slices(B, table, one) for one in uses if isinstance(one, LookedUp)]
     products = [one for one in uses if isinstance(one, ProductUse)]
     dense = [one.gradient for one in uses if isinstance(one, WholeUse)]
@@ -414,9 +415,9 @@ def _slices(B: Backend, table: Table, one: LookedUp) -> IndexedSlices:
 
 
 def _slots(B: Backend, table: Table, one: LookedUp) -> IndexedSlices:
-    """One slice for each of a lookup's ids, in order."""
+    """Return one slice for each id of a lookup, in order."""
     weights, combiner = table._source.weights, one.static.combiner
-    present = one.extras[-1] if one.static.absent else None  # 1 for each of the ids that names a row
+    present = one.extras[-1] if one.static.absent else None  # 1 for each id that is a row
     rows, *row_shape = B.shape(weights)
     if combiner is None:
         return flat_slices(B, one.upstream, one.ids, table.shape[0], present=present)
@@ -432,8 +433,10 @@ def _slots(B: Backend, table: Table, one: LookedUp) -> IndexedSlices:
 
 
 def _side_by_side(B: Backend, segments: Array, bags: Array) -> tuple[Array, Array]:
-    """Each slot's bag, (n,), and an array as long as there are bags, of lookups with axes before the only one of
-    theirs."""
+    """Return each slot's bag, (n,), and an array with one entry per bag, for lookups with leading axes.
+
+    The last axis of segments and of bags belongs to one lookup; the axes before it count the lookups.
+    """
     (*lead, n), (*_, count) = B.shape(segments), B.shape(bags)
     with B.scope():
         lookups = size_of(tuple(lead))
@@ -493,7 +496,7 @@ def _table_samples(
     count: int,
     names: Sequence[str],
 ) -> list[PerSample]:
-    """Each table's gradient per sample, of count losses."""
+    """Return each table's gradient per sample, for count losses."""
     found = zip(tables, lookups, names, strict=True)
     made = [_samples_of_uses(B, t, uses, axis, name) for t, uses, name in found]
     known = [x for x in made if x is not None]
@@ -504,18 +507,18 @@ def _table_samples(
 
 
 class _Batch:
-    """The arguments that are not differentiated: the arrays among them hold the batch."""
+    """The arguments that are not differentiated: their arrays hold the batch."""
 
     def __init__(self, call: _Call, axis: int) -> None:
         self.trees = {k: x for k, x in enumerate(call.args) if k not in call.places} | call.kwargs
         self.arrays = [x for tree in self.trees.values() for x in flatten(tree) if _is_array(x)]
         self.axes = [axis_of(get_backend(x), x, axis) for x in self.arrays]
         shapes = [get_backend(x).shape(x) for x in self.arrays]
-        #: the numbers of samples that the arrays have; -1 for none
+        #: the numbers of samples of the arrays; -1 for a 0-d array
         self.sizes = {shape[axis] if shape else -1 for shape, axis in zip(shapes, self.axes, strict=True)}
 
     def check(self, losses: int | None = None) -> int:
-        """The number of samples, that of the losses; ValueError where the arrays do not have the same."""
+        """Return the number of samples, also that of the losses; raise ValueError where they differ."""
         sizes: set[Any] = self.sizes | ({losses} if losses is not None else set())
         if len(sizes) != 1 or not self.arrays:
             raise ValueError(
@@ -526,7 +529,7 @@ class _Batch:
         return int(sizes.pop())
 
     def data(self, B: Backend, like: Array) -> list[Array]:
-        """The arrays, of B as like is, with their samples first."""
+        """Return the arrays with their samples along the first axis, as arrays of B next to like."""
         found = []
         for x, axis in zip(self.arrays, self.axes, strict=True):
             owner = get_backend(x)
@@ -534,12 +537,12 @@ class _Batch:
         return found
 
     def one_sample(self, B: Backend, cut: Sequence[Array]) -> dict[int | str, Any]:
-        """The arguments with one sample of `data`, of shape (1, ...)."""
+        """Return the arguments with one sample of `data`, of shape (1, ...)."""
         with B.scope():
             return self._replaced(axis_back(B, x, axis) for x, axis in zip(cut, self.axes, strict=True))
 
     def sample(self, b: int) -> dict[int | str, Any]:
-        """The arguments with sample b alone."""
+        """Return the arguments with sample b only."""
         cuts = ((slice(None),) * axis + (slice(b, b + 1),) for axis in self.axes)
         return self._replaced(x[cut] for x, cut in zip(self.arrays, cuts, strict=True))
 
@@ -554,7 +557,7 @@ HALVES = ("float16", "bfloat16")
 
 
 def _refuse_influence(b: int, what: str) -> NoReturn:
-    """Raise the error for a sample that is not alone."""
+    """Raise the error for a sample that others influence."""
     raise ValueError(
         f"per_sample: got samples that influence each other: {what}, sample {b}; accepted is fn where the loss of each "
         "sample depends on that sample only, sample_axis being its axis in ids and arguments (no batch norm, no rows "
@@ -570,7 +573,7 @@ def _largest_two(B: Backend, losses: Array) -> list[int]:
 
 
 def _check_reach(b: int, names: Sequence[str], tables: Sequence[PerSample]) -> None:
-    """Check the gradient of sample b's loss: it is 0, or NaN, in the slices of all others."""
+    """Check that the gradient of sample b's loss is 0, or NaN, in the slices of all others."""
     for name, x in zip(names, tables, strict=True):
         B = x.backend
         others = np.arange(x.dense_shape[0]) != b
@@ -587,13 +590,13 @@ def _is_set(x: np.ndarray[Any, Any]) -> Any:
 
 
 def _check_alone(B: Backend, b: int, losses: Array, alone: Array) -> None:
-    """Check the loss of sample b among the batch's against that of fn with this sample only."""
+    """Check the loss of sample b within the batch against that of fn with this sample only."""
     if not _is_close(B, losses[b : b + 1], alone):
         _refuse_influence(b, "the loss differs between the whole batch and one sample")
 
 
 def _is_close(B: Backend, losses: Array, others: Array) -> bool:
-    """Whether losses are as close as SPEC clause 14 asks; what is not finite must be equal."""
+    """Return True if losses are as close as SPEC clause 14 requires; entries that are not finite must be equal."""
     x, y = _host(B, losses), _host(B, others)
     finite = np.isfinite(x) & np.isfinite(y)
     if not np.array_equal(x[~finite], y[~finite], equal_nan=True):

@@ -1,9 +1,9 @@
 """Bags of rows reduced to one row each, with the gradient: sum, mean, sqrtn and max.
 
-Value and gradient are two operations on the primitives, joined by `Backend.custom_gradient`, so that both are the same
-bits on every framework, and run on the host where nothing else is recorded. SPEC clause 19.
+Value and gradient are two operations on the primitives, joined by `Backend.custom_gradient`. So both have the same bits
+on every framework, and run on the host where nothing else is recorded. SPEC clause 19.
 
-Members that do not count (padding, masked, out of range under a trace) keep their slot and hold zeros: adding a zero
+Members that do not count (padding, masked, out of range under a trace) keep their slot and hold zeros. Adding a zero
 changes no left fold, shapes stay static, and the gradient has one slice for each occurrence.
 """
 
@@ -21,16 +21,16 @@ from islices.backend import Array, Backend
 from islices.core import modes
 from islices.norms.exact import row_sums
 
-#: How the rows of a bag become one.
+#: the reduction of the rows of a bag to one row
 Combiner: TypeAlias = Literal["sum", "mean", "sqrtn", "max"]
 COMBINERS = ("sum", "mean", "sqrtn", "max")
 
 
 class Bags(NamedTuple):
-    """The members of bags, and how they are reduced."""
+    """The members of bags, and the reduction of the bags."""
 
-    segments: Array  # the bag of each member, integers (n,); ascending, but for a tf.SparseTensor's
-    bags: Array  # an array as long as there are bags
+    segments: Array  # the bag of each member, integers (n,); ascending, except for a tf.SparseTensor
+    bags: Array  # an array with one entry per bag
     combiner: str
     keep: Array | None = None  # int32 (n,): 0 for each member that does not count
     weights: Array | None = None  # (n,), of rows' dtype
@@ -40,19 +40,19 @@ class Bags(NamedTuple):
         return [x for x in (self.segments, self.bags, self.keep, self.weights) if x is not None]
 
     def over(self, arrays: Sequence[Array]) -> Bags:
-        """Return such bags of other arrays, which lie as in `arrays`."""
+        """Return bags of other arrays, in the order of `arrays`."""
         segments, bags, *rest = arrays
         keep = None if self.keep is None else rest.pop(0)
         return Bags(segments, bags, self.combiner, keep, rest[0] if rest else None)
 
     def run(self, fn: Callable[..., Any], B: Backend, *arrays: Array) -> Any:
-        """Return fn(B, *arrays, bags) by the host or the framework, whose arrays the bags' are then."""
+        """Return fn(B, *arrays, bags), computed by the host or the framework, with the bags' arrays converted alike."""
         own = len(arrays)
         return modes.run(lambda B, *xs: fn(B, *xs[:own], self.over(xs[own:])), B, (*arrays, *self.arrays))
 
 
 def reduce_bags(B: Backend, rows: Array, bags: Bags) -> Array:
-    """The bags' rows, differentiable with respect to rows (n, *row_shape) and weights.
+    """Return the bags' rows, differentiable with respect to rows (n, *row_shape) and weights.
 
     Returns
     -------
@@ -72,17 +72,17 @@ def reduce_bags(B: Backend, rows: Array, bags: Bags) -> Array:
 
 
 def reduce_bags_backward(B: Backend, upstream: Array, rows: Array, bags: Bags) -> Array:
-    """The gradient of the members' rows alone, where the framework's own layer reduced them (`capture`)."""
+    """Return the gradient of the members' rows only, for bags that the framework's layer reduced (`capture`)."""
     return bags.run(_reduce_backward, B, upstream, rows)[0]
 
 
 def read_bags(B: Backend, table: Array, ids: Array, bags: Bags) -> Array:
-    """The bags of a table's rows, ids (n,), as `reduce_bags` forms them; "sum", "mean" or "sqrtn", without weights.
+    """Return the bags of a table's rows, ids (n,), as `reduce_bags` forms them.
 
-    Traced ids that are out of range do not count.
+    The combiner is "sum", "mean" or "sqrtn", without weights. Traced ids that are out of range do not count.
     """
     segments, number, combiner, keep, _ = bags
-    # a mean is rounded once: sums of 16 bits would have been, before
+    # a mean is rounded once, but 16-bit sums would be rounded before the division
     wide = combiner == "sum" or B.dtype(table) not in ("float16", "bfloat16")
     sums = None
     views = modes.host_views(B, [table, ids, *bags.arrays]) if wide else None
@@ -99,8 +99,10 @@ def read_bags(B: Backend, table: Array, ids: Array, bags: Bags) -> Array:
 
 
 def sums_of_views(compiled: ModuleType, views: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-    """The bags' sums by a compiled kernel, of arrays of the host, keep the last where there is one; ids and segments
-    are in range."""
+    """Return the bags' sums by a compiled kernel, from arrays of the host; keep, if given, is the last of them.
+
+    ids and segments are in range.
+    """
     table, ids, segments, bags, *keep = views
     named = [ids, segments] if not keep else [x[keep[0] != 0] for x in (ids, segments)]
     if (named[1][1:] < named[1][:-1]).any():  # the places of a tf.SparseTensor may come in any order
@@ -111,7 +113,7 @@ def sums_of_views(compiled: ModuleType, views: Sequence[np.ndarray[Any, Any]]) -
 
 
 def _in_range(B: Backend, table: Array, ids: Array, keep: Array | None) -> Array:
-    """keep, and 0 for ids that name no row."""
+    """Return keep, and 0 for ids that are no row."""
     named = B.astype(B.in_range(ids, B.shape(table)[0]), "int32")
     return named if keep is None else keep * named
 
@@ -126,12 +128,12 @@ def _bags_of_rows(B: Backend, table: Array, ids: Array, bags: Bags) -> Array:
 
 @cache
 def _sums_of_rows(B: Backend) -> Callable[..., Array]:
-    """The same object each time, by which compiled code is found again."""
+    """Return the same function object on each call, which is the key of compiled code."""
     return lambda table, ids, segments, bags, keep=None: _bags_of_rows(B, table, ids, Bags(segments, bags, "sum", keep))
 
 
 def divided_upstream(B: Backend, upstream: Array, bags: Bags) -> Array:
-    """The gradient that each member of a bag gets, (bags, *row_shape), where there are no weights and no maximum."""
+    """Return the gradient of each member of a bag, (bags, *row_shape), without weights and not for "max"."""
     return upstream if bags.combiner == "sum" else bags.run(_divided_upstream, B, upstream)
 
 
@@ -147,20 +149,20 @@ def _reduce(B: Backend, rows: Array, bags: Bags) -> Array:
 
 
 def _counting(B: Backend, rows: Array, bags: Bags) -> tuple[Array, Bags]:
-    """rows and weights in the wide type, zeros where they do not count."""
+    """Return rows and weights in the wide type, zeros where they do not count."""
     weights = None if bags.weights is None else _only(B, B.widen(bags.weights), bags.keep)
     return _only(B, B.widen(rows), bags.keep), bags._replace(weights=weights)
 
 
 def _average(B: Backend, x: Array, bags: Bags) -> Array:
-    """The bags' sums divided by their divisor, of what `_counting` returns."""
+    """Return the bags' sums divided by their divisor, from the result of `_counting`."""
     if bags.weights is not None:
         x = B.round_product(x, B.as_column(bags.weights, x))
     return _divided(B, _fold(B, x, bags), bags)
 
 
 def _only(B: Backend, x: Array, keep: Array | None, other: float = 0.0) -> Array:
-    """x where its slot counts, else another number."""
+    """Return x where its slot counts, else another number."""
     return x if keep is None else B.where(B.equal(B.as_column(keep, x), 0), other, x)
 
 
@@ -181,26 +183,28 @@ def _divisor(B: Backend, bags: Bags, dtype: str) -> Array:
 
 
 def _divided(B: Backend, x: Array, bags: Bags) -> Array:
-    """x (bags, ...) divided by the divisor, if there is one."""
+    """Return x (bags, ...) divided by the divisor, if there is one."""
     return x if bags.combiner == "sum" else _quotients(B, x, _divisor(B, bags, B.dtype(x)))
 
 
 def _quotients(B: Backend, x: Array, divisor: Array) -> Array:
-    """x / divisor by row, and zeros where the divisor is 0."""
+    """Return x / divisor by row, and zeros where the divisor is 0."""
     column = B.as_column(divisor, x)
     nothing = B.less_equal(B.abs(column), 0.0)
     return B.where(nothing, 0.0, B.div(x, B.where(nothing, 1.0, column)))
 
 
 def _fold(B: Backend, x: Array, bags: Bags) -> Array:
-    """The left folds of x by bag, as many as there are bags."""
+    """Return the left folds of x by bag, one per bag."""
     x, segments = _with_every_bag(B, x, bags, 0)
     return B.segment_sum(x, segments, B.shape(bags.bags)[0])
 
 
 def _with_every_bag(B: Backend, x: Array, bags: Bags, neutral: float) -> tuple[Array, Array]:
-    """x and segments; where the number of bags is not known while tracing, a neutral row for each bag in front shows it
-    (segments do not ascend then)."""
+    """Return x and segments, preceded by a neutral row for each bag if a trace does not know the number of bags.
+
+    segments do not ascend then.
+    """
     if B.shape(bags.bags)[0] is not None:
         return x, bags.segments
     rows = B.zeros((None, *B.shape(x)[1:]), B.dtype(x), bags.bags)  # type: ignore[arg-type]
@@ -209,7 +213,7 @@ def _with_every_bag(B: Backend, x: Array, bags: Bags, neutral: float) -> tuple[A
 
 
 def _maximum(B: Backend, x: Array, bags: Bags) -> Array:
-    """The largest kept member of each bag; zeros for a bag without any."""
+    """Return the largest kept member of each bag; zeros for a bag without any."""
     top = _segment_max(B, _only(B, x, bags.keep, -math.inf), bags)
     return B.where(B.equal(B.as_column(_numbers(B, bags), top), 0), B.zeros_like(top), top)
 
@@ -222,7 +226,7 @@ def _segment_max(B: Backend, x: Array, bags: Bags) -> Array:
 
 # ---------------------------------------------------------------------- gradient
 def _reduce_backward(B: Backend, upstream: Array, rows: Array, bags: Bags) -> tuple[Array, Array | None]:
-    """(gradient of rows, gradient of weights or None)."""
+    """Return (gradient of rows, gradient of weights or None)."""
     dtype, segments, keep = B.dtype(rows), bags.segments, bags.keep
     x, bags = _counting(B, rows, bags)
     h, w = B.widen(upstream), bags.weights
@@ -243,16 +247,16 @@ def _reduce_backward(B: Backend, upstream: Array, rows: Array, bags: Bags) -> tu
 
 
 def _first_maximum(B: Backend, x: Array, bags: Bags) -> Array:
-    """The mask of the elements that are the first in their bag to equal its maximum (a NaN equals a NaN here)."""
+    """Return the mask of the elements that are the first in their bag to equal its maximum. A NaN equals a NaN here."""
     lowered = _only(B, x, bags.keep, -math.inf)
     top = B.take(_segment_max(B, lowered, bags), bags.segments)
-    # positions counted downwards, so that the first is the largest; two numbers that are none
+    # positions counted downwards, so that the first is the largest; none and never are no positions
     place = -B.astype(B.arange(x), "int32")
     none, never = (B.asarray(np.full(1, n, np.int32), x) for n in (1 - 2**31, -(2**31)))
     if bags.keep is not None:
         place = B.where(B.equal(bags.keep, 0), none, place)
     place = B.as_column(place, x)
     at_top = B.where(B.less_equal(top, lowered), place, none)  # nothing is above the maximum
-    at_top = B.where(B.less_equal(lowered, lowered), at_top, place)  # but a NaN, which is it then
+    at_top = B.where(B.less_equal(lowered, lowered), at_top, place)  # except a NaN, which is the maximum then
     first = B.take(_segment_max(B, at_top, bags), bags.segments)
     return B.equal(B.where(B.equal(at_top, none), never, at_top), first)

@@ -1,7 +1,7 @@
-"""Gradients of the embedding layers of a model that somebody else wrote.
+"""Gradients of the embedding layers of an unchanged model.
 
-The adapter hooks the layers (`Backend.capture`); here is what becomes of what they looked up and of the gradients
-that arrived. SPEC clauses 12, 14 and 19.
+The adapter hooks the layers (`Backend.capture`); this module turns their lookups and the arrived gradients into slices.
+SPEC clauses 12, 14 and 19.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from islices.embedding.per_sample import (
 
 
 def capture(model: Any) -> Capture:
-    """Hook the stock embedding layers of a model: after a backward pass, their gradients as slices.
+    """Hook the stock embedding layers of a model, to get their gradients as slices after a backward pass.
 
     Parameters
     ----------
     model : torch.nn.Module, keras.Model or Layer, mxnet.gluon.Block
         With torch.nn.Embedding or EmbeddingBag, keras.layers.Embedding, or gluon.nn.Embedding anywhere in it. Its code
-        and weights stay as they are, sparse gradients or not. On torch and Keras the weights may be tied to an output
-        layer (torch.nn.Linear, keras.layers.ReversibleEmbedding). For JAX, where models are functions, use
-        `value_and_grad` with ``sparse=``.
+        and weights stay unchanged, with or without the framework's sparse gradients. On torch and Keras the weights may
+        be tied to an output layer (torch.nn.Linear, keras.layers.ReversibleEmbedding). For JAX, where models are
+        functions, use `value_and_grad` with ``sparse=``.
 
     Returns
     -------
     Capture
-        A context manager. Within it run the model and an ordinary backward pass; then `Capture.gradients` and
-        `Capture.per_sample` have what arrived, also after the context has ended.
+        A context manager. Run the model and an ordinary backward pass within it. Then `Capture.gradients` and
+        `Capture.per_sample` return the arrived gradients, also after the context has ended.
 
     Raises
     ------
     TypeError
-        No such model, one without embedding layers, or one whose layers cannot be hooked (the message says why).
+        The model has another type, has no embedding layers, or its layers cannot be hooked (the message says why).
 
     Notes
     -----
-    The framework computes its own gradient of the weights as it always does, dense for sparse=False. Freeze the
-    layer (requires_grad=False, trainable=False, grad_req="null"), and the captured gradient is the only one: that of
-    the captured layers, as if nothing else used the weights. A layer that scales by frequency follows SPEC clause 12
-    (torch's EmbeddingBag(scale_grad_by_freq=True) does otherwise), tied weights per sample clause 14.
+    The framework still computes its gradient of the weights, dense for sparse=False. Freeze the layer
+    (requires_grad=False, trainable=False, grad_req="null") to get the captured gradient only. It is the gradient of the
+    captured layers, as if nothing else used the weights. A layer that scales by frequency follows SPEC clause 12, which
+    differs from torch's EmbeddingBag(scale_grad_by_freq=True). Tied weights per sample follow clause 14.
 
     Examples
     --------
@@ -81,7 +81,8 @@ def capture(model: Any) -> Capture:
 class Capture:
     """The lookups of a model's embedding layers within a ``with`` block, and the gradients that arrived.
 
-    Made by `capture`. What several forward and backward passes bring adds up until `clear`. SPEC clauses 12 and 14.
+    `capture` makes one. The gradients of several forward and backward passes add up until `clear`. SPEC clauses 12 and
+    14.
 
     Examples
     --------
@@ -128,28 +129,28 @@ class Capture:
         return f"<islices.Capture: {len(self._weights)} layers, {len(self._uses)} lookups>"
 
     def clear(self) -> None:
-        """Forget what has been captured, as zero_grad does between steps.
+        """Forget the captured lookups and gradients, as zero_grad does between steps.
 
-        A forward pass whose backward pass is still to come is no past step (torch, where loops such as Lightning's zero
-        the gradients between the two): it stays.
+        A forward pass stays if its backward pass is still to come: torch loops such as Lightning's zero the gradients
+        between the two.
         """
         self._seen = self._seen or bool(self._uses)
         self._uses[:] = [use for use in self._uses if _is_pending(use)]
 
     def gradients(self) -> dict[str, Any]:
-        """The gradient of each layer's weights, by the layer's name in the model.
+        """Return the gradient of each layer's weights, by the layer's name in the model.
 
         Returns
         -------
         dict of str to IndexedSlices
-            One slice for each row looked up, uncoalesced, in the order of the forward passes; without the padding's.
-            Empty for a layer that was not used, or that no gradient reached. Dense where the weights are an output
-            layer, too. Weights that several layers share have one gradient, under the first layer's name.
+            One slice for each row looked up, uncoalesced, in the order of the forward passes, without the padding's.
+            Empty for a layer that was not used, or that no gradient reached. Dense if the weights are an output layer
+            too. Weights that several layers share have one gradient, under the first layer's name.
 
         Raises
         ------
         TypeError
-            The weights were used in another way as well, whose gradient would be missing here.
+            The weights were also used in some other operation, whose gradient would be missing here.
         """
         self._check_seen()
         made = {}
@@ -162,17 +163,17 @@ class Capture:
     def per_sample(self, *, sample_axis: int = 0) -> dict[str, PerSample]:
         """Return each sample's gradient of each layer's weights.
 
-        The loss must be a sum over samples (no mean) of one batch: `clear` between batches. No loss of a sample may
-        depend on other samples, as it does with batch norm. A capture sees no losses and cannot check that;
-        `value_and_grad` with per_sample=True can. Ids that the batch shares (positions, negatives) are no samples:
-        expand them to one row per sample before the lookup.
+        The loss must be a sum over samples (no mean) of one batch; call `clear` between batches. The loss of a sample
+        must not depend on other samples, as it does with batch norm. A capture does not see losses and cannot check
+        that; `value_and_grad` with per_sample=True can. Ids that the batch shares (positions, negatives) do not belong
+        to samples: expand them to one row per sample before the lookup.
 
         Parameters
         ----------
         sample_axis : int
-            The axis of the samples in what the layers looked up, and in what output layers with the same weights
-            multiplied: 1 for time-major ids (L, B). Arrays with fewer axes have their samples along the last one. Of
-            ids with offsets the bags are the samples.
+            The axis of the samples in the ids of the layers, and in the inputs of output layers with the same weights.
+            It is 1 for time-major ids (L, B). Arrays with fewer axes have their samples along the last one. For ids
+            with offsets, the bags are the samples.
 
         Returns
         -------
@@ -183,9 +184,9 @@ class Capture:
         Raises
         ------
         TypeError
-            The weights were used in another way as well, whose gradient cannot be told apart by samples.
+            The weights were also used in some other operation, whose gradient cannot be split by sample.
         ValueError
-            Lookups, or products, of different numbers of samples.
+            Lookups or products have different numbers of samples.
         """
         axis = check_axis(sample_axis)
         self._check_seen()
@@ -205,7 +206,7 @@ class Capture:
         return made
 
     def _check_seen(self) -> None:
-        """An empty result must mean that no gradient arrived, not that the layers ran where nothing could be seen."""
+        """Raise RuntimeError if no layer has run, so that an empty result means that no gradient arrived."""
         if not self._seen and not self._uses:
             raise RuntimeError(
                 "capture: no embedding layer of the model has run since; accepted is a forward and backward pass "
@@ -213,7 +214,7 @@ class Capture:
             )
 
     def _arrived(self, name: str) -> tuple[list[LayerUse], list[ProductUse]]:
-        """The uses of a layer's weights that a gradient reached: lookups, and products with them."""
+        """Return the uses of a layer's weights that a gradient reached: lookups, and products with them."""
         uses = [use for use in self._uses if use.layer == name]
         for use in uses:
             if isinstance(use, OtherUse):
@@ -242,7 +243,7 @@ class Capture:
         return with_samples(s, samples, batch, use.padding_idx)
 
     def _slices(self, use: LayerUse) -> tuple[IndexedSlices, Array, BagLayout | None]:
-        """Return one use's slices, the padding's too, its ids, and its bags or samples at offsets."""
+        """Return the slices of a use, with the padding's, its ids, and its bags or samples at offsets."""
         B, upstream = self.backend, use.upstream
         ids = check_ids(B, use.ids, upstream)
         layout, flat = None, ids
@@ -256,7 +257,7 @@ class Capture:
         return flat_slices(B, upstream, flat, use.num_rows), ids, layout
 
     def _members_gradient(self, use: LayerUse, upstream: Array, ids: Array, layout: BagLayout) -> tuple[Array, Array]:
-        """(gradient of each member's row, ids), both flat."""
+        """Return (gradient of each member's row, ids), both flat."""
         B = self.backend
         assert use.combiner is not None
         keep = members(B, ids, None, use.padding_idx, use.num_rows)
@@ -265,14 +266,14 @@ class Capture:
             keep = None if keep is None else B.reshape(keep, (layout.n,))
             weights = None if use.weights is None else B.reshape(use.weights, (layout.n,))
             rows = use.rows
-            if rows is None:  # their values do not matter then
+            if rows is None:  # the values of the rows do not matter then
                 rows = B.take(B.zeros_like(upstream), layout.segments)
         bags = Bags(layout.segments, layout.bags, use.combiner, keep, weights)
         return reduce_bags_backward(B, upstream, rows, bags), flat
 
 
 def _is_pending(use: Use) -> bool:
-    """Whether a gradient may still arrive."""
+    """Return True if a gradient may still arrive."""
     if isinstance(use, OtherUse) or use.upstream is not None:
         return False
     return use.awaited is not None and use.awaited() is not None

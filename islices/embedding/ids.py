@@ -1,4 +1,4 @@
-"""The ids of a lookup, and masks over them: which arrays they may be, and which rows they may name.
+"""The ids of a lookup, and masks over them: checks of their arrays, and of the rows that ids contain.
 
 SPEC clauses 2 and 12. May import: `numpy`, the core below `islices.core.conversion`.
 """
@@ -17,25 +17,25 @@ from islices.core.registry import describe
 from islices.core.shapes import same_shape, size_of
 from islices.core.slices import check_indices
 
-#: What a mask may be of.
+#: the dtypes of masks
 MASKS = ("bool", *INDICES, "uint8")
-#: Narrower integers that ids may be of, and what they count as.
+#: narrower dtypes that ids may have, and the dtypes that they are converted to
 WIDENED = {"int8": "int32", "int16": "int32", "uint8": "int32", "uint16": "int32", "uint32": "int64"}
 ID_NAMES = ", ".join((*INDICES, *WIDENED))
-#: What becomes of a negative id: it raises, or it is absent.
+#: the treatment of a negative id: it raises, or it is absent
 Invalid: TypeAlias = Literal["raise", "drop"]
 INVALID = ("raise", "drop")
 
 
 def check_invalid(invalid: object) -> bool:
     """Return True if negative ids are absent: "drop", not "raise"."""
-    if isinstance(invalid, str) and invalid == "raise":  # at most calls
+    if isinstance(invalid, str) and invalid == "raise":  # in most calls
         return False
     return check_name(invalid, INVALID, "invalid") == "drop"
 
 
 def check_ids(B: Backend, ids: Any, like: Array, argument: str = "ids") -> Array:
-    """ids (or offsets, or lengths) as int32 or int64 of the backend."""
+    """Return ids (or offsets, or lengths) as int32 or int64 of the backend."""
     if isinstance(ids, np.ndarray):
         ids = ids.astype(WIDENED.get(ids.dtype.name, ids.dtype), copy=False)
         if not B.is_array(ids):
@@ -62,7 +62,7 @@ def check_ids(B: Backend, ids: Any, like: Array, argument: str = "ids") -> Array
 
 
 def _widened(B: Backend, ids: Array, dtype: str) -> Array:
-    """ids of a narrower dtype as int32, or as int64, which JAX without x64 holds as int32."""
+    """Return ids of a narrower dtype as int32, or as int64, which JAX without x64 stores as int32."""
     with B.scope():
         if dtype == "int32":
             return B.astype(ids, dtype)
@@ -72,7 +72,7 @@ def _widened(B: Backend, ids: Array, dtype: str) -> Array:
 
 
 def _whole(B: Backend, x: Array, argument: str, accepted: str) -> np.ndarray[Any, Any]:
-    """The whole numbers that floats stand for, in one dimension, in float64."""
+    """Return the whole numbers that floats stand for, in one dimension, in float64."""
     with B.scope():
         flat = B.to_numpy(B.astype(x, "float64")).reshape(-1)
     whole = np.isfinite(flat) & (np.trunc(flat) == flat)
@@ -85,9 +85,9 @@ def _whole(B: Backend, x: Array, argument: str, accepted: str) -> np.ndarray[Any
 
 
 def check_range(B: Backend, ids: Array, rows: int | None, *, absent: bool = False) -> None:
-    """Raise IndexError for one of the ids, of any shape, that is no row; in traced code nothing is known.
+    """Raise IndexError for an id, in an array of any shape, that is no row; traced ids are not checked.
 
-    absent: negative ids name nothing, and are none.
+    With absent, negative ids are absent and do not raise.
     """
     if B.is_traced(ids):
         return
@@ -105,7 +105,7 @@ def check_range(B: Backend, ids: Array, rows: int | None, *, absent: bool = Fals
 
 
 def flat_ids(B: Backend, ids: Array) -> Array:
-    """ids in one dimension."""
+    """Return ids in one dimension."""
     if len(B.shape(ids)) == 1:
         return ids
     with B.scope():
@@ -113,10 +113,10 @@ def flat_ids(B: Backend, ids: Array) -> Array:
 
 
 def first_axis(B: Backend, ids: Array) -> Array:
-    """The first position of each of the ids, flattened: int32, shape (n,)."""
+    """Return the position of each id along the first axis, flattened: int32, shape (n,)."""
     shape = B.shape(ids)
     if modes.host_views(B, (ids,)) is not None:
-        n, *rest = map(int, shape)  # type: ignore[arg-type]  # of memory that is there
+        n, *rest = map(int, shape)  # type: ignore[arg-type]  # known, since there is memory
         return B.from_host(np.repeat(np.arange(n, dtype=np.int32), math.prod(rest)), ids)
     with B.scope():
         number = B.astype(B.arange(ids), "int32")
@@ -126,7 +126,7 @@ def first_axis(B: Backend, ids: Array) -> Array:
 
 
 def along_axis(B: Backend, ids: Array, axis: int) -> Array:
-    """The position along an axis of each of the ids, flattened: int32, shape (n,)."""
+    """Return the position of each id along an axis, flattened: int32, shape (n,)."""
     if axis == 0:
         return first_axis(B, ids)
     moved = axis_first(B, ids, axis)
@@ -136,7 +136,7 @@ def along_axis(B: Backend, ids: Array, axis: int) -> Array:
 
 
 def axis_first(B: Backend, x: Array, axis: int) -> Array:
-    """x with one of its axes in front of the others."""
+    """Return x with one of its axes moved to the first place."""
     if axis == 0:
         return x
     with B.scope():
@@ -144,17 +144,17 @@ def axis_first(B: Backend, x: Array, axis: int) -> Array:
 
 
 def axis_back(B: Backend, x: Array, axis: int) -> Array:
-    """x with its first axis where `axis_first` found it; within `Backend.scope`."""
+    """Return x with its first axis moved back where `axis_first` found it; call it within `Backend.scope`."""
     return B.permute(x, [*range(1, axis + 1), 0, *range(axis + 1, len(B.shape(x)))]) if axis else x
 
 
 def check_mask(B: Backend, mask: Any, ids: Array, like: Array) -> Array | None:
-    """mask as int32 of the backend, 0 where it is False, of ids' shape; None stays None."""
+    """Return mask as int32 of the backend, 0 where it is False, of ids' shape; None stays None."""
     if mask is None:
         return None
     refused = TypeError(f"mask: got {describe(mask)}; accepted is a boolean array of {B.name} or NumPy")
     if isinstance(mask, np.ndarray) and not B.is_array(mask) and mask.dtype.name in MASKS:
-        wide = mask.dtype == np.int64  # of which JAX, too, would keep the lower half
+        wide = mask.dtype == np.int64  # JAX would keep only the lower half of each number
         mask = B.asarray((mask != 0).astype(np.int32) if wide or mask.dtype == bool else mask, like)
     if not B.is_array(mask):
         raise refused

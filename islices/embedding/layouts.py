@@ -1,6 +1,6 @@
 """Find bags in ids: along the last axis, at offsets, by lengths, or in a framework's ragged array.
 
-SPEC clause 19. A layout gives each of the ids its bag; what bags are reduced to is in `islices.embedding.bags`.
+SPEC clause 19. A layout gives each id its bag; `islices.embedding.bags` reduces the bags.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from islices.embedding.ids import check_ids, first_axis
 class BagLayout(NamedTuple):
     """The place of bags in ids."""
 
-    segments: Array  # the bag of each of the ids, flattened: int32; ascending but for those that lie in none
-    bags: Array  # an array as long as there are bags
+    segments: Array  # the bag of each id, flattened: int32; ascending except for ids in no bag
+    bags: Array  # an array with one entry per bag
     shape: tuple[int | None, ...]  # of the bags
-    n: int | None  # how many ids
-    present: Array | None = None  # int32: 1 for each of the ids that lies in a bag, None if all do
+    n: int | None  # the number of ids
+    present: Array | None = None  # int32: 1 for each id that lies in a bag, None if all do
 
 
 class Ragged(NamedTuple):
-    """Ids whose rows differ in length: a framework's own ragged array of integers, or a pair (values, lengths)."""
+    """Ids whose rows differ in length: a framework's ragged array of integers, or a pair (values, lengths)."""
 
     values: Array  # (n, ...): the ids of all rows, one after the other
     layout: BagLayout  # of the innermost rows
     samples: Array  # the outermost row of each value: int32, shape (n,)
-    batch: Array  # an array as long as there are outermost rows
-    parts: RaggedParts | None  # None of a pair
-    lengths: Array | None  # of a pair
+    batch: Array  # an array with one entry per outermost row
+    parts: RaggedParts | None  # None for a pair
+    lengths: Array | None  # only for a pair
 
     def with_rows(self, rows: Array) -> Any:
-        """Looked-up rows (n, ..., *row_shape) in the form the ids came in."""
+        """Return looked-up rows (n, ..., *row_shape) in the form of the ids."""
         if self.parts is None:
             return rows, self.lengths
         if self.parts.with_rows is None:
@@ -47,13 +47,13 @@ class Ragged(NamedTuple):
         return self.parts.with_rows(rows)
 
     def with_bags(self, bags: Array) -> Any:
-        """Reduced bags (bags, *row_shape) in what is left of that form."""
+        """Return reduced bags (bags, *row_shape) in the form of the ids without its innermost rows."""
         return bags if self.parts is None else self.parts.with_bags(bags)
 
 
 # ---------------------------------------------------------------------- of one length
 def bags_of_last_axis(B: Backend, ids: Array) -> BagLayout:
-    """The bags along the last axis of ids (..., L)."""
+    """Return the bags along the last axis of ids (..., L)."""
     shape = B.shape(ids)
     if len(shape) < 2:
         raise ValueError(
@@ -70,7 +70,7 @@ def bags_of_last_axis(B: Backend, ids: Array) -> BagLayout:
 
 # ---------------------------------------------------------------------- at offsets, by lengths
 def bags_at_offsets(B: Backend, offsets: Any, ids: Array) -> BagLayout:
-    """The bags that start at offsets in ids (n,)."""
+    """Return the bags that start at offsets in ids (n,)."""
     offsets = check_ids(B, offsets, ids, "offsets")
     shape, n = B.shape(offsets), B.shape(ids)[0] if B.shape(ids) else None
     if len(shape) != 1:
@@ -98,7 +98,7 @@ def _check_offsets(starts: np.ndarray[Any, Any], n: int | None) -> None:
 
 
 def _bags_at_ends(B: Backend, ends: Array, ids: Array, *, full: bool) -> BagLayout:
-    """The bags that end at ends in ids (n,), the first beginning at 0; full: the last one ends with the ids."""
+    """Return the bags that end at ends in ids (n,), the first starting at 0; with full, the last ends with ids."""
     bags = B.shape(ends)
     with B.scope():
         segments = B.searchsorted(ends, B.astype(B.arange(ids), B.dtype(ends)), right=True)
@@ -115,7 +115,7 @@ def _bags_at_ends(B: Backend, ends: Array, ids: Array, *, full: bool) -> BagLayo
 
 
 def _bags_of_lengths(B: Backend, lengths: Array, values: Array) -> BagLayout:
-    """The bags of those lengths, one after the other in values (n,)."""
+    """Return the bags of the given lengths, one after the other in values (n,)."""
     n, shape = B.shape(values)[0], B.shape(lengths)
     if len(shape) != 1:
         raise ValueError(f"ids: got lengths of shape {shape}; accepted is one dimension (bags,)")
@@ -137,7 +137,7 @@ def _bags_of_lengths(B: Backend, lengths: Array, values: Array) -> BagLayout:
 
 # ---------------------------------------------------------------------- ragged
 def adopt_ragged(B: Backend, ids: Any, like: Array) -> Ragged | None:
-    """ids in ragged form, of the backend or as a pair (values, lengths); None for anything else."""
+    """Return ids in ragged form, of the backend or as a pair (values, lengths); None for anything else."""
     if isinstance(ids, tuple) and len(ids) == 2:
         return _adopt_pair(B, ids[0], ids[1], like)
     parts = B.take_ragged(ids, "ids")
@@ -160,7 +160,7 @@ def _adopt_pair(B: Backend, values: Any, lengths: Any, like: Array) -> Ragged:
 
 
 def values_of(B: Backend, x: Any, ragged: Ragged, argument: str) -> Any:
-    """The values of weights or a mask beside ragged ids: of the same form, or an array of the values' shape."""
+    """Return the values of weights or a mask for ragged ids: of the same form, or an array of the values' shape."""
     if x is None or B.is_array(x) or isinstance(x, np.ndarray):
         return x
     parts = B.take_ragged(x, argument)
@@ -175,7 +175,7 @@ def values_of(B: Backend, x: Any, ragged: Ragged, argument: str) -> Any:
 
 
 def _same_structure(B: Backend, one: RaggedParts, other: RaggedParts) -> bool:
-    """Whether the rows lie alike, as far as it is known."""
+    """Return True if the rows have the same structure, as far as it is known."""
     if one.kind != other.kind or len(one.structure) != len(other.structure):
         return False
     for a, b in zip(one.structure, other.structure, strict=True):
@@ -189,7 +189,7 @@ def _same_structure(B: Backend, one: RaggedParts, other: RaggedParts) -> bool:
 
 
 def spread(B: Backend, numbers: Array, values: Array) -> Array:
-    """numbers (n,) repeated for each element of values (n, ...), flattened; within `Backend.scope`."""
+    """Repeat numbers (n,) for each element of values (n, ...), flattened; call it within `Backend.scope`."""
     shape = B.shape(values)
     if len(shape) == 1:
         return numbers

@@ -1,7 +1,7 @@
 """Look rows up, one by one or in bags.
 
-SPEC clauses 2, 12 and 19. Where bags lie is in `islices.embedding.layouts`, what they are reduced to, and the
-gradient, in `islices.embedding.bags`.
+SPEC clauses 2, 12 and 19. `islices.embedding.layouts` finds the bags; `islices.embedding.bags` reduces them and
+computes the gradient.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class LookupOptions(NamedTuple):
 
     padding_idx: int | None = None
     scale_by_freq: bool = False
-    #: the ids of all samples lie one after the other; the first extra arrays are each one's sample, and one as long as
-    #: there are samples
+    #: the ids of all samples lie one after the other; the first extra arrays are the sample of each id, and an array
+    #: with one entry per sample
     at_offsets: bool = False
-    #: the last of the extra arrays is 0 for each of the ids that is absent: it names no row
+    #: the last of the extra arrays is 0 for each absent id
     absent: bool = False
-    #: what bags were reduced by, where the lookup is of bags: before all other extra arrays come each of the ids' bag,
-    #: and an array as long as there are bags
+    #: the reduction of a lookup of bags: the first extra arrays are then the bag of each id, and an array with one
+    #: entry per bag
     combiner: str | None = None
 
 
@@ -56,48 +56,48 @@ def lookup(
     offsets: Array | None = None,
     invalid: Invalid = "raise",
 ) -> Any:
-    """Rows of a table, or bags of rows reduced to one row each.
+    """Look up rows of a table, or bags of rows, each reduced to one row.
 
     Parameters
     ----------
     table : Table, or float array of shape (rows, *row_shape)
-        With an array the gradient is the framework's own.
+        The gradient with respect to a plain array is that of the framework.
     ids : integer array of any shape, or ragged
         Of the same framework, or NumPy; int8 to uint32 count as int32 or int64. MXNet's may be floats that are whole
-        numbers. Ragged ids are a tf.RaggedTensor, a tf.SparseTensor (bags along its last axis; with a combiner), a
-        torch nested tensor of layout=torch.jagged, or a pair (values, lengths) of 1-D arrays: row after row, and how
-        many ids each row has. What lies behind the last row is in none.
+        numbers. Ragged ids are a tf.RaggedTensor, or a torch nested tensor of layout=torch.jagged. With a combiner they
+        may be a tf.SparseTensor (bags along its last axis). They may also be a pair of 1-D arrays (values, lengths):
+        the ids row after row, and the number of ids in each row. Values after the last row are ignored.
     padding_idx : int, optional
-        The row that gets no gradient and is no member of a bag; negative counts from the end. A Table's own holds
-        anyway, and another one raises.
+        The row that gets no gradient and is no member of a bag; negative counts from the end. By default that of the
+        Table; a different one raises.
     mask : boolean array of ids' shape, optional
-        Where False, the row gets no gradient (not even a NaN's) and is no member of a bag. Beside ragged ids: of their
-        form, or of their values' shape.
+        False excludes the row from its bag, and from the gradient (even of a NaN). With ragged ids the mask has their
+        form, or their values' shape.
     combiner : {"sum", "mean", "sqrtn", "max"}, optional
-        Reduce bags: those along the last axis of ids (two dimensions or more), those that start at offsets, or the
-        innermost rows of ragged ids. mean divides by the number of members (weighted: by the sum of their weights),
-        sqrtn by its root (weighted: by the root of the sum of the squares). A bag without members is zeros, and sends
-        no gradient. max sends the gradient to the first of equal members.
+        The reduction of bags. The bags lie along the last axis of ids (two dimensions or more), start at offsets, or
+        are the innermost rows of ragged ids. mean divides by the number of members (weighted: by the sum of their
+        weights). sqrtn divides by its root (weighted: by the root of the sum of the squares). A bag without members
+        is zeros, and sends no gradient. max sends the gradient to the first of equal members.
     weights : array of the table's dtype and ids' shape, optional
-        What each member is multiplied by; gets a gradient too. Not with "max". Beside ragged ids as mask.
+        A factor for each member; it gets a gradient too. Not with "max". With ragged ids it has the form of mask.
     offsets : int32 or int64 array, shape (bags,), optional
-        Where the bags start in ids, which then has one dimension: ascending from 0.
+        The start of each bag in ids, which then has one dimension: ascending from 0.
     invalid : {"raise", "drop"}
-        What a negative id does: "drop" takes it as absent. It reads as zeros, is no member of a bag, and has no
-        gradient.
+        The treatment of negative ids: "drop" treats each as absent. Its row reads as zeros, is no member of a bag, and
+        has no gradient.
 
     Returns
     -------
     array of the table's framework and dtype
-        (*ids.shape, *row_shape); bags: (*ids.shape[:-1], *row_shape), or (bags, *row_shape). Without a combiner,
-        ragged ids give rows in their own form, a pair (rows, lengths); bags of several ragged dimensions a
-        tf.RaggedTensor.
+        (*ids.shape, *row_shape); bags: (*ids.shape[:-1], *row_shape), or (bags, *row_shape). Without a combiner, ragged
+        ids give ragged rows of the same form: for a pair of arrays, a pair (rows, lengths). Bags of several ragged
+        dimensions give a tf.RaggedTensor.
 
     Raises
     ------
     TypeError, ValueError, IndexError
-        dtypes, shapes, ids or options that do not fit. SPEC clauses 2, 12 and 19. In traced code an id out of range
-        cannot be raised: its row reads as zeros, gets no gradient and is no member of a bag.
+        dtypes, shapes, ids or options do not fit. SPEC clauses 2, 12 and 19. In traced code an id out of range cannot
+        raise: its row reads as zeros, gets no gradient and is no member of a bag.
 
     Examples
     --------
@@ -156,14 +156,14 @@ def lookup(
 
 
 class _Request(NamedTuple):
-    """A lookup whose arguments fit together."""
+    """A lookup with arguments that fit together."""
 
     B: Backend
     source: Source
     ids: Array
     options: LookupOptions
     mask: Any
-    ragged: Ragged | None  # what the ids came from
+    ragged: Ragged | None  # the ragged ids as they were given
     drop: bool  # negative ids are absent
 
 
@@ -172,7 +172,7 @@ def _names() -> str:
 
 
 def lookup_source(table: Any, padding_idx: Any) -> tuple[Backend, Source, LookupOptions]:
-    """A Table or an array as (backend, source, options), or TypeError or ValueError."""
+    """Return a Table or an array as (backend, source, options), or raise TypeError or ValueError."""
     scale_by_freq = False
     if isinstance(table, Table):
         B, source, own, scale_by_freq = table.backend, table._source, table.padding_idx, table.scale_by_freq
@@ -195,14 +195,16 @@ def _read(
     present: Array | None,
     bags: tuple[Reader, str, tuple[Array, ...]] | None = None,
 ) -> Array:
-    """The rows that ids name, those of ids that are not present some row; or the bags of (their reader, what it reduces
-    by, each of the ids' bag and as many as there are bags)."""
+    """Return the rows of ids, or bags of them; ids that are not present read any row.
+
+    bags is the reader of bags, the name of their reduction, and two arrays: the bag of each id, and one entry per bag.
+    """
     B, source, ids, options = request[:4]
     extras, weights = samples, source.weights
     if samples:
         options = options._replace(at_offsets=True)
     if present is not None:
-        if B.shape(weights)[0] == 0:  # there is no row to read in their place
+        if B.shape(weights)[0] == 0:  # the table has no row to read for absent ids
             with B.scope():
                 return B.zeros((*B.shape(ids), *B.shape(weights)[1:]), B.dtype(weights), ids)  # type: ignore[arg-type]
         with B.scope():
@@ -221,7 +223,7 @@ def _read(
 
 
 def _present(B: Backend, ids: Array, drop: bool, present: Array | None) -> Array | None:
-    """1 for each of the ids that names a row, of ids' shape, as int32; None if all must."""
+    """Return 1 for each id that is a row and 0 for the others, as int32 of ids' shape; None if all must be rows."""
     if not drop:
         return present
     with B.scope():
@@ -239,7 +241,7 @@ def _lookup_rows(request: _Request) -> Array:
     rows = _read(request, samples, present)
     with B.scope():
         passing = [check_mask(B, mask, ids, rows)]
-        if options.padding_idx is not None and not source.watched:  # who differentiates drops the padding's slices
+        if options.padding_idx is not None and not source.watched:  # the gradient of a watched table drops these slices
             passing.append(B.astype(B.logical_not(B.equal(ids, options.padding_idx)), "int32"))
         for keep in passing:
             if keep is not None:  # where it is 0, a row passes no gradient
@@ -279,8 +281,9 @@ def _lookup_bags(
 
 
 def _reads_bags(request: _Request) -> bool:
-    """Return True if rows need not exist separately: nobody differentiates by them, or by bags as well. (The gradient
-    of masked members is zeros, not that of their bag.)
+    """Return True if bags can be read without their rows: if no gradient is recorded, or the recorder supports bags.
+
+    A mask rules out a recorder, since the gradient of masked members is zeros and not that of their bag.
     """
     B, source = request[:2]
     if source.recorder is not None:
@@ -298,8 +301,10 @@ def members(
     *,
     in_range: bool = False,
 ) -> Array | None:
-    """1 where one of the ids counts in its bag, else 0, of ids' shape, as int32; None if all do. in_range: nobody asks
-    here whether they name a row, as traced ids may not."""
+    """Return 1 for each id that counts in its bag and 0 for the others, as int32 of ids' shape; None if all count.
+
+    With in_range, ids are not checked here; traced ids may be out of range.
+    """
     masks = [] if mask is None else [mask]
     with B.scope():
         if present is not None:
@@ -308,7 +313,7 @@ def members(
             masks.append(B.astype(B.logical_not(B.equal(ids, padding_idx)), "int32"))
         if B.is_traced(ids) and not in_range:
             masks.append(B.astype(B.in_range(ids, rows), "int32"))
-        if mask is not None:  # whatever stands for True
+        if mask is not None:  # any nonzero value counts as True
             masks[0] = B.astype(B.logical_not(B.equal(mask, 0)), "int32")
         for other in masks[1:]:
             masks[0] = masks[0] * other

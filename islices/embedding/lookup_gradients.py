@@ -1,4 +1,4 @@
-"""From the gradient of looked-up rows to the gradient of the table: padding, masks, frequency.
+"""The gradient of a table, made from the gradient of looked-up rows: padding, masks, frequency.
 
 SPEC clause 12.
 """
@@ -33,35 +33,35 @@ def embedding_grad(
     scale_by_freq: bool = False,
     invalid: Invalid = "raise",
 ) -> IndexedSlices:
-    """The gradient of a table whose rows ids were looked up, one slice an occurrence.
+    """Return the gradient of a table from the gradient of its looked-up rows, one slice per occurrence.
 
     Parameters
     ----------
     upstream : float array, shape (*ids.shape, *row_shape)
-        The gradient that arrives at the looked-up rows; ragged as ids are, or of their values' shape.
-    ids : int32 or int64 array of any shape, or ragged as `lookup` takes them
+        The gradient at the looked-up rows; for ragged ids, ragged too, or of their values' shape.
+    ids : int32 or int64 array of any shape, or ragged as in `lookup`
         Of the same framework, or NumPy.
     num_rows : int
         Rows of the table.
     padding_idx : int, optional
         The row that gets no gradient; negative counts from the end.
     mask : boolean array of ids' shape, optional
-        Where False, upstream counts as zero, NaN included; the slice stays, as zeros.
+        False makes upstream count as zero, NaN included; the slice stays, as zeros.
     scale_by_freq : bool
-        Divide each contribution by how often its index occurs in ids (padding not counted).
+        True divides each contribution by the number of times that its index occurs in ids (without padding).
     invalid : {"raise", "drop"}
-        "drop": negative ids are absent and get no slice.
+        "drop" treats negative ids as absent; they get no slice.
 
     Returns
     -------
     IndexedSlices
-        In order of occurrence, uncoalesced. Without the slices of the padding and of absent ids (under jax.jit they
-        become padding slots). Where nothing had to change, it shares upstream's and ids' memory.
+        In order of occurrence, uncoalesced. The slices of the padding and of absent ids are left out (under jax.jit
+        they become padding slots). If nothing had to change, the result shares memory with upstream and ids.
 
     Raises
     ------
     TypeError, ValueError, IndexError
-        dtypes, shapes or ids that do not fit. SPEC clauses 2 and 12.
+        dtypes, shapes or ids do not fit. SPEC clauses 2 and 12.
 
     Examples
     --------
@@ -82,9 +82,9 @@ def embedding_grad(
 def table_gradient(
     s: IndexedSlices, padding: int | None, scale_by_freq: bool, *, absent: bool = False
 ) -> IndexedSlices:
-    """The slices of a lookup without those of the padding, and of absent ids (-1), divided by their frequency.
+    """Return the slices of a lookup without those of the padding and of absent ids (-1), divided by their frequency.
 
-    In traced code, where ids were not checked, slices out of range go with them.
+    In traced code, where ids were not checked, slices out of range are dropped too.
     """
     if padding is not None or absent or modes.is_traced(s.backend, s.indices):
         s = _rows_that_count(s, padding, absent)
@@ -106,17 +106,17 @@ def _rows_that_count(s: IndexedSlices, padding: int | None, absent: bool) -> Ind
 
 
 def counting(B: Backend, indices: Array, padding: int | None, rows: int | None, absent: bool) -> Array:
-    """The mask of the indices that get a gradient: rows, and not the padding's."""
+    """Return the mask of the indices that get a gradient: those of rows, except the padding's."""
     if padding is None:
         return B.in_range(indices, rows)
     if not absent and not B.is_traced(indices):
         return B.logical_not(B.equal(indices, padding))
-    # a padding index becomes one that is no row
+    # replace padding indices by one that is no row
     return B.in_range(B.where(B.equal(indices, padding), _nowhere(B, indices), indices), rows)
 
 
 def _nowhere(B: Backend, like: Array) -> Array:
-    """An index that names no row."""
+    """Return an index that is no row."""
     return B.asarray(np.full(1, -1, B.dtype(like)), like)
 
 
@@ -127,24 +127,24 @@ class Upstream(NamedTuple):
     upstream: Array
     ids: Array
     mask: Array | None
-    #: (the sample of each of the ids, an array as long as there are samples) where ids are ragged
+    #: (the sample of each id, an array with one entry per sample) where ids are ragged
     samples: tuple[Array, Array] | None
-    #: 1 for each of the ids that lies in a row, None if all do
+    #: 1 for each id that lies in a row, None if all do
     present: Array | None
 
     def has_absent(self, drop: bool) -> bool:
-        """Whether some of the ids may name nothing."""
+        """Return True if some ids may be absent."""
         return drop or self.present is not None
 
     def slices(self, num_rows: int, drop: bool) -> IndexedSlices:
-        """One slice for each of the ids; drop: negative ones are absent."""
+        """Return one slice for each id; with drop, negative ones are absent."""
         return flat_slices(
             self.backend, self.upstream, self.ids, num_rows, mask=self.mask, present=self.present, absent=drop
         )
 
 
 def find_upstream(upstream: Any, ids: Any, mask: Any) -> Upstream:
-    """The arguments of `embedding_grad` and `per_sample` on the backend they belong to, or TypeError or ValueError."""
+    """Return the arguments of `embedding_grad` and `per_sample` on their backend, or raise TypeError or ValueError."""
     B = find_backend(upstream) or next((B for B in loaded_backends() if B.take_ragged(upstream, "upstream")), None)
     ragged = None if B is None or B.is_array(ids) else adopt_ragged(B, ids, upstream)
     if B is not None and ragged is not None:
@@ -169,9 +169,9 @@ def flat_slices(
     present: Array | None = None,
     absent: bool = False,
 ) -> IndexedSlices:
-    """One slice for each of the ids, in order: upstream (*ids.shape, *row_shape) at them, zeros where mask is False.
+    """Return one slice for each id, in order: upstream (*ids.shape, *row_shape) at ids, zeros where mask is False.
 
-    absent: negative ids name nothing. They stay, and so do those that are not present, as -1.
+    With absent, negative ids are no rows. They stay; ids that are not present become -1.
     """
     ids_shape, shape = B.shape(ids), B.shape(upstream)
     if not same_shape(shape[: len(ids_shape)], ids_shape):
@@ -186,13 +186,13 @@ def flat_slices(
         keep = None if keep is None else B.reshape(keep, (n,))
     if keep is not None:
         values = modes.run(zeros_where_false, B, (values, keep))
-    check_range(B, indices, num_rows, absent=absent)  # JAX knows the ids of a traced function now, if at all
+    check_range(B, indices, num_rows, absent=absent)  # the last point where JAX may know the ids of a traced function
     indices = _where_present(B, indices, present)
     return IndexedSlices._trusted(B, values, indices, (num_rows, *row_shape))
 
 
 def _where_present(B: Backend, indices: Array, present: Array | None) -> Array:
-    """Flat ids, -1 where they are not present."""
+    """Return flat ids, -1 where they are not present."""
     if present is None:
         return indices
     with B.scope():
@@ -202,19 +202,18 @@ def _where_present(B: Backend, indices: Array, present: Array | None) -> Array:
 def bag_slices(
     B: Backend, upstream: Array, ids: Array, segments: Array, num_rows: int, present: Array | None
 ) -> IndexedSlices:
-    """One slice for each of the ids, in order: the gradient that arrived at its bag, upstream (number of bags, *row
-    shape)."""
+    """Return one slice for each id, in order: the gradient at its bag, from upstream (number of bags, *row_shape)."""
     with B.scope():
         indices = B.reshape(ids, (size_of(B.shape(ids)),))
     check_range(B, indices, num_rows)
     slots = Slots(upstream, _where_present(B, indices, present), num_rows, positions=segments)
     s = IndexedSlices._trusted(B, None, slots.indices, (num_rows, *B.shape(upstream)[1:]), slots=slots)
-    # what is recorded is recorded now: the tape may have ended when the values are read
+    # recorded values are computed now: the tape may have ended when they are read
     return s.replace(values=s.values) if B.records_gradient(upstream) else s
 
 
 def empty_slices(B: Backend, weights: Array) -> IndexedSlices:
-    """The gradient of a table that nothing was looked up in."""
+    """Return the gradient of a table without any lookup."""
     shape = B.shape(weights)
     with B.scope():
         values = B.zeros((0, *shape[1:]), B.dtype(weights), weights)  # type: ignore[arg-type]
@@ -222,7 +221,7 @@ def empty_slices(B: Backend, weights: Array) -> IndexedSlices:
 
 
 def check_count(rows: Any, argument: str = "num_rows") -> int:
-    """A number of rows as an int."""
+    """Return a number of rows as an int."""
     count = whole_number(rows)
     if count is None:
         raise TypeError(f"{argument}: got {describe(rows)}; accepted is an int >= 0")
@@ -232,12 +231,12 @@ def check_count(rows: Any, argument: str = "num_rows") -> int:
 
 
 def zeros_where_false(B: Backend, values: Array, mask: Array) -> Array:
-    """The operation: values, but zeros where the mask, of its leading shape, is 0."""
+    """Return values, but zeros where the mask, of its leading shape, is 0. This is an operation."""
     return B.where(B.equal(B.as_column(mask, values), 0), B.zeros_like(values), values)
 
 
 def resolve_padding_idx(padding_idx: Any, num_rows: int | None) -> int | None:
-    """padding_idx as a row number; negative counts from the end (SPEC clause 12)."""
+    """Return padding_idx as a row number; negative counts from the end (SPEC clause 12)."""
     if padding_idx is None:
         return None
     p = whole_number(padding_idx)
@@ -253,7 +252,7 @@ def resolve_padding_idx(padding_idx: Any, num_rows: int | None) -> int | None:
 
 
 def drop_padding(x: T, padding_idx: int) -> T:
-    """A gradient without the padding row.
+    """Return a gradient without the padding row.
 
     Parameters
     ----------
@@ -264,7 +263,7 @@ def drop_padding(x: T, padding_idx: int) -> T:
     Returns
     -------
     same type as x
-        Sparse without those slices (under jax.jit they become padding slots), dense with zeros there.
+        A sparse gradient lacks those slices (under jax.jit they become padding slots); a dense one has zeros there.
 
     Raises
     ------
@@ -295,12 +294,12 @@ def _rows_of(dense: Array) -> int | None:
 
 
 def scale_by_frequency(x: T) -> T:
-    """Each stored slice divided by how often its index occurs in x.
+    """Divide each stored slice by the number of times that its index occurs in x.
 
     Parameters
     ----------
     x : sparse gradient, None, or a list, tuple or dict of them
-        Uncoalesced, as `embedding_grad` gives it: coalesced rows all occur once.
+        Uncoalesced, as `embedding_grad` returns it: in a coalesced gradient, each row occurs once.
 
     Returns
     -------
@@ -309,7 +308,7 @@ def scale_by_frequency(x: T) -> T:
     Raises
     ------
     TypeError
-        A dense array: how often a row occurred is no longer known. SPEC clause 12.
+        x has a dense array, for which the number of occurrences is unknown. SPEC clause 12.
 
     Examples
     --------

@@ -15,14 +15,14 @@ from islices.core.arguments import show
 from islices.core.registry import describe
 from islices.core.trees import DEEPEST, flatten, opened
 
-#: What marks each array that is read only by rows.
+#: the values of sparse= that mark arrays that are read only by rows
 AUTO, ALWAYS = "auto", "always"
 
 
 def marked(
     sparse: Any, names: Sequence[str], leaves: Sequence[Any], prefix: Callable[[Any], list[Any]], floats: Sequence[int]
 ) -> set[int]:
-    """Return the positions of the leaves that sparse marks; with "auto" and "always" those that may be marked.
+    """Return the positions of the leaves that sparse marks; for "auto" and "always", of those that may be marked.
 
     names are the leaves' paths, floats the positions of the float arrays that may be stored by rows. prefix gives one
     flag per leaf for a pytree of flags, or raises ValueError.

@@ -1,7 +1,7 @@
-"""Gradients of single samples, out of one backward pass.
+"""Gradients of single samples, from one backward pass.
 
-Where a loss is a sum over samples, the gradient that arrives at a looked-up row belongs to the sample that looked it
-up: one backward pass holds every sample's gradient. SPEC clause 14.
+If a loss is a sum over samples, the gradient at a looked-up row belongs to the sample that looked it up. So one
+backward pass contains every sample's gradient. SPEC clause 14.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _ARRAYS = ("values", "indices", "samples", "products")
 
 
 class PerSample:
-    """The gradients of one table for each of B samples: slices, and the sample each belongs to.
+    """The gradients of one table for each of B samples: slices with the sample of each.
 
-    `per_sample`, ``value_and_grad(..., per_sample=True)`` and `capture` make them; what is stored is one slice for
-    each occurrence of a row, as in an `IndexedSlices`. Immutable; a pytree to JAX.
+    `per_sample`, ``value_and_grad(..., per_sample=True)`` and `capture` make them. They store one slice for each
+    occurrence of a row, as an `IndexedSlices` does. Instances are immutable, and pytrees for JAX.
 
     Attributes
     ----------
@@ -55,9 +55,9 @@ class PerSample:
     dense_shape : tuple of int
         (B, rows, *row_shape).
     products : tuple of Product
-        Of a tied table, which is an output layer too: the factors of what that adds, a pair for each use, ``upstream``
-        (B, T, rows) and ``inputs`` (B, T, width). Sample b's gradient is its slices and the sum over t of the outer
-        products of upstream[b, t] and inputs[b, t]. Empty otherwise.
+        The factors of each product with a tied table, which is an output layer too. They are ``upstream`` (B, T, rows)
+        and ``inputs`` (B, T, width). The gradient of sample b is its slices plus the sum over t of the outer products
+        of upstream[b, t] and inputs[b, t]. Empty for other tables.
 
     Notes
     -----
@@ -100,7 +100,7 @@ class PerSample:
         products: tuple[Product, ...] | None = (),
         leaves: tuple[Any, ...] | None = None,
     ) -> PerSample:
-        """Return an instance of its parts; None for those that are read from leaves, once these are checked."""
+        """Return an instance of its parts; None stands for a part that is read from leaves, once these are checked."""
         self = object.__new__(cls)
         parts = {"backend": backend, "values": values, "indices": indices, "samples": samples, "products": products}
         for name, part in parts.items():
@@ -110,7 +110,7 @@ class PerSample:
         object.__setattr__(self, "_leaves", leaves)
         return self
 
-    #: of the JAX adapter
+    #: set by the JAX adapter
     _check_leaves: ClassVar[Callable[..., None]]
 
     def __getattr__(self, name: str) -> Any:
@@ -153,30 +153,30 @@ class PerSample:
 
     @property
     def dtype(self) -> Any:
-        """The framework's own dtype of the values."""
+        """The framework's dtype of the values."""
         return self.values.dtype
 
     def norms(self) -> Array:
-        """The 2-norm of each sample's gradient, its own duplicates summed first.
+        """Return the 2-norm of each sample's gradient; duplicates within a sample are summed first.
 
         Returns
         -------
         array, shape (B,)
-            As clause 7 has it: float32, or float64 for float64 values.
+            The norms of clause 7: float32, or float64 for float64 values.
         """
         return _norms([self])[2]
 
     def clip(self, max_norm: float, *, nonfinite: Nonfinite = "propagate") -> PerSample:
-        """Each sample's gradient scaled down to a norm of at most max_norm, by the factor of clause 10.
+        """Scale each sample's gradient down to a norm of at most max_norm, by the factor of clause 10.
 
-        For one norm a sample over several tables and dense gradients: `clip_per_sample`.
+        `clip_per_sample` clips by one norm per sample over several tables and dense gradients.
 
         Parameters
         ----------
         max_norm : float
             0 gives zeros, inf changes nothing.
         nonfinite : {"propagate", "raise", "zero"}
-            What a NaN or infinite norm does to its sample.
+            The effect of a NaN or infinite norm on its sample.
 
         Returns
         -------
@@ -185,23 +185,23 @@ class PerSample:
         return clip_per_sample(self, max_norm, nonfinite=nonfinite)[0]
 
     def sum(self) -> Any:
-        """The gradient of all samples together: one slice for each occurrence, nothing added up yet.
+        """Return the gradient of all samples together: one slice for each occurrence, with no rows added up yet.
 
         Returns
         -------
         IndexedSlices
-            Of a tied table (`products`) a dense array (rows, width), as its gradient is everywhere.
+            For a tied table (`products`), whose gradient covers every row, a dense array (rows, width).
         """
         return self._whole(self._stored(), _factors(self))
 
     def _stored(self) -> IndexedSlices:
-        """The slices of all samples."""
+        """Return the slices of all samples."""
         B = self.backend
         padded = modes.keeps_slots(B, self.values, self.indices)
         return IndexedSlices._trusted(B, self.values, self.indices, self.dense_shape[1:], padded=padded)
 
     def _whole(self, s: IndexedSlices, factors: list[Array]) -> Any:
-        """Slices and the dense part of the same samples, together."""
+        """Return the sum of slices and of the dense part of the same samples."""
         if not factors:
             return s
         B = self.backend
@@ -209,7 +209,7 @@ class PerSample:
         return add(modes.run(dense_sum, B, factors, dtype=B.dtype(self.values)), s)
 
     def slices(self, b: int) -> Any:
-        """The gradient of one sample.
+        """Return the gradient of one sample.
 
         Parameters
         ----------
@@ -219,12 +219,12 @@ class PerSample:
         Returns
         -------
         IndexedSlices
-            Of a tied table (`products`) a dense array (rows, width).
+            For a tied table (`products`), a dense array (rows, width).
 
         Raises
         ------
         TypeError, IndexError
-            b is no int, or no sample.
+            b is no int, or there is no sample b.
         """
         number = whole_number(b)
         if number is None:
@@ -244,7 +244,7 @@ class PerSample:
         return self._whole(s, one)
 
     def to_dense(self) -> Array:
-        """The dense array this stands for.
+        """Return the dense array that the gradients stand for.
 
         Returns
         -------
@@ -253,7 +253,7 @@ class PerSample:
         Raises
         ------
         MemoryError
-            It exceeds the machine's memory; nothing has been allocated.
+            The array would exceed this machine's memory; nothing has been allocated.
         """
         check_memory(repr(self), self.dense_shape, self.backend.dtype(self.values), "keep it sparse")
         factors = _factors(self)
@@ -273,7 +273,7 @@ def _rebuild(
     return PerSample._trusted(backend, values, indices, samples, dense_shape, products)
 
 
-# ---------------------------------------------------------------------- making them
+# ---------------------------------------------------------------------- construction
 def per_sample(
     upstream: Any,
     ids: Any,
@@ -285,26 +285,27 @@ def per_sample(
     product: tuple[Array, Array] | None = None,
     sample_axis: int = 0,
 ) -> PerSample:
-    """Every sample's gradient of a table, from the gradient of its looked-up rows.
+    """Return every sample's gradient of a table, from the gradient of its looked-up rows.
 
     Parameters
     ----------
     upstream : float array, shape (B, ..., *row_shape)
-        The gradient, at the looked-up rows, of a loss that is a sum over samples; ragged as ids are, or of their
-        values' shape.
-    ids : int32 or int64 array, shape (B, ...), or ragged as `lookup` takes them
-        Of the same framework, or NumPy; ``sample_axis`` is the sample, of ragged ids the outermost row.
+        The gradient, at the looked-up rows, of a loss that is a sum over samples. For ragged ids, ragged too, or of
+        their values' shape.
+    ids : int32 or int64 array, shape (B, ...), or ragged as in `lookup`
+        Of the same framework, or NumPy. The samples lie along ``sample_axis``; for ragged ids they are the outermost
+        rows.
     num_rows : int
         Rows of the table.
     padding_idx : int, optional
         The row that gets no gradient; negative counts from the end.
     mask : boolean array of ids' shape, optional
-        Where False, upstream counts as zero, NaN included.
+        False makes upstream count as zero, NaN included.
     invalid : {"raise", "drop"}
-        "drop": negative ids are absent and get no slice.
+        "drop" treats negative ids as absent; they get no slice.
     product : tuple of two float arrays (B, ..., num_rows) and (B, ..., width), optional
-        Of a tied table, whose rows (num_rows, width) are an output layer too: the gradient of ``x @ table.T``, and x.
-        What it adds to each sample's gradient is kept as these factors, and counted by norms and clipping.
+        For a tied table, whose rows (num_rows, width) are an output layer too: the gradient of ``x @ table.T``, and x.
+        Its part of each sample's gradient is stored as these factors, and counted by norms and clipping.
     sample_axis : int
         The axis of the samples in ids, upstream, mask and product: 1 for time-major ids (L, B). Arrays with fewer axes
         have their samples along the last one. It is never guessed from lengths.
@@ -316,7 +317,7 @@ def per_sample(
     Raises
     ------
     TypeError, ValueError, IndexError
-        dtypes, shapes or ids that do not fit. SPEC clauses 2, 12 and 14.
+        dtypes, shapes or ids do not fit. SPEC clauses 2, 12 and 14.
 
     Examples
     --------
@@ -345,7 +346,7 @@ def per_sample(
 
 
 def check_axis(sample_axis: Any) -> int:
-    """sample_axis as an int, at least 0."""
+    """Return sample_axis as an int, at least 0."""
     axis = whole_number(sample_axis)
     if axis is None:
         raise TypeError(f"sample_axis: got {show(sample_axis)}; accepted is an int")
@@ -355,18 +356,18 @@ def check_axis(sample_axis: Any) -> int:
 
 
 def axis_of(B: Backend, x: Array, axis: int, *, trailing: int = 0) -> int:
-    """The axis of the samples in an array: the last one, where it has fewer axes; none of the trailing axes."""
+    """Return the axis of the samples in an array: the last one if it has fewer axes, and none of the trailing axes."""
     return min(axis, max(len(B.shape(x)) - 1 - trailing, 0))
 
 
 def samples_of(B: Backend, ids: Array, axis: int, *, bags: bool = False) -> tuple[Array, int]:
-    """The sample of each of the ids, flattened, and the number of samples; bags: the last axis is a bag's."""
+    """Return the sample of each id, flattened, and the number of samples; with bags, the last axis is a bag's."""
     axis = axis_of(B, ids, axis, trailing=int(bags))
     return along_axis(B, ids, axis), batch_of(B, ids, axis)
 
 
 def with_product(x: PerSample, product: Any, argument: str, axis: int = 0) -> PerSample:
-    """x with one more use of its table as an output layer: the gradient of the product, and what was multiplied."""
+    """Return x with one more use of its table as an output layer: the product's gradient, and the layer's input."""
     if not isinstance(product, (tuple, list)) or len(product) != 2:
         raise TypeError(
             f"{argument}: got {describe(product)}; accepted is a pair, the gradient (B, ..., rows) of x @ table.T and x"
@@ -380,7 +381,7 @@ def with_product(x: PerSample, product: Any, argument: str, axis: int = 0) -> Pe
 
 
 def batch_of(B: Backend, ids: Array, axis: int = 0) -> int:
-    """The number of samples, or ValueError where it is unknown."""
+    """Return the number of samples, or raise ValueError where it is unknown."""
     batch = B.shape(ids)[axis]
     if batch is None:
         raise ValueError(
@@ -392,9 +393,12 @@ def batch_of(B: Backend, ids: Array, axis: int = 0) -> int:
 def with_samples(
     s: IndexedSlices, samples: Array, batch: int, padding: int | None, *, absent: bool = False
 ) -> PerSample:
-    """Slices and their samples, without the padding's and those of absent ids (in traced code, those out of range)."""
+    """Return the gradients of slices and their samples, without the slices of the padding and of absent ids.
+
+    In traced code, slices out of range are dropped too.
+    """
     B, values, indices, rows = s.backend, s.values, s.indices, s.dense_shape[0]
-    if rows is not None and (batch + 1) * rows > LARGEST:  # a sample and a row make one int64 where norms are taken
+    if rows is not None and (batch + 1) * rows > LARGEST:  # norms combine a sample and a row into one int64
         raise ValueError(f"num_rows: got {rows} for {batch} samples; accepted is less than 2^63 for all together")
     if padding is not None or absent or modes.is_traced(B, indices):
         values, indices, samples = modes.run(
@@ -408,13 +412,13 @@ def _drop_rows(
 ) -> tuple[Array, Array, Array]:
     keep = counting(B, indices, padding, rows, absent)
     kept, places = B.select(values, indices, keep, rows)
-    # where slots cannot go, this one's sample is 0 then and its index, the sentinel, tells that it holds nothing
+    # where slots cannot be removed, an empty one has sample 0 and the sentinel as its index
     samples, _ = B.select(samples, indices, keep, rows)
     return kept, places, samples
 
 
 def check_one_batch(parts: Sequence[PerSample]) -> int:
-    """The number of samples they all have, 0 if there are none; ValueError if it differs."""
+    """Return the number of samples of all parts, 0 if there are none; raise ValueError if it differs."""
     batches = {p.dense_shape[0] for p in parts}
     if len(batches) > 1:
         raise ValueError(
@@ -424,7 +428,7 @@ def check_one_batch(parts: Sequence[PerSample]) -> int:
 
 
 def no_samples(B: Backend, weights: Array, batch: int) -> PerSample:
-    """The gradient of a table that no sample looked up."""
+    """Return the gradient of a table that no sample looked up."""
     empty = empty_slices(B, weights)
     return with_samples(empty, first_axis(B, empty.indices), batch, None)
 
@@ -432,7 +436,7 @@ def no_samples(B: Backend, weights: Array, batch: int) -> PerSample:
 def join(
     B: Backend, weights: Array, parts: list[PerSample], products: Sequence[ProductUse], axis: int, argument: str
 ) -> PerSample | None:
-    """The gradient of a table of several lookups and products, one after the other; None where there are none."""
+    """Return the gradient of a table of several lookups and products, one after the other; None if there are none."""
     if products and not parts:
         inputs = products[0].inputs
         parts = [no_samples(B, weights, batch_of(B, inputs, axis_of(B, inputs, axis, trailing=1)))]
@@ -456,7 +460,7 @@ def whole_gradient(
     products: Sequence[ProductUse],
     dense: Sequence[Array] = (),
 ) -> Any:
-    """The gradient of a table of several lookups, products and whole uses: dense where there are any but lookups."""
+    """Return the gradient of a table of several lookups, products and whole uses: dense unless all are lookups."""
     slices = concat(parts) if parts else empty_slices(B, weights)
     if products:
         together = no_samples(B, weights, 1)
@@ -482,7 +486,7 @@ def _refuse(arrays: tuple[Array, ...], upstream: Array) -> NoReturn:
 
 # ---------------------------------------------------------------------- norms, clipping
 def clip_per_sample(tree: T, max_norm: float, *, nonfinite: Nonfinite = "propagate") -> tuple[T, Array]:
-    """Each sample's gradient, over all leaves, scaled down to a norm of at most max_norm: what DP-SGD clips.
+    """Scale each sample's gradient, over all leaves, down to a norm of at most max_norm, as DP-SGD does.
 
     Parameters
     ----------
@@ -491,18 +495,18 @@ def clip_per_sample(tree: T, max_norm: float, *, nonfinite: Nonfinite = "propaga
     max_norm : float
         0 gives zeros, inf changes nothing.
     nonfinite : {"propagate", "raise", "zero"}
-        What a NaN or infinite norm does to its sample.
+        The effect of a NaN or infinite norm on its sample.
 
     Returns
     -------
     (tree, norms)
-        The clipped tree and the norms before, shape (B,), as `PerSample.norms` gives them. Samples within max_norm
-        keep their bits.
+        The clipped tree, and the norms before clipping, shape (B,), as `PerSample.norms` returns them. Samples within
+        max_norm keep their bits.
 
     Raises
     ------
     ValueError, TypeError
-        max_norm is no number >= 0; leaves of different frameworks or numbers of samples; nothing to clip.
+        max_norm is no number >= 0, the leaves' frameworks or numbers of samples differ, or there are no leaves.
     FloatingPointError
         nonfinite="raise" and a norm is NaN or infinite. SPEC clauses 10 and 14.
 
@@ -555,10 +559,10 @@ def _scaled(x: Any, E: Backend, factors: Array) -> Any:
 
     if not isinstance(x, PerSample):
         return clip(x, factors)
-    with E.scope():  # where zeros are wanted in place of what is not finite, both factors of a product take them
+    with E.scope():  # where zeros replace values that are not finite, both factors of a product become zeros
         zeros = E.where(E.less_equal(factors, -0.5), factors, 1.0)
     finite = E is modes.HOST and not (factors < 0).any()
-    # else x, the smaller one, takes the clip factor
+    # otherwise the clip factor multiplies x, the smaller factor
     pairs = ((g if finite else clip(g, zeros), clip(inputs, factors)) for g, inputs in x.products)
     products = tuple(Product(*pair) for pair in pairs)
     return PerSample._trusted(B, clip(x.values, factors, x.samples), x.indices, x.samples, x.dense_shape, products)
@@ -571,19 +575,22 @@ def _owner(x: Any) -> Backend:
 
 
 def _lifted(x: Any, limit: Limit) -> Any:
-    """A leaf, traced where the limit is."""
+    """Return a leaf, traced if the limit is."""
     if not isinstance(x, PerSample):
         return limit.lift(x)
     return PerSample._trusted(x.backend, limit.lift(x.values), x.indices, x.samples, x.dense_shape, x.products)
 
 
 def _factors(x: PerSample) -> list[Array]:
-    """The factors of a tied table, one pair after the other."""
+    """Return the factors of a tied table, pair after pair."""
     return [part for pair in x.products for part in pair]
 
 
 def _norms(leaves: Sequence[Any]) -> tuple[Backend, Array, Array]:
-    """(E, norms, norms): one a sample, over all leaves, as arrays of E in float64, and as the user gets them."""
+    """Return (E, norms, norms): one norm per sample over all leaves.
+
+    The first norms are arrays of E in float64, the second are those that the user gets.
+    """
     arrays: list[Array] = []
     measured: list[tuple[tuple[Backend, Array], Groups | None]] = []
     wide = False
@@ -607,7 +614,7 @@ def _norms(leaves: Sequence[Any]) -> tuple[Backend, Array, Array]:
 
 
 def _undifferentiated(B: Backend, value: Array, arrays: Sequence[Array]) -> Array:
-    """Return a value computed from arrays; asking for its gradient raises, since as a constant it would be wrong."""
+    """Return a value computed from arrays; its derivative raises, since that of a constant would be wrong."""
 
     def backward(*args: Any) -> NoReturn:
         raise NotImplementedError(
@@ -622,15 +629,20 @@ def _undifferentiated(B: Backend, value: Array, arrays: Sequence[Array]) -> Arra
 
 
 def _where_summed(x: PerSample, arrays: Sequence[Array]) -> tuple[Backend, Sequence[Array], bool]:
-    """(backend, arrays, whether they are traced): what is summed here nobody sees, it need not go back."""
+    """Return (backend, arrays, traced): the host's views of the arrays if it may compute on them, else the arrays.
+
+    The sums made of them are internal, so that they need not return to the framework.
+    """
     traced = modes.is_traced(x.backend, *arrays)
     views = None if traced else modes.host_views(x.backend, arrays)
     return (x.backend, arrays, traced) if views is None else (modes.HOST, views, traced)
 
 
 def _sums_by_sample(x: PerSample, values: Array) -> tuple[tuple[Backend, Array], Groups]:
-    """The distinct rows of every sample, duplicates summed, as a matrix, and which sample each belongs to; of values,
-    x's own or the same as constants."""
+    """Return the distinct rows of every sample, duplicates summed, as a matrix, with the sample of each row.
+
+    values are those of x, or the same as constants.
+    """
     batch, rows, *_ = x.dense_shape
     B, arrays, traced = _where_summed(x, (values, x.indices, x.samples))
     with B.scope():
@@ -643,7 +655,7 @@ def _sums_by_sample(x: PerSample, values: Array) -> tuple[tuple[Backend, Array],
 def _parts_of_tied(
     x: PerSample, values: Array, factors: Sequence[Array]
 ) -> list[tuple[tuple[Backend, Array], Groups | None]]:
-    """Return the parts of the norms of a tied table's gradients: distinct rows by sample, and the rest's norm."""
+    """Return the parts of the norms of a tied table's gradients: distinct rows by sample, and the norm of the rest."""
     batch, rows, *_ = x.dense_shape
     B, (values, indices, samples, *factors), _ = _where_summed(x, (values, x.indices, x.samples, *factors))
     with B.scope():
@@ -661,8 +673,11 @@ def _parts_of_tied(
 def _sums_by_key(
     B: Backend, values: Array, indices: Array, samples: Array, *, batch: int, rows: int
 ) -> tuple[Array, Array, Array]:
-    """(sums, keys, starts): the distinct rows of each sample, duplicates summed; key = sample * rows + index names one,
-    starts has each sample's first key. A slot that holds nothing (traced code) has the key after the last."""
+    """Return (sums, keys, starts): the distinct rows of each sample, duplicates summed.
+
+    The key of a row is sample * rows + index; starts has each sample's first key. An empty slot (traced code) has the
+    key after the last.
+    """
     dtype = B.dtype(values)
     stride = B.astype(B.asarray(np.full(1, rows), values), "int64")  # as an array: JAX narrows 64-bit numbers
     keys = B.astype(samples, "int64") * stride + B.astype(indices, "int64")

@@ -1,13 +1,13 @@
-"""The dense part of a tied table's gradient per sample: what an output layer x @ table.T leaves, kept as its factors.
+"""The dense part of a tied table's gradient per sample, from an output layer x @ table.T, stored as its factors.
 
-With g the gradient of the product, sample b's part is the sum over t of the outer products of g[b, t] and x[b, t], an
-array of the table's shape and of rank at most T. It is never made a sample: its rows are formed by blocks, in float64,
-and measured as they come.
+Let g be the gradient of the product. The part of sample b is the sum over t of the outer products of g[b, t] and x[b,
+t]. It is an array of the table's shape and of rank at most T. No such array is allocated per sample: its rows are
+formed by blocks, in float64, and measured block by block.
 
-On the host two shortcuts are taken, both without cancellation of squares (|S + D|^2 from |S|^2, |D|^2 and their cross
-term, or |D|^2 from the factors' Gram matrices, would lose half of the bits where parts cancel): rows that slices name
-too are formed one by one and added to the slices' sums, and where T is less than the width, x gives way to the
-triangular factor of its QR decomposition, (T, T), which leaves the norm alone. SPEC clause 14.
+The host has two shortcuts, both without cancellation of squares. (Where parts cancel, half of the bits would be lost in
+|S + D|^2 from |S|^2, |D|^2 and their cross term. The same holds for |D|^2 from the factors' Gram matrices.) Rows that
+slices contain too are formed one by one and added to the slices' sums. Where T is less than the width, the triangular
+factor (T, T) of the QR decomposition of x replaces x, which keeps the norm. SPEC clause 14.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from islices.core import modes
 from islices.core.registry import describe
 from islices.core.shapes import same_shape, size_of
 
-#: Elements of float64 that are formed at a time.
+#: the number of float64 elements that are formed at a time
 BLOCK = 1 << 20
-#: Blocks of a traced program, which holds each of them, at most.
+#: the largest number of blocks of a traced program, which holds each of them
 TRACED_BLOCKS = 64
 
 
@@ -39,7 +39,7 @@ class Product(NamedTuple):
 def check_product(
     B: Backend, upstream: Any, inputs: Any, dtype: str, dense_shape: tuple[int, ...], argument: str
 ) -> Product:
-    """Factors (B, ..., rows) and (B, ..., width) as a Product, or TypeError or ValueError."""
+    """Return factors (B, ..., rows) and (B, ..., width) as a Product, or raise TypeError or ValueError."""
     batch, *table = dense_shape
     if len(table) != 2:
         raise ValueError(f"{argument}: got one for a table of shape {tuple(table)}; accepted is a table (rows, width)")
@@ -72,11 +72,11 @@ def host_parts(
     products: Sequence[Array],
     batch: int,
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """(named, rest) in float64, on the host: the rows that slices name with their dense part, (k, width), and the
-    squares of what all other rows hold, (batch,).
+    """Return (named, rest) in float64, on the host: the rows of slices plus their dense part, and the squares of the
+    others.
 
-    sums are the distinct rows (k, width) of each sample, samples (ascending) and rows where they belong; products are
-    the factors, one pair after the other.
+    named has shape (k, width), rest (batch,). sums are the distinct rows (k, width) of each sample; samples (ascending)
+    and rows are their places. products are the factors, one pair after the other.
     """
     named = modes.HOST.astype(sums, "float64").copy()
     rest = np.zeros(batch)
@@ -93,7 +93,7 @@ def host_parts(
 
 
 def _narrow(right: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """(T, r) with the same norm of every left.T @ it: of fewer columns where T is less than the width."""
+    """Return (T, r) with the same norm of every left.T @ it: with fewer columns where T is less than the width."""
     t, width = right.shape
     if not 0 < t < width or not np.isfinite(right).all():
         return right
@@ -103,7 +103,7 @@ def _narrow(right: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def _squares_but(
     lefts: Sequence[np.ndarray[Any, Any]], right: np.ndarray[Any, Any], known: np.ndarray[Any, Any]
 ) -> float:
-    """The sum of the squares of left.T @ right, without the known rows (ascending)."""
+    """Return the sum of the squares of left.T @ right, without the known rows (ascending)."""
     total, count, (t, width) = 0.0, lefts[0].shape[1], right.shape
     step = max(1, BLOCK // max(1, t + width))
     for start in range(0, count if t else 0, step):
@@ -118,10 +118,10 @@ def _squares_but(
 def squares(
     B: Backend, sums: Array, samples: Array, rows_named: Array, products: Sequence[Array], *, batch: int, rows: int
 ) -> Array:
-    """The sum of the squares of each sample's gradient, (batch,) in float64, by any backend's primitives.
+    """Return the sum of the squares of each sample's gradient, (batch,) in float64, by any backend's primitives.
 
-    sums are the distinct rows (k, width) of each sample, samples and rows_named (int64) where they belong; a slot that
-    holds nothing has the sample ``batch``.
+    sums are the distinct rows (k, width) of each sample; samples and rows_named (int64) are their places. An empty slot
+    has the sample ``batch``.
     """
     factors = [B.astype(x, "float64") for x in products]
     width = B.shape(factors[1])[2]
@@ -147,12 +147,12 @@ def _step(B: Backend, like: Array, batch: int, rows: int, width: int) -> int:
 
 
 def _number(B: Backend, value: int, like: Array) -> Array:
-    """An integer as an array, since JAX narrows 64-bit numbers in traced code."""
+    """Return an integer as an array, since JAX narrows 64-bit numbers in traced code."""
     return B.astype(B.asarray(np.full(1, value), like), B.dtype(like))
 
 
 def _block(B: Backend, factors: Sequence[Array], start: int, size: int) -> Array:
-    """Rows start to start + size of the float64 dense part: (b, size, width)."""
+    """Return rows start to start + size of the float64 dense part: (b, size, width)."""
     total = None
     for g, x in zip(factors[::2], factors[1::2], strict=True):
         b, t, rows = B.shape(g)
@@ -166,7 +166,7 @@ def _block(B: Backend, factors: Sequence[Array], start: int, size: int) -> Array
 
 # ---------------------------------------------------------------------- dense arrays
 def dense_sum(B: Backend, *products: Array, dtype: str) -> Array:
-    """The dense part of all samples together, (rows, width): formed in float64 by blocks, rounded once."""
+    """Return the dense part of all samples together, (rows, width): formed in float64 by blocks, rounded once."""
     together = [B.reshape(x, (1, size_of(B.shape(x)[:2]), B.shape(x)[2])) for x in products]
     rows, width = B.shape(products[0])[2], B.shape(products[1])[2]
     assert rows is not None
@@ -189,13 +189,13 @@ def dense_sum(B: Backend, *products: Array, dtype: str) -> Array:
 
 
 def _cut(B: Backend, g: Array, start: int, size: int) -> Array:
-    """Columns of (1, t, rows)."""
+    """Return columns of (1, t, rows)."""
     _, t, rows = B.shape(g)
     return B.reshape(B.columns(B.reshape(g, (t, rows)), start, start + size), (1, t, size))
 
 
 def dense_terms(B: Backend, *products: Array, dtype: str) -> Array:
-    """The dense part of each sample, (B, rows, width): formed in float64, rounded once."""
+    """Return the dense part of each sample, (B, rows, width): formed in float64, rounded once."""
     factors = [B.astype(x, "float64") for x in products]
     rows = B.shape(products[0])[2]
     assert rows is not None

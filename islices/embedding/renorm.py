@@ -1,4 +1,4 @@
-"""Rows of a table kept within a norm: what torch, TensorFlow and MXNet users know as max_norm.
+"""Limits on the norms of a table's rows, known as max_norm in torch, TensorFlow and MXNet.
 
 SPEC clause 12.
 """
@@ -18,31 +18,31 @@ T = TypeVar("T")
 
 
 def renorm_rows(table: T, ids: Array, max_norm: float, *, nonfinite: Nonfinite = "propagate") -> T:
-    """The table with the rows that ids name scaled down to a norm of at most max_norm.
+    """Scale looked-up rows of a table down to a norm of at most max_norm.
 
     Parameters
     ----------
     table : Table, or float array of shape (rows, *row_shape)
     ids : int32 or int64 array of any shape
-        Each row is looked at once, however often it occurs.
+        Each row is scaled once, however often it occurs.
     max_norm : float
     nonfinite : {"propagate", "raise", "zero"}
-        What a NaN or infinite norm does to its row.
+        The effect of a NaN or infinite norm on its row.
 
     Returns
     -------
     same type as table
-        Use the return value: JAX arrays and tf.Tensors cannot change, so the result is a new one (a copy of the table);
-        everything else is changed in place, and not at all by a call that raises. No gradient is recorded.
+        Use the return value: JAX arrays and tf.Tensors cannot change, so that the result is a copy of the table.
+        Everything else is changed in place, but not by a call that raises. No gradient is recorded.
 
     Raises
     ------
     TypeError, ValueError, IndexError
-        dtypes, ids or a max_norm that do not fit.
+        dtypes, ids or max_norm do not fit.
 
     Notes
     -----
-    The factor is clause 10's, exactly max_norm / norm (torch adds 1e-7 to the norm). SPEC clause 12.
+    The factor is that of clause 10, exactly max_norm / norm (torch adds 1e-7 to the norm). SPEC clause 12.
 
     Examples
     --------
@@ -66,5 +66,5 @@ def renorm_rows(table: T, ids: Array, max_norm: float, *, nonfinite: Nonfinite =
     clipped = clip_by_row_norm(rows, limit, nonfinite=nonfinite)
     if clipped is rows:
         return table
-    B.in_place(weights)  # ValueError for an array that must not change
+    B.in_place(weights)  # raises ValueError for an array that must not change
     return write_rows(B, table, distinct, clipped)

@@ -1,6 +1,6 @@
-"""Table: a parameter whose gradient is row-sparse.
+"""Table: a parameter with a row-sparse gradient.
 
-It is read by `islices.embedding.lookup.lookup` alone, which is what keeps the gradient sparse. SPEC clause 12.
+Only `islices.embedding.lookup.lookup` reads it, which keeps the gradient sparse. SPEC clause 12.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from islices.embedding.lookup_gradients import resolve_padding_idx
 
 
 class Table:
-    """A row-sparse parameter: its gradient comes as `IndexedSlices`.
+    """A row-sparse parameter: its gradient is an `IndexedSlices`.
 
     Parameters
     ----------
     weights : float array, shape (rows, *row_shape)
-        Of any framework; a tf.Variable, a torch Parameter or the like stays itself. Not copied.
+        Of any framework. It is not copied: a tf.Variable or a torch Parameter stays the same object.
     padding_idx : int, optional
         The row that gets no gradient; negative counts from the end.
     scale_by_freq : bool
-        Divide each contribution to the gradient by how often its row occurs in its lookup (padding not counted).
+        True divides each contribution to the gradient by the number of times that its row occurs in its lookup
+        (without padding).
 
     Raises
     ------
@@ -34,7 +35,8 @@ class Table:
 
     Notes
     -----
-    Immutable itself; ``table[ids]`` is ``lookup(table, ids)``. A pytree to JAX.
+    A Table is immutable, though its weights need not be. ``table[ids]`` is ``lookup(table, ids)``. For JAX, a Table is
+    a pytree.
 
     Examples
     --------
@@ -70,7 +72,7 @@ class Table:
 
     @classmethod
     def _trusted(cls, backend: Backend, source: Source, padding_idx: int | None, scale_by_freq: bool) -> Table:
-        """A table of parts the library itself made: nothing is looked at."""
+        """Return a table of parts that the library made, without checks."""
         self = object.__new__(cls)
         _fill(self, backend, source, padding_idx, scale_by_freq)
         return self
@@ -86,7 +88,7 @@ class Table:
 
     @property
     def weights(self) -> Array:
-        """The whole table as an array; while its gradient is being taken in JAX alone, where that gradient is dense."""
+        """The whole table as an array. While its gradient is being computed, only JAX has it, with a dense gradient."""
         recorder = self._source.recorder
         if recorder is not None:
             operand = getattr(recorder, "operand", None)
@@ -100,16 +102,16 @@ class Table:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(rows, *row_shape)."""
+        """The shape of the weights, (rows, *row_shape)."""
         return self.backend.shape(self._source.weights)  # type: ignore[return-value]
 
     @property
     def dtype(self) -> Any:
-        """The framework's own dtype of the weights."""
+        """The framework's dtype of the weights."""
         return self._source.weights.dtype
 
     def replace(self, weights: Array) -> Table:
-        """A table with the same options and other weights.
+        """Return a table with the same options and other weights.
 
         Parameters
         ----------
@@ -127,7 +129,7 @@ class Table:
         """
         return Table(weights, padding_idx=self.padding_idx, scale_by_freq=self.scale_by_freq)
 
-    #: `islices.lookup`, which `islices.embedding.lookup`, built on this module, puts here.
+    #: `islices.lookup`, set by `islices.embedding.lookup`, which imports this module
     _lookup: ClassVar[Callable[..., Any]]
 
     def __getitem__(self, ids: Array) -> Array:

@@ -1,6 +1,6 @@
-"""The function that a transformation of a function returns: alone in a module, since compilers look into it.
+"""The function that a transformation of a function returns, in a module of nothing else, since compilers trace into it.
 
-They have to, for it calls the user's own code. May import: the standard library.
+Compilers must do so, since it calls the user's code. May import: the standard library.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 
 
 def transformed(run: Callable[..., Any], fn: Callable[..., Any], *options: Any) -> Callable[..., Any]:
-    """``run(fn, *options, args, kwargs)`` as a function of args and kwargs that goes by fn's name."""
+    """Return ``run(fn, *options, args, kwargs)`` as a function of args and kwargs with fn's name."""
 
-    # it keeps its own module, so that TensorFlow's autograph takes it for the library's
+    # __module__ is not copied, so that TensorFlow's autograph treats the function as the library's
     @functools.wraps(fn, assigned=("__name__", "__qualname__", "__doc__"), updated=())
     def call(*args: Any, **kwargs: Any) -> Any:
         return run(fn, *options, args, kwargs)

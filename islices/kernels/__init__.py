@@ -1,7 +1,7 @@
-"""Compiled kernels on host memory: the host's arithmetic at the speed of memory, the same bits.
+"""Compiled kernels on host memory: the host's arithmetic at the speed of memory, with the same bits.
 
-Here is what decides whether they run: `use_kernels`, `set_num_threads`, and `active`, which the core asks. numba (the
-extra ``fast``) is imported when a kernel is first needed; without it everything works, in NumPy. SPEC clause 20.
+This module decides whether they run: `use_kernels`, `set_num_threads`, and `active`, which the core calls. numba (the
+extra ``fast``) is imported when a kernel is first needed. Without it everything works, in NumPy. SPEC clause 20.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from islices.kernels.threads import get_num_threads, set_num_threads
 __all__ = ["active", "get_num_threads", "loaded", "set_num_threads", "use_kernels"]
 
 _wanted: ContextVar[bool] = ContextVar("islices_kernels", default=os.environ.get("ISLICES_KERNELS", "1") != "0")
-#: The module of the operations, once loaded; None where there is no numba.
+#: the module of the operations, once loaded; None without numba
 _operations: ModuleType | None = None
 _looked = False
 _lock = Lock()
-#: Elements that NumPy computes on, with the same bits, before numba is imported: that takes most of a second.
+#: the number of elements that NumPy computes on, with the same bits, before the slow import of numba
 WORTH = 1 << 22
-#: How many are left; none where somebody has asked for kernels.
+#: the number of these elements that are left; 0 if the user has chosen kernels
 _unpaid: float = 0 if "ISLICES_KERNELS" in os.environ else WORTH
 
 
@@ -40,9 +40,9 @@ def use_kernels(on: bool) -> Iterator[None]:
     ----------
     on : bool
         True, the default, needs numba: ``pip install "islices[fast]"``. Without it, and with False, the host computes
-        in NumPy: the same bits, more slowly. The environment variable ISLICES_KERNELS=0 sets the default to False.
-        Importing numba takes most of a second. By default islices imports it for the first traced call, or once NumPy
-        has computed on 4 million numbers; ``use_kernels(True)`` or ISLICES_KERNELS=1 import it for the first call.
+        in NumPy: the same bits, more slowly. The environment variable ISLICES_KERNELS=0 sets the default to False. The
+        import of numba needs most of a second. By default islices imports it for the first traced call, or once NumPy
+        has computed on 4 million numbers. ``use_kernels(True)`` or ISLICES_KERNELS=1 import it for the first call.
 
     Raises
     ------
@@ -51,7 +51,7 @@ def use_kernels(on: bool) -> Iterator[None]:
 
     Notes
     -----
-    The choice belongs to the current context (`contextvars`), as that of `execution`. SPEC clause 20.
+    The choice belongs to the current context (`contextvars`), like that of `execution`. SPEC clause 20.
 
     Examples
     --------
@@ -70,7 +70,7 @@ def use_kernels(on: bool) -> Iterator[None]:
 
 
 def active(work: float = math.inf) -> ModuleType | None:
-    """Return `islices.kernels.operations` if kernels are to run on so many elements now, else None."""
+    """Return `islices.kernels.operations` if kernels are to run on this many elements now, else None."""
     global _unpaid
     if not _wanted.get():
         return None
@@ -81,7 +81,7 @@ def active(work: float = math.inf) -> ModuleType | None:
 
 
 def loaded() -> ModuleType | None:
-    """Return the same without importing numba, for what is too small to be worth that."""
+    """Return `islices.kernels.operations` if it is in use and loaded, without importing numba, for small work."""
     return _operations if _wanted.get() else None
 
 
@@ -90,9 +90,9 @@ def _load() -> ModuleType | None:
     with _lock:
         if not _looked and importlib.util.find_spec("numba") is not None:
             try:
-                if not load_module("numba").config.DISABLE_JIT:  # where it is set, numba hands plain Python back
+                if not load_module("numba").config.DISABLE_JIT:  # with it, numba returns plain Python functions
                     _operations = load_module("islices.kernels.operations")
-            except Exception as error:  # a numba that does not go with this NumPy, an LLVM that is missing ...
+            except Exception as error:  # a numba that does not support this NumPy, a missing LLVM ...
                 warnings.warn(
                     f"islices computes without compiled kernels: numba failed to load ({error})", stacklevel=2
                 )

@@ -1,9 +1,9 @@
-"""From a plain function to machine code: once a machine, kept on disk beside the module or in the user's cache.
+"""Compilation of plain functions to machine code, kept on disk next to the module or in the user's cache.
 
-A kernel is a *template*, a function over arrays, and a signature. What differs between kernels (how a 16-bit float is
-widened, an optimizer's rule) the template finds around itself: it is a closure. Kernels hold no GIL, raise nothing and
-start no threads: `islices.kernels.threads` runs them in several.
-May import: `numba`, `llvmlite`, `numpy`, `islices.core.locks`, `islices.kernels.expanding`.
+A kernel is a *template*, a function over arrays, and a signature. A template is a closure. The parts that differ
+between kernels (the widening of a 16-bit float, an optimizer's rule) are in its enclosing scope. Kernels hold no GIL,
+raise nothing and start no threads: `islices.kernels.threads` runs them in several. May import: `numba`, `llvmlite`,
+`numpy`, `islices.core.locks`, `islices.kernels.expanding`.
 """
 
 from __future__ import annotations
@@ -29,39 +29,45 @@ from numba.extending import intrinsic
 from islices.core.locks import hold_innermost, without_collector
 from islices.kernels.expanding import code_bytes, enclosed_by, expand
 
-#: What calls machine code.
+#: a function that calls machine code
 Kernel = Callable[..., Any]
-#: The type of a Python int.
+#: the type of a Python int
 INTEGER = types.int64
 
-#: Bytes that must be free to compile or load a kernel.
+#: the number of bytes that must be free to compile or load a kernel
 ROOM = 1 << 26
 
-#: numba looks at one file's date to see whether what it keeps is still true; a template's depends on all of these.
+#: the files that a template depends on; numba checks only the date of one file to see if its cache is valid
 _PACKAGE = Path(__file__).resolve().parent
 _NAMES = ("core/row_operators.py", "optim/operators.py", "optim/rules.py")
 _BESIDE = tuple(_PACKAGE.parent / name for name in _NAMES)
 _SOURCES = (*sorted(_PACKAGE.glob("*.py")), *_BESIDE)
 
 _njit: Any = numba.njit
-#: No GIL, no exceptions, no contraction and no reordering.
+#: no GIL, no exceptions, no contraction and no reordering
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False, "fastmath": False}
 
 
 @contextlib.contextmanager
 def _compiling() -> Iterator[None]:
-    """Hold numba's lock, take none of ours within, and run no destructor that waits for who waits for the lock."""
+    """Hold numba's lock; acquire no lock of islices within.
+
+    No destructor runs, since it may wait for a thread that needs the lock.
+    """
     with without_collector(), global_compiler_lock:
         yield
 
 
 def inline(function: Callable[..., Any]) -> Any:
-    """Return a function as kernels call it: compiled into them, since a call would count references of each array."""
+    """Return a function that is compiled into the kernels that call it.
+
+    A real call would count the references of each array.
+    """
     return _njit(inline="always", **_OPTIONS)(function)
 
 
 def called(function: Any, arguments: tuple[str, ...], constants: Mapping[str, bool | None]) -> Any:
-    """Return a function of numbers as kernels call it where its arguments come in a tuple: see `expand`."""
+    """Return a function of numbers for kernels that pass its arguments as a tuple: see `expand`."""
     return _njit(**_OPTIONS)(expand(function, _inlined, arguments, constants))
 
 
@@ -82,54 +88,54 @@ def _prefetch(context: Any, array: Any, row: Any, column: Any) -> Any:
     return types.void(array, row, column), generate
 
 
-#: prefetch(array, row, column) asks for that cache line, which need not exist; nothing waits for it.
+#: prefetch(array, row, column) requests that cache line, which need not exist; nothing waits for it
 prefetch: Any = intrinsic(_prefetch)
 
 
 def scalar(dtype: Any) -> Any:
-    """The type of a number."""
+    """Return the type of a number."""
     return numba.from_dtype(np.dtype(dtype))
 
 
 def vector(dtype: Any, *, readonly: bool = False) -> Any:
-    """The type of a contiguous array of one axis; one that is read only takes those that are not, too."""
+    """Return the type of a contiguous array of one axis; with readonly, read-only arrays are accepted too."""
     return types.Array(scalar(dtype), 1, "C", readonly=readonly)
 
 
 def matrix(dtype: Any, *, readonly: bool = False) -> Any:
-    """The type of a C-ordered array of two axes."""
+    """Return the type of a C-ordered array of two axes."""
     return types.Array(scalar(dtype), 2, "C", readonly=readonly)
 
 
 def tuple_of(kind: Any, count: int) -> Any:
-    """The type of a tuple of so many."""
+    """Return the type of a tuple of count items."""
     return types.UniTuple(kind, count)
 
 
 def compile_kernel(template: Callable[..., Any], arguments: tuple[Any, ...]) -> Kernel:
-    """Return the template compiled for argument types; raise MemoryError where memory is short."""
+    """Return the template compiled for argument types; raise MemoryError if memory is short."""
     return _compiled(_njit, [arguments], template)  # type: ignore[no-any-return]
 
 
 def compile_callback(template: Callable[..., Any], signature: Any, *sources: Path) -> Any:
-    """Return the template, which depends on more files, as a function of C: it has an ``address``."""
+    """Return the template, which depends on more files, as a function of C with an ``address``."""
     return _compiled(numba.cfunc, signature, template, *sources)
 
 
 def _compiled(compiler: Any, signature: Any, template: Callable[..., Any], *sources: Path) -> Any:
     _check_room()
     function = expand(template, _inlined)  # type: ignore[arg-type]
-    # under this name the machine code is found on disk again
+    # the name under which the machine code is found on disk
     function.__qualname__ = f"{template.__name__}_{fingerprint(template, *sources)}"
     with _compiling():
         try:
             return compiler(signature, cache=True, **_OPTIONS)(function)
-        except (RuntimeError, OSError):  # nowhere to keep it, or no room
+        except (RuntimeError, OSError):  # no folder for the cache, or no space
             return compiler(signature, **_OPTIONS)(function)
 
 
 def _check_room() -> None:
-    """Raise MemoryError where LLVM may lack memory to compile or load a kernel: LLVM would end the process."""
+    """Raise MemoryError if LLVM may lack memory to compile or load a kernel, since LLVM would end the process."""
     try:
         mmap.mmap(-1, ROOM).close()
     except OSError:
@@ -139,34 +145,34 @@ def _check_room() -> None:
 
 
 def _inlined(x: Any) -> FunctionType | None:
-    """What `inline` was given, of what it gave."""
+    """Return the function that was given to `inline`, from its result."""
     options = getattr(x, "targetoptions", {})
     return x.py_func if options.get("inline") == "always" else None
 
 
 def fingerprint(template: Callable[..., Any], *sources: Path) -> str:
-    """Return a digest of the values that a template names, and of this version of the kernels and of more files."""
+    """Return a digest of the values that a template reads, of this version of the kernels, and of more files."""
     return hashlib.sha256(contents((*_SOURCES, *sources)) + _identity(template)).hexdigest()[:16]
 
 
 @cache
 def contents(paths: tuple[Path, ...]) -> bytes:
-    """What tells these files' contents from others."""
+    """Return a digest of these files' contents."""
     digest = hashlib.sha256()
     try:
         for path in paths:
             digest.update(path.read_bytes())
-    except OSError:  # bytecode alone, or an archive: nothing that is kept is known to be still true
+    except OSError:  # only bytecode, or an archive: no cached code is known to be valid
         return os.urandom(32)
     return digest.digest()
 
 
 def _identity(x: Any) -> bytes:
-    """Return the bytes that tell a function, with all that it encloses, or another value from others."""
+    """Return bytes that identify a function, with all that it encloses, or another value."""
     function = getattr(x, "py_func", x)
     if not isinstance(function, FunctionType):
         return repr(x).encode()
-    template = getattr(function, "template", function)  # what it is expanded from
+    template = getattr(function, "template", function)  # the source of the expansion
     enclosed = [f"{name}=".encode() + _identity(value) for name, value in sorted(enclosed_by(template).items())]
     return b";".join([code_bytes(function.__code__), *enclosed])
 

@@ -1,12 +1,11 @@
-"""Functions that a kernel calls, written into its own source before numba sees it.
+"""Functions that a kernel calls, written into the kernel's source before numba compiles it.
 
-numba can write one function into another too (``inline="always"``), in its own representation, of which it copies a
-whole scope for each block: that took a third of a kernel's compilation. Here it is a rewriting of the syntax tree:
-a call becomes assignments of its arguments, the function's statements under names of their own, and its value. What
-cannot be rewritten (no source, two returns, scopes of its own, a call that may not be evaluated) is left to numba,
-whose result is the same. A function whose value is used must change nothing that the rest of the statement reads: it is
-evaluated before that.
-May import: `islices.core.locks`.
+numba can do that too (``inline="always"``), but copies a whole scope of its intermediate representation for each block.
+That was a third of a kernel's compilation time. Here the syntax tree is rewritten. A call becomes assignments of its
+arguments, the function's statements with renamed variables, and its value. numba handles all other calls (no source,
+two returns, nested scopes, a call that may not be evaluated), with the same result. A function whose value is used must
+not change variables that the rest of the statement reads, since it is evaluated before that. May import:
+`islices.core.locks`.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ from typing import Any, NamedTuple
 
 from islices.core.locks import Lock
 
-#: What has names of its own, or gives some a meaning that a renaming changes: functions with these stay as they are.
+#: nodes that have a scope, or whose meaning depends on names: functions with these stay unchanged
 _SCOPES = (
     ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.comprehension, ast.NamedExpr, ast.Global,
     ast.Nonlocal, ast.Match, ast.Try, ast.With, ast.Import, ast.ImportFrom, ast.Delete,
 )  # fmt: skip
 
-#: Python before 3.11.9 and 3.12.3 counts the depth of syntax trees for all threads together: where two make one,
-#: SystemError may be raised.
+#: Python before 3.11.9 and 3.12.3 counts the depth of syntax trees for all threads together: if two threads make trees
+#: at once, SystemError may be raised.
 _parsing = Lock()
 
 
 class Definition(NamedTuple):
-    """What a function's source says, a lambda's as well."""
+    """The contents of a function's source, also of a lambda's."""
 
     name: str
     arguments: tuple[str, ...]
@@ -49,10 +48,10 @@ def expand(
     arguments: tuple[str, ...] | None = None,
     constants: Mapping[str, bool | None] | None = None,
 ) -> FunctionType:
-    """The function, with the calls of what `inlined` knows as a function to be written into it written out.
+    """Return the function, with calls of functions that `inlined` recognises replaced by their statements.
 
-    Flags, the names of bools, are looked up now, and what they exclude is left out. arguments: the parameters in
-    another order; those that are left out are constants.
+    Flags, the names of bools, are evaluated now, and the code that they exclude is dropped. arguments gives the
+    parameters in another order; parameters left out are constants.
     """
     with _parsing:
         definition = _definition(function)
@@ -66,7 +65,7 @@ def expand(
             [], [ast.arg(name) for name in arguments or definition.arguments], None, [], [], None, []
         )
         header = ast.FunctionDef(definition.name, signature, body, [])
-        for node in ast.walk(header):  # lines of other files would mean nothing in this one
+        for node in ast.walk(header):  # line numbers of other files have no meaning in this one
             if "lineno" in node._attributes:
                 ast.copy_location(node, definition.body[0])
         made: dict[str, Any] = {}
@@ -79,13 +78,13 @@ def expand(
 
 
 def has_source(function: Callable[..., Any]) -> bool:
-    """Whether a function can be rewritten."""
+    """Return True if a function can be rewritten."""
     with _parsing:
         return isinstance(function, FunctionType) and _definition(function) is not None
 
 
 class _Writer:
-    """What is being written into a function whose local names are `own`, and the global names that it uses so far."""
+    """The state of writing into a function with local names `own`: the global names used so far."""
 
     def __init__(self, inlined: Callable[[Any], FunctionType | None], own: Collection[str]) -> None:
         self.inlined, self.own = inlined, own
@@ -93,7 +92,7 @@ class _Writer:
         self.count = 0
 
     def body(self, definition: Definition, function: FunctionType, given: Mapping[str, ast.expr]) -> list[ast.stmt]:
-        """The statements of a function; `given` are its local names' new ones."""
+        """Return the statements of a function; `given` are the new names of its local names."""
         named = _Names(self, {**vars(builtins), **function.__globals__, **enclosed_by(function)}, given)
         return self.block(named.statements(definition.body))
 
@@ -101,7 +100,7 @@ class _Writer:
         return [out for statement in statements for out in self.statement(statement)]
 
     def statement(self, node: ast.stmt) -> list[ast.stmt]:
-        """What a statement becomes, each call in it written out before it."""
+        """Return the statements that replace one, with each call in it written out before it."""
         before: list[ast.stmt] = []
         if isinstance(node, ast.If):
             node.test = self.expression(node.test, before)
@@ -110,15 +109,15 @@ class _Writer:
         elif isinstance(node, ast.Expr | ast.Assign | ast.AugAssign | ast.Return) and node.value is not None:
             node.value = self.expression(node.value, before)
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant | ast.Name):
-                return before  # of a call that gives nothing
+                return before  # for a call without a value
         if isinstance(node, ast.If | ast.For | ast.While):
             node.body, node.orelse = self.block(node.body) or [ast.Pass()], self.block(node.orelse)
         return [*before, node]
 
     def expression(self, node: ast.expr, before: list[ast.stmt]) -> ast.expr:
-        """The expression without the calls in it that are written out, whose statements are added to `before`."""
+        """Return the expression without the calls that are written out; their statements are added to `before`."""
         if isinstance(node, ast.IfExp | ast.BoolOp) or (isinstance(node, ast.Compare) and len(node.ops) > 1):
-            return node  # what is not always evaluated stays where it is
+            return node  # a part that is not always evaluated stays in place
         for field, value in ast.iter_fields(node):
             if isinstance(value, ast.expr):
                 setattr(node, field, self.expression(value, before))
@@ -131,7 +130,7 @@ class _Writer:
         return node
 
     def call(self, function: FunctionType, node: ast.Call, before: list[ast.stmt]) -> ast.expr:
-        """The value of a call, whose statements are added to `before`."""
+        """Return the value of a call, whose statements are added to `before`."""
         definition = _definition(function)
         if definition is None or not _ends_once(definition) or len(definition.arguments) != len(node.args):
             return node
@@ -148,7 +147,7 @@ class _Writer:
         return last.value if isinstance(last, ast.Return) and last.value else ast.Constant(None)
 
     def fresh(self, name: str) -> ast.expr:
-        """A local name that there is not yet."""
+        """Return a local name that is not used yet."""
         self.count += 1
         while f"{name}__{self.count}" in self.own:
             self.count += 1
@@ -156,7 +155,7 @@ class _Writer:
 
 
 class _Names(ast.NodeTransformer):
-    """A function's names as the kernel has them: its local ones renamed, global ones kept apart, flags looked up."""
+    """A transformer of a function's names for the kernel: local ones renamed, global ones distinct, flags evaluated."""
 
     def __init__(self, writer: _Writer, scope: Mapping[str, Any], given: Mapping[str, ast.expr]) -> None:
         self.writer, self.scope, self.given = writer, scope, given
@@ -176,7 +175,7 @@ class _Names(ast.NodeTransformer):
         return ast.Name(name, ast.Load())
 
     def statements(self, nodes: list[ast.stmt]) -> list[ast.stmt]:
-        """Statements as the kernel has them, without those that flags exclude."""
+        """Return statements for the kernel, without those that flags exclude."""
         found: list[ast.stmt] = []
         for node in nodes:
             new = self.visit(copy.deepcopy(node))
@@ -190,7 +189,7 @@ class _Names(ast.NodeTransformer):
         return ast.If(test, self.statements(node.body), self.statements(node.orelse))
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
-        """A comparison; ``x is None`` of a parameter is known, since None is none of what is computed."""
+        """Return a comparison; ``x is None`` of a parameter is known, since no computed value is None."""
         left, others = self.visit(node.left), [self.visit(x) for x in node.comparators]
         if isinstance(left, ast.Name | ast.Constant) and isinstance(node.ops[0], ast.Is | ast.IsNot):
             absent = isinstance(left, ast.Constant) and left.value is None
@@ -204,7 +203,7 @@ class _Names(ast.NodeTransformer):
         return ast.UnaryOp(node.op, operand)
 
     def visit_Return(self, node: ast.Return) -> ast.Return:
-        """A return; of a rule's state, what is absent is left out."""
+        """Return a return statement; absent parts of a rule's state are left out."""
         value = node.value and self.visit(node.value)
         if isinstance(value, ast.Tuple):
             value.elts = [x for x in value.elts if not (isinstance(x, ast.Constant) and x.value is None)]
@@ -225,20 +224,22 @@ class _Names(ast.NodeTransformer):
 
 
 def _stored(name: ast.expr) -> ast.expr:
-    """The name as what is assigned to."""
+    """Return the name as the target of an assignment."""
     assert isinstance(name, ast.Name)
     return ast.Name(name.id, ast.Store())
 
 
 def _ends_once(definition: Definition) -> bool:
-    """Whether there is no return but, perhaps, the last statement."""
+    """Return True if there is no return statement, or only the last statement is one."""
     returns = [node for statement in definition.body for node in ast.walk(statement) if isinstance(node, ast.Return)]
     return not returns or returns == [definition.body[-1]]
 
 
 def _definition(function: FunctionType) -> Definition | None:
-    """What a function's source says, if that is there and still the function's, which has arguments by place alone and
-    nothing from around it."""
+    """Return the contents of a function's source, if it exists and still matches the function's code.
+
+    The function must have only positional arguments.
+    """
     code = function.__code__
     if code.co_kwonlyargcount or code.co_posonlyargcount or code.co_flags & (CO_VARARGS | CO_VARKEYWORDS):
         return None
@@ -251,8 +252,10 @@ def _definition(function: FunctionType) -> Definition | None:
 
 @cache
 def _functions(path: str) -> tuple[dict[int, list[Definition | None]], dict[int, list[bytes]]]:
-    """The functions of a file by the lines where they begin: what they say (None: they stay as they are), and what
-    their code must be."""
+    """Return the functions of a file by the lines where they begin: their contents, and the bytes of their code.
+
+    The contents are None for functions that stay unchanged.
+    """
     found: dict[int, list[Definition | None]] = {}
     compiled: dict[int, list[bytes]] = {}
     try:
@@ -283,13 +286,13 @@ def _said(name: str, arguments: ast.arguments, body: list[ast.stmt]) -> Definiti
 
 
 def enclosed_by(function: FunctionType) -> dict[str, Any]:
-    """Return the variables of outer functions that a function names."""
+    """Return the variables of outer functions that a function reads."""
     cells = function.__closure__ or ()
     return {name: cell.cell_contents for name, cell in zip(function.__code__.co_freevars, cells, strict=True)}
 
 
 def code_bytes(code: CodeType) -> bytes:
-    """What tells one function's code from another's, wherever it stands."""
+    """Return bytes that identify a function's code, wherever it is defined."""
     constants = [code_bytes(c) if isinstance(c, CodeType) else repr(c).encode() for c in code.co_consts]
     return b"|".join(
         [code.co_code, *constants, *(n.encode() for n in (*code.co_names, *code.co_varnames, *code.co_freevars))]

@@ -1,7 +1,7 @@
 """Sums of the rows that share an index, left to right in order of occurrence (SPEC clause 3).
 
-A row is summed by one thread, in the place where it goes; 16-bit rows in float32, rounded once.
-May import: `numpy`, this folder.
+One thread sums a row, in the memory of the result; 16-bit rows are summed in float32 and rounded once. May import:
+`numpy`, this folder.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from islices.kernels.compiling import INTEGER, Kernel, compile_kernel, inline, m
 from islices.kernels.grouping import group_kernel
 from islices.kernels.halves import FORMATS
 
-#: Slots that memory is asked for in advance, and cache lines of each: rows lie anywhere, and waiting for one after the
-#: other took a quarter of the time.
+#: the number of slots whose memory is prefetched, and of cache lines of each: rows lie anywhere in memory, and waiting
+#: for each of them cost a quarter of the time
 AHEAD, LINES = 8, 4
 
 
 @cache
 def term_of(dtype: str, *, scaled: bool) -> Any:
-    """Return the function that other kernels read a stored number by."""
+    """Return the function by which other kernels read a stored number."""
     form = FORMATS[dtype]
     load, store, half = form.load, form.store, form.stored is np.uint16
 
     def term(x, factor):
-        """A stored number in the type of sums; if scaled, times the factor and rounded as if it were stored."""
+        """Return a stored number in the type of sums; if scaled, times the factor and rounded as if it were stored."""
         y = load(x)
         if scaled:
             y = load(store(y * factor)) if half else y * factor
@@ -38,11 +38,11 @@ def term_of(dtype: str, *, scaled: bool) -> Any:
 
 @cache
 def add_up(dtype: str, *, scaled: bool = False) -> Any:
-    """Return the function that other kernels sum rows of values by."""
+    """Return the function by which other kernels sum rows of values."""
     line, term = 64 // np.dtype(FORMATS[dtype].stored).itemsize, term_of(dtype, scaled=scaled)
 
     def ask_ahead(values, order, k):
-        """Ask for the beginning of the row that is read `AHEAD` slots after order[k]; the rest comes by itself."""
+        """Prefetch the beginning of the row that is read `AHEAD` slots after order[k]; the rest is loaded by itself."""
         later = k + np.uint64(AHEAD)
         if later < np.uint64(len(order)):
             row = order[later]
@@ -52,14 +52,14 @@ def add_up(dtype: str, *, scaled: bool = False) -> Any:
     fetch = inline(ask_ahead)
 
     def add(values, order, begin, end, factor, out, row):
-        """out[row] = the sum of the rows order[begin:end] of values, left to right; at least one."""
-        width = np.uint64(values.shape[1])  # unsigned, as every index: numba looks for negative ones at each step else
+        """Set out[row] = the sum of the rows order[begin:end] of values, left to right; there is at least one."""
+        width = np.uint64(values.shape[1])  # unsigned, as every index: else numba checks for negative ones at each step
         fetch(values, order, begin)
         p = order[begin]
         for j in range(width):
             out[row, j] = term(values[p, j], factor)
         k = begin + np.uint64(1)
-        while k + np.uint64(3) < end:  # by fours: the sum is read and written once for all
+        while k + np.uint64(3) < end:  # by fours: the sum is read and written once for all four
             for t in range(k, k + np.uint64(4)):
                 fetch(values, order, t)
             p, q = order[k], order[k + np.uint64(1)]
@@ -85,7 +85,9 @@ def fold_kernel(dtype: str) -> Kernel:
     add, store, wide_type, half = add_up(dtype), form.store, form.wide, form.stored is np.uint16
 
     def fold(values, order, starts, ids, out, first, last):
-        """out[ids[r]] = the sum of the rows order[starts[r]:starts[r + 1]], first <= r < last; no ids: out[r]."""
+        """Set out[ids[r]], without ids out[r], to the sum of the rows order[starts[r]:starts[r + 1]], first <= r <
+        last.
+        """
         wide = np.empty((1, values.shape[1] if half else 0), wide_type)
         in_order = len(ids) == 0
         for r in range(np.uint64(first), np.uint64(last)):
@@ -107,8 +109,11 @@ def sum_kernel(dtype: str, index: np.dtype[Any]) -> Kernel:
     stored, fold, group = FORMATS[dtype].stored, fold_kernel(dtype), group_kernel(index)
 
     def grouped_sum(values, indices, rows, sums, ids):
-        """(how many rows the indices name, where in sums they begin, where in ids their numbers do); -1 for the first
-        where `grouping` answers so, or an index is not below rows. sums and ids are aligned as frameworks want them."""
+        """Return (count, at, first): the number of distinct indices, and the starts of their sums and ids.
+
+        count is -1 where `grouping` returns that, or if an index is not below rows. The starts in sums and ids are
+        aligned as frameworks need them.
+        """
         n, width = values.shape
         order, starts = np.empty(n, np.uint64), np.empty(n + 1, np.uint64)
         at = -np.int64(sums.ctypes.data) % 64 // sums.itemsize

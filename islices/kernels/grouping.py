@@ -1,7 +1,7 @@
-"""Group slots by index: a stable radix sort of (index, position), packed into one 64-bit number each.
+"""Groups of slots with one index: a stable radix sort of (index, position), packed into one 64-bit number each.
 
-Cost follows the slots, whatever the indices; memory is 24 bytes a slot and the ids. SPEC clauses 3 and 4.
-May import: `numpy`, `islices.kernels.compiling`.
+Cost follows the slots, for any indices; memory is 24 bytes per slot, and the ids. SPEC clauses 3 and 4. May import:
+`numpy`, `islices.kernels.compiling`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ import numpy as np
 
 from islices.kernels.compiling import Kernel, compile_kernel, inline, vector
 
-#: Bits sorted by at a time, at most: the counts of so many digits stay in the first-level cache.
+#: the largest number of bits of one pass: the counts of its digits stay in the first-level cache
 DIGIT = 11
 
 
 def _group(indices, order, starts, ids):
-    """The number of distinct indices, -1 if they are too large to be packed (or negative); nothing is written then.
+    """Return the number of distinct indices; -1, with nothing written, if they are negative or too large to be packed.
 
-    indices (n,); order (n,) uint64: positions, sorted by index and then by position; starts (n + 1,) uint64: where
-    each distinct index begins in order, with n behind the last; ids (n,) as indices: the distinct ones, ascending.
+    The arrays are indices (n,), order (n,) uint64, starts (n + 1,) uint64 and ids (n,) of the dtype of indices. order
+    gets the positions, sorted by index and then by position. starts gets the start of each distinct index in order,
+    with n after the last. ids gets the distinct indices, ascending.
     """
     n = len(indices)
     if n == 0:
@@ -51,7 +52,7 @@ def _group(indices, order, starts, ids):
         _sort(source, target, n, shift, passes, (bits + passes - 1) // passes)
     mask = (np.uint64(1) << by) - np.uint64(1)
     count = np.uint64(0)
-    last = ~np.uint64(0)  # no index: those have a bit less
+    last = ~np.uint64(0)  # no index, since indices have one bit less
     for i in range(n):
         x = order[i]
         index = x >> by
@@ -66,7 +67,7 @@ def _group(indices, order, starts, ids):
 
 
 def _sort_by_digits(source, target, n, shift, passes, width):
-    """The n numbers of source, sorted stably by their bits from shift on; the last pass has written into the answer."""
+    """Sort the n numbers of source stably by their bits from shift on; the last pass writes into the result."""
     size = 1 << width
     mask = np.uint64(size - 1)
     counts = np.zeros((passes, size), np.uint64)
@@ -94,27 +95,28 @@ _sort = inline(_sort_by_digits)
 
 @cache
 def group_kernel(dtype: np.dtype[Any]) -> Kernel:
-    """The compiled `_group` for int32 or int64 indices."""
+    """Return the compiled `_group` for int32 or int64 indices."""
     place = vector(np.uint64)
     return compile_kernel(_group, (vector(dtype, readonly=True), place, place, vector(dtype)))
 
 
 def _placed(positions, order, places):
-    """places = positions[order]."""
+    """Set places = positions[order]."""
     for i in range(np.uint64(len(order))):
         places[i] = positions[order[i]]
 
 
 @cache
 def placed_kernel(dtype: np.dtype[Any]) -> Kernel:
-    """The compiled `_placed` for int32 or int64 positions."""
+    """Return the compiled `_placed` for int32 or int64 positions."""
     place = vector(np.uint64)
     return compile_kernel(_placed, (vector(dtype, readonly=True), vector(np.uint64, readonly=True), place))
 
 
 def _runs(segments, starts, named):
-    """Count the distinct numbers of ascending segments: named has them first, starts where their runs begin, with the
-    end behind them.
+    """Return the number of distinct values in ascending segments; write the values to named.
+
+    starts gets the start of each run, with the end after the last.
     """
     count = np.uint64(0)
     for i in range(np.uint64(len(segments))):
@@ -128,7 +130,7 @@ def _runs(segments, starts, named):
 
 @cache
 def runs_kernel(dtype: np.dtype[Any]) -> Kernel:
-    """The compiled `_runs` for int32 or int64 numbers."""
+    """Return the compiled `_runs` for int32 or int64 numbers."""
     place = vector(np.uint64)
     return compile_kernel(_runs, (vector(dtype, readonly=True), place, place))
 
@@ -144,5 +146,5 @@ def _bounds(indices):
 
 @cache
 def bounds_kernel(dtype: np.dtype[Any]) -> Kernel:
-    """A compiled function of at least one integer to (the least, the greatest, whether they strictly ascend)."""
+    """Return the compiled function from one integer or more to (smallest, largest, True if they strictly ascend)."""
     return compile_kernel(_bounds, (vector(dtype, readonly=True),))

@@ -1,9 +1,9 @@
-"""16-bit floats, which numba does not know, as bit patterns: widened to float32 and rounded back.
+"""16-bit floats, which numba lacks, as bit patterns: widened to float32 and rounded back.
 
-For each of the values' types there is a pair (load, store): from what the array holds to what is computed with, and
-back, rounded to nearest even as NumPy and the frameworks do. Arithmetic on exponents alone would go through subnormal
-numbers, which some threads flush; these do not. (numba computes on 32-bit integers in 64 bits, hence the casts.)
-May import: `numpy`, `islices.kernels.compiling`.
+There is a pair (load, store) for each type of values. load converts a stored value to the type of computations, and
+store converts it back. The latter rounds to nearest even as NumPy and the frameworks do. Arithmetic on exponents only
+would produce subnormal numbers, which some threads flush; these functions produce none. (numba computes on 32-bit
+integers in 64 bits, hence the casts.) May import: `numpy`, `islices.kernels.compiling`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ def _same(x):
     return x
 
 
-# Choices are made by masks, all ones or none, not by branches: numba copies every block of a function into each place
-# that calls it.
+# Choices use masks (all ones or all zeros), not branches: numba copies every block of a function into each caller.
 def _widen_bfloat16(bits):
     return np.uint32(np.uint32(bits) << np.uint32(16)).view(np.float32)
 
@@ -36,7 +35,7 @@ def _widen_float16(bits):
     size = np.uint32(np.uint32(bits) & np.uint32(0x7FFF))
     small = np.float32(np.float32(size) * np.float32(2.0**-24)).view(
         np.uint32
-    )  # a subnormal is a multiple of the least
+    )  # a subnormal is a multiple of the smallest one
     special = np.uint32(np.uint32(0) - np.uint32(size >= np.uint32(0x7C00))) & np.uint32(0x38000000)
     normal = np.uint32((size << np.uint32(13)) + np.uint32(0x38000000) + special)
     subnormal = np.uint32(np.uint32(0) - np.uint32(size < np.uint32(0x400)))
@@ -47,7 +46,7 @@ def _widen_float16(bits):
 def _round_float16(x):
     bits = np.float32(x).view(np.uint32)
     size = np.uint32(bits & np.uint32(0x7FFFFFFF))
-    # added to one half, whose last place is the least subnormal, a small number is rounded to a multiple of that
+    # adding one half, whose last place is the smallest subnormal, rounds a small number to a multiple of that
     small = np.float32(np.uint32(size).view(np.float32) + np.float32(0.5)).view(np.uint32) - np.uint32(0x3F000000)
     even = (size >> np.uint32(13)) & np.uint32(1)
     normal = np.uint32((size - np.uint32(0x38000000)) + (np.uint32(0xFFF) + even)) >> np.uint32(13)

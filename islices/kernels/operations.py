@@ -1,8 +1,8 @@
-"""The host's operations by compiled kernels: arrays looked at, results allocated, work shared among threads.
+"""The host's operations by compiled kernels: arrays checked, results allocated, work shared among threads.
 
-The one module of this folder that the core calls (`islices.kernels.active`). Values are (n, *row_shape), 16-bit floats
-as NumPy's float16 or as uint16, which means bfloat16; whatever is not contiguous, aligned and of this machine's byte
-order is copied first. May import: `numpy`, this folder, `islices.core.dtypes`, `islices.core.host_memory`,
+The core calls only this module of the folder (`islices.kernels.active`). Values are (n, *row_shape); 16-bit floats are
+NumPy's float16, or uint16, which means bfloat16. Arrays that are not contiguous, aligned and of this machine's byte
+order are copied first. May import: `numpy`, this folder, `islices.core.dtypes`, `islices.core.host_memory`,
 `islices.optim.formulas`.
 """
 
@@ -32,18 +32,18 @@ Host = np.ndarray[Any, Any]
 #: (order, ids, starts) of `group`
 Groups = tuple[Host, Host, Host]
 
-#: Elements that are worth a second thread, which takes a tenth of a millisecond to wake.
+#: the number of elements from which a second thread pays, which needs a tenth of a millisecond to wake
 SHARED = 1 << 21
-#: Elements that one call is the fastest for, which groups, sums and checks.
+#: the number of elements below which one call that groups, sums and checks is the fastest
 FEW = 1 << 18
-#: Slots whose grouping, by one thread, takes longer than another one takes to wake up.
+#: the number of slots from which grouping in one thread needs longer than another thread needs to wake
 ROUSED = 1 << 15
-#: Row numbers of rows that go where they are counted.
+#: the row numbers for kernels that write row r to place r
 _NOWHERE = np.empty(0, np.uint64)
 _NO_INDICES = np.empty(0, np.int64)
-#: More rows than an index can name.
+#: a limit that no index reaches
 _ANY = 2**63 - 1
-#: Parts for each thread, so that one that is held up does not hold up the others.
+#: the number of parts per thread, so that a delayed thread does not delay the others
 PARTS = 4
 
 
@@ -56,7 +56,7 @@ def _ready(x: Host) -> Host:
 
 
 def _rows(values: Host) -> tuple[Host, str]:
-    """(values as a matrix of what kernels take, their dtype)"""
+    """Return (values as a matrix for kernels, their dtype)."""
     flags = values.flags
     if not (flags.c_contiguous and flags.aligned and values.dtype.isnative):
         values = _ready(values)
@@ -70,19 +70,19 @@ def _rows(values: Host) -> tuple[Host, str]:
 
 
 def _as_values(rows: Host, like: Host) -> Host:
-    """A result of kernels in the dtype and row shape of values."""
+    """Return a result of kernels in the dtype and row shape of values."""
     if rows.dtype != like.dtype:
         rows = rows.view(like.dtype.newbyteorder("="))
     return rows if like.ndim == 2 else rows.reshape(len(rows), *like.shape[1:])
 
 
 def _places(ids: Host) -> Host:
-    """Row numbers, none of them negative, as kernels take them: one type, so that one kernel does for both of ids."""
+    """Return row numbers, none of them negative, in the one type of kernels, for both types of ids."""
     return ids.view(np.uint64) if ids.itemsize == 8 else ids.astype(np.uint64)
 
 
 def bounds(indices: Host) -> tuple[int, int, bool]:
-    """The least and the greatest of at least one int32 or int64, and whether they strictly ascend."""
+    """Return the smallest and the largest of one or more int32 or int64, and whether they strictly ascend."""
     flags = indices.flags
     if not (flags.c_contiguous and flags.aligned and indices.dtype.isnative):
         indices = _ready(indices)
@@ -90,29 +90,29 @@ def bounds(indices: Host) -> tuple[int, int, bool]:
 
 
 def is_packed(indices: Host, rows: int | None) -> bool:
-    """Whether `group` takes indices that have been found within [0, rows)."""
+    """Return True if `group` supports indices that are known to lie within [0, rows)."""
     return rows is not None and rows.bit_length() + len(indices).bit_length() <= 64
 
 
 # ---------------------------------------------------------------------- sharing work
 class Task(NamedTuple):
-    """work(*given, first, last) for all rows first <= r < last of a number of them, in whatever parts."""
+    """A call work(*given, first, last) for all rows first <= r < last of a number of rows, split into any parts."""
 
     work: Callable[..., None]
     given: tuple[Any, ...]
     rows: int
     #: in elements
     size: int
-    #: what the first row of a part is a multiple of
+    #: the first row of a part is a multiple of this
     multiple: int = 1
-    #: where the slots of each row begin, of rows that differ in their number of slots
+    #: the start of each row's slots, if rows differ in their number of slots
     starts: Host | None = None
-    #: whether rows may have no slots
+    #: True if rows may have no slots
     sparse: bool = False
 
 
 def run_tasks(tasks: Sequence[Task]) -> None:
-    """The tasks, in parts of about as much work each, in as many threads as are set."""
+    """Run the tasks, in parts of about equal work, in the set number of threads."""
     size = 0
     for task in tasks:
         size += task.size
@@ -130,7 +130,7 @@ def run_tasks(tasks: Sequence[Task]) -> None:
 
 
 def _cuts(task: Task, share: int) -> list[int]:
-    """Where parts of about so many elements begin, and the end."""
+    """Return the starts of parts of about share elements, and the end."""
     count, number = task.rows, task.size // share
     if number <= 1 or count <= task.multiple:
         return [0, count]
@@ -145,7 +145,7 @@ def _cuts(task: Task, share: int) -> list[int]:
 
 
 def _of_rows(work: Kernel, given: tuple[Any, ...], starts: Host, width: int, *, multiple: int = 1) -> Task:
-    """A task over rows of so many elements whose slots begin at starts."""
+    """Return a task over rows of width elements whose slots begin at starts."""
     count, slots = len(starts) - 1, int(starts[-1] - starts[0])
     sparse = slots < count
     return Task(work, given, count, (slots + count if sparse else slots) * width, multiple, starts, sparse)
@@ -153,8 +153,11 @@ def _of_rows(work: Kernel, given: tuple[Any, ...], starts: Host, width: int, *, 
 
 # ---------------------------------------------------------------------- grouping and summing
 def group(indices: Host) -> Groups | None:
-    """(order, ids, starts): positions sorted by index and stably, the distinct indices ascending, and where each one's
-    run starts in order, with the end appended; order and starts unsigned. None for indices beyond what is packed."""
+    """Return (order, ids, starts): positions sorted stably by index, and the distinct indices, ascending.
+
+    starts are the starts of each distinct index's run in order, with the end appended; order and starts are unsigned.
+    None for indices that are too large to be packed.
+    """
     n = len(indices)
     if n >= FEWEST and (known := kept_groups(indices)) is not None:
         return known
@@ -169,7 +172,7 @@ def group(indices: Host) -> Groups | None:
 
 
 def group_all(indices: Sequence[Host]) -> Iterator[Groups | None]:
-    """`group` of each, at the same time."""
+    """Return `group` of each, computed at the same time."""
     if len(indices) < 2 or sum(map(len, indices)) < ROUSED:
         return map(group, indices)
     found: list[Groups | None] = [None] * len(indices)
@@ -182,7 +185,7 @@ def group_all(indices: Sequence[Host]) -> Iterator[Groups | None]:
 
 
 def group_kept(indices: Sequence[Host]) -> list[Groups | None]:
-    """`group` of each, kept for the next call of it with the same indices: a norm is followed by a step."""
+    """Return `group` of each, kept for the next call with the same indices, since a step follows a norm."""
     if len(indices) == 1 and len(indices[0]) < FEWEST:
         return [group(indices[0])]
     found = list(group_all(indices))
@@ -191,7 +194,7 @@ def group_kept(indices: Sequence[Host]) -> list[Groups | None]:
 
 
 def placed(groups: Groups, positions: Host) -> Groups:
-    """The groups of slots whose values lie at positions, none of them negative."""
+    """Return the groups of slots whose values lie at positions, none of them negative."""
     (order, ids, starts), positions = groups, _ready(positions)
     places = np.empty(len(order), np.uint64)
     placed_kernel(positions.dtype)(positions, order, places)
@@ -199,7 +202,7 @@ def placed(groups: Groups, positions: Host) -> Groups:
 
 
 def fold(values: Host, order: Host, starts: Host) -> Host:
-    """The sums of the runs of a grouping, left to right; 16-bit values in float32, rounded once."""
+    """Return the sums of the runs of a grouping, left to right; for 16-bit values in float32, rounded once."""
     rows, name = _rows(values)
     width = rows.shape[1]
     into = empty((len(starts) - 1, width), rows.dtype)
@@ -208,12 +211,14 @@ def fold(values: Host, order: Host, starts: Host) -> Host:
 
 
 def read_bags(table: Host, ids: Host, segments: Host, bags: int) -> Host:
-    """The sums of the table's rows ids by segment, ascending, left to right; zeros where a bag has none. ids and
-    segments are in range."""
+    """Return the sums of the table's rows ids by segment, ascending, left to right; zeros for a bag without ids.
+
+    ids and segments are in range.
+    """
     rows, name = _rows(table)
     starts, named = np.empty(len(segments) + 1, np.uint64), np.empty(bags, np.uint64)
     count = runs_kernel(segments.dtype)(_ready(segments), starts, named)
-    # where each bag has some, nothing is left for the zeros
+    # if no bag is empty, all rows are written and need no zeros
     into = (empty if count == bags else zeros)((bags, rows.shape[1]), rows.dtype)
     starts = starts[: count + 1]
     given = (rows, _ready(_places(ids)), starts, named[:count], into)
@@ -222,7 +227,7 @@ def read_bags(table: Host, ids: Host, segments: Host, bags: int) -> Host:
 
 
 def sum_rows(values: Host, indices: Host, rows: int | None, *, loose: bool) -> tuple[Host, Host] | None:
-    """(sums, ids) of slices, ids ascending, in aligned memory of their own; None where indices may be out of range."""
+    """Return (sums, ids) of slices, ids ascending, in new aligned memory; None where indices may be out of range."""
     if loose:
         return None
     if values.size < FEW and len(indices) < ROUSED:
@@ -237,8 +242,10 @@ def sum_rows(values: Host, indices: Host, rows: int | None, *, loose: bool) -> t
 
 
 def sum_few(values: Host, indices: Host, rows: int | None) -> tuple[Host, Host] | None:
-    """The same by one thread and one call, which looks at the indices too: None where they are out of range, or there
-    are many."""
+    """Return (sums, ids) of slices by one thread and one call, which checks the indices too.
+
+    None if indices are out of range, or if there are many.
+    """
     matrix, name = _rows(values)
     n, width = matrix.shape
     if matrix.size >= FEW or n >= ROUSED:
@@ -258,7 +265,7 @@ def sum_few(values: Host, indices: Host, rows: int | None) -> tuple[Host, Host] 
 
 
 def dense_rows(values: Host, indices: Host, shape: tuple[int, ...], *, loose: bool) -> Host | None:
-    """Zeros of a shape with the slices' sums in their rows. IndexError for an index beyond."""
+    """Return zeros of a shape with the slices' sums in their rows. Raise IndexError for an index beyond the shape."""
     groups = None if loose else group(indices)
     if groups is None:
         return None
@@ -274,8 +281,10 @@ def dense_rows(values: Host, indices: Host, shape: tuple[int, ...], *, loose: bo
 
 # ---------------------------------------------------------------------- norms
 def norm_of_few(values: Host, indices: Host | None, ord: int) -> float | None:
-    """The norm of one leaf, duplicates summed if there are indices, by one thread and one call; None for many values,
-    for indices that are not grouped, or if it is undecided."""
+    """Return the norm of one leaf, duplicates summed if there are indices, by one thread and one call.
+
+    None for many values, for indices that are not grouped, or if the norm is undecided.
+    """
     if values.size >= FEW or values.size == 0:
         return None
     rows, name = _rows(values)
@@ -287,13 +296,15 @@ def norm_of_few(values: Host, indices: Host | None, ord: int) -> float | None:
 
 
 def norm(leaves: Sequence[tuple[Host, Host | None, Host | None]], ord: int) -> float | None:
-    """The norm of leaves together, ord 1 or 2, in float64; leaves as `limbs` takes them. None if undecided."""
+    """Return the norm of leaves together, ord 1 or 2, in float64; leaves as in `limbs`. None if undecided."""
     return rounded(limbs(leaves, ord), ord)
 
 
 def limbs(leaves: Sequence[tuple[Host, Host | None, Host | None]], ord: int) -> Host:
-    """The exact sum of the terms of a norm of order 1 or 2, as `islices.kernels.totals` has it, of leaves together:
-    of (values, order, starts), whose runs are summed first, or of (values, None, None)."""
+    """Return the exact sum of the terms of a norm of order 1 or 2 over leaves, in the form of `islices.kernels.totals`.
+
+    The runs of a leaf (values, order, starts) are summed first. A leaf may also be (values, None, None).
+    """
     narrow: list[Host] = []
     wide: list[Host] = []
     tasks = []
@@ -314,7 +325,7 @@ def limbs(leaves: Sequence[tuple[Host, Host | None, Host | None]], ord: int) -> 
 
 
 def _into_bins(kernel: Kernel, given: tuple[Host, ...], dtype: str, free: list[Host], first: int, last: int) -> None:
-    """A part's squares, in bins that no other thread uses now."""
+    """Add a part's squares to bins that no other thread uses now."""
     try:
         bins = free.pop()
     except IndexError:
@@ -325,7 +336,7 @@ def _into_bins(kernel: Kernel, given: tuple[Host, ...], dtype: str, free: list[H
 
 # ---------------------------------------------------------------------- values times numbers
 def scaled(values: Host, steps: Sequence[tuple[str, Any]]) -> Host | None:
-    """values times ("mul") or over ("div") one or two numbers, one after the other, in new memory."""
+    """Return values times ("mul") or divided by ("div") one or two numbers, one after the other, in new memory."""
     if (
         not 0 < len(steps) <= 2
         or not isinstance(steps[0][1], (int, float))
@@ -346,8 +357,10 @@ def scaled(values: Host, steps: Sequence[tuple[str, Any]]) -> Host | None:
 
 # ---------------------------------------------------------------------- rows of a table
 def scatter(table: Host, values: Host, groups: Groups, op: str) -> None:
-    """The table's rows changed in place by slices, one after the other; ids are in range, the table is writable,
-    contiguous, aligned and of this machine's byte order."""
+    """Change the table's rows in place by slices, one after the other.
+
+    ids are in range; the table is writable, contiguous, aligned and of this machine's byte order.
+    """
     order, ids, starts = groups
     rows, name = _rows(values)
     into, _ = _rows(table)
@@ -363,8 +376,10 @@ def step(
     numbers: Host,
     factor: float | None = None,
 ) -> Task:
-    """A step of an optimizer, in place, on the rows that ids name, of values times the factor; ids are in range, table
-    and state as `scatter` has a table."""
+    """Return the task of a step of an optimizer, in place, on the table's rows ids, with values times the factor.
+
+    ids are in range; table and state fulfil the conditions for `scatter`'s table.
+    """
     order, ids, starts = groups
     rows, gradient = _rows(values)
     into, name = _rows(table)
@@ -379,9 +394,11 @@ def step(
 def rest_step(
     formula: Formula, values: Host | None, skip: Host, table: Host, state: Sequence[Host], numbers: Host
 ) -> Task:
-    """A step of an optimizer, in place, on all rows but those of skip (row numbers, ascending): the gradient is values,
-    as large as the table, or 0. The state is as large as the table, squares are those of elements; table and state as
-    `scatter` has a table."""
+    """Return the task of a step of an optimizer, in place, on all rows except those of skip (row numbers, ascending).
+
+    The gradient is values, of the table's size, or 0. The state has the table's size, and squares are those of
+    elements. table and state fulfil the conditions for `scatter`'s table.
+    """
     into, name = _rows(table)
     rows, width = into.shape
     given, gradient = (into[:0], "") if values is None else _rows(values)
@@ -390,6 +407,6 @@ def rest_step(
     return Task(rest_kernel(formula, name, gradient), (*arrays, width), rows, rows * width)
 
 
-#: The methods of `islices.backend.Backend` that kernels carry out, by name: on views of host memory, with the method's
-#: own arguments. None instead of a result where a kernel does not take them, and NumPy does.
+#: The methods of `islices.backend.Backend` that kernels carry out, by name, on views of host memory, with the method's
+#: arguments. A kernel returns None for arguments that it does not support; NumPy computes then.
 KERNELS: dict[str, Callable[..., Any]] = {"dense_rows": dense_rows, "scaled": scaled, "sum_rows": sum_rows}

@@ -1,7 +1,7 @@
-"""Groupings that the same step asks for twice: a gradient's indices are grouped for its norm, which clips it, and then
-for the rows that the optimizer changes. Known by their contents, since the arrays may be others by then, or changed.
+"""Groupings that one step needs twice.
 
-May import: `numpy`.
+A gradient's indices are grouped for its norm, which clips it, and then for the rows that the optimizer changes. They
+are recognised by their contents, since the arrays may be others by then, or changed. May import: `numpy`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ Host = np.ndarray[Any, Any]
 #: (order, ids, starts) of `islices.kernels.grouping`
 Groups: TypeAlias = tuple[Host, Host, Host]
 
-#: Slots that are worth it, and of all that are kept, at most.
+#: the smallest number of slots of a kept grouping, and the largest number of slots of all kept ones
 FEWEST, MOST = 1 << 12, 1 << 21
 
-#: A few of the indices, by which they are found -> (a copy of all, their groups)
+#: a few of the indices as the key -> (a copy of all, their groups)
 _kept: dict[tuple[Any, ...], tuple[Host, Groups]] = {}
 
 
 def keep_groups(found: Sequence[tuple[Host, Groups | None]]) -> None:
-    """Keep indices' groups for the next who asks, and no others."""
+    """Keep the groups of these indices, and no others, for the next caller."""
     kept: dict[tuple[Any, ...], tuple[Host, Groups]] = {}
     total = 0
     for indices, groups in found:
@@ -31,11 +31,11 @@ def keep_groups(found: Sequence[tuple[Host, Groups | None]]) -> None:
         if groups is not None and len(indices) >= FEWEST and total <= MOST:
             kept[_key(indices)] = indices.copy(), groups
     global _kept
-    _kept = kept  # at once: other threads look at the one or the other
+    _kept = kept  # in one assignment: other threads see the old or the new dict
 
 
 def kept_groups(indices: Host) -> Groups | None:
-    """The groups of indices, if they are kept. They no longer are then: whoever has them may give them away."""
+    """Return the groups of indices, if they are kept, and forget them: the caller may give the arrays away."""
     known = _kept
     if not known:
         return None

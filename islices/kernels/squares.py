@@ -1,12 +1,12 @@
-"""Sums of squares (or of sizes) without rounding, so that neither order nor the number of threads can be seen.
+"""Sums of squares (or of sizes) without rounding, independent of the order and of the number of threads.
 
-A block of numbers, scaled by a power of two to less than 1 in size, is cut at two places below its largest term: added
-to a large constant, a term shows its upper bits as an integer, exactly; what is left, its lower ones. Integers add up
-in whatever order, by block size in *bins*, one for each power of two, which `islices.kernels.totals` puts together.
-A block whose numbers are close to one another in size drops nothing. A term of another drops at most 2^-97 of the
-block's bound; `islices.kernels.totals` knows from the number of these terms whether this can change the result. If it
-can, `islices.norms.exact` forms the norm, as it does for frameworks and traces. SPEC clause 7.
-May import: `numpy`, this folder.
+A block of numbers is scaled by a power of two to sizes below 1, and cut at two places below its largest term. Added to
+a large constant, a term shows its upper bits as an integer, exactly; the rest are its lower bits. Integers add up in
+any order. They are added by block size in *bins*, one for each power of two, which `islices.kernels.totals` combines. A
+block whose numbers are close to one another in size drops nothing. A term of another block drops at most 2^-97 of the
+block's bound. `islices.kernels.totals` knows from the number of these terms whether this can change the result. If it
+can, `islices.norms.exact` forms the norm, as it does for frameworks and traces. SPEC clause 7. May import: `numpy`,
+this folder.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from islices.kernels.grouping import group_kernel
 from islices.kernels.halves import FORMATS
 from islices.kernels.totals import CUT, LIMBS, LOW, LOWEST, add_bins_kernel, round_kernel
 
-#: A bin for each power of two that a number's size can have, and one for what is not finite.
+#: the number of bins: one for each power of two of a number's size, and one for numbers that are not finite
 BINS = {"float32": 256, "float64": 2048}
-#: Terms cut at a time, so that they stay in the first-level cache and their sums in 63 bits.
+#: the number of terms cut at a time, so that they stay in the first-level cache and their sums in 63 bits
 BLOCK = 2048
-#: What added to a term makes the first and the second cut.
+#: the constants that, added to a term, make the first and the second cut
 FIRST, SECOND = 1.5 * 2.0 ** (52 - CUT), 1.5 * 2.0 ** (52 - 2 * CUT)
-#: Added to a number below 1, leaves its upper half.
+#: the constant that, added to a number below 1, keeps its upper half
 HALVES = 1.5 * 2.0**26
 
 
@@ -36,24 +36,24 @@ def _largest32(x, row, begin, end):
     top, least = np.uint32(0), np.uint32(0xFFFFFFFF)
     for j in range(begin, end):
         size = np.uint32(np.float32(x[row, j]).view(np.uint32) & np.uint32(0x7FFFFFFF))
-        top, least = max(top, size), min(least, np.uint32(size - np.uint32(1)))  # 0 becomes the greatest
+        top, least = max(top, size), min(least, np.uint32(size - np.uint32(1)))  # 0 becomes the largest
     return np.int64(top), np.int64(least >> np.uint32(23))
 
 
 def _cut(term, upper_unit, lower_unit):
-    """The term's upper and lower bits as integers, each with the bits of what is added to cut it."""
+    """Return the term's upper and lower bits as integers, each with the bits of the constant that cuts it."""
     upper = term + upper_unit
     lower = (term - (upper - upper_unit)) + lower_unit
     return np.float64(upper).view(np.int64), np.float64(lower).view(np.int64)
 
 
 def _power_of_two(exponent):
-    """2^exponent, of a float64 that is not subnormal."""
+    """Return 2^exponent, a float64 that is not subnormal."""
     return np.uint64(np.uint64(exponent + np.int64(1023)) << np.uint64(52)).view(np.float64)
 
 
 def _add_part(x, place, parts):
-    """x times 2^place added to three limbs."""
+    """Add x times 2^place to three limbs."""
     k, shift = place >> np.int64(5), place & np.int64(31)
     low, high = (x & np.int64(LOW)) << shift, (x >> np.int64(32)) << shift
     parts[k >> 2, k & 3] += low & np.int64(LOW)
@@ -66,15 +66,16 @@ cut, power_of_two, add_part = inline(_cut), inline(_power_of_two), inline(_add_p
 
 @cache
 def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
-    """Return the kernel for numbers of a dtype and ord 1 or 2; with exact, limbs take the place of bins."""
+    """Return the kernel for numbers of a dtype and ord 1 or 2; with exact, it fills limbs instead of bins."""
     form, wide, sizes = FORMATS[dtype], dtype == "float64", ord == 1
     load, half, bins_of = form.load, form.stored is np.uint16, BINS["float64" if wide else "float32"]
     infinite, bias = bins_of - 1, bins_of // 2 - 1
-    # up to how many powers of two numbers of such a mantissa lie apart whose terms' lowest bits are all kept
+    # the largest distance, in powers of two, of numbers of this mantissa at which all bits of their terms are kept
     span = 2 * CUT // ord - 1 - (52 if wide else 23)
 
     def largest64(x, row, begin, end):
-        top, least = np.uint64(0), np.uint64(0xFFFFFFFFFFFFFFFF if sizes else 0)  # squares of such may always drop bits
+        top, least = np.uint64(0), np.uint64(0xFFFFFFFFFFFFFFFF if sizes else 0)  # squares may always drop bits
+
         for j in range(begin, end):
             size = np.float64(x[row, j]).view(np.uint64) & np.uint64(0x7FFFFFFFFFFFFFFF)
             top = max(top, size)
@@ -85,7 +86,7 @@ def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
     largest = inline(largest64 if wide else _largest32)
 
     def add_terms(x, row, begin, end, bins):
-        """The terms of x[row, begin:end], at most `BLOCK`, added to their bin: 4 integers, two for each cut."""
+        """Add the terms of x[row, begin:end], at most `BLOCK`, to their bin: 4 integers, two for each cut."""
         top, least = largest(x, row, begin, end)
         bin = top >> np.int64(52 if wide else 23)
         terms = np.int64(end - begin) * np.int64(3 if wide and not sizes else 1)
@@ -95,11 +96,11 @@ def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
         if bin == infinite:
             for j in range(begin, end):
                 first |= np.int64(x[row, j] != x[row, j])
-            bins[bin, 0] |= first  # whether there is a NaN
+            bins[bin, 0] |= first  # 1 if there is a NaN
             bins[bin, 1] = 1
         else:
             # a bin's numbers are below 2^above, its terms below 2^(ord above). Terms of float32 are cut at that scale.
-            # Numbers of a float64 are brought below 1, in two factors: one alone may be beyond what a float64 can be
+            # float64 numbers are scaled below 1 by two factors, since a single one may be out of range
             above = bin - bias + 1
             scale, rest = (power_of_two(-above // 2), power_of_two(-above - -above // 2)) if wide else (1.0, 1.0)
             unit = 1.0 if wide else power_of_two(above if sizes else 2 * above)
@@ -118,7 +119,7 @@ def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
                     a, b = cut(abs(y) if sizes else y * y, u, v)
                     first += a
                     second += b
-            # the bits of what was added, for all terms at once: integers wrap around
+            # remove the bits of the added constants, for all terms at once: integers wrap around
             first -= terms * np.float64(u).view(np.int64)
             second -= terms * np.float64(v).view(np.int64)
             bins[bin, 0] += first >> np.int64(32)
@@ -126,10 +127,10 @@ def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
             bins[bin, 2] += second >> np.int64(32)
             bins[bin, 3] += second & np.int64(0xFFFFFFFF)
             if bin == 0 and top != 0:
-                bins[bin, 3] += 1  # of squares of subnormal numbers everything may be dropped: they are not nothing
+                bins[bin, 3] += 1  # squares of subnormal numbers may drop all their bits, but are not 0
 
     def add_exactly(x, row, begin, end, parts):
-        """The terms of finite x[row, begin:end] added, whole, to the limbs of `totals`, four in a row of parts."""
+        """Add the terms of finite x[row, begin:end], whole, to the limbs of `totals`, four in a row of parts."""
         for j in range(begin, end):
             bits = np.float64(x[row, j]).view(np.int64)
             exponent, m = (bits >> np.int64(52)) & np.int64(0x7FF), bits & np.int64(0xFFFFFFFFFFFFF)
@@ -147,7 +148,7 @@ def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
     add_block = inline(add_exactly if exact else add_terms)
 
     def dense(values, first, last, bins):
-        """The terms of the numbers first <= k < last of a flat array, shape (1, n), added to their bins."""
+        """Add the terms of the numbers first <= k < last of a flat array, shape (1, n), to their bins."""
         widened = np.empty((1, BLOCK if half else 0), np.float32)
         for k in range(first, last, BLOCK):
             end = min(k + BLOCK, last)
@@ -168,9 +169,9 @@ def rows_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
     stored, fold, dense = np.dtype(FORMATS[dtype].stored), fold_kernel(dtype), dense_kernel(dtype, ord, exact=exact)
 
     def sums_of_rows(values, order, starts, first, last, bins):
-        """The terms of the sums of rows first <= r < last, as `folding` makes them, added to their bins."""
+        """Add the terms of the sums of rows first <= r < last, as `folding` makes them, to their bins."""
         width = np.int64(values.shape[1])
-        # short rows share a block; where one begins does not depend on first, which is a multiple of their number
+        # short rows share a block; its start does not depend on first, which is a multiple of their number
         some = max(np.int64(1), np.int64(BLOCK // max(width, np.int64(1))))
         sums = np.empty((1, width * some), stored)
         rows = sums.reshape((some, width))
@@ -198,9 +199,9 @@ def norm_kernel(dtype: str, index: np.dtype[Any], ord: int) -> Kernel:
     )
 
     def norm(values, indices):
-        """The norm of the sums of few rows that share an index; of the rows themselves where there are no indices.
+        """Return the norm of the sums of few rows that share an index; without indices, of the rows themselves.
 
-        -1 where `grouping` answers so or the norm is undecided.
+        Return -1 where `grouping` does so, or if the norm is undecided.
         """
         n = len(values)
         bins, limbs = np.zeros((count_of_bins, 4), np.int64), np.zeros(LIMBS + 3, np.int64)

@@ -1,10 +1,10 @@
-"""Several threads over one kernel: a pool of our own, since kernels hold no GIL.
+"""Several threads for one kernel: a pool of this module, since kernels hold no GIL.
 
-numba's own layers are no choice: one kills forked children, one aborts when called from two threads at once. Here the
-caller works too and waits for nothing but parts that have begun, so that a busy pool costs speed, never progress; a
-forked child (a DataLoader's worker) makes itself a new pool. A framework whose own threads would compete with these
-may lend them (`share`). Bits do not depend on the number of threads: a part
-writes what no other one does. May import: `islices.core.locks`.
+numba's threading layers do not suit: one kills forked children, another aborts when two threads call it at once. Here
+the caller works too, and waits only for parts that have begun, so that a busy pool costs speed but never progress. A
+forked child (a DataLoader's worker) makes a new pool. A framework whose threads would compete with these may lend them
+(`share`). Bits do not depend on the number of threads, since no two parts write the same memory. May import:
+`islices.core.locks`.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from islices.core.locks import Lock, without_collector
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-#: As many threads as can be set: more than any machine has cores.
+#: the largest number of threads, more than the cores of any machine
 MOST = 2**15 - 1
 
 _lock = Lock()
-#: The number of threads where machine code reads it too; 0 before it is first needed.
+#: the number of threads, in memory that machine code reads too; 0 before it is first needed
 _count = ctypes.c_int64(0)
 _pool: ThreadPoolExecutor | None = None
 #: run(work, n): see `share`.
 Shared = Callable[[Callable[[], None], int], bool]
 _shared: Shared | None = None
-#: Whether it would run something for the caller now.
+#: returns True if the framework's threads would run work of the caller now
 _serves: Callable[[], bool] | None = None
 
 
 def set_num_threads(n: int) -> None:
-    """Set how many threads compiled kernels run in, for the whole process.
+    """Set the number of threads that compiled kernels run in, for the whole process.
 
     Parameters
     ----------
     n : int
-        At least 1. By default the environment variable ISLICES_NUM_THREADS, read when first needed (a warning names one
-        that is no such number), else as many as this process may use cores.
+        At least 1. The default is the environment variable ISLICES_NUM_THREADS, read when first needed (an invalid one
+        gives a warning). Without it, the default is the number of cores that this process may use.
 
     Raises
     ------
@@ -52,9 +52,9 @@ def set_num_threads(n: int) -> None:
 
     Notes
     -----
-    Results do not depend on it. Small calls run in the calling thread alone. Once torch is in use, kernels that the
-    main thread calls run in its threads: in torch.get_num_threads() of them at most, unless that is 1. SPEC clauses 3
-    and 20.
+    Results do not depend on the number. Small calls run only in the calling thread. Once torch is in use, kernels that
+    the main thread calls run in torch's threads: in at most torch.get_num_threads() of them, unless that is 1. SPEC
+    clauses 3 and 20.
 
     Examples
     --------
@@ -67,7 +67,7 @@ def set_num_threads(n: int) -> None:
     """
     global _pool
     try:
-        if type(n).__name__ in ("bool", "bool_"):  # NumPy's too, which is not imported here
+        if type(n).__name__ in ("bool", "bool_"):  # the latter is NumPy's, which is not imported here
             raise TypeError
         count = operator.index(n)
     except Exception:  # an array of several, or of floats
@@ -82,7 +82,7 @@ def set_num_threads(n: int) -> None:
 
 
 def get_num_threads() -> int:
-    """How many threads compiled kernels run in.
+    """Return the number of threads that compiled kernels run in.
 
     Examples
     --------
@@ -105,13 +105,13 @@ def get_num_threads() -> int:
 
 
 def address() -> int:
-    """Return where the number of threads lies in memory, 8 bytes, for compiled code that runs without Python."""
+    """Return the memory address of the number of threads, 8 bytes, for compiled code that runs without Python."""
     get_num_threads()
     return ctypes.addressof(_count)
 
 
 def _number(given: str) -> int | None:
-    """The number of threads that the environment names, or None. (Python refuses to read very long numbers.)"""
+    """Return the number of threads that the environment gives, or None. (Python does not parse very long numbers.)"""
     digits = given.lstrip("0")
     if not (digits.isascii() and digits.isdigit() and len(digits) <= len(str(MOST)) and int(digits) <= MOST):
         return None
@@ -126,16 +126,19 @@ def _cores() -> int:
 
 
 def share(run: Shared | None, serves: Callable[[], bool] | None = None) -> None:
-    """From now on `run_parts` asks run, a framework's own threads, first: run(work, n) calls work in up to n threads at
-    once and returns when all have, or returns False and has called nothing, as serves() says beforehand."""
+    """Make `run_parts` call run, a framework's threads, first.
+
+    run(work, n) calls work in up to n threads at once and returns when all have returned. Or it returns False and has
+    called nothing, as serves() predicts.
+    """
     global _shared, _serves
     _shared, _serves = run, serves
 
 
 def run_parts(work: Callable[..., Any], parts: Iterable[tuple[Any, ...]]) -> None:
-    """work(*part) for every part, in as many threads as are set. work raises nothing."""
+    """Call work(*part) for every part, in the set number of threads. work raises nothing."""
     listed = list(parts)
-    todo = iter(listed)  # shared: each part is taken once
+    todo = iter(listed)  # shared, so that each part runs once
 
     def all_left() -> None:
         for part in todo:
@@ -148,7 +151,7 @@ def run_parts(work: Callable[..., Any], parts: Iterable[tuple[Any, ...]]) -> Non
 
 
 def _run_in_pool(work: Callable[..., Any], todo: Iterator[tuple[Any, ...]], count: int, threads: int) -> None:
-    ended = Semaphore(0)  # counts parts, not helpers: one that was refused a thread may begin all the same
+    ended = Semaphore(0)  # counts parts, not helpers: a helper without a thread of the pool may still begin
 
     def some() -> None:
         for part in todo:
@@ -172,8 +175,11 @@ def _run_in_pool(work: Callable[..., Any], todo: Iterator[tuple[Any, ...]], coun
 
 
 def rouse() -> None:
-    """Wake the other threads: a core that has slept takes a tenth of a millisecond to come, and is there by the time
-    that the caller has parts for it. A framework's own threads, where those will run them, see to that themselves."""
+    """Wake the other threads, so that they are awake once the caller has parts for them.
+
+    A sleeping core needs a tenth of a millisecond. Where a framework's threads will run the parts, the framework wakes
+    them itself.
+    """
     if _serves is not None and _serves():
         return
     for _ in range(get_num_threads() - 1):
@@ -185,10 +191,10 @@ def rouse() -> None:
 
 def _workers() -> ThreadPoolExecutor:
     global _pool
-    pool = _pool  # looked at once: it may be replaced at any moment
+    pool = _pool  # read once, since it may be replaced at any moment
     if pool is None:
         with _lock:
-            from concurrent.futures import ThreadPoolExecutor  # which takes as long to import as all of islices
+            from concurrent.futures import ThreadPoolExecutor  # its import needs as long as that of all of islices
 
             pool = _pool = _pool or ThreadPoolExecutor(max(1, get_num_threads() - 1), "islices")
     return pool

@@ -1,8 +1,8 @@
-"""Rows of a table changed in place: slices added, multiplied ... in order, and one step of an optimizer.
+"""Rows of a table changed in place: by slices in order (added, multiplied ...), or by one step of an optimizer.
 
-A row is read, changed and written by one thread, all its contributions at once: the gradient's sum is made where the
-rule then finds it, and never stored. A rule is that of a record of `islices.optim`, on compiled operators.
-SPEC clauses 15 and 16. May import: `numba`, `numpy`, this folder, `islices.optim.formulas`, `islices.optim.operators`,
+One thread reads, changes and writes a row, with all its contributions at once. The gradient's sum is computed where the
+rule then reads it, and never stored. A rule is that of a record of `islices.optim`, on compiled operators. SPEC clauses
+15 and 16. May import: `numba`, `numpy`, this folder, `islices.optim.formulas`, `islices.optim.operators`,
 `islices.optim.rules`, `islices.core.row_operators`.
 """
 
@@ -33,13 +33,13 @@ from islices.optim import rules
 from islices.optim.formulas import Formula
 from islices.optim.operators import bind, number_operators
 
-#: Rows whose memory is asked for in advance, and cache lines of each.
+#: the number of rows whose memory is prefetched, and of cache lines of each
 AHEAD, LINES = 4, 4
-#: The types of order, starts and ids.
+#: the types of order, starts and ids
 _GROUPS = (vector(np.uint64, readonly=True),) * 3
-#: The numbers of an array as a tuple, which stays in registers.
+#: converts the numbers of an array to a tuple, which stays in registers
 as_tuple: Any = ndarray.to_fixed_tuple
-#: What of a formula belongs to its code, and dtypes -> the kernel.
+#: the parts of a formula that determine the code, and dtypes -> the kernel
 _made: dict[tuple[Any, ...], Kernel] = {}
 
 
@@ -52,7 +52,7 @@ def scatter_kernel(dtype: str, op: str) -> Kernel:
     half, last_only = form.stored is np.uint16, operator.last
 
     def scatter_rows(values, order, starts, ids, table, first, last):
-        """table[ids[r]] changed by rows order[starts[r]:starts[r + 1]] of values, in order, first <= r < last."""
+        """Change table[ids[r]] by rows order[starts[r]:starts[r + 1]] of values, in order, for first <= r < last."""
         width = np.uint64(values.shape[1])
         wide = np.empty((1, values.shape[1] if half else 0), wide_type)
         for r in range(first, last):
@@ -79,7 +79,7 @@ def scatter_kernel(dtype: str, op: str) -> Kernel:
 
 # ---------------------------------------------------------------------- a step of an optimizer
 def _kernel_of(make: Callable[..., Kernel], formula: Formula, *options: Any) -> Kernel:
-    """Return a kernel of a formula: the same for all that differ in their numbers alone."""
+    """Return a kernel of a formula: the same one for formulas that differ only in their numbers."""
     states = tuple((spec.name, spec.per_row) for spec in formula.state)
     flags = (formula.squares, formula.decay, formula.raw, formula.maximize)
     key = (make, formula.rule, *formula.constants.items(), states, formula.names, *flags, *options)
@@ -88,9 +88,9 @@ def _kernel_of(make: Callable[..., Kernel], formula: Formula, *options: Any) -> 
     return _made[key]
 
 
-@lru_cache(maxsize=256)  # a formula belongs to one optimizer: there may come many
+@lru_cache(maxsize=256)  # a formula belongs to one optimizer, and there may be many
 def step_kernel(formula: Formula, table: str, gradient: str, *, scaled: bool = False) -> Kernel:
-    """Return the kernel of a step on the rows that slices name, for dtypes of the table and of the gradient's values.
+    """Return the kernel of a step on the rows of slices, for dtypes of the table and of the gradient's values.
 
     With scaled, the last of the numbers is a factor of the values.
     """
@@ -99,15 +99,18 @@ def step_kernel(formula: Formula, table: str, gradient: str, *, scaled: bool = F
 
 @lru_cache(maxsize=256)
 def rest_kernel(formula: Formula, table: str, gradient: str) -> Kernel:
-    """Return the kernel of a step on all rows but some, for dtypes as `step_kernel` has them; "": without a gradient.
+    """Return the kernel of a step on all rows but some, for dtypes as in `step_kernel`; "" means no gradient.
 
-    The state is as large as the table, and squares are those of elements.
+    The state has the table's size, and squares are those of elements.
     """
     return _kernel_of(_rest_kernel, formula, table, gradient)
 
 
 def _states(count: int) -> tuple[Any, Any, Any]:
-    """Return functions that read, write and prefetch the states of an element: a tuple's length belongs to its type."""
+    """Return functions that read, write and prefetch the states of an element.
+
+    A tuple's length belongs to its type, so that each number of states needs its functions.
+    """
     some, two, three = count > 0, count > 1, count > 2
 
     def read(state, row, j):
@@ -141,7 +144,7 @@ def _states(count: int) -> tuple[Any, Any, Any]:
 
 
 def _element(formula: Formula, wide: str, gradient: str) -> tuple[Any, Any]:
-    """Return functions for one element: the gradient that the rule is given, and the rule behind the decay."""
+    """Return functions for one element: the gradient that the rule gets, and the rule after the decay."""
     form, operators, ahead = FORMATS[gradient], number_operators(wide), formula.ahead()
     load, store, extra, maximize = form.load, form.store, len(ahead), formula.maximize
     rounded = form.stored is np.uint16 and not formula.raw
@@ -151,7 +154,7 @@ def _element(formula: Formula, wide: str, gradient: str) -> tuple[Any, Any]:
     rule = called(bind(formula.rule, operators, inline), arguments, formula.constants)
 
     def follow(g, w, n):
-        """The gradient that the rule is given: a sum rounded, its sign, the weights' decay."""
+        """Return the gradient that the rule gets: the sum, rounded, with its sign and the weights' decay."""
         if rounded:
             g = load(store(g))
         if maximize:
@@ -161,7 +164,7 @@ def _element(formula: Formula, wide: str, gradient: str) -> tuple[Any, Any]:
         return g
 
     def change_element(g, q, w, old, n):
-        """An element's weight and state by the rule."""
+        """Return an element's weight and state after the rule."""
         if decoupled_decay:
             w = decoupled(w, n[extra])
         if shrunk_decay:
@@ -188,7 +191,7 @@ def _step_kernel(formula: Formula, table: str, gradient: str, scaled: bool) -> K
     raw, mean_of_rows = formula.raw and bool(formula.squares), formula.squares == "row" and not formula.raw
 
     def mean_of_row(x, width):
-        """The mean of x[0], whose sum is taken by halves as `islices.norms.exact.row_sums` does; x is overwritten."""
+        """Return the mean of x[0], summed by halves as in `islices.norms.exact.row_sums`; x is overwritten."""
         zero, one, two = np.uint64(0), np.uint64(1), np.uint64(2)
         m = width
         rest = x[zero, zero] - x[zero, zero]
@@ -207,9 +210,9 @@ def _step_kernel(formula: Formula, table: str, gradient: str, scaled: bool) -> K
     row_mean = inline(mean_of_row)
 
     def step(values, order, starts, ids, table, state, numbers, first, last):
-        """table[ids[r]] and the same row of each state after a step on rows order[starts[r]:starts[r + 1]] of values.
+        """Update table[ids[r]] and each state's row by a step on rows order[starts[r]:starts[r + 1]] of values.
 
-        If scaled, on these times the number behind the rule's.
+        If scaled, these rows are multiplied by the number after those of the rule.
         """
         width = np.uint64(values.shape[1])
         n = as_tuple(numbers, count)
@@ -250,7 +253,7 @@ def _step_kernel(formula: Formula, table: str, gradient: str, scaled: bool) -> K
                 old = held if per_row else states(state, row, j)
                 new = changed(g, q, read(table[row, j]), old, n)
                 table[row, j] = write(new[0])
-                put(state, row, zero if per_row else j, new)  # the same for all of a row
+                put(state, row, zero if per_row else j, new)  # per row, every element writes the same
 
     return compile_kernel(step, (*_types(formula, table, gradient, *_GROUPS), INTEGER, INTEGER))
 
@@ -263,14 +266,14 @@ def _rest_kernel(formula: Formula, table: str, gradient: str) -> Kernel:
     count, raw, dense = len(formula.names), formula.raw and bool(formula.squares), bool(gradient)
 
     def rest(values, skip, table, state, numbers, width, first, last):
-        """Rows first <= r < last of table and state but those of skip (ascending), on rows of values or on 0.
+        """Update rows first <= r < last of table and state except those of skip (ascending), on rows of values or on 0.
 
-        All arrays are flat, (1, rows * width): a run of rows is one loop, which vectorizes.
+        All arrays are flat, (1, rows * width), so that a run of rows is one loop, which vectorizes.
         """
         n = as_tuple(numbers, count)
         zero, one = np.uint64(0), np.uint64(1)
         k, end = zero, np.uint64(len(skip))
-        while k < end:  # the first of skip that is not below first
+        while k < end:  # find the first row of skip that is not below first
             middle = (k + end) // np.uint64(2)
             if skip[middle] < np.uint64(first):
                 k = middle + one

@@ -1,6 +1,6 @@
 """Exact norms of gradients, their derivatives, and clipping by them. SPEC clauses 7 to 11.
 
-Clips that optax users know are public here; the others are names of `islices` itself.
+The clips of optax are public here; the others are names of `islices` itself.
 """
 
 from islices.norms.clip_formulas import Semantics

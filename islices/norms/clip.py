@@ -1,6 +1,6 @@
-"""Clipping: by value, and by norms of the gradient itself.
+"""Clips of gradients: by value, and by norms of the gradient itself.
 
-SPEC clauses 9 to 11. Clipping by the norm of a whole tree begins in `islices.norms.global_norms`.
+SPEC clauses 9 to 11. `islices.norms.global_norms` has the clips by the norm of a whole tree.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 # ---------------------------------------------------------------------- clipping by value
 def clip_by_value(x: T, lo: float, hi: float, *, semantics: Semantics = "islices") -> T:
-    """Every element of a gradient limited to [lo, hi].
+    """Limit every element of a gradient to [lo, hi].
 
     Parameters
     ----------
@@ -49,8 +49,8 @@ def clip_by_value(x: T, lo: float, hi: float, *, semantics: Semantics = "islices
     lo, hi : float
         lo <= 0 <= hi for sparse gradients, whose absent rows are zeros; rounded to the values' type.
     semantics : {"islices", "tensorflow", "keras", "fbgemm"}
-        "islices" sums duplicates first (a clipped sparse gradient comes back coalesced); the others clip the stored
-        values as those frameworks do.
+        "islices" sums duplicates first (a clipped sparse gradient is coalesced). The others clip the stored values, as
+        those frameworks do.
 
     Returns
     -------
@@ -60,7 +60,7 @@ def clip_by_value(x: T, lo: float, hi: float, *, semantics: Semantics = "islices
     Raises
     ------
     ValueError
-        lo > hi, NaN bounds, or bounds that would change absent rows. SPEC clause 9.
+        lo > hi, a bound is NaN, or the bounds would change absent rows. SPEC clause 9.
 
     Examples
     --------
@@ -120,7 +120,7 @@ def _clamped(B: Backend, values: Array, bounds: tuple[Limit, Limit]) -> Array:
 
 
 def _within(B: Backend, values: Array, bound: Any) -> Any:
-    """A bound beyond the range of integer values, moved to its end."""
+    """Return a bound, limited to the range of values if they are integers."""
     if B.dtype(values) not in INTEGERS:
         return bound
     limit = np.iinfo(B.dtype(values))
@@ -136,7 +136,7 @@ def _clamp(B: Backend, values: Array, *, lo: Any, hi: Any) -> Array:
 def clip_by_norm(
     x: T, max_norm: float, *, axes: Any = None, semantics: Semantics = "islices", nonfinite: Nonfinite = "propagate"
 ) -> T:
-    """A gradient scaled down to a norm of at most max_norm; in a tree, each leaf by its own norm.
+    """Scale a gradient down to a norm of at most max_norm; in a tree, scale each leaf by its norm.
 
     Parameters
     ----------
@@ -144,32 +144,33 @@ def clip_by_norm(
     max_norm : float
         0 gives zeros, inf changes nothing.
     axes : int, or list or tuple of ints, optional
-        Along which norms are taken, of the dense array: (1,) clips each row of a table by itself, (0,) each column
-        (over the rows that are stored, since the others are zeros), () each element. None: one norm of everything.
+        The axes of the dense array that each norm reduces: (1,) clips each row of a table by itself, and () each
+        element. (0,) clips each column (over the stored rows, since the others are zeros). None: one norm of
+        everything.
     semantics : {"islices", "tensorflow", "keras"}
-        Whose arithmetic; SPEC clause 11.
+        The framework whose arithmetic is used; SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
-        What a NaN or infinite norm does: every stored value NaN, FloatingPointError, or zeros.
+        A NaN or infinite norm makes every stored value NaN, raises FloatingPointError, or makes all values zero.
 
     Returns
     -------
     same type as x
-        The bits of x if its norm is within max_norm; the result may share memory with x then. With axes sparse
-        gradients come back coalesced, with one of the frameworks' semantics as they are stored.
+        The bits of x if its norm is within max_norm; the result may share memory with x then. With axes, sparse
+        gradients are coalesced; with a framework's semantics, they keep their stored slices.
 
     Raises
     ------
     ValueError
-        max_norm is negative or NaN, axes are not there, or nonfinite="raise" under a trace, where nothing can be
+        max_norm is negative or NaN, axes do not exist, or nonfinite="raise" under a trace, where nothing can be
         raised.
     FloatingPointError
         nonfinite="raise" and the norm is NaN or infinite.
 
     Notes
     -----
-    Stored values are multiplied by max_norm / norm, formed in float64 and rounded once to their type. Differentiable
-    wherever the framework differentiates, through the norm too; where values stay as they are the gradient is that of
-    the identity. SPEC clause 10.
+    Stored values are multiplied by max_norm / norm, formed in float64 and rounded once to their type. The result is
+    differentiable wherever the framework differentiates, through the norm too. Where values are unchanged, the gradient
+    is that of the identity. SPEC clause 10.
 
     Examples
     --------
@@ -195,7 +196,7 @@ def clip_by_norm(
 def clip_leaves(
     tree: T, leaves: Sequence[Leaf | None], total: Total, limit: Limit, formula: ClipFormula, nonfinite: str
 ) -> T:
-    """Clip a tree, whose leaves these are, by its total norm."""
+    """Clip a tree with these leaves by its total norm."""
     clip = clipping_by(total, limit, formula, nonfinite)
     clipped = []
     for leaf in leaves:
@@ -205,11 +206,11 @@ def clip_leaves(
 
 
 def clipping_by(total: Total, limit: Limit, formula: ClipFormula, nonfinite: str) -> Callable[[Any], Any]:
-    """Return what clips each adopted leaf of a norm: by numbers where the norm is known, else under the trace."""
+    """Return a function that clips each adopted leaf by a norm: by numbers if it is known, else under the trace."""
     E, exact, norm = total.E, total.exact, total.exact
     refuse_nonfinite(E, exact, nonfinite)
     if E is modes.HOST:
-        if limit.number is None:  # there is no leaf
+        if limit.number is None:  # only if there is no leaf
             return _unchanged
         steps = _known_steps(float(exact[0]), total.dtype, limit.number, formula, nonfinite)
         if steps is None:
@@ -238,7 +239,7 @@ def _attached(
     nonfinite: str,
     leaf: Any,
 ) -> Any:
-    """A leaf scaled by its norm, as a function of it and of the norm."""
+    """Return a scaled leaf as a function of the leaf and of the norm."""
     E, attached, (B, _) = total.E, total.attached, parts(leaf)
     scaled = scale(derivatives.constant(B, leaf))
     with E.scope():
@@ -256,7 +257,7 @@ def _attached(
 def _known_steps(
     norm: float, dtype: str, limit: float, formula: ClipFormula, nonfinite: str
 ) -> list[tuple[str, float]] | None:
-    """Return the factors and divisors of values; None where values stay, an empty list where they are zeros."""
+    """Return the factors and divisors of values; None if values are unchanged, an empty list if they become zeros."""
     finite = math.isfinite(norm)
     if formula.wide and finite and norm <= limit:
         return None
@@ -270,7 +271,7 @@ def _known_steps(
 
 
 def scale_by_numbers(leaf: Any, steps: Sequence[tuple[str, float]]) -> Any:
-    """A leaf whose values are multiplied and divided by numbers, each rounded to their type; zeros without a number."""
+    """Multiply and divide a leaf's values by numbers, each rounded to their type; without numbers, return zeros."""
     sparse = isinstance(leaf, IndexedSlices)
     B, look = (leaf.backend, leaf._look) if sparse else (get_backend(leaf), None)
     if sparse and leaf._slots is not None and len(steps) == 1 and steps[0][0] == "mul":
@@ -290,7 +291,7 @@ def scale_by_numbers(leaf: Any, steps: Sequence[tuple[str, float]]) -> Any:
 
 # ---------------------------------------------------------------------- by a norm that is traced
 def _scale_traced(leaf: Any, E: Backend, steps: Steps, finite: Array | None) -> Any:
-    """A leaf whose values are multiplied and divided by arrays of E; zeros where finite says that the norm is not."""
+    """Multiply and divide a leaf's values by arrays of E; return zeros where finite is False."""
     B, values = parts(leaf)
     dtype = wide_dtype(B.dtype(values))
     with B.scope():
@@ -309,7 +310,7 @@ def _scale_traced(leaf: Any, E: Backend, steps: Steps, finite: Array | None) -> 
 
 
 def clip_by_row_norm(x: T, max_norm: float, *, nonfinite: Nonfinite = "propagate") -> T:
-    """Every row of a gradient scaled down to a norm of at most max_norm.
+    """Scale every row of a gradient down to a norm of at most max_norm.
 
     Parameters
     ----------
@@ -317,7 +318,7 @@ def clip_by_row_norm(x: T, max_norm: float, *, nonfinite: Nonfinite = "propagate
     max_norm : float
         0 gives zeros, inf changes nothing.
     nonfinite : {"propagate", "raise", "zero"}
-        What a NaN or infinite norm of a row does to that row.
+        The effect of a NaN or infinite norm of a row on that row.
 
     Returns
     -------
@@ -344,14 +345,19 @@ def clip_by_row_norm(x: T, max_norm: float, *, nonfinite: Nonfinite = "propagate
 
 
 def row_factors(E: Backend, norms: Array, limit: Limit, nonfinite: str) -> Array:
-    """Return the factors that clip rows of float64 norms (SPEC clause 10); with nonfinite "zero", -1 stands for zeros
-    where the norm is not finite."""
+    """Return the factors that clip rows of float64 norms (SPEC clause 10).
+
+    With nonfinite "zero", -1 stands for zeros where the norm is not finite.
+    """
     ((_, factors),) = islices_formula(E, norms, limit.of(E, "float64"))
     return E.where(E.isfinite(norms), factors, -1.0) if nonfinite == "zero" else factors
 
 
 def scale_rows(B: Backend, values: Array, E: Backend, factors: Array, place: Array | None) -> Array:
-    """Each row times its factor of `row_factors`, arrays of E; place has the factor of each row, its own by default."""
+    """Multiply each row by its factor of `row_factors`, an array of E; place has the index of each row's factor.
+
+    By default row k has factor k.
+    """
     with E.scope():
         factors = E.astype(factors, wide_dtype(B.dtype(values)))
     if E is modes.HOST:

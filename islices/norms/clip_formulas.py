@@ -1,8 +1,8 @@
-"""The frameworks' own clipping formulas, as data: for a port that must follow its old trajectory.
+"""The frameworks' clipping formulas, as data, for a port that must follow its old trajectory.
 
-A formula maps (norm, max_norm) to steps: ("mul" | "div", scalar) applied to the values one after the other, each
-rounded. It is written on primitives, so it runs on NumPy scalars and under a trace alike. `raw` formulas see the
-stored values without duplicates summed, as the framework does. SPEC clause 11.
+A formula maps (norm, max_norm) to steps: ("mul" | "div", scalar), applied to the values one after the other, each
+rounded. It is written on primitives, so that it runs on NumPy scalars and under a trace. `raw` formulas get the stored
+values without duplicates summed, as the framework does. SPEC clause 11.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from islices.backend import Array, Backend
 from islices.core.arguments import show
 
-#: Whose formula a clip or an optimizer computes: islices' own, or a framework's. No function has them all.
+#: The formula of a clip or an optimizer: that of islices, or a framework's. No function has them all.
 Semantics: TypeAlias = Literal["islices", "fbgemm", "keras", "mxnet", "optax", "tensorflow", "torch"]
 Steps = list[tuple[str, Any]]
 
 
 class ClipFormula(NamedTuple):
-    """steps(E, norm, max_norm) -> Steps; raw: duplicates are not summed; wide: norm comes in float64.
+    """A function steps(E, norm, max_norm) -> Steps; raw: duplicates are not summed, wide: norm is float64.
 
-    What every formula multiplies by is max_norm / (norm + slack) or 1; at the edge between them the derivative is that
-    of the former, in islices' own formula (wide) of the latter.
+    Every formula multiplies by max_norm / (norm + slack) or by 1. Where both are equal, the derivative is that of the
+    quotient; in the formula of islices (wide) it is that of 1.
     """
 
     steps: Callable[[Backend, Array, float], Steps]
@@ -32,8 +32,10 @@ class ClipFormula(NamedTuple):
     source: str = ""
 
     def decided(self, E: Backend, norm: Array, max_norm: Any, finite: Array | None, dtype: str) -> Array:
-        """Return, in a dtype, 1 where it is the former, 0 where it is 1, and -1 where values are zeros because
-        the norm is not finite."""
+        """Return, in a dtype, 1 where the factor is the quotient, 0 where it is 1, and -1 where values become zeros.
+
+        Values become zeros where the norm is not finite.
+        """
         zero = E.zeros_like(norm)
         if self.wide:
             over = E.where(E.less_equal(norm, max_norm), zero, 1.0)
@@ -43,10 +45,13 @@ class ClipFormula(NamedTuple):
 
 
 def islices_formula(E: Backend, norm: Array, max_norm: float) -> Steps:
-    """max_norm / norm in float64 where norm exceeds it, else 1; NaN where norm is not finite (SPEC clause 10)."""
+    """Return the factor max_norm / norm in float64 where norm exceeds max_norm, else 1 (SPEC clause 10).
+
+    It is NaN where norm is not finite.
+    """
     one = E.minimum(E.maximum(norm, 1.0), 1.0)
     within = E.less_equal(norm, max_norm)
-    # a quotient that is not taken is a number too: norm / 1
+    # a quotient that is not used is finite too: norm / 1
     factor = E.div(E.minimum(norm, max_norm), E.where(within, one, norm))
     return [("mul", E.where(within, one, factor) + (norm - norm))]
 
@@ -61,7 +66,7 @@ def _mxnet(E: Backend, norm: Array, max_norm: float) -> Steps:
 
 
 def _tensorflow_global(E: Backend, norm: Array, max_norm: float) -> Steps:
-    # TensorFlow takes the smaller of two reciprocals; the last term makes every value NaN when the norm is not finite
+    # TensorFlow uses the smaller of two reciprocals; the last term makes every value NaN when the norm is not finite
     return [("mul", E.div(1.0, E.maximum(norm, max_norm)) * max_norm + (norm - norm))]
 
 
@@ -105,24 +110,24 @@ BY_NORM: Mapping[str, ClipFormula] = {
     "keras": ClipFormula(_tensorflow_norm, raw=True, source="keras.optimizers.Optimizer(clipnorm=)"),
 }
 
-#: Of the root mean square, in place of the norm.
+#: formulas of the root mean square, in place of the norm
 BY_BLOCK_RMS: Mapping[str, ClipFormula] = {
     "islices": ISLICES,
     "optax": ClipFormula(_optax_rms, source="optax.clip_by_block_rms"),
 }
 
-#: max_norm is each unit's own.
+#: formulas with one max_norm per unit
 ADAPTIVE: Mapping[str, ClipFormula] = {
     "islices": ISLICES,
     "optax": ClipFormula(_optax_adaptive, source="optax.adaptive_grad_clip"),
 }
 
-#: For clip_by_value the formula is the same everywhere; what differs is whether duplicates are summed first.
+#: For clip_by_value the formula is the same everywhere; True means that duplicates are not summed first.
 BY_VALUE: Mapping[str, bool] = {"islices": False, "tensorflow": True, "keras": True, "fbgemm": True}
 
 
 def lookup_formula(table: Mapping[str, Any], semantics: str, function: str) -> Any:
-    """The entry of a preset table, or ValueError listing those that exist for the function."""
+    """Return the entry of a preset table, or raise ValueError with the names that the function accepts."""
     if not isinstance(semantics, str) or semantics not in table:
         raise ValueError(f"semantics: got {show(semantics)}; {function} has {', '.join(table)}")
     return table[semantics]

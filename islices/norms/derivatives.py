@@ -1,15 +1,15 @@
-"""Derivatives of norms and of what is scaled by them: what autograd is told in place of how they are computed.
+"""Derivatives of norms and of gradients scaled by them, given to autograd in place of those of the computation.
 
-A norm's bits come from cuts and exact sums (`islices.norms.exact`), on the host or in float64, of which no autograd
-makes a gradient that is finite at 0. So a norm and a clipped gradient are computed of constants, in whatever mode, and
-then *attached*: a value that is known becomes a function of the arrays it came from (`Backend.with_gradient`). The
-gradient is made of the primitives and of attached norms again, so derivatives of every order are those of the formula.
-It is formed in the norm's own dtype, since JAX has no other without x64. SPEC clauses 7 and 10.
+`islices.norms.exact` forms a norm by cuts and exact sums, on the host or in float64. No autograd makes a gradient of
+those that is finite at 0. So a norm and a clipped gradient are computed from constants, and then *attached*: the known
+value becomes a function of its inputs (`Backend.with_gradient`). The gradient again consists of primitives and attached
+norms, so that derivatives of every order are those of the formula. It is formed in the dtype of the norm, since JAX has
+no other without x64. SPEC clauses 7 and 10.
 
-How to attach another norm or scale: describe how the slots of a leaf make up norms by a `Member` (`of_leaf` for one
-norm of everything), give the norms, shape (k,), to `attach_norms`, and what was scaled by them to `attach_scaled`. A
-norm of another order is one more case of `_direction`. Functions that start with an underscore and whose first
-argument is ``B`` are operations or parts of them (see `islices.core.modes`). May import: the core below
+To attach another norm or scale: describe by a `Member` how the slots of a leaf contribute to norms (`of_leaf` for one
+norm of everything). Pass the norms, shape (k,), to `attach_norms`, and the values scaled by them to `attach_scaled`. A
+norm of another order is one more case of `_direction`. A function is an operation, or a part of one (see
+`islices.core.modes`), if its name starts with an underscore and its first argument is ``B``. May import: the core below
 `islices.norms.norm`.
 """
 
@@ -27,40 +27,40 @@ from islices.norms.exact import as_rows
 
 
 class Layout(NamedTuple):
-    """The way in which the slots of a leaf make up norms: the static part of a `Member`."""
+    """The static part of a `Member`: how the slots of a leaf contribute to norms."""
 
-    #: one norm of everything, or one for each distinct row (for each along axis 0 of a dense array)
+    #: one norm of everything, or one for each distinct row (in a dense array, for each entry along axis 0)
     norms: Literal["all", "rows"]
     summed: bool = False  # duplicates count as their sum
     rows: int | None = None  # of the table, where there are indices
 
 
 class Member(NamedTuple):
-    """A leaf among those that norms are of."""
+    """A leaf that contributes to norms."""
 
     layout: Layout
     values: Array
-    #: () of a dense array; (indices,) of slices; (indices, groups) where there are several norms: each slot's
+    #: () of a dense array; (indices,) of slices; (indices, groups) if there are several norms: each slot's norm
     keys: tuple[Array, ...] = ()
 
 
 def of_leaf(leaf: Any, *, raw: bool = False) -> Member:
-    """An adopted leaf as part of one norm of everything; raw: duplicates are not summed."""
+    """Return an adopted leaf as part of one norm of everything; with raw, duplicates are not summed."""
     if not isinstance(leaf, IndexedSlices):
         return Member(Layout("all"), leaf)
     layout = Layout("all", not raw and not leaf.coalesced, leaf.dense_shape[0])
-    # indices tell duplicates, and slots that hold nothing
+    # indices show duplicates and empty slots
     bare = not layout.summed and not leaf.padded and not modes.is_traced(leaf.backend, leaf.indices)
     return Member(layout, leaf.values, () if bare else (leaf.indices,))
 
 
 def asks(backend: Backend, *arrays: Array) -> bool:
-    """Whether a gradient may be asked for with respect to one of the arrays."""
+    """Return True if a gradient with respect to one of the arrays may be needed."""
     return any(backend.is_traced(x) or backend.records_gradient(x) for x in arrays)
 
 
 def constant(backend: Backend, leaf: Any) -> Any:
-    """An adopted leaf, or an array, as a constant to differentiation."""
+    """Return an adopted leaf, or an array, as a constant to differentiation."""
     sparse = isinstance(leaf, IndexedSlices)
     values = leaf._arrays[0] if sparse else leaf
     if not asks(backend, values):
@@ -74,23 +74,23 @@ def constant(backend: Backend, leaf: Any) -> Any:
 
 # ---------------------------------------------------------------------- norms
 def attach_norms(backend: Backend, norms: Array, members: Sequence[Member], ord: float = 2.0) -> Array:
-    """Norms that are known, as functions of what they are of.
+    """Return known norms as functions of their leaves.
 
     Parameters
     ----------
     backend : Backend
     norms : float32 or float64 array, shape (k,)
-        Rounded as the user gets them, computed of constants.
+        Rounded as the user gets them, computed from constants.
     members : sequence of Member
-        All leaves the norms are of, of one framework.
+        All leaves of the norms, of one framework.
     ord : float
-        1, 2 or inf; others than 2 only of everything ("all").
+        1, 2 or inf; 1 and inf only for norms of everything ("all").
 
     Returns
     -------
     array, shape (k,)
-        The same bits. Its gradient at a stored slot is that at the sum of its row; 0 where the norm is 0. SPEC
-        clause 7.
+        The same bits. The gradient at a stored slot is that at the sum of its row; 0 where the norm is 0. SPEC clause
+        7.
     """
     layouts = tuple((m.layout, len(m.keys)) for m in members)
 
@@ -130,7 +130,10 @@ def _gradient_of_norms(
 
 
 def _direction(B: Backend, x: Array, norm: Array, ord: float) -> Array:
-    """The derivative of a norm by the elements it is of, 0 where the norm is; for inf by one of the largest."""
+    """Return the derivative of a norm with respect to its elements, 0 where the norm is 0.
+
+    For inf it is that of one largest element.
+    """
     none = B.less_equal(norm, 0.0)
     if ord == 2:
         slope = B.div(x, B.where(none, _ones(B, norm), norm))
@@ -158,23 +161,24 @@ def _shared(B: Backend, norm: Array, upstream: Array, rows: Sequence[Array]) -> 
     return B.div(upstream, B.maximum(total, 1.0))
 
 
-# ---------------------------------------------------------------------- what is scaled by a norm
+# ---------------------------------------------------------------------- values scaled by a norm
 def attach_scaled(
     backend: Backend, scaled: Array, member: Member, norms: Array, limit: Array, over: Array, slack: float = 0.0
 ) -> Array:
-    """Values that were scaled to norms, as a function of them and of the norms.
+    """Return values that were scaled to norms, as a function of the unscaled values and of the norms.
 
     Parameters
     ----------
     backend : Backend
     scaled : array of the member's values' dtype and shape
-        Computed of constants.
+        Computed from constants.
     member : Member
     norms : array, shape (k,)
-        Of `attach_norms`.
+        The result of `attach_norms`.
     limit : array of norms' dtype, shape (1,) or (k,)
     over : array of norms' dtype, shape (k,)
-        1 where values are multiplied by limit / (norms + slack), 0 where they stay, -1 where they are zeros.
+        1 where values are multiplied by limit / (norms + slack), 0 where they are unchanged, -1 where they become
+        zeros.
     slack : float
 
     Returns
@@ -189,7 +193,7 @@ def attach_scaled(
 def _attached(
     backend: Backend, value: Array, arrays: tuple[Array, ...], gradient: Callable[..., tuple[Array | None, ...]]
 ) -> Array:
-    """Return value as a function of arrays, whose gradient is gradient(B, upstream, *arrays)."""
+    """Return value as a function of arrays with the gradient gradient(B, upstream, *arrays)."""
 
     def backward(value: Array, arrays: tuple[Array, ...], upstream: Array) -> tuple[Array | None, ...]:
         return modes.run(gradient, backend, (upstream, *arrays))  # type: ignore[no-any-return]
@@ -229,22 +233,22 @@ def _gradient_of_scaled(
     return (-(inner * factor), None, None, by_values, *(None for _ in keys))
 
 
-# ---------------------------------------------------------------------- what is limited by value
+# ---------------------------------------------------------------------- values limited to a range
 def attach_clamped(backend: Backend, clamped: Array, values: Array, lo: Array, hi: Array) -> Array:
-    """Values that were limited to [lo, hi], as a function of them.
+    """Return values that were limited to [lo, hi], as a function of the unlimited values.
 
     Parameters
     ----------
     backend : Backend
     clamped : array of values' dtype and shape
-        Computed of constants.
+        Computed from constants.
     values : float array
     lo, hi : arrays of the type that values are compared in, shape (1,)
 
     Returns
     -------
     array
-        The same bits. What equals a bound is within it; a NaN has no gradient. SPEC clause 9.
+        The same bits. A value equal to a bound is within it; a NaN has no gradient. SPEC clause 9.
     """
 
     return _attached(backend, clamped, (values, lo, hi), _gradient_of_clamped)
@@ -262,8 +266,11 @@ def _gradient_of_clamped(B: Backend, upstream: Array, x: Array, lo: Array, hi: A
 def _distinct(
     B: Backend, layout: Layout, x: Array, keys: tuple[Array, ...], norms: Array
 ) -> tuple[Array, Array | None, Array | None]:
-    """(rows, place, valid): what the norms are of, in x's dtype, duplicates summed; for each slot its place among them
-    (None: its own), and the mask of those that hold something (None: all)."""
+    """Return (rows, place, valid): the rows that norms cover, in x's dtype, duplicates summed.
+
+    place is the place of each slot among rows (None: slot k is row k). valid is the mask of slots that are not empty
+    (None: all).
+    """
     if not keys:
         return x, None, None
     valid = B.as_column(B.in_range(keys[0], layout.rows), x)
@@ -288,14 +295,14 @@ def _ones(B: Backend, x: Array) -> Array:
 
 
 def _spread(B: Backend, c: Array, x: Array, layout: Layout, keys: tuple[Array, ...]) -> Array:
-    """Numbers of the norms, (k,), beside the slots of x."""
+    """Return the numbers of the norms, (k,), in a shape that broadcasts with the slots of x."""
     if layout.norms == "all":
         return B.reshape(c, (1,) * len(B.shape(x)))
     return B.as_column(B.take(c, keys[1]) if keys else c, x)
 
 
 def _gathered(B: Backend, x: Array, layout: Layout, keys: tuple[Array, ...], count: int | None) -> Array:
-    """The sums of the slots of x by norm, (k,)."""
+    """Return the sums of the slots of x by norm, (k,)."""
     if layout.norms == "all":
         return B.row_sum(as_rows(B, x, 1))
     sums = B.row_sum(as_rows(B, x, B.shape(x)[0]))

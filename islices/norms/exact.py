@@ -1,16 +1,16 @@
 """Norms that do not depend on the order of summation.
 
-Frameworks sum in different orders, with different numbers of threads, so a plain sum of squares differs between
-them in its last bits. Here every term is cut, by additions alone, into a part that is a multiple of one large
-power of two and a rest: parts that share such a unit add up without any rounding, in whatever order. Two cuts (more
-for very many terms) and the sum of the rests bound the exact sum so closely that it rounds to one float64, except
-where it lies next to the midpoint of two. There, `_finish` finds the sign of the exact sum minus the midpoint: a few
-bits of all terms at a time, from the highest down, until the sign is certain or no bit is left.
+Frameworks sum in different orders, with different numbers of threads, so that a plain sum of squares differs between
+them in its last bits. Here additions cut every term into a multiple of one large power of two and a rest. The parts
+that share such a unit add up in any order without rounding. Two cuts (more for very many terms) and the sum of the
+rests bound the exact sum closely. It then rounds to one float64, except where it lies next to the midpoint of two.
+There, `_finish` finds the sign of the exact sum minus the midpoint. It reads a few bits of all terms at a time, from
+the highest down, until the sign is certain or no bit is left.
 
 The cut is ExtractVector of S. M. Rump, T. Ogita, S. Oishi, "Accurate floating-point summation, part I: faithful
-rounding", SIAM J. Sci. Comput. 31(1), 2008, which also gives `_power_of_two` (its NextPowerTwo). A square of a
-float32 is exact in float64; a float64 is first cut in two halves whose products are exact. In `_finish` the halves
-are those of T. J. Dekker, "A floating-point technique for extending the available precision", Numer. Math. 18, 1971.
+rounding", SIAM J. Sci. Comput. 31(1), 2008, which also gives `_power_of_two` (its NextPowerTwo). A square of a float32
+is exact in float64; a float64 is first cut in two halves whose products are exact. In `_finish` the halves are those of
+T. J. Dekker, "A floating-point technique for extending the available precision", Numer. Math. 18, 1971.
 
 The same code runs on NumPy, on every framework's float64 arrays, and under a trace. SPEC clause 7.
 """
@@ -28,13 +28,13 @@ from islices.backend import Array, Backend
 from islices.core import modes
 from islices.core.shapes import size_of
 
-#: Up to how many terms two cuts, and three, leave a rest whose error is small next to a float64's last bit.
+#: the largest numbers of terms for which two cuts, and three, leave a rest with an error far below a float64's last bit
 TWO_CUTS, THREE_CUTS = 2.0**24, 2.0**30
-#: Up to how many terms the size of what two cuts leave is small enough, and tells that nothing is left.
+#: the largest number of terms for which the summed sizes of the rests of two cuts are a small enough bound
 FEW_TERMS = 2.0**17
-#: `_finish` looks at this many bits at a time, a multiple of 4: 2^40 terms' are exact sums.
+#: the number of bits that `_finish` reads at a time, a multiple of 4: the sums over 2^40 terms are exact
 DIGIT = 12
-#: Added to a number of less than 2^51 in size, rounds it to a whole one.
+#: the number that, added to one of size below 2^51, rounds it to a whole number
 WHOLE = 1.5 * 2.0**52
 HUGE, TINY = 2.0**400, 2.0**-400
 RESCALE = 2.0**600
@@ -43,7 +43,7 @@ RESCALE = 2.0**600
 class Groups(NamedTuple):
     """Groups of rows of a leaf: the group of each row, ascending, and the number of groups."""
 
-    segments: Array  # (k,), of NumPy unless traced; the number of groups, in traced code, is none
+    segments: Array  # (k,), of NumPy unless traced; in traced code, a segment equal to number is no group
     number: int
 
 
@@ -53,7 +53,7 @@ Members = Sequence[Groups | None]
 
 
 def as_rows(B: Backend, values: Array, k: int | None) -> Array:
-    """values as a matrix: one row (k = 1), or one for each along axis 0 (k = its length)."""
+    """Return values as a matrix: one row (k = 1), or one row for each entry along axis 0 (k = its length)."""
     shape = B.shape(values)
     inner = shape if k == 1 else shape[1:]
     with B.scope():
@@ -63,18 +63,18 @@ def as_rows(B: Backend, values: Array, k: int | None) -> Array:
 def exact_norms(
     leaves: Matrices, ord: float, groups: Members | None = None, *, ranks: RankSums | None = None
 ) -> tuple[Backend, Array]:
-    """The norm of each row over all leaves together, in float64.
+    """Return the norm of each row over all leaves together, in float64.
 
     Parameters
     ----------
     leaves : sequence of (backend, float array of shape (k, m))
-        The k agrees (or there are no leaves at all).
+        k is the same for all leaves (there may be none).
     ord : float
         1, 2 or inf.
     groups : sequence of Groups or None, one for each leaf, optional
         The rows of a group count as one; then k is the number of groups.
     ranks : RankSums, optional
-        Those that hold the other leaves, where these are not all.
+        The ranks that hold the other leaves, if these are not all.
 
     Returns
     -------
@@ -83,7 +83,7 @@ def exact_norms(
         holds NaN, else infinite if it holds an infinity.
     """
     E = computing(leaves)
-    if E is modes.HOST:  # once, not by modes.run: the way through the framework and back costs more than the numbers
+    if E is modes.HOST:  # once, not by modes.run: conversion to the framework and back costs more than the arithmetic
         leaves = [on_host(B, x) for B, x in leaves]
     members = [None] * len(leaves) if groups is None else groups
     with E.scope():
@@ -100,7 +100,7 @@ def exact_norms(
 
 
 def on_host(B: Backend, x: Array) -> tuple[Backend, Array]:
-    """An array with its backend: as a view of the host's if the host may compute on it now."""
+    """Return an array with its backend: as a view of the host's if the host may compute on it now."""
     views = modes.host_views(B, (x,)) if B is not modes.HOST else None
     return (B, x) if views is None else (modes.HOST, views[0])
 
@@ -111,16 +111,16 @@ def array_row_norms(B: Backend, values: Array, ord: float = 2.0) -> tuple[Backen
 
 
 class RankSums(Protocol):
-    """Ranks that hold the leaves of one norm together (islices.distributed.norms): the sums that each tells."""
+    """Ranks that hold the leaves of one norm together (islices.distributed.norms): sums over all of them."""
 
-    in_loops: bool  # whether a loop in traced code may call these
+    in_loops: bool  # True if a loop in traced code may call these
 
     def extent(self, E: Backend) -> Extent:
-        """`extent_of` all ranks' leaves."""
+        """Return `extent_of` all ranks' leaves."""
         ...
 
     def sums(self, E: Backend, top: Array, fn: Part, units: Sequence[Array], number: int) -> Sums:
-        """`sums_of` all ranks' leaves, whose largest number is top."""
+        """Return `sums_of` all ranks' leaves, whose largest number is top."""
         ...
 
 
@@ -129,23 +129,23 @@ class Extent(NamedTuple):
     """The facts of all leaves of a norm that decide where terms are cut."""
 
     top: Array  # (k,), the largest |x| of each row, in float64
-    count: Any  # at most how many terms make one norm, and some: a number, or an array that broadcasts with top
-    wide: bool  # whether a leaf is float64
+    count: Any  # a bound above the number of terms of one norm: a number, or an array that broadcasts with top
+    wide: bool  # True if a leaf is float64
 
 
 #: Several sums of each row, (k,) each; all but the last are exact.
 Sums = tuple[Array, ...]
-#: Such sums of a leaf's rows: fn(backend, values, units), the units of each row as columns (k, 1).
+#: a function of those sums of a leaf's rows: fn(backend, values, units), with the units of each row as columns (k, 1)
 Part = Callable[[Backend, Array, Sequence[Array]], Sums]
 
 
 def computing(leaves: Matrices) -> Backend:
-    """The backend whose primitives work on norms of these: that of a traced leaf, else the host's."""
+    """Return the backend whose primitives compute norms of these leaves: that of a traced leaf, else the host's."""
     return next((B for B, x in leaves if B.is_traced(x)), modes.HOST)
 
 
 def extent_of(E: Backend, leaves: Matrices, members: Members) -> Extent:
-    """The extent of some leaves, of one at least."""
+    """Return the extent of one or more leaves."""
     tops = [_top_of_groups(E, _top(E, B, x), g) for (B, x), g in zip(leaves, members, strict=True)]
     top = tops[0]
     for other in tops[1:]:
@@ -158,7 +158,7 @@ def extent_of(E: Backend, leaves: Matrices, members: Members) -> Extent:
 
 
 def sums_of(E: Backend, leaves: Matrices, members: Members, fn: Part, units: Sequence[Array], number: int) -> Sums:
-    """The sums that fn forms, so many, of the rows of some leaves, of one at least."""
+    """Return the number of sums that fn forms of the rows of one or more leaves."""
     parts = [_of_groups(E, B, x, g, fn, units, number) for (B, x), g in zip(leaves, members, strict=True)]
     total = parts[0]
     for part in parts[1:]:
@@ -169,18 +169,20 @@ def sums_of(E: Backend, leaves: Matrices, members: Members, fn: Part, units: Seq
 def _norms_of(
     E: Backend, extent: Extent, sums: Callable[[Part, Sequence[Array], int], Sums], ord: float, *, loops: bool
 ) -> Array:
-    """The norms of rows of this extent, whose leaves' sums are those; without loops, undecided sums are rounded to
-    either neighbour."""
+    """Return the norms of rows of this extent from the sums of their leaves.
+
+    Without loops, undecided sums are rounded to either neighbour.
+    """
     top, count, wide = extent
     one = E.minimum(E.maximum(top, 1.0), 1.0)
     scale = one
-    if wide:  # then every leaf is scaled: they share one sum
+    if wide:  # then every leaf is scaled, since all share one sum
         scale = E.where(E.less_equal(top, TINY), _times(E, one, RESCALE), one)
         scale = E.where(E.less_equal(HUGE, top), _times(E, one, 1.0 / RESCALE), scale)
     largest = E.round_product(top, scale)
     bound = largest if ord == 1 else _times(E, largest * largest, 4.0)
     size = _power_of_two(E, largest)
-    # what added to a term leaves its coarse part, and then finer ones of the rest
+    # adding and subtracting the first unit leaves the coarse part of a term; the others cut finer parts of the rest
     units = [_power_of_two(E, _times(E, bound, count))]
     if isinstance(count, float):
         ratio: Any = 2.0 ** (math.frexp(count)[1] - 53)
@@ -190,12 +192,12 @@ def _norms_of(
     for _ in range(cuts - 1):
         units.append(_times(E, units[-1], ratio))
     columns = [scale, _times(E, size, 2.0**27), *units]
-    # terms that are no rounded products often end at a midpoint, with nothing left
+    # terms that are not rounded products often end at a midpoint, with no rest
     few = cuts == 2 and (ord == 1 or not wide) and bool(np.all(count <= FEW_TERMS))
     parts = sums(partial(_cut_and_sum, ord=ord, rescaled=wide, sizes=few), columns, cuts + 1)
     if few:
         slack, parts = _times(E, parts[-1], 2.0), parts[:-1]
-    else:  # what the sum of the rests errs by at most, and a square of a float64's lower half
+    else:  # a bound of the error of the sum of the rests, and of the square of a float64's lower half
         slack = _times(E, _times(E, units[-1], count * count) + units[0], 2.0**-104)
     total, off = _rounded(E, parts, slack)
     if loops and (E is not modes.HOST or off.any()):
@@ -207,7 +209,7 @@ def _norms_of(
 
 
 def _cuts(E: Backend, count: Any) -> int:
-    """Return the number of cuts for that many terms."""
+    """Return the number of cuts for count terms."""
     if not isinstance(count, float) and E is modes.HOST:
         count = float(count.max())
     known = isinstance(count, float)
@@ -215,7 +217,7 @@ def _cuts(E: Backend, count: Any) -> int:
 
 
 def _terms_of(B: Backend, x: Array, group: Groups | None) -> Any:
-    """At most how many numbers of a leaf make one norm: a float, or an array of shape (1,) under a trace."""
+    """Return a bound on the number of a leaf's terms in one norm: a float, or an array of shape (1,) under a trace."""
     shape = B.shape(x)
     known = shape[1:2] if group is None else shape[:2]
     if all(isinstance(n, int) for n in known):
@@ -235,7 +237,7 @@ def _top_of_groups(E: Backend, top: Array, group: Groups | None) -> Array:
 def _of_groups(
     E: Backend, B: Backend, x: Array, group: Groups | None, fn: Part, units: Sequence[Array], number: int
 ) -> Sums:
-    """`_of_rows`, with every row cut at its group's units, and the rows' sums added up by group: as exactly."""
+    """Return `_of_rows` with every row cut at its group's units, and the rows' sums added by group, as exactly."""
     if group is None:
         return _of_rows(E, B, x, fn, units)
     if 0 in B.shape(x) or group.number == 0:
@@ -245,7 +247,7 @@ def _of_groups(
 
 
 def _top(E: Backend, B: Backend, x: Array) -> Array:
-    """The largest |x| of each row, in float64, where the small arithmetic happens."""
+    """Return the largest |x| of each row, in float64, on the backend of the small arithmetic."""
     with B.scope():
         top = _amax(B, x)
     return B.to_numpy(top) if E is modes.HOST else top
@@ -265,7 +267,7 @@ def _amax(B: Backend, x: Array) -> Array:
 
 
 def _cut_and_sum(B: Backend, x: Array, columns: Sequence[Array], *, ord: float, rescaled: bool, sizes: bool) -> Sums:
-    """The sums of the parts that terms are cut into, and of the rests, or their sizes."""
+    """Return the sums of the parts that terms are cut into, and the sum of the rests or of their sizes."""
     scale, half, *units = columns
     dtype = B.dtype(x)
     sums: list[Array] = []
@@ -292,26 +294,31 @@ def _terms(B: Backend, x: Array, scale: Any, half: Any, ord: float, *, split: bo
     upper = (x + half) - half
     lower = x - upper
     cross = upper * lower
-    return [upper * upper, cross + cross, lower * lower]  # a number times an array would be narrowed, as in `_times`
+    return [upper * upper, cross + cross, lower * lower]  # JAX narrows a number times an array, as in `_times`
 
 
 def _power_of_two(E: Backend, x: Array) -> Array:
-    """The smallest power of two that is at least x (x >= 0; 0 gives 0)."""
+    """Return the smallest power of two that is at least x (x >= 0; 0 gives 0)."""
     q = _times(E, x, 2.0**53)
     power = E.abs((q + x) - q)
     return E.where(E.less_equal(power, 0.0), x, power)
 
 
 def _times(E: Backend, x: Array, c: Any) -> Array:
-    """x * c; under a trace by the adapter: JAX 0.7 narrows a Python number in float64 arithmetic there, and
-    TensorFlow's graph optimiser moves constant factors to where they overflow."""
+    """Return x * c; under a trace, compute it by the adapter.
+
+    JAX 0.7 narrows a Python number in float64 arithmetic there. TensorFlow's graph optimiser moves constant factors to
+    places where they overflow.
+    """
     return x * c if E is modes.HOST else E.round_product(x, c)
 
 
 # ---------------------------------------------------------------------- rounding
 def _rounded(E: Backend, parts: Sequence[Array], slack: Array) -> tuple[Array, Array]:
-    """(the sum of the parts rounded, off): off is 0 where a sum that differs from it by up to slack rounds alike, else
-    the distance to the other float64 that it may round to."""
+    """Return (total, off): the sum of the parts rounded, and the distance to the other float64 that it may round to.
+
+    off is 0 where every sum within slack of that of the parts rounds to total.
+    """
     first, second, *more = parts
     total, low = _two_sum(first, second)
     for part in more:
@@ -324,7 +331,7 @@ def _rounded(E: Backend, parts: Sequence[Array], slack: Array) -> tuple[Array, A
 
 
 def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """a + b rounded, and what it errs by, exactly (Knuth)."""
+    """Return a + b rounded, and the exact error of that (Knuth)."""
     total = a + b
     other = total - a
     return total, (a - (total - other)) + (b - other)
@@ -339,12 +346,12 @@ def _finish(
     sums: Callable[[Part, Sequence[Array], int], Sums],
     ord: float,
 ) -> Array:
-    """The exact sums rounded, each to total or to total + off, which are neighbours: by the sign of the sum minus the
-    midpoint.
+    """Round the exact sums, each to total or to its neighbour total + off, by the sign of the sum minus the midpoint.
 
-    Terms and midpoint are rounded to multiples of ever smaller powers of two, the units, by `DIGIT` bits a step. The
-    difference of what they are rounded to is a whole number of units, without an error. Its sign is that of the exact
-    difference once it exceeds what all roundings together can amount to, half a unit a term, or once nothing is left.
+    Terms and midpoint are rounded to multiples of ever smaller powers of two, the units, by `DIGIT` bits per step. The
+    difference of the rounded numbers is a whole number of units, without an error. All roundings together amount to at
+    most half a unit per term. Once the difference exceeds that, or once nothing is left, its sign is that of the exact
+    difference.
     """
     first, second = scaling
     zero = off - off
@@ -384,7 +391,7 @@ def _finish(
 
 
 def _digits(B: Backend, x: Array, columns: Sequence[Array], *, ord: float) -> Sums:
-    """(the sum of the terms' bits at this step, in units; a number above 0 if any has lower bits)."""
+    """Return (the sum of the terms' bits at this step, in units; a number above 0 if any has lower bits)."""
     first, second, large, near = columns
     sums: list[Array] = []
     for block in B.blocks(x):
@@ -412,16 +419,16 @@ def _digits(B: Backend, x: Array, columns: Sequence[Array], *, ord: float) -> Su
 
 
 def _digit(B: Backend, x: Array, large: Array, near: Array) -> tuple[Array, Array]:
-    """(x rounded to a whole number less x rounded to a multiple of 2^DIGIT, what is left in size)."""
+    """Return (digit, rest): x rounded to a whole number less x rounded to a multiple of 2^DIGIT, and the size left."""
     away = B.where(B.less_equal(x, 0.0), -large, large)
-    x = B.where(B.less_equal(B.abs(x), large), x - ((x + away) - away), 0.0)  # larger ones are multiples
+    x = B.where(B.less_equal(B.abs(x), large), x - ((x + away) - away), 0.0)  # larger numbers are multiples
     digit = (x + near) - near
     return digit, B.abs(x - digit)
 
 
 # ---------------------------------------------------------------------- in a fixed order
 def row_sums(B: Backend, x: Array) -> Array:
-    """The sum of each row by halves: the second half is added to the first until one column is left (clause 19)."""
+    """Sum each row by halves: add the second half to the first until one column is left (clause 19)."""
     n, m = B.shape(x)[0], math.prod(k for k in B.shape(x)[1:] if k is not None)
     if m == 0:
         return B.astype(B.zeros_like(B.arange(x)), B.dtype(x))

@@ -1,8 +1,7 @@
-"""The norm of all gradients of a tree together, and clipping by it: of one process, or over the ranks of a group.
+"""The norm of all gradients of a tree together, and clipping by it: in one process, or over the ranks of a group.
 
-What measures and scales is in `islices.norms.norm` and `islices.norms.clip`; over ranks in
-`islices.distributed.norms`, which is loaded with the first group. SPEC clauses 8, 10, 11 and 25. May import: the
-core.
+`islices.norms.norm` and `islices.norms.clip` measure and scale. Over ranks, `islices.distributed.norms` does; it is
+loaded with the first group. SPEC clauses 8, 10, 11 and 25. May import: the core.
 """
 
 from __future__ import annotations
@@ -18,34 +17,35 @@ T = TypeVar("T")
 
 
 def global_norm(tree: Any, ord: float = 2, *, group: Any = None, replicated: Any = False) -> Any:
-    """The norm of all gradients of a tree together, over many ranks if a group of them is given.
+    """Return the norm of all gradients of a tree together, over many ranks if a group of them is given.
 
     Parameters
     ----------
     tree : list, tuple or dict, nested, of sparse gradients and dense arrays; None is skipped
     ord : float
-        The order: any number above 0, or inf. On every rank of a group the same.
-    group : str, Group or an engine's own object, optional
-        The ranks that hold the parts of one gradient, each in its own tree (whose structure may be another on each):
-        see `islices.distributed.get_group`; in traced code the name of a mapped axis too. None: this tree is all.
+        The order: 1, 2 or inf. It is the same on every rank of a group.
+    group : str, Group or an engine's group object, optional
+        The ranks that hold the parts of one gradient (see `islices.distributed.get_group`). Each rank has a tree, and
+        their structures may differ. In traced code the name of a mapped axis is a group too. None: this tree is the
+        whole gradient.
     replicated : bool, or a structure of bools like the tree's, or like an upper part of it
-        The leaves of which every rank holds the same (dense gradients after an all-reduce, say): they count once.
+        The leaves that are the same on every rank (as dense gradients after an all-reduce): they count once.
 
     Returns
     -------
     0-d array of the same framework
-        Of the widest leaf's dtype, at least float32, on whichever rank it is. Of NumPy if there is no leaf. With a
-        group the same bits on every rank, those of one process that has all leaves. SPEC clauses 8 and 25.
+        Of the widest leaf's dtype on any rank, at least float32. A NumPy array if there is no leaf. With a group, every
+        rank gets the same bits: those of one process that has all leaves. SPEC clauses 8 and 25.
 
     Raises
     ------
     TypeError
-        A leaf of integers or of no framework, or leaves of two.
+        A leaf has integers or belongs to no framework, or frameworks are mixed.
     ValueError
-        ord is not 1, 2 or inf, or not the same on every rank, replicated has another structure, or replicated leaves
-        differ between ranks (on every rank).
+        ord is not 1, 2 or inf, or differs between ranks. replicated has another structure, or replicated leaves differ
+        between ranks (this raises on every rank).
     RankError, RankTimeout
-        Another rank's tree cannot be measured, or another rank did not come.
+        Another rank's tree cannot be measured, or another rank did not take part in time.
 
     Examples
     --------
@@ -71,7 +71,7 @@ def clip_by_global_norm(
     group: Any = None,
     replicated: Any = False,
 ) -> tuple[T, Any]:
-    """All gradients of a tree scaled down together to a global norm of at most max_norm.
+    """Scale all gradients of a tree down together to a global norm of at most max_norm.
 
     Parameters
     ----------
@@ -79,18 +79,20 @@ def clip_by_global_norm(
     max_norm : float
         0 gives zeros, inf changes nothing.
     semantics : {"islices", "tensorflow", "keras", "torch", "mxnet", "optax"}
-        Whose arithmetic; SPEC clause 11.
+        The framework whose arithmetic is used; SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
-        What a NaN or infinite norm does: every stored value NaN, FloatingPointError, or zeros (by which momentum and
-        Adam's moments still move rows: to leave a step out, give `Optimizer.step` ``apply=isfinite(norm)``).
+        A NaN or infinite norm makes every stored value NaN, raises FloatingPointError, or makes all values zero. With
+        zeros, momentum and Adam's moments still move rows: to skip a step, give `Optimizer.step`
+        ``apply=isfinite(norm)``.
     group, replicated
-        As in `global_norm`: the norm is over all ranks' leaves, and every rank scales its own.
+        As in `global_norm`: the norm is over all ranks' leaves, and every rank scales its leaves.
 
     Returns
     -------
     (tree, norm)
-        The clipped tree, leaves of their own types, and the norm before clipping as `global_norm` gives it. Leaves may
-        share memory with the given ones, as all results may (SPEC clause 1): copy one before changing it in place.
+        The clipped tree, with leaves of their given types, and the norm before clipping, as `global_norm` returns it.
+        Leaves may share memory with the given ones, as all results may (SPEC clause 1): copy one before changing it in
+        place.
 
     Raises
     ------
@@ -101,7 +103,7 @@ def clip_by_global_norm(
 
     Notes
     -----
-    SPEC clauses 10 and 11, with a group 25. What `global_norm` raises is raised here too.
+    SPEC clauses 10 and 11, with a group 25. The errors of `global_norm` are raised here too.
 
     Examples
     --------

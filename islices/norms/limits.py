@@ -1,8 +1,7 @@
-"""Limits of clips: a number, or a 0-d array of the framework, also a traced one. No gradient flows to a limit.
+"""Limits of clips: a number, or a 0-d array of the framework, which may be traced. No gradient flows to a limit.
 
-A known limit is checked; under a trace nothing can be raised. SPEC clause 10.
-What a NaN or infinite norm does is a choice next to a limit (`Nonfinite`).
-May import: `numpy`, the core below `islices.norms.clip`.
+A known limit is checked; under a trace nothing can be raised. `Nonfinite` chooses the effect of a NaN or infinite norm.
+SPEC clause 10. May import: `numpy`, the core below `islices.norms.clip`.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Limit(NamedTuple):
     name: str = "max_norm"
 
     def check(self, backend: Backend) -> None:
-        """Raise TypeError where it is an array of another framework than what it clips."""
+        """Raise TypeError if it is an array of another framework than the clipped leaf."""
         if self.backend is not None and self.backend is not backend:
             raise TypeError(
                 f"{self.name}: got an array of {self.backend.name}; accepted is a real number, or a 0-d array of "
@@ -39,7 +38,7 @@ class Limit(NamedTuple):
             )
 
     def lift(self, leaf: Any) -> Any:
-        """An adopted leaf, traced where the limit is: what decides about it is not known either."""
+        """Return an adopted leaf, traced if the limit is, since the decisions by the limit are then unknown too."""
         if self.number is not None:
             return leaf
         B, values = parts(leaf)
@@ -52,7 +51,7 @@ class Limit(NamedTuple):
         return leaf.replace(values=values) if isinstance(leaf, IndexedSlices) else values
 
     def of(self, E: Backend, dtype: str) -> Any:
-        """Return the limit that E compares norms of a dtype with: a float, or a constant array of shape (1,)."""
+        """Return the limit for comparison with norms of a dtype in E: a float, or a constant array of shape (1,)."""
         if self.number is not None:
             return self.number
         x = E.astype(E.reshape(E.stop_gradient(self.array), (1,)), dtype)
@@ -73,14 +72,14 @@ def _at_least_0(B: Backend, x: Array) -> Array:
 
 def limit_of(max_norm: Any, name: str = "max_norm") -> Limit:
     """Return a limit as it was given, or raise TypeError or ValueError."""
-    if type(max_norm) is float and max_norm >= 0:  # what it nearly always is
+    if type(max_norm) is float and max_norm >= 0:  # nearly always
         return Limit(max_norm)
     limit = bound_of(max_norm, name, "a real number >= 0")
     return limit if limit.number is None else Limit(check_max_norm(limit.number, name))
 
 
 def bound_of(bound: Any, name: str, accepted: str = "a real number") -> Limit:
-    """Return a bound of clip_by_value as it was given, a number as it is, or raise TypeError."""
+    """Return a bound of clip_by_value as it was given, a number unchanged, or raise TypeError."""
     if is_real(bound):
         return Limit(bound, name=name)
     B = find_backend(bound)
@@ -92,7 +91,7 @@ def bound_of(bound: Any, name: str, accepted: str = "a real number") -> Limit:
 
 
 def _known(B: Backend, x: Array) -> Any:
-    """The one number of an array; None while it is traced (what jax.grad alone traces is known)."""
+    """Return the one number of an array; None while it is traced (under jax.grad only, it is known)."""
     if asks(B, x):
         with B.scope():
             x = B.stop_gradient(x)
@@ -100,7 +99,7 @@ def _known(B: Backend, x: Array) -> Any:
 
 
 def check_max_norm(max_norm: Any, name: str = "max_norm") -> float:
-    """max_norm as a float, or TypeError or ValueError."""
+    """Return max_norm as a float, or raise TypeError or ValueError."""
     if not is_real(max_norm):
         raise TypeError(f"{name}: got {describe(max_norm)}; accepted is a real number >= 0")
     limit = as_float(max_norm)
@@ -109,7 +108,7 @@ def check_max_norm(max_norm: Any, name: str = "max_norm") -> float:
     return limit
 
 
-#: What a NaN or infinite norm does.
+#: the effect of a NaN or infinite norm
 Nonfinite: TypeAlias = Literal["propagate", "raise", "zero"]
 NONFINITE = ("propagate", "raise", "zero")
 

@@ -1,7 +1,6 @@
 """Norms of the gradient itself: duplicates are summed before anything is measured.
 
-How the sums are taken is in `islices.norms.exact`; here is what is summed, and what the caller gets. SPEC clauses 7 and
-8.
+`islices.norms.exact` forms the sums; this module chooses their terms and returns the results. SPEC clauses 7 and 8.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from islices.norms.exact import Matrices, array_row_norms, as_rows, exact_norms
 
 T = TypeVar("T")
 Host = np.ndarray[Any, Any]
-#: The orders of norms.
+#: the orders of norms
 EXACT = (1.0, 2.0, float("inf"))
 #: (values, indices, positions) of a leaf, or (values, order, starts): see `_stored` and `_grouped`
 Stored: TypeAlias = tuple[Host, Host | None, Host | None]
 
 
 def norm(x: Any, ord: float = 2) -> Any:
-    """The norm of a gradient, seen as one vector.
+    """Return the norm of a gradient, seen as one vector.
 
     Parameters
     ----------
@@ -48,7 +47,7 @@ def norm(x: Any, ord: float = 2) -> Any:
     Returns
     -------
     0-d array of the same framework
-        float32, or float64 for float64 input. (MXNet, whose NDArray knows no 0-d arithmetic: shape (1,).)
+        float32, or float64 for float64 input. For MXNet, whose NDArray has no 0-d arithmetic, the shape is (1,).
 
     Raises
     ------
@@ -59,9 +58,9 @@ def norm(x: Any, ord: float = 2) -> Any:
 
     Notes
     -----
-    Duplicates are summed first. The sum is exact to about 100 bits whatever the sequence, so the result does not
-    depend on it; the root is taken in float64 and rounded once. Differentiable wherever the framework differentiates;
-    the gradient at norm 0 is 0. SPEC clause 7.
+    Duplicates are summed first. The sum is exact to about 100 bits in any order of its terms, so that the result does
+    not depend on their order. The root is computed in float64 and rounded once. The norm is differentiable wherever the
+    framework differentiates; the gradient at norm 0 is 0. SPEC clause 7.
 
     Examples
     --------
@@ -84,14 +83,14 @@ def check_order(ord: Any, argument: str) -> float:
 
 
 class Leaf(NamedTuple):
-    """A leaf of a tree: the caller's object, and what the library computes on."""
+    """A leaf of a tree: the caller's object, and the object that the library computes on."""
 
     given: Any
     adopted: Any
 
 
 def adopt_leaves(tree: Any, argument: str) -> list[Leaf | None]:
-    """The leaves of a tree in order, None included."""
+    """Return the leaves of a tree in order, including None."""
     leaves: list[Leaf | None] = []
     for x in flatten(tree, argument):
         leaves.append(None if x is None else Leaf(x, adopt(x, argument)))
@@ -110,7 +109,7 @@ def of_one_framework(leaves: Sequence[Leaf | None]) -> list[Any]:
 
 
 def check_one_framework(backends: Sequence[Backend], argument: str) -> None:
-    """Raise TypeError if these are several."""
+    """Raise TypeError if the backends differ."""
     names = {B.name for B in backends}
     if len(names) > 1:
         raise TypeError(
@@ -119,16 +118,16 @@ def check_one_framework(backends: Sequence[Backend], argument: str) -> None:
 
 
 def parts(leaf: Any) -> tuple[Backend, Array]:
-    """(backend, its values) of an adopted leaf."""
+    """Return (backend, its values) of an adopted leaf."""
     if isinstance(leaf, IndexedSlices):
         return leaf.backend, leaf.values
     return get_backend(leaf), leaf
 
 
 class Total(NamedTuple):
-    """The norm of some leaves: what is measured before anything is clipped.
+    """The norm of some leaves, measured before anything is clipped.
 
-    A clip reads exact, which decides, and attached, through which gradients pass. The user gets given.
+    A clip decides by exact; gradients pass through attached. The user gets given.
     """
 
     E: Backend  # computes on exact: `islices.core.modes.HOST` where the norm is known, else the backend that traces
@@ -139,7 +138,7 @@ class Total(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """An adopted leaf of floats that has been looked at."""
+    """An adopted leaf of floats with the facts about its arrays."""
 
     leaf: Any
     B: Backend
@@ -149,7 +148,7 @@ class Seen(NamedTuple):
 
 
 def look_at(leaf: Any) -> Seen:
-    """Look at a leaf before it is measured; raise TypeError for one of integers, which have no norm here."""
+    """Look at a leaf before it is measured; raise TypeError for a leaf of integers, whose norm is not defined here."""
     sparse = isinstance(leaf, IndexedSlices)
     B = leaf.backend if sparse else get_backend(leaf)
     known = leaf._look if sparse else None
@@ -161,14 +160,14 @@ def look_at(leaf: Any) -> Seen:
 
 
 def total_norm(leaves: Sequence[Any], ord: float = 2.0, *, raw: bool = False) -> Total:
-    """Return the norm of all leaves together. raw: duplicates are not summed."""
+    """Return the norm of all leaves together; with raw, duplicates are not summed."""
     if not leaves:
         exact = np.zeros(1)
         return Total(modes.HOST, exact, "float32", norm_out(modes.HOST, exact, "float32"))
     found, attach = [], False
     for leaf in leaves:
         seen = look_at(leaf)
-        # what the host may compute on is neither traced nor recorded
+        # arrays that the host may compute on are neither traced nor recorded
         attach = attach or (seen.views is None and derivatives.asks(seen.B, seen.values))
         found.append(seen)
     if attach:
@@ -185,8 +184,10 @@ def total_norm(leaves: Sequence[Any], ord: float = 2.0, *, raw: bool = False) ->
 
 
 def norm_of(found: Sequence[Seen], ord: float, *, raw: bool) -> tuple[Backend, Array, str]:
-    """(E, norm, dtype): the float64 norm of all leaves together, shape (1,), with the backend that computes on it, and
-    the dtype that it is given in."""
+    """Return (E, norm, dtype): the float64 norm of all leaves together, shape (1,), with its backend E.
+
+    The user gets the norm in dtype.
+    """
     dtype = "float32"
     for seen in found:
         dtype = "float64" if seen.dtype == "float64" else dtype
@@ -200,7 +201,7 @@ def norm_of(found: Sequence[Seen], ord: float, *, raw: bool) -> tuple[Backend, A
 
 
 def _kernels_on(found: Sequence[Seen], ord: float) -> Any:
-    """Return the kernels that form the norm of leaves on the host; None where none do."""
+    """Return the kernels that form the norm of leaves on the host; None if none do."""
     views = []
     for seen in found:
         if seen.views is None or ord == EXACT[2]:
@@ -210,7 +211,7 @@ def _kernels_on(found: Sequence[Seen], ord: float) -> Any:
 
 
 def _by_kernel(compiled: Any, stored: Sequence[Stored], ord: int) -> float | None:
-    """The norm of leaves on the host, in float64; None for indices that kernels do not group."""
+    """Return the norm of leaves on the host, in float64; None for indices that kernels do not group."""
     if len(stored) == 1 and stored[0][2] is None:
         few: float | None = compiled.norm_of_few(*stored[0][:2], ord)
         if few is not None:
@@ -220,7 +221,7 @@ def _by_kernel(compiled: Any, stored: Sequence[Stored], ord: int) -> float | Non
 
 
 def norm_of_stored(compiled: Any, leaves: Sequence[Stored], ord: int) -> float:
-    """Return the norm of leaves on the host, grouped as kernels take them, in float64."""
+    """Return the norm of leaves on the host, in float64; the leaves are grouped as kernels need them."""
     exact: float | None = compiled.norm(leaves, ord)
     if exact is not None:
         return exact
@@ -232,7 +233,7 @@ def norm_of_stored(compiled: Any, leaves: Sequence[Stored], ord: int) -> float:
 
 
 def _by_traced_kernel(found: Sequence[Seen], ord: int, raw: bool) -> tuple[Backend, Array] | None:
-    """The norm in traced code, where the framework can call a compiled kernel there."""
+    """Return the norm in traced code, if the framework can call a compiled kernel there."""
     B = next((seen.B for seen in found if modes.is_traced(seen.B, seen.values)), None)
     if B is None:
         return None
@@ -247,7 +248,7 @@ def _by_traced_kernel(found: Sequence[Seen], ord: int, raw: bool) -> tuple[Backe
 
 
 def _slots(seen: Seen, raw: bool) -> Slots:
-    """A leaf as its stored slots; without indices where no duplicates are to be summed."""
+    """Return a leaf as its stored slots; without indices if there are no duplicates to sum."""
     leaf = seen.leaf
     if not isinstance(leaf, IndexedSlices):
         return Slots(seen.values)
@@ -257,14 +258,14 @@ def _slots(seen: Seen, raw: bool) -> Slots:
 
 
 def _summed(B: Backend, x: Slots) -> Array:
-    """The numbers of a leaf, duplicates summed."""
+    """Return the numbers of a leaf, duplicates summed."""
     if x.indices is None:
         return x.values
     return coalesce(IndexedSlices._trusted(B, None, x.indices, (x.rows, *B.shape(x.values)[1:]), slots=x)).values
 
 
 def as_matrices(leaves: Sequence[Any], *, raw: bool) -> Matrices:
-    """Each leaf's numbers, duplicates summed unless raw, as a matrix of one row, for `islices.norms.exact`."""
+    """Return each leaf's numbers, duplicates summed unless raw, as a matrix of one row, for `islices.norms.exact`."""
     return _matrices([look_at(leaf) for leaf in leaves], raw)
 
 
@@ -273,7 +274,7 @@ def _matrices(found: Sequence[Seen], raw: bool) -> Matrices:
     traced = any(seen.views is None and modes.is_traced(seen.B, seen.values) for seen in found)
     for seen in found:
         B, leaf = seen.B, seen.leaf
-        if seen.views is not None and not traced:  # what is summed here nobody sees: it need not go back
+        if seen.views is not None and not traced:  # these sums are internal: they need not return to the framework
             B, leaf = modes.HOST, _over(leaf, seen.views)
         if isinstance(leaf, IndexedSlices):
             leaf = (without_padding(leaf) if raw else coalesce(leaf)).values
@@ -282,7 +283,7 @@ def _matrices(found: Sequence[Seen], raw: bool) -> Matrices:
 
 
 def _over(leaf: Any, views: list[Host]) -> Any:
-    """The leaf over the views of its arrays."""
+    """Return the leaf over the views of its arrays."""
     if not isinstance(leaf, IndexedSlices):
         return views[0]
     flags = {"coalesced": leaf.coalesced, "padded": leaf.padded}
@@ -295,8 +296,10 @@ def _over(leaf: Any, views: list[Host]) -> Any:
 
 
 def _stored(seen: Seen, raw: bool) -> Stored:
-    """(values, indices, positions) of a leaf on the host: no indices where nothing is to be summed, no positions where
-    each slot has a row of values."""
+    """Return (values, indices, positions) of a leaf on the host.
+
+    indices is None if nothing is to be summed, positions if each slot has a row of values.
+    """
     leaf, views = seen.leaf, seen.views
     assert views is not None, "the host may compute on it"
     if len(views) == 1:
@@ -310,8 +313,10 @@ def _stored(seen: Seen, raw: bool) -> Stored:
 
 
 def _grouped(compiled: Any, stored: Sequence[Stored]) -> list[Stored] | None:
-    """(values, order, starts) of leaves on the host, as kernels sum duplicates on the way, the latter two None where
-    nothing is to be summed; None for indices that they do not group."""
+    """Return (values, order, starts) of leaves on the host, for kernels that sum duplicates.
+
+    order and starts are None if nothing is to be summed. Return None for indices that the kernels do not group.
+    """
     named = []
     for _, indices, _ in stored:
         if indices is not None:
@@ -332,8 +337,10 @@ def _grouped(compiled: Any, stored: Sequence[Stored]) -> list[Stored] | None:
 
 
 def exact_sum(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Host, int] | None:
-    """(the sum of the terms of a norm, as `islices.kernels.totals` has it, how many terms they are), on the host
-    by kernels; None where these do not form it."""
+    """Return (sum, number) of the terms of a norm, the sum as in `islices.kernels.totals`.
+
+    None if kernels do not form it.
+    """
     found = [look_at(leaf) for leaf in leaves]
     compiled = _kernels_on(found, ord)
     stored = None if compiled is None else _grouped(compiled, [_stored(seen, raw) for seen in found])
@@ -346,21 +353,24 @@ def exact_sum(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Host, in
 
 
 def check_float(B: Backend, values: Array) -> None:
-    """Raise TypeError for integers, which have no norm here."""
+    """Raise TypeError for integers, whose norm is not defined here."""
     if B.dtype(values) not in FLOATS:
         raise TypeError(f"x: got {describe(values)}; accepted is a floating dtype")
 
 
 def norm_out(E: Backend, norm64: Array, dtype: str, B: Backend | None = None, like: Array = None) -> Any:
-    """The norm as the user gets it: a scalar of the leaves' framework where they lie, of NumPy if there are none."""
+    """Return the norm as the user gets it: a scalar of the leaves' framework on their device.
+
+    Without leaves it is NumPy's.
+    """
     if E is not modes.HOST:
         with E.scope():
             return E.reshape(E.astype(norm64, dtype), ())
     number = norm64.item()
-    if 1e-37 < number < 1e38:  # what rounds to a number that is normal warns of nothing
+    if 1e-37 < number < 1e38:  # rounding to a normal number gives no warning
         rounded = np.array(number, dtype)
     else:
-        with quiet():  # whatever the caller asked NumPy for
+        with quiet():  # regardless of the caller's np.errstate
             rounded = norm64.astype(dtype).reshape(())
     if B is None or B.host_only:
         return rounded
@@ -369,14 +379,14 @@ def norm_out(E: Backend, norm64: Array, dtype: str, B: Backend | None = None, li
 
 
 def rounded_norms(B: Backend, E: Backend, norms: Array, dtype: str, like: Array) -> Array:
-    """float64 norms, arrays of E, as B's arrays of a dtype."""
+    """Return float64 norms, arrays of E, as B's arrays of a dtype."""
     with E.scope():
         rounded = E.astype(norms, dtype)
     return B.asarray(rounded, like) if E is modes.HOST else rounded
 
 
 def norm_dtype(leaves: Sequence[Any]) -> str:
-    """float64 if a leaf is, else float32 (SPEC clause 8)."""
+    """Return float64 if a leaf has it, else float32 (SPEC clause 8)."""
     return "float64" if any(B.dtype(v) == "float64" for B, v in map(parts, leaves)) else "float32"
 
 
@@ -386,24 +396,24 @@ def row_norms(x: Any, *, ord: float = 2.0) -> Any:
     Parameters
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
-        Of floats. Duplicates are summed first.
+        Of a floating dtype. Duplicates are summed first.
     ord : {2, 1, inf}
         Order of the norm.
 
     Returns
     -------
     structure of x
-        Of shape (rows,), float64 if x is, else float32. A sparse gradient gives coalesced slices that hold the norms of
-        its rows; a dense array gives a dense array.
+        Of shape (rows,), float64 if x is, else float32. A sparse gradient gives coalesced slices with the norms of its
+        rows; a dense array gives a dense array.
 
     Raises
     ------
     TypeError, ValueError
-        x holds integers or is 0-d, or ord is another number (1 and inf also where a gradient is recorded).
+        x holds integers or is 0-d, or ord is not accepted: where a gradient is recorded, only 2 is.
 
     Notes
     -----
-    Each norm is exact, rounded once. Differentiable of order 2. SPEC clause 29.
+    Each norm is exact, rounded once. The norm of order 2 is differentiable. SPEC clause 29.
 
     Examples
     --------
@@ -444,14 +454,14 @@ def top_k_rows(x: T, k: int) -> T:
     Parameters
     ----------
     x : sparse gradient, None, or a list, tuple or dict of them
-        Of floats. Duplicates are summed first; each leaf keeps k rows of its own.
+        Of a floating dtype. Duplicates are summed first; each leaf keeps its k rows.
     k : int
         Not negative. A gradient of fewer rows keeps them all.
 
     Returns
     -------
     same type as x
-        Coalesced. Under jax.jit a gradient of min(k, slots) slots.
+        Coalesced. Under jax.jit the result has min(k, slots) slots.
 
     Raises
     ------
@@ -460,8 +470,8 @@ def top_k_rows(x: T, k: int) -> T:
 
     Notes
     -----
-    Norms are the exact 2-norms of `row_norms` in float64; a norm that is NaN counts as infinite. Of rows with equal
-    norms those of lower index stay. SPEC clause 29.
+    The norms are the exact 2-norms of `row_norms` in float64; a norm that is NaN counts as infinite. Among rows with
+    equal norms, those of lower index stay. SPEC clause 29.
 
     Examples
     --------
@@ -491,7 +501,7 @@ def _top_k(leaf: Any, *, k: int) -> Any:
     E, norms = array_row_norms(B, derivatives.constant(B, values))
     with E.scope():
         size = E.where(E.isfinite(norms), norms, float("inf"))
-        if leaf.padded:  # slots that hold nothing come last
+        if leaf.padded:  # empty slots come last
             size = E.where(B.in_range(leaf.indices, leaf.dense_shape[0]), size, -1.0)
         places = E.largest(size, k)
     if E is modes.HOST:

@@ -1,7 +1,7 @@
-"""Clipping by what is measured over the dense array that a gradient denotes: its units, or all of its elements.
+"""Clips by a measure of the dense array that a gradient stands for: of its units, or of all its elements.
 
-A unit is what a norm along some axes is of: a row, a column, a filter of a convolution. SPEC clauses 10 and 11.
-`islices.norms.clip` has what clips by norms of whole gradients.
+A unit is the part of an array that one norm along some axes covers: a row, a column, a filter of a convolution. SPEC
+clauses 10 and 11. `islices.norms.clip` has the clips by norms of whole gradients.
 """
 
 from __future__ import annotations
@@ -46,29 +46,31 @@ T = TypeVar("T")
 def clip_by_block_rms(
     x: T, threshold: float, *, semantics: Semantics = "islices", nonfinite: Nonfinite = "propagate"
 ) -> T:
-    """A gradient scaled down to a root mean square of at most threshold; in a tree, each leaf by its own.
+    """Scale a gradient down to a root mean square of at most threshold; in a tree, clip each leaf by itself.
 
     Parameters
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
-        The mean is over all elements of the dense array: rows that are not stored count, as zeros.
+        The mean is over all elements of the dense array: rows that are not stored count as zeros.
     threshold : float, or 0-d array of the framework
         0 gives zeros, inf changes nothing.
     semantics : {"islices", "optax"}
-        Whose arithmetic; SPEC clause 11.
+        The framework whose arithmetic is used; SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
-        What a NaN or infinite root mean square does: every stored value NaN, FloatingPointError, or zeros.
+        A NaN or infinite root mean square makes every stored value NaN, raises FloatingPointError, or makes all values
+        zero.
+
 
     Returns
     -------
     same type as x
-        Sparse gradients coalesced; those whose root mean square is within threshold are x itself if they were.
+        Sparse gradients are coalesced. A coalesced one within threshold is returned itself.
 
     Raises
     ------
     ValueError
-        threshold is negative or NaN, a sparse gradient does not know its number of rows, or nonfinite="raise" under a
-        trace, where nothing can be raised.
+        threshold is negative or NaN, a sparse gradient has an unknown number of rows, or nonfinite is "raise" under a
+        trace.
     FloatingPointError
         nonfinite="raise" and the norm is NaN or infinite.
 
@@ -114,7 +116,7 @@ def adaptive_grad_clip(
     semantics: Semantics = "islices",
     nonfinite: Nonfinite = "propagate",
 ) -> T:
-    """Every unit of a gradient scaled down to a norm of at most clipping times that of the same unit of the parameters.
+    """Scale every unit of a gradient down to a norm of at most clipping times that of the same unit of the parameters.
 
     Parameters
     ----------
@@ -124,34 +126,34 @@ def adaptive_grad_clip(
     clipping : float, or 0-d array of the framework
         Not negative.
     eps : float
-        Norms of parameters count as at least this, so that parameters of zeros can move.
+        Norms of parameters count as at least eps, so that parameters of zeros can move.
     axes : int, or list or tuple of ints, optional
-        Along which norms are taken: (1,) makes a unit of each row of a table. By default optax's: everything of a
-        vector, also one within axes of length 1; axis 0 of two and three dimensions, so that *columns* are the units of
-        a table; all but the last of four and five.
+        The axes that each norm reduces: (1,) makes each row of a table a unit. The default is optax's. It reduces all
+        axes of a vector, also one within axes of length 1. For two and three dimensions it reduces axis 0, so that the
+        *columns* of a table are its units. For four and five it reduces all axes but the last.
     semantics : {"islices", "optax"}
-        Whose arithmetic; SPEC clause 11.
+        The framework whose arithmetic is used; SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
-        What a NaN or infinite norm of a unit of the gradient does to that unit.
+        The effect of a NaN or infinite norm of a unit of the gradient on that unit.
 
     Returns
     -------
     same type as x
-        Sparse gradients coalesced; those of which no unit changes are x itself if they were.
+        Sparse gradients are coalesced. A coalesced one without a changed unit is returned itself.
 
     Raises
     ------
     TypeError, ValueError
-        params of another structure, framework or shape; axes that are not there, or none for six dimensions and more.
+        params has another structure, framework or shape, axes do not exist, or axes is None for six dimensions or more.
     FloatingPointError
         nonfinite="raise" and a norm is NaN or infinite (ValueError under a trace).
 
     Notes
     -----
-    Where axis 0 is reduced (the default) the whole table is read, since norms of its columns are of all its rows; time
-    follows the table then, memory on the CPU does not. Along other axes only the rows that x names are read. To
-    autograd the norms of params are constants. SPEC clause 10. Brock et al., "High-performance large-scale image
-    recognition without normalization", 2021.
+    If axis 0 is reduced (the default), the whole table is read, since the norm of a column covers all rows. Time
+    follows the table then, but not memory on the CPU. For other axes, only the rows that x contains are read. The norms
+    of params are constants to autograd. SPEC clause 10. Brock et al., "High-performance large-scale image recognition
+    without normalization", 2021.
 
     Examples
     --------
@@ -186,7 +188,7 @@ def adaptive_grad_clip(
 
 
 def unit_axes(shape: tuple[int | None, ...]) -> tuple[int, ...]:
-    """Along which axes optax's units of parameters of a shape lie."""
+    """Return the axes that optax reduces for the units of parameters of a shape."""
     rank = len(shape)
     if sum(n != 1 for n in shape) <= 1:
         return tuple(range(rank))
@@ -196,7 +198,7 @@ def unit_axes(shape: tuple[int | None, ...]) -> tuple[int, ...]:
 
 
 def _parameters(x: Any, params: Any, leaves: list[Leaf | None]) -> list[Array]:
-    """The weights for each leaf of x, None for None."""
+    """Return the weights for each leaf of x, None for None."""
     try:
         given = aligned(x, params)
     except (TypeError, KeyError, ValueError):
@@ -222,7 +224,7 @@ def _parameters(x: Any, params: Any, leaves: list[Leaf | None]) -> list[Array]:
 class Units(NamedTuple):
     """The permutation and shapes that turn an array into a matrix (units, elements) and back."""
 
-    shape: tuple[int | None, ...]  # of the array; None for a number of rows that is not known yet
+    shape: tuple[int | None, ...]  # of the array; None for an unknown number of rows
     order: tuple[int, ...]  # of the axes: first those that are kept
     matrix: tuple[int | None, int | None]
 
@@ -240,7 +242,7 @@ class Units(NamedTuple):
 
 
 def check_axes(axes: Any, rank: int, argument: str) -> tuple[int, ...]:
-    """Some of the axes of an array of that rank, ascending: an int or several, negative ones from the end."""
+    """Return some axes of an array of that rank, ascending: an int or several, negative ones counted from the end."""
     if isinstance(axes, np.ndarray) and axes.dtype.kind in "iu":
         axes = axes.tolist()
     given = axes if isinstance(axes, (list, tuple)) else [axes]
@@ -258,7 +260,7 @@ def check_axes(axes: Any, rank: int, argument: str) -> tuple[int, ...]:
 
 
 def units_of(shape: Sequence[int | None], axes: Sequence[int]) -> Units:
-    """The units of an array of a shape whose norms reduce these axes."""
+    """Return the units of an array of a shape, whose norms reduce these axes."""
     if None in shape[1:]:
         raise ValueError(f"axes: got an array of shape {tuple(shape)} under a trace; accepted is a known shape of rows")
     kept, reduced = ([k for k in range(len(shape)) if (k in axes) is gone] for gone in (False, True))
@@ -273,12 +275,12 @@ def _product(sizes: Sequence[int | None]) -> int | None:
 
 # ---------------------------------------------------------------------- norms along axes
 def clip_units(leaf: Any, axes: Any, limit: Limit, formula: ClipFormula, nonfinite: str) -> Any:
-    """`islices.clip_by_norm` along some axes of an adopted leaf."""
+    """Clip an adopted leaf as `islices.clip_by_norm` does along some axes."""
     return _clipped(_measured(leaf, axes, formula), limit, formula, nonfinite)
 
 
 def clip_rows(leaf: Any, limit: Limit, nonfinite: str) -> Any:
-    """Clip an adopted leaf as `islices.clip_by_row_norm` does: slices are scaled by the norm of their row."""
+    """Clip an adopted leaf as `islices.clip_by_row_norm` does: scale slices by the norm of their row."""
     check_float(*parts(leaf))
     shape = _shape(leaf)
     if not shape:
@@ -300,7 +302,7 @@ def clip_rows(leaf: Any, limit: Limit, nonfinite: str) -> Any:
 
 
 def _row_sums(B: Backend, values: Array, indices: Array, *, rows: int | None) -> tuple[Array, Array]:
-    """(sums of the distinct rows, for each slot its place among them)."""
+    """Return (sums of the distinct rows, the place of each slot among them)."""
     if B.is_traced(indices) or B.is_traced(values):
         valid = B.in_range(indices, rows)
         values, indices = B.select(values, indices, valid, rows) if B.sentinel_padding else (values, indices)
@@ -310,16 +312,16 @@ def _row_sums(B: Backend, values: Array, indices: Array, *, rows: int | None) ->
 
 
 class Measured(NamedTuple):
-    """A leaf as it is clipped, and the norms of its units."""
+    """A leaf to clip, and the norms of its units."""
 
-    leaf: Any  # coalesced, unless the formula takes stored values as they are
+    leaf: Any  # coalesced, unless the formula applies to stored values
     units: Units  # of its values
     axes: tuple[int, ...]
     E: Backend
     norms: Array  # float64 array of E, one for each unit
     dtype: str  # of clause 8
     divisor: float = 1.0  # of the norms
-    share: Array | None = None  # what limits are a multiple of, one for each unit
+    share: Array | None = None  # a factor of the limit for each unit (the norms of parameters)
     keys: tuple[Array, ...] = ()  # (indices, the place of each one's norm) of slices whose rows are the units
 
 
@@ -335,7 +337,7 @@ def _measured(leaf: Any, axes: Any, formula: ClipFormula) -> Measured:
 
 
 def _unit_norms(B: Backend, values: Array, units: Units) -> tuple[Backend, Array]:
-    """The norms of the units of an array, nothing of whose size is copied on the host."""
+    """Return the norms of the units of an array, without a copy of its size on the host."""
     if units.matrix[0] == 1:
         E, norms, _ = norm_of([look_at(values)], 2.0, raw=True)
         return E, norms
@@ -346,7 +348,7 @@ def _unit_norms(B: Backend, values: Array, units: Units) -> tuple[Backend, Array
 
 
 def _parameter_norms(measured: Measured, weights: Array) -> Array:
-    """The norms of the same units of the parameters, float64 arrays of measured.E."""
+    """Return the norms of the same units of the parameters, float64 arrays of measured.E."""
     leaf, E = measured.leaf, measured.E
     B, values = parts(leaf)
     weights = derivatives.constant(B, weights)
@@ -364,7 +366,7 @@ def _parameter_norms(measured: Measured, weights: Array) -> Array:
 
 
 def _clipped(measured: Measured, limit: Limit, formula: ClipFormula, nonfinite: str) -> Any:
-    """The leaf with each unit clipped to the limit."""
+    """Return the leaf with each unit clipped to the limit."""
     E, norms = measured.E, measured.norms
     B, values = parts(measured.leaf)
     wide = wide_dtype(B.dtype(values))
@@ -405,7 +407,10 @@ def _clipped(measured: Measured, limit: Limit, formula: ClipFormula, nonfinite: 
 
 
 def _attached(measured: Measured, clipped: Array, limit: Limit, over: Array, slack: float) -> Array:
-    """Return the result of `_scale_units` as a function of the values: through the norms, not those of parameters."""
+    """Return the result of `_scale_units` as a function of the values, also through their norms.
+
+    The norms of parameters are constants.
+    """
     E, norms, dtype, units = measured.E, measured.norms, measured.dtype, measured.units
     B, values = parts(measured.leaf)
     with E.scope():
@@ -450,5 +455,5 @@ def _scale_units(
 
 
 def _shape(leaf: Any) -> tuple[int | None, ...]:
-    """The shape of the dense array."""
+    """Return the shape of the dense array."""
     return leaf.dense_shape if isinstance(leaf, IndexedSlices) else find_backend(leaf).shape(leaf)  # type: ignore[union-attr]
