@@ -1,8 +1,8 @@
-"""Substitutes that Dynamo traces for functions of islices; the only module of the library that it traces.
+"""Define substitutes that Dynamo traces for functions of islices; it traces no other module of the library.
 
-A call becomes a node of the graph (`islices.backends.torch.nodes`); value_and_grad is traced, since the user's function
-is. What has no form in a graph is a graph break, as all other calls of islices are, and runs in eager code. SPEC clause
-17. May import: `torch`, the core, `islices.backends.torch`.
+A call becomes a node of the graph (`islices.backends.torch.nodes`). value_and_grad is traced, because the user's
+function is. A call without a form in a graph is a graph break, as all other calls of islices are, and runs in eager
+code. SPEC clause 17. May import: `torch`, the core, `islices.backends.torch`.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _nodes: dict[str, Callable[..., Any]] = {}
 
 
 def substitute() -> None:
-    """Have Dynamo take the functions below for those of islices; once, where torch has what they need."""
+    """Make Dynamo trace the functions below in place of those of islices; once, if torch has the required hooks."""
     if _nodes:
         return
     pytree.register_pytree_node(IndexedSlices, _slices_apart, _slices_together)
     pytree.register_pytree_node(Table, _table_apart, _table_together)
     pytree.register_constant(Optimizer)
-    # autograd.grad in a graph is off unless asked for, and code that is traced may not ask
+    # autograd.grad in a graph is off by default, and traced code may not turn it on
     decorators: Any = torch._dynamo.decorators
     decorators._allowed_config_patches = (*decorators._allowed_config_patches, "trace_autograd_ops")
     for name, node in NODES.items():
@@ -65,7 +65,7 @@ def substitute() -> None:
     torch.compiler.substitute_in_graph(slots._values_of)(values_of)
     # a method that has a substitute is inlined, and the functions it calls are substituted
     torch.compiler.substitute_in_graph(Optimizer.step)(step)
-    getattr_of = vars(IndexedSlices)["__getattr__"]  # which type checkers do not see
+    getattr_of = vars(IndexedSlices)["__getattr__"]  # type checkers do not see it
     torch.compiler.substitute_in_graph(getattr_of)(getattr_of)
     _ask_getattr()
     torch.compiler.substitute_in_graph(vars(IndexedSlices)["dtype"].fget)(_dtype)
@@ -79,12 +79,14 @@ def substitute() -> None:
 
 
 def _ask_getattr() -> None:
-    """Have Dynamo ask `IndexedSlices.__getattr__` for a slot that is not set, as Python does and Dynamo of torch 2.13
-    does not."""
+    """Make Dynamo call `IndexedSlices.__getattr__` for a slot that is not set, as Python does.
+
+    Dynamo of torch 2.13 does not call it.
+    """
     dynamo: Any = torch._dynamo
     kind = dynamo.variables.UserDefinedObjectVariable
     resolve = getattr(kind, "resolve_data_descriptor", None)
-    if resolve is None:  # an older torch, which asks it
+    if resolve is None:  # an older torch, which calls it
         return
 
     def resolved(self: Any, tx: Any, name: str, type_attr: Any, source: Any) -> Any:
@@ -101,18 +103,18 @@ def _ask_getattr() -> None:
 
 
 def _dtype(self: IndexedSlices) -> Any:
-    """`IndexedSlices.dtype`."""
+    """Substitute for `IndexedSlices.dtype`."""
     slots = self._slots
     return (self.values if slots is None else slots.values).dtype
 
 
 def _shape(self: IndexedSlices) -> Any:
-    """`IndexedSlices.shape`."""
+    """Substitute for `IndexedSlices.shape`."""
     return self.dense_shape
 
 
 def is_traced(x: Any) -> bool:
-    """`islices.backends.torch.tracers.is_traced` of what stands in a graph."""
+    """Substitute for `islices.backends.torch.tracers.is_traced` on the tensors of a graph."""
     return True
 
 
