@@ -40,9 +40,9 @@ PACKAGES = {
 }
 #: Commands and what they are made of, above all else.
 TOOLS = "islices.conformance.tools"
-#: What the core imports beside NumPy: extras, when they are needed.
+#: The core's imports besides NumPy: extras, when they are needed.
 EXTRAS = {"llvmlite", "matplotlib", "ml_dtypes", "numba", "safetensors"}
-#: Folder of backends/ -> what its modules import beside NumPy: its framework, and what people use with it.
+#: Folder of backends/ -> its modules' other imports: its framework, and libraries that people use with it.
 FRAMEWORKS = {
     "jax": {"flax", "jax", "jaxlib", "llvmlite", "ml_dtypes", "numba", "optax"},
     "keras": {"jax", "keras", "tensorflow", "torch"},

@@ -34,7 +34,7 @@ for path in sorted(folder.rglob("*.py")):
         lacking[name] = error.name.partition(".")[0]
 print(json.dumps([str(folder), imported, lacking]))
 """
-#: Frameworks, what extras bring, and libraries that are judged in environments of their own.
+#: Frameworks, dependencies of extras, and libraries that are judged in separate environments.
 OPTIONAL = {
     "fbgemm_gpu", "flax", "hypothesis", "jax", "keras", "llvmlite", "mxnet", "numba", "optax", "pytest", "rich",
     "tensorflow", "torch",

@@ -259,7 +259,7 @@ class Aliases:
                 gradient_of = WeightGradient(name, self.uses)
                 before = dict(weight._backward_hooks or {})
                 self.handles.append(weight.register_hook(gradient_of.arrived))
-                # the model's hooks may change the gradient; they come last, as torch calls hooks in order of registration
+                # the model's hooks may change the gradient; they come last, since torch calls hooks in this order
                 for number, hook in before.items():
                     del weight._backward_hooks[number]  # type: ignore[union-attr]
                     weight._backward_hooks[number] = hook  # type: ignore[index]

@@ -1,8 +1,8 @@
 """Compute row-sparse gradients of functions of plain tensors: reads of rows get torch's sparse gradient.
 
-torch only has a sparse gradient for embedding(sparse=True). `RowReads` is a mode that turns each read of whole rows
-of a marked tensor into that call. torch differentiates other uses densely, and adds both. May import: `numpy`, `torch`, the
-core, this folder.
+torch only has a sparse gradient for embedding(sparse=True). `RowReads` is a mode that turns each read of whole rows of
+a marked tensor into that call. torch differentiates other uses densely, and adds both. May import: `numpy`, `torch`,
+the core, this folder.
 """
 
 from __future__ import annotations

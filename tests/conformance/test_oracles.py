@@ -140,7 +140,7 @@ def test_the_schema_refuses_what_the_suite_cannot_read(change: dict[str, Any], v
     assert not validator.is_valid({**document, "cases": [{**GOOD, **change}]})
 
 
-# ---------------------------------------------------------------------- the oracle's own arithmetic
+# ---------------------------------------------------------------------- the oracle's arithmetic
 
 
 @pytest.mark.parametrize("dtype", FORMATS)

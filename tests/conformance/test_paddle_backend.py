@@ -1,5 +1,5 @@
-"""The PaddlePaddle plug-in (conformance/paddle_backend). Paddle has an environment of its own, where all of this runs;
-elsewhere the tests that need it are reported as not run.
+"""Test the PaddlePaddle plug-in (conformance/paddle_backend). All tests run in Paddle's environment; elsewhere the
+tests that need it are reported as not run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def paddle() -> Any:
     return found
 
 
-# ---------------------------------------------------------------------- what can be said without Paddle
+# ---------------------------------------------------------------------- tests without Paddle
 
 
 @pytest.mark.outside

@@ -24,8 +24,9 @@ SILENCE = 2.0
 
 
 class Screen(NamedTuple):
-    """A program's terminal output with its times, the exit code, and the seconds by which a busy machine woke this
-    process late, which the other one may have been, too.
+    """A program's terminal output with its times, the exit code, and the delay of this process.
+
+    The delay is the number of seconds by which a busy machine woke this process late; the program may have had it too.
     """
 
     written: list[tuple[float, str]]

@@ -1,4 +1,4 @@
-"""The documentation: it builds without a warning, asks nothing of the network, and has every public name once."""
+"""Test the documentation: it builds without a warning or the network, and has every public name once."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def raises(function: Any) -> bool:
 def codes(path: str, x: Any) -> set[str]:
     """Return the faults that numpydoc must not find.
 
-    A front takes its framework's own parameters: a class without an ``__init__`` of its own has them from there, other
-    parameters may be passed on, and a docstring may say whose they are instead of repeating them.
+    A framework's module uses the framework's parameters: a class without an ``__init__`` inherits them, and a function
+    may pass parameters on. The docstring may name their source instead of repeating them.
     """
     name, front = path.rpartition(".")[2], path.startswith("islices.backends.")
     if is_record(x) or (front and inspect.isclass(x) and "__init__" not in vars(x)):

@@ -1,4 +1,4 @@
-"""The examples in the core's docstrings are true, with NumPy alone."""
+"""Test that the examples in the core's docstrings are true with NumPy as the only dependency."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def paragraphs(page: Path) -> list[str]:
 
 @pytest.mark.parametrize("page", GUIDES, ids=name_of)
 def test_what_was_measured_names_machine_and_command(page: Path) -> None:
-    """A date is that of a measurement: cores, memory and the command stand beside it."""
+    """A date is that of a measurement: the page gives cores, memory and the command next to it."""
     command = r"`(\w+=\w+\s)*(islices|make|pytest|python examples/\w+\.py)\s[^`]+`"
     for text in paragraphs(page):
         if re.search(r"\b20\d\d-\d\d-\d\d\b", text):

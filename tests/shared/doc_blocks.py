@@ -150,7 +150,7 @@ def _execute(code: str, folder: str, files: list[Path]) -> NoReturn:
         status = 0
     except SystemExit as stop:
         status = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except BaseException:  # as an interpreter does: shown, and told by the exit code
+    except BaseException:  # as an interpreter does: printed, and shown by the exit code
         traceback.print_exc()
     finally:
         sys.stdout.flush()

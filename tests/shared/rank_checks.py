@@ -15,8 +15,11 @@ SIZE = 4
 
 
 def meet(folder: str, group: Group) -> None:
-    """Wait until every rank is here, by files: a rank that has its bytes of a collective and is then killed may still
-    owe others theirs, so that one about to die must know by other means that all are out of the last one."""
+    """Wait until every rank is here, by files.
+
+    A rank that has its bytes of a collective and is then killed may still owe others their bytes. So a rank that is
+    about to die must know by files that all ranks have finished the last collective.
+    """
     (Path(folder) / str(group.rank)).touch()
     deadline = time.monotonic() + 60
     while len(list(Path(folder).iterdir())) < group.size:

@@ -11,7 +11,7 @@ from typing import Any
 
 from suite_runs import run_suite
 
-#: What no renderer may take for its own language: HTML, JSON in HTML, XML, Markdown, a terminal's, and not even text.
+#: Text that no renderer may interpret: HTML, JSON in HTML, XML, Markdown, a terminal's codes, and invalid text.
 HOSTILE = (
     "</script><img src=x onerror=\"document.title='hacked'\"><!-- & ]]> \x1b[31mred\x1b[0m \u202e | `tick` **b** "
     "[b]rich[/b] @nobody \x00\ufffe \ud800"

@@ -84,7 +84,7 @@ def install(source: Path, target: Path, scratch: Path) -> Path:
 
 
 def replaced(text: str, edits: list[tuple[str, str]]) -> str:
-    """A text with pieces replaced, each of which stands in it once."""
+    """Return a text with pieces replaced; each piece must occur in it once."""
     for old, new in edits:
         assert text.count(old) == 1, f"{text.count(old)} times: {old}"
         text = text.replace(old, new)

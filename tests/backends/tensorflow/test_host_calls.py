@@ -1,5 +1,7 @@
-"""Compiled kernels inside tf.function's graphs: the same bits as the operations, TensorFlow's order of reads and
-writes, and graphs that run elsewhere or that XLA compiles."""
+"""Test compiled kernels inside tf.function's graphs: the operations' bits, and TensorFlow's order of reads and writes.
+
+Some graphs run elsewhere, and XLA compiles others.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Ragged ids of TensorFlow's own forms, beside tf.nn's own lookups: values and gradients.
+"""Test ragged ids in TensorFlow's formats against the lookups of tf.nn: values and gradients.
 
-Where nothing rounds (whole numbers, sums) results are bit-equal; else within n * eps * sum of |terms| (SPEC clause 19).
+Results without rounding (whole numbers, sums) are bit-equal; others are within n * eps * sum of |terms| (clause 19).
 """
 
 from __future__ import annotations

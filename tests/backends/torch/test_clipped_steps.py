@@ -1,4 +1,4 @@
-"""max_norm= of the torch front's optimizers: the bits of `clip_grad_norm_` and a step, the gradients left alone."""
+"""Test max_norm= of the optimizers for torch: the bits of `clip_grad_norm_` and a step, and unchanged gradients."""
 
 from __future__ import annotations
 

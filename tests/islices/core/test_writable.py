@@ -1,4 +1,4 @@
-"""Memory that the host may write into: what each framework's own arrays, gradients and snapshots make of it."""
+"""Test memory that the host may write into: the effect on each framework's arrays, gradients and snapshots."""
 
 from __future__ import annotations
 

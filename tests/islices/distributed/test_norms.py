@@ -74,7 +74,7 @@ def whole(name: str) -> list[Any]:
 
 
 def on_rank(leaves: list[Any], rank: int, size: int) -> tuple[dict[str, Any], Any]:
-    """(tree, replicated) of one rank: numbered leaves, in dicts of which the second is replicated as a whole."""
+    """Return tree and replicated for one rank: numbered leaves in two dicts; the second is replicated as a whole."""
     tree: dict[str, Any] = {"own": {}, "every": {}}
     for k, leaf in enumerate(leaves):
         if isinstance(leaf, Replicated):

@@ -1,8 +1,8 @@
-"""all_reduce gives the same bits over every engine, with any number of ranks, whatever travels.
+"""Test that all_reduce gives the same bits over every engine, with any number of ranks, for any data.
 
-Most cases run here with 3 ranks that are threads, and a part of them with 4 processes; `islices conform`, which
-tests/conformance/test_conformance.py calls, runs all on every engine with 2 processes. The expectations are plain NumPy
-scalars, and are compared here with exact arithmetic.
+Most cases run here with 3 ranks that are threads, and some with 4 processes. `islices conform`, which
+tests/conformance/test_conformance.py calls, runs all cases on every engine with 2 processes. The expectations are plain
+NumPy scalars, compared here with exact arithmetic.
 """
 
 from __future__ import annotations

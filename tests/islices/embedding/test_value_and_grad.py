@@ -164,7 +164,7 @@ def test_auto_marks_tables_of_which_fewer_rows_are_read_than_they_have(fw: Frame
     assert fw.backend.is_array(every)
 
 
-# ---------------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------------- errors
 def test_what_value_and_grad_refuses(fw: Framework) -> None:
     table, up = fw.table(), fw.upstream(2, 3, WIDTH)
 

@@ -216,7 +216,7 @@ def test_jax_without_x64_says_so(tmp_path: Path) -> None:
     assert (back.indices.dtype, int(back.indices[0])) == (np.int32, 2**31 - 1)
 
 
-# ---------------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------------- errors
 def traced_by_jax(path: Path) -> None:
     jax = pytest.importorskip("jax")
     jax.jit(lambda x: islices.save(path, {"g": x}))(np.float32(1))

@@ -1,5 +1,7 @@
-"""`islices.diff` names the cause of differences that the frameworks themselves produce: their own layers, losses,
-clipping and optimizers; each names its own cause and nothing that contradicts it."""
+"""Test that `islices.diff` names the cause of differences by the frameworks' layers, losses, clips and optimizers.
+
+Each report names this cause and no other that contradicts it.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,7 @@ def by_jax(d: Data, reduce: Callable[[Any], Any] = jnp.sum, ids: Any = None, row
 
 
 def torch_clipped(tree: dict[str, Any], max_norm: float) -> dict[str, Any]:
-    """clip_grad_norm_ of what a torch user hands it: coalesced values, since it refuses sparse gradients."""
+    """Run clip_grad_norm_ as a torch user does: on coalesced values, because it raises for sparse gradients."""
     grads = {k: g.coalesce() if g.is_sparse else g.clone() for k, g in tree.items()}
     parameters = []
     for g in grads.values():
@@ -178,7 +180,7 @@ def a_mask_and_a_mean_over_the_batch(r: np.random.Generator) -> Any:
     return by_torch(d, padding_idx=PAD), b, {"batch_size": BATCH}
 
 
-# ---------------------------------------------------------------------- models whose own arithmetic differs
+# ---------------------------------------------------------------------- models with different arithmetic
 def classifier(d: Data, by: str, reduction: str = "mean", padding_idx: int | None = None) -> dict[str, Any]:
     """tanh(embedding + positions), mean, linear, cross entropy, forward and backward by the framework."""
     positions, labels = d.start[:LENGTH], np.arange(BATCH) % 5
