@@ -48,7 +48,7 @@ def copied(to: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def clones(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
-    """(the clone that is installed, another one, an environment's python)."""
+    """Return (the clone that is installed, another one, an environment's python)."""
     folder = tmp_path_factory.mktemp("clones")
     installed, other = copied(folder / "installed"), copied(folder / "other")
     environment = folder / "environment"

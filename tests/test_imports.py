@@ -77,7 +77,7 @@ class Import(NamedTuple):
 
 # ---------------------------------------------------------------------- reading the source
 def _modules() -> Iterator[tuple[str, Path]]:
-    """The modules of the three packages; not the adapters of others that lie in the suite as examples."""
+    """Yield the modules of the three packages; not the adapters of others that lie in the suite as examples."""
     for package, folder in PACKAGES.items():
         for path in sorted(folder.rglob("*.py")):
             parts = path.relative_to(folder).with_suffix("").parts
@@ -100,7 +100,7 @@ def package_of(name: str) -> str:
 
 
 def constants(name: str) -> dict[str, str]:
-    """The strings that a module gives names to."""
+    """Return the strings that a module gives names to."""
     return {
         target.id: node.value.value
         for node in tree(name).body
@@ -166,7 +166,7 @@ def is_outside(name: str) -> bool:
 
 
 def needs(names: Iterable[str], *, heads: bool = False) -> set[str]:
-    """All that modules import, directly or not, and they themselves; heads: at the head of modules."""
+    """Return all that modules import, directly or not, and they themselves; heads: at the head of modules."""
     seen: set[str] = set()
     waiting = list(names)
     while waiting:
@@ -224,7 +224,7 @@ def test_importing_islices_asks_for_numpy_alone() -> None:
 
 # ---------------------------------------------------------------------- no circles
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """The sets of modules that import one another, by Tarjan's algorithm."""
+    """Return the sets of modules that import one another, by Tarjan's algorithm."""
     found: list[list[str]] = []
     number: dict[str, int] = {}
     low: dict[str, int] = {}
@@ -278,7 +278,7 @@ ITEM = re.compile(r"the standard library|the core|the core below `(?P<above>[\w.
 
 
 def said(name: str) -> list[str] | None:
-    """The items of the line in a module's docstring, None where it has none."""
+    """Return the items of the line in a module's docstring, None where it has none."""
     text = " ".join((ast.get_docstring(tree(name)) or "").split())
     lines = SAYS.findall(text)
     assert len(lines) == len(re.findall(r"\b[Mm](?:ay|ust not) import\b", text)) <= 1, f"{name}: not the form: {text}"

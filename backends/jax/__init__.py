@@ -397,7 +397,7 @@ def _fits(value: int, dtype: Any) -> bool:
 
 
 def _operands(a: Any, b: Any) -> tuple[Any, Any]:
-    """Two operands, a Python number among them as a constant of the other's dtype."""
+    """Return two operands, with a Python number as a constant of the other's dtype."""
     if isinstance(a, (int, float)):
         return constant(a, b.dtype), b
     return a, constant(b, a.dtype) if isinstance(b, (int, float)) else b

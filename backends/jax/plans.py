@@ -89,7 +89,7 @@ class Plan:
 
 
 def _needed(jaxpr: Any, wanted: Sequence[bool]) -> tuple[set[int], set[Any]]:
-    """The ids of equations that have effects or results that are read, and the variables that have a gradient."""
+    """Return the ids of equations with effects or used results, and the variables that have a gradient."""
     live = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
     moving = {v for v, w in zip(jaxpr.outvars, wanted, strict=True) if w and _moves(v)}
     needed = set()

@@ -4,7 +4,7 @@ On CPU XLA's scatter runs in order of the updates, so a scatter-add is a left fo
 because ``x.at[ids]`` wraps -1 to the last row: here a negative row is dropped like every other row out of range. The
 functions never declare indices as sorted, which would give wrong results on GPU.
 
-XLA on CPU scatters into its operand in place even if the indices are that very array, and then reads the indices that
+XLA on CPU scatters into its operand in place even if the indices are that very array. It then reads the indices that
 it has just overwritten. So `fold` never passes two arrays that could become one.
 """
 

@@ -1,7 +1,7 @@
 """Define the rules of the operations that read a Table, or its weights as an array.
 
 A lookup is a slot whose gradient is that of its rows, or bags. If the code reads the weights as an array
-(`islices_operand`), each product with them is a slot too, whose gradient and inputs are kept as factors. Any other use
+(`islices_operand`), each product with them is a slot too. Its gradient and inputs are kept as factors. Any other use
 is a slot of the weights, with a dense gradient. May import: `jax`, `numpy`, the core, this folder.
 """
 

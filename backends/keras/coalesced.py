@@ -45,7 +45,7 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
     Raises
     ------
     TypeError, ValueError
-        A bound or the semantics is invalid; the optimizer's class raises; gradient_accumulation_steps is set under a
+        A bound or the semantics is invalid, or the optimizer's class raises. gradient_accumulation_steps is set under a
         strategy of several replicas, of TensorFlow or Keras.
 
     Notes

@@ -120,8 +120,8 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
         Arguments of mxnet.gluon.Trainer. With clip_global_norm, update_on_kvstore None means False, because the kvstore
         adds up the gradients of several contexts and applies them in one operation.
     clip_global_norm : float, optional
-        The largest norm of the gradients in the optimizer's scale: divided by the batch size of `step` or `update`, and
-        by the loss scale of mxnet.contrib.amp. None does not clip.
+        The largest norm of the gradients in the optimizer's scale. They are divided by the batch size of `step` or
+        `update`, and by the loss scale of mxnet.contrib.amp. None does not clip.
     semantics, nonfinite
         Arguments of the function `clip_global_norm`. "zero" updates by zeros: momentum still moves the weights.
 

@@ -4,7 +4,7 @@ It handles these properties of MXNet's autograd:
 
 - `autograd.grad` writes into no buffer, but raises where the loss does not depend on a variable. `backward` does not
   raise, but writes into the buffers of every other array. So this module calls `autograd.grad` with the loss and one
-  more head for each variable, its size, whose zero gradient MXNet leaves out of the sum.
+  more head for each variable, its size. MXNet leaves the zero gradient of this head out of the sum.
 - Without ``retain_graph`` the whole graph is released, also the part recorded around it.
 - `autograd.Function` leaves gradients unset after an unused one, drops the sum of ``grad_req="add"``, and stops
   recording for good if its forward raises. `record_function` replaces it.

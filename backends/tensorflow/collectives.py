@@ -1,7 +1,7 @@
 """Use tf.distribute as an engine of `islices.distributed`.
 
-There are two kinds of groups. Within ``strategy.run`` the ranks are the strategy's replicas, on one machine or many,
-and `Replicas` gathers their tensors as part of the program, eager or traced. Outside of it the ranks are the worker
+There are two kinds of groups. Within ``strategy.run`` the ranks are the strategy's replicas, on one machine or many.
+`Replicas` gathers their tensors as part of the program, eager or traced. Outside of it the ranks are the worker
 processes of a ``MultiWorkerMirroredStrategy``, and `TensorFlowGroup` moves bytes between them.
 
 The group calls TensorFlow's collective operations directly, on each worker's CPU and under special group keys.

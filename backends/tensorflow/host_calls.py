@@ -221,7 +221,7 @@ def _check_lengths(indices: int, values: int) -> None:
 
 # ---------------------------------------------------------------------- bags of rows
 def bags(table: Array, members: Sequence[Array], keep: Array | None, otherwise: Callable[..., Array]) -> Array | None:
-    """See `Backend.traced_bags`; the table is a tensor or variable of TensorFlow; members: ids, segments, bags."""
+    """See `Backend.traced_bags`; the table is a tensor or variable of TensorFlow. members: ids, segments, bags."""
     given = [*members, *([] if keep is None else [keep])]
     variable = not isinstance(table, tf.Tensor)
     if kernels_here() is None or not (memory.is_plain(table) if variable else table.shape[1:].is_fully_defined()):

@@ -80,8 +80,10 @@ def writable(arrays: Sequence[Array]) -> tuple[list[np.ndarray[Any, Any]], list[
 
 
 def _is_here(x: Array) -> bool:
-    """Return whether x is a tensor or variable of numbers in this process's host memory. Variables of several copies
-    (tf.distribute) and of other servers are not."""
+    """Return whether x is a tensor or variable of numbers in this process's host memory.
+
+    Variables of several copies (tf.distribute) and of other servers are not.
+    """
     if isinstance(x, tf.Tensor):
         place = x
     else:

@@ -56,7 +56,7 @@ def register_ddp_hook(
     Every rank must call this function. After backward each sparse gradient has the bits of
     ``all_reduce(gradient, "mean")`` of the ranks' gradients; it is coalesced and the same on every rank. If a rank
     fails, the others' backward raises RankError. DDP requires that each rank's loss depends on every sparse layer in
-    every step: a rank without rows of a table looks up an empty array of ids. SPEC clause 25.
+    every step. A rank without rows of a table must look up an empty array of ids. SPEC clause 25.
 
     Examples
     --------

@@ -3,8 +3,8 @@
 Dynamo would trace the library's Python, registry and execution modes included, with endless guards. Dynamo skips the
 frames of a list of folders. This module adds the library to the list, without the modules of `TRACED`, and the kernels'
 compiler, which the library calls. `islices.backends.torch.in_graphs` defines the calls that become nodes of a graph.
-Both happen at once if Dynamo is loaded already, or else when it is loaded: importing it here would cost every user of
-torch a second.
+Both happen at once if Dynamo is loaded already, or else when it is loaded. Importing Dynamo here would cost every user
+of torch a second.
 """
 
 from __future__ import annotations

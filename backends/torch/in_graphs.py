@@ -198,17 +198,17 @@ def _something(x: Any) -> Any:
 
 
 def values_of(s: IndexedSlices) -> torch.Tensor:
-    """The values of slices that were to be computed when they are read."""
+    """Return the values of slices that are computed when they are read."""
     return _called(_nodes["expanded"], s)  # type: ignore[no-any-return]
 
 
 def step(self: Any, table: Any, grad: Any, state: Any, *, donate: bool = False, apply: Any = True) -> tuple[Any, Any]:
-    """`Optimizer.step`."""
+    """Substitute for `Optimizer.step`."""
     return step_tables(self, table, grad, state, donate, apply)
 
 
 def step_tables(optimizer: Any, table: Any, grad: Any, state: Any, donate: bool, apply: Any) -> tuple[Any, Any]:
-    """`islices.optim.optimizer.step_tables`."""
+    """Substitute for `islices.optim.optimizer.step_tables`."""
     _called(_nodes["step"], optimizer, table, grad, state, apply)
     return table, dict(state) if type(state) is dict else state
 
@@ -226,13 +226,13 @@ class Recorded:
 
 
 def capture(model: Any) -> Any:
-    """`islices.capture`, which says in eager code what it says here."""
+    """Substitute for `islices.capture`: break the graph, and raise as in eager code where that raises."""
     torch._dynamo.graph_break(msg=INSIDE)
     return models.Capture(backend, model)
 
 
 def lookup(table: Any, ids: Any, **options: Any) -> Any:
-    """`islices.lookup`."""
+    """Substitute for `islices.lookup`."""
     if _records((table, options)) and not isinstance(table, Recorded):
         _break("a dense gradient passes through lookup")
     source = table.table if isinstance(table, Recorded) else table
@@ -272,7 +272,7 @@ def value_and_grad(
     sample_axis: int = 0,
     check: bool = True,
 ) -> Callable[..., tuple[Any, Any]]:
-    """`islices.value_and_grad`."""
+    """Substitute for `islices.value_and_grad`."""
     numbers: tuple[Any, ...] = tuple(argnums) if isinstance(argnums, (list, tuple)) else (argnums,)
     for k in numbers:
         if type(k) is not int:
@@ -287,7 +287,7 @@ def value_and_grad(
 def differentiate(
     fn: Callable[..., Any], options: autodiff.GradOptions, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, Any]:
-    """`islices.embedding.autodiff._differentiate`."""
+    """Substitute for `islices.embedding.autodiff._differentiate`."""
     argnums, numbers, has_aux, samples = options
     if samples is not None:
         _break("value_and_grad per sample")
@@ -349,7 +349,7 @@ def _gradients(
     tables: list[Recorded],
     variables: list[torch.Tensor],
 ) -> tuple[torch.Tensor, Any, list[torch.Tensor]]:
-    """(loss, aux, the gradients of the variables, then those of what the tables' lookups returned)"""
+    """Return loss, aux, and the gradients of the variables and of the results of the tables' lookups."""
     out: Any = fn(*full, **kwargs)
     loss: Any
     aux: Any
@@ -375,7 +375,7 @@ def _detached(x: Any) -> Any:
 
 
 def _nothing(table: Table) -> IndexedSlices:
-    """The gradient of a table that nothing was looked up in."""
+    """Return the gradient of a table without lookups."""
     weights = table._source.weights
     values = torch.zeros((0, *weights.shape[1:]), dtype=weights.dtype, device=weights.device)
     indices = torch.zeros((0,), dtype=torch.int64, device=weights.device)

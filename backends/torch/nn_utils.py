@@ -94,8 +94,8 @@ def clip_grad_norm_(
     With a group the norm and the factor have the same bits on every rank. `islices.clip_by_global_norm` with that
     group computes these bits too, and so does one process with all parameters. SPEC clause 25.
 
-    A sparse gradient stays the same object, uncoalesced if it was, but gets new values, because the old values may
-    share memory with tensors of the caller. Rows that the gradient does not contain stay zero, also where the norm is
+    A sparse gradient stays the same object, uncoalesced if it was. It gets new values, because the old values may share
+    memory with tensors of the caller. Rows that the gradient does not contain stay zero, also where the norm is
     NaN.
 
     Examples
@@ -377,7 +377,7 @@ def _leaf(grad: torch.Tensor, where: str) -> Any:
 def _measured(call: str, ask: Callable[[], Question], group: Any, *, over: bool) -> tuple[Host, Host]:
     """Return the norm in float64 and in the user's dtype, each of shape (1,), over all ranks if over is True.
 
-    ask checks all arguments, and with a group the other ranks hear of its error.
+    The callback checks all arguments, and with a group its error reaches the other ranks.
     """
     if over:
         total = measure_over(call, ask, group)[1]

@@ -1,7 +1,7 @@
 """Make calls into islices single nodes of the graphs that torch.compile makes.
 
 The form of a call's result is known when its graph is made. When the graph runs, the call runs as in eager code on the
-present arrays, with the same bits and errors, including the checks of clause 2. Dynamo does not trace the functions of
+present arrays, with the same bits and errors. The checks of clause 2 run too. Dynamo does not trace the functions of
 this module (they are `torch._dynamo.nonstrict_trace`d); `islices.backends.torch.in_graphs` has the functions that it
 traces. SPEC clause 17. May import: `torch`, the core.
 """

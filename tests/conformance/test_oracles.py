@@ -106,7 +106,7 @@ def test_the_schema_describes_the_file(file: Any, validator: Any) -> None:
 
 
 def _shortened(x: Any) -> Any:
-    """A case with at most the first element of each kind in its arrays: the form, not the numbers."""
+    """Return a case with at most the first element of each kind in its arrays: the form, not the numbers."""
     if isinstance(x, list):
         return [_shortened(v) for v in x]
     if not isinstance(x, dict):

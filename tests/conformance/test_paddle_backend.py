@@ -53,7 +53,7 @@ def rows(paddle: Any, *ids: int) -> Any:
 
 
 def sparse_layer(paddle: Any, ids: list[int], **options: Any) -> Any:
-    """A layer of 4 x 2 weights after a backward pass of sum(layer(ids))."""
+    """Return a layer of 4 x 2 weights after a backward pass of sum(layer(ids))."""
     layer = paddle.nn.Embedding(4, 2, sparse=True, **options)
     layer(rows(paddle, *ids)).sum().backward()
     return layer

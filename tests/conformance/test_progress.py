@@ -44,7 +44,7 @@ class Screen(NamedTuple):
 
 
 def on_a_terminal(*arguments: str) -> Screen:
-    """A fresh interpreter on a pseudo-terminal of 80 columns."""
+    """Return a fresh interpreter on a pseudo-terminal of 80 columns."""
     terminal, its_side = pty.openpty()
     env = {**os.environ, "COLUMNS": "80", "LINES": "24", "TERM": "xterm", "NO_COLOR": "1"}
     command = [sys.executable, *arguments]

@@ -152,7 +152,7 @@ def test_docstrings(name: str) -> None:
 
 # ---------------------------------------------------------------------- the pages
 def make_docs(out: Path) -> list[str]:
-    """The command of the Makefile's target docs, for the interpreter that runs the tests and another folder."""
+    """Return the command of the Makefile's target docs, for the interpreter that runs the tests and another folder."""
     recipe = re.search(r"^docs:.*\n\t(.*-m sphinx .*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
     assert recipe, "the target docs does not begin with Sphinx"
     line = recipe[1].replace("$(BIN)/python", sys.executable).replace("$(ARGS)", "")
@@ -161,7 +161,7 @@ def make_docs(out: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built documentation; a warning is an error."""
+    """Return the built documentation; a warning is an error."""
     out = tmp_path_factory.mktemp("build")
     line = make_docs(out)
     assert "-W" in line

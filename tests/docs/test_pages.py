@@ -80,7 +80,7 @@ def test_its_links_are_absolute_on_a_package_index(monkeypatch: pytest.MonkeyPat
 
 # ---------------------------------------------------------------------- tasks, contents, pictures
 def rows(page: Path) -> list[str]:
-    """The rows of a page's tables, without heads."""
+    """Return the rows of a page's tables, without heads."""
     lines = page.read_text("utf-8").splitlines()
     is_head = [line.startswith("|---") for line in [*lines[1:], ""]]
     return [line for line, head in zip(lines, is_head, strict=True) if line.startswith("| ") and not head]

@@ -28,7 +28,7 @@ def meet(folder: str, group: Group) -> None:
 
 
 def payload(source: int, to: int, length: int) -> Any:
-    """The bytes that a rank has for another one: no two alike."""
+    """Return the bytes that a rank has for another one: no two alike."""
     return np.random.default_rng([source, to, length]).integers(0, 256, length, np.uint8)
 
 
@@ -47,7 +47,7 @@ def exchanges(group: Group, lengths: Sequence[Sequence[int]]) -> None:
 
 
 def folded(parts: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
-    """(indices, sums) of (indices, values), left folds in the order given; -0.0 + x is x to the bit."""
+    """Return (indices, sums) of (indices, values), left folds in the order given; -0.0 + x is x to the bit."""
     ids = np.concatenate([ids for ids, _ in parts])
     values = np.concatenate([values for _, values in parts])
     distinct, places = np.unique(ids, return_inverse=True)

@@ -38,7 +38,7 @@ def case(id: str, outcome: str, mode: str = "host", **fields: Any) -> dict[str, 
 
 
 def run_of(head: dict[str, Any], *cases: dict[str, Any]) -> list[dict[str, Any]]:
-    """The lines of a run that came to its end."""
+    """Return the lines of a run that came to its end."""
     counts = Counter(c["outcome"] for c in cases)
     failed = counts["fail"] + counts["harness error"] > 0
     return [head, *cases, {"type": "footer", "counts": dict(counts), "exit": 1 if failed else 0 if cases else 5}]

@@ -39,7 +39,7 @@ class Run(NamedTuple):
 
 
 def python(*arguments: str | Path, path: Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """A fresh interpreter that has a folder of distributions on its path."""
+    """Return a fresh interpreter that has a folder of distributions on its path."""
     paths = [str(path), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "COLUMNS": "200"}
     command = [sys.executable, *map(str, arguments)]

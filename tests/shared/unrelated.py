@@ -123,7 +123,7 @@ class Near:
         return explain_steps(*(Step(self.table, x, self.g) for x in after))
 
     def slots(self) -> IndexedSlices:
-        """The gradient as three slots a row."""
+        """Return the gradient as three slots a row."""
         parts = self.r.standard_normal((3, *self.shape)).astype(self.dtype)
         parts[2] = self.g - parts[0] - parts[1]
         return IndexedSlices(parts.reshape(-1, self.shape[1]), np.tile(np.arange(self.rows), 3), self.shape)

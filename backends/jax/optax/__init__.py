@@ -81,8 +81,8 @@ def chain(*args: optax.GradientTransformation) -> Transformation:
     ------
     TypeError
         In update, also in traced code: a transformation from outside this module returned other indices. (In
-        optax.chain the next transformation of this module raises, except in jit after clip(1), scale(-1) and schedules:
-        they leave integers, and the result is NaN.)
+        optax.chain the next transformation of this module raises. After clip(1), scale(-1) and schedules in jit the
+        indices are integers, and the result is NaN.)
 
     Examples
     --------
@@ -149,8 +149,8 @@ def apply_updates(params: Any, updates: Any, *, donate: bool = False) -> Any:
     Raises
     ------
     TypeError, ValueError, IndexError
-        The trees differ in structure or shapes, the indices of slices are no longer valid, or an array to donate is at
-        two places. No array has been written then.
+        The trees differ in structure or shapes. The indices of slices are no longer valid. An array to donate is at two
+        places. No array has been written then.
 
     Notes
     -----

@@ -23,7 +23,7 @@ AXIS = "data"
 
 
 def stacked(counts):
-    """The ranks' slices, with many duplicates, at one length by the sentinel: (values, indices), (4, n, ...)."""
+    """Return the ranks' slices, with many duplicates, at one length by the sentinel: (values, indices), (4, n, ...)."""
     r = np.random.default_rng(3)
     n = max(counts)
     values, indices = r.standard_normal((4, n, WIDTH)).astype("float32"), r.integers(0, ROWS, (4, n)).astype("int32")
@@ -119,8 +119,7 @@ def late(group):
 
 
 def raise_later(group):
-    """The error of a collective, with the seconds that it took; raised when the other ranks have theirs, since the
-    first rank's end ends all."""
+    """Raise the error of a collective, with its duration, once all ranks have theirs: the first rank's end ends all."""
     from islices.distributed import RankError
 
     started = time.monotonic()

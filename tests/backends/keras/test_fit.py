@@ -42,7 +42,7 @@ class OneHot(keras.layers.Embedding):  # type: ignore[misc]
 
 
 def made(layer: Any = keras.layers.Embedding, **options: Any) -> Any:
-    """A stock functional model, row_sparse but for one-hot products."""
+    """Return a stock functional model, row_sparse but for one-hot products."""
     keras.utils.set_random_seed(3)
     ids = keras.Input((5,), dtype="int32")
     x = keras.layers.GlobalAveragePooling1D()(layer(ROWS, WIDTH, name="table", **options)(ids))

@@ -94,7 +94,7 @@ def check_other_calls_in_flight(group: Group) -> None:
 
 # ------------------------------------------------------------------------------------------------ gradients
 def gradient(rank: int, dtype: Any) -> tuple[Any, Any]:
-    """(indices, values) of a rank: none on rank 1, duplicates on the others."""
+    """Return (indices, values) of a rank: none on rank 1, duplicates on the others."""
     rng = np.random.default_rng(rank)
     n = [300, 0, 7, 1000][rank]
     return rng.zipf(1.2, n) % 500, rng.standard_normal((n, 3)).astype(dtype)

@@ -24,7 +24,7 @@ ROWS, WIDTH = 23, 3
 
 # ---------------------------------------------------------------------- what the ranks have, and what they should get
 def slices_of(rank, dtype="float32"):
-    """(values, indices) of a rank: many duplicates on the first, none on the second."""
+    """Return (values, indices) of a rank: many duplicates on the first, none on the second."""
     n = 0 if rank else 40
     r = np.random.default_rng(n)
     values = r.standard_normal((n, WIDTH)) * 10.0 ** r.integers(-3, 3, (n, 1))

@@ -35,7 +35,7 @@ class Reviews(Dataset):  # type: ignore[type-arg]
 
 
 def bags(samples: list[tuple[Any, Any, float]]) -> tuple[Any, Any, Any, Any]:
-    """(ids, offsets, weights, labels) of a batch."""
+    """Return (ids, offsets, weights, labels) of a batch."""
     lengths = [len(ids) for ids, _, _ in samples]
     return (
         torch.from_numpy(np.concatenate([ids for ids, _, _ in samples])),

@@ -76,7 +76,7 @@ ROWS = {
 
 
 def slices(framework: str, dtype: str) -> dict[str, islices.IndexedSlices]:
-    """Each kind of indices, of both types; rows known and unknown, of 0 to 2 dimensions."""
+    """Return each kind of indices, of both types; rows known and unknown, of 0 to 2 dimensions."""
     backend = islices.get_backend(framework)
     made = {}
     for index_type in ("int32", "int64"):

@@ -55,7 +55,7 @@ def run(code: str = "", **env: str | None) -> tuple[str, int, int, str]:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Iterator[Path]:
-    """A folder for PYTHONPATH with a copy of the package."""
+    """Yield a folder for PYTHONPATH with a copy of the package."""
     site = tmp_path / "site"
     skip = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(islices.__file__).parent, site / "islices", ignore=skip)

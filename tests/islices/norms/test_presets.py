@@ -21,7 +21,7 @@ LIMITS = (0.25, 1.0, 7.5, 1e4)
 
 
 def batches() -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """(values, ids, dense) of different sizes; ids repeat except in the first."""
+    """Return (values, ids, dense) of different sizes; ids repeat except in the first."""
     out = []
     for seed, n in enumerate((12, 24, 64, 512)):
         rng = np.random.default_rng(seed)
@@ -32,7 +32,7 @@ def batches() -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
 
 
 def ulps(got: Any, expected: Any) -> float:
-    """The largest difference, in spacings of the expected values."""
+    """Return the largest difference, in spacings of the expected values."""
     got, expected = np.asarray(got), np.asarray(expected)
     assert got.dtype == expected.dtype
     assert got.shape == expected.shape
@@ -42,7 +42,7 @@ def ulps(got: Any, expected: Any) -> float:
 
 
 def largest(pairs: Callable[[tuple[Any, ...], float], list[tuple[Any, Any]]], name: str) -> float:
-    """The largest difference over all batches and limits between what islices and the framework return."""
+    """Return the largest difference over all batches and limits between what islices and the framework return."""
     worst = max(ulps(*pair) for batch in batches() for limit in LIMITS for pair in pairs(batch, limit))
     print(f"{name}: {worst:.3g} ulp")
     return worst

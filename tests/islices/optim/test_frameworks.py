@@ -125,7 +125,7 @@ TABLE = [Row(semantics, label, **how) for semantics, labels, how in GROUPS for l
 
 # ---------------------------------------------------------------------- the frameworks' optimizers
 def class_of(semantics: str, name: str, place: int = 0) -> Any:
-    """The framework's class, or function, of the record; the last one is that of dense gradients."""
+    """Return the framework's class, or function, of the record; the last one is that of dense gradients."""
     root, *path = RECORDS[name].presets[semantics].source.split(", ")[place].split(".")
     if root == "EmbOptimType":
         module = pytest.importorskip("fbgemm_gpu.split_table_batched_embeddings_ops_training")
@@ -141,7 +141,7 @@ def class_of(semantics: str, name: str, place: int = 0) -> Any:
 
 
 def made(row: Row, *first: Any, **more: Any) -> Any:
-    """The framework's optimizer."""
+    """Return the framework's optimizer."""
     spelled = RECORDS[row.name].spelled(row.semantics)
     given = {spelled[k]: x for k, x in row.hyper.items()}
     place = 0 if row.gets != "dense" and row.rows != "all" else -1
@@ -261,7 +261,7 @@ def gradients(columns: int) -> Iterator[islices.IndexedSlices]:
 
 
 def difference(row: Row, around: Callable[[], Any] = nullcontext) -> dict[str, float]:
-    """The largest difference of the weights, "w", and of each array of the state from any of the framework's."""
+    """Return the largest difference of the weights, "w", and of each array of the state from any of the framework's."""
     start = np.random.default_rng(100).standard_normal((ROWS, row.columns)).astype(np.float32)
     theirs = RUNS[row.semantics](row, start)
     how = {"semantics": row.semantics, "duplicates": row.duplicates}

@@ -104,7 +104,7 @@ def _operand(x: LoopbackArray, other: object) -> Any:
 
 # ---------------------------------------------------------------------- the adapter's keys
 def box(inside: Any, kind: type = LoopbackArray) -> Any:
-    """An object of the framework around a NumPy array, or around the parts of a sparse gradient."""
+    """Return an object of the framework around a NumPy array, or around the parts of a sparse gradient."""
     x = object.__new__(kind)
     object.__setattr__(x, "_inside", np.asarray(inside) if kind is LoopbackArray else inside)
     return x

@@ -57,7 +57,7 @@ class Data:
 
 
 def by_torch(d: Data, reduce: Callable[[Any], Any] = torch.sum, **options: Any) -> Any:
-    """The gradient of torch.nn.Embedding, sparse unless options say otherwise."""
+    """Return the gradient of torch.nn.Embedding, sparse unless options say otherwise."""
     layer = torch.nn.Embedding(ROWS, DIM, **{"sparse": True, **options})
     out = layer(torch.from_numpy(d.ids))
     reduce((out * torch.from_numpy(d.weights)).sum(-1)).backward()
@@ -65,7 +65,7 @@ def by_torch(d: Data, reduce: Callable[[Any], Any] = torch.sum, **options: Any) 
 
 
 def by_keras(d: Data, reduce: Callable[[Any], Any] = tf.reduce_sum, masked: bool = False, ids: Any = None) -> Any:
-    """The gradient of keras.layers.Embedding; masked: with mask_zero, and a loss that uses the mask."""
+    """Return the gradient of keras.layers.Embedding; masked: with mask_zero, and a loss that uses the mask."""
     layer = keras.layers.Embedding(ROWS, DIM, mask_zero=masked)
     layer.build()
     given = tf.constant(d.ids if ids is None else ids)
@@ -78,7 +78,7 @@ def by_keras(d: Data, reduce: Callable[[Any], Any] = tf.reduce_sum, masked: bool
 
 
 def by_jax(d: Data, reduce: Callable[[Any], Any] = jnp.sum, ids: Any = None, rows: int = ROWS) -> Any:
-    """The gradient of a gather as a BCOO: by the gathered rows, as JAX's users write it."""
+    """Return the gradient of a gather as a BCOO: by the gathered rows, as JAX's users write it."""
     ids = jnp.asarray(d.ids if ids is None else ids)
     loss = lambda x: reduce((x * d.weights).sum(-1))  # noqa: E731
     gathered = jax.grad(loss)(jnp.zeros((rows, DIM))[ids])
