@@ -3,18 +3,17 @@
 An import counts wherever it stands: at the head of a module, within a function, or as ``load_module("...")`` of a
 module that is named there. What stands under ``if TYPE_CHECKING:`` is for checkers, and counts as none. ``from
 islices.optim import factory`` is an import of the module `islices.optim.factory`, and of the package `islices.optim`
-where the name is no module. That Python runs a package's ``__init__`` before its modules is no import: any package
-that gives its modules' names to its users would be a circle. Modules that are found by name while a program runs
-(backends, engines, commands, probes) are no imports either.
+where the name is no module. Python runs a package's ``__init__`` before its modules, but this counts as no import:
+otherwise any package that exports its modules' names would be a circle. Modules that are found by name while a program
+runs (backends, engines, commands, probes) are no imports either.
 
 A module's docstring may hold a line that this test holds it to::
 
     May import: `numpy`, `islices.core.arguments`, the core below `islices.norms.clip`, this folder.
 
-Between commas stand: a module or package in backticks, which allows what lies in it, too; "the core", which is islices
-without its backends and its suite; "the core below `M`", which is what of it does not need M; "this folder", the
-modules beside the module. Python's standard library is always allowed; where a line says nothing else there is nothing
-else.
+The items are separated by commas. A module or package in backticks also allows the modules in it. "the core" is islices
+without its backends and its suite, and "the core below `M`" is its part that does not need M. "this folder" is the
+other modules in the module's folder. Python's standard library is always allowed; other imports are not.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ FRAMEWORKS = {
     "tensorflow": {"keras", "tensorflow"},
     "torch": {"torch"},
 }
-#: Folder of backends/ -> others whose modules it imports: those that Keras runs on, and the former place of its front.
+#: Folder of backends/ -> other folders that it imports from: Keras's backends, and the former place of Keras's module.
 BESIDE = {"keras": ("jax", "tensorflow", "torch"), "tensorflow": ("keras",)}
 #: Imports within functions of what needs no framework and no extra: (module, what it imports) -> why not at its head.
 LATE = {

@@ -43,9 +43,9 @@ def state_of(optimizer: Any) -> dict[str, dict[str, np.ndarray[Any, Any]]]:
     Returns
     -------
     dict of str to dict of str to array
-        For each variable's path: "step", the steps taken (int32 of shape (1,)), and the arrays, as NumPy copies. With
-        semantics="keras" the function of the same name in `islices.optim` accepts the dict as its state. The result is
-        empty for an optimizer that is not built yet.
+        Path of each variable -> its state in NumPy copies: "step", the steps taken, and the arrays. "step" is int32 of
+        shape (1,). With semantics="keras" the function of the same name in `islices.optim` accepts the dict as its
+        state. The result is empty for an optimizer that is not built yet.
 
     Raises
     ------

@@ -5,8 +5,8 @@ handles properties that the operations do not guarantee:
 
 - `tf.scatter_nd` computes sums, on CPU as a left fold whatever the number of threads. (`tf.math.segment_sum` is no left
   fold; `tf.math.unsorted_segment_sum` is one, but slower with several threads.)
-- Grappler, the optimizer of tf.function's graphs, divides by a constant as a product with its reciprocal, and by a root
-  as a product with `rsqrt`. It merges products with constants and reassociates sums. `opaque` prevents this.
+- Grappler, the optimizer of tf.function's graphs, turns divisions into products: by a constant's reciprocal, or by
+  `rsqrt` for a root. It merges products with constants and reassociates sums. `opaque` prevents this.
 - Autograph rewrites the code that a tf.function calls; a rule excludes the library. The library would also work after
   rewriting, which takes seconds, but tracing would take twice as long.
 - There is no ``isin``, and ``unique`` does not sort; both are built on a sort of the distinct ids.

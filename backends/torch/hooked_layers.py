@@ -1,10 +1,10 @@
 """Hook the embedding layers of torch models: record their lookups, and the gradients that arrive.
 
 Two hooks of a layer delimit its forward pass. Between them this module sees calls of torch.nn.functional.embedding and
-embedding_bag with the layer's weight. It also sees linear in an nn.Linear that shares the weight (an output layer). A hook on
-the results receives the gradient. So a layer with a custom forward (scaled, positional, LoRA) may change its input and
-its rows. The layer computes as before, including its dense or sparse gradient. A frozen layer (weights without a
-gradient) gets an output that requires one, so that no table-sized gradient exists.
+embedding_bag with the layer's weight. It also sees linear in an nn.Linear that shares the weight (an output layer). A
+hook on the results receives the gradient. So a layer with a custom forward (scaled, positional, LoRA) may change its
+input and its rows. The layer computes as before, including its dense or sparse gradient. A frozen layer (weights
+without a gradient) gets an output that requires one, so that no table-sized gradient exists.
 
 Captured uses read the weights through an alias (`Alias`), an identity in the graph. The gradient of the alias is that
 of the captured uses. The weights get this very tensor, unless something else used the weights too. `WeightGradient`

@@ -1,6 +1,6 @@
 """Test `islices new-backend`: its files, its errors, and the suite's report on an incomplete adapter.
 
-The framework is the sample's, whose adapter is not installed here. The test follows docs/adapter_author.md: it runs the
+The framework is the sample's, whose adapter is not installed here. The test follows docs/adapter_author.md. It runs the
 page's shell lines one by one, and puts the methods of its Python block into the skeleton.
 """
 

@@ -46,7 +46,7 @@ PUBLIC: dict[str, tuple[str, set[str]]] = {
 NO_CLAUSE = {"get_backend", "list_backends", "get_num_threads", "not_implemented"}
 #: what functions return: nobody calls these, so their parameters are no matter of the reader
 MADE = {"Capture", "Optimizer", "PerSample"}
-#: numpydoc's: no docstring, no summary, parameters missing, unknown or in another order, nothing said to be returned
+#: numpydoc's: no docstring, no summary, parameters missing, unknown or in another order, no section Returns
 CODES = {"GL08", "SS01", "PR01", "PR02", "PR03", "RT01"}
 SUMMARY = {"GL08", "SS01"}
 

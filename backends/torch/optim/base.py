@@ -93,9 +93,9 @@ class RowOptimizer(torch.optim.Optimizer):
         "raw", for semantics="keras" only, squares each slot of a duplicate row by itself, as Keras on TensorFlow does.
     max_norm : float, optional
         Clip by the norm of all gradients together before each step. The bits are those of `islices.clip_by_global_norm`
-        with this semantics, or of `clip_grad_norm_` with "torch". This takes less time, because ``p.grad`` is only read
-        and stays unclipped. max_norm belongs to the optimizer, not to its groups and their ``state_dict``. You may set
-        it between steps.
+        with this semantics, or of `clip_grad_norm_` if it is "torch". The clip takes less time than these functions,
+        because ``p.grad`` is only read. It stays unclipped. max_norm belongs to the optimizer, not to its groups and
+        their ``state_dict``. You may set it between steps.
     foreach, fused : bool, optional
         Accepted for compatibility, without effect: in torch they select an implementation, not results.
     capturable, differentiable : bool

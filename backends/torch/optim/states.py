@@ -73,8 +73,9 @@ def state_of(optimizer: Any, model: Any) -> dict[str, dict[str, Any]]:
     Returns
     -------
     dict of str to dict of str to Tensor
-        Arrays by the names of `islices.optim`: "step", of shape (1,), "m", "v", "accumulator" .... Parameters without
-        a step are missing. The arrays are those of the optimizer, not copies, except one that torch keeps sparse.
+        Arrays by the names of `islices.optim`, such as "m", "v", "accumulator" and "step", of shape (1,). Parameters
+        without a step are missing. The arrays are those of the optimizer, not copies, except one that torch keeps
+        sparse.
 
     Raises
     ------

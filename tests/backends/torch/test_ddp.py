@@ -1,7 +1,7 @@
 """Test `register_ddp_hook` with DistributedDataParallel: three real processes (gloo), started once, make every check.
 
-A sparse gradient must have the bits of `all_reduce` of the ranks' gradients with op "mean". Dense gradients must have
-the bits of DDP without a hook, or of `all_reduce`.
+A sparse gradient must have the bits of `all_reduce` with op "mean" on the ranks' gradients; dense gradients those of
+DDP without a hook, or of `all_reduce`.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def folded_backwards(fold: Any) -> Any:
     return lambda like, received: fold(like, received[::-1])
 
 
-#: what is wrong -> (name in exchange.py, what stands there instead, the cases that tell, and ones that cannot)
+#: mistake -> (name in exchange.py, its replacement, the cases that show the mistake, and ones that cannot)
 MISTAKEN: dict[str, tuple[str, Any, str, str]] = {
     "ranks in another order": (
         "fold_sparse", folded_backwards(exchange.fold_sparse), "ranks/numbers/order of ranks/sum", "ranks/one batch",

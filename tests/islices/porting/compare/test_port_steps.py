@@ -101,7 +101,7 @@ def test_a_class_that_is_not_known_is_not_taken_for_another() -> None:
 
 @pytest.mark.parametrize("make", [lambda p: torch.optim.Adam(p, 1e-3), lambda p: torch.optim.SGD(p, 0.1)])
 def test_of_one_optimizer_from_other_tables_no_cause_is_named(make: Any) -> None:
-    """If either of two recipes explains both sides, the report names no cause."""
+    """The report names no cause if either of two recipes explains both sides."""
     steps = []
     for d in (Batch(2), Batch(5)):
         g = summed(d)
