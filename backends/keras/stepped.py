@@ -75,9 +75,9 @@ class Stepped(Coalesced):
     Keras; a variable of 16 bits also accepts float32. ``exclude_from_weight_decay`` holds for the rule's decay too.
 
     With ``gradient_accumulation_steps=k`` every k-th call takes a step on the coalesced sum of the k gradients, divided
-    by k and then clipped. The sum is float32 for variables of 16 bits. The accumulator stores only the rows seen, on
-    JAX an array of the table's size. If a variable's gradient is None in some calls, it steps on the other gradients.
-    SPEC clauses 16 and 24.
+    by k and then clipped. The sum is float32 for variables of 16 bits. The accumulator stores only the rows seen;
+    on JAX it is an array of the table's size. If a variable's gradient is None in some calls, the variable steps on the
+    other gradients. SPEC clauses 16 and 24.
 
     Examples
     --------

@@ -95,8 +95,7 @@ def clip_grad_norm_(
     group computes these bits too, and so does one process with all parameters. SPEC clause 25.
 
     A sparse gradient stays the same object, uncoalesced if it was. It gets new values, because the old values may share
-    memory with tensors of the caller. Rows that the gradient does not contain stay zero, also where the norm is
-    NaN.
+    memory with tensors of the caller. Rows that the gradient lacks stay zero, also where the norm is NaN.
 
     Examples
     --------

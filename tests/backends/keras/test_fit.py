@@ -35,7 +35,7 @@ ops = keras.ops
 
 @keras.saving.register_keras_serializable("tests")
 class OneHot(keras.layers.Embedding):  # type: ignore[misc]
-    """Keras' embedding with an array for a gradient, on every backend."""
+    """A Keras embedding with an array for a gradient, on every backend."""
 
     def call(self, ids: Any) -> Any:
         return ops.matmul(ops.one_hot(ids, self.input_dim, dtype=self.compute_dtype), self.embeddings)
