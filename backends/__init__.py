@@ -1,4 +1,4 @@
-"""The adapters, one folder a framework, and one folder an engine of `islices.distributed` alone (`mpi`).
+"""The adapters: one folder per framework, and one folder per engine that only `islices.distributed` uses (`mpi`).
 
 A framework's engine is ``collectives.py`` in its folder.
 """

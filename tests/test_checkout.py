@@ -48,7 +48,7 @@ def copied(to: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def clones(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
-    """(the clone that is installed, another one, an environment's python)."""
+    """Return (the clone that is installed, another one, an environment's python)."""
     folder = tmp_path_factory.mktemp("clones")
     installed, other = copied(folder / "installed"), copied(folder / "other")
     environment = folder / "environment"
@@ -58,7 +58,7 @@ def clones(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     run(sys.executable, "-c", build, folder, cwd=installed)
     (wheel,) = folder.glob("*.whl")
     zipfile.ZipFile(wheel).extractall(packages)
-    # NumPy and the tests' tools, as they are here; entries of sys.path, whose own .pth files are not read
+    # NumPy and the tests' tools, as they are here; sys.path's entries do not run their .pth files
     here = [entry for entry in sys.path if entry.endswith("site-packages")]
     (packages / "here.pth").write_text("\n".join(here))
     return installed, other, environment / "bin/python"
@@ -100,7 +100,7 @@ def test_what_the_checkout_lacks_is_not_taken_from_elsewhere(clones: tuple[Path,
     for name in ("islices.newer", "islices.backends.newer"):
         said = run(python, "-c", f"import {name}", cwd=other, code=1)
         assert f"ModuleNotFoundError: No module named '{name}'" in said
-    # half a checkout: islices/ alone, copied somewhere; and links as git writes them where there are none
+    # half a checkout: only islices/, copied somewhere; and links as git writes them where there are none
     alone = copied(tmp_path / "alone")
     (alone / "backends").rename(alone / "elsewhere")
     said = run(python, "-c", "import islices", cwd=alone, code=1)

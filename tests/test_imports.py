@@ -3,18 +3,17 @@
 An import counts wherever it stands: at the head of a module, within a function, or as ``load_module("...")`` of a
 module that is named there. What stands under ``if TYPE_CHECKING:`` is for checkers, and counts as none. ``from
 islices.optim import factory`` is an import of the module `islices.optim.factory`, and of the package `islices.optim`
-where the name is no module. That Python runs a package's ``__init__`` before its modules is no import: any package
-that gives its modules' names to its users would be a circle. Modules that are found by name while a program runs
-(backends, engines, commands, probes) are no imports either.
+where the name is no module. Python runs a package's ``__init__`` before its modules, but this counts as no import:
+otherwise any package that exports its modules' names would be a circle. Modules that are found by name while a program
+runs (backends, engines, commands, probes) are no imports either.
 
 A module's docstring may hold a line that this test holds it to::
 
     May import: `numpy`, `islices.core.arguments`, the core below `islices.norms.clip`, this folder.
 
-Between commas stand: a module or package in backticks, which allows what lies in it, too; "the core", which is islices
-without its backends and its suite; "the core below `M`", which is what of it does not need M; "this folder", the
-modules beside the module. Python's standard library is always allowed; where a line says nothing else there is nothing
-else.
+The items are separated by commas. A module or package in backticks also allows the modules in it. "the core" is islices
+without its backends and its suite, and "the core below `M`" is its part that does not need M. "this folder" is the
+other modules in the module's folder. Python's standard library is always allowed; other imports are not.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ PACKAGES = {
 }
 #: Commands and what they are made of, above all else.
 TOOLS = "islices.conformance.tools"
-#: What the core imports beside NumPy: extras, when they are needed.
+#: The core's imports besides NumPy: extras, when they are needed.
 EXTRAS = {"llvmlite", "matplotlib", "ml_dtypes", "numba", "safetensors"}
-#: Folder of backends/ -> what its modules import beside NumPy: its framework, and what people use with it.
+#: Folder of backends/ -> its modules' other imports: its framework, and libraries that people use with it.
 FRAMEWORKS = {
     "jax": {"flax", "jax", "jaxlib", "llvmlite", "ml_dtypes", "numba", "optax"},
     "keras": {"jax", "keras", "tensorflow", "torch"},
@@ -52,7 +51,7 @@ FRAMEWORKS = {
     "tensorflow": {"keras", "tensorflow"},
     "torch": {"torch"},
 }
-#: Folder of backends/ -> others whose modules it imports: those that Keras runs on, and the former place of its front.
+#: Folder of backends/ -> other folders that it imports from: Keras's backends, and the former place of Keras's module.
 BESIDE = {"keras": ("jax", "tensorflow", "torch"), "tensorflow": ("keras",)}
 #: Imports within functions of what needs no framework and no extra: (module, what it imports) -> why not at its head.
 LATE = {
@@ -77,7 +76,7 @@ class Import(NamedTuple):
 
 # ---------------------------------------------------------------------- reading the source
 def _modules() -> Iterator[tuple[str, Path]]:
-    """The modules of the three packages; not the adapters of others that lie in the suite as examples."""
+    """Yield the modules of the three packages; not the adapters of others that lie in the suite as examples."""
     for package, folder in PACKAGES.items():
         for path in sorted(folder.rglob("*.py")):
             parts = path.relative_to(folder).with_suffix("").parts
@@ -100,7 +99,7 @@ def package_of(name: str) -> str:
 
 
 def constants(name: str) -> dict[str, str]:
-    """The strings that a module gives names to."""
+    """Return the strings that a module gives names to."""
     return {
         target.id: node.value.value
         for node in tree(name).body
@@ -166,7 +165,7 @@ def is_outside(name: str) -> bool:
 
 
 def needs(names: Iterable[str], *, heads: bool = False) -> set[str]:
-    """All that modules import, directly or not, and they themselves; heads: at the head of modules."""
+    """Return all that modules import, directly or not, and they themselves; heads: at the head of modules."""
     seen: set[str] = set()
     waiting = list(names)
     while waiting:
@@ -224,7 +223,7 @@ def test_importing_islices_asks_for_numpy_alone() -> None:
 
 # ---------------------------------------------------------------------- no circles
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """The sets of modules that import one another, by Tarjan's algorithm."""
+    """Return the sets of modules that import one another, by Tarjan's algorithm."""
     found: list[list[str]] = []
     number: dict[str, int] = {}
     low: dict[str, int] = {}
@@ -278,7 +277,7 @@ ITEM = re.compile(r"the standard library|the core|the core below `(?P<above>[\w.
 
 
 def said(name: str) -> list[str] | None:
-    """The items of the line in a module's docstring, None where it has none."""
+    """Return the items of the line in a module's docstring, None where it has none."""
     text = " ".join((ast.get_docstring(tree(name)) or "").split())
     lines = SAYS.findall(text)
     assert len(lines) == len(re.findall(r"\b[Mm](?:ay|ust not) import\b", text)) <= 1, f"{name}: not the form: {text}"

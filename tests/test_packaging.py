@@ -34,7 +34,7 @@ for path in sorted(folder.rglob("*.py")):
         lacking[name] = error.name.partition(".")[0]
 print(json.dumps([str(folder), imported, lacking]))
 """
-#: Frameworks, what extras bring, and libraries that are judged in environments of their own.
+#: Frameworks, dependencies of extras, and libraries that are judged in separate environments.
 OPTIONAL = {
     "fbgemm_gpu", "flax", "hypothesis", "jax", "keras", "llvmlite", "mxnet", "numba", "optax", "pytest", "rich",
     "tensorflow", "torch",
@@ -53,7 +53,7 @@ def run(*command: object, cwd: Path, code: int = 0) -> str:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the sdist, and the wheel made from the sdist."""
+    """Return a folder with the sdist, and the wheel made from the sdist."""
     folder = tmp_path_factory.mktemp("dist")
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT, cwd=folder)
     return folder
@@ -61,7 +61,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin folder of an environment that holds the wheel and NumPy, nothing else."""
+    """Return the bin folder of an environment that holds the wheel and NumPy, nothing else."""
     folder = tmp_path_factory.mktemp("env")
     venv.create(folder, with_pip=True)
     (wheel,) = built.glob("*.whl")

@@ -1,14 +1,14 @@
 """The JAX backend: XLA's operations, `BCOO` as the native form, and `IndexedSlices` as a pytree.
 
-What of JAX is minded here (`precision`, `scatters` and `host_views` have their own lists):
+It handles these properties of JAX (`precision`, `scatters` and `host_views` have further lists):
 
-- Inside `jax.jit` shapes are static. No slot can be dropped, so it is moved to the sentinel row ``rows``, the same
-  that `BCOO` uses for its padding, where data need not be zero.
-- XLA rewrites a / broadcast(b), eagerly as well, to a product with the reciprocal, 1 ulp off: `div` spreads the
-  divisor first, behind a barrier under a trace. It contracts a product and a sum to a fused multiply-add, and moves
-  additions into scatters, barrier or not, unless a selection stands between: `precision.apart`.
-- Every new shape compiles. So whatever only moves memory goes through NumPy views of CPU arrays, which cost
-  nothing, and sums are taken in rooms of a power of two.
+- Inside `jax.jit` shapes are static. A slot cannot be dropped, so it is moved to the sentinel row ``rows``. `BCOO` uses
+  the same row for its padding, where data need not be zero.
+- XLA rewrites a / broadcast(b) to a product by the reciprocal, 1 ulp off, eagerly as well. `div` spreads the divisor
+  first, behind a barrier under a trace. XLA contracts a product and a sum to a fused multiply-add, and moves additions
+  into scatters, even across a barrier. Only a selection between them prevents this: `precision.apart`.
+- Every new shape compiles. So operations that only move memory use NumPy views of CPU arrays, at no cost. Sums use
+  lengths that are powers of two.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class JaxBackend(Embeddings):
         if len(x.sharding.device_set) == 1:
             start = x.unsafe_buffer_pointer()
             return start, start + x.nbytes
-        shards = x.addressable_shards  # of one in several pieces the first tells
+        shards = x.addressable_shards  # the first piece identifies an array of several pieces
         return self.memory_span(shards[0].data) if shards else None
 
     def from_host(self, array: np.ndarray, like: Array) -> Array:
@@ -202,7 +202,7 @@ class JaxBackend(Embeddings):
         return jnp.concatenate(arrays)
 
     def take(self, x: Array, positions: Array) -> Array:
-        if x.shape[0] == 0:  # JAX refuses to clip to an axis of length zero
+        if x.shape[0] == 0:  # JAX cannot clip to an axis of length zero
             return jnp.zeros((*positions.shape, *x.shape[1:]), x.dtype)
         return jnp.take(x, positions, axis=0, mode="clip")
 
@@ -397,7 +397,7 @@ def _fits(value: int, dtype: Any) -> bool:
 
 
 def _operands(a: Any, b: Any) -> tuple[Any, Any]:
-    """Two operands, a Python number among them as a constant of the other's dtype."""
+    """Return two operands, with a Python number as a constant of the other's dtype."""
     if isinstance(a, (int, float)):
         return constant(a, b.dtype), b
     return a, constant(b, a.dtype) if isinstance(b, (int, float)) else b

@@ -1,12 +1,12 @@
-"""JAX as an engine of `islices.distributed`: the processes that `jax.distributed` connects, and the mapped axes of a
-program.
+"""Use JAX as an engine of `islices.distributed`: processes of `jax.distributed`, and the mapped axes of a program.
 
-What of JAX is minded here:
+It handles these properties of JAX:
 
-- Its collectives move arrays of one shape on every rank, and every shape compiles (20 to 100 ms). So bytes are
-  lengthened to one of few (`LENGTHS`), and parts of very unequal lengths go in rounds, each as long as its own longest.
-- A collective waits for another process for as long as that process lives, and some run before the call returns, others
-  after: a timeout is kept by a thread that is left behind.
+- JAX's collectives move arrays of one shape on every rank, and every shape compiles (20 to 100 ms). So bytes are
+  lengthened to one of a few lengths (`LENGTHS`). Parts of very unequal lengths go in rounds; the longest part sets the
+  length of its round.
+- A collective waits for another process as long as that process lives. Some collectives run before the call returns,
+  others after. So a thread keeps the timeout, and is left behind if it expires.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ lax: Any = typed_lax  # its collectives, in some versions not typed
 AXIS = "islices_ranks"
 BY_RANK: Any = PartitionSpec(AXIS)
 HOW_TO_MAP = "within jax.shard_map over a mesh that has this axis, jax.pmap or jax.vmap with axis_name="
-#: The lengths of messages: 8 from a power of two to the next, so that at most an eighth is filling. A byte names one;
+#: The lengths of messages: 8 from each power of two to the next, so at most an eighth is padding. A byte encodes one;
 #: each is a multiple of 16, so that arrays in rows of that length are aligned.
 LENGTHS = [0, *((8 + eighth) << power for power in range(4, 36) for eighth in range(8))][:256]
 #: One exchange of equal parts becomes rounds of unequal ones where those move this many times fewer bytes.
@@ -44,7 +44,7 @@ WORTH_ROUNDS = 2
 
 
 def default_group(timeout: float | None) -> Group:
-    """The group of all processes that jax.distributed connects."""
+    """Return the group of all processes that jax.distributed connects."""
     if not jax.distributed.is_initialized():
         raise RuntimeError(
             "jax.distributed has not been started on this process: call jax.distributed.initialize(...) before JAX "
@@ -58,13 +58,13 @@ def default_group(timeout: float | None) -> Group:
 
 
 def running() -> Group | None:
-    """The same, or None where it connects none."""
+    """Return the group of all processes, or None if jax.distributed connects none."""
     return _all_processes() if jax.distributed.is_initialized() else None
 
 
 @cache
 def _all_processes() -> JaxGroup:
-    """One group for all calls: that it broke, and what it moved, holds for whoever asks for it next."""
+    """Return one group for all calls, which share its errors and its counts of bytes."""
     return JaxGroup()
 
 
@@ -78,7 +78,7 @@ class JaxGroup(Group):
     Parameters
     ----------
     timeout : float, optional
-        Seconds to wait for another rank; without it as long as JAX does, which is for as long as the other lives.
+        Seconds to wait for another rank. Without a timeout, JAX waits as long as the other process lives.
     """
 
     def __init__(self, timeout: float | None = None) -> None:
@@ -96,7 +96,7 @@ class JaxGroup(Group):
 
     def _all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
         classes = np.array([_length_class(len(p)) for p in parts], np.uint8)
-        classes[self.rank] = 0  # what stays here
+        classes[self.rank] = 0  # this part stays here
         table = self._run("all_gather", classes)  # [from, to], so that all ranks decide alike
         ranks = np.arange(self.size)
         longest = [LENGTHS[table[ranks, ranks - self.size + shift].max()] for shift in range(1, self.size)]
@@ -109,7 +109,7 @@ class JaxGroup(Group):
         return out
 
     def _rounds(self, parts: Sequence[Bytes], longest: Sequence[int]) -> list[Bytes]:
-        """The parts, by shifts of 1, 2, ... ranks; longest[shift - 1] is the length of a shift."""
+        """Return the parts, moved by shifts of 1, 2, ... ranks; longest[shift - 1] is the length of a shift."""
         got: list[Bytes] = [empty((0,), np.uint8)] * self.size
         for shift, length in enumerate(longest, 1):
             if length:
@@ -118,7 +118,7 @@ class JaxGroup(Group):
         return got
 
     def _run(self, name: str, x: np.ndarray[Any, Any], shift: int = 0) -> np.ndarray[Any, Any]:
-        """This rank's result of a collective on arrays of one shape."""
+        """Return this rank's result of a collective on arrays of one shape."""
         program = _program(name, self._mesh, shift)
         spread = NamedSharding(self._mesh, BY_RANK)
 
@@ -134,7 +134,7 @@ class JaxGroup(Group):
         if isinstance(error, TimeoutError) or any(words in text for words in ("imed out", "timeout", "DEADLINE")):
             return RankTimeout(f"{self.engine}: another rank did not come in time: {text}")
         own = any(words in text for words in ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT"))
-        # JAX 0.7 raises a ValueError for what befalls a program that it has run before
+        # JAX 0.7 raises ValueError for errors of a program that has run before
         engines = isinstance(error, jax.errors.JaxRuntimeError) or (isinstance(error, ValueError) and "Gloo" in text)
         if engines and not own:
             return RankError(f"{self.engine}: another rank is gone: {text}")
@@ -161,7 +161,7 @@ def _length_class(nbytes: int) -> int:
 
 
 def _within(seconds: float, fn: Callable[[], Any]) -> Any:
-    """fn(), or TimeoutError; fn then goes on in a thread that does not keep the process from ending."""
+    """Return fn(), or raise TimeoutError; fn then continues in a thread that does not keep the process from ending."""
     outcome: list[Any] = []
 
     def run() -> None:
@@ -182,7 +182,7 @@ def _within(seconds: float, fn: Callable[[], Any]) -> Any:
 
 
 def _in_rows(parts: Sequence[Bytes], length: int, without: int | None = None) -> np.ndarray[Any, Any]:
-    """The parts as rows of one length, whose rest is zero; zeros alone for one of them."""
+    """Return the parts as rows of one length, padded with zeros; the row of the part without is all zeros."""
     out = empty((len(parts), length), np.uint8)
     for k, part in enumerate(parts):
         used = 0 if k == without else len(part)
@@ -193,15 +193,16 @@ def _in_rows(parts: Sequence[Bytes], length: int, without: int | None = None) ->
 
 # ---------------------------------------------------------------------- within a program
 def inside(group: Any, traced: bool) -> AxisGroup | None:
-    """The ranks of the mapped axes that group names in the program being traced; None where it names none and none is
-    called for.
+    """Return the ranks of the mapped axes that group names in the traced program, or None.
+
+    None means that group names no axis and none is required.
 
     Raises
     ------
     NameError
-        No such axis is mapped here.
+        No axis of this name is mapped here.
     ValueError, TypeError
-        Traced arrays, and group names no axis.
+        Arrays are traced, and group names no axis.
     """
     names = (group,) if isinstance(group, str) else group
     if isinstance(names, tuple) and names and all(isinstance(name, str) for name in names):
@@ -236,10 +237,10 @@ class AxisGroup(ArrayGroup):
         self.engine = f"JAX axis {', '.join(map(show, names))}"
 
     def all_gather(self, x: Any) -> Any:
-        if x.size == 0:  # XLA refuses to gather nothing
+        if x.size == 0:  # XLA cannot gather an empty array
             return jnp.zeros((self.size * x.shape[0], *x.shape[1:]), x.dtype)
         x = apart(x)
-        for name in reversed(self.names):  # one after the other: vmap takes no tuple
+        for name in reversed(self.names):  # one after the other: vmap accepts no tuple
             x = _gather_alike(x, name) if name in _mesh_axes() else lax.all_gather(x, name, tiled=True)
         return x
 
@@ -253,11 +254,11 @@ class AxisGroup(ArrayGroup):
 
 
 def _mesh_axes() -> tuple[Any, ...]:
-    """The axes that jax.shard_map maps here; vmap's and pmap's are others."""
+    """Return the axes that jax.shard_map maps here; those of vmap and pmap differ."""
     return tuple(jax.sharding.get_abstract_mesh().manual_axes)
 
 
-#: all_gather whose result shard_map knows to be the same on every rank, so that out_specs may say so.
+#: all_gather whose result shard_map knows to be the same on every rank, so that out_specs may declare it.
 _gather_alike: Callable[[Any, str], Any] = (
     partial(lax.all_gather_invariant, tiled=True)
     if hasattr(lax, "all_gather_invariant")  # before 0.8

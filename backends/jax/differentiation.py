@@ -1,9 +1,9 @@
-"""Derivatives in JAX with respect to the rows a function looks up.
+"""Differentiate in JAX with respect to the rows that a function looks up.
 
-The function is traced once, as jax.jit would, and evaluated again by `plans` under jax.value_and_grad with one more
-input for each lookup. So nothing the size of a table is made, and nothing has to be known of how the function is
-written. Tables and their rows may be traced by an outer transformation, or watched by an outer differentiation: rows
-are then read through its primitive, and second derivatives are right.
+The function is traced once, as in jax.jit. `plans` evaluates the trace again under jax.value_and_grad, with one more
+input for each lookup. So no table-sized array is allocated, and the function may be written in any style. An outer
+transformation may trace tables and their rows, and an outer differentiation may watch them. Rows are then read through
+its primitive, and second derivatives are right.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def differentiate(
 
 
 def trace(fn: Callable[..., Any], *args: Any) -> Any:
-    """The closed jaxpr of what is to be differentiated."""
+    """Return the closed jaxpr of the function to differentiate."""
     try:
         closed = jax.make_jaxpr(fn)(*args)
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
@@ -84,7 +84,7 @@ def trace(fn: Callable[..., Any], *args: Any) -> Any:
 def taken(
     plan: Plan, consts: Sequence[Any], args: Sequence[Any], dense: Sequence[int]
 ) -> tuple[list[Any], list[Array], list[tuple[Slot, Array, Any]]]:
-    """(outputs, gradients of the arguments of these numbers, each slot with its gradient and what it found)."""
+    """Return outputs, gradients of the arguments of these numbers, and each slot with its gradient and found values."""
 
     def run(variables: list[Array], deltas: list[Array]) -> tuple[Array, tuple[list[Any], list[Any]]]:
         given = list(args)
@@ -100,8 +100,10 @@ def taken(
 
 
 def _check_unchecked(jaxpr: Any) -> None:
-    """Raise ValueError under a shard_map that keeps account of what varies along its axes: JAX would add up the ranks'
-    gradients of what does not, while rows are each rank's own."""
+    """Raise ValueError under a shard_map that checks the varying axes.
+
+    JAX would add up the ranks' gradients of arrays that do not vary, but each rank has different rows.
+    """
     if any(varying(v.aval) for v in (*jaxpr.constvars, *jaxpr.invars)):
         raise ValueError(
             "islices.value_and_grad within jax.shard_map(..., check_vma=True): accepted is check_vma=False, where all "
@@ -110,17 +112,17 @@ def _check_unchecked(jaxpr: Any) -> None:
 
 
 def _zeros(slot: Slot, args: Sequence[Any]) -> Array:
-    """The input whose gradient a slot's rows get; under a trace no constant, which would be stored in the program."""
+    """Return the input whose gradient is that of a slot's rows; under a trace it is no constant of the program."""
     if any(isinstance(x, Tracer) for x in args):
         return lax.full(slot.shape, 0, slot.dtype)
     return host_views.put(zeros(slot.shape, slot.dtype), args[0])
 
 
 class Aux:
-    """The auxiliary output of a traced function: arrays go through JAX, anything else is kept on the host."""
+    """The auxiliary output of a traced function: arrays go through JAX, other values stay on the host."""
 
     def take_apart(self, tree: Any) -> list[Array]:
-        """The traced arrays of it, of which nothing is kept: JAX calls that a leak."""
+        """Return the traced arrays of the tree without keeping them, which JAX would report as a leak."""
         leaves, self.structure = tree_util.tree_flatten(tree, is_leaf=lambda x: isinstance(x, Table))
         arrays = [x._source.weights if isinstance(x, Table) else x for x in leaves]
         self.traced = [isinstance(x, Tracer) for x in arrays]
@@ -128,7 +130,7 @@ class Aux:
         return [x for x, t in zip(arrays, self.traced, strict=True) if t]
 
     def put_together(self, arrays: list[Array], sources: list[Source | None]) -> Any:
-        """The tree with the arrays' values; sources stand where the array is a differentiated table's."""
+        """Return the tree with the arrays' values; sources are given where the array is a differentiated table's."""
         values = iter(zip(arrays, sources, strict=True))
         restored = (_restored(x, *next(values)) if t else x for x, t in zip(self.leaves, self.traced, strict=True))
         return tree_util.tree_unflatten(self.structure, list(restored))
@@ -155,7 +157,7 @@ def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callab
 
 
 def with_gradient(value: Array, arrays: Sequence[Array], backward: GradientOfValue) -> Array:
-    """See `Backend.with_gradient`: in forward mode too, where a tangent passes through the transposed gradient."""
+    """See `Backend.with_gradient`; in forward mode a tangent passes through the transposed gradient."""
     if not any(isinstance(x, Tracer) for x in arrays):
         return value
 
@@ -172,7 +174,7 @@ def with_gradient(value: Array, arrays: Sequence[Array], backward: GradientOfVal
             gradients = backward(known, tuple(given), upstream)
             return [gradients[k] for k in moving]
 
-        # linear in upstream: its transpose is the same wherever it is taken
+        # linear in upstream: its transpose is the same at every point
         _, push = jax.vjp(pull, lax.full_like(known, 0))
         (tangent,) = push(list(moving.values()))
         return attached(*primals), tangent

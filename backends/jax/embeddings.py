@@ -1,6 +1,6 @@
-"""The backend's part in embeddings: reading and setting rows, bags, derivatives, models.
+"""The backend's primitives for embeddings: reading and setting rows, bags, derivatives, models.
 
-What only moves memory goes through NumPy views of CPU arrays, so that a new shape does not compile.
+Operations that only move memory use NumPy views of CPU arrays, so that a new shape does not compile.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Embeddings(Backend):
     def searchsorted(self, ordered: Array, queries: Array, *, right: bool) -> Array:
         if 0 in ordered.shape or 0 in queries.shape:
             return jnp.zeros(queries.shape, np.int32)
-        # comparing all pairs or sorting both wants more memory; this is log(n) reads a query
+        # comparing all pairs or sorting both needs more memory; this makes log(n) reads per query
         return jnp.searchsorted(ordered, queries, side="right" if right else "left").astype(np.int32)
 
     def running_sum(self, x: Array) -> Array:

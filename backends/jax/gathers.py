@@ -1,8 +1,8 @@
-"""Row-sparse gradients of functions of plain arrays: rows are found where a parameter is read by a gather.
+"""Compute row-sparse gradients of functions of plain arrays: rows are found where a gather reads a parameter.
 
-The function is traced once, and its `Plan` differentiated with respect to the rows that it reads. So no array of the
-parameter's size is made, and a layer reads its parameter as it likes. May import: `jax`, `numpy`, the core, this
-folder.
+The function is traced once, and its `Plan` is differentiated with respect to the rows that it reads. So no
+parameter-sized array is allocated, and a layer may read its parameter in any style. May import: `jax`, `numpy`, the
+core, this folder.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _check_unchanged(names: list[str], states: list[list[Any]], rest: Any) -> No
 def per_sample(
     B: Backend, fn: Callable[..., tuple[Any, Any]], tree: Any, sparse: Any, data: Sequence[Any]
 ) -> tuple[Any, Any, Any]:
-    """The same of fn(tree, one sample of each of data): vmap over the samples, whose slices lie one after the other."""
+    """Return the same for fn(tree, one sample of each of data): vmap over samples, and concatenate their slices."""
 
     def one(sample: list[Any]) -> tuple[Any, Any]:
         cut = [x[None] for x in sample]
@@ -111,7 +111,7 @@ def per_sample(
 
 
 def _prefix_flags(flags: Any, tree: Any) -> list[Any]:
-    """Return one flag per leaf of tree, of which flags is a prefix."""
+    """Return one flag per leaf of tree; flags is a prefix of tree."""
     found: list[Any] = []
     tree_util.tree_map(lambda flag, part: found.extend([flag] * len(tree_util.tree_leaves(part))), flags, tree)
     return found
@@ -123,13 +123,13 @@ def _plan(jaxpr: Any, floats: list[int], marked: set[int]) -> Plan:
 
 
 def _pays(plan: Plan, leaf: int, x: Any, sparse: str) -> bool:
-    """Return whether a leaf is read only by rows, and by so few that sparse marks it."""
+    """Return whether a leaf is only read by rows, and by so few that sparse marks it."""
     reads = sum(slot.reads for slot in plan.slots if slot.leaf == leaf)
     return leaf not in plan.others and marking.pays(sparse, reads, x.shape[0])
 
 
 def _slices(B: Backend, table: Any, parts: list[tuple[Any, Any]]) -> IndexedSlices:
-    """The stored rows of all slots. Those without a row are dropped, or become padding in traced code."""
+    """Return the stored rows of all slots. Slots without a row are dropped, or become padding in traced code."""
     rows, row_shape = table.shape[0], table.shape[1:]
     if not parts:
         values, indices = lax.full((0, *row_shape), 0, table.dtype), lax.full((0,), 0, np.int32)

@@ -1,8 +1,8 @@
-"""NumPy views of JAX's CPU memory and JAX arrays over NumPy's, without a copy; bfloat16 as uint16 outside.
+"""View JAX's CPU memory as NumPy arrays and NumPy's as JAX arrays, without a copy; bfloat16 as uint16 outside.
 
-Both ways share memory (JAX's `device_put` does where it is aligned to 64 bytes). A view keeps its array alive, and
-JAX does not reuse a donated buffer that is viewed. DLPack is no faster, refuses read-only and bfloat16 memory, and
-writes a line to stderr for every unaligned one.
+Both directions share memory (JAX's `device_put` does so for memory aligned to 64 bytes). A view keeps its array alive,
+and JAX does not reuse a donated buffer that has a view. DLPack is no faster, rejects read-only and bfloat16 memory, and
+writes a line to stderr for every unaligned array.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ else:  # before 0.10
 
 BFLOAT16 = np.dtype(jnp.bfloat16)
 with jax.ensure_compile_time_eval():
-    #: What JAX says of its state where nothing is traced: to enter the scope above costs as much as the call within.
+    #: JAX's trace state outside of tracing: entering the scope above costs as much as the call within.
     _NOT_TRACING = get_opaque_trace_state(convention="flax")
 Tracer = jax.core.Tracer  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def view(x: Array) -> np.ndarray | None:
-    """x's memory as NumPy sees it; None unless it is one CPU device's."""
+    """Return a NumPy view of x's memory, or None unless it is one CPU device's."""
     # `device` of an array spread over several devices is a sharding, which has no platform
     if isinstance(x, Tracer):
         return None
@@ -71,7 +71,7 @@ def bits(array: np.ndarray) -> np.ndarray:
 
 
 def put(array: np.ndarray, like: Array) -> Array:
-    """The JAX array over a NumPy array, of the same dtype whatever jax_enable_x64 says."""
+    """Return the JAX array over a NumPy array, of the same dtype whatever the value of jax_enable_x64."""
     if array.dtype == np.uint16:
         array = array.view(BFLOAT16)
     wide = array.dtype.itemsize == 8 and not jax.config.jax_enable_x64  # type: ignore[attr-defined]
@@ -94,7 +94,7 @@ def place(like: Any) -> Any:
 
 
 def narrow(array: np.ndarray) -> np.ndarray:
-    """A 64-bit array as JAX can hold it while jax_enable_x64 is off; raises rather than lose anything."""
+    """Return a 64-bit array in JAX's dtypes while jax_enable_x64 is off; raise if a value would be lost."""
     if array.dtype == np.int64:
         info = np.iinfo(np.int32)
         bad = (array < info.min) | (array > info.max)
@@ -106,7 +106,7 @@ def narrow(array: np.ndarray) -> np.ndarray:
                 f"{info.max}, since JAX holds int64 as int32 unless jax_enable_x64 is set"
             )
         return array.astype(np.int32)
-    if array.dtype == np.float64 and precision.in_scope():  # the core's own norm arithmetic
+    if array.dtype == np.float64 and precision.in_scope():  # the core's norm arithmetic
         return array
     raise TypeError(
         f"array: got {array.dtype}; accepted are types of 32 bits or fewer, unless "
@@ -126,10 +126,10 @@ def writable(arrays: Sequence[Array], *, donate: bool) -> tuple[list[np.ndarray]
             new[...] = old
         return copies, [put(new, x) for new, x in zip(copies, arrays, strict=True)]
     shapes_and_types = [(v.shape, v.dtype) for v in views if v is not None]
-    del views  # XLA copies what is viewed
+    del views  # XLA copies arrays that have views
     with jax.ensure_compile_time_eval():
         results = _handed_over(len(arrays))(*arrays)
-    jax.block_until_ready(results)  # whoever reads the old arrays still comes first
+    jax.block_until_ready(results)  # pending reads of the old arrays run first
     fresh = [
         at_address(x, x.unsafe_buffer_pointer(), shape, dtype, writable=True)
         for x, (shape, dtype) in zip(results, shapes_and_types, strict=True)
@@ -139,7 +139,7 @@ def writable(arrays: Sequence[Array], *, donate: bool) -> tuple[list[np.ndarray]
 
 @cache
 def _handed_over(count: int) -> Any:
-    """The function that gives the memory of so many arrays to new ones: XLA lets an output have a donated input's.
+    """Return the function that passes the memory of count arrays to new ones: XLA reuses donated inputs for outputs.
 
     The barrier keeps JAX from returning its arguments without a computation, so that they would not be donated.
     """
@@ -148,12 +148,12 @@ def _handed_over(count: int) -> Any:
 
 # ---------------------------------------------------------------------- few shapes, so that little compiles
 def power_of_two(n: int) -> int:
-    """The smallest power of two that is at least n (n >= 1)."""
+    """Return the smallest power of two that is at least n (n >= 1)."""
     return 1 << (n - 1).bit_length()
 
 
 def lengthened(values: Array, ids: Array, nowhere: int) -> tuple[Array, Array]:
-    """values and ids with a power of two of slots; what is added goes to row nowhere, which is dropped."""
+    """Return values and ids padded to a power of two of slots; the padding goes to row nowhere, which is dropped."""
     n = values.shape[0]
     slots = power_of_two(n)
     views = view(values), view(ids)
@@ -166,7 +166,7 @@ def lengthened(values: Array, ids: Array, nowhere: int) -> tuple[Array, Array]:
 
 
 def first_rows(x: Array, count: int) -> Array:
-    """x[:count]"""
+    """Return x[:count]."""
     if x.shape[0] == count:
         return x
     old = view(x)

@@ -1,8 +1,8 @@
 """Lookups as primitives of JAX, which `tables` finds again in traced programs.
 
-Rows and bags are read by any operations of `islices_hidden` weights, and marked by `islices_lookup`. `islices_operand`
-marks where the weights are taken as an array. Each is the identity, with the identity's derivatives, but to
-`differentiate`. `islices_attach` hands rows on and lets the gradient that arrives at them arrive at a second input.
+Any operations may read rows and bags of `islices_hidden` weights; `islices_lookup` marks the result. `islices_operand`
+marks uses of the weights as an array. For all code but `differentiate`, each primitive is the identity, with the
+identity's derivatives. `islices_attach` returns rows, and sends their gradient to a second input too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["RECORDER", "attach", "attach_p", "hidden_p", "lookup_p", "mapped_in_
 def _gather(weights: Array, ids: Array) -> Array:
     if 0 in weights.shape or 0 in ids.shape:
         return jnp.zeros((*ids.shape, *weights.shape[1:]), weights.dtype)
-    if ids.dtype.itemsize < 4:  # too narrow for the number of rows it is compared to
+    if ids.dtype.itemsize < 4:  # too narrow for the number of rows in the comparison
         ids = ids.astype(np.int32)
     dimensions = lax.GatherDimensionNumbers(
         offset_dims=tuple(range(ids.ndim, ids.ndim + weights.ndim - 1)),
@@ -51,7 +51,7 @@ _read_at_once = jax.jit(_gather)
 
 
 # ---------------------------------------------------------------------- islices_lookup
-lookup_p = Primitive("islices_lookup")  # (rows or bags, weights that they were read of, ids, *extras) -> rows or bags
+lookup_p = Primitive("islices_lookup")  # (rows or bags, their weights, ids, *extras) -> rows or bags
 
 
 @lookup_p.def_impl  # type: ignore[untyped-decorator]
@@ -65,19 +65,19 @@ def _lookup_shape(rows: Any, weights: Any, *integers: Any, static: Any, axes: tu
 
 
 def _lookup_jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
-    return lookup_p.bind(*primals, **params), tangents[0]  # that of the weights is in it
+    return lookup_p.bind(*primals, **params), tangents[0]  # it contains the tangent of the weights
 
 
 def _lookup_batched(args: Any, dims: Any, *, static: Any, axes: tuple[str, ...]) -> tuple[Any, Any]:
     rows, weights, *integers = args
-    if dims[1] is not None:  # of a table for each: no table that is differentiated
+    if dims[1] is not None:  # one table per member: no table that is differentiated
         return rows, dims[0]
     rows, *integers = mapped_in_front([rows, *integers], [dims[0], *dims[2:]])
     return lookup_p.bind(rows, weights, *integers, static=static, axes=("vmap", *axes)), 0
 
 
 def mapped_in_front(arrays: Sequence[Any], dims: Sequence[int | None]) -> list[Any]:
-    """The arrays with the mapped axis in front, those without one (None) repeated."""
+    """Return the arrays with the mapped axis first; arrays without one (None) are repeated."""
     size = next(x.shape[d] for x, d in zip(arrays, dims, strict=True) if d is not None)
     return [
         jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
@@ -92,7 +92,7 @@ mlir.register_lowering(lookup_p, mlir.lower_fun(_lookup, multiple_results=False)
 
 # ---------------------------------------------------------------------- weights as they are
 def _marker(name: str) -> Primitive:
-    """A primitive weights -> weights that says what becomes of them."""
+    """Return a primitive weights -> weights that marks a use of weights."""
     marker = Primitive(name)
     marker.def_impl(_same)
     marker.def_abstract_eval(_same)
@@ -106,7 +106,7 @@ def _same(weights: Any) -> Any:
     return weights
 
 
-operand_p = _marker("islices_operand")  # as an array that anything may be done with
+operand_p = _marker("islices_operand")  # weights as an array for any use
 hidden_p = _marker("islices_hidden")  # for rows that `islices_lookup` marks
 
 
@@ -141,9 +141,9 @@ mlir.register_lowering(attach_p, mlir.lower_fun(_attach, multiple_results=False)
 
 # ---------------------------------------------------------------------- the recorder
 class TraceRecorder:
-    """The recorder of every traced table: what was looked up stands in JAX's trace, not here.
+    """The recorder of every traced table: JAX's trace contains the lookups, not this object.
 
-    To all but `differentiate` what it binds is the identity, so it is there outside of differentiation too.
+    Its primitives are the identity except in `differentiate`, so it is also used outside of differentiation.
     """
 
     everywhere = True
@@ -155,12 +155,12 @@ class TraceRecorder:
     def bags(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any, read: Reader) -> Array:
         bags = read(hidden_p.bind(weights), ids)
         segments, each, *others = extras
-        # of one axis, so that those of a loop or a map have one more
+        # with one axis, so that those of a loop or a map have one more
         count = lax.full((each.shape[0],), 0, np.int32)
         return lookup_p.bind(bags, weights, ids, segments, count, *others, static=static, axes=())
 
     def operand(self, weights: Array) -> Array:
-        """The whole table as an array: `tables` sees what is done with it."""
+        """Return the whole table as an array: `tables` sees its uses."""
         return operand_p.bind(weights)
 
     def __repr__(self) -> str:

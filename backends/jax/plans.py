@@ -1,8 +1,8 @@
-"""Plans: a jaxpr evaluated again, with an input of zeros for each read of rows of a marked parameter.
+"""Evaluate a jaxpr again, with an input of zeros for each read of rows of a marked parameter.
 
 `Plan` walks the jaxpr by a table from primitive to rule. Each read of whole rows of a marked parameter is a *slot*;
-what else reads the parameter is recorded as an other use. `evaluate` runs the jaxpr with one more input per slot, whose
-gradient is that of the rows. May import: `jax`, `numpy`, this folder.
+every other read is recorded as an other use. `evaluate` runs the jaxpr with one more input per slot, whose gradient is
+that of the rows. May import: `jax`, `numpy`, this folder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from islices.backends.jax.tables import Operand, TableWeights
 
 __all__ = ["Plan", "evaluate"]
 
-#: How many rewritten nested functions are kept; each holds its compiled code.
+#: The number of rewritten nested functions to keep; each holds its compiled code.
 KEPT = 128
 
 Wanted = tuple[bool, ...]
@@ -38,17 +38,17 @@ Wanted = tuple[bool, ...]
 class Plan:
     """The static plan of a jaxpr some of whose inputs are marked leaves.
 
-    wanted says through which outputs gradients come; by default through all.
+    wanted has a flag per output that may have a gradient; None means all.
     """
 
     def __init__(self, jaxpr: Any, marks: Marks, wanted: Sequence[bool] | None = None) -> None:
         self.jaxpr = jaxpr
         self.slots: list[Slot] = []
-        self.others: dict[int, Use] = {}  # by leaf, where it is first used other than by rows
+        self.others: dict[int, Use] = {}  # by leaf: its first use other than by rows
         self.steps: list[tuple[Any, Evaluation | None, slice, bool, list[Any]]] = []
         self.marks = {v: m for v, m in zip(jaxpr.invars, marks, strict=True) if m is not None}
         needed, self.moving = _needed(jaxpr, wanted or (True,) * len(jaxpr.outvars))
-        if any(isinstance(m, TableWeights) for m in marks):  # whose lookups all count
+        if any(isinstance(m, TableWeights) for m in marks):  # all of its lookups count
             needed, self.moving = set(map(id, jaxpr.eqns)), {v for eqn in jaxpr.eqns for v in eqn.outvars}
         for eqn, over in zip(jaxpr.eqns, _last_uses(jaxpr), strict=True):
             if id(eqn) not in needed:
@@ -89,7 +89,7 @@ class Plan:
 
 
 def _needed(jaxpr: Any, wanted: Sequence[bool]) -> tuple[set[int], set[Any]]:
-    """The ids of equations that have effects or results that are read, and the variables that have a gradient."""
+    """Return the ids of equations with effects or used results, and the variables that have a gradient."""
     live = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
     moving = {v for v, w in zip(jaxpr.outvars, wanted, strict=True) if w and _moves(v)}
     needed = set()
@@ -107,7 +107,7 @@ def _moves(v: Any) -> bool:
 
 
 def _line(eqn: Any) -> str:
-    """The user's line that made an equation; "" in JAX's functions, whose jaxprs are kept from one call to the next."""
+    """Return the user's line that made an equation; "" in JAX's functions, whose jaxprs JAX keeps between calls."""
     found = eqn.source_info.traceback
     frames = [] if found is None else traceback.extract_tb(found.as_python_traceback())
     outside = [f for f in frames if not f.filename.startswith(_OWN)]
@@ -119,7 +119,7 @@ _OWN = tuple(os.path.dirname(path or "") + os.sep for path in (jax.__file__, np.
 
 
 def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """(outputs, what each slot found) of a jaxpr; an output that is a marked leaf is None."""
+    """Return the outputs of a jaxpr and the found values of each slot; an output that is a marked leaf is None."""
     jaxpr = plan.jaxpr
     consts = [_as_jax(c, v) for c, v in zip(consts, jaxpr.constvars, strict=True)]
     env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
@@ -140,7 +140,7 @@ def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Seq
     outputs: list[Any] = []
     for v, mark in zip(jaxpr.outvars, plan.outputs, strict=True):
         if mark is not None and not isinstance(mark, Operand):
-            outputs.append(None)  # not to be copied out of a call
+            outputs.append(None)  # avoid a copy out of a call
         else:
             outputs.append(_as_jax(v.val, v) if isinstance(v, Literal) else env[v])
     return outputs, found
@@ -160,7 +160,7 @@ def _last_uses(jaxpr: Any) -> list[list[Any]]:
 
 
 def _as_jax(x: Any, v: Any) -> Any:
-    """A constant of a jaxpr, in some versions an array of NumPy, as JAX's: jit and custom_vjp hand it on as it is."""
+    """Return a constant of a jaxpr as a JAX array: in some versions it is a NumPy array, which jit does not convert."""
     if not isinstance(x, np.ndarray):
         return x
     with precision.wide():
@@ -168,7 +168,7 @@ def _as_jax(x: Any, v: Any) -> Any:
 
 
 def _is_wide(eqn: Any) -> bool:
-    """Return whether it contains the core's 64-bit types, which JAX narrows outside the core's scope."""
+    """Return whether an equation contains the core's 64-bit types, which JAX narrows outside the core's scope."""
     return any(getattr(v.aval, "dtype", np.dtype(bool)) in _WIDE for v in (*eqn.invars, *eqn.outvars))
 
 
@@ -177,7 +177,7 @@ _WIDE = frozenset(map(np.dtype, ("int64", "uint64", "float64", "complex128")))
 
 # ---------------------------------------------------------------------- rules: equations that hold jaxprs
 def _calling(key: str, wrap: Callable[..., Any], *options: str) -> Callable[[Any, Marks, Wanted], Evaluation]:
-    """The rule of equations that call the jaxpr at a key, wrapped with these of their parameters."""
+    """Return the rule of equations that call the jaxpr at a key, wrapped with the parameters in options."""
 
     def rule(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation:
         return _called(eqn.params[key], marks, wanted, wrap, tuple((name, eqn.params[name]) for name in options))
@@ -185,7 +185,7 @@ def _calling(key: str, wrap: Callable[..., Any], *options: str) -> Callable[[Any
     return rule
 
 
-# kept by the jaxpr, which JAX's own cache makes the same object at each call: an eager step does not compile anew
+# the jaxpr keeps it; JAX's cache returns the same jaxpr at each call, so an eager step does not compile again
 @lru_cache(KEPT)
 def _called(
     jaxpr: Any, marks: Marks, wanted: Wanted, wrap: Callable[..., Any], options: tuple[tuple[str, Any], ...]
@@ -222,7 +222,7 @@ def _switch(branches: tuple[Any, ...], marks: Marks, wanted: Wanted) -> Evaluati
 
     def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
         index, *values = values
-        if not isinstance(index, Tracer):  # known: the others need not run
+        if not isinstance(index, Tracer):  # the index is known: the other branches need not run
             return branch(int(index), values, deltas)
         return lax.switch(index, runs, values, deltas)  # type: ignore[no-any-return]
 
@@ -244,7 +244,7 @@ def _looped(
     plan = Plan(jaxpr.jaxpr, marks, (True,) * num_carry + wanted[num_carry:])
     carried = marks[num_consts:][:num_carry]
     if any(m not in (None, out) for m, out in zip(carried, plan.outputs, strict=False)):
-        return None  # it does not leave the body as it came
+        return None  # the loop's body changes it
     outputs = (*carried, *(None for _ in wanted[num_carry:]))
 
     def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
@@ -271,14 +271,14 @@ def _looped(
 
 
 def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
-    """Ranks read rows each for itself: their slots are laid one after the other along an axis in front."""
+    """Run ranks that read rows each for itself: their slots are concatenated along a new first axis."""
     p = eqn.params
     mesh, checked, jaxpr = p["mesh"], p["check_vma"], p["jaxpr"]
     manual = p["newly_manual_axes"] if "newly_manual_axes" in p else p["manual_axes"]
     plan = Plan(jaxpr, marks, wanted)
     if any(slot.rows < 0 for slot in plan.slots):  # uses of weights as an array
         return None
-    parts: dict[int, Any] = {}  # of each leaf, the axes that its rows are split along
+    parts: dict[int, Any] = {}  # leaf -> the axes that split its rows
     for mark, spec in zip(marks, p["in_specs"], strict=True):
         if mark is not None:
             first, *others = (*list(spec), None)
@@ -289,7 +289,7 @@ def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
     specs = [PartitionSpec(names) for names in axes]
 
     def whole(slot: Slot, ids: Any) -> Any:
-        """Row numbers of the leaf from those of a part of its rows."""
+        """Return the leaf's row numbers for row numbers of a part."""
         axis = parts[slot.leaf]
         if not axis:
             return ids
@@ -325,7 +325,7 @@ def _size(mesh: Any, axes: Any) -> int:
 
 
 def _uses(plans: Sequence[Plan], outputs: Marks, name: str) -> dict[int, Use]:
-    """The other uses of plans all of which have these marks as outputs."""
+    """Return the other uses of plans that all have these marks as outputs."""
     out = ((m, whole) for plan in plans for m, whole in zip(plan.outputs, outputs, strict=True))
     returned = {m.leaf: Use(f"{name} (as a result)") for m, whole in out if m is not None and whole is None}
     for plan in plans:
@@ -333,9 +333,9 @@ def _uses(plans: Sequence[Plan], outputs: Marks, name: str) -> dict[int, Use]:
     return returned
 
 
-#: Rules of equations that hold jaxprs; wanted: which of their results have a gradient.
+#: Rules of equations that contain jaxprs; wanted: flags of the results that have a gradient.
 NESTED: dict[str, Callable[[Any, Marks, Wanted], Evaluation | None]] = {
-    # shardings and donation, which change no value, are left to the compiler
+    # the compiler handles shardings and donation, which change no value
     **dict.fromkeys(("jit", "pjit"), _calling("jaxpr", jax.jit, "inline")),
     **dict.fromkeys(("closed_call", "core_call"), _calling("call_jaxpr", _as_it_is)),
     **dict.fromkeys(("checkpoint", "remat", "remat2"), _calling("jaxpr", jax.checkpoint, "prevent_cse", "policy")),
@@ -343,13 +343,13 @@ NESTED: dict[str, Callable[[Any, Marks, Wanted], Evaluation | None]] = {
     "scan": _scan,
     "shard_map": _shard_map,
 }
-#: The other rules, by what is marked.
+#: The other rules, by type of mark.
 RULES: dict[type, dict[str, Rule]] = {
     Marked: row_reads.RULES,
     TableWeights: tables.RULES,
     Operand: tables.OPERAND_RULES,
 }
-#: Why an equation has no rule, or what to do instead.
+#: Primitive -> why it has no rule, or an alternative.
 REFUSED = {
     "broadcast_in_dim": "as of a table mapped by jax.vmap, or of lax.cond whose predicate is mapped; read the rows "
     "before it, or choose with jnp.where",

@@ -1,15 +1,15 @@
-"""64-bit types in JAX, which has them only where `jax_enable_x64` is set.
+"""Use 64-bit types in JAX, which only has them if `jax_enable_x64` is set.
 
-The core forms norms in float64 whatever the user's setting, so `scope` turns it on for the current thread while
-the primitives run. What JAX minds:
+The core computes norms in float64 whatever the user's setting, so `scope` turns it on for the current thread while the
+primitives run. This module handles these properties of JAX:
 
-- Inside `jax.jit` the scope lasts for the tracing only. JAX 0.7 lowers the result under the user's setting and
-  narrows every 64-bit *literal* in it to 32 bits, which does not compile. Arrays are let through: `constant`.
-- A Python scalar beside a weakly typed array (``jnp.full((2,), 1.0)``) becomes float64 under the scope. So
-  scalars are given their array's dtype before JAX sees them: `constant` again.
-- What `jax.grad` runs backwards runs outside the scope, where JAX makes 32-bit zeros for 64-bit cotangents and
-  fails within: `leave` is the one way out of float64, and says so.
-- ``jax.config.jax_enable_x64`` answers for the scope, not for the user: `users_x64` remembers the user's.
+- Inside `jax.jit` the scope only lasts for the tracing. JAX 0.7 lowers the result under the user's setting and narrows
+  every 64-bit *literal* in it to 32 bits, which does not compile. Arrays are not narrowed: `constant`.
+- A Python scalar next to a weakly typed array (``jnp.full((2,), 1.0)``) becomes float64 under the scope. So scalars get
+  their array's dtype before JAX sees them, by `constant` again.
+- The backward pass of `jax.grad` runs outside the scope, where JAX makes 32-bit zeros for 64-bit cotangents and fails.
+  Only `leave` converts from float64, with a custom gradient.
+- ``jax.config.jax_enable_x64`` is the scope's value, not the user's: `users_x64` remembers the user's.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def in_scope() -> bool:
 
 @contextlib.contextmanager
 def scope() -> Iterator[None]:
-    """64-bit types on; the user's setting comes back at the end."""
+    """Turn 64-bit types on; restore the user's setting at the end."""
     if in_scope():
         yield
         return
@@ -61,23 +61,26 @@ def scope() -> Iterator[None]:
 
 
 def wide() -> contextlib.AbstractContextManager[Any]:
-    """64-bit types on, without entering the core's scope."""
+    """Turn 64-bit types on without entering the core's scope."""
     return contextlib.nullcontext() if jax.config.jax_enable_x64 else enable_x64(True)  # type: ignore[attr-defined]
 
 
 def constant(value: Any, dtype: Any) -> Any:
-    """A scalar as an operand of exactly that dtype, in traced code too."""
+    """Return a scalar as an operand of exactly this dtype, in traced code too."""
     array = np.asarray(value, dtype)
     if array.dtype.itemsize < 8 or users_x64():
         return array
-    # jax_debug_nans would report the NaN that `apart` has for what is not a number already
+    # jax_debug_nans would report the NaN that `apart` uses for values that are not a number already
     with jax.ensure_compile_time_eval(), wide(), jax.debug_nans(False):
         return jnp.asarray(array)
 
 
 def apart(x: Any) -> Any:
-    """Traced floats as they are, behind a selection, which alone stops XLA, barrier or not, from contracting a product
-    and a sum to a fused multiply-add, and from starting a scatter's sums with what is added to them afterwards."""
+    """Return traced floats behind a selection that changes no value.
+
+    Only a selection, not a barrier, stops XLA from contracting a product and a sum to a fused multiply-add. The
+    selection also keeps XLA from starting a scatter's sums with a later addend.
+    """
     if not isinstance(x, jax.core.Tracer) or not jnp.issubdtype(x.dtype, np.floating):  # pyright: ignore[reportAttributeAccessIssue]
         return x
     return jnp.where(x == x, x, constant(np.nan, x.dtype))
@@ -85,7 +88,7 @@ def apart(x: Any) -> Any:
 
 @partial(jax.custom_vjp, nondiff_argnums=(1,))
 def leave(x: Any, dtype: str) -> Any:
-    """Traced float64 of the core's own in the dtype of the user's; only what x64 allows is differentiated."""
+    """Return the core's traced float64 in the user's dtype; only types that x64 allows are differentiated."""
     return lax.convert_element_type(x, dtype)
 
 

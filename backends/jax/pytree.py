@@ -1,7 +1,7 @@
-"""IndexedSlices, Table and PerSample as JAX pytrees, so that jax.jit, jax.tree and the others take and return them.
+"""Register IndexedSlices, Table and PerSample as JAX pytrees, so that jax.jit, jax.tree and others accept them.
 
-To JAX every array of a pytree is a leaf like any other, row numbers too: `jax.tree.map(jnp.add, a, b)` and `lax.psum`
-would add them. So gradients have one more leaf, a guard, which arithmetic changes and copies leave alone.
+For JAX every array of a pytree is a leaf like any other, row numbers too: `jax.tree.map(jnp.add, a, b)` and `lax.psum`
+would add them. So gradients have one more leaf, a guard, which arithmetic changes and copies do not change.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from islices.embedding.table import Table
 
 __all__ = ["register"]
 
-#: Odd, so that sums of 2 to 2^32 of them differ from it modulo 2^32; so do its powers below the 2^30th. float32 can
-#: hold it.
+#: Odd, so that sums of 2 to 2^32 guards differ from a guard modulo 2^32; so do powers below the 2^30th. float32 can
+#: represent it.
 GUARD = 0x9E377B
 
-#: Floats, and the integers that say where they belong.
+#: Floats, and the integers of their rows.
 Part = Sequence[Any]
 
 
 def register(backend: Backend) -> None:
-    """Make their arrays children, and the rest static."""
+    """Register their arrays as children, and other attributes as static."""
     _register_slices(backend)
     _register_table(backend)
     _register_per_sample(backend)
 
 
 def _owner(backend: Backend, child: Any) -> Backend:
-    """The backend of a child: nothing is validated, since JAX also puts placeholders there."""
-    return get_backend("numpy") if isinstance(child, np.ndarray) else backend  # what jax.device_get fetched
+    """Return the backend of a child without validating it, because JAX also puts placeholders there."""
+    return get_backend("numpy") if isinstance(child, np.ndarray) else backend  # the child is a result of jax.device_get
 
 
 def _register_slices(backend: Backend) -> None:
@@ -116,7 +116,7 @@ def _keyed(names: Sequence[str], children: Sequence[Any]) -> tuple[Any, ...]:
 
 # ---------------------------------------------------------------------- the guard
 def _guarded(x: IndexedSlices | PerSample, arrays: tuple[Any, ...], shape: Any) -> tuple[Any, ...]:
-    """The arrays and a guard of this shape."""
+    """Return the arrays and a guard of this shape."""
     values, indices = arrays[:2]
     if isinstance(values, Tracer) or isinstance(indices, Tracer):
         return *arrays, lax.full_like(indices, GUARD, np.int32, shape)
@@ -126,8 +126,10 @@ def _guarded(x: IndexedSlices | PerSample, arrays: tuple[Any, ...], shape: Any) 
 
 
 def _is_read_later(parts: Sequence[Part], guard: Any) -> bool:
-    """Return whether leaves are checked when they are read: known ones, and those whose types or shapes no gradient
-    has, such as a tree of predicates."""
+    """Return whether leaves are checked when they are read.
+
+    This holds for known leaves, and for types or shapes that no gradient has, such as a tree of predicates.
+    """
     arrays = [guard, *(x for part in parts for x in part)]
     return _are_arrays(*arrays) and (all(map(_is_known, arrays)) or not all(_is_of(part, guard) for part in parts))
 
@@ -156,19 +158,21 @@ def _check(parts: Sequence[Part], guard: Any) -> None:
     if not all(_is_of(part, guard) for part in parts):
         _refuse()
     if isinstance(guard, jax.Array) and guard.is_deleted():
-        return  # with all of a donated gradient: whoever uses its arrays raises
+        return  # a donated gradient: a use of its arrays raises
     known = np.asarray(guard)
     if not (known == GUARD).all() and not all(_unchanged(*map(np.asarray, part), guard=known).all() for part in parts):
         _refuse()
 
 
 def _intact(part: Part, guard: Any, *bounds: int | None) -> Part:
-    """A part's arrays where traced leaves are as they were made; elsewhere NaN, at integers below their bounds: nobody
-    leaves such a slot out."""
+    """Return a part's arrays with NaN in traced slots that have changed, and with valid integers there.
+
+    The integers are below their bounds, so that no operation leaves out such a slot.
+    """
     if not _are_arrays(*part, guard) or (_is_known(guard) and (np.asarray(guard) == GUARD).all()):
         return part
     values, *integers = part
-    # integers have no NaN: a large number, sums of which do not wrap around to a small one
+    # integers have no NaN: use a large number; its sums do not wrap around to a small one
     bad = np.nan if jnp.issubdtype(values.dtype, jnp.floating) else np.iinfo(values.dtype).max >> 10
     with scope():
         values = jnp.where(_unchanged(*part, guard=guard), values, constant(bad, values.dtype))
@@ -184,7 +188,7 @@ def _within(x: Any, bound: int | None) -> Any:
 
 
 def _unchanged(values: Any, *integers: Any, guard: Any) -> Any:
-    """The mask of values as they were made: those whose guard is one, and zeros as jnp.zeros_like makes them."""
+    """Return the mask of unchanged values: those with an intact guard, and zeros as jnp.zeros_like makes them."""
     zero = _equals(values, 0)
     for x in (guard, *integers):
         zero &= _column(_equals(x, 0), values)
@@ -196,7 +200,7 @@ def _equals(x: Any, number: int) -> Any:
 
 
 def _column(x: Any, like: Any) -> Any:
-    """x with as many axes as another array, new ones last."""
+    """Return x with as many axes as another array, new ones last."""
     return x.reshape(*x.shape, *(1,) * (like.ndim - x.ndim))
 
 

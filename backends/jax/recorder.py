@@ -1,4 +1,4 @@
-"""`JaxRecorder`: the steps of a JAX training written down for `islices.parity`, from within `jax.jit` too.
+"""Record the steps of a JAX training for `islices.parity`, also from within `jax.jit`.
 
 May import: `jax`, the core, this folder.
 """
@@ -18,23 +18,23 @@ __all__ = ["JaxRecorder"]
 
 
 class JaxRecorder(Recorder):
-    """`islices.Recorder` whose `add` and `step` may stand in a function that JAX compiles.
+    """A `islices.Recorder` whose `add` and `step` may run in a function that JAX compiles.
 
     Parameters
     ----------
     folder, every, suffix, overwrite, metadata
-        As `islices.Recorder` has them.
+        Options, as `islices.Recorder` has them.
 
     Raises
     ------
     TypeError, ValueError, OSError
-        As of `islices.Recorder`.
+        `islices.Recorder` raises them.
 
     Notes
     -----
-    What is traced reaches the host by an ordered callback (`jax.experimental.io_callback`), so that a compiled step
-    records as often as it runs, in order; `jax.effects_barrier()` waits for the last. A state of `islices.optim` is
-    recorded as it is, one of optax by `islices.backends.jax.optax.state_of`. SPEC clause 23.
+    Traced values reach the host by an ordered callback (`jax.experimental.io_callback`). So a compiled step records at
+    each run, in order; `jax.effects_barrier()` waits for the last record. A state of `islices.optim` is recorded
+    unchanged, a state of optax by `islices.backends.jax.optax.state_of`. SPEC clause 23.
 
     Examples
     --------
@@ -56,12 +56,12 @@ class JaxRecorder(Recorder):
     framework = "jax"
 
     def add(self, **positions: Any) -> None:
-        """Note a part of the step under way, traced or not: see `islices.Recorder.add`.
+        """Add records to the current step, traced or not: see `islices.Recorder.add`.
 
         Parameters
         ----------
         **positions
-            As of `islices.Recorder.step`.
+            Records by position, as for `islices.Recorder.step`.
         """
         self._on_host(positions, super().add)
 
@@ -71,7 +71,7 @@ class JaxRecorder(Recorder):
         Parameters
         ----------
         **positions
-            As of `islices.Recorder.step`.
+            Records by position, as for `islices.Recorder.step`.
         """
         self._on_host(positions, super().step)
 

@@ -1,4 +1,4 @@
-"""Reads of rows of a marked parameter: the rules of the operations that read rows or hand the parameter on.
+"""Define the rules of the operations that read rows of a marked parameter or pass the parameter on.
 
 May import: `jax`, `numpy`, this folder, `islices.backends.jax.host_calls`.
 """
@@ -22,44 +22,44 @@ from islices.backends.jax.markers import attach
 
 __all__ = ["FLOATS", "RULES", "Evaluation", "Marked", "Marks", "Rule", "Slot", "Use", "bind", "constant", "whole"]
 
-#: What may be stored by rows.
+#: The dtypes that may be stored by rows.
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 class Marked(NamedTuple):
-    """A variable that holds a marked leaf, whose rows are cast once they are read."""
+    """A variable that holds a marked leaf, whose rows are cast after they are read."""
 
     leaf: int
     dtype: Any
     casts: tuple[Any, ...] = ()
 
 
-#: What each variable holds: a `Marked` leaf, or what `tables` has of a Table; None for anything else.
+#: The mark of each variable: a `Marked` leaf, a mark of `tables` for a Table, or None.
 Marks = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Slot:
-    """One read of a leaf: the delta whose gradient is that of what is read, and what else the read finds."""
+    """One read of a leaf: the delta with the gradient of the read values, and other found values."""
 
     leaf: int
-    shape: tuple[int, ...]  # of the delta: (*loops, n, *row_shape)
+    shape: tuple[int, ...]  # shape of the delta: (*loops, n, *row_shape)
     dtype: Any
-    #: what is found: ids, and what goes with them; () of an array whose gradient is dense
+    #: the found values: ids and their extras; () for an array with a dense gradient
     found: tuple[jax.ShapeDtypeStruct, ...]
-    rows: int = -1  # the id of no row; -1 where no ids are found
+    rows: int = -1  # the id of no row; -1 without ids
     varying: frozenset[str] = frozenset()  # the axes of a shard_map along which the read differs
-    static: Any = None  # of a Table: what the core needs to know of a lookup, or the use of its weights
-    axes: tuple[str, ...] = ()  # the transformations that put axes in front of ids: "vmap", "scan"
-    rounds: int | None = None  # the loops around a branch, which may not run; None outside of a branch
+    static: Any = None  # for a Table: the core's facts about a lookup, or the use of its weights
+    axes: tuple[str, ...] = ()  # the transformations that add axes before those of ids: "vmap", "scan"
+    rounds: int | None = None  # the number of loops around a branch, which may not run; None outside of a branch
 
     @property
     def reads(self) -> int:
-        """Return how many rows are read."""
+        """Return the number of rows that are read."""
         return math.prod(self.found[0].shape)
 
     def repeated(self, length: int) -> Slot:
-        """The slot of a loop's body as the loop sees it; a dense gradient is that of all rounds."""
+        """Return the slot of a loop's body as seen by the loop; a dense gradient is that of all rounds."""
         if not self.found:
             return self
         found = tuple(jax.ShapeDtypeStruct((length, *x.shape), x.dtype) for x in self.found)
@@ -67,20 +67,21 @@ class Slot:
         return replace(self, shape=(length, *self.shape), found=found, axes=("scan", *self.axes), rounds=rounds)
 
     def in_branch(self) -> Slot:
-        """The slot of a branch as its condition sees it."""
+        """Return the slot of a branch as seen by its condition."""
         return self if self.rounds is not None else replace(self, rounds=0)
 
     def not_run(self) -> tuple[Any, ...]:
-        """Return what a branch that is not taken finds."""
+        """Return the found values of a branch that is not taken."""
         numbers = (0 if k or self.rows < 0 else self.rows for k in range(len(self.found)))
         return tuple(lax.full(x.shape, number, x.dtype) for number, x in zip(numbers, self.found, strict=True))
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The steps of an equation that reads a marked leaf: ``run(values, deltas)`` returns (outputs, what slots found).
+    """The step of an equation that reads a marked leaf: ``run(values, deltas)`` returns outputs and found values.
 
-    outputs says which results are marked leaves again; others has the leaves with other uses in nested jaxprs.
+    outputs has the mark of each result that is a marked leaf again. others has the leaves with other uses in nested
+    jaxprs.
     """
 
     run: Callable[..., Any]
@@ -92,24 +93,24 @@ class Evaluation:
 class Use(NamedTuple):
     """A use of a leaf other than by rows."""
 
-    by: str  # the primitive, and what is known of it
-    line: str = ""  # " at file:line" of the user, where it is known
+    by: str  # the primitive, with known details
+    line: str = ""  # " at file:line" of the user, if it is known
 
 
-#: (equation, marks of its operands) -> how it runs, or None where it is another use.
+#: (equation, marks of its operands) -> its step, or None if it is another use.
 Rule = Callable[[Any, Marks], Evaluation | None]
 
 
 def bind(eqn: Any, values: Sequence[Any]) -> Sequence[Any]:
-    """The results of an equation as it is."""
+    """Return the results of an equation without changes."""
     bound = eqn.primitive.get_bind_params(eqn.params)
-    subfuns, params = bound if isinstance(bound, tuple) else ((), bound)  # a dict alone in later versions
+    subfuns, params = bound if isinstance(bound, tuple) else ((), bound)  # a plain dict in later versions
     outs = eqn.primitive.bind(*subfuns, *values, **params)
     return outs if eqn.primitive.multiple_results else [outs]
 
 
 def whole(x: Any, mark: Marked | None) -> Any:
-    """A leaf, or rows of one, as the program has it."""
+    """Return a leaf, or rows of one, with its casts."""
     for dtype in () if mark is None else mark.casts:
         x = lax.convert_element_type(x, dtype)
         if dtype.itemsize == 2:  # XLA may skip a rounding to 16 bits that is widened again right after
@@ -118,7 +119,7 @@ def whole(x: Any, mark: Marked | None) -> Any:
 
 
 def constant(eqn: Any, marks: Marks) -> Evaluation:
-    """The step of an equation that no gradient passes."""
+    """Return the step of an equation that passes no gradient."""
 
     def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
         return bind(eqn, [whole(x, m) for x, m in zip(values, marks, strict=True)]), []
@@ -149,7 +150,7 @@ def _gather(eqn: Any, marks: Marks) -> Evaluation | None:
         if mode == "CLIP":
             return jnp.clip(row, 0, shape[0] - 1)
         inside = (row >= 0) & (row < shape[0])
-        if mode == "FILL_OR_DROP":  # a start of another axis fits only at its beginning
+        if mode == "FILL_OR_DROP":  # a start on another axis fits only at the beginning of the axis
             for k, axis in enumerate(axes):
                 inside &= start[:, k] == 0 if axis else inside
         return jnp.where(inside, row, shape[0])
@@ -166,7 +167,7 @@ _MODES = ("CLIP", "FILL_OR_DROP", "PROMISE_IN_BOUNDS")
 
 
 def _fills(value: Any, mark: Marked) -> bool:
-    """True if reading before the casts fills absent rows with the same number as reading behind them."""
+    """Return True if absent rows get the same number before the casts and after them."""
     if value is None or not mark.casts:  # NaN
         return True
     value = np.asarray(value)
@@ -208,7 +209,7 @@ def _reading(
     ids: Callable[..., Any],
     spread: Callable[[Any], Any] = lambda delta: delta,
 ) -> Evaluation:
-    """The step of one slot of count rows. spread gives a delta (count, *row_shape) the shape of what is read."""
+    """Return the step of one slot of count rows; spread reshapes a delta (count, *row_shape) to the read values."""
     shape = eqn.invars[0].aval.shape
     scatters.check_sentinel(shape[0], dtype)
     found = jax.ShapeDtypeStruct((count,), dtype)
@@ -223,7 +224,7 @@ def _reading(
 
 
 def _on_mesh(x: Any, like: Any) -> Any:
-    """The array with the mesh that another has in its type: they differ in explicit sharding, within auto_axes."""
+    """Return the array with the mesh in another array's type: they differ in explicit sharding, within auto_axes."""
     mesh = jax.typeof(like).sharding.mesh
     if mesh.empty or jax.typeof(x).sharding.mesh == mesh:
         return x
@@ -231,13 +232,13 @@ def _on_mesh(x: Any, like: Any) -> Any:
 
 
 def _index_dtype(dtype: Any, rows: int = 0) -> Any:
-    """int32 or int64: the type of stored row numbers that holds a read's starts."""
+    """Return int32 or int64: the type of stored row numbers that can represent a read's starts."""
     wide = np.dtype(dtype).itemsize == 8 or rows > np.iinfo(np.int32).max
     return np.dtype("int64" if wide else "int32")
 
 
 def _signed(x: Any, dtype: Any) -> Any:
-    """Starts in a signed type; those that it cannot hold become its largest number."""
+    """Return starts in a signed type; those that it cannot represent become its largest number."""
     if jnp.issubdtype(x.dtype, np.unsignedinteger) and x.dtype.itemsize >= dtype.itemsize:
         x = jnp.minimum(x, np.asarray(np.iinfo(dtype).max, x.dtype))
     return x.astype(dtype)
@@ -245,7 +246,7 @@ def _signed(x: Any, dtype: Any) -> Any:
 
 # ---------------------------------------------------------------------- rules: a leaf handed on
 def _same(eqn: Any, marks: Marks) -> Evaluation | None:
-    """The leaf itself: an operation that changes no number, and is left out."""
+    """Return a step that passes the leaf on: the operation changes no number and is left out."""
     return Evaluation(lambda values, deltas: (list(values), []), marks)
 
 
@@ -265,7 +266,7 @@ def _convert(eqn: Any, marks: Marks) -> Evaluation | None:
 
 
 def _placed(eqn: Any, marks: Marks) -> Evaluation | None:
-    """The leaf, placed or typed otherwise."""
+    """Return a step that places the leaf elsewhere or changes its type."""
     if None in marks:
         return None
     return Evaluation(lambda values, deltas: (bind(eqn, values), []), marks)
@@ -273,7 +274,7 @@ def _placed(eqn: Any, marks: Marks) -> Evaluation | None:
 
 #: Rules by primitive.
 RULES: dict[str, Rule] = {
-    # of a Table made of the leaf, and differentiated within
+    # a Table made from the leaf, and differentiated within
     "islices_hidden": _same,
     "islices_operand": _same,
     "islices_lookup": constant,

@@ -1,11 +1,11 @@
-"""Functions that group, sum and scatter rows in XLA, for traced code and for mode framework.
+"""Group, sum and scatter rows in XLA, for traced code and for mode framework.
 
-XLA's scatter runs in order of the updates on CPU, so a scatter-add is a left fold there. It is called directly,
-since ``x.at[ids]`` wraps -1 to the last row: here a negative row is dropped like every other row that is out of
-range. Nothing is claimed about sorted indices, which is wrong results on GPU.
+On CPU XLA's scatter runs in order of the updates, so a scatter-add is a left fold there. This module calls it directly,
+because ``x.at[ids]`` wraps -1 to the last row: here a negative row is dropped like every other row out of range. The
+functions never declare indices as sorted, which would give wrong results on GPU.
 
-XLA on CPU scatters into its operand in place even where the indices are that very array, and then reads the indices
-it has just written over: `fold` never gives it two arrays that could become one.
+XLA on CPU scatters into its operand in place even if the indices are that very array. It then reads the indices that
+it has just overwritten. So `fold` never passes two arrays that could become one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 
 
 def check_sentinel(rows: int | None, dtype: Any) -> int:
-    """rows as the index that marks an empty slot, or ValueError if it cannot be one."""
+    """Return rows as the index that marks an empty slot, or raise ValueError if it cannot be one."""
     if rows is None:
         raise ValueError(
             "dense_shape: got an unknown number of rows; accepted in traced code is a known one, "
@@ -56,26 +56,29 @@ def check_sentinel(rows: int | None, dtype: Any) -> int:
     return rows
 
 
-#: The kind of NumPy dtype that is as wide and wraps around alike.
+#: The kind of the NumPy dtype that has the same width and wraps around alike.
 _OTHER_SIGN = {"i": "u", "u": "i"}
 
 
 # ---------------------------------------------------------------------- grouping
 def group(indices: Array, rows: int | None) -> tuple[Array, Array]:
-    """(ids, places) of traced indices: the distinct ones ascending, as many as there are slots, the spare ones at the
-    end holding rows; and for each slot its place in ids. What is out of range counts as one more row, `rows`."""
+    """Return ids and places of traced indices.
+
+    ids are the distinct indices, ascending, in as many slots; spare slots at the end contain rows. places has the place
+    of each slot in ids. Indices out of range count as one more row, `rows`.
+    """
     sentinel = check_sentinel(rows, indices.dtype)
     return unique_padded(within(indices, indices, sentinel, sentinel), sentinel)
 
 
 def within(x: Array, indices: Array, rows: int, nowhere: int) -> Array:
-    """x, with nowhere in the slots whose indices name no row."""
+    """Return x, with nowhere in the slots whose indices are out of range."""
     inside = (indices >= constant(0, indices.dtype)) & (indices < constant(rows, indices.dtype))
     return jnp.where(inside, x, constant(nowhere, x.dtype))
 
 
 def unique_padded(indices: Array, rows: int | None) -> tuple[Array, Array]:
-    """(ids, inverse) with as many ids as slots, the spare ones at the end holding rows."""
+    """Return ids and the inverse; ids has as many slots as indices, and spare slots at the end contain rows."""
     sentinel = check_sentinel(rows, indices.dtype)
     n = indices.shape[0]
     if n == 0:
@@ -88,17 +91,17 @@ def unique_padded(indices: Array, rows: int | None) -> tuple[Array, Array]:
 
 
 def _sort(indices: Array, rows: int) -> tuple[Array, Array]:
-    """(sorted indices, the positions they came from)."""
+    """Return the sorted indices and their original positions."""
     n = indices.shape[0]
     shift = n.bit_length()
     positions = lax.iota(np.int32, n)
-    # int32 always leaves the room; for int64 an index out of range, possible in traced code, may not
+    # int32 always leaves enough bits; for int64 an index out of range, possible in traced code, may not
     if indices.dtype != np.int32:
         nowhere, zero = constant(rows, indices.dtype), constant(0, indices.dtype)
         indices = jnp.where((indices < zero) | (indices > nowhere), nowhere, indices)
     if indices.dtype != np.int32 and rows >= 1 << (63 - shift):
         return tuple(lax.sort((indices, positions), num_keys=1, is_stable=True))  # type: ignore[return-value]
-    # one key of index and position sorts four times faster than a pair, and stably without being asked
+    # one key of index and position sorts four times faster than a pair, and the sort is stable
     bits = constant(shift, np.int64)
     packed = lax.shift_left(indices.astype(np.int64), jnp.broadcast_to(bits, (n,))) | positions.astype(np.int64)
     packed = lax.sort(packed, is_stable=False)
@@ -116,20 +119,20 @@ def _dimensions(updates: Array) -> lax.ScatterDimensionNumbers:
 
 
 def set_at(x: Array, ids: Array, updates: Array) -> Array:
-    """x with rows ids (unique, or alike where they are not) set to updates."""
+    """Return x with rows ids (unique, or with equal updates) set to updates."""
     return lax.scatter(x, ids[:, None], updates, _dimensions(updates), mode="drop")
 
 
 def add_at(x: Array, ids: Array, updates: Array) -> Array:
-    """x with updates added to rows ids, one after the other."""
+    """Return x with updates added to rows ids, one after the other."""
     return lax.scatter_add(x, ids[:, None], updates, _dimensions(updates), mode="drop")
 
 
 def fold(values: Array, segments: Array, count: int) -> Array:
-    """The sums of values by segment, left to right."""
+    """Return the sums of values by segment, left to right."""
     dtype = values.dtype
     if dtype == segments.dtype:
-        # The zeros to start from and the segments of a single bag, zeros as well, are one array to XLA wherever their
+        # The initial zeros and the segments of a single bag, zeros as well, are one array to XLA wherever their
         # shapes agree, as (batch, 1) and (n, 1) do under vmap: every count came out as 1 in JAX 0.10. Integers of the
         # other signedness have the same sums to the bit, and arrays of two types are never one.
         values = values.astype(_OTHER_SIGN[dtype.kind] + str(dtype.itemsize))
@@ -138,7 +141,7 @@ def fold(values: Array, segments: Array, count: int) -> Array:
 
 
 def maximum(values: Array, segments: Array, count: int, least: float | None = None) -> Array:
-    """The largest values by segment, NaN if one is; the least there is, or `least`, for a segment without any."""
+    """Return the largest values by segment, NaN if one is; an empty segment gets `least` or the least number."""
     if least is None:
         least = -np.inf if jnp.issubdtype(values.dtype, np.floating) else np.iinfo(values.dtype).min
     start = jnp.broadcast_to(constant(least, values.dtype), (count, *values.shape[1:]))
@@ -148,7 +151,7 @@ def maximum(values: Array, segments: Array, count: int, least: float | None = No
 
 
 def fold_rows(op: str, rows: Array, values: Array, segments: Array) -> Array:
-    """rows multiplied or divided by the values of their segment, one after the other."""
+    """Return rows multiplied or divided by the values of their segment, one after the other."""
     if 0 in values.shape or 0 in rows.shape:
         return rows
     if op == "mul":  # XLA's scatter goes through the updates in order on CPU
@@ -171,22 +174,22 @@ maximum_jitted = partial(jax.jit, static_argnums=2)(maximum)
 replace_jitted = jax.jit(set_at)
 _replace_donated = jax.jit(set_at, donate_argnums=0)
 _add_donated = jax.jit(add_at, donate_argnums=0)
-#: In one computation, so that the zeros are not copied once more.
+#: In one computation, so that the zeros are not copied again.
 set_jitted = partial(jax.jit, static_argnums=2)(_set_rows)
 
 
 def replace_donated(table: Array, ids: Array, values: Array) -> Array:
-    """The table's own memory with rows ids set to values."""
+    """Return the table's memory with rows ids set to values."""
     return _donated(_replace_donated, table, ids, values)
 
 
 def add_donated(table: Array, ids: Array, values: Array) -> Array:
-    """The table's own memory with values added to rows ids, one after the other."""
+    """Return the table's memory with values added to rows ids, one after the other."""
     return _donated(_add_donated, table, ids, values)
 
 
 def _donated(fn: Any, table: Array, ids: Array, values: Array) -> Array:
-    """fn of a power of two of slots, so that little compiles."""
+    """Call fn with a power of two of slots, so that few shapes compile."""
     if 0 in values.shape:
         return table
     if table.shape[0] <= np.iinfo(ids.dtype).max:

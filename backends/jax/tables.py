@@ -1,9 +1,8 @@
-"""Uses of a Table: the rules of the operations that read a table, or its weights as an array.
+"""Define the rules of the operations that read a Table, or its weights as an array.
 
-A lookup is a slot whose gradient is that of its rows, or bags. Where the weights are asked for by name
-(`islices_operand`), each product with them is a slot too, whose gradient and inputs are kept as factors. What else is
-done with them is a slot of the weights themselves: its gradient is dense. May import: `jax`, `numpy`, the core, this
-folder.
+A lookup is a slot whose gradient is that of its rows, or bags. If the code reads the weights as an array
+(`islices_operand`), each product with them is a slot too. Its gradient and inputs are kept as factors. Any other use
+is a slot of the weights, with a dense gradient. May import: `jax`, `numpy`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ __all__ = ["OPERAND_RULES", "RULES", "Operand", "TableWeights", "use_of", "whole
 @dataclass(frozen=True)
 class _Weights:
     leaf: int
-    casts: ClassVar[tuple[Any, ...]] = ()  # what a `Marked` leaf may have
+    casts: ClassVar[tuple[Any, ...]] = ()  # `Marked` leaves may have casts
 
 
 @dataclass(frozen=True)
@@ -42,10 +41,10 @@ class Operand(_Weights):
 
 
 class _Product(NamedTuple):
-    """Facts of a product with the weights that its gradient needs."""
+    """The facts about a product with the weights that its gradient needs."""
 
-    leading: bool  # the weights come first: so does their axis in the result
-    by_rows: bool  # they are contracted over their rows, as by one-hot ids: the factors change roles
+    leading: bool  # the weights come first, and so does their axis in the result
+    by_rows: bool  # the product contracts their rows, as with one-hot ids: the factors change roles
 
 
 # ---------------------------------------------------------------------- rules of a table
@@ -60,19 +59,19 @@ def _lookup(eqn: Any, marks: Marks) -> Evaluation | None:
     def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
         rows, weights, *found = values
         found = [_as_array(x, v.dtype) for x, v in zip(found, integers, strict=True)]
-        rows = lookup_p.bind(rows, weights, *found, **eqn.params)  # for a differentiation around this one
+        rows = lookup_p.bind(rows, weights, *found, **eqn.params)  # for an outer differentiation
         return [attach(rows, deltas[0])], [tuple(found)]
 
     return Evaluation(run, (None,), [slot])
 
 
 def _as_array(x: Any, dtype: Any) -> Array:
-    """Integers of a jaxpr, where a literal may be a Python number."""
+    """Return integers of a jaxpr as an array; a literal may be a Python number."""
     return x if isinstance(x, jax.Array) else put(np.asarray(x, dtype), None)
 
 
 def _as_it_is(eqn: Any, marks: Marks) -> Evaluation | None:
-    """Run an equation whose weights are a constant: they are differentiated elsewhere, or not at all."""
+    """Run an equation whose weights are constant: another differentiation handles them, or none."""
     return Evaluation(lambda values, deltas: (bind(eqn, values), []), (None,))
 
 
@@ -116,7 +115,7 @@ def _product(eqn: Any, marks: Marks) -> Evaluation | None:
 
 
 def whole(eqn: Any, marks: Marks) -> Evaluation:
-    """Any other use of weights as an array."""
+    """Return the step of any other use of weights as an array."""
     places = [k for k, m in enumerate(marks) if m is not None]
     arrays = [_struct(eqn.invars[k]) for k in places]
     slots = [Slot(marks[k].leaf, x.shape, x.dtype, (), static=marks[k]) for k, x in zip(places, arrays, strict=True)]
@@ -150,7 +149,7 @@ OPERAND_RULES: dict[str, Rule] = {
 
 # ---------------------------------------------------------------------- what a slot found, for the core
 def use_of(slot: Slot, found: tuple[Array, ...], upstream: Array, dtype: Any) -> TableUse | None:
-    """Return what a slot of a table of that dtype found; None for a branch that is known not to have run."""
+    """Return the use that a slot of a table of that dtype found; None for a branch that is known not to have run."""
     if isinstance(slot.static, Operand):
         return WholeUse((upstream.T if slot.static.transposed else upstream).astype(dtype))
     if isinstance(slot.static, _Product):

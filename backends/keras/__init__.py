@@ -1,13 +1,12 @@
 """Keras 3 on TensorFlow, torch and JAX: stock models that `fit` trains by rows. docs/keras.md.
 
-One integration for the backends of Keras, of which KERAS_BACKEND picks one before Keras is imported; what is
-particular to it lies in a module of its name here (`islices.backends.keras.native`). Importing this imports Keras and
-its backend, no other framework.
+KERAS_BACKEND selects a backend before Keras is imported. Code for one backend is in the module of its name
+(`islices.backends.keras.native`). Importing this package imports Keras and its backend, no other framework.
 """
 
 try:
     import keras  # noqa: F401
-except ModuleNotFoundError as missing:  # of Keras, or of its backend
+except ModuleNotFoundError as missing:  # Keras or its backend is missing
     pip = 'pip install keras "islices[torch]" (or tensorflow, or jax: KERAS_BACKEND picks one)'
     raise ModuleNotFoundError(f"islices.backends.keras needs {missing.name}: {pip}", name=missing.name) from missing
 

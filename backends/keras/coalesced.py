@@ -1,7 +1,7 @@
-"""What makes an optimizer of Keras see row-sparse gradients as they are meant: summed, then clipped, then its own step.
+"""Sum and clip row-sparse gradients before a Keras optimizer steps on them.
 
-Everything happens where the gradients of all replicas have just been added up: behind the loss scale and the
-accumulation of micro-batches, before the rule of the optimizer. May import: `keras`, the core, this folder.
+This happens when the gradients of all replicas have been added up. The loss scale and the accumulation of micro-batches
+come before, the rule of the optimizer after it. May import: `keras`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -22,44 +22,45 @@ from islices.norms.limits import Nonfinite, check_nonfinite
 
 __all__ = ["Coalesced", "check_replicas"]
 
-#: The clip that each argument of Keras asks for, with the semantics it has.
+#: Argument of Keras -> the formulas of its clip by semantics.
 CLIPS = {"clipnorm": BY_NORM, "global_clipnorm": BY_GLOBAL_NORM, "clipvalue": BY_VALUE}
 
 
 class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
-    """Mixin that sums duplicates before a Keras optimizer clips or steps; it stands before the optimizer's class.
+    """Mixin that sums duplicates before a Keras optimizer clips or steps; name it before the optimizer's class.
 
     Parameters
     ----------
     *args, **kwargs
-        Those of the optimizer. ``clipnorm`` is the norm that each variable's gradient is clipped to by
-        `islices.clip_by_norm`, ``global_clipnorm`` that of all by `islices.clip_by_global_norm`, ``clipvalue`` the
-        bound of each element by `islices.clip_by_value`; at most one of them, None or above 0.
+        Arguments of the optimizer. ``clipnorm`` limits the norm of each variable's gradient (`islices.clip_by_norm`),
+        ``global_clipnorm`` the norm of all gradients (`islices.clip_by_global_norm`), ``clipvalue`` each element
+        (`islices.clip_by_value`). At most one of the three may be set, to a number above 0.
     semantics : str
-        Whose factor clips: "islices", or another that the function of islices has, such as "keras". Duplicates are
-        summed first in any case. SPEC clause 11.
+        The library whose factor clips: "islices", or another that the function of islices accepts, such as "keras".
+        Duplicates are summed first in any case. SPEC clause 11.
     nonfinite : {"propagate", "zero"}
-        What a NaN or infinite norm does where one is clipped: every stored value NaN, or a step with zeros, by which
-        momentum and Adam's moments still move rows. SPEC clause 10.
+        The effect of a NaN or infinite norm on a clip. "propagate" makes every stored value NaN; "zero" steps with
+        zeros, and momentum and Adam's moments still move rows. SPEC clause 10.
 
     Raises
     ------
     TypeError, ValueError
-        A bound that is none, a semantics that the function has not; what the optimizer itself refuses;
-        gradient_accumulation_steps under a strategy of several replicas, of TensorFlow or Keras.
+        A bound or the semantics is invalid, or the optimizer's class raises. gradient_accumulation_steps is set under a
+        strategy of several replicas, of TensorFlow or Keras.
 
     Notes
     -----
-    The optimizer has the variables, in the order and under the names, of the class of Keras it is made from: what
-    one saved the other loads. On TensorFlow, under a strategy with several replicas, the norm is that of the sum of
-    their gradients (Keras clips each replica's share); compiled by XLA, duplicates stay as slots of zeros there.
+    The optimizer's variables have the order and names of those of Keras's class, and either class loads what the other
+    saved. On TensorFlow, under a strategy with several replicas, the sum of the replicas' gradients is clipped (Keras
+    clips each replica's share). XLA keeps duplicates as slots of zeros there.
 
     On torch and JAX, Keras's optimizers step on arrays: the rule gets the clipped gradient as an array as large as the
-    table. SGD without momentum and Adagrad of this package step on its rows there. `Stepped` always does.
+    table. SGD without momentum and Adagrad of this package step on the gradient's rows there. `Stepped` always steps
+    on rows.
 
     Examples
     --------
-    An optimizer of one's own, and a bound on two duplicates of a row, whose norm is 2:
+    A custom optimizer, with a bound on two duplicates of a row, whose norm is 2:
 
     >>> import keras, tensorflow as tf
     >>> from islices.backends.keras import Coalesced
@@ -82,7 +83,7 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
 
     @classmethod
     def around(cls, stock: Any) -> Any:
-        """Change the class of Keras's optimizer to this one, with Keras's clips; it keeps all that it has built."""
+        """Change the class of Keras's optimizer to this one, with Keras's clips; the optimizer keeps its variables."""
         stock.__class__ = cls
         stock._set("keras", "propagate")
         return stock
@@ -105,11 +106,11 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
         return {**super().get_config(), "semantics": self.semantics, "nonfinite": self.nonfinite}
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
-        """Apply gradients as Keras does, all of them checked before any variable changes."""
+        """Apply gradients as Keras does, and check all of them before any variable changes."""
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
         grads, variables = list(grads), trainable_variables or self._trainable_variables
-        for grad, variable in zip(grads, variables, strict=False):  # Keras says what is missing
+        for grad, variable in zip(grads, variables, strict=False):  # Keras reports missing gradients
             adopted(grad, variable, validate=True)
         pairs = zip(grads, variables, strict=False)
         super().apply([native.divisible(g, v) for g, v in pairs] + grads[len(variables) :], trainable_variables)
@@ -130,7 +131,7 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
 
 
 def check_replicas(optimizer: Any, replicas: int) -> None:
-    """ValueError for micro-batches under several replicas, where Keras has none."""
+    """Raise ValueError for micro-batches under several replicas, which Keras lacks."""
     steps = getattr(getattr(optimizer, "inner_optimizer", optimizer), "gradient_accumulation_steps", None)
     if steps and replicas > 1:
         raise ValueError(

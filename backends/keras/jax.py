@@ -1,6 +1,6 @@
-"""Keras on JAX: the step of a model takes its gradients by `islices.value_and_grad`, which finds the reads of rows.
+"""Keras on JAX: the step of a model computes gradients by `islices.value_and_grad`, which finds the reads of rows.
 
-Everything stays one jitted function whose state is donated: tables and states are written in place.
+The step stays one jitted function with donated state, so it writes tables and states in place.
 See `islices.backends.keras.native`. May import: `keras`, `jax`, `numpy`, `islices.backends.jax`, the core, this
 folder.
 """
@@ -32,7 +32,7 @@ Hooks = ArrayHooks
 
 # ---------------------------------------------------------------------- models
 def methods(model: Any) -> dict[str, Any]:
-    """Those of a model that take another course: Keras's train_step, but for the gradients of weights read by rows."""
+    """Return the replacements of a model's methods: a train_step with sparse gradients of weights read by rows."""
     if keras.config.is_nnx_enabled():
         raise NotImplementedError("row_sparse: got Keras with NNX enabled; accepted on JAX is Keras without it")
     if type(model).train_step is not keras.Model.train_step:
@@ -76,30 +76,30 @@ def replicas(model: Any = None) -> int:
 
 
 def stock(kind: Any) -> Any:
-    """The class of Keras that a name of keras.optimizers makes here."""
+    """Return the class that a class of keras.optimizers makes on this backend."""
     return kind
 
 
 # ---------------------------------------------------------------------- steps that may not be taken
-#: The flag of the step under way, and the ids of the variables that this step leaves alone if the flag is false.
+#: The flag of the current step, and the ids of the variables that this step does not change if the flag is false.
 _flagged: ContextVar[tuple[Any, set[int]] | None] = ContextVar("flagged", default=None)
 
 
 def taken() -> Any:
-    """Return whether the step under way is taken: True, or a traced flag."""
+    """Return whether the current step is taken: True, or a traced flag."""
     flagged = _flagged.get()
     return True if flagged is None else flagged[0]
 
 
 def keep(variables: Sequence[Any]) -> None:
-    """Note variables that the step under way leaves alone if it is not taken."""
+    """Note variables that the current step does not change if its flag is false."""
     flagged = _flagged.get()
     if flagged is not None:
         flagged[1].update(map(id, variables))
 
 
 def take_if(flag: Any, variables: Sequence[Any], step: Callable[[], None]) -> None:
-    """Take a step on variables if a flag is true; a traced one selects values, since a branch of XLA copies tables."""
+    """Take a step on variables if a flag is true; a traced flag selects values, because XLA's branches copy tables."""
     if not backend.is_traced(flag):
         if flag:
             step()
@@ -119,7 +119,7 @@ def take_if(flag: Any, variables: Sequence[Any], step: Callable[[], None]) -> No
 
 # ---------------------------------------------------------------------- micro-batches
 class Sum:
-    """The sum of some gradients of a variable: an array of the variable's shape, and which rows they named."""
+    """The sum of some gradients of a variable: an array of the variable's shape, and flags of the gradients' rows."""
 
     def __init__(self, variable: Any, shape: tuple[int, ...], dtype: str) -> None:
         self.shape, self.dtype, self.in_use = shape, dtype, False
@@ -150,7 +150,7 @@ class Sum:
         return IndexedSlices(*nothing, self.shape, validate=False)
 
     def clear(self, flag: Any = True) -> None:
-        """Forget everything if a flag is true."""
+        """Remove all rows if a flag is true."""
         for x in (self.values, self.named):
             x.assign(jnp.where(flag, jnp.zeros_like(x.value), x.value))
 
@@ -167,7 +167,7 @@ class Sum:
 
 
 def accumulate(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]) -> None:
-    """Add the gradients of a micro-batch to the sums, and step on their mean behind the last one."""
+    """Add the gradients of a micro-batch to the sums, and step on the means after the last micro-batch."""
     steps = optimizer.gradient_accumulation_steps
     is_last = (optimizer._iterations.value + 1) % steps == 0
     totals = [optimizer._accumulated_gradients[optimizer._get_variable_index(v)] for v in variables]

@@ -1,4 +1,4 @@
-"""Keras' dynamic loss scale around optimizers whose gradients are row-sparse.
+"""Scale the loss dynamically, as Keras does, around optimizers with row-sparse gradients.
 
 May import: `keras`, the core, this folder.
 """
@@ -20,7 +20,7 @@ ops = keras.ops
 
 @keras.saving.register_keras_serializable("islices")
 class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
-    """keras.optimizers.LossScaleOptimizer that takes sparse gradients.
+    """keras.optimizers.LossScaleOptimizer that accepts sparse gradients.
 
     Parameters
     ----------
@@ -42,15 +42,15 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
 
     @classmethod
     def around(cls, stock: Any) -> LossScaleOptimizer:
-        """Change the class of Keras's optimizer to this one; it keeps all that it has built."""
+        """Change the class of Keras's optimizer to this one; the optimizer keeps its variables."""
         stock.__class__ = cls
         return stock  # type: ignore[no-any-return]
 
     def check_finite(self, grads: Sequence[Any]) -> Any:
-        """Return True if all gradients are finite: of sparse ones the sums of duplicates, which a step writes."""
+        """Return True if all gradients are finite; for sparse gradients, check the sums of duplicates."""
         return super().check_finite([_sums(g) for g in grads])
 
-    #: Keras's method for this class takes a branch of XLA, which copies tables; the optimizers' one calls `apply`.
+    #: Keras's method of this class uses a branch in XLA, which copies tables; the base class's method calls `apply`.
     stateless_apply = keras.optimizers.Optimizer.stateless_apply
 
     def _common_apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:

@@ -1,4 +1,4 @@
-"""A method of one object, replaced: Keras calls `compile`, `train_step` and others on the instance.
+"""Replace a method of one object: Keras calls `compile`, `train_step` and others on the instance.
 
 May import: the standard library.
 """
@@ -15,7 +15,7 @@ __all__ = ["replace"]
 def replace(owner: Any, name: str, around: Callable[..., Any]) -> Callable[[], None]:
     """Replace a method of this one object by ``around(method, *args, **kwargs)``; return the function that undoes it.
 
-    The object's class stays what it is, so that saving, loading and cloning see nothing of it.
+    The object's class does not change, so saving, loading and cloning work as before.
     """
     before = vars(owner).get(name)
     method = getattr(owner, name)

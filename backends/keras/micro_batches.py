@@ -1,4 +1,4 @@
-"""The sum of micro-batches as slices, in eager code and in the graphs of TensorFlow.
+"""Keep the sum of micro-batches as slices, in eager code and in TensorFlow's graphs.
 
 May import: `keras`, `numpy`, the core, this folder.
 """
@@ -24,7 +24,7 @@ class Share:
     """The gradient of one micro-batch: Keras adds it to a `Sum`, and divides it."""
 
     def __init__(self, gradient: Any) -> None:
-        self.gradient = gradient  # of the framework; after an addition, slices are islices' class
+        self.gradient = gradient  # the framework's type; after an addition, slices are IndexedSlices
 
     def __add__(self, total: Any) -> Share:
         return Share(total.plus(self.gradient))
@@ -35,7 +35,7 @@ class Share:
 
 
 class Sum:
-    """The sum of some gradients of a variable, as coalesced slices in arrays as long as the rows are many."""
+    """The sum of some gradients of a variable: coalesced slices in arrays with one entry per row."""
 
     def __init__(self, variable: Any, shape: tuple[int, ...], dtype: str) -> None:
         self.shape, self.dtype = shape, dtype
@@ -59,12 +59,12 @@ class Sum:
         self.indices.assign(keras.ops.cast(gradient.indices if slices else keras.ops.arange(self.shape[0]), "int64"))
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all rows."""
         self.load(np.zeros((0, *self.shape[1:]), self.dtype), np.zeros(0, np.int64))
 
     def no_rows(self) -> Any:
         """Return a gradient of the framework without rows."""
-        # not held[:0], of which TensorFlow's constant folding (2.21) makes all of held
+        # not held[:0], because TensorFlow's constant folding (2.21) replaces it by all of held
         values, indices = keras.ops.zeros((0, *self.shape[1:]), self.dtype), keras.ops.zeros(0, "int64")
         return to_native(IndexedSlices(values, indices, self.shape, validate=False))
 

@@ -1,4 +1,4 @@
-"""The state of an optimizer of Keras, read by name: to compare runs, and to go on in another framework.
+"""Read the state of a Keras optimizer by name, to compare runs and to continue in another framework.
 
 May import: `keras`, `numpy`, the core, this folder.
 """
@@ -15,7 +15,7 @@ from islices.core.registry import describe
 
 __all__ = ["state_of"]
 
-#: Keras' class -> its own name of a variable: that of the state of the function of `islices.optim`.
+#: Keras's class -> Keras's name of a variable -> the name in the state of `islices.optim`.
 NAMES: dict[Any, dict[str, str]] = {
     keras.optimizers.SGD: {"momentum": "momentum"},
     keras.optimizers.RMSprop: {"velocity": "mean_square", "momentum": "momentum", "average_gradient": "mean"},
@@ -31,30 +31,31 @@ NAMES: dict[Any, dict[str, str]] = {
 
 
 def state_of(optimizer: Any) -> dict[str, dict[str, np.ndarray[Any, Any]]]:
-    """The state of each variable that an optimizer of Keras steps on, under the names of `islices.optim`.
+    """Return the state of each variable that a Keras optimizer steps on, by the names of `islices.optim`.
 
     Parameters
     ----------
     optimizer : keras.optimizers.Optimizer
-        SGD, RMSprop, Adagrad, Adadelta, Adam, AdamW, Adamax, Nadam, Ftrl, Lion, Lamb, or what of this package is made
-        from them; `Stepped`; and in LossScaleOptimizer and MultiOptimizer the ones within. On any backend of Keras.
+        SGD, RMSprop, Adagrad, Adadelta, Adam, AdamW, Adamax, Nadam, Ftrl, Lion, Lamb, or a class of this package that
+        is derived from them; or `Stepped`. LossScaleOptimizer and MultiOptimizer give the state of the optimizers
+        within. Any backend of Keras is accepted.
 
     Returns
     -------
     dict of str to dict of str to array
-        By the variable's path: "step", int32 of shape (1,), the steps taken, and the arrays, as NumPy copies. What the
-        function of `islices.optim` of the same name takes as its state, with semantics="keras", where it has one.
-        Empty for an optimizer that is not built yet.
+        Path of each variable -> its state in NumPy copies: "step", the steps taken, and the arrays. "step" is int32 of
+        shape (1,). With semantics="keras" the function of the same name in `islices.optim` accepts the dict as its
+        state. The result is empty for an optimizer that is not built yet.
 
     Raises
     ------
     TypeError
-        No optimizer of Keras, or one whose variables have no such names (Adafactor's are factors).
+        The argument is no Keras optimizer, or its variables have no names here (Adafactor's variables are factors).
 
     Notes
     -----
     With gradient_accumulation_steps "step" counts the steps that were taken, not the micro-batches. Nadam's product of
-    its momenta belongs to no variable, and is not here.
+    momenta belongs to no variable, so the result lacks it.
 
     Examples
     --------
@@ -94,7 +95,7 @@ def _names(optimizer: Any) -> dict[str, str]:
 
 
 def _held(optimizer: Any, path: str, names: dict[str, str]) -> dict[str, Any]:
-    """The optimizer's variables that belong to one of the model's: Keras joins the two names."""
+    """Return the optimizer's variables for one variable of the model: Keras joins the two names."""
     prefix = path.replace("/", "_").replace(":", "_")
     own = {variable.name: variable for variable in optimizer.variables}
     return {new: own[f"{prefix}_{old}"] for old, new in names.items() if f"{prefix}_{old}" in own}

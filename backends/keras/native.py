@@ -1,9 +1,9 @@
-"""The module that does what is particular to Keras's backend in this process: tensorflow.py, torch.py or jax.py here.
+"""Select the module for Keras's backend in this process: tensorflow.py, torch.py or jax.py in this folder.
 
-Each has the same names: `Hooks`, where an optimizer of Keras sees its gradients; `methods`, those of a model that
-`row_sparse` replaces; `cast`, `summed` and `divisible`, gradients in that framework's types; `replicas`, how many take
-a step together. Where variables change in place: `writable`, and `cell` and `held`, arrays of any length in a variable.
-On JAX: `Sum`, `accumulate` and `take_if`, steps that a compiled program may not take.
+The modules have the same names. `Hooks` receives the gradients of a Keras optimizer. `methods` returns the methods of
+a model that `row_sparse` replaces. `cast`, `summed` and `divisible` convert gradients in the framework's types.
+`replicas` counts the replicas that step together. If variables change in place, the module has `writable`, and `cell`
+and `held` for arrays of any length in a variable. JAX has `Sum`, `accumulate` and `take_if` for compiled steps.
 
 No module of another framework is imported. May import: `keras`, this folder.
 """
@@ -16,10 +16,10 @@ import keras
 
 __all__ = ["BACKEND", "native"]
 
-#: Of Keras, for this process.
+#: Keras's backend in this process.
 BACKEND: str = keras.backend.backend()
 
-#: What `Coalesced` stands in for, and `Stepped` puts its own course on.
+#: Methods of Keras's optimizers that `Coalesced` and `Stepped` override.
 HOOKS = ("_clip_gradients", "_backend_apply_gradients", "_filter_empty_gradients")
 if not all(hasattr(keras.optimizers.Optimizer, name) for name in HOOKS):
     raise ImportError(

@@ -1,4 +1,4 @@
-"""Keras' optimizers on row-sparse gradients: duplicates are summed, then clipped, then Keras takes its own step.
+"""Run Keras's optimizers on row-sparse gradients: sum duplicates, clip the sums, then take Keras's step.
 
 May import: `keras`, the core, this folder.
 """
@@ -28,17 +28,17 @@ Rule = tuple[optim.Optimizer, dict[str, Any]]
 
 
 class ByRows(Coalesced):
-    """Mixin of optimizers whose step `islices.optim` has, too: on torch and JAX that one takes slices."""
+    """Mixin of optimizers whose step `islices.optim` has too: on torch and JAX that step uses slices."""
 
     def _rule(self, rate: Any) -> Rule | None:
-        """The same step, or None if there is none with these options."""
+        """Return the same step in `islices.optim`, or None if there is none with these options."""
         raise NotImplementedError
 
     def _for_rule(self, grad: Any) -> Any:
         return super()._for_rule(grad) if self._rule(1.0) is None else grad
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """One step of Keras's rule."""
+        """Take one step of Keras's rule."""
         if not isinstance(gradient, IndexedSlices) or is_half(keras.backend.standardize_dtype(variable.dtype)):
             super().update_step(as_array(gradient), variable, learning_rate)
             return
@@ -50,7 +50,7 @@ class ByRows(Coalesced):
 
 
 class AdamByRows(ByRows):
-    """Mixin of Adam and AdamW, which differ by a decay that Keras takes before the step."""
+    """Mixin of Adam and AdamW, which differ by a decay that Keras applies before the step."""
 
     def _rule(self, rate: Any) -> Rule | None:
         if self.amsgrad:
@@ -61,7 +61,7 @@ class AdamByRows(ByRows):
 
 @_saved
 class SGD(ByRows, native.stock(keras.optimizers.SGD)):  # type: ignore[misc]
-    """keras.optimizers.SGD on coalesced gradients; see `Coalesced` for the arguments it has beside its own."""
+    """keras.optimizers.SGD on coalesced gradients; see `Coalesced` for additional arguments."""
 
     def _rule(self, rate: Any) -> Rule | None:
         return None if self.momentum else (optim.sgd(rate, semantics="keras"), {})
@@ -69,12 +69,12 @@ class SGD(ByRows, native.stock(keras.optimizers.SGD)):  # type: ignore[misc]
 
 @_saved
 class RMSprop(Coalesced, native.stock(keras.optimizers.RMSprop)):  # type: ignore[misc]
-    """keras.optimizers.RMSprop on coalesced gradients; see `Coalesced` for the arguments it has beside its own."""
+    """keras.optimizers.RMSprop on coalesced gradients; see `Coalesced` for additional arguments."""
 
 
 @_saved
 class Adagrad(ByRows, native.stock(keras.optimizers.Adagrad)):  # type: ignore[misc]
-    """keras.optimizers.Adagrad on coalesced gradients; see `Coalesced` for the arguments it has beside its own."""
+    """keras.optimizers.Adagrad on coalesced gradients; see `Coalesced` for additional arguments."""
 
     def _rule(self, rate: Any) -> Rule | None:
         return optim.adagrad(rate, eps=self.epsilon, semantics="keras"), {"accumulator": self._accumulators}
@@ -82,50 +82,50 @@ class Adagrad(ByRows, native.stock(keras.optimizers.Adagrad)):  # type: ignore[m
 
 @_saved
 class Adadelta(Coalesced, native.stock(keras.optimizers.Adadelta)):  # type: ignore[misc]
-    """keras.optimizers.Adadelta on coalesced gradients; see `Coalesced` for the arguments it has beside its own."""
+    """keras.optimizers.Adadelta on coalesced gradients; see `Coalesced` for additional arguments."""
 
 
 @_saved
 class Adam(AdamByRows, native.stock(keras.optimizers.Adam)):  # type: ignore[misc]
-    """keras.optimizers.Adam on coalesced gradients; see `Coalesced` for the arguments it has beside its own."""
+    """keras.optimizers.Adam on coalesced gradients; see `Coalesced` for additional arguments."""
 
 
 @_saved
 class AdamW(AdamByRows, native.stock(keras.optimizers.AdamW)):  # type: ignore[misc]
-    """keras.optimizers.AdamW on coalesced gradients; see `Coalesced` for the arguments it has beside its own."""
+    """keras.optimizers.AdamW on coalesced gradients; see `Coalesced` for additional arguments."""
 
 
 @_saved
 class Adamax(Coalesced, native.stock(keras.optimizers.Adamax)):  # type: ignore[misc]
-    """keras.optimizers.Adamax on coalesced gradients; see `Coalesced` for the arguments it has beside its own."""
+    """keras.optimizers.Adamax on coalesced gradients; see `Coalesced` for additional arguments."""
 
 
 @_saved
 class Nadam(Coalesced, native.stock(keras.optimizers.Nadam)):  # type: ignore[misc]
-    """keras.optimizers.Nadam on coalesced gradients; see `Coalesced` for the arguments it has beside its own."""
+    """keras.optimizers.Nadam on coalesced gradients; see `Coalesced` for additional arguments."""
 
 
 @_saved
 class Adafactor(Coalesced, native.stock(keras.optimizers.Adafactor)):  # type: ignore[misc]
-    """keras.optimizers.Adafactor on coalesced gradients; see `Coalesced` for the arguments it has beside its own."""
+    """keras.optimizers.Adafactor on coalesced gradients; see `Coalesced` for additional arguments."""
 
 
 @_saved
 class Ftrl(Coalesced, native.stock(keras.optimizers.Ftrl)):  # type: ignore[misc]
-    """keras.optimizers.Ftrl on coalesced gradients; see `Coalesced` for the arguments it has beside its own."""
+    """keras.optimizers.Ftrl on coalesced gradients; see `Coalesced` for additional arguments."""
 
 
 @_saved
 class Lion(Coalesced, native.stock(keras.optimizers.Lion)):  # type: ignore[misc]
-    """keras.optimizers.Lion on coalesced gradients; see `Coalesced` for the arguments it has beside its own."""
+    """keras.optimizers.Lion on coalesced gradients; see `Coalesced` for additional arguments."""
 
 
 @_saved
 class Lamb(Coalesced, native.stock(keras.optimizers.Lamb)):  # type: ignore[misc]
-    """keras.optimizers.Lamb on coalesced gradients; see `Coalesced` for the arguments it has beside its own."""
+    """keras.optimizers.Lamb on coalesced gradients; see `Coalesced` for additional arguments."""
 
 
-#: Keras's class, as it is on this backend -> the one here.
+#: Keras's class on this backend -> the class here.
 STOCK: dict[type, Any] = {
     kind.__bases__[1]: kind
     for kind in (SGD, RMSprop, Adagrad, Adadelta, Adam, AdamW, Adamax, Nadam, Adafactor, Ftrl, Lion, Lamb)

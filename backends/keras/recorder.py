@@ -1,4 +1,4 @@
-"""`KerasRecorder`: a callback that writes the steps of `model.fit` for `islices.parity`, on every backend of Keras.
+"""Record the steps of `model.fit` for `islices.parity`, on every backend of Keras.
 
 May import: `keras`, `numpy`, the core, this folder.
 """
@@ -24,30 +24,32 @@ from islices.porting.trajectory import Recorder
 
 __all__ = ["KerasRecorder"]
 
-#: Optimizers that move the rows alone which a gradient of slices names.
+#: Optimizers that only move the rows of a sparse gradient.
 BY_ROWS = ("sgd", "adagrad")
 
 
 class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
-    """A callback that records each step of `model.fit`: batch, outputs, loss, gradients, clipped ones, tables, state.
+    """A callback that records each step of `model.fit`.
+
+    It records batch, outputs, loss, gradients before and after clipping, tables and state.
 
     Parameters
     ----------
     folder : str or path
-        Where to: see `islices.Recorder`.
+        The folder of the records: see `islices.Recorder`.
     **options
-        As `islices.Recorder` has them: every, suffix, overwrite, metadata.
+        Options, as `islices.Recorder` has them: every, suffix, overwrite, metadata.
 
     Raises
     ------
     TypeError, ValueError, OSError
-        As of `islices.Recorder`.
+        `islices.Recorder` raises them.
 
     Notes
     -----
-    Steps run eagerly (``run_eagerly``) while they are recorded, since what a compiled step computes is not seen; that
-    rounds as eager code does. Weights have their paths as names. On JAX, where the forward pass is traced for its
-    gradient, outputs and loss are not recorded. What `fit` changed is as it was afterwards. SPEC clause 23.
+    Recorded steps run eagerly (``run_eagerly``), because the recorder cannot see the values of a compiled step; they
+    round as eager code does. The names of weights are their paths. On JAX the forward pass is traced for its gradient,
+    so outputs and loss are not recorded. After `fit` the recorder restores the model. SPEC clause 23.
 
     Examples
     --------
@@ -69,17 +71,17 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
         self._undo: list[Callable[[], None]] = []
 
     def add(self, **positions: Any) -> None:
-        """Note more of the step under way: see `islices.Recorder.add`.
+        """Add records to the current step: see `islices.Recorder.add`.
 
         Parameters
         ----------
         **positions
-            As of `islices.Recorder.step`.
+            Records by position, as for `islices.Recorder.step`.
         """
         self.recorder.add(**positions)
 
     def set_model(self, model: Any) -> None:
-        """Keras calls this before it makes the function of a step."""
+        """Wrap the model's methods; Keras calls this before it makes the function of a step."""
         super().set_model(model)
         self._restore()
         self._optimizer = model.optimizer  # on JAX reading `self.model` ends an epoch's state
@@ -94,12 +96,12 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
         self._undo.append(replace(model, "train_step", self._train_step))
         self._undo.append(replace(model, "compute_loss", self._compute_loss))
         self._undo.append(replace(model.optimizer, "apply", self._apply))
-        # on TensorFlow `Coalesced` clips behind Keras's hook, where the shares of replicas have been added up
+        # on TensorFlow `Coalesced` clips after Keras's hook, when the shares of replicas have been added up
         behind = BACKEND == "tensorflow" and isinstance(model.optimizer, Coalesced)
         self._undo.append(replace(model.optimizer, "_clip" if behind else "_clip_gradients", self._clip))
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Everything as it was."""
+        """Restore the model."""
         self._restore()
 
     def _restore(self) -> None:
@@ -145,7 +147,7 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
         clipped = method(grads)
         if not self.recorder.wanted:
             return clipped
-        # also where nothing clips, but a loss scale or micro-batches make them others than arrived
+        # also without a clip, where a loss scale or micro-batches changed the gradients
         if any(x is not g for x, g in zip(clipped, self._given.values(), strict=True)):
             self.recorder.add(clipped=dict(zip(self._given, clipped, strict=True)))
         return clipped
@@ -171,13 +173,14 @@ def _is_traced(x: Any) -> bool:
 def _state(optimizer: Any) -> dict[str, Any]:
     try:
         return state_of(optimizer)
-    except TypeError:  # an optimizer whose arrays have no names: steps are judged without them
+    except TypeError:  # the optimizer's arrays have no names: parity compares steps without them
         return {}
 
 
 def _described(optimizer: Any, gradient: Any) -> dict[str, Any] | None:
-    """Describe a variable's optimizer as `islices.optim` does; for a class of Keras's that it does not have, return the
-    name, and None for another whose formula it does not have.
+    """Describe a variable's optimizer in the terms of `islices.optim`.
+
+    The description of a Keras class that `islices.optim` lacks is its name; None is that of another unknown formula.
     """
     config, name = optimizer.get_config(), type(optimizer).__name__.lower()
     record = RECORDS.get(name)

@@ -1,4 +1,4 @@
-"""Row-sparse gradients on their way through an optimizer of Keras, on the backends whose own optimizers take arrays.
+"""Pass row-sparse gradients through a Keras optimizer, on the backends whose optimizers only accept arrays.
 
 Keras divides gradients by its loss scale: `Slices` has this division.
 TensorFlow's gradients stay tf.IndexedSlices, which tf.distribute sums over replicas (tensorflow.py).
@@ -22,7 +22,7 @@ __all__ = ["ArrayHooks", "Slices", "adopted", "as_array", "cast", "divided", "di
 
 
 def adopted(grad: Any, variable: Any, *, validate: bool) -> Any:
-    """Return a sparse gradient as slices of the variable's shape, any other as it is."""
+    """Return a sparse gradient as slices of the variable's shape, and any other gradient unchanged."""
     return from_native(grad, dense_shape=tuple(variable.shape), validate=validate) if is_sparse(grad) else grad
 
 
@@ -37,14 +37,14 @@ def divisible(grad: Any, variable: Any) -> Any:
 
 
 def divided(gradient: Any, c: float) -> Any:
-    """A gradient of islices divided by a number, as each framework divides (no product with a reciprocal)."""
+    """Divide a gradient of islices by a number, without a product by its reciprocal."""
     B, values = parts(gradient)
     values = scale_values(B, values, [("div", c)])
     return gradient.replace(values=values) if isinstance(gradient, IndexedSlices) else values
 
 
 def within(optimizer: Any) -> Iterator[Any]:
-    """An optimizer, and those that it hands its gradients to."""
+    """Yield an optimizer and the optimizers that it passes gradients to."""
     yield optimizer
     inner = getattr(optimizer, "inner_optimizer", None)
     for one in (*getattr(optimizer, "optimizers", ()), *([] if inner is None else [inner])):
@@ -52,7 +52,7 @@ def within(optimizer: Any) -> Iterator[Any]:
 
 
 def as_array(gradient: Any) -> Any:
-    """A gradient as large as its variable."""
+    """Return a gradient as an array of its variable's size."""
     return to_dense(gradient) if isinstance(gradient, IndexedSlices) else gradient
 
 
@@ -67,7 +67,7 @@ class Slices:
 
 
 class ArrayHooks(keras.optimizers.Optimizer):  # type: ignore[misc]
-    """Clips behind the loss scale and the micro-batches, on the sum of duplicates, where Keras clips."""
+    """Base class that clips where Keras clips: after the loss scale and micro-batches, on the sums of duplicates."""
 
     def _clip_gradients(self, grads: list[Any]) -> list[Any]:
         leaves = [self._adopted(g) for g in grads]
@@ -90,5 +90,5 @@ class ArrayHooks(keras.optimizers.Optimizer):  # type: ignore[misc]
         raise NotImplementedError
 
     def _for_rule(self, grad: Any) -> Any:
-        """Return the gradient in the form that the optimizer's rule takes."""
+        """Return the gradient in the form that the optimizer's rule accepts."""
         raise NotImplementedError

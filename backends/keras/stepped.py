@@ -1,4 +1,4 @@
-"""Optimizers of `islices.optim` in the place of Keras' own, micro-batches included, at the cost of the rows in use.
+"""Run optimizers of `islices.optim` in place of Keras's optimizers, with micro-batches, at the cost of the used rows.
 
 Keras adds micro-batches up in dense arrays of each table's size; `Sum` holds slices instead.
 May import: `keras`, `numpy`, the core, this folder.
@@ -26,9 +26,9 @@ from islices.optim.record import RECORDS
 
 __all__ = ["Stepped", "is_half", "take_step"]
 
-#: What Keras names the variables that hold the sums of micro-batches, of which `Sum` takes the place.
+#: Keras's name of the variables that hold the sums of micro-batches; `Sum` replaces these variables.
 ACCUMULATOR = "gradient_accumulator"
-#: Rows of a table whose dense gradient `Stepped` warns of.
+#: `Stepped` warns of the dense gradient of a table with at least this many rows.
 MANY_ROWS = 100_000
 #: In a compiled step of JAX, where shapes are fixed, a sum has the table's size.
 Total: Any = native.Sum if BACKEND == "jax" else Sum
@@ -38,46 +38,46 @@ SCHEDULE = SCHEDULES.LearningRateSchedule
 
 @keras.saving.register_keras_serializable("islices")
 class Stepped(Coalesced):
-    """An optimizer of `islices.optim` in the place of Keras' own: lazy Adam, row-wise Adagrad, frozen rows.
+    """A Keras optimizer that steps by a rule of `islices.optim`: lazy Adam, row-wise Adagrad, frozen rows.
 
     Parameters
     ----------
     rule : islices.optim.Optimizer
-        What takes the steps, on all weights it is given. Its learning rate becomes that of Keras, for callbacks to
-        change: a number, or one of keras.optimizers.schedules. Its other hyperparameters may be schedules too, of the
-        steps that a weight has taken.
+        The rule that steps all weights. Its learning rate, a number or one of keras.optimizers.schedules, becomes
+        Keras's learning rate, which callbacks may change. Its other hyperparameters may be schedules too; they count
+        the steps of each weight.
     **kwargs
-        By keyword, as of any Keras optimizer: name, learning_rate (in place of the rule's), clipnorm, global_clipnorm,
-        clipvalue, loss_scale_factor, gradient_accumulation_steps, use_ema, ema_momentum, ema_overwrite_frequency; with
-        a rule of rows="all" also weight_decay, which moves every row; and the semantics and nonfinite of `Coalesced`,
-        which are those of the clip, as those of the step are the rule's.
+        Keyword arguments of any Keras optimizer: name, learning_rate (in place of the rule's), clipnorm,
+        global_clipnorm, clipvalue, loss_scale_factor, gradient_accumulation_steps, use_ema, ema_momentum,
+        ema_overwrite_frequency. With a rule of rows="all" also weight_decay, which moves every row. The arguments
+        semantics and nonfinite are those of `Coalesced` and hold for the clip; the rule's semantics holds for the step.
 
     Warns
     -----
     UserWarning
-        Once, of the first dense gradient of a weight of 100,000 rows or more.
+        Once, for the first dense gradient of a weight of 100,000 rows or more.
 
     Raises
     ------
     TypeError
-        A rule that is none, or with a hyperparameter that Keras cannot hold: a function that is no schedule.
+        rule is no optimizer of islices.optim, or has a function that is no Keras schedule as a hyperparameter.
     ValueError
-        Keras' weight_decay beside a rule of rows="touched" (the rule has its own); gradient_accumulation_steps under a
-        strategy of several replicas, where Keras has none, and with use_ema on JAX; jit_compile=True on TensorFlow,
-        since XLA cannot step on some rows.
+        Keras's weight_decay is set with a rule of rows="touched": use the rule's weight_decay.
+        gradient_accumulation_steps is set under a strategy of several replicas, which Keras lacks, or with use_ema on
+        JAX. jit_compile is True on TensorFlow, because XLA cannot step on some rows.
     IndexError
-        Frozen rows that a weight does not have.
+        A weight lacks a frozen row.
 
     Notes
     -----
-    Keras holds the learning rate as float32. The variables hold what ``rule.init`` makes, for each weight in turn;
-    dense gradients name every row, a single number is one row. A gradient is cast to the type of its variable first, as
-    Keras does it (float32 for a variable of 16 bits). ``exclude_from_weight_decay`` holds for the rule's decay too.
+    Keras holds the learning rate as float32. The variables hold the result of ``rule.init`` for each weight. Dense
+    gradients move every row; a single number is one row. Each gradient is first cast to the type of its variable, as in
+    Keras; a variable of 16 bits also accepts float32. ``exclude_from_weight_decay`` holds for the rule's decay too.
 
-    With ``gradient_accumulation_steps=k`` a step is taken on every k-th call: on the coalesced sum of the k gradients,
-    added in float32 for variables of 16 bits, divided by k; then it is clipped. What has been added up costs the rows
-    it names, on JAX another table. A variable whose gradient is None in some of the calls steps on the others'. SPEC
-    clauses 16 and 24.
+    With ``gradient_accumulation_steps=k`` every k-th call takes a step on the coalesced sum of the k gradients, divided
+    by k and then clipped. The sum is float32 for variables of 16 bits. The accumulator stores only the rows seen;
+    on JAX it is an array of the table's size. If a variable's gradient is None in some calls, the variable steps on the
+    other gradients. SPEC clauses 16 and 24.
 
     Examples
     --------
@@ -101,7 +101,7 @@ class Stepped(Coalesced):
                 "moves every row, that of the rule the rows of the gradient"
             )
         rate = kwargs.pop("learning_rate", None)
-        _described(rule)  # refuses what cannot be saved
+        _described(rule)  # raises if the rule cannot be saved
         super().__init__(_held("lr", rule.hyper["lr"]) if rate is None else rate, **kwargs)
         self.rule = rule
         self._warned = False
@@ -145,7 +145,7 @@ class Stepped(Coalesced):
 
     # ------------------------------------------------------------------ a step
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
-        """Apply gradients as Keras does, all of them checked before any variable changes."""
+        """Apply gradients as Keras does, and check all of them before any variable changes."""
         if BACKEND == "tensorflow":
             native.check_step()
         if trainable_variables is not None:
@@ -173,7 +173,7 @@ class Stepped(Coalesced):
         super().apply(grads, trainable_variables)
 
     def _warn_of_dense(self, name: str, shape: tuple[int, ...]) -> None:
-        """Say once that a large table has a dense gradient: the user has forgotten `row_sparse`, or may not know."""
+        """Warn once that a large table has a dense gradient: the user may have forgotten `row_sparse`."""
         if len(shape) < 2 or shape[0] < MANY_ROWS or self._warned:
             return
         self._warned = True
@@ -185,7 +185,7 @@ class Stepped(Coalesced):
         )
 
     def _missing(self, variable: Any) -> Any:
-        """Return the replacement for the gradient None: nothing, or no rows where micro-batches may have had some."""
+        """Return the replacement for the gradient None: None, or zero rows where micro-batches may have had some."""
         if not (self.gradient_accumulation_steps and self.built):
             return None
         index = self._trainable_variables_indices.get(self._var_key(variable))
@@ -197,7 +197,7 @@ class Stepped(Coalesced):
             native.accumulate(self, grads, trainable_variables)
             return
         if self.gradient_accumulation_steps:
-            grads = [Share(g) for g in grads]  # which Keras adds to a Sum, and divides
+            grads = [Share(g) for g in grads]  # Keras adds each Share to a Sum, and divides
         super()._backend_apply_gradients(grads, trainable_variables)
 
     def _backend_increment_gradient_accumulators(self, grads: Sequence[Any], acc_grads: Sequence[Any]) -> None:
@@ -208,18 +208,18 @@ class Stepped(Coalesced):
         for total in self._accumulated_gradients:
             if isinstance(total, Total):
                 total.clear()
-            else:  # of a variable that its gradient overwrites
+            else:  # the gradient overwrites this variable
                 total.assign(keras.ops.zeros_like(total.value))
 
     def _sums_first(self) -> bool:
-        """A step sums duplicates by itself: a clip looks at their sums."""
+        """Return True if duplicates are summed before the step, because a clip needs the sums."""
         return any(bound is not None for bound in (self.clipnorm, self.global_clipnorm, self.clipvalue))
 
     def _for_rule(self, grad: Any) -> Any:
         return grad
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """One step of the rule, at the learning rate Keras says."""
+        """Take one step of the rule at Keras's learning rate."""
         rate = keras.ops.convert_to_tensor(learning_rate)
         changed: dict[str, Any] = {"lr": lambda step: rate, "rows": self.rule.rows}
         if "weight_decay" in self.rule.hyper and not self._use_weight_decay(variable):
@@ -234,7 +234,7 @@ class Stepped(Coalesced):
     def _step_number(self, rule: optim.Optimizer, gradient: Any, variable: Any, state: dict[str, Any]) -> None:
         ops = keras.ops
         row, gradient = (ops.reshape(ops.convert_to_tensor(x), (1,)) for x in (variable, gradient))
-        held = {part: ops.copy(x) for part, x in state.items()}  # of TensorFlow a tensor, as the row
+        held = {part: ops.copy(x) for part, x in state.items()}  # on TensorFlow a tensor, like the row
         row, new = rule.step(row, gradient, held)
         variable.assign(ops.reshape(row, ()))
         _assign(state, new)
@@ -245,7 +245,7 @@ class Stepped(Coalesced):
         return [total for total in totals if isinstance(total, Total)]
 
     def _saved(self) -> list[Any]:
-        """Return the variables that each backend has: those of the sums on JAX are saved as the sums elsewhere."""
+        """Return the variables that all backends have: JAX's variables of sums are saved as sums, as elsewhere."""
         sums = {id(x) for total in self._totals() if BACKEND == "jax" for x in (total.values, total.named)}
         return [v for v in self.variables if id(v) not in sums]
 
@@ -306,7 +306,7 @@ def take_step(
     state: dict[str, Any],
     steps: Any | None = None,
 ) -> None:
-    """Take a step of a rule on Keras's variables, that of the state's "step" included or its value given."""
+    """Take a step of a rule on Keras's variables; state contains "step", or steps gives its value."""
     held = {part: x.value for part, x in state.items()}
     if steps is not None:
         held["step"] = steps
@@ -322,7 +322,7 @@ def take_step(
 
 # ---------------------------------------------------------------------- the rule, and what Keras knows of it
 def _held(name: str, x: Any) -> Any:
-    """A hyperparameter as Keras holds it: a flag, a float, a schedule."""
+    """Return a hyperparameter in the form that Keras holds: a flag, a float or a schedule."""
     if isinstance(x, (bool, np.bool_)):
         return bool(x)
     if isinstance(x, SCHEDULE):
@@ -347,8 +347,9 @@ def _function_of(name: str, custom_objects: dict[str, Any] | None) -> Any:
 
 
 def _described(rule: optim.Optimizer) -> dict[str, Any]:
-    """Return the arguments that make the rule again except for its learning rate: numbers, flags and schedules (frozen:
-    an array).
+    """Return the arguments that make the rule again, except its learning rate.
+
+    They are numbers, flags and schedules; frozen is an array.
     """
     hyper = {name: _held(name, x) for name, x in rule.hyper.items() if name != "lr"}
     options = {"rows": rule.rows, "maximize": rule.maximize, "frozen": rule._frozen[0]}
@@ -366,12 +367,12 @@ def _assign(state: dict[str, Any], new: dict[str, Any]) -> None:
 
 # ---------------------------------------------------------------------- gradients
 def _shape_of_rows(variable: Any) -> tuple[int, ...]:
-    """The variable's shape; a single number is a row of its own."""
+    """Return the variable's shape, or (1,) for a single number, which is one row."""
     return tuple(variable.shape) or (1,)
 
 
 def _cast(grad: Any, variable: Any) -> Any:
-    """A gradient of the variable's type; float32 stays as it is beside 16 bits, which a step takes."""
+    """Return the gradient in the variable's type; for a variable of 16 bits, a float32 gradient stays unchanged."""
     own = _dtype(variable)
     if not is_sparse(grad):
         grad = keras.ops.convert_to_tensor(grad)

@@ -22,7 +22,7 @@ __all__ = ["is_row_sparse", "row_sparse"]
 
 Model = TypeVar("Model", bound=Any)
 
-#: The attribute of a model that `row_sparse` has got.
+#: The attribute that marks a model after `row_sparse`.
 MARK = "_islices_row_sparse"
 
 
@@ -35,35 +35,35 @@ def row_sparse(model: Model) -> Model:
     Parameters
     ----------
     model : keras.Model
-        Sequential, functional or subclassed; built, compiled, or neither yet. Not a part of the model that you fit,
-        but that model.
+        Sequential, functional or subclassed; built, compiled, or neither yet. Pass the model that you fit, not a part
+        of it.
 
     Returns
     -------
     keras.Model
-        The same object. Its class, weights, names and configuration do not change. A model that Keras makes of it
-        (`keras.saving.load_model`, `keras.models.clone_model`) is a stock one: call row_sparse again.
+        The same object. Its class, weights, names and configuration do not change. A model that Keras makes from it
+        (`keras.saving.load_model`, `keras.models.clone_model`) is a stock model: call row_sparse again.
 
     Raises
     ------
     TypeError
-        An object that is no keras.Model. On JAX, a model whose class has a `train_step`: that method takes its own
-        gradients. By `compile`: an optimizer that takes dense gradients only (another class than those of
-        keras.optimizers, Muon and ScheduleFreeAdamW).
+        The object is no keras.Model. On JAX: the model's class has a `train_step`, which computes its gradients itself.
+        Raised by `compile`: the optimizer only accepts dense gradients (Muon, ScheduleFreeAdamW, and classes outside
+        keras.optimizers).
     ValueError
-        By `compile`: jit_compile=True on torch; gradient_accumulation_steps under a strategy of several replicas. By
-        `fit`: a keras.distribution on JAX.
+        Raised by `compile`: jit_compile=True on torch, or gradient_accumulation_steps under a strategy of several
+        replicas. Raised by `fit`: a keras.distribution on JAX.
     NotImplementedError
-        Keras on JAX with NNX enabled.
+        Keras runs on JAX with NNX enabled.
 
     Notes
     -----
-    `compile` changes the class of a stock optimizer, in place: keras.optimizers.Adam becomes the Adam of this package
-    with semantics="keras", which computes the same, on the sums of duplicate rows. It moves every row at each step, as
-    Keras documents it, and costs what the table costs. `Stepped` has optimizers that cost what the batch costs.
+    `compile` changes the class of a stock optimizer in place: keras.optimizers.Adam becomes the Adam of this package.
+    With semantics="keras" it computes Keras's step on the sums of duplicate rows. It moves every row at each step, as
+    Keras documents, at the cost of the whole table. The cost of `Stepped` grows with the batch instead.
 
-    A weight that the model also reads as a whole gets a dense gradient, which is right and costs what the table costs:
-    tied output layers, ``embeddings_regularizer``.
+    A weight that the model also reads as a whole gets a correct dense gradient, at the cost of the whole table.
+    Examples are tied output layers and ``embeddings_regularizer``.
 
     Examples
     --------
@@ -99,12 +99,12 @@ def row_sparse(model: Model) -> Model:
 
 
 def is_row_sparse(model: Any) -> bool:
-    """Return True if `row_sparse` has got this model."""
+    """Return True if `row_sparse` has been called on this model."""
     return MARK in vars(model)
 
 
 def _adapt(model: Any) -> None:
-    """Make the optimizers of a compiled model take sparse gradients."""
+    """Make the optimizers of a compiled model accept sparse gradients."""
     held = [x for x in vars(model).values() if isinstance(x, keras.optimizers.Optimizer)]
     for optimizer in (x for one in held for x in within(one)):
         if type(optimizer) is keras.optimizers.LossScaleOptimizer:

@@ -1,4 +1,4 @@
-"""Keras on TensorFlow: gradients are tf.IndexedSlices, as the tape makes them, eagerly, in graphs and in strategies.
+"""Keras on TensorFlow: the tape makes tf.IndexedSlices eagerly, in graphs and in strategies.
 
 See `islices.backends.keras.native`. May import: `keras`, `numpy`, `tensorflow`,
 `islices.backends.tensorflow`, the core, this folder.
@@ -31,10 +31,10 @@ if not hasattr(keras.optimizers.Optimizer, "_all_reduce_sum_gradients"):
 
 
 class ReplicaHooks(keras.optimizers.Optimizer):  # type: ignore[misc]
-    """Clips where the shares of all replicas have been added up."""
+    """Base class that clips when the shares of all replicas have been added up."""
 
     def _clip_gradients(self, grads: list[Any]) -> list[Any]:
-        """Wait for the sum over replicas: Keras calls this ahead of it."""
+        """Return the gradients unchanged: Keras calls this before it sums over replicas."""
         return grads
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
@@ -53,10 +53,10 @@ Hooks = ReplicaHooks
 
 # ---------------------------------------------------------------------- models
 def methods(model: Any) -> dict[str, Any]:
-    """Those of a model that take another course; the gradients need none, since the tape makes sparse ones."""
+    """Return the replacements of a model's methods; TensorFlow's tape already makes sparse gradients."""
 
     def make_train_function(method: Any, *args: Any, **kwargs: Any) -> Any:
-        """Build the optimizer before: a tf.function that makes variables is traced twice."""
+        """Build the optimizer first: a tf.function that makes variables is traced twice."""
         if model.built and model.optimizer is not None and not model.optimizer.built:
             with model.distribute_strategy.scope():
                 model.optimizer.build(model.trainable_variables)
@@ -74,7 +74,7 @@ class DivisibleSlices(tf.IndexedSlices):  # type: ignore[misc]
 
 
 def divisible(grad: Any, variable: Any) -> Any:
-    """The gradient, with a division by numbers."""
+    """Return the gradient in a form that can be divided by numbers."""
     if not isinstance(grad, tf.IndexedSlices) or isinstance(grad, DivisibleSlices):
         return grad
     return DivisibleSlices(grad.values, grad.indices, grad.dense_shape)
@@ -88,7 +88,7 @@ def summed(leaf: IndexedSlices) -> IndexedSlices:
     return IndexedSlices(sums, ids, leaf.dense_shape, coalesced=True, validate=False)
 
 
-#: A gradient of another type; tf.IndexedSlices stay that.
+#: Return a gradient of another type; tf.IndexedSlices stay tf.IndexedSlices.
 cast = tf.cast
 
 
@@ -100,7 +100,7 @@ def replicas(model: Any = None) -> int:
 
 
 def check_step() -> None:
-    """ValueError where XLA compiles the step."""
+    """Raise ValueError where XLA compiles the step."""
     if compiled_by_xla():
         raise ValueError("jit_compile: got True; accepted by Stepped is False, since shapes are fixed in XLA")
 
@@ -111,7 +111,7 @@ def writable(variable: Any) -> Any:
 
 
 def stock(kind: Any) -> Any:
-    """The class of Keras that a name of keras.optimizers makes here."""
+    """Return the class that a class of keras.optimizers makes on this backend."""
     return kind
 
 

@@ -1,4 +1,4 @@
-"""Keras on torch: an embedding's gradient is a sparse COO tensor, out of torch's own backward pass.
+"""Keras on torch: torch's backward pass gives an embedding's gradient as a sparse COO tensor.
 
 See `islices.backends.keras.native`. May import: `keras`, `numpy`, `torch`, `islices.backends.torch`, the core,
 this folder.
@@ -27,7 +27,7 @@ def _is_table(x: Any) -> bool:
 
 
 def methods(model: Any) -> dict[str, Any]:
-    """Those of a model that take another course."""
+    """Return the replacements of a model's methods."""
 
     def by_rows(method: Any, *args: Any, **kwargs: Any) -> Any:
         with RowReads(_is_table):
@@ -41,13 +41,13 @@ def methods(model: Any) -> dict[str, Any]:
             )
         return method(*args, **kwargs)
 
-    # not the whole train_step: a mode costs microseconds per call of torch, of which an optimizer has many
+    # not the whole train_step: a mode costs microseconds per call of torch, and an optimizer makes many calls
     return {"call": by_rows, "compute_loss": by_rows, "make_train_function": make_train_function}
 
 
 # ---------------------------------------------------------------------- steps
 class TorchHooks(ArrayHooks):
-    """Steps on slices variable by variable, since Keras's steps on all variables at once take arrays."""
+    """Base class that steps on slices by variable, because Keras's joint step only accepts arrays."""
 
     def _backend_update_step(
         self, grads: Sequence[Any], trainable_variables: Sequence[Any], learning_rate: Any
@@ -75,18 +75,18 @@ def writable(variable: Any) -> Any:
 
 
 def stock(kind: Any) -> Any:
-    """The class of Keras that a name of keras.optimizers makes here: torch has those of its own, by `__new__`."""
+    """Return the class that a class of keras.optimizers makes: on torch its `__new__` returns a special class."""
     return type(kind())
 
 
 class Cell:
-    """A value that is assigned anew, as a variable is."""
+    """A mutable value with the `assign` of a variable."""
 
     def __init__(self, x: torch.Tensor) -> None:
         self.value = x
 
     def assign(self, x: Any) -> None:
-        """Take another value."""
+        """Set the value."""
         self.value = x if isinstance(x, torch.Tensor) else torch.from_numpy(x).to(self.value.device)
 
 

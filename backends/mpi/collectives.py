@@ -1,9 +1,9 @@
-"""MPI, through mpi4py, as an engine of `islices.distributed`: for NumPy, for MXNet, for whoever asks for it.
+"""Use MPI, through mpi4py, as an engine of `islices.distributed`: for NumPy, MXNet and any other framework.
 
-MPI waits for ever, and most MPI libraries burn a core meanwhile. So what is started here does not block, and is asked
-until the deadline, at first at every turn, then between naps. Every pair of ranks exchanges what it has for each other
-(Isend and Irecv): MPICH's Allgatherv moves unequal lengths in small pieces (64 MB from one of two ranks: 0.4 to 10 s,
-by how busy the machine is; by Send and Recv 0.02 to 0.05 s), and pairs tell which rank did not come.
+MPI waits for ever, and most MPI libraries burn a core meanwhile. So requests here do not block: this module polls them
+until the deadline, at first without a pause, then between naps. Every pair of ranks exchanges its messages by Isend and
+Irecv. MPICH's Allgatherv moves unequal lengths in small pieces: 64 MB from one of two ranks take 0.4 to 10 s, and 0.02
+to 0.05 s by Send and Recv. Pairs also show which rank is missing.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from islices.distributed.group import Bytes, Group, RankError, RankTimeout
 
 __all__ = ["MPIGroup", "default_group", "launched", "running", "wrap"]
 
-#: Seconds to wait for another rank where get_group is given none.
+#: Seconds to wait for another rank if get_group gets no timeout.
 TIMEOUT = 600.0
-#: Seconds in which the other ranks are expected to come, and the core is merely offered to others; and those that this
-#: rank sleeps between questions after that: an eighth of a core for the asking. MPICH moves bytes while it is asked:
+#: Seconds in which the other ranks are expected, while this rank only yields the core; then the length of its naps
+#: between polls, which use an eighth of a core. MPICH moves bytes while it is polled:
 #: 64 MB take a second with naps of 1 ms, 0.04 s with these.
 SPIN, NAP = 100e-6, 100e-6
-#: Keeps these messages apart from the user's own: within the tags that every MPI has.
+#: A tag that separates these messages from the user's, within the tags that every MPI has.
 TAG = 0x15C5
 #: Counts of MPI before version 4.
 LARGEST_INT = 2**31 - 1
-#: What launchers tell the processes that they start about their number.
+#: Variables in which launchers set the number of processes.
 LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 _offer_core: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
-#: Requests given up, with their arrays: MPI may still write into them.
+#: Abandoned requests with their arrays: MPI may still write into them.
 _abandoned: list[Any] = []
-#: The attribute of a communicator that holds its MPIGroup: [keyval], once there is one.
+#: The attribute of a communicator that holds its MPIGroup: [keyval] after the first use.
 _keyval: list[int] = []
 
 
 def default_group(timeout: float | None) -> Group:
-    """The group of all ranks that the launcher has started."""
+    """Return the group of all ranks that the launcher has started."""
     try:
         from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:  # the latter where mpi4py finds no MPI library
+    except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MPI library
         raise ModuleNotFoundError(
             'group "mpi" needs mpi4py and an MPI library: pip install "islices[mpi]" mpich '
             f"({' '.join(str(error).split()):.200})",
@@ -62,7 +62,7 @@ def default_group(timeout: float | None) -> Group:
 
 
 def running() -> Group | None:
-    """The same where the program has imported mpi4py.MPI, which starts MPI, and it has not ended; else None."""
+    """Return the group of all ranks if mpi4py.MPI is imported, which starts MPI, and MPI has not ended; else None."""
     MPI = sys.modules.get("mpi4py.MPI")
     if MPI is None or not MPI.Is_initialized() or MPI.Is_finalized():
         return None
@@ -75,7 +75,7 @@ def launched() -> bool:
 
 
 def wrap(x: Any, timeout: float | None) -> Group | None:
-    """The group of an intracommunicator."""
+    """Return the group of an intracommunicator."""
     from mpi4py import MPI
 
     if not isinstance(x, MPI.Comm):
@@ -89,7 +89,7 @@ def wrap(x: Any, timeout: float | None) -> Group | None:
 
 
 def _group_of(communicator: Any, timeout: float | None) -> MPIGroup:
-    """One MPIGroup a communicator: that it broke, and what it moved, holds for whoever asks for it next."""
+    """Return the MPIGroup of a communicator: all callers share its errors and its counts of bytes."""
     if not _keyval:
         _keyval.append(type(communicator).Create_keyval())
     group: MPIGroup | None = communicator.Get_attr(_keyval[0])
@@ -102,7 +102,7 @@ def _group_of(communicator: Any, timeout: float | None) -> MPIGroup:
 
 
 def _check_running(MPI: Any) -> None:
-    """MPI ends the process if it is asked too early, too late, or by a thread that it has not been started for."""
+    """Raise RuntimeError where MPI would end the process: outside of its running time, or in an unsupported thread."""
     if not MPI.Is_initialized() or MPI.Is_finalized():
         state = "has ended (MPI_Finalize)" if MPI.Is_initialized() else "has not been started: call MPI.Init() first"
         raise RuntimeError(f"MPI {state}")
@@ -114,7 +114,7 @@ def _check_running(MPI: Any) -> None:
 
 
 def check_counts(version: tuple[int, int], nbytes: int) -> None:
-    """ValueError if MPI of this version cannot count so many bytes of one call."""
+    """Raise ValueError if MPI of this version cannot count the bytes of one call."""
     if nbytes > LARGEST_INT and version < (4, 0):
         raise ValueError(
             f"MPI {version[0]}.{version[1]}: {nbytes} bytes in one message; accepted are {LARGEST_INT}: take an MPI "
@@ -123,7 +123,7 @@ def check_counts(version: tuple[int, int], nbytes: int) -> None:
 
 
 class _LateError(TimeoutError):
-    """This rank has waited long enough for some others."""
+    """An error after this rank has waited long enough for some other ranks."""
 
     def __init__(self, ranks: set[int]) -> None:
         super().__init__("late")
@@ -133,8 +133,8 @@ class _LateError(TimeoutError):
 class MPIGroup(Group):
     """The ranks of an intracommunicator.
 
-    The messages have a tag of their own. Where receives of any tag (``MPI.ANY_TAG``) wait on a communicator, give a
-    copy of it (``Dup()``), on which they cannot take them.
+    The messages have a special tag. If receives of any tag (``MPI.ANY_TAG``) wait on a communicator, pass a copy of it
+    (``Dup()``), on which they cannot receive these messages.
     """
 
     engine = "MPI"
@@ -151,18 +151,18 @@ class MPIGroup(Group):
         return self._exchange(parts, lengths)
 
     def _exchange(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
-        """parts[r] to rank r, lengths[r] bytes from it."""
+        """Send parts[r] to rank r, and receive lengths[r] bytes from it."""
         from mpi4py import MPI
 
         _check_running(MPI)
         check_counts(MPI.Get_version(), max(*lengths, *map(len, parts)))
         outs = [empty((length,), np.uint8) for length in lengths]
         outs[self.rank] = parts[self.rank]
-        others = [(self.rank + step) % self.size for step in range(1, self.size)]  # each rank begins with another one
+        others = [(self.rank + step) % self.size for step in range(1, self.size)]  # each rank begins with another rank
         sources, to = [r for r in others if lengths[r]], [r for r in others if len(parts[r])]
         requests: list[Any] = []
         try:
-            # an iterator each: what has been started is remembered where the next fails
+            # one iterator for each: started requests stay in the list if the next one fails
             requests.extend(self.communicator.Irecv([outs[r], MPI.BYTE], r, TAG) for r in sources)
             requests.extend(self.communicator.Isend([parts[r], MPI.BYTE], r, TAG) for r in to)
             self._wait(requests, [*sources, *to])
@@ -172,7 +172,7 @@ class MPIGroup(Group):
         return outs
 
     def _wait(self, requests: list[Any], ranks: Sequence[int]) -> None:
-        """Until all requests are done, whose other ends are the ranks."""
+        """Wait until all requests are done; ranks are their other ends."""
         from mpi4py import MPI
 
         started = time.monotonic()

@@ -1,16 +1,17 @@
-"""The MXNet adapter (MXNet 1.9.1, the last release), on the legacy NDArray interface, which alone has row_sparse.
+"""The MXNet adapter (MXNet 1.9.1, the last release), on the legacy NDArray interface, the only one with row_sparse.
 
-What it minds about MXNet, beside the stand-in its import needs (`islices.backends.mxnet.stand_in`)
-    - Operators parse Python scalars from text, with an error in the last place: a quarter of float64 scalars, half
-      of the powers of two beyond 2**60. A scalar that is not float32 goes in as an array.
-    - Shapes that contain 0, and (), mean "unknown" unless `mx.util.np_shape` is on; in `NDArray.reshape` a 0 means
-      "copy this dimension", and reductions of nothing fail later, in another thread.
-    - bfloat16 is a structured dtype to Python, and conversion to it truncates: rounding is done on the host.
-    - Computation is asynchronous: memory may be looked at only after `wait_to_read`.
-    - Operations take fewer than 2**31 - 1 elements, zero slices of a larger table included.
-    - The gradient of `gather_nd` is a race, and no operation is a left fold: sums of rows are taken on the host.
-    - Its autograd is minded by `islices.backends.mxnet.mxnet_autograd`, Gluon's layers by `gluon_layers`.
-    - `mx.np.ndarray` is not taken: the legacy operators refuse it. `x.as_nd_ndarray()` shares its memory.
+It handles these properties of MXNet, and `islices.backends.mxnet.stand_in` handles its import:
+
+- Operators parse Python scalars from text, with an error in the last place: a quarter of float64 scalars, half of the
+  powers of two beyond 2**60. A scalar that is not float32 goes in as an array.
+- Shapes that contain 0, and (), mean "unknown" unless `mx.util.np_shape` is on. In `NDArray.reshape` a 0 means "copy
+  this dimension". Reductions of nothing fail later, in another thread.
+- bfloat16 is a structured dtype to Python, and conversion to it truncates: rounding is done on the host.
+- Computation is asynchronous: memory may be read only after `wait_to_read`.
+- Operations accept fewer than 2**31 - 1 elements, zero slices of a larger table included.
+- The gradient of `gather_nd` is a race, and no operation is a left fold: sums of rows are computed on the host.
+- `islices.backends.mxnet.mxnet_autograd` handles its autograd, `gluon_layers` Gluon's layers.
+- `mx.np.ndarray` is not accepted, because the legacy operators reject it. `x.as_nd_ndarray()` shares its memory.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class MXNetBackend(Backend):
         return view(x.as_in_context(mx.cpu())) if on_host is None else on_host  # type: ignore[return-value]
 
     def scalar(self, x: np.ndarray[Any, Any], like: Array) -> Array:
-        """x with shape (1,): outside of `np_shape` MXNet cannot compute on an array of shape ()."""
+        """Return x with shape (1,): outside of `np_shape` MXNet cannot compute on an array of shape ()."""
         return self.asarray(x.reshape(1), like)
 
     # ------------------------------------------------------------------ the framework's sparse form
@@ -153,7 +154,7 @@ class MXNetBackend(Backend):
         return self.with_gradient(known, (x,), lambda value, arrays, upstream: (self._round(upstream, of),))
 
     def _round(self, x: Array, dtype: str) -> Array:
-        """A conversion from or to bfloat16 of which no gradient is recorded: MXNet has no operations on bits."""
+        """Convert from or to bfloat16 without recording a gradient: MXNet has no operations on bits."""
         if dtype != "bfloat16":
             return nd.cast(x, DTYPES[dtype])
         wide = x if self.dtype(x) == "float32" else nd.cast(x, "float32")
@@ -256,7 +257,7 @@ class MXNetBackend(Backend):
         return self._summed(sums, values, lambda: segments)
 
     def _summed(self, sums: np.ndarray[Any, Any], values: Array, places: Callable[[], Array]) -> Array:
-        """Return sums of rows, which MXNet adds in no fixed order, with a gradient; places: the sum of each row."""
+        """Return sums of rows, which MXNet adds in no fixed order, with a gradient; places gives each row's sum."""
         out = self.from_host(sums, values)
         if not self.records_gradient(values):
             return out
@@ -293,7 +294,7 @@ class MXNetBackend(Backend):
         return self.from_host(places, queries)
 
     def segment_max(self, values: Array, segments: Array, count: int | None, *, least: float | None = None) -> Array:
-        # MXNet has none either, and its own maximum of integers goes through float32
+        # MXNet has none either, and MXNet's maximum of integers goes through float32
         return self.from_host(HOST.segment_max(self.to_numpy(values), self.to_numpy(segments), count), values)
 
     def set_rows(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array:

@@ -1,10 +1,10 @@
-"""Gluon's clipping for gradients that may be row_sparse: a function in place, and a Trainer that clips.
+"""Clip Gluon's gradients, which may be row_sparse: a function that clips in place, and a Trainer that clips.
 
-mxnet.gluon.utils.clip_global_norm multiplies by an array, and MXNet's product of row_sparse and an array is dense: a
-sparse gradient is written out as a table, and a norm that is NaN fills all its rows. Here such a gradient keeps its
-type and its rows, and a training script needs no more than another import.
+mxnet.gluon.utils.clip_global_norm multiplies by an array, and MXNet's product of row_sparse and an array is dense. So
+that function writes a sparse gradient out as a table, and a NaN norm fills all rows. The functions here keep the
+gradient's type and rows, and a training script only needs another import.
 
-May import: the core, this folder. MXNet comes through `ndarrays`, which sees to its stand-in.
+May import: the core, this folder. `ndarrays` imports MXNet with its stand-in for NumPy.
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ def clip_global_norm(
     check_isfinite : bool
         Warn where the norm is NaN or infinite, which waits for the arrays.
     semantics : {"mxnet", "islices", "tensorflow", "keras", "torch", "optax"}
-        Whose factor. "mxnet", the default: min(1, max_norm / (norm + 1e-8)), so that what trains with MXNet's function
-        keeps its course; "islices": max_norm / norm where the norm exceeds max_norm. SPEC clauses 10 and 11.
+        The library whose factor is used. "mxnet", the default, uses min(1, max_norm / (norm + 1e-8)), so that existing
+        trainings keep their results. "islices" uses max_norm / norm where the norm exceeds max_norm. SPEC clauses 10
+        and 11.
     nonfinite : {"propagate", "raise", "zero"}
-        What a NaN or infinite norm does: what the factor makes of the stored values ("islices": all NaN),
-        FloatingPointError, or zeros.
+        The effect of a NaN or infinite norm. "propagate" multiplies the stored values by the factor (with "islices" all
+        become NaN), "raise" raises FloatingPointError, and "zero" sets zeros.
 
     Returns
     -------
@@ -59,9 +60,9 @@ def clip_global_norm(
     Raises
     ------
     TypeError, ValueError, IndexError
-        An argument, or an array, that does not fit. Nothing has been changed then.
+        An argument or an array is invalid. No array has been changed then.
     FloatingPointError
-        nonfinite="raise" and the norm is NaN or infinite. Nothing has been changed.
+        nonfinite is "raise", and the norm is NaN or infinite. No array has been changed then.
 
     Examples
     --------
@@ -93,7 +94,7 @@ def _listed(arrays: Any) -> list[Any]:
 
 
 def _legacy(x: Any, position: int) -> Any:
-    """x as an array of mx.nd, over the same memory."""
+    """Return x as an array of mx.nd on the same memory; raise an error for an invalid one."""
     accepted = "accepted are NDArrays of floats, dense or row_sparse"
     if not isinstance(x, mx.nd.NDArray):
         raise TypeError(f"arrays: got {describe(x)} at position {position}; {accepted}")
@@ -116,26 +117,27 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
     Parameters
     ----------
     params, optimizer, optimizer_params, kvstore, compression_params, update_on_kvstore
-        As of mxnet.gluon.Trainer. update_on_kvstore None means False here where it clips: an optimizer that runs in
-        the kvstore adds up the gradients of several contexts and applies them in one go, with nothing in between.
+        Arguments of mxnet.gluon.Trainer. With clip_global_norm, update_on_kvstore None means False, because the kvstore
+        adds up the gradients of several contexts and applies them in one operation.
     clip_global_norm : float, optional
-        The largest norm of the gradients as the optimizer takes them: divided by the batch size that `step` or `update`
-        is given, and by the loss scale of mxnet.contrib.amp. None does not clip.
+        The largest norm of the gradients in the optimizer's scale. They are divided by the batch size of `step` or
+        `update`, and by the loss scale of mxnet.contrib.amp. None does not clip.
     semantics, nonfinite
-        As of `clip_global_norm`. "zero" updates by zeros: momentum still moves the weights.
+        Arguments of the function `clip_global_norm`. "zero" updates by zeros: momentum still moves the weights.
 
     Raises
     ------
     TypeError, ValueError
-        A clip_global_norm that is no number or negative; semantics or nonfinite of another name; where it clips,
-        update_on_kvstore=True, weights that are row_sparse (which MXNet updates there), a batch size not above 0.
+        clip_global_norm is negative or no number, or semantics or nonfinite is unknown. With clip_global_norm:
+        update_on_kvstore is True, a weight is row_sparse (MXNet updates it in the kvstore), or the batch size is not
+        above 0.
 
     Notes
     -----
-    The norm is taken after the gradients of all contexts have been added up, before weight decay and the optimizer's
-    own clip_gradient, over the parameters that the update moves: not those whose grad_req is "null", nor those that
-    ignore_stale_grad passes over. Sparse gradients stay row_sparse, so lazy updates stay lazy. Gradients are changed in
-    place.
+    The Trainer clips after the gradients of all contexts have been added up, before weight decay and before the
+    optimizer's clip_gradient. The norm covers the parameters that the update moves: parameters with grad_req "null" and
+    stale ones under ignore_stale_grad are left out. Sparse gradients stay row_sparse, so lazy updates stay lazy. The
+    gradients change in place.
 
     Examples
     --------
@@ -187,7 +189,7 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
         self._nonfinite: Nonfinite = nonfinite
 
     def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
-        """Add up the gradients of all contexts, clip, update; gradients are divided by batch_size."""
+        """Add up the gradients of all contexts, clip them and update; gradients are divided by batch_size."""
         if self.clip_global_norm is None:
             super().step(batch_size, ignore_stale_grad)
             return
@@ -206,7 +208,7 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
 
     def _clip(self, limit: float, ignore_stale_grad: bool) -> None:
         moving = [p for p in self._params if p.grad_req != "null"]
-        # amp finds overflow in the gradients after this, and lowers its scale where there is some
+        # amp looks for overflow in the gradients after this, and then lowers its scale
         amp = getattr(self, "_amp_loss_scaler", None) is not None
         nonfinite = "propagate" if amp else self._nonfinite
         for pairs in zip(*[zip(p.list_data(), p.list_grad(), strict=True) for p in moving], strict=True):

@@ -1,12 +1,11 @@
-"""The gluon.nn.Embedding layers of a Gluon model somebody else wrote: their ids, and the gradient that arrived.
+"""Capture the gluon.nn.Embedding layers of a Gluon model: their ids, and the gradient of their outputs.
 
-A layer's rows are followed by the addition of -0.0, which changes no bit: the gradient of that constant is the
-gradient of the rows, is summed by MXNet itself over backward passes, and is there for frozen layers, too. A forward
-hook could not do it, since Gluon's hooks cannot replace an output; so `forward` is replaced on the instance, for
-the time of the context. A read of the weights apart from the layer while autograd records would add to their gradient
-what nobody sees (a tied output layer, a penalty): `data` and `list_data` of the Parameter raise there.
+The capture adds -0.0 to a layer's rows, which changes no bit. The gradient of this constant is the gradient of the
+rows. MXNet sums it over backward passes, for frozen layers too. Gluon's forward hooks cannot replace an output, so the
+capture replaces `forward` on the instance while the context is open. If autograd records, other reads of the weights
+would add to their gradient unseen (a tied output layer, a penalty). So `data` and `list_data` of the Parameter raise.
 
-May import: `islices.backend`, this folder. MXNet comes through `ndarrays`, which sees to its stand-in.
+May import: `islices.backend`, this folder. `ndarrays` imports MXNet with its stand-in for NumPy.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ Embedding = gluon.nn.Embedding
 
 
 class RecordedUse(LayerUse):
-    """A use whose upstream is read when it is needed: MXNet computes it later than `backward` returns."""
+    """A use whose upstream is read when it is needed: MXNet computes it after `backward` has returned."""
 
     delta: Any = None
 
     @property
     def upstream(self) -> Any:
-        if self.delta is None or not self.delta._fresh_grad:  # no backward pass has come by
+        if self.delta is None or not self.delta._fresh_grad:  # no backward pass has run
             return None
-        return self.delta.grad.copy()  # another pass adds to the buffer itself
+        return self.delta.grad.copy()  # another pass adds to this buffer
 
     @upstream.setter
     def upstream(self, value: Any) -> None:
@@ -46,7 +45,7 @@ class RecordedUse(LayerUse):
 
 @contextlib.contextmanager
 def capture(model: Any, uses: list[Use]) -> Iterator[dict[str, Any]]:
-    """`Backend.capture`."""
+    """See `Backend.capture`."""
     layers = _embedding_layers(model)
     names: dict[int, str] = {}  # the first layer's name of each Parameter
     weights, inside = {}, threading.local()
@@ -64,7 +63,7 @@ def capture(model: Any, uses: list[Use]) -> Iterator[dict[str, Any]]:
 
 @contextlib.contextmanager
 def _replaced(x: Any, name: str, by: Any) -> Iterator[None]:
-    """An instance with another method for a while."""
+    """Replace a method of an instance while the context is open."""
     before = {name: vars(x)[name]} if name in vars(x) else {}
     vars(x)[name] = by
     try:
@@ -95,7 +94,7 @@ def _hybridized(name: str) -> TypeError:
 
 
 def _embedding_layers(model: Any) -> dict[str, Any]:
-    """Each embedding layer once, by the first of its names."""
+    """Return each embedding layer once, by the first of its names."""
     layers: dict[int, tuple[str, Any]] = {}
 
     def visit(block: Any, path: tuple[str, ...], active: bool, seen: frozenset[int]) -> None:
@@ -149,7 +148,7 @@ def _following(name: str, layer: Any, uses: list[Use], inside: threading.local) 
 
 
 def _with_delta(out: Any) -> tuple[Any, Any]:
-    """(out + delta, delta): delta is -0.0 everywhere, which leaves every number's bits alone."""
+    """Return out + delta, and delta: it is -0.0 everywhere and changes no bit."""
     rows = out.as_nd_ndarray()
     with mx.util.np_shape(True):
         with paused():

@@ -1,16 +1,17 @@
-"""MXNet's autograd as the core needs it: gradients of rows, functions with a gradient of their own.
+"""Adapt MXNet's autograd to the core: gradients of rows, and functions with given gradients.
 
-What it minds about MXNet's autograd
-    - `autograd.grad` writes into no buffer, but raises where the loss does not depend on a variable; `backward` does
-      not raise, but writes into the buffers of every other array. So: `autograd.grad`, and beside the loss one more
-      head for each variable, its size, which has a gradient of zero that MXNet leaves out of the sum.
-    - Without ``retain_graph`` the whole graph is taken apart, also what was recorded around it.
-    - `autograd.Function` leaves all gradients unset that follow one nobody wants, drops the sum of
-      ``grad_req="add"``, and stops recording for good where its forward raises: `record_function` stands for it.
-    - A gradient function runs in a thread of the engine, later: errors come out where somebody waits, as an MXNetError
-      that does not say what happened, and settings that belong to a thread (np_shape, contexts) are not there.
+It handles these properties of MXNet's autograd:
 
-May import: `islices.backend`, this folder. MXNet comes through `ndarrays`, which sees to its stand-in.
+- `autograd.grad` writes into no buffer, but raises where the loss does not depend on a variable. `backward` does not
+  raise, but writes into the buffers of every other array. So this module calls `autograd.grad` with the loss and one
+  more head for each variable, its size. MXNet leaves the zero gradient of this head out of the sum.
+- Without ``retain_graph`` the whole graph is released, also the part recorded around it.
+- `autograd.Function` leaves gradients unset after an unused one, drops the sum of ``grad_req="add"``, and stops
+  recording for good if its forward raises. `record_function` replaces it.
+- A gradient function runs later, in a thread of the engine. Its errors appear where a caller waits, as an MXNetError
+  without the cause. Settings of a thread (np_shape, contexts) are missing there.
+
+May import: `islices.backend`, this folder. `ndarrays` imports MXNet with its stand-in for NumPy.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ autograd = mx.autograd
 
 
 def paused() -> AbstractContextManager[Any]:
-    """Nothing is recorded; whether layers train stays as it is."""
+    """Pause recording without changing whether layers train."""
     return autograd.pause(train_mode=autograd.is_training())  # type: ignore[no-any-return]
 
 
@@ -43,7 +44,7 @@ def is_recorded(x: Any) -> bool:
     if not autograd.is_recording():
         return False
     try:
-        x._fresh_grad = x._fresh_grad  # changes nothing; MXNet refuses to set it for an array outside of the graph
+        x._fresh_grad = x._fresh_grad  # changes nothing; MXNet raises for an array outside of the graph
     except mx.base.MXNetError:
         return False
     return True
@@ -60,11 +61,11 @@ class GraphReads:
         self.lookups: list[tuple[Any, Any, tuple[Any, ...], Any]] = []
 
     def lookup(self, weights: Any, ids: Any, extras: tuple[Any, ...], static: Any) -> Any:
-        """The rows, as what the loss is differentiated with respect to; constants where nothing is recorded."""
+        """Return the rows as variables for the loss, or as constants if nothing is recorded."""
         return self.bags(weights, ids, extras, static, self.read_rows)
 
     def bags(self, weights: Any, ids: Any, extras: tuple[Any, ...], static: Any, read: Reader) -> Any:
-        """`lookup` of what read makes of weights and ids."""
+        """Return the result of read on weights and ids; recorded as in `lookup`."""
         if not self.open:
             raise TypeError(
                 "table: got one that value_and_grad gave to a function which has returned; accepted is its use within "
@@ -79,13 +80,13 @@ class GraphReads:
             rows = read(weights, ids)
             leaf = rows.detach()
             leaf.attach_grad()
-            ids, extras = ids.copy(), tuple(x.copy() for x in extras)  # fn may fill the same arrays anew
+            ids, extras = ids.copy(), tuple(x.copy() for x in extras)  # fn may reuse the same arrays
         self.lookups.append((leaf, ids, extras, static))
         return leaf if autograd.is_recording() else rows
 
 
 class _Watch:
-    """The gradient functions recorded during one differentiation: how many, and the errors of those that failed."""
+    """A record of the gradient functions of one differentiation: their number, and the errors of those that failed."""
 
     def __init__(self) -> None:
         self.recorded = 0
@@ -102,7 +103,7 @@ _current = _Current()
 def differentiate(
     fn: Transform, variables: Sequence[Any], sources: Sequence[Source], read_rows: Callable[[Any, Any], Any]
 ) -> tuple[Any, Any, list[Any], list[list[LookedUp]]]:
-    """`Backend.differentiate`."""
+    """See `Backend.differentiate`."""
     if autograd.is_recording():
         raise NotImplementedError(
             "value_and_grad: got a call while autograd records (within autograd.record(), or within another "
@@ -136,7 +137,7 @@ def differentiate(
 
 
 def _leaf(x: Any) -> Any:
-    """x's memory as a variable of its own: x's gradient buffer and its place in a recorded graph are not touched."""
+    """Return x's memory as a new variable, without changing x's gradient buffer and place in a recorded graph."""
     with mx.util.np_shape(True):
         leaf = x.detach()
         leaf.attach_grad()
@@ -153,7 +154,7 @@ def _check_untouched(leaves: list[Any]) -> None:
 
 
 def _gradients(loss: Any, leaves: list[Any]) -> list[Any]:
-    """The gradients of the loss, zeros for what it does not depend on; within autograd.record()."""
+    """Return the gradients of the loss, zeros where it depends on nothing; call it within autograd.record()."""
     if not leaves:
         return []
     with mx.util.np_shape(True):
@@ -163,13 +164,13 @@ def _gradients(loss: Any, leaves: list[Any]) -> list[Any]:
         except mx.base.MXNetError as error:
             if "not in a computational graph" not in str(error):
                 raise
-            return [nd.zeros_like(leaf.detach()) for leaf in leaves]  # the loss depends on nothing that is recorded
+            return [nd.zeros_like(leaf.detach()) for leaf in leaves]  # the loss depends on no recorded array
         # the gradient of nd.Embedding(sparse_grad=True) is row_sparse even for a dense variable
         return [g.tostype("default") if g.stype != "default" else g for g in found]
 
 
 def _raise_errors(watch: _Watch, gradients: list[Any]) -> None:
-    """Raise what a gradient function raised: once they all have run, if there are any."""
+    """Raise the error of a gradient function once all of them have run."""
     if not watch.recorded:
         return
     try:
@@ -181,9 +182,9 @@ def _raise_errors(watch: _Watch, gradients: list[Any]) -> None:
         raise
 
 
-# ---------------------------------------------------------------------- functions with a gradient of their own
+# ---------------------------------------------------------------------- functions with a given gradient
 class _Call:
-    """One recorded call: what its gradient needs, and the settings of the thread that recorded it."""
+    """One recorded call: the data of its gradient, and the settings of the thread that recorded it."""
 
     def __init__(self, backward: Callable[[Any], Sequence[Any]]) -> None:
         self.backward = backward
@@ -195,9 +196,9 @@ class _Call:
         with autograd.pause(), mx.util.np_shape(True):
             gradients = self.context.copy().run(self.backward, upstream)  # a context runs once at a time
             for out, request, gradient in zip(outputs, requests, gradients, strict=True):
-                if request == 0 or out.size == 0:  # nobody asks
+                if request == 0 or out.size == 0:  # no gradient is needed
                     continue
-                if request == 3:  # added to what is there
+                if request == 3:  # add to the present values
                     if gradient is not None:
                         out += gradient
                 elif gradient is None:
@@ -211,14 +212,14 @@ _keys = itertools.count(1)
 
 
 def _run_backward(n_upstream: int, n_outputs: int, handles: Any, requests: Any, train: int, key: int) -> bool:
-    # every handle is ours to free, and an NDArray frees it
+    # this code must free every handle, and an NDArray frees it
     arrays = [nd.NDArray(ctypes.cast(h, mx.base.NDArrayHandle)) for h in handles[: n_upstream + n_outputs]]
     call = _calls[key]
     try:
         call.run(arrays[0], arrays[n_upstream:], requests[:n_outputs])
-    except Exception as error:  # it cannot pass through MXNet's engine: False makes whoever waits raise
+    except Exception as error:  # it cannot pass through MXNet's engine: False makes the waiting caller raise
         if call.watch is None:
-            traceback.print_exc()  # MXNetError will not say why
+            traceback.print_exc()  # MXNetError will not give the cause
         else:
             call.watch.errors.append(error)
         return False
@@ -230,7 +231,7 @@ def _forget(key: int) -> bool:
     return True
 
 
-# one pair for all calls, which are told apart by the number MXNet hands back
+# one pair for all calls; the number that MXNet passes back identifies the call
 _CALLBACKS = (
     mx.autograd.Function._bwd_functype(_run_backward),
     mx.autograd.Function._del_functype(_forget),
@@ -239,12 +240,12 @@ _PLAIN = ctypes.CFUNCTYPE(ctypes.c_int)
 
 
 def record_function(inputs: Sequence[Any], value: Any, backward: Callable[[Any], Sequence[Any]]) -> Any:
-    """value as a recorded function of inputs, float arrays.
+    """Return value as a recorded function of inputs, float arrays.
 
-    ``backward(upstream)`` returns a gradient, or None, for each of the inputs. Nothing is copied. To be called while
+    ``backward(upstream)`` returns a gradient, or None, for each of the inputs. Nothing is copied. Call it only while
     autograd records.
     """
-    out = value.detach()  # a graph of its own, so that inputs and residuals that are the same array stay as they are
+    out = value.detach()  # a separate graph, so that inputs and residuals that are the same array do not change
     call, key = _Call(backward), next(_keys)
     pointers = (_PLAIN * 2)(*(ctypes.cast(c, _PLAIN) for c in _CALLBACKS))
     call.callbacks = mx.base.MXCallbackList(

@@ -1,4 +1,4 @@
-"""MXNet's arrays and NumPy's: dtypes by name, views of memory, arrays over memory, numbers as arrays.
+"""Convert between MXNet's arrays and NumPy's: dtypes by name, views of memory, arrays over memory, numbers as arrays.
 
 Everything here works whether `mx.util.np_shape` is on or not.
 May import: `numpy`, `islices.core.host`, `islices.core.host_memory`, this folder.
@@ -21,11 +21,11 @@ __all__ = ["DTYPES", "LIMIT", "NAMES", "as_array", "check_size", "mx", "operands
 
 mx = import_mxnet()
 
-# An array over NumPy's memory that lives until the interpreter ends is freed after MXNet's modules: what MXNet calls
-# then, a function of theirs, has to be there still, or the process crashes.
+# An array over NumPy's memory that lives until the interpreter ends is freed after MXNet's modules. MXNet then calls
+# one of their functions, which must still exist, or the process crashes.
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(getattr(mx.nd.ndarray, "dl_managed_tensor_deleter", None)))
 
-#: bfloat16 as MXNet's Python side knows it: a record of one field.
+#: bfloat16 in MXNet's Python code: a record of one field.
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
 #: MXNet's dtypes by NumPy name.
 DTYPES: dict[str, Any] = {
@@ -38,14 +38,16 @@ LIMIT = 2**31 - 1
 
 
 def check_size(shape: Sequence[int]) -> None:
-    """Raise ValueError for a shape MXNet could make, but not compute on."""
+    """Raise ValueError for a shape that MXNet could make, but not compute on."""
     if math.prod(shape) >= LIMIT:
         raise ValueError(f"shape: got {tuple(shape)}; accepted by MXNet are fewer than 2**31 - 1 elements")
 
 
 def view(x: Any, *, writable: bool = False) -> np.ndarray[Any, Any] | None:
-    """x's memory once it is computed, and if writable also read by all that was to read it; bfloat16 as uint16, None
-    if it is not a CPU's."""
+    """Return x's memory after x is computed, bfloat16 as uint16; None if it is not a CPU's.
+
+    If writable, also wait until all pending reads of x are done.
+    """
     if not x.context.device_type.startswith("cpu"):
         return None
     shape, dtype = tuple(x.shape), np.dtype(x.dtype)
@@ -59,12 +61,12 @@ def view(x: Any, *, writable: bool = False) -> np.ndarray[Any, Any] | None:
         x.wait_to_read()
     address = ctypes.c_void_p()
     mx.base.check_call(mx.base._LIB.MXNDArrayGetData(x.handle, ctypes.byref(address)))
-    # otherwise read-only, so that `share` copies a view that a kernel hands back instead of sharing it
+    # otherwise read-only, so that `share` copies a view that a kernel returns instead of sharing it
     return at_address(x, address.value or 0, shape, dtype, writable=writable)
 
 
 def share(array: np.ndarray[Any, Any], context: Any) -> Any:
-    """An NDArray over a NumPy array that is given away, uint16 as bfloat16; copied where MXNet cannot share it."""
+    """Return an NDArray over a donated NumPy array, uint16 as bfloat16; copied where MXNet cannot share it."""
     check_size(array.shape)
     if array.size == 0:
         return zeros(array.shape, "bfloat16" if array.dtype == np.uint16 else array.dtype.name, context)
@@ -73,7 +75,7 @@ def share(array: np.ndarray[Any, Any], context: Any) -> Any:
             out = mx.nd.empty(array.shape, context, BFLOAT16)
             out[:] = np.ascontiguousarray(array).view(BFLOAT16).reshape(array.shape)
         return out
-    if array.dtype == np.int8:  # from_numpy refuses it
+    if array.dtype == np.int8:  # from_numpy rejects it
         with mx.util.np_shape(True):
             return mx.nd.array(array, context, dtype=np.int8)
     if not (array.flags.writeable and array.flags.c_contiguous and array.flags.aligned):
@@ -83,7 +85,7 @@ def share(array: np.ndarray[Any, Any], context: Any) -> Any:
 
 
 def as_array(array: np.ndarray[Any, Any], context: Any) -> Any:
-    """An NDArray with the values of a NumPy array that stays the caller's."""
+    """Return an NDArray with a copy of a NumPy array's values."""
     array = np.asarray(array)
     if array.dtype.name == "bfloat16":
         array = array.view(np.uint16)
@@ -99,7 +101,7 @@ def zeros(shape: Sequence[int], dtype: str, context: Any) -> Any:
 
 
 def operands(a: Any, b: Any) -> tuple[Any, Any]:
-    """a and b as NDArrays: one may be a Python number, which takes the other's dtype and rank."""
+    """Return a and b as NDArrays: one may be a Python number, which gets the other's dtype and rank."""
     if not isinstance(a, mx.nd.NDArray):
         return _number(a, b), b
     return (a, b) if isinstance(b, mx.nd.NDArray) else (a, _number(b, a))

@@ -1,9 +1,9 @@
-"""Import MXNet 1.9.1 beside a NumPy that has lost names MXNet still reads (np.bool, np.PZERO, np.mirr, ...).
+"""Import MXNet 1.9.1 with a NumPy that has lost names MXNet still reads (np.bool, np.PZERO, np.mirr, ...).
 
-MXNet's own modules are given builtins of their own whose ``__import__`` hands out a stand-in for NumPy: the real
-module, plus the lost names. So nobody else ever sees it: ``sys.modules["numpy"]`` stays the real module throughout,
-other threads and the packages MXNet imports included, and NumPy gains no attribute. A function of MXNet that reads a
-lost name later, when called, finds it too. May import: `mxnet`, `numpy`, `islices.core.locks`.
+MXNet's modules get builtins whose ``__import__`` returns a stand-in for NumPy: the real module, plus the lost names. No
+other module sees the stand-in: ``sys.modules["numpy"]`` stays the real module for other threads and for the packages
+that MXNet imports. NumPy gets no attribute. If a function of MXNet reads a lost name later, it also finds it. May
+import: `mxnet`, `numpy`, `islices.core.locks`.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ def import_mxnet() -> Any:
     """
     with _lock:
         if PACKAGE in sys.modules:
-            return importlib.import_module(PACKAGE)  # waits if another thread is at it
-        _forget_modules()  # left by an import that failed outside of the stand-in
+            return importlib.import_module(PACKAGE)  # waits if another thread imports it
+        _forget_modules()  # remove modules of a failed import outside of the stand-in
         finder = _Finder()
         sys.meta_path.insert(0, finder)
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # old syntax and distutils: nothing its user can act upon
+                warnings.simplefilter("ignore")  # old syntax and distutils: its user cannot change them
                 return importlib.import_module(PACKAGE)
         except BaseException:
-            # the finder stays after a success only, for the parts of MXNet that are imported when first used
+            # the finder only stays after a success, for parts of MXNet that are imported at first use
             sys.meta_path.remove(finder)
             _forget_modules()
             raise
@@ -68,7 +68,7 @@ def _lost(name: str) -> Callable[..., Any]:
 
 
 def _renamed(name: str, successor: str) -> Callable[..., Any]:
-    # a function of its own, since MXNet keys tables by NumPy's functions
+    # a separate function, because MXNet keys tables by NumPy's functions
     def call(*args: Any, **kwargs: Any) -> Any:
         return getattr(np, successor)(*args, **kwargs)
 
@@ -105,13 +105,13 @@ LOST: dict[str, Any] = {
 
 
 class _StandIn(types.ModuleType):
-    """NumPy as it is now, and the names it has lost."""
+    """The present NumPy module, with the names that it has lost."""
 
     def __getattr__(self, name: str) -> Any:
         have = vars(np)
         if name in have:
             return have[name]
-        if name in LOST:  # before asking NumPy, which warns about some of them
+        if name in LOST:  # before reading NumPy, which warns for some of them
             return LOST[name]
         return getattr(np, name)
 
@@ -130,7 +130,7 @@ def _import(
 
 
 class _Finder(MetaPathFinder):
-    """Finds MXNet's modules where the others do, and has them loaded by `_Loader`."""
+    """A finder that finds MXNet's modules as the other finders do, and loads them by `_Loader`."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
@@ -149,7 +149,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Loader(SourceFileLoader):
-    """Runs a module with builtins of its own, in which ``import numpy`` gives the stand-in."""
+    """A loader that runs a module with builtins in which ``import numpy`` gives the stand-in."""
 
     def exec_module(self, module: types.ModuleType) -> None:
         vars(module)["__builtins__"] = {**vars(builtins), "__import__": _import}

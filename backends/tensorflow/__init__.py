@@ -1,20 +1,20 @@
 """The TensorFlow backend: eager tensors, variables, and symbolic tensors inside tf.function.
 
-Every primitive is one or a few of TensorFlow's own operations, so it runs on any device and under any trace; what
-the operations do not promise by themselves is minded here:
+Every primitive is one or a few of TensorFlow's operations, so it runs on any device and under any trace. The backend
+handles properties that the operations do not guarantee:
 
-- Sums are taken by `tf.scatter_nd`, on CPU a left fold whatever the number of threads (`tf.math.segment_sum` is
-  none; `tf.math.unsorted_segment_sum` is one, but slower with several threads).
-- Grappler, the optimizer of tf.function's graphs, divides by a constant as a product with its reciprocal, by a root
-  as a product with `rsqrt`, merges products with constants and reassociates sums. `opaque` stands in its way.
-- Autograph rewrites the code that a tf.function calls; a rule tells it to leave the library alone (which would work
-  rewritten, but be traced at half the speed after seconds of rewriting).
+- `tf.scatter_nd` computes sums, on CPU as a left fold whatever the number of threads. (`tf.math.segment_sum` is no left
+  fold; `tf.math.unsorted_segment_sum` is one, but slower with several threads.)
+- Grappler, the optimizer of tf.function's graphs, turns divisions into products: by a constant's reciprocal, or by
+  `rsqrt` for a root. It merges products with constants and reassociates sums. `opaque` prevents this.
+- Autograph rewrites the code that a tf.function calls; a rule excludes the library. The library would also work after
+  rewriting, which takes seconds, but tracing would take twice as long.
 - There is no ``isin``, and ``unique`` does not sort; both are built on a sort of the distinct ids.
-- NumPy memory and TensorFlow's meet in `islices.backends.tensorflow.tensor_memory`; gradients by looked-up rows are in
-  `tapes`, Keras' layers in `keras_layers` beside it.
+- `islices.backends.tensorflow.tensor_memory` shares memory between NumPy and TensorFlow, `tapes` has gradients by
+  looked-up rows, and `keras_layers` handles Keras's layers.
 
-May import: `tensorflow`, `numpy`, the core, this folder. Keras is not imported, its variables are known by TensorFlow's
-own type.
+May import: `tensorflow`, `numpy`, the core, this folder. Keras is not imported: TensorFlow's type identifies Keras's
+variables.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from islices.core.slots import expand
 
 __all__ = ["TensorflowBackend", "backend", "opaque"]
 
-#: Tensors, variables and Keras' variables (which are no tf.Variable); no composite such as a RaggedTensor.
+#: Tensors, variables and Keras's variables (which are no tf.Variable); no composite such as a RaggedTensor.
 DENSE = tf.__internal__.types.Tensor
 
 
 def opaque(x: Array) -> Array:
-    """x behind an operation that Grappler neither folds nor sees a shape through; outside a graph, x itself.
+    """Return x behind an operation that hides its shape and value from Grappler; outside a graph, return x.
 
-    An unknown shape is what keeps additions around it from being merged into one `add_n` of another order.
+    An unknown shape keeps Grappler from merging additions around it into one `add_n` of another order.
     """
     if not tf.is_symbolic_tensor(x):
         return x
@@ -112,7 +112,7 @@ class TensorflowBackend(Backend):
         return tensor_memory.view(x)
 
     def memory_span(self, x: Array) -> tuple[int, int] | None:
-        if isinstance(x, tf.Tensor):  # never written to; a variable first leaves memory that it shares with one
+        if isinstance(x, tf.Tensor):  # never written to; a variable first gives up memory that it shares with one
             return None
         place = id(tensor_memory.handle(x)) if hasattr(x, "handle") or hasattr(x, "value") else id(x)
         return place, place + 1
@@ -157,7 +157,7 @@ class TensorflowBackend(Backend):
 
     def reshape(self, x: Array, shape: Sequence[int | None]) -> Array:
         shape = tuple(shape)
-        if None in shape and 0 in shape:  # nothing to infer a length from: it is that of x's leading dimensions
+        if None in shape and 0 in shape:  # nothing to infer a length from: use that of x's leading dimensions
             trailing = shape[1:]
             rank = len(x.shape)
             lead = rank - len(trailing) if tuple(x.shape)[rank - len(trailing) :] == trailing else 1
@@ -165,7 +165,7 @@ class TensorflowBackend(Backend):
         dims = [-1 if n is None else n for n in shape]
         if not all(isinstance(n, int) for n in dims):
             return tf.reshape(x, dims)
-        # as an array: TensorFlow takes several times as long over a list; of 32 bits: XLA has no others at times
+        # as an array: TensorFlow needs several times as long for a list; of 32 bits: XLA sometimes accepts no others
         return tf.reshape(x, np.array(dims, np.int32 if max(dims, default=0) < 2**31 else np.int64))
 
     def zeros(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
@@ -233,7 +233,7 @@ class TensorflowBackend(Backend):
         return opaque(x[:, start:stop])
 
     def widen(self, x: Array) -> Array:
-        return opaque(super().widen(x))  # widened arrays are what the core adds up
+        return opaque(super().widen(x))  # the core adds up widened arrays
 
     # ------------------------------------------------------------------ sparse primitives
     def equal(self, x: Array, value: int | Array) -> Array:
@@ -273,7 +273,7 @@ class TensorflowBackend(Backend):
         return tf.matmul(g, x, transpose_a=True)
 
     def sum_duplicates(self, values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
-        # summed in order of first occurrence, where memory is touched more in order, and sorted afterwards
+        # summed in order of first occurrence, for better memory locality, and sorted afterwards
         distinct, place = tf.unique(indices, out_idx=tf.int64)
         order = tf.argsort(distinct)
         sums = self.segment_sum(values, place, tf.size(distinct, tf.int64))
@@ -425,7 +425,7 @@ def _dtype_name(dtype: Any) -> str:
 
 
 def _one_type(a: Array, b: Array) -> tuple[Array, Array]:
-    """Both as tensors; a Python number takes the type of the other (TensorFlow makes it float32)."""
+    """Return both as tensors; a Python number gets the type of the other (TensorFlow makes it float32)."""
     if not isinstance(a, DENSE) and isinstance(b, DENSE):
         return _number(a, b.dtype), b
     if not isinstance(b, DENSE) and isinstance(a, DENSE):
@@ -441,7 +441,7 @@ def _number(c: float, dtype: Any) -> Array:
 
 
 def _beside(like: Array | None) -> contextlib.AbstractContextManager[Any]:
-    """A context that places new tensors where like is."""
+    """Return a context that places new tensors on like's device."""
     if isinstance(like, tf.Tensor) and not tf.is_symbolic_tensor(like) and not tensor_memory.on_cpu(like):
         return tf.device(like.device)  # type: ignore[no-any-return]
     return contextlib.nullcontext()
@@ -449,7 +449,7 @@ def _beside(like: Array | None) -> contextlib.AbstractContextManager[Any]:
 
 backend = TensorflowBackend()
 
-#: The library's code runs as it is under autograph; the user's fn is handed back to it (`user_code`).
+#: Autograph does not rewrite the library's code; `user_code` passes the user's fn to autograph.
 config.CONVERSION_RULES = (config.DoNotConvert("islices"), *config.CONVERSION_RULES)
 
 composites.register()

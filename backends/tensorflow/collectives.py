@@ -1,19 +1,20 @@
-"""tf.distribute as an engine of `islices.distributed`.
+"""Use tf.distribute as an engine of `islices.distributed`.
 
-Two ways in. Within ``strategy.run`` the ranks are the strategy's replicas, on one machine or many, and `Replicas`
-gathers their tensors as part of the program, eager or traced. Outside of it the ranks are the worker processes of a
-``MultiWorkerMirroredStrategy``, and `TensorFlowGroup` moves bytes between them.
+There are two kinds of groups. Within ``strategy.run`` the ranks are the strategy's replicas, on one machine or many.
+`Replicas` gathers their tensors as part of the program, eager or traced. Outside of it the ranks are the worker
+processes of a ``MultiWorkerMirroredStrategy``, and `TensorFlowGroup` moves bytes between them.
 
-The group calls TensorFlow's collective operations themselves, on each worker's CPU and under group keys of its own:
-``ctx.all_gather`` would ask for the lengths once more, and has no all-to-all beside it. Minded here:
+The group calls TensorFlow's collective operations directly, on each worker's CPU and under special group keys.
+``ctx.all_gather`` would exchange the lengths again, and there is no all-to-all. This module handles these properties of
+the operations:
 
-- They know neither bytes nor bfloat16: between processes everything travels as words of 8 bytes, within a program
-  bfloat16 as int32.
-- They order ranks by their tasks' names as text, worker 10 before worker 2: each message says whose it is.
-- All ranks' messages must be of one length: shorter ones are filled up. An all-to-all of all ranks would fill up
-  everything to the longest part there is, which nobody knows beforehand; exchanges between two, which know both their
-  lengths, fill up to the longer.
-- To gather or to exchange no elements at all is a segmentation fault: something is always there.
+- They accept neither bytes nor bfloat16. Between processes all data are words of 8 bytes; within a program bfloat16 is
+  sent as int32.
+- They order ranks by their tasks' names as text, worker 10 before worker 2: each message contains its rank.
+- All ranks' messages must have one length: shorter ones are padded. An all-to-all of all ranks would pad every message
+  to the longest one, which no rank knows beforehand. Two ranks know both lengths, so their exchange pads to the longer
+  one.
+- Gathering or exchanging no elements is a segmentation fault: each message has at least one element.
 
 May import: `tensorflow`, `numpy`, the core, this folder.
 """
@@ -35,19 +36,19 @@ from islices.distributed.group import Alone, ArrayGroup, Bytes, Group, RankError
 
 __all__ = ["Replicas", "TensorFlowGroup", "default_group", "inside", "running", "wrap"]
 
-#: Group keys from here on are this module's; TensorFlow counts its own up from 1.
+#: Group keys from here on are this module's; TensorFlow's keys count up from 1.
 KEYS = 1 << 24
 #: The keys of single collectives, which all ranks make in the same order.
 _instances = itertools.count(1)
-#: strategy -> its group: that it broke, and what it moved and compiled, holds for whoever asks for it next.
+#: strategy -> its group, whose callers share its errors, its counts of bytes and its compiled functions.
 _groups: dict[Any, Group] = {}
 
-#: What TensorFlow's all_gather takes.
+#: The dtypes that TensorFlow's all_gather accepts.
 GATHERED = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 
 #: A collective's scalar argument.
 INSTANCE = tf.TensorSpec((), tf.int32)
-#: What TensorFlow raises where another process has ended or given up.
+#: TensorFlow's errors after another process has ended or given up.
 GONE = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -68,13 +69,13 @@ WAY_OUT = (
 
 # ---------------------------------------------------------------------- within strategy.run
 def inside(group: Any = None, traced: bool = False) -> ArrayGroup | None:
-    """The replicas of the replica context that this code runs in, if that is what group means.
+    """Return the replicas of the present replica context if group means them, or else None.
 
     Parameters
     ----------
     group : None, "tensorflow", tf.distribute.Strategy or tf.distribute.ReplicaContext
     traced : bool
-        Whether what is to be moved is symbolic.
+        True if the tensors to move are symbolic.
 
     Returns
     -------
@@ -84,9 +85,9 @@ def inside(group: Any = None, traced: bool = False) -> ArrayGroup | None:
     Raises
     ------
     ValueError
-        Another replica context than the present one.
+        group is another replica context than the present one.
     RuntimeError
-        Symbolic tensors outside of ``strategy.run``: nothing moves them there.
+        The tensors are symbolic outside of ``strategy.run``, where no engine moves them.
 
     Notes
     -----
@@ -129,12 +130,12 @@ class Replicas(ArrayGroup):
         self.engine = f"tf.distribute ({type(context.strategy).__name__})"
 
     def all_gather(self, x: Array) -> Array:
-        """The replicas' tensors, joined along axis 0; the first dimension may differ."""
+        """Return the replicas' tensors, joined along axis 0; the first dimension may differ."""
         x = tf.convert_to_tensor(x)
         if self.size == 1:
             return x
         there, back = _gatherable(x)
-        # a row more than there is: to gather no elements at all ends TensorFlow's process
+        # one additional row: gathering no elements ends TensorFlow's process
         longer = tf.concat((tf.zeros(_lengthened(there, 1), there.dtype), there), 0)
         mine = tf.stack([self.context.replica_id_in_sync_group, tf.shape(longer)[0]])[None]
         joined, sizes = self.context.all_gather([longer, mine], axis=0)
@@ -144,23 +145,23 @@ class Replicas(ArrayGroup):
 
 
 def _places(ids: Array, sizes: Array) -> Array:
-    """The rows of blocks that lie one after the other, without the first of each, in the order of the blocks' ids."""
+    """Return the rows of concatenated blocks, without the first row of each, in the order of the blocks' ids."""
     ends = tf.cumsum(sizes)
     order = tf.argsort(ids)
     return tf.ragged.range(tf.gather(ends - sizes + 1, order), tf.gather(ends, order)).flat_values
 
 
 def _gatherable(x: Array) -> tuple[Array, Callable[[Array], Array]]:
-    """A tensor (n, ...) as one that TensorFlow gathers, with rows of at least one element, and the way back."""
+    """Return a tensor (n, ...) in a form that TensorFlow gathers, at least one element per row, and the inverse."""
     if 0 in x.shape[1:]:
         return tf.zeros((tf.shape(x)[0],), tf.int32), lambda y: tf.zeros(_lengthened(x, tf.shape(y)[0]), x.dtype)
-    if x.dtype not in GATHERED or tf.executing_eagerly():  # eager, others than int32 are traced anew each time
+    if x.dtype not in GATHERED or tf.executing_eagerly():  # eager gathers except of int32 are traced each time
         return _words(x)
     return x, tf.identity
 
 
 def _words(x: Array) -> tuple[Array, Callable[[Array], Array]]:
-    """A tensor (n, ...) of any dtype as int32 words (n, k), and the way back."""
+    """Return a tensor (n, ...) of any dtype as int32 words (n, k), and the inverse."""
     count, each = tf.reduce_prod(tf.shape(x)[1:]), max(1, 4 // x.dtype.size)
     padded = -(-count // each) * each
     flat = tf.pad(tf.reshape(x, (tf.shape(x)[0], count)), [[0, 0], [0, padded - count]])
@@ -168,7 +169,7 @@ def _words(x: Array) -> tuple[Array, Callable[[Array], Array]]:
 
 
 def _bits(x: Array, dtype: Any) -> Array:
-    """A tensor (n, k) seen as one of another dtype: (n, k') of the same bytes."""
+    """Return a tensor (n, k) viewed as another dtype: (n, k') of the same bytes."""
     size, other = x.dtype.size, dtype.size
     if size < other:
         x = tf.reshape(x, (tf.shape(x)[0], tf.shape(x)[1] // (other // size), other // size))
@@ -177,20 +178,20 @@ def _bits(x: Array, dtype: Any) -> Array:
 
 
 def _lengthened(x: Array, n: int | Array) -> Array:
-    """The shape of x with n rows."""
+    """Return the shape of x with n rows."""
     return tf.concat(([n], tf.shape(x)[1:]), 0)
 
 
 # ---------------------------------------------------------------------- between worker processes
 def default_group(timeout: float | None) -> Group:
-    """The workers of the strategy in scope."""
+    """Return the group of the workers of the strategy in scope."""
     if not tf.distribute.has_strategy():
         raise RuntimeError(f"no tf.distribute strategy is in scope: {WAY_OUT}")
     return _workers(tf.distribute.get_strategy(), timeout)
 
 
 def running() -> Group | None:
-    """The same, or None where there is no strategy in scope, or one whose replicas are no processes."""
+    """Return this group, or None without a strategy in scope, or if its replicas are not processes."""
     if not tf.distribute.has_strategy():
         return None
     strategy = tf.distribute.get_strategy()
@@ -199,7 +200,7 @@ def running() -> Group | None:
 
 
 def wrap(x: Any, timeout: float | None) -> Group | None:
-    """The workers of a strategy, or of a replica context's."""
+    """Return the group of the workers of a strategy, or of a replica context's strategy."""
     if isinstance(x, tf.distribute.ReplicaContext):
         x = x.strategy
     return _workers(x, timeout) if isinstance(x, tf.distribute.Strategy) else None
@@ -227,7 +228,7 @@ def _workers(strategy: Any, timeout: float | None) -> Group:
 
 
 def _place(resolver: Any) -> tuple[int, int]:
-    """(rank, size) of this process: the chief, if there is one, then the workers."""
+    """Return rank and size for this process: the chief, if there is one, comes before the workers."""
     cluster = resolver.cluster_spec()
     tasks = [(job, k) for job in ("chief", "worker") if job in cluster.jobs for k in range(cluster.num_tasks(job))]
     return (tasks.index((resolver.task_type, resolver.task_id)), len(tasks)) if tasks else (0, 1)
@@ -240,8 +241,8 @@ class TensorFlowGroup(Group):
     ----------
     strategy : tf.distribute.MultiWorkerMirroredStrategy
     timeout : float
-        Seconds to wait for another rank; 0 for ever, as TensorFlow does unless the strategy's CommunicationOptions have
-        a timeout_seconds. A rank that has died is noticed before.
+        Seconds to wait for another rank; 0 waits for ever, as TensorFlow does unless the strategy's
+        CommunicationOptions have a timeout_seconds. The death of a rank is noticed before.
     """
 
     engine = "tf.distribute (MultiWorkerMirroredStrategy)"
@@ -252,7 +253,7 @@ class TensorFlowGroup(Group):
         self.others = [other for other in range(self.size) if other != self.rank]
 
     def wait_for(self, seconds: float) -> None:
-        """Take another timeout, which is part of what is compiled."""
+        """Set another timeout, which is part of the compiled functions."""
         if seconds != self.timeout:
             self.timeout = seconds
             for compiled in ("_gather", "_exchange"):
@@ -265,7 +266,7 @@ class TensorFlowGroup(Group):
         return [of_rank[rank][:length] for rank, length in enumerate(lengths)]
 
     def _all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
-        # to both of a pair goes the same, as which of them is first depends on their names
+        # both ranks of a pair get the same, because their names decide which one is first
         mine = [_message(self.rank, parts[o], max(len(parts[o]), lengths[o]), copies=2) for o in self.others]
         got = list(parts)
         for other, messages in zip(self.others, self._run(self._exchange, *mine), strict=True):
@@ -303,7 +304,7 @@ class TensorFlowGroup(Group):
         return exchange
 
     def _collective(self, op: Any, words: Array, size: int, group: int, instance: Array) -> Array:
-        # stateless, or a function's exchanges would wait for one another, in an order of each rank's own
+        # stateless, or a function's exchanges would wait for one another, in a different order on each rank
         return op(
             input=words,
             group_size=size,
@@ -331,7 +332,7 @@ def _spec(rank: int) -> Any:
 
 
 def _message(rank: int, data: Bytes, length: int, *, copies: int) -> np.ndarray[Any, Any]:
-    """(copies, 1 + words): the rank, and the data, filled up to length bytes and a whole word."""
+    """Return an array (copies, 1 + words): the rank, and the data, padded to length bytes and a whole word."""
     out = empty((copies, 1 + -(-length // 8)), np.int64)
     out[:, 0] = rank
     out[:, 1:].view(np.uint8)[:, : len(data)] = data

@@ -1,4 +1,4 @@
-"""IndexedSlices and PerSample as TensorFlow's composite tensors: what a tf.function, a loop or a data set passes on.
+"""Register IndexedSlices and PerSample as TensorFlow's composite tensors, for tf.function, loops and data sets.
 
 Composite tensors are leaves to tf.nest, as tf.IndexedSlices are: `tf.nest.map_structure` never computes on row numbers.
 May import: `tensorflow`, the core.
@@ -21,7 +21,7 @@ __all__ = ["register", "spec_of"]
 
 
 class _Spec(tf.TypeSpec):  # type: ignore[misc]
-    """Arrays, each by its own spec, and what is the same in every call."""
+    """The specs of some arrays, and the attributes that are the same in every call."""
 
     __slots__ = ("arrays", "static")
 
@@ -68,7 +68,7 @@ def _backend() -> Backend:
 
 
 def spec_of(x: IndexedSlices | PerSample) -> tf.TypeSpec:
-    """The type of slices, of TensorFlow's arrays or NumPy's."""
+    """Return the type of slices, of TensorFlow's arrays or NumPy's."""
     if isinstance(x, IndexedSlices):
         static = (x.dense_shape, x.coalesced, x.padded)
         return IndexedSlicesSpec([_of_array(x.values), _of_array(x.indices)], static)
@@ -88,7 +88,7 @@ def _of_array(x: Array) -> tf.TensorSpec:
 
 
 def register() -> None:
-    """Have TensorFlow take both as composite tensors."""
+    """Register both classes as composite tensors."""
     base = composite_tensor.CompositeTensor
     names = ("__tf_tracing_type__", "_consumers", "_convert_variables_to_tensors", "_shape_invariant_to_type_spec")
     for kind, spec in {IndexedSlices: IndexedSlicesSpec, PerSample: PerSampleSpec}.items():

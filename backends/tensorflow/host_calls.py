@@ -1,15 +1,15 @@
-"""Compiled kernels inside the graphs of tf.function, on CPU: bags of rows, sums of rows, norms, optimizers' steps.
+"""Run compiled kernels inside the graphs of tf.function, on CPU: bags of rows, sums of rows, norms, optimizers' steps.
 
-TensorFlow calls back into this process for them (`tf.numpy_function`, without a copy either way; `tf.py_function` for
-variables, which takes their handles, so that TensorFlow orders the call among their reads and writes). A graph
-may also come to run where nobody answers: in another process (a SavedModel, a remote worker), in a session of its own.
-So each call stands in a `tf.cond` beside the framework's operations, and asks for a mark in this process' memory: a
-variable that no other process and no loaded model has under this name. Within XLA, where neither can be compiled, and
-where there are accelerators, `kernels_here` gives none, and the framework's operations run alone.
+TensorFlow calls back into this process for them by `tf.numpy_function`, without a copy in either direction. For
+variables it uses `tf.py_function` on their handles, so that TensorFlow orders the call among their reads and writes.
+A graph may also run in another process (a SavedModel, a remote worker) or in another session, without these callbacks.
+So each call stands in a `tf.cond` with the framework's operations as the other branch. The condition is a mark in this
+process's memory: a variable that no other process and no loaded model has under this name. XLA cannot compile the
+calls. Within XLA and with accelerators, `kernels_here` returns None, and only the framework's operations run.
 
-Calls run in TensorFlow's pool of threads, where nothing may wait for a lock of Python: the holder may be running the
-collector, which destroys an iterator, which waits for the pool. So whoever builds a graph calls once on a few zeros,
-which compiles all that the call needs, and steps that run at the same time wait for a mutex of TensorFlow's own.
+Calls run in TensorFlow's pool of threads, where no call may wait for a lock of Python. The holder of the lock may be
+running the collector, which destroys an iterator, which waits for the pool. So the function that builds a graph makes
+one call on a few zeros, which compiles all code of the call. Simultaneous steps wait for a mutex of TensorFlow.
 
 May import: `tensorflow`, `numpy`, the core, this folder.
 """
@@ -41,9 +41,9 @@ from islices.optim.formulas import Formula
 __all__ = ["bags", "compiled_by_xla", "kernels_here", "norm", "step", "sum_rows"]
 
 Host = np.ndarray[Any, Any]
-#: What XLA's error names where it meets a host call: TensorFlow lets nobody else say it.
+#: The name in XLA's error for a host call: no other text reaches the user through TensorFlow.
 _TRACED_OUTSIDE = "islices_traced_outside_of_jit_compile.accepted_is_jit_compile_True_on_this_function_too"
-#: Of the mutex that makes steps of graphs that run at the same time one after the other: each sees whole rows.
+#: A mutex that serializes steps of graphs that run at the same time: each sees whole rows.
 _STEPPING = "islices_stepping"
 
 
@@ -55,7 +55,7 @@ def compiled_by_xla() -> bool:
 
 
 def kernels_here() -> ModuleType | None:
-    """The kernels that graphs built now are to call, if any."""
+    """Return the kernels for graphs that are built now, or None."""
     compiled = modes.kernels_in_traces()
     if compiled is None or compiled_by_xla() or _mark() is None:
         return None
@@ -64,7 +64,7 @@ def kernels_here() -> ModuleType | None:
 
 @cache
 def _mark() -> str | None:
-    """The name of a variable that is initialized in this process alone; None where there is no eager TensorFlow."""
+    """Return the name of a variable that is only initialized in this process; None without eager TensorFlow."""
     name = f"islices_{uuid.uuid4().hex}"
     with tf.init_scope(), tf.device("CPU:0"):
         if not tf.executing_eagerly():
@@ -76,34 +76,34 @@ def _mark() -> str | None:
 
 def _if_here(call: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
     """Return the results of call if the graph runs in this process, else those of otherwise."""
-    with record.stop_recording():  # the gradient is given by whoever calls, or there is none
+    with record.stop_recording():  # the caller gives the gradient, or there is none
         with tf.device("CPU:0"), tf.name_scope(_TRACED_OUTSIDE):
             handle = tf.raw_ops.VarHandleOp(dtype=tf.bool, shape=[], shared_name=_mark())
             here = tf.raw_ops.VarIsInitializedOp(resource=handle)
 
         def by_operations() -> Any:
-            with kernels.use_kernels(False):  # nor do these call any
+            with kernels.use_kernels(False):  # without calls of kernels
                 return otherwise()
 
         return tf.cond(here, call, by_operations)
 
 
 def _pure(callback: Callable[..., Any], arrays: Sequence[Array], dtypes: Any) -> Any:
-    """A call on tensors that only computes: TensorFlow may run it beside others, or not where nobody reads it."""
+    """Call a pure function on tensors: TensorFlow may run it in parallel, or not at all if nothing reads the result."""
     return tf.numpy_function(callback, arrays, dtypes, stateful=False)
 
 
 def _zeros(like: Array, *shape: int) -> Host:
-    """Zeros of a tensor's dtype, to try a call on."""
+    """Return zeros of a tensor's dtype, to test a call."""
     return np.zeros(shape, tf.as_dtype(like.dtype).as_numpy_dtype)
 
 
 def _two(indices: Array) -> Host:
-    """An index that names a row, and one that does not."""
+    """Return an index of a row, and one out of range."""
     return np.array([0, -1], tf.as_dtype(indices.dtype).as_numpy_dtype)
 
 
-#: What `_groups_and_number` gives for one slot.
+#: The result of `_groups_and_number` for one slot.
 _ONE_GROUP = [np.zeros(1, np.int64), np.zeros(1, np.int64), np.arange(2), np.ones(1, np.int64)]
 
 
@@ -114,7 +114,7 @@ def sum_rows(
     rows: int | None,
     otherwise: Callable[[Array, Array], tuple[Array, Array]],
 ) -> tuple[Array, Array] | None:
-    """(sums, ids) of slices in a graph, those out of range left out; None where no kernel is called."""
+    """Return sums and ids of slices in a graph, without those out of range; None if no kernel runs."""
     if kernels_here() is None or values.shape.rank is None:
         return None
     callback = partial(_sum_rows, rows=rows)
@@ -150,7 +150,7 @@ def _at_slots(of_rows: Array, ids: Array, indices: Array) -> Array:
     ordered, queries = tf.cast(ids, tf.int64), tf.cast(indices, tf.int64)
     place = tf.raw_ops.LowerBound(sorted_inputs=ordered[None], values=queries[None], out_type=tf.int64)[0]
     nowhere = tf.size(ordered, tf.int64)
-    # behind the ids stands one that no index is
+    # after the ids comes one that equals no index
     found = tf.equal(tf.gather(tf.concat([ordered, [tf.int64.min]], 0), place), queries)
     padded = tf.concat([of_rows, tf.zeros_like(of_rows[:1]) if of_rows.shape[0] else _row_of_zeros(of_rows)], 0)
     return tf.gather(padded, tf.where(found, place, nowhere))
@@ -171,9 +171,9 @@ def _sum_rows(values: Host, indices: Host, *, rows: int | None) -> list[Host]:
 
 # ---------------------------------------------------------------------- slots by row
 def _grouped(slots: Slots) -> list[Array]:
-    """The groups of the slots that name a row, by a call of its own, and how many values they are of.
+    """Return the groups of the slots whose indices are in range, by a separate call, and their number of values.
 
-    Norm and step of a gradient ask for the same: a graph has it once.
+    Norm and step of a gradient use the same groups: a graph has them once.
     """
     assert slots.indices is not None, "nothing is grouped of dense leaves"
     graph = tf.compat.v1.get_default_graph()
@@ -191,8 +191,10 @@ def _grouped(slots: Slots) -> list[Array]:
 
 
 def _groups_and_number(rows: int | None, indices: Host, *positions: Host) -> tuple[Host, ...]:
-    """(order, ids, starts, number): number holds how many values there are; where positions name them, the least of
-    these and one more than the greatest."""
+    """Return order, ids, starts and number; number has the number of values.
+
+    With positions, number has the least position and one more than the greatest.
+    """
     order, ids, starts = _groups(indices, rows, *positions)
     order, number = order.view(np.int64), [len(indices)]
     if positions:
@@ -202,7 +204,7 @@ def _groups_and_number(rows: int | None, indices: Host, *positions: Host) -> tup
 
 
 def _of_values(values: Host, order: Host, ids: Host, starts: Host, number: Host) -> tuple[Host, Host, Host]:
-    """Groups as kernels take them; ValueError where they are of other values."""
+    """Return groups in the kernels' form; raise ValueError if they belong to other values."""
     n = len(values)
     if len(number) == 1:
         _check_lengths(number[0], n)
@@ -212,14 +214,14 @@ def _of_values(values: Host, order: Host, ids: Host, starts: Host, number: Host)
 
 
 def _check_lengths(indices: int, values: int) -> None:
-    """ValueError for what does not go together: shapes that were not known when the graph was built."""
+    """Raise ValueError if the numbers of indices and values differ, which a graph may not know when it is built."""
     if values != indices:
         raise ValueError(f"indices: got {indices} for {values} values; accepted is one index a value")
 
 
 # ---------------------------------------------------------------------- bags of rows
 def bags(table: Array, members: Sequence[Array], keep: Array | None, otherwise: Callable[..., Array]) -> Array | None:
-    """See `Backend.traced_bags`; a table of TensorFlow's own; members: ids, segments, bags."""
+    """See `Backend.traced_bags`; the table is a tensor or variable of TensorFlow. members: ids, segments, bags."""
     given = [*members, *([] if keep is None else [keep])]
     variable = not isinstance(table, tf.Tensor)
     if kernels_here() is None or not (memory.is_plain(table) if variable else table.shape[1:].is_fully_defined()):
@@ -228,7 +230,7 @@ def bags(table: Array, members: Sequence[Array], keep: Array | None, otherwise: 
         return None
     _bags(_zeros(table, 1, 1), _two(given[0]), *(_zeros(x, n) for x, n in zip(given[1:], (2, 1, 2), strict=False)))
     if variable:
-        variable_accessed(table)  # as by any read: tapes watch it from now on
+        variable_accessed(table)  # as any read does: tapes watch it from now on
         kind = tf.as_dtype(table.dtype), tuple(table.shape)
         place, read = table.handle, partial(_bags_of_variable, *kind)
         call = partial(tf.py_function, read, [place, *given], table.dtype)
@@ -243,7 +245,7 @@ def bags(table: Array, members: Sequence[Array], keep: Array | None, otherwise: 
         def gradient(upstream: Array) -> tuple[None, Any]:
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(table)
-                again = otherwise(table, *given)  # of which only the gradient is computed
+                again = otherwise(table, *given)  # only its gradient is computed
             return None, tape.gradient(again, table, output_gradients=upstream)
 
         return tf.identity(found), gradient
@@ -257,13 +259,13 @@ def _bags_of_variable(dtype: Any, shape: tuple[int, ...], resource: Array, *give
 
 
 def _bags(table: Host, ids: Host, segments: Host, bags: Host, *keep: Host) -> Host:
-    """ValueError for segments that are no bags: offsets whose values were not known when the graph was built."""
+    """Compute bags; raise ValueError for invalid segments: offsets may be unknown when the graph is built."""
     if len(ids) != len(segments):
         raise ValueError(f"offsets: got those of {len(segments)} ids; accepted are those of {len(ids)}")
     if _within(segments, len(bags)) is not None:
         raise ValueError(f"offsets: got ids that lie in none of {len(bags)} bags; accepted is that each lies in one")
     named = _within(ids, len(table))
-    if named is not None:  # the others do not count
+    if named is not None:  # the other ids do not count
         mask = np.zeros(len(ids), np.int32)
         mask[named] = 1
         keep = (mask * keep[0] if keep else mask,)
@@ -355,7 +357,7 @@ def _step_in_place(take: Callable[..., None], kinds: Sequence[tuple[Any, tuple[i
 
 
 def _step(formula: Formula, tables: Sequence[Host], values: Host, *given: Host) -> None:
-    """A step on tables that may be written into; given: what `_grouped` has, the numbers, the factor if any."""
+    """Step on writable tables; given has the groups of `_grouped`, the numbers, and the factor if there is one."""
     groups, numbers, *factor = _of_values(values, *given[:4]), *given[4:]
     scale = float(factor[0][0]) if factor else None
     compiled = _compiled()
@@ -364,18 +366,18 @@ def _step(formula: Formula, tables: Sequence[Host], values: Host, *given: Host) 
 
 # ---------------------------------------------------------------------- what TensorFlow hands over
 def _compiled() -> ModuleType:
-    from islices.kernels import operations  # numba is here: `kernels_here` had them
+    from islices.kernels import operations  # numba is available: `kernels_here` returned kernels
 
     return operations
 
 
 def _bits(x: Host) -> Host:
-    """An array as kernels take it: bfloat16 as uint16."""
+    """Return an array in the kernels' form: bfloat16 as uint16."""
     return x.view(np.uint16) if x.dtype.name == "bfloat16" else x
 
 
 def _within(indices: Host, rows: int | None) -> Host | None:
-    """The positions of the indices that name a row; None for all."""
+    """Return the positions of the indices in range, or None if all are."""
     if len(indices) == 0:
         return None
     lowest, highest, _ = _compiled().bounds(indices)
@@ -388,8 +390,7 @@ def _within(indices: Host, rows: int | None) -> Host | None:
 
 
 def _groups(indices: Host, rows: int | None, positions: Host | None = None) -> tuple[Host, Host, Host]:
-    """The groups of the slots that name a row, as `islices.kernels.operations.group` has them, where their values
-    lie."""
+    """Return the groups of the slots in range, as `islices.kernels.operations.group` does, with given positions."""
     if positions is not None:
         _check_lengths(len(indices), len(positions))
     groups: tuple[Host, Host, Host] | None = _compiled().group(indices)

@@ -1,10 +1,10 @@
-"""keras.layers.Embedding within a model: what each layer looked up, and the gradient that arrives at its output.
+"""Capture each keras.layers.Embedding of a model: its lookups, and the gradient that arrives at its output.
 
-A layer's `call` is wrapped on the instance for the time of a capture by an identity whose gradient is noted on its way
-through. A ReversibleEmbedding is an output layer, too: there the gradient is that of its product with the weights.
-Weights that are read outside of these calls while a tape records are a use whose gradient would be missing: the
-variable gets a class, for the time of the capture, that notices (`_watching`).
-Keras is not imported: a model is one only where Keras has been. May import: `tensorflow`, the core, this folder.
+During a capture, a wrapper on the instance's `call` adds an identity that records its gradient. A ReversibleEmbedding
+is also an output layer: there the gradient is that of its product with the weights. Reads of the weights outside these
+calls while a tape records are uses whose gradient would be missing. During the capture the variable's class detects
+them (`_watching`).
+Keras is not imported: a model only exists if Keras has been. May import: `tensorflow`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _embeddings(model: Any) -> dict[str, Any]:
 
 
 def _walk(layer: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    """Each layer once, with the names on the way to it (without the model's own)."""
+    """Yield each layer once, with the names on the path to it (without the model's name)."""
     if id(layer) in seen:
         return
     seen.add(id(layer))
@@ -82,7 +82,7 @@ def _walk(layer: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
 
 
 def _reversible() -> Any:
-    """keras.layers.ReversibleEmbedding; None in versions of Keras that have none."""
+    """Return keras.layers.ReversibleEmbedding, or None in versions of Keras without it."""
     return getattr(sys.modules["keras"].layers, "ReversibleEmbedding", None)
 
 
@@ -106,7 +106,7 @@ def _check_layer(name: str, layer: Any) -> None:
 
 # ---------------------------------------------------------------------- the hook
 class _OfGraph:
-    """A use whose gradient may belong to a graph; read elsewhere, it says so."""
+    """A use whose gradient may belong to a graph; reads elsewhere raise."""
 
     layer: str
     _graph: Any = None
@@ -144,7 +144,7 @@ def _within(graph: Any) -> bool:
 
 @contextlib.contextmanager
 def _wrapped(layer: Any, name: str, uses: list[Use]) -> Iterator[None]:
-    """Replace the layer's call by one that notes what it looked up."""
+    """Replace the layer's call by one that records its lookups while the context is open."""
     before, inner = vars(layer).get("call"), layer.call
 
     def call(inputs: Any, reverse: bool = False) -> Array:
@@ -178,10 +178,10 @@ def _ids(name: str, ids: Any) -> Array:
 
 
 def _noted(use: Any, layer: Any, output: Array, uses: list[Use]) -> Array:
-    """Return the output of a layer, whose gradient use gets in the backward pass."""
+    """Return the output of a layer; use gets its gradient in the backward pass."""
     use._graph = here()
     uses.append(use)
-    dtype = layer.variable_dtype  # embeddings.dtype depends on the autocast around
+    dtype = layer.variable_dtype  # embeddings.dtype depends on the present autocast
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def noted(output: Array, *_: Array) -> tuple[Array, Any]:
@@ -194,19 +194,19 @@ def _noted(use: Any, layer: Any, output: Array, uses: list[Use]) -> Array:
 
     if layer.embeddings.trainable:
         return noted(output)
-    # no tape follows the rows of a frozen layer: one that it watches by itself goes with them
+    # no tape follows the rows of a frozen layer: a watched variable is added to them
     return noted(output, tf.convert_to_tensor(_probe()))
 
 
 @cache
 def _probe() -> tf.Variable:
-    """A trainable variable without influence; one for the process, as graphs that read it may live as long."""
+    """Return a trainable variable without influence; one per process, because graphs that read it may live as long."""
     with tf.init_scope():
         return tf.Variable(0.0, name="islices_probe")
 
 
 def _multiply(layer: Any, name: str, inner: Any, inputs: Any, uses: list[Use]) -> Array:
-    """Call the layer in reverse. The cap on its logits, which bends them, comes after what is noted."""
+    """Call the layer in reverse, and apply the nonlinear cap on its logits after the recorded product."""
     if not layer.tie_weights:
         return inner(inputs, reverse=True)
     cap = layer.logit_soft_cap
@@ -258,7 +258,7 @@ def _watched(variable: Any, use: Use, uses: list[Use]) -> Iterator[None]:
 
         @tf.custom_gradient  # type: ignore[untyped-decorator]
         def noted(x: Array) -> tuple[Array, Any]:
-            def gradient(upstream: Any) -> Any:  # where none comes, this was no use
+            def gradient(upstream: Any) -> Any:  # without a gradient this was no use
                 uses.append(use)
                 return upstream
 
@@ -266,7 +266,7 @@ def _watched(variable: Any, use: Use, uses: list[Use]) -> Iterator[None]:
 
         return noted(plain)
 
-    def handle(self: Any) -> Any:  # what a tape knows the variable by
+    def handle(self: Any) -> Any:  # a tape identifies the variable by its handle
         return kind.value.fget(self).handle
 
     replaced = {"value": property(value), "__tf_tensor__": as_tensor, "handle": property(handle)}

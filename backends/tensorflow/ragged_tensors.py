@@ -1,7 +1,7 @@
-"""tf.RaggedTensor and tf.SparseTensor taken apart: the ids of bags, and weights and masks beside them.
+"""Split tf.RaggedTensor and tf.SparseTensor into parts: the ids of bags, and weights and masks in the same order.
 
 A RaggedTensor's innermost ragged rows are bags, its outermost ones samples. A SparseTensor's last axis is that of its
-bags, as to tf.nn.embedding_lookup_sparse; its numbers may stand in any order.
+bags, as in tf.nn.embedding_lookup_sparse; its numbers may stand in any order.
 May import: `tensorflow`, `numpy`, `islices.backend`.
 """
 
@@ -80,7 +80,7 @@ def _range(known: tuple[int | None, ...], lead: list[Array]) -> Array:
 
 
 def _check(x: tf.SparseTensor, argument: str) -> None:
-    """ValueError for a place outside of dense_shape, which a tf.SparseTensor does not look at."""
+    """Raise ValueError for a place outside of dense_shape, which a tf.SparseTensor does not check."""
     indices, shape = x.indices.numpy(), x.dense_shape.numpy()
     outside = ((indices < 0) | (indices >= shape)).any(axis=1)
     if outside.any():

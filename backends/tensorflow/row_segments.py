@@ -1,4 +1,4 @@
-"""Primitives of several TensorFlow operations: sums and maxima by segment, membership, checked reads.
+"""Build primitives from several TensorFlow operations: sums and maxima by segment, membership, checked reads.
 
 May import: `tensorflow`, `numpy`, `islices.backend`, this folder.
 """
@@ -52,16 +52,16 @@ def isin(indices: Array, rows: Array) -> Array:
     indices, rows = tf.cast(indices, tf.int64), tf.cast(rows, tf.int64)
     if tuple(rows.shape) == (1,):
         return tf.equal(indices, rows)
-    # something lower than any index in front, so that each index has a last entry that is not above it
+    # a number lower than any index comes first, so that each index has a last entry that is not above it
     ascending = tf.concat([[tf.int64.min], tf.sort(rows)], 0)
     after = tf.raw_ops.UpperBound(sorted_inputs=ascending[None], values=indices[None], out_type=tf.int64)[0]
     return tf.equal(tf.gather(ascending, after - 1), indices)
 
 
 def sums_in_place(values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
-    """(sums, ids) of as many slots, sorted: the first of each row holds its sum, the others hold zeros.
+    """Return sums and ids in as many slots, sorted: a row's first slot contains its sum, other slots zeros.
 
-    XLA has no operation whose result is as long as its values say. Rows out of range hold zeros too (SPEC clause 2).
+    XLA has no operation whose result length depends on values. Rows out of range contain zeros too (SPEC clause 2).
     """
     order = tf.argsort(indices, stable=True)
     ids, values = tf.gather(indices, order), tf.gather(values, order)
@@ -74,7 +74,7 @@ def sums_in_place(values: Array, indices: Array, rows: int | None) -> tuple[Arra
 
 
 def refuse_xla(operation: str) -> None:
-    """ValueError where XLA is to compile an operation whose result is as long as its values say."""
+    """Raise ValueError if XLA compiles an operation whose result length depends on values."""
     if compiled_by_xla():
         raise ValueError(
             f"jit_compile: got True around {operation}; accepted is False, since shapes are fixed in XLA "
@@ -83,8 +83,10 @@ def refuse_xla(operation: str) -> None:
 
 
 def in_table(values: Array, ids: Array, rows: int | Array) -> tuple[Array, Array]:
-    """The slots whose ids name a row. In XLA, which writes nowhere what is out of range, all of them: it would write
-    what lies behind the end of a selection too."""
+    """Return the slots whose ids are in range; within XLA, return all slots.
+
+    XLA's scatters drop ids out of range, but would write the padding of a selection too.
+    """
     wide = tf.cast(ids, tf.int64)
     valid = tf.logical_and(wide >= 0, wide < rows)
     if compiled_by_xla():
@@ -94,7 +96,7 @@ def in_table(values: Array, ids: Array, rows: int | Array) -> tuple[Array, Array
 
 
 def slots_in_place(x: Slots) -> Slots:
-    """Slots of the sums, for a norm: zeros do not count in it."""
+    """Return slots of the sums, for a norm, where zeros do not count."""
     if x.indices is None:
         return x
     values = x.values if x.positions is None else tf.gather(x.values, x.positions)
@@ -106,13 +108,13 @@ def segment_max(values: Array, segments: Array, count: int | None, least: float 
     highest = tf.math.unsorted_segment_max(values, segments, count)
     if not values.dtype.is_floating:
         return highest
-    if least is not None:  # a NaN comes from where there is one, so that check_numerics finds none elsewhere
+    if least is not None:  # a NaN only comes from a NaN, so that check_numerics finds none elsewhere
         nan = tf.math.is_nan(values)
         numbers = tf.math.unsorted_segment_max(tf.where(nan, tf.zeros_like(values), values), segments, count)
         return tf.maximum(numbers, tf.constant(least, values.dtype)) + tf.math.unsorted_segment_sum(
             tf.where(nan, values, tf.zeros_like(values)), segments, count
         )
-    # TensorFlow's starts from the lowest finite number, and a NaN wins or not by its place
+    # TensorFlow's maximum starts from the lowest finite number, and a NaN's place decides whether it wins
     lowest = tf.constant(-np.inf, values.dtype)
     rank = tf.where(values > lowest, 1, tf.where(tf.math.is_nan(values), 2, 0))
     top = tf.math.unsorted_segment_max(rank, segments, count)
@@ -120,7 +122,7 @@ def segment_max(values: Array, segments: Array, count: int | None, least: float 
 
 
 def fold_rows(op: str, rows: Array, values: Array, segments: Array) -> Array:
-    """rows multiplied or divided by the values of their segment: layer k has each row's k-th value."""
+    """Return rows multiplied or divided by the values of their segment: layer k has each row's k-th value."""
     if rows_hold_nothing(values):
         return rows
     segments = tf.cast(segments, tf.int64)
@@ -141,7 +143,7 @@ def fold_rows(op: str, rows: Array, values: Array, segments: Array) -> Array:
 
 
 def read_checked(table: Array, ids: Array) -> Array:
-    """table[ids] with zeros for ids out of range, whatever is known of ids' shape."""
+    """Return table[ids] with zeros for ids out of range, for any known or unknown shape of ids."""
     rows, row_shape = table.shape[0], tuple(table.shape)[1:]
     if rows == 0:
         return tf.zeros(tf.concat([tf.shape(ids), np.array(row_shape, np.int32)], 0), table.dtype)
@@ -156,15 +158,17 @@ def read_checked(table: Array, ids: Array) -> Array:
 
 
 def unless_all(mask: Array, arrays: Any, otherwise: Callable[[], Any]) -> Any:
-    """The arrays as they are where a traced mask holds everywhere, as it does as a rule, else what otherwise makes of
-    them: a copy less. tf.vectorized_map runs both, and slowly."""
+    """Return the arrays unchanged if a traced mask is True everywhere, or else the result of otherwise.
+
+    The mask usually is, which saves a copy. tf.vectorized_map runs both branches, slowly.
+    """
     if kernels_here() is None or is_vectorized():
         return otherwise()
     return tf.cond(tf.reduce_all(mask), lambda: arrays, otherwise)
 
 
 def is_vectorized() -> bool:
-    """Return whether tf.vectorized_map builds the graph; its body has its own scope."""
+    """Return whether tf.vectorized_map builds the graph; its body has a special scope."""
     graph = tf.compat.v1.get_default_graph()
     while graph is not None:
         if any(part.startswith("loop_body") for part in graph.get_name_scope().split("/")):
@@ -174,7 +178,7 @@ def is_vectorized() -> bool:
 
 
 def scatter(values: Array, ids: Array, shape: Sequence[Any]) -> Array:
-    """Zeros of a shape, which may hold tensors, with each row of values added to row ids[k], in order of k."""
+    """Return zeros of a shape, which may contain tensors, with values[k] added to row ids[k], in order of k."""
     if rows_hold_nothing(values):
         return tf.zeros(shape, values.dtype)
     return tf.scatter_nd(tf.cast(ids, tf.int64)[:, None], values, tf.convert_to_tensor(shape, tf.int64))

@@ -1,8 +1,8 @@
-"""tf.IndexedSlices taken apart and put together, without letting TensorFlow compute on it.
+"""Split and build tf.IndexedSlices without TensorFlow's computations on them.
 
-A tf.IndexedSlices checks nothing when it is made: its parts may be lists, its dense_shape is optional and may be a
-tensor that is not known yet. Shapes are read where they are known (eagerly, or statically inside tf.function).
-May import: `tensorflow`, `numpy`, `islices.backend`, this folder.
+A tf.IndexedSlices checks nothing when it is made: its parts may be lists, and its dense_shape is optional. The
+dense_shape may be a tensor whose value is not known yet. This module reads shapes where they are known (eagerly, or
+statically inside tf.function). May import: `tensorflow`, `numpy`, `islices.backend`, this folder.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Shape = tuple[int | None, ...]
 
 
 def take_apart(x: tf.IndexedSlices) -> NativeParts:
-    """The values, indices and shape of a tf.IndexedSlices; rows that are not known are None."""
+    """Return the values, indices and shape of a tf.IndexedSlices; an unknown number of rows is None."""
     values, indices = _tensor(x.values, "values"), _tensor(x.indices, "indices")
     if values.shape.rank is None or indices.shape.rank is None:
         raise ValueError(
@@ -46,7 +46,7 @@ def _tensor(part: Any, name: str) -> Array:
 
 
 def _known_shape(dense_shape: Any) -> Shape | None:
-    """The dimensions of a dense_shape, None for each that is not known; None for a shape of unknown length."""
+    """Return the dimensions of a dense_shape, None for each unknown one; None for a shape of unknown length."""
     if dense_shape is None:
         return None
     if isinstance(dense_shape, tf.TensorShape):
@@ -62,7 +62,7 @@ def _known_shape(dense_shape: Any) -> Shape | None:
 
 
 def indexed_slices(values: Array, indices: Array, dense_shape: Shape, like: Any) -> tf.IndexedSlices:
-    """A tf.IndexedSlices; its dense_shape is like's own where they agree, else of like's integer type (int64)."""
+    """Return a tf.IndexedSlices with like's dense_shape if they agree, or else with like's integer type (int64)."""
     values, indices = tf.convert_to_tensor(values), tf.convert_to_tensor(indices)
     return tf.IndexedSlices(values, indices, _shape_tensor(dense_shape, like))
 

@@ -1,9 +1,9 @@
-"""Gradients by looked-up rows: a GradientTape that watches the rows a table gave, never the table.
+"""Compute gradients by looked-up rows: a GradientTape watches the rows that a table gave, never the table.
 
-A tape keeps what was computed from what it watches. Ours watches the dense variables and each lookup's rows, so
-nothing of a table's size is computed. Reading the rows is not on it (the weights are not watched), but on the
-tapes around it, which is what makes second derivatives right. Rows looked up in a graph traced apart (a loop body, an
-inner tf.function) are on no tape in reach, and are refused. May import: `tensorflow`, the core.
+A tape keeps results that depend on watched tensors. This module's tape watches the dense variables and each lookup's
+rows, so it computes nothing of a table's size. The weights are not watched, so only outer tapes record the reads of the
+rows, which makes second derivatives right. Rows looked up in a graph traced separately (a loop body, an inner
+tf.function) are on no reachable tape, and raise. May import: `tensorflow`, the core.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ __all__ = [
 
 
 def here() -> Any:
-    """The graph that is being built; None where code runs eagerly."""
+    """Return the graph that is being built, or None in eager code."""
     return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
 def plain(x: Array) -> Array:
-    """x, or the tf.Variable (or tensor) in a variable of Keras."""
+    """Return x, or the tf.Variable (or tensor) in a variable of Keras."""
     return x if isinstance(x, (tf.Tensor, tf.Variable)) else x.value
 
 
@@ -129,10 +129,10 @@ def differentiate(
 
 
 def _apart(variables: Sequence[Array], sources: Sequence[Source]) -> tuple[list[Array], list[Array]]:
-    """(variables for fn, the same for the tape), each known to the tape by itself.
+    """Return variables for fn and for the tape, each known to the tape separately.
 
-    A variable that comes twice, or is a table too, is read into a tensor: watched as it is, it would get the
-    gradient of all its places at once.
+    A variable that comes twice, or is a table too, is read into a tensor. If the tape watched the variable, its
+    gradient would be that of all its places.
     """
     taken = {id(plain(s.weights)) for s in sources}
     given, watched = [], []
@@ -147,7 +147,7 @@ def _apart(variables: Sequence[Array], sources: Sequence[Source]) -> tuple[list[
 
 
 def dense_gradient(g: Any, x: Array) -> Array:
-    """A gradient as a dense tensor: TensorFlow gives tf.IndexedSlices for what was gathered."""
+    """Return a gradient as a dense tensor: TensorFlow gives tf.IndexedSlices for gathered variables."""
     if not isinstance(g, tf.IndexedSlices):
         return g
     if None in tuple(x.shape):  # dynamic: the core densifies known shapes only
@@ -206,13 +206,13 @@ def _pays(sparse: str, indices: Array, x: Array) -> bool:
 # ---------------------------------------------------------------------- given gradients
 def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callable[..., Array]:
     def joined(*arrays: Array) -> tuple[Array, Callable[[Array], Any]]:
-        with record.stop_recording():  # by eager tapes: what is not recorded may run on the host
+        with record.stop_recording():  # by eager tapes: operations that are not recorded may run on the host
             value = forward(*arrays)
 
         def gradient(upstream: Any) -> Any:
             if isinstance(upstream, tf.IndexedSlices):
                 upstream = dense_gradient(upstream, value)
-            # recorded only if a tape around this one asks for second derivatives
+            # recorded only if an outer tape computes second derivatives
             return list(backward(arrays, upstream))
 
         return value, gradient
@@ -222,7 +222,7 @@ def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callab
     def f(*arrays: Array) -> Array:
         if tf.executing_eagerly() and not record.could_possibly_record():
             return forward(*arrays)
-        # of a variable, its read is what is recorded
+        # the read of a variable is recorded
         return recorded(*(x if isinstance(x, tf.Tensor) else tf.identity(plain(x)) for x in arrays))
 
     return f
@@ -251,9 +251,9 @@ def per_sample_gradients(
 
 # ---------------------------------------------------------------------- autograph
 def user_code(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """fn as the tf.function around would call it: rewritten by autograph where that is on.
+    """Return fn in the form that the outer tf.function would call: rewritten by autograph if autograph is on.
 
-    Autograph leaves the library's functions alone, and with them what they call; the user's fn is handed back to it.
+    Autograph does not rewrite the library's functions and the functions they call, so this function passes fn to it.
     """
     status = tf.__internal__.autograph.control_status_ctx()
     if status.status.name != "ENABLED":

@@ -1,9 +1,9 @@
-"""Memory shared between NumPy and TensorFlow: views, tensors over NumPy's memory, copies.
+"""Share memory between NumPy and TensorFlow: views, tensors over NumPy's memory, copies.
 
-An eager tensor on CPU shows its memory through the buffer protocol (``tensor.numpy()`` would copy); bfloat16, which
-the protocol does not know, passes as uint16 by a bitcast, which shares memory too. The other way DLPack shares:
-TensorFlow *aborts the process* there for memory that does not start at a multiple of 64 bytes, and NumPy refuses
-read-only memory, so everything else is copied first, into aligned memory (also faster than `tf.constant`).
+An eager tensor on CPU shows its memory through the buffer protocol (``tensor.numpy()`` would copy). The protocol lacks
+bfloat16, which passes as uint16 by a bitcast that shares memory too. In the other direction DLPack shares memory.
+TensorFlow *aborts the process* for memory that does not start at a multiple of 64 bytes, and NumPy rejects read-only
+memory. So other arrays are first copied into aligned memory, which is also faster than `tf.constant`.
 May import: `tensorflow`, `numpy`, `islices.backend`, `islices.core.host_memory`.
 """
 
@@ -23,7 +23,7 @@ from islices.core.host_memory import ALIGNMENT, at_address, empty
 
 __all__ = ["adopt", "copy", "exclusive", "fetch", "handle", "is_plain", "on_cpu", "shared", "view", "writable"]
 
-#: dtypes that the buffer protocol and DLPack carry as they are.
+#: dtypes that the buffer protocol and DLPack support.
 PLAIN = frozenset(
     ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
 )
@@ -38,19 +38,19 @@ def on_cpu(tensor: Array) -> bool:
 
 
 def handle(variable: Array) -> Array:
-    """The resource that stands for a variable of TensorFlow or Keras on a tape."""
+    """Return the resource that represents a variable of TensorFlow or Keras on a tape."""
     return variable.handle if isinstance(variable, tf.Variable) else variable.value.handle
 
 
 def view(x: Array) -> np.ndarray[Any, Any] | None:
-    """A NumPy view of a tensor's or variable's memory, bfloat16 as uint16; None if it is symbolic or elsewhere.
+    """Return a NumPy view of a tensor's or variable's memory, bfloat16 as uint16; None if it is symbolic or elsewhere.
 
-    A variable's view is of its present value: a later assignment to the variable leaves it alone.
+    A variable's view is of its present value: a later assignment to the variable does not change the view.
     """
     if not isinstance(x, tf.Tensor):
         if not tf.executing_eagerly():
             return None
-        with tf.init_scope():  # a read that no tape sees
+        with tf.init_scope():  # a read that no tape records
             own = x if isinstance(x, tf.Variable) else x.value
             if is_plain(own):  # after a gather or scatter by rows reading would copy: see `exclusive`
                 tf.raw_ops.DisableCopyOnRead(resource=own.handle)
@@ -80,8 +80,10 @@ def writable(arrays: Sequence[Array]) -> tuple[list[np.ndarray[Any, Any]], list[
 
 
 def _is_here(x: Array) -> bool:
-    """Return whether x is a tensor or variable of numbers in this process's host memory. Variables of several copies
-    (tf.distribute) and of other servers are not."""
+    """Return whether x is a tensor or variable of numbers in this process's host memory.
+
+    Variables of several copies (tf.distribute) and of other servers are not.
+    """
     if isinstance(x, tf.Tensor):
         place = x
     else:
@@ -111,11 +113,11 @@ def _copied(tensor: Array) -> np.ndarray[Any, Any]:
 
 
 def exclusive(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """The memory of the variable that a resource stands for, which until the view is dropped only the two hold.
+    """Return the memory of the variable of a resource, with no other holder until the view is dropped.
 
-    A tensor that was read from a variable may share its memory. A scatter, be it of no rows, first gives the variable
-    memory of its own if anything else holds it; from then on reading would copy, as TensorFlow does for variables that
-    are scattered into, which is switched off again for the one read that yields the memory.
+    A tensor that was read from a variable may share its memory. A scatter, even of no rows, first gives the variable
+    new memory if there is another holder. After a scatter TensorFlow copies on each read of the variable. This function
+    disables the copy for the one read that yields the memory.
     """
     if 0 in shape:
         return np.empty(shape, np.uint16 if dtype == tf.bfloat16 else dtype.as_numpy_dtype)
@@ -130,9 +132,9 @@ def exclusive(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> np.nd
 
 
 def shared(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """A view of the memory of the variable that a resource stands for, to be dropped before anything is written.
+    """Return a view of the memory of the variable of a resource; drop it before anything is written.
 
-    Reading would copy after a scatter, which is switched off: see `exclusive`.
+    Reading would copy after a scatter, so the copy is disabled: see `exclusive`.
     """
     with record.stop_recording():
         tf.raw_ops.DisableCopyOnRead(resource=resource)
@@ -143,7 +145,7 @@ def shared(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> np.ndarr
 
 
 def _check_shape(found: np.ndarray[Any, Any], shape: tuple[int, ...]) -> None:
-    """ValueError for another shape than that of a graph: a variable may take on one while a graph holds its handle."""
+    """Raise ValueError if a variable's shape differs from the graph's, since it may change between steps."""
     if found.shape != shape:
         raise ValueError(f"table: got shape {found.shape}; accepted is {shape}, as it was when the graph was built")
 
@@ -155,7 +157,7 @@ def _no_rows(dtype: Any, row_shape: tuple[int, ...]) -> tuple[Array, Array]:
 
 
 def fetch(x: Array) -> np.ndarray[Any, Any]:
-    """x as a NumPy array from any device, bfloat16 as uint16."""
+    """Return x as a NumPy array from any device, bfloat16 as uint16."""
     found = view(x)
     if found is not None:
         return found
@@ -166,7 +168,7 @@ def fetch(x: Array) -> np.ndarray[Any, Any]:
 
 
 def adopt(array: np.ndarray[Any, Any]) -> Array:
-    """An eager CPU tensor over memory that its owner gives away, copied if it cannot be shared; uint16 is bfloat16."""
+    """Return an eager CPU tensor over donated memory, copied if it cannot be shared; uint16 is bfloat16."""
     flags = array.flags
     if not (flags.writeable and flags.c_contiguous and array.__array_interface__["data"][0] % ALIGNMENT == 0):
         aligned = empty(array.shape, array.dtype.newbyteorder("="))
@@ -180,7 +182,7 @@ def adopt(array: np.ndarray[Any, Any]) -> Array:
 
 
 def copy(array: np.ndarray[Any, Any]) -> Array:
-    """A new tensor of an array's values, on the current device; uint16 means bfloat16."""
+    """Return a new tensor of an array's values, on the current device; uint16 means bfloat16."""
     if array.dtype.name == "bfloat16":
         array = array.view(np.uint16)
     if array.dtype.name not in PLAIN or (array.size <= FEW and array.dtype != np.uint16 and array.dtype.isnative):

@@ -1,6 +1,6 @@
-"""Operations of ours that tf.vectorized_map has no way for, and would run in a loop over the members.
+"""Convert operations that tf.vectorized_map does not know, and would run in a loop over the members.
 
-Imported for its effect: each operation is registered, unless TensorFlow has come to know it.
+Import this module for its effect: it registers each operation, unless a new TensorFlow knows it.
 May import: `tensorflow`.
 """
 
@@ -16,7 +16,7 @@ __all__: list[str] = []
 
 
 def _mark(given: Any) -> Any:
-    """Return one answer for all members: does the graph run in this process?"""
+    """Return one answer for all members: whether the graph runs in this process."""
     attributes = {name: given.get_attr(name) for name in ("dtype", "shape", "shared_name", "container")}
     return pfor.wrap(tf.raw_ops.VarHandleOp(**attributes), False)
 
@@ -26,7 +26,7 @@ def _is_initialized(given: Any) -> Any:
 
 
 def _resource_gather(given: Any) -> Any:
-    """Rows of one variable for the indices of all members."""
+    """Return rows of one variable for the indices of all members."""
     if given.get_attr("batch_dims"):
         raise pfor.ConversionNotImplementedError("batch_dims")
     table, indices = given.unstacked_input(0), given.stacked_input(1)
@@ -38,7 +38,7 @@ def _hidden(given: Any) -> Any:
 
 
 def _scatter_nd(given: Any) -> Any:
-    """One scatter, in which the member is the first coordinate: each member's additions keep their order."""
+    """Return one scatter with the member as the first coordinate: each member's additions keep their order."""
     given.stack_inputs([0, 1])
     indices, updates, shape = given.stacked_input(0), given.stacked_input(1), given.unstacked_input(2)
     members = tf.shape(indices, indices.dtype)[0]
@@ -57,5 +57,5 @@ for _name, _converter in (
     ("PlaceholderWithDefault", _hidden),
     ("ScatterNd", _scatter_nd),
 ):
-    with contextlib.suppress(KeyError):  # TensorFlow has one of its own
+    with contextlib.suppress(KeyError):  # TensorFlow has a converter
         pfor.RegisterPFor(_name)(_converter)

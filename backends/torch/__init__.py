@@ -1,9 +1,9 @@
-"""The PyTorch backend, and the fronts in PyTorch's own idiom: docs/torch.md.
+"""The PyTorch backend, and replacements of PyTorch's functions and classes: docs/torch.md.
 
 `clip_grad_norm_`, `clip_grad_value_`, `get_total_norm` and `clip_grads_with_norm_` replace the functions of
-torch.nn.utils, which refuse sparse gradients; `optim` has the classes of torch.optim; `GradScaler` that of torch.amp.
-`TorchRecorder` writes a training's steps down for `islices.parity`; `state_of` reads an
-optimizer's state as named arrays, `start_from` lets one go on from such.
+torch.nn.utils, which raise on sparse gradients. `optim` has the classes of torch.optim; `GradScaler` replaces that of
+torch.amp. `TorchRecorder` records a training's steps for `islices.parity`. `state_of` reads an optimizer's state as
+named arrays, and `start_from` continues from named arrays.
 """
 
 from islices.core.registry import require

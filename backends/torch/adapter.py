@@ -1,11 +1,11 @@
-"""The primitives on torch tensors, for any device.
+"""Implement the primitives on torch tensors, for any device.
 
-torch trusts what a sparse tensor claims: indices out of range and a false is_coalesced may end the process or give
-wrong sums, and its coalesce() does not always add in order of occurrence. So nothing here lets torch compute on a
-sparse tensor; `islices.backends.torch.arithmetic` holds what its dense arithmetic needs help with.
+torch trusts the claims of a sparse tensor: indices out of range and a false is_coalesced may end the process or give
+wrong sums. Its coalesce() does not always add in order of occurrence. So this module never lets torch compute on a
+sparse tensor. `islices.backends.torch.arithmetic` corrects torch's dense arithmetic.
 """
 
-# torch's functions stand in the class as they are
+# torch's functions are attributes of the class
 # pyright: reportAssignmentType=false, reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from islices.core.host_memory import zeros
 
 __all__ = ["TorchBackend", "backend", "check_data", "check_inference", "shares_elements"]
 
-#: Elements of an optimizer's state whose memory is NumPy's, which asks Linux for pages of 2 MB, from 4 MB on: rows lie
-#: anywhere, and finding the pages of 4 KB that torch gets takes a tenth of a whole step (docs/performance.md).
+#: From this many elements on (4 MB), an optimizer's state gets NumPy's memory, because NumPy requests pages of 2 MB.
+#: Rows are scattered, and finding torch's pages of 4 KB takes a tenth of a whole step (docs/performance.md).
 HUGE = 1 << 20
 WIDE = ("float32", "float64")
 
-#: The names of dtypes of which NumPy has views, bfloat16's bits included.
+#: The dtypes that NumPy can view, bfloat16's bits included -> their names.
 VIEWED = {getattr(torch, name): name for name in ("float16", "bfloat16", "float32", "float64", "int32", "int64")}
-#: The same of NumPy's.
+#: The same for NumPy's dtypes.
 HELD = {np.dtype(name): name for name in VIEWED.values() if name != "bfloat16"}
-#: Bytes of an element, at most.
+#: The largest number of bytes of an element.
 LONGEST = 8
-#: Elements of float64 that stay in the caches; with more, torch would wake its other threads for every operation.
+#: Elements of float64 that fit the caches; for more elements torch would wake other threads for every operation.
 BLOCK = 1 << 15
 
 
@@ -75,7 +75,7 @@ class TorchBackend(Backend):
 
     # ------------------------------------------------------------------ looking at an array
     def dtype(self, x: Array) -> str:
-        _check_storage(x)  # asked of every array before torch computes on it, in whatever mode
+        _check_storage(x)  # every array is checked here before torch computes on it, in any mode
         return _dtype_name(x.dtype)
 
     def shape(self, x: Array) -> tuple[int | None, ...]:
@@ -103,7 +103,7 @@ class TorchBackend(Backend):
     def memory_span(self, x: Array) -> tuple[int, int] | None:
         try:
             start = x.data_ptr()
-        except RuntimeError:  # a wrapper of functorch, a subclass without memory of its own
+        except RuntimeError:  # a wrapper of functorch, or a subclass without memory
             return None
         if not start:  # elsewhere, or nowhere
             return (0, 0) if 0 in x.shape else None
@@ -143,7 +143,7 @@ class TorchBackend(Backend):
     def scalar(self, x: np.ndarray[Any, Any], like: Array) -> Array:
         return self.from_host(x.copy(), like)
 
-    #: a context that changes nothing, as the method it stands for gives it, without a call of ours
+    #: a context that changes nothing; the backend's method returns it without a Python call
     scope = staticmethod(contextlib.nullcontext)  # pyright: ignore[reportAssignmentType]
 
     # ------------------------------------------------------------------ the framework's sparse form
@@ -167,7 +167,7 @@ class TorchBackend(Backend):
                 "x: got a sparse COO tensor whose own gradient is being recorded, which torch loses on the way to its "
                 "values; accepted is one that records none: x.detach(), or a call under torch.no_grad()"
             )
-        # _indices() and _values() share memory and look at nothing; indices() would ask for a coalesced tensor
+        # _indices() and _values() share memory and check nothing; indices() would require a coalesced tensor
         indices = x._indices()
         _check_storage(indices)
         return NativeParts(x._values(), indices[0], tuple(x.shape), coalesced=x.is_coalesced())
@@ -321,7 +321,7 @@ class TorchBackend(Backend):
         return sum_bags(values, indices)
 
     def scatter_rows(self, values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
-        # vmap copies out of place only
+        # vmap only copies out of place
         return torch.zeros(shape, dtype=values.dtype, device=values.device).index_copy(0, ids.long(), values)
 
     def add_rows(self, dense: Array, values: Array, ids: Array) -> Array:
@@ -381,7 +381,7 @@ class TorchBackend(Backend):
             except (TypeError, RuntimeError):  # elsewhere, negated, wrapped, bfloat16
                 return None
             dtype, start = HELD.get(view.dtype), x.data_ptr()
-            # a storage emptied meanwhile (FSDP does) is nothing to write into
+            # a storage that was emptied meanwhile (FSDP does so) has no memory to write into
             if dtype is None or not view.flags.carray or x.untyped_storage().nbytes() < view.nbytes or not start:
                 return None
             look.dtypes.append(dtype)
@@ -391,7 +391,7 @@ class TorchBackend(Backend):
         return look
 
     def mark_written(self, arrays: Sequence[Array]) -> None:
-        increment_version(arrays)  # what was saved for a backward pass is known to be outdated by its version
+        increment_version(arrays)  # a backward pass detects by the version that a saved tensor has changed
 
     def writable(
         self, arrays: Sequence[Array], *, donate: bool = False
@@ -399,7 +399,7 @@ class TorchBackend(Backend):
         views, tangents = [], getattr(forward_ad, "_current_level", 0) >= 0
         for x in arrays:
             view = self.host_view(x)
-            # a storage emptied meanwhile (FSDP does) is nothing to write into, nor are values that carry a tangent
+            # an emptied storage (FSDP does so) has no memory to write into, nor have values with a tangent
             if view is None or x.untyped_storage().nbytes() < view.nbytes:
                 return None
             if tangents and forward_ad.unpack_dual(x).tangent is not None:
@@ -429,7 +429,7 @@ class TorchBackend(Backend):
 
 
 def _view(x: torch.Tensor) -> np.ndarray[Any, Any] | None:
-    """NumPy's view of a tensor in CPU memory, None where there is none."""
+    """Return NumPy's view of a tensor in CPU memory, or None if there is none."""
     _check_storage(x)
     if x.requires_grad:
         x = x.detach()
@@ -437,14 +437,16 @@ def _view(x: torch.Tensor) -> np.ndarray[Any, Any] | None:
         if x.dtype is torch.bfloat16:
             return x.view(torch.int16).numpy().view(np.uint16)
         return x.numpy()
-    except (RuntimeError, TypeError):  # a subclass without memory of its own, a dtype NumPy has not
+    except (RuntimeError, TypeError):  # a subclass without memory, or a dtype that NumPy lacks
         return None
 
 
 def _plain_parts(x: torch.Tensor) -> NativeParts | None:
-    """`TorchBackend.from_native` with the look at its parts of what a sparse tensor nearly always is, None of another:
-    in CPU memory, of numbers that NumPy has, which nothing records or traces. A tensor of the row of indices would
-    take as long as all of the views."""
+    """Return the checked parts of an ordinary sparse tensor, as `TorchBackend.from_native` does, or None for another.
+
+    An ordinary tensor is in CPU memory, has a dtype of NumPy, and is neither recorded nor traced. A tensor of the row
+    of indices would take as long as all of the views.
+    """
     if type(x) is not torch.Tensor or x.layout is not torch.sparse_coo or x.requires_grad:
         return None
     if getattr(forward_ad, "_current_level", 0) >= 0 or at_work():
@@ -455,7 +457,7 @@ def _plain_parts(x: torch.Tensor) -> NativeParts | None:
     except (TypeError, RuntimeError, ValueError):  # elsewhere, negated, recorded, bfloat16; indices of several axes
         return None
     dtype, start, first = HELD.get(view.dtype), values.data_ptr(), indices.data_ptr()
-    # of a storage that was freed the address is the offset
+    # the address of a freed storage is the offset
     freed = start <= LONGEST * values.storage_offset() or first <= LONGEST * indices.storage_offset()
     if dtype is None or row.ndim != 1 or freed:
         return None
@@ -512,7 +514,7 @@ def _holds_anywhere(mask: torch.Tensor) -> bool:
 
 
 def check_data(x: torch.Tensor) -> None:
-    """TypeError for a tensor that has a shape and no data, where what it holds must be known."""
+    """Raise TypeError for a tensor that has a shape but no data, where its values must be known."""
     fake = type(x) is not torch.Tensor and hasattr(x, "fake_mode")
     if x.is_meta or fake:
         kind = "fake tensor" if fake else "tensor on the device meta"
@@ -538,16 +540,16 @@ def shares_elements(x: torch.Tensor) -> bool:
 
 
 def check_inference(x: torch.Tensor, argument: str) -> None:
-    """ValueError for a tensor that torch does not write into here."""
+    """Raise ValueError for an inference tensor, which torch does not write into outside of inference mode."""
     if x.is_inference() and not torch.is_inference_mode_enabled():
         raise ValueError(f"{argument}: got an inference tensor; accepted outside of torch.inference_mode() is a clone")
 
 
 def _check_storage(x: torch.Tensor) -> None:
-    """ValueError for a tensor whose storage was freed, as FSDP does: reading it ends the process."""
+    """Raise ValueError for a tensor whose storage was freed, as FSDP does: reading it ends the process."""
     try:
         freed = not x.untyped_storage().nbytes() and x.numel()
-    except (RuntimeError, NotImplementedError):  # a subclass or a layout without a storage of its own
+    except (RuntimeError, NotImplementedError):  # a subclass or a layout without a storage
         return
     if freed:
         raise ValueError(f"x: got a tensor of shape {tuple(x.shape)} whose storage was freed; accepted is one in use")

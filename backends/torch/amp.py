@@ -1,4 +1,4 @@
-"""torch.amp.GradScaler for sparse gradients: overflow is looked for where it happens, in the sum of duplicates."""
+"""Find overflow in the sums of duplicate rows: torch.amp.GradScaler for sparse gradients."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["GradScaler"]
 class GradScaler(torch.amp.GradScaler):
     """torch.amp.GradScaler that sums duplicate rows before it looks for infinities.
 
-    torch's own does so for float16 alone: contributions to one row that are finite each, and infinite together, pass
-    in float32 and bfloat16, and the step writes them into the table.
+    torch's class sums duplicates only in float16. In float32 and bfloat16 it misses finite duplicates with an infinite
+    sum, and the step writes infinity into the table.
 
     Notes
     -----
-    Arguments, state and use are torch's. Sparse gradients of the optimizer come back coalesced, summed in order of
-    occurrence. For optimizers of `islices.backends.torch.optim`, ``unscale_`` accepts float16 gradients, which stay
-    float16: those below 3e-8 become 0. Without ``unscale_`` the step unscales in float32. SPEC clauses 3, 4 and 16.
+    Arguments, state and use are torch's. The optimizer's sparse gradients become coalesced, summed in order of
+    occurrence. For optimizers of `islices.backends.torch.optim`, ``unscale_`` accepts float16 gradients and keeps their
+    type: values below 3e-8 become 0. Without ``unscale_`` the step unscales in float32. SPEC clauses 3, 4 and 16.
 
     Examples
     --------
@@ -39,10 +39,10 @@ class GradScaler(torch.amp.GradScaler):
     def _unscale_grads_(
         self, optimizer: torch.optim.Optimizer, inv_scale: torch.Tensor, found_inf: torch.Tensor, allow_fp16: bool
     ) -> dict[torch.device, torch.Tensor]:
-        """Sum duplicates, then do as torch: `unscale_` and `step` call this.
+        """Sum duplicates, then unscale as torch does: `unscale_` and `step` call this.
 
-        A sparse gradient that does not fit (an index out of range, for example) raises TypeError, ValueError or
-        IndexError. The message names the parameter; no gradient has changed then.
+        An invalid sparse gradient (an index out of range, for example) raises TypeError, ValueError or IndexError. The
+        message names the parameter; no gradient has changed then.
         """
         summed = []
         for number, group in enumerate(optimizer.param_groups):

@@ -1,8 +1,8 @@
-"""Arithmetic that torch's own functions do not round, or do not order, as SPEC clauses 3 and 20 ask.
+"""Correct the rounding and the order of torch's arithmetic, as SPEC clauses 3 and 20 require.
 
-Measured on torch 2.13: sqrt is off by one unit in the last place in 17 % of float32 and 1 % of float64 results;
-``float / tensor`` is a product with the reciprocal, and so is ``tensor / float`` on CUDA; index_add_ adds in order of
-occurrence on the CPU only. May import: `torch`.
+Measured on torch 2.13: sqrt is off by one unit in the last place in 17 % of float32 and 1 % of float64 results.
+``float / tensor`` is a product with the reciprocal, and so is ``tensor / float`` on CUDA. index_add_ only adds in order
+of occurrence on the CPU. May import: `torch`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from torch.nn.functional import embedding_bag
 
 __all__ = ["as_tensors", "in_bags", "rounded_sqrt", "sum_bags"]
 
-#: Outside this range the rest of a square would leave the normal range: such input is scaled.
+#: Outside this range the remainder of a square would leave the normal range: such input is scaled.
 LARGE, SMALL, RESCALE = 2.0**500, 2.0**-500, 2.0**300
-#: Cuts a float64 into two halves whose products are exact (T. J. Dekker, Numer. Math. 18, 1971).
+#: Splits a float64 into two halves whose products are exact (T. J. Dekker, Numer. Math. 18, 1971).
 SPLITTER = 2.0**27 + 1.0
 
 
 def as_tensors(a: Any, b: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two operands as tensors: with a Python number torch divides otherwise than with a tensor."""
+    """Return two operands as tensors: torch divides differently by a Python number and by a tensor."""
     if not isinstance(a, torch.Tensor):
         a = torch.full((), a, dtype=b.dtype, device=b.device)
     elif not isinstance(b, torch.Tensor):
@@ -31,7 +31,7 @@ def as_tensors(a: Any, b: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def rounded_sqrt(x: torch.Tensor) -> torch.Tensor:
-    """The square root, correctly rounded: torch's own, corrected by what its square falls short of x."""
+    """Return the correctly rounded square root: torch's root, corrected by the remainder of its square."""
     if x.dtype is not torch.float64:  # an error in the last place of the float64 root is rounded away
         return x.double().sqrt().to(x.dtype)
     small, large = x < SMALL, x > LARGE
@@ -54,8 +54,10 @@ def _shift(x: torch.Tensor, root: torch.Tensor) -> torch.Tensor:
 
 
 def in_bags(values: torch.Tensor) -> bool:
-    """Return whether `sum_bags` sums these rows: on the CPU it is fast for float32 only, and torch lacks its second
-    derivative and forward mode."""
+    """Return whether `sum_bags` sums these rows: on the CPU it is only fast for float32.
+
+    torch lacks the second derivative and the forward mode of `sum_bags`.
+    """
     if getattr(forward_ad, "_current_level", 0) >= 0:
         return False
     kinds = (torch.float32, torch.float64) if values.is_cuda else (torch.float32,)
@@ -63,7 +65,7 @@ def in_bags(values: torch.Tensor) -> bool:
 
 
 def sum_bags(values: torch.Tensor, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(sums, ids): for each distinct index, ascending, its rows of values added left to right.
+    """Return sums and ids: for each distinct index, ascending, add its rows of values left to right.
 
     embedding_bag gives every bag to one thread, which adds its members in order, on the CPU and on CUDA alike.
     """

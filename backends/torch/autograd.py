@@ -1,7 +1,7 @@
-"""Differentiation by looked-up rows, and functions whose gradient is given, in torch's autograd.
+"""Differentiate by looked-up rows, and define functions with given gradients, in torch's autograd.
 
-Rows are read outside the graph and made leaves of it, so that autograd stops at them: the table itself never takes
-part, and no gradient of its size exists. May import: `torch`, `islices.backend`, `islices.backends.torch.tracers`.
+Rows are read outside the graph and become leaves of it, so that autograd stops at them. The table is not part of the
+graph, and no table-sized gradient exists. May import: `torch`, `islices.backend`, `islices.backends.torch.tracers`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
     "per_sample_gradients",
 ]
 
-#: How many differentiations the current one is nested in: gradients of an inner one are differentiable themselves.
+#: The nesting depth of the present differentiation: gradients of an inner one are differentiable themselves.
 _depth: ContextVar[int] = ContextVar("islices_torch_depth", default=0)
 
 
@@ -58,7 +58,7 @@ class LookupRecorder:
                 "lookup: got a Table that value_and_grad differentiates, inside torch.func.vmap, grad or the like, "
                 "which its autograd does not see into; accepted is a lookup outside of it (ids may have any shape)"
             )
-        if self.state == "backward":  # torch.utils.checkpoint runs parts of fn again, for what they compute only
+        if self.state == "backward":  # torch.utils.checkpoint reruns parts of fn only for their results
             with torch.no_grad():
                 rows = read(self.source.weights, ids)
             return rows.requires_grad_() if torch.is_grad_enabled() else rows
@@ -66,10 +66,10 @@ class LookupRecorder:
             _refuse_reentrant_checkpoint()
             return self._read(ids, extras, static, read)
         rows = self._read(ids, extras, static, read)
-        # rows of an outer differentiation are part of its graph; a second name is what this one differentiates by
+        # rows of an outer differentiation are part of its graph; this one differentiates by a second name
         rows = rows.view_as(rows) if rows.requires_grad else rows.requires_grad_()
         self.unchanged.note(rows, "rows")
-        # copies of the ids: fn may fill the same memory anew for its next lookup
+        # copies of the ids: fn may reuse the same memory for its next lookup
         self.looked_up.append((rows, ids.clone(), tuple(x.clone() for x in extras), static))
         return rows
 
@@ -82,13 +82,13 @@ class LookupRecorder:
 
 
 class _Unchanged:
-    """Tensors that fn must not change in place, since what is known of them would then belong to other numbers."""
+    """A check that fn does not change tensors in place, which would make the recorded facts wrong."""
 
     def __init__(self) -> None:
         self.versions: list[tuple[torch.Tensor, int, str]] = []
 
     def note(self, x: torch.Tensor, what: str) -> None:
-        if not x.is_inference():  # these have no versions
+        if not x.is_inference():  # inference tensors have no versions
             self.versions.append((x, x._version, what))
 
     def check(self) -> None:
@@ -118,7 +118,7 @@ def differentiate(
         with _recording():
             recorded = _faces(variables, inner=inner)
             for x in recorded:
-                if not x.is_leaf:  # of leaves torch itself takes care
+                if not x.is_leaf:  # torch checks leaves
                     unchanged.note(x, "an argument")
             loss, aux = fn(recorded, [Source(s.weights, r) for s, r in zip(sources, recorders, strict=True)])
             _refuse_tangents([loss])
@@ -141,8 +141,11 @@ def differentiate(
 
 
 def _apart(upstreams: list[torch.Tensor], dense: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The gradients that arrived at rows, in memory that those of variables do not share: of an addition autograd hands
-    one tensor to both, and the caller may change the latter in place before the former are read."""
+    """Return the gradients that arrived at rows, in memory that is not shared with the variables' gradients.
+
+    For an addition autograd passes one tensor to both. The caller may change the variables' gradients in place before
+    the rows' gradients are read.
+    """
     if not upstreams:
         return []
     held = {x.untyped_storage().data_ptr() for x in dense if x.device.type == "cpu"}
@@ -150,7 +153,7 @@ def _apart(upstreams: list[torch.Tensor], dense: list[torch.Tensor]) -> list[tor
 
 
 def _refuse_reentrant_checkpoint() -> None:
-    """It runs its function without gradients first and again in the backward pass, too late for a lookup."""
+    """Raise for reentrant checkpointing: its backward pass runs the function with gradients, too late for a lookup."""
     checkpointing = sys.modules.get("torch.utils.checkpoint")
     if checkpointing is None:
         return
@@ -166,7 +169,7 @@ def _refuse_reentrant_checkpoint() -> None:
 
 
 def _refuse_tangents(tensors: Sequence[torch.Tensor]) -> None:
-    """Forward-mode tangents would be lost at the detached leaves."""
+    """Raise for forward-mode tangents, which would be lost at the detached leaves."""
     if any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
         raise NotImplementedError(
             "value_and_grad of dual tensors (torch.autograd.forward_ad), whose tangents it would lose; accepted is "
@@ -176,17 +179,17 @@ def _refuse_tangents(tensors: Sequence[torch.Tensor]) -> None:
 
 @contextlib.contextmanager
 def _recording() -> Iterator[None]:
-    """Gradients are recorded, whatever the caller's mode; in inference mode nothing else would be."""
+    """Record gradients, whatever the caller's mode; inference mode would record nothing."""
     inference = torch.is_inference_mode_enabled()
     with torch.inference_mode(False) if inference else contextlib.nullcontext(), torch.enable_grad():
         yield
 
 
 def _faces(variables: Sequence[torch.Tensor], *, inner: bool) -> list[torch.Tensor]:
-    """Return tensors for fn that share the variables' memory; each takes a gradient of its own.
+    """Return tensors for fn that share the variables' memory; each gets a separate gradient.
 
-    A parameter stays itself. Where one variable is computed from another, or comes twice, autograd would count what
-    passes through the one for the other too; in a nested call, also what fn takes from around it.
+    A parameter stays the same object. If a variable is computed from another one, or comes twice, autograd would add
+    the gradients of both. In a nested call it would also count tensors that fn uses from outside.
     """
     times = Counter(map(id, variables))
     faces = []
@@ -201,7 +204,7 @@ def _faces(variables: Sequence[torch.Tensor], *, inner: bool) -> list[torch.Tens
 
 
 def _recordable(x: torch.Tensor) -> torch.Tensor:
-    """x, or its copy where torch.inference_mode made it, which autograd refuses."""
+    """Return x, or a copy if torch.inference_mode made it: autograd raises on inference tensors."""
     return x.clone() if x.is_inference() else x
 
 
@@ -248,7 +251,7 @@ def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callab
         @staticmethod
         def forward(*arrays: torch.Tensor) -> torch.Tensor:
             out = forward(*arrays)
-            # an input that comes back would be a view, which nobody may change in place
+            # a returned input would be a view, which may not change in place
             return out.clone() if any(out is x for x in arrays) else out  # type: ignore[no-any-return]
 
         @staticmethod
@@ -277,7 +280,7 @@ def is_recorded(x: torch.Tensor) -> bool:
     """See `Backend.records_gradient`."""
     if x.requires_grad and torch.is_grad_enabled():
         return True
-    # outside of forward_ad.dual_level, where its number is negative, there are no tangents to look for
+    # outside of forward_ad.dual_level, where its number is negative, there are no tangents
     return getattr(forward_ad, "_current_level", 0) >= 0 and forward_ad.unpack_dual(x).tangent is not None
 
 

@@ -1,8 +1,8 @@
-"""torch.distributed as an engine of `islices.distributed`: gloo, and nccl by way of the GPU.
+"""Use torch.distributed as an engine of `islices.distributed`: gloo, and nccl through the GPU.
 
-Every pair of ranks exchanges what it has for each other, of exactly its length, all at once (isend and irecv).
-gloo's all_gather refuses unequal lengths, and padded to the longest it moves up to ranks times as much; its broadcasts
-and all_to_all_single move the same bytes as the pairs do, but do not tell which rank did not come. Four ranks on two
+Every pair of ranks exchanges its messages, of exactly their length, all at once (isend and irecv). gloo's all_gather
+raises on unequal lengths; padded to the longest part, it moves up to ranks times as many bytes. gloo's broadcasts and
+all_to_all_single move the same bytes as the pairs, but do not show which rank is missing. Four ranks on two
 cores over loopback, ms (256 B each | 8 MB each | 8 MB from one and 1 kB from the others): padded all_gather 4.0 | 85 |
 85, broadcasts 4.0 | 28 | 11, all_to_all_single 3.0 | 74 | 20, pairs 2.8 | 30 | 9.
 """
@@ -24,15 +24,15 @@ from islices.distributed.group import Bytes, Group, RankError, RankTimeout
 
 __all__ = ["TorchGroup", "default_group", "running", "wrap"]
 
-#: Keeps these messages apart from the user's own, whose tag is 0 unless given (gloo; nccl has no tags).
+#: Separates these messages from the user's, whose tag is 0 by default (gloo; nccl has no tags).
 TAG = 0x15C5
 
-#: One TorchGroup a process group: that it broke, and what it moved, holds for whoever asks for it next.
+#: process group -> its TorchGroup, whose callers share its errors and its counts of bytes.
 _groups: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def default_group(timeout: float | None) -> Group:
-    """The group of all ranks that init_process_group joined."""
+    """Return the group of all ranks that init_process_group joined."""
     if not _is_started():
         raise RuntimeError(
             "torch.distributed has not been started on this process: call torch.distributed.init_process_group(...) "
@@ -42,7 +42,7 @@ def default_group(timeout: float | None) -> Group:
 
 
 def running() -> Group | None:
-    """The same, or None where nothing has been joined."""
+    """Return this group, or None if no group has been joined."""
     return _group_of(dist.group.WORLD, None) if _is_started() else None
 
 
@@ -51,7 +51,7 @@ def _is_started() -> bool:
 
 
 def wrap(x: Any, timeout: float | None) -> Group | None:
-    """The group of a ProcessGroup, or of a DeviceMesh of one dimension."""
+    """Return the group of a ProcessGroup, or of a one-dimensional DeviceMesh."""
     if not dist.is_available():
         return None
     from torch.distributed.device_mesh import DeviceMesh
@@ -75,7 +75,7 @@ def _group_of(process_group: Any, timeout: float | None) -> TorchGroup:
 
 
 class _EngineError(RuntimeError):
-    """Return the engine's message without source file and advice, and the rank that this one was waiting for."""
+    """An engine's error: its message without source file and advice, and the rank that this one was waiting for."""
 
     def __init__(self, error: RuntimeError, ranks: Sequence[int]) -> None:
         super().__init__(re.sub(r"^\[\S*\] *|\.? This is typically caused .*$", "", str(error), flags=re.DOTALL))
@@ -83,11 +83,11 @@ class _EngineError(RuntimeError):
 
 
 class TorchGroup(Group):
-    """The ranks of a process group; bytes go through the CPU backend where the group has one, else through the GPU.
+    """The ranks of a process group; bytes go through the CPU backend if the group has one, else through the GPU.
 
-    Where it is given no timeout, the process group's holds (``init_process_group(timeout=)``). With nccl alone the
-    bytes are copied to the current CUDA device and back, and nccl's watchdog ends the process if a rank is late
-    (``TORCH_NCCL_BLOCKING_WAIT=1`` has it raise): a group "cpu:gloo,cuda:nccl" is better served. nccl is written to
+    The default timeout is that of the process group (``init_process_group(timeout=)``). If nccl is the only backend,
+    the bytes are copied to the current CUDA device and back. nccl's watchdog ends the process if a rank is late; with
+    ``TORCH_NCCL_BLOCKING_WAIT=1`` nccl raises. So "cpu:gloo,cuda:nccl" is the better group. The code for nccl follows
     torch's documentation and has not been run.
     """
 
@@ -97,16 +97,16 @@ class TorchGroup(Group):
         device = "cpu" if "cpu" in engines else next(iter(engines))
         self.engine = f"torch.distributed ({engines[device]})"
         self.timeout: float | None = None
-        #: What has been started, and with whom: what one failed move leaves here goes on, or ranks that are well would
-        #: wait for this one, not for the one that failed.
+        #: The started moves, each with its ranks: after a failure the remaining moves continue, so that healthy ranks
+        #: do not wait for this rank instead of the failed one.
         self._pending: list[tuple[Any, tuple[int, ...]]] = []
-        self._device = torch.device(device)  # without a number: the current one
-        self._process_group = weakref.ref(process_group)  # whose own end must not wait for ours
+        self._device = torch.device(device)  # without a number: the current device
+        self._process_group = weakref.ref(process_group)  # a weak reference, so that the process group can end first
         self._global = [dist.get_global_rank(process_group, rank) for rank in range(self.size)]
 
     @property
     def process_group(self) -> Any:
-        """torch's own object; RuntimeError once it has been destroyed."""
+        """Return torch's process group; raise RuntimeError after it has been destroyed."""
         found = self._process_group()
         if found is None:
             raise RuntimeError(f"{self.engine}: this process group has been destroyed")
@@ -119,13 +119,13 @@ class TorchGroup(Group):
         return self._exchange(parts, lengths)
 
     def _exchange(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
-        """parts[r] to rank r, lengths[r] bytes from it."""
-        others = [(self.rank + step) % self.size for step in range(1, self.size)]  # each rank begins with another one
+        """Send parts[r] to rank r, and receive lengths[r] bytes from it."""
+        others = [(self.rank + step) % self.size for step in range(1, self.size)]  # each rank begins with another rank
         to = [r for r in others if len(parts[r])]
         staged = {id(parts[r]): _tensor(parts[r]).to(self._device) for r in to}  # all of them may be one array
         outs = {r: self._empty(lengths[r]) for r in others if lengths[r]}
-        # in this order they are waited for: where a rank dies in mid-transfer gloo mostly tells those who send to it at
-        # once, and those who receive from it not before the timeout
+        # wait in this order: if a rank dies in mid-transfer, gloo mostly reports it at once to ranks that send to it,
+        # and only after the timeout to ranks that receive from it
         sends = [(dist.isend, staged[id(parts[r])], r) for r in to]
         self._run([*sends, *((dist.irecv, out, r) for r, out in outs.items())])
         nothing = np.empty(0, np.uint8)
@@ -139,16 +139,16 @@ class TorchGroup(Group):
         return torch.empty(length, dtype=torch.uint8, device=self._device)
 
     def _run(self, moves: Sequence[tuple[Callable[..., Any], torch.Tensor, int]]) -> None:
-        """Start all moves (isend or irecv, what, the other rank), and wait for them."""
+        """Start all moves (isend or irecv, tensor, the other rank), and wait for them."""
         group = self.process_group
         failed: list[_EngineError] = []
         if self._device.type == "cpu":
             for move, x, rank in moves:
                 try:
                     self._pending.append((move(x, self._global[rank], group, TAG), (rank,)))
-                except RuntimeError as error:  # the others still expect what this rank has for them
+                except RuntimeError as error:  # the other ranks still expect this rank's data
                     failed.append(_EngineError(error, (rank,)))
-        elif moves:  # nccl makes one work of all
+        elif moves:  # nccl makes one work object of all moves
             ops = [dist.P2POp(move, x, self._global[rank], group, TAG) for move, x, rank in moves]
             self._pending = [(work, ()) for work in dist.batch_isend_irecv(ops)]
         if failed:
@@ -173,5 +173,5 @@ class TorchGroup(Group):
 
 
 def _tensor(data: Bytes) -> torch.Tensor:
-    """The bytes, not copied unless they are read-only, which torch warns of."""
+    """Return the bytes as a tensor, copied only if they are read-only, because torch warns of those."""
     return torch.from_numpy(data if data.flags.writeable else data.copy())

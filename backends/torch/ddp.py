@@ -1,8 +1,8 @@
-"""DistributedDataParallel whose row-sparse gradients travel by `islices.distributed.all_reduce`.
+"""Average the row-sparse gradients of a DistributedDataParallel by `islices.distributed.all_reduce`.
 
-DDP hands a communication hook its gradients a bucket at a time, while the backward pass is still running: dense ones
-flattened into one tensor, a sparse one as it is, in a bucket of its own. Buckets come in the same order on every rank.
-What the hook answers with takes the place of the gradient. May import: `torch`, the core.
+DDP calls a communication hook with one bucket of gradients at a time, during the backward pass. A bucket contains
+either dense gradients, flattened into one tensor, or a single sparse gradient. The order of buckets is the same on
+every rank. The hook's result replaces the gradient. May import: `torch`, the core.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from islices.distributed.strategy import STRATEGIES, Strategy
 
 __all__ = ["register_ddp_hook"]
 
-#: A communication hook of DDP's: (state, bucket) -> Future of the bucket's tensor.
+#: A communication hook of DDP: (state, bucket) -> Future of the bucket's tensor.
 Hook = Callable[[Any, Any], Any]
 
 
@@ -31,32 +31,32 @@ def register_ddp_hook(
     dense: Literal["ddp", "islices"] | Hook = "ddp",
     strategy: Strategy = "auto",
 ) -> None:
-    """Have a DistributedDataParallel average its sparse gradients by `islices.distributed.all_reduce`.
+    """Average the sparse gradients of a DistributedDataParallel by `islices.distributed.all_reduce`.
 
     Parameters
     ----------
     model : torch.nn.parallel.DistributedDataParallel
-        Made before, as ever; it takes one communication hook in its life.
+        The model; DDP accepts only one communication hook per model.
     dense : {"ddp", "islices"} or communication hook
-        How dense gradients travel: "ddp" as without a hook, with the same bits; "islices" by `all_reduce`, whose bits
-        depend on no engine; a hook of DDP's own kind, such as torch's fp16_compress_hook, gets the process group and
-        each dense bucket.
+        The reduction of dense gradients. "ddp" gives the bits of DDP without a hook. "islices" uses `all_reduce`,
+        whose bits do not depend on the engine. A communication hook of DDP, such as torch's fp16_compress_hook, gets
+        the process group and each dense bucket.
     strategy
-        As `islices.distributed.all_reduce` takes it.
+        Strategy, as for `islices.distributed.all_reduce`.
 
     Raises
     ------
     TypeError, ValueError
-        model is no DistributedDataParallel, or dense or strategy is none of these.
+        model is no DistributedDataParallel, or dense or strategy is invalid.
     RuntimeError
         model has a hook already.
 
     Notes
     -----
-    Every rank registers it. After backward each sparse gradient is, to the bit, ``all_reduce(gradient, "mean")`` of the
-    ranks' own: coalesced, and alike on every rank. A rank that fails makes the others' backward raise RankError. DDP
-    itself demands of a sparse layer that each rank's loss depends on it, in every step: a rank without rows of a table
-    looks up an empty array of ids. SPEC clause 25.
+    Every rank must call this function. After backward each sparse gradient has the bits of
+    ``all_reduce(gradient, "mean")`` of the ranks' gradients; it is coalesced and the same on every rank. If a rank
+    fails, the others' backward raises RankError. DDP requires that each rank's loss depends on every sparse layer in
+    every step. A rank without rows of a table must look up an empty array of ids. SPEC clause 25.
 
     Examples
     --------
@@ -84,7 +84,7 @@ def register_ddp_hook(
         done.set_result(all_reduce(gradient, "mean", group, strategy=strategy))
         return done
 
-    def hook(state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations that are not its own, as texts
+    def hook(state, bucket):  # type: ignore[no-untyped-def]  # DDP only accepts its types as annotations, no strings
         gradient = bucket.buffer()
         if gradient.layout is not torch.strided or dense == "islices":
             return by_rows(gradient)

@@ -1,10 +1,10 @@
-"""Calls into islices under torch.compile: nodes of its graph, or calls that run eagerly.
+"""Handle calls into islices under torch.compile: they become nodes of its graph, or run eagerly.
 
-Dynamo would trace the library's Python, registry and execution modes included, and its guards on that do not end. It
-keeps a list of folders whose frames it leaves alone: the library's are put there but for the modules of `TRACED`, and
-the compiler of the kernels', whose frames are called from the library's. `islices.backends.torch.in_graphs` says which
-calls become nodes of a graph. Both happen at once where Dynamo is loaded already, else when it is: importing it here
-would cost every user of torch a second.
+Dynamo would trace the library's Python, registry and execution modes included, with endless guards. Dynamo skips the
+frames of a list of folders. This module adds the library to the list, without the modules of `TRACED`, and the kernels'
+compiler, which the library calls. `islices.backends.torch.in_graphs` defines the calls that become nodes of a graph.
+Both happen at once if Dynamo is loaded already, or else when it is loaded. Importing Dynamo here would cost every user
+of torch a second.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ COMPILERS = ("numba", "llvmlite")
 
 
 def compiled(fn: Any) -> Callable[..., Any]:
-    """fn by torch.compile, under a code object of its own: Dynamo counts recompilations of each, and gives up on one
-    that it had to compile for several forms of input."""
+    """Return fn by torch.compile, under a separate code object.
+
+    Dynamo counts recompilations of each code object, and gives up after several forms of input.
+    """
     import torch
 
     own = FunctionType(fn.__code__.replace(), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
@@ -37,7 +39,7 @@ def compiled(fn: Any) -> Callable[..., Any]:
 
 
 def forget() -> None:
-    """Let go of what Dynamo has compiled."""
+    """Forget the code that Dynamo has compiled."""
     if DYNAMO in sys.modules:
         import torch
 
@@ -45,8 +47,8 @@ def forget() -> None:
 
 
 def shield() -> None:
-    """Have Dynamo take the library's calls for nodes of its graphs, and leave all else of it alone; once."""
-    if hasattr(sys.modules.get(DYNAMO), "reset"):  # else it is about to be imported
+    """Make Dynamo turn the library's calls into nodes of its graphs, and skip all other code of the library; once."""
+    if hasattr(sys.modules.get(DYNAMO), "reset"):  # otherwise it is about to be imported
         _teach()
     elif not any(isinstance(finder, _WhenImported) for finder in sys.meta_path):
         sys.meta_path.insert(0, _WhenImported())
@@ -54,7 +56,7 @@ def shield() -> None:
 
 def _teach() -> None:
     rules = importlib.import_module(f"{DYNAMO}.trace_rules")
-    add = getattr(rules, "add", None)  # Dynamo's own, not a public name
+    add = getattr(rules, "add", None)  # internal to Dynamo, not a public name
     for name in (*_modules("islices"), *_modules("islices.backends"), *COMPILERS):
         if add is not None and find_spec(name) is not None:
             add(name)
@@ -70,7 +72,7 @@ def _teach() -> None:
 
 
 def _modules(package: str) -> Iterator[str]:
-    """The modules and packages in a package, but for what is traced: packages that hold such are gone through."""
+    """Yield the modules and packages in a package, except traced ones; search packages that contain traced ones."""
     for found in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
         if any(name.startswith(f"{found.name}.") for name in TRACED):
             yield from _modules(found.name)
@@ -79,7 +81,7 @@ def _modules(package: str) -> Iterator[str]:
 
 
 class _WhenImported(MetaPathFinder, Loader):
-    """Sees Dynamo being imported, has the other finders do that, and teaches it."""
+    """An import hook that lets the other finders import Dynamo, and then adds the library's rules."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -1,14 +1,14 @@
-"""Stock embedding layers of torch models, hooked: what they looked up, and the gradient that arrived.
+"""Hook the embedding layers of torch models: record their lookups, and the gradients that arrive.
 
-Between two hooks of a layer, the calls of torch.nn.functional.embedding and embedding_bag with its weight are seen,
-and those of linear in an nn.Linear that shares it (an output layer). A hook on what they return takes the gradient.
-So a layer with a forward of its own (scaled, positional, LoRA) may do anything with its input and its rows. The layer
-computes as it always does, its own dense or sparse gradient included. A frozen layer (weights that take no gradient)
-gets an output that does, so that no gradient of the table's size exists at all.
+Two hooks of a layer delimit its forward pass. Between them this module sees calls of torch.nn.functional.embedding and
+embedding_bag with the layer's weight. It also sees linear in an nn.Linear that shares the weight (an output layer). A
+hook on the results receives the gradient. So a layer with a custom forward (scaled, positional, LoRA) may change its
+input and its rows. The layer computes as before, including its dense or sparse gradient. A frozen layer (weights
+without a gradient) gets an output that requires one, so that no table-sized gradient exists.
 
-What is captured reads the weights through an alias (`Alias`), an identity in the graph. So the gradient that comes out
-of it is what the captured uses send, and the weights get this very tensor unless something else used them too: that is
-how other uses, whose gradient would be missing, are noticed (`WeightGradient`). May import: `torch`, the core.
+Captured uses read the weights through an alias (`Alias`), an identity in the graph. The gradient of the alias is that
+of the captured uses. The weights get this very tensor, unless something else used the weights too. `WeightGradient`
+detects such uses, whose gradient would be missing. May import: `torch`, the core.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def capture(model: nn.Module, uses: list[Use]) -> Iterator[dict[str, Array]]:
             hook = LayerHook(name, uses, aliases)
             context.callback(hook.close)
             context.callback(layer.register_forward_pre_hook(hook.before, prepend=True).remove)
-            # before the model's own hooks, which may change the output; of captures within one another the outermost is
+            # before the model's hooks, which may change the output; the outermost of nested captures is
             # the first to see a call
             after = layer.register_forward_hook(hook.after, prepend=True, always_call=True)
             context.callback(after.remove)
         yield weights
 
 
-#: Why there is no capture in compiled code.
+#: The reason why there is no capture in compiled code.
 INSIDE = (
     "capture: got a call inside a function that torch.compile compiles, where layers run no hooks; accepted is a "
     "`with` block around the call of the compiled function, which runs as Python within it"
@@ -76,7 +76,7 @@ def is_compiled() -> bool:
 
 
 class _Eager:
-    """Code that torch.compile made runs as Python while any capture is open: compiled, it would run no hooks."""
+    """A switch that runs compiled code as Python while any capture is open: compiled code would run no hooks."""
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -106,8 +106,10 @@ _eager = _Eager()
 
 # ---------------------------------------------------------------------- hooks
 class LayerHook:
-    """The forward hooks of one layer: between them `Watch` sees its functional calls. Copies of it (of a model copied
-    or saved meanwhile) do nothing."""
+    """The forward hooks of one layer: between them `Watch` sees its functional calls.
+
+    Copies of the object (in a model copied or saved meanwhile) do nothing.
+    """
 
     def __init__(self, name: str, uses: list[Use] | None, aliases: Aliases | None) -> None:
         self.name = name
@@ -175,7 +177,7 @@ SIGNATURES: dict[Callable[..., Any], inspect.Signature] = {
 
 
 def _await_gradient(uses: list[Use], use: LayerUse | ProductUse, output: torch.Tensor) -> torch.Tensor:
-    """The output, with a hook that hands its gradient to use."""
+    """Return the output, with a hook that passes its gradient to use."""
     if torch._C._functorch.peek_interpreter_stack() is not None:  # pyright: ignore[reportAttributeAccessIssue]
         raise NotImplementedError(
             "capture: got a forward pass inside torch.func.grad, vmap and the like; accepted is an ordinary one, with "
@@ -187,17 +189,17 @@ def _await_gradient(uses: list[Use], use: LayerUse | ProductUse, output: torch.T
 
     def arrived(upstream: torch.Tensor) -> None:
         upstream = upstream.detach()
-        if upstream.is_nested:  # the rows that the layer gave for nested ids
+        if upstream.is_nested:  # the rows of the layer for nested ids
             upstream = upstream.values()
         use.upstream = upstream if use.upstream is None else use.upstream + upstream
 
     output.register_hook(arrived)
-    use.awaited = weakref.ref(arrived)  # which lives as long as the graph
+    use.awaited = weakref.ref(arrived)  # it lives as long as the graph
     return output
 
 
 class FrozenOutput(torch.autograd.Function):
-    """Makes a frozen layer's output part of a graph. Unlike a leaf, it may be changed in place, and keeps no .grad."""
+    """A function that makes a frozen layer's output part of a graph; the result may change in place, without .grad."""
 
     @staticmethod
     def forward(ctx: Any, anchor: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
@@ -211,12 +213,12 @@ class FrozenOutput(torch.autograd.Function):
 
 # ---------------------------------------------------------------------- the weights
 class Alias(torch.autograd.Function):
-    """The weights under another name, by which the gradient of captured uses comes back."""
+    """A function that gives the weights another name, which receives the gradient of captured uses."""
 
     @staticmethod
     def forward(ctx: Any, weight: torch.Tensor, gradient_of: WeightGradient) -> torch.Tensor:
         ctx.gradient_of = gradient_of
-        return weight.detach()  # no view, which changes of the weights in place would break; it has their version
+        return weight.detach()  # no view, because in-place changes of the weights would break it; it has their version
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -225,12 +227,12 @@ class Alias(torch.autograd.Function):
 
 
 class WeightGradient:
-    """Compares what a weight's captured uses send with the gradient it gets."""
+    """A comparison of the gradient of a weight's captured uses with the weight's gradient."""
 
     def __init__(self, name: str, uses: list[Use]) -> None:
         self.name = name
         self.uses = uses
-        self.running = threading.local()  # a backward pass runs in a thread of its own for each device
+        self.running = threading.local()  # a backward pass runs in a separate thread for each device
 
     def arrived(self, gradient: torch.Tensor) -> None:
         if self.running.__dict__.pop("captured", None) is not gradient:
@@ -249,7 +251,7 @@ class Aliases:
         self.handles: list[Any] = []
 
     def of(self, name: str, weight: torch.Tensor) -> torch.Tensor:
-        """The alias of a weight; itself where it takes no gradient, or a transform of torch.func runs."""
+        """Return the alias of a weight, or the weight if it requires no gradient or a transform of torch.func runs."""
         if not weight.requires_grad or torch._C._functorch.peek_interpreter_stack() is not None:  # pyright: ignore[reportAttributeAccessIssue]
             return weight
         with _aliasing:
@@ -257,7 +259,7 @@ class Aliases:
                 gradient_of = WeightGradient(name, self.uses)
                 before = dict(weight._backward_hooks or {})
                 self.handles.append(weight.register_hook(gradient_of.arrived))
-                # the model's own hooks, which may change the gradient, come last: torch calls them as they were put in
+                # the model's hooks may change the gradient; they come last, since torch calls hooks in this order
                 for number, hook in before.items():
                     del weight._backward_hooks[number]  # type: ignore[union-attr]
                     weight._backward_hooks[number] = hook  # type: ignore[index]
@@ -274,7 +276,7 @@ class Aliases:
 
 # ---------------------------------------------------------------------- what was looked up
 def _kept(x: torch.Tensor | None) -> torch.Tensor | None:
-    """A copy: the caller may use its memory for the next batch before the gradients are asked for."""
+    """Return a copy: the caller may reuse the memory for the next batch before the gradients are read."""
     return None if x is None else x.detach().clone()
 
 
@@ -283,11 +285,11 @@ def _use_of_product(name: str, given: dict[str, Any]) -> ProductUse:
 
 
 def _use_of_lookup(name: str, given: dict[str, Any]) -> LayerUse:
-    """Return the use that a call of the functional embedding or embedding_bag makes of its weights."""
+    """Return the use of the weights by a call of the functional embedding or embedding_bag."""
     weight, padding_idx, ids, offsets = given["weight"], given["padding_idx"], given["input"], None
     if padding_idx is not None:
         padding_idx %= weight.shape[0]
-    if ids.is_nested and ids.layout is torch.jagged:  # row after row, which is what the layer looks up
+    if ids.is_nested and ids.layout is torch.jagged:  # row after row, as the layer looks them up
         ids, offsets = ids.values(), ids.offsets()[:-1]
     scale_by_freq = given["scale_grad_by_freq"]
     use = LayerUse(name, _kept(ids), weight.shape[0], padding_idx=padding_idx, scale_by_freq=scale_by_freq)
@@ -295,10 +297,10 @@ def _use_of_lookup(name: str, given: dict[str, Any]) -> LayerUse:
     if "mode" not in given:
         return use
     offsets, include_last_offset, weights = given["offsets"], given["include_last_offset"], given["per_sample_weights"]
-    if use.offsets is not None:  # of nested ids
+    if use.offsets is not None:  # from nested ids
         offsets, include_last_offset = use.offsets, False
         weights = None if weights is None else weights.values()
-    if offsets is not None and include_last_offset:  # what lies behind the last one is in no bag
+    if offsets is not None and include_last_offset:  # ids after the last offset are in no bag
         end = int(offsets[-1])
         offsets, use.ids = offsets[:-1], use.ids[:end]
         weights = None if weights is None else weights[:end]

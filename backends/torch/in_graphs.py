@@ -1,8 +1,8 @@
-"""Substitutes that Dynamo traces for functions of islices; the only module of the library that it traces.
+"""Define substitutes that Dynamo traces for functions of islices; it traces no other module of the library.
 
-A call becomes a node of the graph (`islices.backends.torch.nodes`); value_and_grad is traced, since the user's function
-is. What has no form in a graph is a graph break, as all other calls of islices are, and runs in eager code. SPEC clause
-17. May import: `torch`, the core, `islices.backends.torch`.
+A call becomes a node of the graph (`islices.backends.torch.nodes`). value_and_grad is traced, because the user's
+function is. A call without a form in a graph is a graph break, as all other calls of islices are, and runs in eager
+code. SPEC clause 17. May import: `torch`, the core, `islices.backends.torch`.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _nodes: dict[str, Callable[..., Any]] = {}
 
 
 def substitute() -> None:
-    """Have Dynamo take the functions below for those of islices; once, where torch has what they need."""
+    """Make Dynamo trace the functions below in place of those of islices; once, if torch has the required hooks."""
     if _nodes:
         return
     pytree.register_pytree_node(IndexedSlices, _slices_apart, _slices_together)
     pytree.register_pytree_node(Table, _table_apart, _table_together)
     pytree.register_constant(Optimizer)
-    # autograd.grad in a graph is off unless asked for, and code that is traced may not ask
+    # autograd.grad in a graph is off by default, and traced code may not turn it on
     decorators: Any = torch._dynamo.decorators
     decorators._allowed_config_patches = (*decorators._allowed_config_patches, "trace_autograd_ops")
     for name, node in NODES.items():
@@ -65,7 +65,7 @@ def substitute() -> None:
     torch.compiler.substitute_in_graph(slots._values_of)(values_of)
     # a method that has a substitute is inlined, and the functions it calls are substituted
     torch.compiler.substitute_in_graph(Optimizer.step)(step)
-    getattr_of = vars(IndexedSlices)["__getattr__"]  # which type checkers do not see
+    getattr_of = vars(IndexedSlices)["__getattr__"]  # type checkers do not see it
     torch.compiler.substitute_in_graph(getattr_of)(getattr_of)
     _ask_getattr()
     torch.compiler.substitute_in_graph(vars(IndexedSlices)["dtype"].fget)(_dtype)
@@ -79,12 +79,14 @@ def substitute() -> None:
 
 
 def _ask_getattr() -> None:
-    """Have Dynamo ask `IndexedSlices.__getattr__` for a slot that is not set, as Python does and Dynamo of torch 2.13
-    does not."""
+    """Make Dynamo call `IndexedSlices.__getattr__` for a slot that is not set, as Python does.
+
+    Dynamo of torch 2.13 does not call it.
+    """
     dynamo: Any = torch._dynamo
     kind = dynamo.variables.UserDefinedObjectVariable
     resolve = getattr(kind, "resolve_data_descriptor", None)
-    if resolve is None:  # an older torch, which asks it
+    if resolve is None:  # an older torch, which calls it
         return
 
     def resolved(self: Any, tx: Any, name: str, type_attr: Any, source: Any) -> Any:
@@ -101,18 +103,18 @@ def _ask_getattr() -> None:
 
 
 def _dtype(self: IndexedSlices) -> Any:
-    """`IndexedSlices.dtype`."""
+    """Substitute for `IndexedSlices.dtype`."""
     slots = self._slots
     return (self.values if slots is None else slots.values).dtype
 
 
 def _shape(self: IndexedSlices) -> Any:
-    """`IndexedSlices.shape`."""
+    """Substitute for `IndexedSlices.shape`."""
     return self.dense_shape
 
 
 def is_traced(x: Any) -> bool:
-    """`islices.backends.torch.tracers.is_traced` of what stands in a graph."""
+    """Substitute for `islices.backends.torch.tracers.is_traced` on the tensors of a graph."""
     return True
 
 
@@ -196,17 +198,17 @@ def _something(x: Any) -> Any:
 
 
 def values_of(s: IndexedSlices) -> torch.Tensor:
-    """The values of slices that were to be computed when they are read."""
+    """Return the values of slices that are computed when they are read."""
     return _called(_nodes["expanded"], s)  # type: ignore[no-any-return]
 
 
 def step(self: Any, table: Any, grad: Any, state: Any, *, donate: bool = False, apply: Any = True) -> tuple[Any, Any]:
-    """`Optimizer.step`."""
+    """Substitute for `Optimizer.step`."""
     return step_tables(self, table, grad, state, donate, apply)
 
 
 def step_tables(optimizer: Any, table: Any, grad: Any, state: Any, donate: bool, apply: Any) -> tuple[Any, Any]:
-    """`islices.optim.optimizer.step_tables`."""
+    """Substitute for `islices.optim.optimizer.step_tables`."""
     _called(_nodes["step"], optimizer, table, grad, state, apply)
     return table, dict(state) if type(state) is dict else state
 
@@ -224,13 +226,13 @@ class Recorded:
 
 
 def capture(model: Any) -> Any:
-    """`islices.capture`, which says in eager code what it says here."""
+    """Substitute for `islices.capture`: break the graph, and raise as in eager code where that raises."""
     torch._dynamo.graph_break(msg=INSIDE)
     return models.Capture(backend, model)
 
 
 def lookup(table: Any, ids: Any, **options: Any) -> Any:
-    """`islices.lookup`."""
+    """Substitute for `islices.lookup`."""
     if _records((table, options)) and not isinstance(table, Recorded):
         _break("a dense gradient passes through lookup")
     source = table.table if isinstance(table, Recorded) else table
@@ -270,7 +272,7 @@ def value_and_grad(
     sample_axis: int = 0,
     check: bool = True,
 ) -> Callable[..., tuple[Any, Any]]:
-    """`islices.value_and_grad`."""
+    """Substitute for `islices.value_and_grad`."""
     numbers: tuple[Any, ...] = tuple(argnums) if isinstance(argnums, (list, tuple)) else (argnums,)
     for k in numbers:
         if type(k) is not int:
@@ -285,7 +287,7 @@ def value_and_grad(
 def differentiate(
     fn: Callable[..., Any], options: autodiff.GradOptions, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, Any]:
-    """`islices.embedding.autodiff._differentiate`."""
+    """Substitute for `islices.embedding.autodiff._differentiate`."""
     argnums, numbers, has_aux, samples = options
     if samples is not None:
         _break("value_and_grad per sample")
@@ -347,7 +349,7 @@ def _gradients(
     tables: list[Recorded],
     variables: list[torch.Tensor],
 ) -> tuple[torch.Tensor, Any, list[torch.Tensor]]:
-    """(loss, aux, the gradients of the variables, then those of what the tables' lookups returned)"""
+    """Return loss, aux, and the gradients of the variables and of the results of the tables' lookups."""
     out: Any = fn(*full, **kwargs)
     loss: Any
     aux: Any
@@ -373,7 +375,7 @@ def _detached(x: Any) -> Any:
 
 
 def _nothing(table: Table) -> IndexedSlices:
-    """The gradient of a table that nothing was looked up in."""
+    """Return the gradient of a table without lookups."""
     weights = table._source.weights
     values = torch.zeros((0, *weights.shape[1:]), dtype=weights.dtype, device=weights.device)
     indices = torch.zeros((0,), dtype=torch.int64, device=weights.device)

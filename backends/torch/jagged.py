@@ -1,4 +1,4 @@
-"""Nested tensors of torch's jagged layout taken apart: the ids of bags, and weights and masks beside them.
+"""Split nested tensors of torch's jagged layout: the ids of bags, and weights and masks in the same order.
 
 May import: `torch`, `islices.backend`.
 """

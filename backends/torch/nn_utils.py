@@ -1,8 +1,8 @@
-"""Gradient clipping as torch.nn.utils has it, for parameters whose gradients may be sparse.
+"""Clip gradients as torch.nn.utils does, for parameters whose gradients may be sparse.
 
-torch's own functions raise NotImplementedError on the gradients of ``nn.Embedding(sparse=True)``. These take the same
-arguments, change ``p.grad`` in place, and see the gradient itself: duplicate rows count as their sum. On dense
-gradients they do what torch's do, up to rounding, so a training script needs no more than another import.
+The functions of torch.nn.utils raise NotImplementedError on the gradients of ``nn.Embedding(sparse=True)``. The
+functions here take the same arguments, change ``p.grad`` in place, and count duplicate rows as their sum. On dense
+gradients both give the same results, up to rounding, so a training script only needs another import.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from islices.norms.norm import EXACT, check_order, look_at, norm_dtype, norm_of,
 __all__ = ["clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"]
 
 Host = np.ndarray[Any, Any]
-#: What `get_total_norm` is given as a rule, for messages.
+#: The usual argument of `get_total_norm`, for messages.
 GRADIENTS = "(p.grad for p in model.parameters() if p.grad is not None)"
 
 
@@ -60,18 +60,20 @@ def clip_grad_norm_(
     norm_type : float
         The order of the norm: 1, 2 or inf; without a group any number above 0.
     error_if_nonfinite : bool
-        Raise RuntimeError where the norm is NaN or infinite. Otherwise such gradients are scaled by it.
+        Raise RuntimeError where the norm is NaN or infinite. If False, a NaN or infinite norm scales the gradients.
     foreach : bool, optional
-        Taken for compatibility, without effect.
+        Accepted for compatibility, without effect.
     semantics : {"torch", "islices", "tensorflow", "keras", "mxnet", "optax"}
-        Whose factor. "torch", the default: min(1, max_norm / (norm + 1e-6)), so that what trains with torch's function
-        keeps its course; "islices": max_norm / norm where the norm exceeds max_norm. SPEC clauses 10 and 11.
-    group : str, Group or an engine's own object, optional
-        The ranks that hold the parts of one gradient, each those of its own parameters (sharded tables, say): see
-        `islices.distributed.get_group`. Each scales its own. Collective: every rank calls it, also one that has no
-        gradient.
-    replicated : bool, or list of bools, one a parameter
-        Of which every rank holds the same (the dense ones after an all-reduce): they count once.
+        The library whose factor is used. "torch", the default, uses min(1, max_norm / (norm + 1e-6)), so that existing
+        trainings keep their results. "islices" uses max_norm / norm where the norm exceeds max_norm. SPEC clauses 10
+        and 11.
+    group : str, Group or an engine's group object, optional
+        The ranks that hold the parts of one gradient, for example of sharded tables: see
+        `islices.distributed.get_group`. Each rank passes its parameters and scales their gradients. The call is
+        collective: every rank makes it, also a rank without gradients.
+    replicated : bool, or list of bools, one per parameter
+        True for parameters whose gradients are the same on every rank (dense ones after an all-reduce). They count
+        once.
 
     Returns
     -------
@@ -81,19 +83,19 @@ def clip_grad_norm_(
     Raises
     ------
     TypeError, ValueError, IndexError
-        An argument, or a gradient, that does not fit. Nothing has been changed then.
+        An argument or a gradient is invalid. No gradient has been changed then.
     RuntimeError
-        error_if_nonfinite, and the norm is not finite. Nothing has been changed.
+        error_if_nonfinite is True, and the norm is not finite. No gradient has been changed then.
     RankError, RankTimeout
-        Another rank's arguments do not fit, or another rank did not come.
+        Another rank's arguments are invalid, or another rank did not call the function in time.
 
     Notes
     -----
-    With a group the norm and the factor have the same bits on every rank, those of `islices.clip_by_global_norm` with
-    that group, and of one process with all parameters. SPEC clause 25.
+    With a group the norm and the factor have the same bits on every rank. `islices.clip_by_global_norm` with that
+    group computes these bits too, and so does one process with all parameters. SPEC clause 25.
 
-    A sparse gradient stays the same object, uncoalesced if it was, but gets new values: torch's own may share memory
-    with tensors of the caller. Rows it does not hold stay zero, also where the norm is NaN.
+    A sparse gradient stays the same object, uncoalesced if it was. It gets new values, because the old values may share
+    memory with tensors of the caller. Rows that the gradient lacks stay zero, also where the norm is NaN.
 
     Examples
     --------
@@ -134,7 +136,7 @@ def get_total_norm(
     group: Any = None,
     replicated: bool | Sequence[bool] = False,
 ) -> torch.Tensor:
-    """The norm of tensors, usually gradients, taken together as one vector.
+    """Return the norm of tensors, usually gradients, as if they were one vector.
 
     Parameters
     ----------
@@ -145,30 +147,30 @@ def get_total_norm(
     error_if_nonfinite : bool
         Raise RuntimeError where the norm is NaN or infinite.
     foreach : bool, optional
-        Taken for compatibility, without effect.
-    group : str, Group or an engine's own object, optional
-        The ranks that hold the parts of one gradient, each its own tensors (sharded tables, say): see
-        `islices.distributed.get_group`. Collective: every rank calls it, also one that has no gradient.
-    replicated : bool, or list of bools, one a tensor
-        Of which every rank holds the same (the dense ones after an all-reduce): they count once.
+        Accepted for compatibility, without effect.
+    group : str, Group or an engine's group object, optional
+        The ranks that hold the parts of one gradient, for example of sharded tables: see
+        `islices.distributed.get_group`. The call is collective: every rank makes it, also a rank without gradients.
+    replicated : bool, or list of bools, one per tensor
+        True for tensors that are the same on every rank (dense gradients after an all-reduce). They count once.
 
     Returns
     -------
     0-d Tensor
-        On the device of the first tensor: float32, or float64 if any tensor is. 0 of none.
+        The norm on the device of the first tensor: float32, or float64 if any tensor is. 0 without tensors.
 
     Raises
     ------
     TypeError, ValueError, IndexError
-        An argument that does not fit.
+        An argument is invalid.
     RuntimeError
-        error_if_nonfinite, and the norm is not finite.
+        error_if_nonfinite is True, and the norm is not finite.
     RankError, RankTimeout
-        Another rank's arguments do not fit, or another rank did not come.
+        Another rank's arguments are invalid, or another rank did not call the function in time.
 
     Notes
     -----
-    SPEC clauses 7 and 8: exact whatever the order, rounded once.
+    SPEC clauses 7 and 8: the norm is exact whatever the order of the elements, and rounded once.
 
     Examples
     --------
@@ -203,7 +205,7 @@ def clip_grads_with_norm_(
     *,
     semantics: Semantics = "torch",
 ) -> None:
-    """Clip the gradients of parameters, in place, by a norm that is known: the second half of `clip_grad_norm_`.
+    """Clip the gradients of parameters, in place, by a known norm: the second half of `clip_grad_norm_`.
 
     Parameters
     ----------
@@ -212,22 +214,22 @@ def clip_grads_with_norm_(
     max_norm : float, or what float() makes one, as torch has it
         Not negative.
     total_norm : Tensor of one, or float
-        What `get_total_norm` said, perhaps summed over processes or stages. NaN makes the gradients NaN.
+        The result of `get_total_norm`, perhaps summed over processes or stages. NaN makes the gradients NaN.
     foreach : bool, optional
-        Taken for compatibility, without effect.
+        Accepted for compatibility, without effect.
     semantics : {"torch", "islices", "tensorflow", "keras", "mxnet", "optax"}
-        Whose factor, as `clip_grad_norm_` has it.
+        The library whose factor is used, as `clip_grad_norm_` has it.
 
     Raises
     ------
     TypeError, ValueError, IndexError
-        An argument, or a gradient, that does not fit. Nothing has been changed then.
+        An argument or a gradient is invalid. No gradient has been changed then.
 
     Notes
     -----
-    Behind `get_total_norm` this is `clip_grad_norm_`, bit for bit, with a group given to the former too: a norm that
-    every rank knows needs no other rank. SPEC clauses 10 and 11. (With semantics="islices" that one forms its factor
-    from the norm before it is rounded to float32.)
+    After `get_total_norm` this function gives the bits of `clip_grad_norm_`. Only `get_total_norm` needs a group,
+    because afterwards every rank knows the norm. SPEC clauses 10 and 11. (With semantics="islices" `clip_grad_norm_`
+    computes its factor from the norm before rounding to float32.)
 
     Examples
     --------
@@ -258,17 +260,17 @@ def clip_grad_value_(
     clip_value : float, or what float() makes one
         Not negative.
     foreach : bool, optional
-        Taken for compatibility, without effect.
+        Accepted for compatibility, without effect.
 
     Raises
     ------
     TypeError, ValueError, IndexError
-        An argument, or a gradient, that does not fit. Nothing has been changed then.
+        An argument or a gradient is invalid. No gradient has been changed then.
 
     Notes
     -----
-    A sparse gradient stays the same object and comes back coalesced, with new values: the elements that count are
-    the sums of duplicates. SPEC clause 9.
+    A sparse gradient stays the same object, but becomes coalesced and gets new values, because the limits apply to the
+    sums of duplicates. SPEC clause 9.
 
     Examples
     --------
@@ -292,7 +294,7 @@ def clip_grad_value_(
 
 # ---------------------------------------------------------------------- arguments
 def _gradients(parameters: Any, stacklevel: int = 4) -> list[Any]:
-    """The gradient of each parameter, None of one that has none."""
+    """Return the gradient of each parameter, or None for a parameter without one."""
     given = _listed(parameters, "parameters", "model.parameters()")
     if isinstance(parameters, types.GeneratorType) and not given:
         said = "parameters: got a generator with nothing (left) in it; no gradient is clipped"
@@ -301,7 +303,7 @@ def _gradients(parameters: Any, stacklevel: int = 4) -> list[Any]:
 
 
 def _listed(tensors: Any, argument: str, usual: str) -> list[torch.Tensor]:
-    """One Tensor or an iterable of them as a list."""
+    """Return one Tensor or an iterable of Tensors as a list."""
     if isinstance(tensors, torch.Tensor):
         return [tensors]
     try:
@@ -328,7 +330,7 @@ def _order(norm_type: Any, *, exact: bool = False) -> float:
 
 
 def _known_norm(total_norm: Any) -> Host:
-    """A norm that the caller has, float32 or float64, shape (1,)."""
+    """Return the caller's norm as an array of float32 or float64, shape (1,)."""
     try:
         number = float(total_norm)
     except (TypeError, ValueError, RuntimeError):
@@ -348,18 +350,18 @@ def _number(x: Any, argument: str) -> float:
 
 
 def _leaves(grads: Sequence[Any]) -> list[Any]:
-    """Return the result of `_gradients`, each as `_leaf`, and one that may be changed in place."""
+    """Return the leaf of each gradient, and None for None; check that dense gradients may be changed in place."""
     leaves: list[Any] = []
     for position, grad in enumerate(grads):
         where = f"parameters: the gradient at position {position}"
         leaves.append(None if grad is None else _leaf(grad, where))
-        if grad is not None and not grad.is_sparse:  # one that is gets new data
+        if grad is not None and not grad.is_sparse:  # a sparse gradient gets new data
             check_inference(grad, where)
     return leaves
 
 
 def _leaf(grad: torch.Tensor, where: str) -> Any:
-    """The gradient as the core sees it, valid; what is wrong with it is said of its place."""
+    """Return a valid gradient as the core's leaf, or raise an error that names the gradient's place."""
     try:
         leaf = adopt(grad, "grad")
         B, values = parts(leaf)
@@ -372,8 +374,10 @@ def _leaf(grad: torch.Tensor, where: str) -> Any:
 
 # ---------------------------------------------------------------------- norms
 def _measured(call: str, ask: Callable[[], Question], group: Any, *, over: bool) -> tuple[Host, Host]:
-    """(the norm in float64, as the user gets it), each of shape (1,), over ranks where they are asked for. ask looks at
-    all that may be refused, of which they hear."""
+    """Return the norm in float64 and in the user's dtype, each of shape (1,), over all ranks if over is True.
+
+    The callback checks all arguments, and with a group its error reaches the other ranks.
+    """
     if over:
         total = measure_over(call, ask, group)[1]
         exact, dtype = total.exact, total.dtype
@@ -385,7 +389,7 @@ def _measured(call: str, ask: Callable[[], Question], group: Any, *, over: bool)
 
 
 def _norm(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Host, str]:
-    """(the norm in float64, the dtype in which the user gets it)"""
+    """Return the norm in float64, and the dtype of the user's result."""
     if not leaves:
         return np.zeros(1), "float32"
     if ord not in EXACT:
@@ -418,7 +422,7 @@ def _check_finite(norm: Host, ord: float) -> None:
 
 
 def _as_tensor(norm: Host, leaves: Sequence[Any]) -> torch.Tensor:
-    """The norm on the device of the first leaf, 0-d."""
+    """Return the norm as a 0-d Tensor on the device of the first leaf."""
     first = next((leaf for leaf in leaves if leaf is not None), None)
     if first is None:
         return torch.tensor(norm[0])
@@ -428,7 +432,7 @@ def _as_tensor(norm: Host, leaves: Sequence[Any]) -> torch.Tensor:
 
 # ---------------------------------------------------------------------- changing a gradient
 def _scale(grads: Sequence[Any], leaves: Sequence[Any], formula: ClipFormula, norm: Host, limit: float) -> None:
-    """The gradients, whose leaves these are, scaled in place as the formula says of a norm."""
+    """Scale the gradients of these leaves in place by the formula's factor for a norm."""
     steps, changes = [], False
     with quiet():
         for name, c in formula.steps(HOST, norm, limit):
@@ -457,6 +461,6 @@ def _scale_(grad: torch.Tensor, leaf: Any, steps: list[tuple[str, float]]) -> No
 
 def _in_place(grad: torch.Tensor, change: Callable[[torch.Tensor], Any]) -> None:
     if shares_elements(grad):
-        # as those of an expanded gradient are one: torch refuses to write to that, and changes others several times
+        # elements of an expanded gradient share memory: torch raises on writes to it, or changes an element repeatedly
         grad.data = grad.clone(memory_format=torch.contiguous_format)
     change(grad)

@@ -1,9 +1,9 @@
-"""Calls into islices as single nodes of the graphs that torch.compile makes.
+"""Make calls into islices single nodes of the graphs that torch.compile makes.
 
-The form of a call's result is known while its graph is made; what it computes runs as in eager code when the graph
-runs, on the arrays of that moment, the checks of clause 2 included: the same bits and the same errors. Dynamo does not
-look into the functions of this module (they are `torch._dynamo.nonstrict_trace`d); what it does trace is in
-`islices.backends.torch.in_graphs`. SPEC clause 17. May import: `torch`, the core.
+The form of a call's result is known when its graph is made. When the graph runs, the call runs as in eager code on the
+present arrays, with the same bits and errors. The checks of clause 2 run too. Dynamo does not trace the functions of
+this module (they are `torch._dynamo.nonstrict_trace`d); `islices.backends.torch.in_graphs` has the functions that it
+traces. SPEC clause 17. May import: `torch`, the core.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Nothing:
 
 NOTHING = Nothing()
 pytree.register_constant(Nothing)
-#: The type of a tensor that stands for None among results, where Dynamo takes no constant: no result has it.
+#: The dtype of a tensor that represents None among results, where Dynamo accepts no constant: no result has it.
 ABSENT = torch.float8_e4m3fnuz
 
 
@@ -52,7 +52,7 @@ class Count:
 
 
 class New:
-    """A tensor that a node returns: shape, and the device and, unless it says so, the dtype of another."""
+    """A tensor that a node returns: its shape, and another tensor with its device and, by default, its dtype."""
 
     __slots__ = ("dtype", "like", "shape")
 
@@ -60,7 +60,7 @@ class New:
         self.like, self.shape, self.dtype = like, shape, dtype or like.dtype
 
     def fake(self, sizes: dict[Count, Any]) -> torch.Tensor:
-        """A tensor without data in its place."""
+        """Return a tensor without data in this form."""
         shape = []
         for n in self.shape:
             if isinstance(n, Count) and n not in sizes:
@@ -70,23 +70,23 @@ class New:
 
 
 class NodeCall(NamedTuple):
-    """A call in a graph, but for its tensors."""
+    """A call in a graph, without its tensors."""
 
     name: str
-    spec: Any  # of (args, kwargs)
-    constants: list[Any]  # their leaves, with `TENSOR` for each tensor
-    written: list[bool]  # of each tensor
-    places: list[tuple[int, torch.dtype]]  # of new tensors among the leaves of the result, and what they hold
+    spec: Any  # structure of (args, kwargs)
+    constants: list[Any]  # the leaves of (args, kwargs), with `TENSOR` for each tensor
+    written: list[bool]  # a flag per tensor
+    places: list[tuple[int, torch.dtype]]  # places of new tensors among the leaves of the result, and their dtypes
 
     def arguments(self, read: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> Any:
-        """(args, kwargs) with these tensors."""
+        """Return args and kwargs with these tensors."""
         own, others = iter(written), iter(read)
         tensors = iter([next(own if w else others) for w in self.written])
         return pytree.tree_unflatten([next(tensors) if x is TENSOR else x for x in self.constants], self.spec)
 
 
 TENSOR = object()
-#: The calls of all graphs, by what the graphs call them.
+#: The calls of all graphs, by their names in the graphs.
 _calls: dict[str, NodeCall] = {}
 _library = torch.library.Library("islices", "FRAGMENT")
 
@@ -113,7 +113,7 @@ class Node:
         torch.library.register_fake(f"islices::{self.name}", self._fake, lib=_library)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The result in a graph that is being made."""
+        """Return the result in a graph that is being made."""
         args, kwargs = pytree.tree_map(lambda x: None if _is_nothing(x) else x, (args, kwargs), is_leaf=_is_nothing)
         leaves, spec = pytree.tree_flatten((args, kwargs))
         form = self.form(*args, **kwargs)
@@ -141,7 +141,7 @@ class Node:
         return [_own(found[k], dtype, memory) for k, dtype in _calls[call].places]
 
     def _fake(self, call: str, read: list[torch.Tensor], written: Sequence[torch.Tensor] = ()) -> Any:
-        """Tensors without data in the place of those that the node returns."""
+        """Return tensors without data in place of the node's results."""
         if self.writes:
             return None
         args, kwargs = _calls[call].arguments(read, written)
@@ -150,7 +150,7 @@ class Node:
 
 
 def _filled(form: Any, made: Iterator[torch.Tensor]) -> Any:
-    """A form with tensors in the place of each `New`, and of None."""
+    """Return a form with tensors in place of each `New`, and of None."""
     absent = torch.empty(0, dtype=ABSENT)
     return pytree.tree_map(lambda x: next(made) if isinstance(x, New) else absent if x is None else x, form)
 
@@ -170,12 +170,12 @@ def _apart(s: IndexedSlices) -> tuple[Any, ...]:
 
 
 def _known(x: Any) -> Any:
-    """A number that torch would leave open as this graph has it: another one makes another graph."""
+    """Return a number as a constant of this graph if torch would leave it open: another number makes another graph."""
     return int(x) if isinstance(x, torch.SymInt) else float(x) if isinstance(x, torch.SymFloat) else x
 
 
 def _registered(call: NodeCall) -> str:
-    """The name of a call. Compiled graphs are kept on disk by their text: it says all that decides a result's form."""
+    """Return the name of a call, which identifies the form of its result: graphs are kept on disk by their text."""
     text = f"{call.constants} {call.spec}".replace(repr(TENSOR), "_")
     for number in itertools.count():
         name = f"{call.name} {text} {number}"
@@ -185,8 +185,10 @@ def _registered(call: NodeCall) -> str:
 
 
 def _own(x: torch.Tensor | float | None, dtype: torch.dtype, memory: set[int]) -> torch.Tensor:
-    """A tensor of the result in memory that is none of the arguments'; of a factor, which None stands for where nothing
-    had to be clipped."""
+    """Return a tensor of the result in memory that the arguments do not share.
+
+    A factor may be None if nothing was clipped; its tensor is 1.
+    """
     if not isinstance(x, torch.Tensor):
         return torch.full((1,), 1.0 if x is None else x, dtype=dtype)
     shared = x.numel() and x.untyped_storage().data_ptr() in memory
@@ -199,7 +201,7 @@ def _each(fn: Callable[[Any], Any], tree: Any) -> Any:
 
 
 def _held(leaf: Any) -> torch.Tensor:
-    """The tensor that a leaf's numbers are in."""
+    """Return the tensor that contains a leaf's numbers."""
     held: Any = leaf._arrays[0] if isinstance(leaf, IndexedSlices) else leaf
     if not isinstance(held, torch.Tensor):
         raise TypeError(f"a graph of torch has tensors, no {type(held).__name__}")
@@ -207,13 +209,13 @@ def _held(leaf: Any) -> torch.Tensor:
 
 
 def _values(leaf: Any) -> New:
-    """The values of a leaf anew."""
+    """Return the form of new values for a leaf."""
     held = _held(leaf)
     return New(held, (leaf.indices.shape[0], *held.shape[1:]) if isinstance(leaf, IndexedSlices) else held.shape)
 
 
 def _alike(leaf: Any) -> Any:
-    """A leaf with other values."""
+    """Return the form of a leaf with other values."""
     new: Any = _values(leaf)
     if not isinstance(leaf, IndexedSlices):
         return new
@@ -221,7 +223,10 @@ def _alike(leaf: Any) -> Any:
 
 
 def _scaled(leaf: Any, max_norm: Any, semantics: str, nonfinite: str) -> Any:
-    """A leaf times a factor: with the values it has, where these are its own alone (`islices.core.slots.times`)."""
+    """Return the form of a leaf times a factor, with the leaf's values if no other object uses them.
+
+    See `islices.core.slots.times`.
+    """
     slots = leaf._slots if isinstance(leaf, IndexedSlices) else None
     known = semantics == "islices" and nonfinite != "zero" and not isinstance(max_norm, torch.Tensor)
     if slots is None or slots.factor is not None or not known:
@@ -240,7 +245,7 @@ def _coalesced(leaf: Any) -> Any:
 def _slices(
     B: Any, values: torch.Tensor, index: torch.dtype, shape: Any, count: Any, *, coalesced: bool = False
 ) -> IndexedSlices:
-    """New slices of a dense shape, count of them."""
+    """Return the form of new slices of a dense shape, count of them."""
     rows, names = New(values, (count, *shape[1:])), New(values, (count,), index)
     return IndexedSlices._trusted(B, rows, names, shape, coalesced=coalesced)
 
@@ -257,7 +262,7 @@ def _norm(tree: Any) -> New:
 
 
 def _bags(ids: torch.Tensor, options: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The shape of the bags of a lookup."""
+    """Return the shape of the bags of a lookup."""
     offsets = options.get("offsets")
     return tuple(ids.shape[:-1]) if offsets is None else (offsets.shape[0],)
 
@@ -286,22 +291,22 @@ def _gradient(table: Table, reads: Sequence[Read]) -> IndexedSlices:
 
 
 # ---------------------------------------------------------------------- the nodes
-#: The gradient of what a lookup returned, its ids and its options.
+#: The gradient of a lookup's result, its ids and its options.
 Read = tuple[torch.Tensor, torch.Tensor, Mapping[str, Any]]
 
 
 def looked_up(table: Table, ids: Any, options: Mapping[str, Any]) -> Any:
-    """`islices.lookup`."""
+    """Run `islices.lookup`."""
     return lookup(table, ids, **options)
 
 
 def lookup_gradient(table: Table, reads: Sequence[Read]) -> IndexedSlices:
-    """The gradient of a table, of lookups in turn."""
+    """Return the gradient of a table for several lookups in turn."""
     return _table_gradient(table.backend, table, [_Replayed.of(table, *read) for read in reads])  # type: ignore[no-any-return]
 
 
 class _Replayed:
-    """A recorder for a lookup whose upstream is known: nothing is read."""
+    """A recorder for a lookup whose upstream is known: it reads nothing."""
 
     used: LookedUp
 
@@ -324,12 +329,12 @@ class _Replayed:
 
 
 def expanded(s: IndexedSlices) -> torch.Tensor:
-    """The values of slices."""
+    """Return the values of slices."""
     return s.values  # type: ignore[no-any-return]
 
 
 def step(optimizer: Optimizer, table: Any, grad: Any, state: Any, apply: Any) -> None:
-    """`Optimizer.step`, in place."""
+    """Run `Optimizer.step` in place."""
     optimizer.step(table, grad, state, apply=apply)
 
 

@@ -1,9 +1,9 @@
-"""torch's own threads for compiled kernels too.
+"""Run compiled kernels in torch's threads.
 
-After an operation, OpenMP's threads wait for the next one by spinning, some milliseconds, unless OMP_WAIT_POLICY is
-PASSIVE: beside threads of our own, they would take a core from every kernel that follows. So kernels that the main
-thread calls run in the team that its operations run in, which is there at once. Every other thread has a team to
-itself, which need not be there yet: from those, the pool of `islices.kernels.threads` serves all.
+After an operation, OpenMP's threads wait for the next one by spinning for some milliseconds, unless OMP_WAIT_POLICY is
+PASSIVE. With separate threads for kernels, they would take a core from every kernel that follows. So kernels that the
+main thread calls run in the team of its operations, which is available at once. Every other thread has a separate team,
+which may not exist yet: for other threads, the pool of `islices.kernels.threads` runs the kernels.
 May import: `torch`, `islices.kernels.threads`.
 """
 
@@ -28,11 +28,11 @@ _Work: Any = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 def _entry() -> Any:
-    """GOMP_parallel as torch's libraries find it (Intel's and LLVM's OpenMP have it too), or None."""
+    """Return GOMP_parallel as torch's libraries find it (Intel's and LLVM's OpenMP have it too), or None."""
     if not torch.backends.openmp.is_available():
         return None
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
-    for name in (None, str(library)):  # what is loaded for all comes first, as for torch itself
+    for name in (None, str(library)):  # libraries loaded for the whole process come first, as for torch
         try:
             entry = ctypes.CDLL(name).GOMP_parallel
         except (OSError, AttributeError, TypeError):  # TypeError: on Windows there is no None
@@ -49,12 +49,12 @@ def serves() -> bool:
 
 
 def run_shared(work: Callable[[], None], threads: int) -> bool:
-    """work() in so many of the team's threads at most, the caller's among them; False where nothing has been run."""
+    """Run work() in at most this many of the team's threads, including the caller; return False if nothing has run."""
     if not serves():
         return False
     team = torch.get_num_threads()  # another number would end threads, or start some
     tickets = itertools.count()
-    # without memory neither a call from C nor an append need succeed: the answer has its place beforehand
+    # without memory, a call from C or an append may fail, so the result has its place beforehand
     result: list[BaseException | None] = [MemoryError("no thread could begin its part of a kernel's work")]
     failed: list[BaseException | None] = [None]
 
@@ -63,7 +63,7 @@ def run_shared(work: Callable[[], None], threads: int) -> bool:
             if next(tickets) < threads:
                 work()
                 result[0] = None
-        except BaseException as error:  # nothing may pass through C
+        except BaseException as error:  # no exception may pass through C
             failed[0] = error
 
     _parallel(_Work(one), None, team, 0)
@@ -74,12 +74,12 @@ def run_shared(work: Callable[[], None], threads: int) -> bool:
 
 
 def _after_fork() -> None:
-    """Give up the team in a forked child: its threads are missing there, and a call would never return."""
+    """Give up the team in a forked child, where its threads are missing and a call would never return."""
     share(None)
 
 
 def lend() -> None:
-    """Have kernels run in torch's threads from now on, where they can be called."""
+    """Make kernels run in torch's threads from now on, if the team can be called."""
     if _parallel is not None:
         share(run_shared, serves)
 

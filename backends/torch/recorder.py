@@ -1,4 +1,4 @@
-"""`TorchRecorder`: the steps of a torch training written down for `islices.parity`, by hooks of model and optimizer.
+"""Record the steps of a torch training for `islices.parity`, by hooks of model and optimizer.
 
 May import: `torch`, the core, `islices.backends.torch.optim`.
 """
@@ -19,29 +19,29 @@ __all__ = ["TorchRecorder"]
 
 
 class TorchRecorder(Recorder):
-    """Record a training loop as it stands: batch, outputs, gradients before and after clipping, tables, state.
+    """A recorder of an unchanged training loop: batch, outputs, gradients before and after clipping, tables, state.
 
     Parameters
     ----------
     folder : str or path
-        Where to: see `islices.Recorder`.
+        The folder of the records: see `islices.Recorder`.
     model : torch.nn.Module
     optimizer : torch.optim.Optimizer
-        torch's own, or one of `islices.backends.torch.optim`. Parameters are named as in the model.
+        An optimizer of torch.optim or of `islices.backends.torch.optim`. Parameters have the model's names.
     **options
-        As `islices.Recorder` has them: every, suffix, overwrite, metadata.
+        Options, as `islices.Recorder` has them: every, suffix, overwrite, metadata.
 
     Raises
     ------
     TypeError, ValueError
-        No model, no optimizer, or parameters of the optimizer that the model does not have.
+        model or optimizer is invalid, or the model lacks a parameter of the optimizer.
 
     Notes
     -----
-    A step is what `optimizer.step()` ends. The batch is what the model was called with while gradients were recorded,
-    the outputs what it returned: of several calls in a step all. The gradient is taken when backward has added it up,
-    and when the optimizer begins: where the two differ, something has clipped between. A loss is not seen by hooks:
-    ``recorder.add(loss=loss)`` notes it. Gradients under `GradScaler` are those of the scaled loss. SPEC clause 23.
+    Each `optimizer.step()` ends a step. The batch and outputs are the arguments and results of all model calls in a
+    step that record gradients. The gradient is recorded after backward and again when the optimizer begins; if the two
+    differ, the gradient was clipped. Hooks do not see the loss: call ``recorder.add(loss=loss)``. Under `GradScaler`
+    the gradients are those of the scaled loss. SPEC clause 23.
 
     Examples
     --------
@@ -130,7 +130,7 @@ class TorchRecorder(Recorder):
 
 
 def _tensors(x: Any) -> Iterator[torch.Tensor]:
-    """The tensors in nested tuples, lists and dicts."""
+    """Yield the tensors in nested tuples, lists and dicts."""
     if isinstance(x, torch.Tensor):
         yield x.detach().clone()
     elif isinstance(x, (list, tuple, dict)):

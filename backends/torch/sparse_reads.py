@@ -1,8 +1,8 @@
-"""Row-sparse gradients of functions of plain tensors: reads of rows get torch's sparse gradient.
+"""Compute row-sparse gradients of functions of plain tensors: reads of rows get torch's sparse gradient.
 
-torch has a sparse gradient for embedding(sparse=True) only. `RowReads` is a mode in which each read of whole rows of
-a marked tensor becomes that call. torch differentiates other uses densely, and adds both. May import: `numpy`,
-`torch`, the core, this folder.
+torch only has a sparse gradient for embedding(sparse=True). `RowReads` is a mode that turns each read of whole rows of
+a marked tensor into that call. torch differentiates other uses densely, and adds both. May import: `numpy`, `torch`,
+the core, this folder.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def differentiate_rows(
             "derivatives is an islices.Table among the arguments"
         )
     leaves, names, floats, marked = marking.marked_leaves(backend, tree, sparse)
-    tables: dict[int, torch.Tensor] = {}  # by leaf: what fn gets for it
+    tables: dict[int, torch.Tensor] = {}  # by leaf: fn gets this tensor in place of the leaf
     ids: set[int] = set()
     others: dict[int, str] = {}
     reads = RowReads(lambda x: id(x) in ids, others)
@@ -74,16 +74,16 @@ def differentiate_rows(
 
 
 class RowReads(TorchFunctionMode):
-    """A mode in which reads of rows of some tensors get torch's sparse gradient; is_table tells which tensors.
+    """A mode in which reads of rows of some tensors get torch's sparse gradient; is_table selects the tensors.
 
-    Of a tensor's copy in another floating type the rows are read from the tensor, then cast. others takes the first
+    Rows of a tensor's copy in another floating dtype are read from the tensor and then cast. others gets the first
     other use of each table, by its id.
     """
 
     def __init__(self, is_table: Callable[[Any], bool], others: dict[int, str] | None = None) -> None:
         super().__init__()
         self.is_table, self.others = is_table, others
-        self.counts: dict[int, int] = {}  # by id of a table: how many rows were read
+        self.counts: dict[int, int] = {}  # id of a table -> number of rows read
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -128,12 +128,12 @@ _OWN = tuple(os.path.dirname(os.path.abspath(path)) + os.sep for path in (torch.
 
 # ---------------------------------------------------------------------- reads: (rows, how many), or None for other uses
 def _functional(func: Callable[..., Any]) -> Callable[..., Any]:
-    """A lookup of torch.nn.functional with a sparse gradient."""
+    """Return a lookup of torch.nn.functional with a sparse gradient."""
     signature = inspect.signature(func)
 
     def read(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs).arguments
-        if given.get("mode") == "max" or given.get("scale_grad_by_freq"):  # torch has these without sparse gradients
+        if given.get("mode") == "max" or given.get("scale_grad_by_freq"):  # torch has no sparse gradients for these
             return None
         given["sparse"] = True
         return func(**given), given["input"].numel()
@@ -164,7 +164,7 @@ def _getitem(table: torch.Tensor, key: Any) -> Any:
 
 
 class _Rows(torch.autograd.Function):
-    """Rows of a table of any number of dimensions; the gradient is a sparse tensor."""
+    """A read of rows of a table of any number of dimensions; the gradient is a sparse tensor."""
 
     @staticmethod
     def forward(ctx: Any, table: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:

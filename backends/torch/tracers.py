@@ -1,7 +1,7 @@
-"""Transforms, modes and tracers of torch around a call: torch.func, fake tensors, torch.jit.trace and make_fx.
+"""Detect transforms, modes and tracers of torch around a call: torch.func, fake tensors, torch.jit.trace and make_fx.
 
-Where one of them is at work, NumPy's view of a tensor is no longer just its memory: a transform wraps the tensors that
-it sees, and a tracer takes what is read of its inputs for a constant. May import: `torch`.
+Where one of them is active, NumPy's view of a tensor is no longer just its memory. A transform wraps the tensors that
+it sees, and a tracer treats values read from its inputs as constants. May import: `torch`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def in_functorch() -> bool:
 
 
 def below(x: torch.Tensor) -> torch.Tensor | None:
-    """The tensor below the wrappers of torch.func.grad and jvp; None where vmap's is among them."""
+    """Return the tensor below the wrappers of torch.func.grad and jvp, or None if vmap's wrapper is among them."""
     while is_wrapped(x):
         if _C._functorch.is_batchedtensor(x):
             return None
@@ -46,7 +46,7 @@ def below(x: torch.Tensor) -> torch.Tensor | None:
 
 
 def tracer_of(x: torch.Tensor) -> str | None:
-    """The name of the tracer that records what is computed of x; None where what it holds is a constant to all."""
+    """Return the name of the tracer that records operations on x, or None if x is a constant for all tracers."""
     if not at_work():
         return None
     if _C._get_tracing_state() is not None and _C._get_value_trace(x).node().kind() != "prim::Constant":
@@ -58,8 +58,10 @@ def tracer_of(x: torch.Tensor) -> str | None:
 
 
 def is_traced(x: torch.Tensor) -> bool:
-    """Return whether the contents of x are still unknown. Dynamo reads `in_graphs.is_traced` instead, because
-    torch.compiler.is_compiling() answers for all threads."""
+    """Return whether the contents of x are still unknown.
+
+    Dynamo reads `in_graphs.is_traced` instead, because torch.compiler.is_compiling() answers for all threads.
+    """
     if x.is_meta or (type(x) not in PLAIN and hasattr(x, "fake_mode")):
         return True
     return at_work() and (below(x) is None or tracer_of(x) is not None)
@@ -67,6 +69,6 @@ def is_traced(x: torch.Tensor) -> bool:
 
 @contextlib.contextmanager
 def bare() -> Iterator[None]:
-    """Within it a tensor is its memory: no transform and no mode takes part."""
+    """Disable all transforms and modes, so that a tensor is its memory."""
     with _C._DisableFuncTorch(), _disable_current_modes():
         yield

@@ -16,7 +16,7 @@ STEPS = 2_000
 #: Bytes that a step may leave behind in the mean. The smallest object of Python takes 16, an array's head over 100.
 LEFT = 256
 
-#: Takes steps of every way of ours to train, in a process of its own; prints the resident bytes as steps go by.
+#: Takes steps of every training method here, in a separate process; prints the resident bytes as steps go by.
 RUN = """
 import gc, importlib, json, sys
 import numpy as np

@@ -1,5 +1,6 @@
-"""Programs in other languages in the matrix: the examples are built and run, bounds tell rounding from mistakes, and
-commands that are none are one line and exit code 3."""
+"""Test programs in other languages in the matrix: the examples are built and run, and bounds separate rounding errors
+from mistakes. An invalid command gives one line and exit code 3.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ import islices
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout; kernels that are compiled there are kept for the next fault."""
+    """Return a checkout; kernels that are compiled there are kept for the next fault."""
     folder = tmp_path_factory.mktemp("copy") / "islices"
     shutil.copytree(ROOT, folder, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", ".*", "build"))
     return folder

@@ -1,7 +1,7 @@
-"""`islices new-backend`: what it writes, what it refuses, and how far the suite says a half-done adapter is.
+"""Test `islices new-backend`: its files, its errors, and the suite's report on an incomplete adapter.
 
-The framework is the sample's, whose adapter is not installed here. docs/adapter_author.md leads through it: its shell
-lines are run one by one, and the methods of its Python block are put into the skeleton.
+The framework is the sample's, whose adapter is not installed here. The test follows docs/adapter_author.md. It runs the
+page's shell lines one by one, and puts the methods of its Python block into the skeleton.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def test_what_is_written_is_tidy_and_loads(tmp_path: Path) -> None:
     )
 
 
-# ---------------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------------- errors
 
 
 @pytest.mark.parametrize(

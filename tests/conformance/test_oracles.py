@@ -106,7 +106,7 @@ def test_the_schema_describes_the_file(file: Any, validator: Any) -> None:
 
 
 def _shortened(x: Any) -> Any:
-    """A case with at most the first element of each kind in its arrays: the form, not the numbers."""
+    """Return a case with at most the first element of each kind in its arrays: the form, not the numbers."""
     if isinstance(x, list):
         return [_shortened(v) for v in x]
     if not isinstance(x, dict):
@@ -140,7 +140,7 @@ def test_the_schema_refuses_what_the_suite_cannot_read(change: dict[str, Any], v
     assert not validator.is_valid({**document, "cases": [{**GOOD, **change}]})
 
 
-# ---------------------------------------------------------------------- the oracle's own arithmetic
+# ---------------------------------------------------------------------- the oracle's arithmetic
 
 
 @pytest.mark.parametrize("dtype", FORMATS)

@@ -1,5 +1,5 @@
-"""The PaddlePaddle plug-in (conformance/paddle_backend). Paddle has an environment of its own, where all of this runs;
-elsewhere the tests that need it are reported as not run.
+"""Test the PaddlePaddle plug-in (conformance/paddle_backend). All tests run in Paddle's environment; elsewhere the
+tests that need it are reported as not run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def paddle() -> Any:
     return found
 
 
-# ---------------------------------------------------------------------- what can be said without Paddle
+# ---------------------------------------------------------------------- tests without Paddle
 
 
 @pytest.mark.outside
@@ -53,7 +53,7 @@ def rows(paddle: Any, *ids: int) -> Any:
 
 
 def sparse_layer(paddle: Any, ids: list[int], **options: Any) -> Any:
-    """A layer of 4 x 2 weights after a backward pass of sum(layer(ids))."""
+    """Return a layer of 4 x 2 weights after a backward pass of sum(layer(ids))."""
     layer = paddle.nn.Embedding(4, 2, sparse=True, **options)
     layer(rows(paddle, *ids)).sum().backward()
     return layer

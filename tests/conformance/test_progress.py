@@ -24,8 +24,9 @@ SILENCE = 2.0
 
 
 class Screen(NamedTuple):
-    """A program's terminal output with its times, the exit code, and the seconds by which a busy machine woke this
-    process late, which the other one may have been, too.
+    """A program's terminal output with its times, the exit code, and the delay of this process.
+
+    The delay is the number of seconds by which a busy machine woke this process late; the program may have had it too.
     """
 
     written: list[tuple[float, str]]
@@ -43,7 +44,7 @@ class Screen(NamedTuple):
 
 
 def on_a_terminal(*arguments: str) -> Screen:
-    """A fresh interpreter on a pseudo-terminal of 80 columns."""
+    """Return a fresh interpreter on a pseudo-terminal of 80 columns."""
     terminal, its_side = pty.openpty()
     env = {**os.environ, "COLUMNS": "80", "LINES": "24", "TERM": "xterm", "NO_COLOR": "1"}
     command = [sys.executable, *arguments]

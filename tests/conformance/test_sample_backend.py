@@ -1,5 +1,6 @@
-"""The sample adapter, installed as any outsider's: found, listed, run and reported like a built-in; and six ways to get
-an adapter wrong, each caught by the clause that speaks of it.
+"""Test the sample adapter, installed like an external one: it is found, listed, run and reported like a built-in.
+
+For each of six mistakes in an adapter, the clause about it finds the mistake.
 """
 
 from __future__ import annotations

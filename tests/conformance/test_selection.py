@@ -38,7 +38,7 @@ def test_every_clause_group_and_type_stands_in_it(mode: str) -> None:
     quick, full = ([*s.golden([mode]), *s.checks([mode])] for s in (QUICK, FULL))
     assert {item.clause for item in quick} == {item.clause for item in full}
     assert {item.group for item in quick} == {item.group for item in full}
-    compiled = {"gradients", "optimizers"} | ({"clipping", "norms"} if mode == "traced" else set())  # each case anew
+    compiled = {"gradients", "optimizers"} | ({"clipping", "norms"} if mode == "traced" else set())  # all compile
     for group in {item.group for item in full} - compiled:
         some, every = (
             {x for item in items if item.group == group for x in words(item.id) & FLOATS} for items in (quick, full)

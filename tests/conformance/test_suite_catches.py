@@ -1,7 +1,7 @@
-"""The conformance suite finds broken backends, and tells a failure from a deviation, a gap and a broken harness.
+"""Test that the suite finds broken backends, and separates failures, deviations, gaps and a broken harness.
 
-The backend is `loopback`, whose arrays nobody can look into, in mode framework, where the suite runs the adapter's
-primitives. One thing at a time is broken in it.
+The backend is `loopback`, whose arrays are opaque, in mode framework, where the suite runs the adapter's primitives.
+Each test breaks one thing in it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def conform(folder: Path, *options: str, defect: str = "", mutation: str = "", d
     adapter = (site / "islices_loopback.py").read_text("utf-8")
     if defect:
         adapter += f"\n\nclass Broken(Arithmetic):\n{defect}\n\narithmetic = Broken()\n"
-    # deviations stand beside the adapter, in a package
+    # deviations are in a package next to the adapter
     package = site / "islices_loopback"
     package.mkdir()
     (site / "islices_loopback.py").unlink()
@@ -47,7 +47,7 @@ def test_a_sound_backend_conforms_and_the_report_is_whole(tmp_path: Path) -> Non
     assert run.status == 0, run.output[-3000:]
     assert run.counts["fail"] == run.counts["harness error"] == run.counts["deviation"] == 0
     assert run.counts["pass"] > 300
-    # the reason of what is left out is always said
+    # the reason for each omission is always reported
     assert all(line["reason"] for line in run.cases if line["outcome"] == "unsupported")
     header, footer = run.lines[0], run.lines[-1]
     assert (header["type"], header["backend"], header["profile"]) == ("header", "loopback", "quick")
@@ -154,7 +154,7 @@ def test_a_declaration_is_checked(fields: dict[str, str], words: str) -> None:
 
 # ---------------------------------------------------------------------- the backend itself
 def _framework() -> Any:
-    """The module alone: with its folder on sys.path this process would find its adapter, too."""
+    """Return only the module: with its folder on sys.path this process would find its adapter, too."""
     spec = importlib.util.spec_from_file_location("loopback", LOOPBACK / "loopback.py")
     assert spec is not None
     assert spec.loader is not None
@@ -176,6 +176,6 @@ TOUCHES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("touch", TOUCHES)
 def test_whatever_looks_at_an_array_raises(touch: str) -> None:
     x = loopback.box(np.ones(2, np.float32))
-    # NumPy's functions refuse before they look, the class having no __array_ufunc__
+    # NumPy's functions raise before they read the array, because its class has no __array_ufunc__
     with pytest.raises(TypeError if touch == "ufunc" else loopback.TouchedError):
         TOUCHES[touch](x)

@@ -77,7 +77,7 @@ def test_kernels_are_off_where_a_column_says_so() -> None:
 # ---------------------------------------------------------------------- other interpreters
 @pytest.fixture(scope="module")
 def other_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment that has NumPy and pytest, but neither islices nor rich nor a framework."""
+    """Return an environment that has NumPy and pytest, but neither islices nor rich nor a framework."""
     folder = tmp_path_factory.mktemp("other")
     venv.create(folder, with_pip=False, symlinks=True)
     site = next(folder.glob("lib/python*/site-packages"))

@@ -1,4 +1,4 @@
-"""The documentation: it builds without a warning, asks nothing of the network, and has every public name once."""
+"""Test the documentation: it builds without a warning or the network, and has every public name once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PUBLIC: dict[str, tuple[str, set[str]]] = {
 NO_CLAUSE = {"get_backend", "list_backends", "get_num_threads", "not_implemented"}
 #: what functions return: nobody calls these, so their parameters are no matter of the reader
 MADE = {"Capture", "Optimizer", "PerSample"}
-#: numpydoc's: no docstring, no summary, parameters missing, unknown or in another order, nothing said to be returned
+#: numpydoc's: no docstring, no summary, parameters missing, unknown or in another order, no section Returns
 CODES = {"GL08", "SS01", "PR01", "PR02", "PR03", "RT01"}
 SUMMARY = {"GL08", "SS01"}
 
@@ -85,8 +85,8 @@ def raises(function: Any) -> bool:
 def codes(path: str, x: Any) -> set[str]:
     """Return the faults that numpydoc must not find.
 
-    A front takes its framework's own parameters: a class without an ``__init__`` of its own has them from there, other
-    parameters may be passed on, and a docstring may say whose they are instead of repeating them.
+    A framework's module uses the framework's parameters: a class without an ``__init__`` inherits them, and a function
+    may pass parameters on. The docstring may name their source instead of repeating them.
     """
     name, front = path.rpartition(".")[2], path.startswith("islices.backends.")
     if is_record(x) or (front and inspect.isclass(x) and "__init__" not in vars(x)):
@@ -152,7 +152,7 @@ def test_docstrings(name: str) -> None:
 
 # ---------------------------------------------------------------------- the pages
 def make_docs(out: Path) -> list[str]:
-    """The command of the Makefile's target docs, for the interpreter that runs the tests and another folder."""
+    """Return the command of the Makefile's target docs, for the interpreter that runs the tests and another folder."""
     recipe = re.search(r"^docs:.*\n\t(.*-m sphinx .*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
     assert recipe, "the target docs does not begin with Sphinx"
     line = recipe[1].replace("$(BIN)/python", sys.executable).replace("$(ARGS)", "")
@@ -161,7 +161,7 @@ def make_docs(out: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built documentation; a warning is an error."""
+    """Return the built documentation; a warning is an error."""
     out = tmp_path_factory.mktemp("build")
     line = make_docs(out)
     assert "-W" in line

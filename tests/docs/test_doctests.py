@@ -1,4 +1,4 @@
-"""The examples in the core's docstrings are true, with NumPy alone."""
+"""Test that the examples in the core's docstrings are true with NumPy as the only dependency."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-#: those that need nothing but NumPy; fronts, whose examples need their framework, run theirs in tests of their own
+#: packages that only need NumPy; other tests run the examples that need a framework
 PACKAGES = (
     "islices",
     "islices.backend",

@@ -122,7 +122,7 @@ def test_four_frameworks() -> None:
         np.testing.assert_array_equal(table, tables[0])
 
 
-#: What the public program asks of its optimizers, and where from: its tables are sparse, the rest is dense.
+#: The optimizers of the public program, and their modules: its tables are sparse, the rest is dense.
 PROGRAM = """
 import sys, torch
 import optim.rwsadagrad as rowwise
@@ -158,7 +158,7 @@ class RWSAdagrad(torch.optim.Optimizer):
 
 @pytest.mark.outside
 def test_dlrm(tmp_path: Path) -> None:
-    """On a program with the interface of the public one: the same losses by its own optimizers and by islices'."""
+    """Run a program with the interface of the public one: its optimizers and those of islices give the same losses."""
     pytest.importorskip("torch")
     (tmp_path / "optim").mkdir()
     (tmp_path / "optim" / "rwsadagrad.py").write_text(ROWWISE)

@@ -82,7 +82,7 @@ def test_its_links_are_absolute_on_a_package_index(monkeypatch: pytest.MonkeyPat
 
 # ---------------------------------------------------------------------- tasks, contents, pictures
 def rows(page: Path) -> list[str]:
-    """The rows of a page's tables, without heads."""
+    """Return the rows of a page's tables, without heads."""
     lines = page.read_text("utf-8").splitlines()
     is_head = [line.startswith("|---") for line in [*lines[1:], ""]]
     return [line for line, head in zip(lines, is_head, strict=True) if line.startswith("| ") and not head]
@@ -109,7 +109,7 @@ def paragraphs(page: Path) -> list[str]:
 
 @pytest.mark.parametrize("page", GUIDES, ids=name_of)
 def test_what_was_measured_names_machine_and_command(page: Path) -> None:
-    """A date is that of a measurement: cores, memory and the command stand beside it."""
+    """A date is that of a measurement: the page gives cores, memory and the command next to it."""
     command = r"`(\w+=\w+\s)*(islices|make|pytest|python examples/\w+\.py)\s[^`]+`"
     for text in paragraphs(page):
         if re.search(r"\b20\d\d-\d\d-\d\d\b", text):

@@ -1,9 +1,9 @@
-"""Every code block of the README and of docs/ runs.
+"""Test that every code block of the README and of docs/ runs.
 
-The blocks of one page run in order, in one folder and in processes of their own: a later one may read a file that an
-earlier one wrote. A comment ``# -> text`` states what is printed. A block of kind "diff" changes the last program above
-that it fits, which then runs again; a block of text that begins with ``$ islices ...`` is what that command prints,
-where ``...`` stands for what is left out.
+The blocks of one page run in order, in one folder and in separate processes. A later one may read a file that an
+earlier one wrote. A comment ``# -> text`` states the printed text. A block of kind "diff" changes the last program
+above that it fits, which then runs again. A block of text that begins with ``$ islices ...`` is the output of that
+command; ``...`` marks omitted lines.
 """
 
 from __future__ import annotations

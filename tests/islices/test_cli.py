@@ -106,7 +106,7 @@ BODIES = {
 def plugins(tmp_path: Path) -> Path:
     """A broken backend, installed as any plug-in is: a module, and metadata with an entry point."""
     for module, body in BODIES.items():
-        # an array type of its own, so that the registry finds this backend for it
+        # a separate array type, so that the registry finds this backend for it
         text = PLUGIN.format(name="Broken", module=module, body=body) + ARRAY_TYPE
         (tmp_path / f"{module}.py").write_text(text)
         info = tmp_path / f"{module}-1.0.dist-info"

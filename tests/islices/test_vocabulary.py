@@ -146,7 +146,7 @@ def test_gradients_follow(framework: str) -> None:
     assert type(found) is type(g)
     s = found if isinstance(found, IndexedSlices) else islices.from_native(found)
     assert host(islices.to_dense(s)).tolist() == [[4.0, 6.0], [0.0, 0.0], [8.0, 9.0]]
-    if framework != "mxnet":  # whose own type sums and sorts
+    if framework != "mxnet":  # MXNet's type sums and sorts
         assert host(s.indices).tolist() == [0, 0, 2]
 
 

@@ -29,14 +29,14 @@ TIMEOUT = 200  # seconds a block may take
 
 
 def frameworks_of(code: str) -> list[str]:
-    """The frameworks that the code's import lines name, Keras and optax for what they stand on."""
+    """Return the frameworks that the code's import lines name, Keras and optax for what they stand on."""
     names = {"keras": "tensorflow", "optax": "jax"} | {name: name for name in FRAMEWORKS}
     lines = re.findall(r"^\s*(?:import|from) .*", code, re.MULTILINE)
     return sorted({names[word] for line in lines for word in re.findall(r"\w+", line) if word in names})
 
 
 def patched(program: str, change: str) -> str | None:
-    """A program with the hunks of a diff block applied; None where a hunk does not stand in it exactly once.
+    """Return a program with the hunks of a diff block applied; None where a hunk does not stand in it exactly once.
 
     Lines begin with " ", "-" or "+"; "@@" stands between hunks.
     """
@@ -50,7 +50,7 @@ def patched(program: str, change: str) -> str | None:
 
 
 def command_of(text: str) -> tuple[str, str] | None:
-    """(Python code that runs it, what it prints) of a text block that begins with "$ islices ..."; else None."""
+    """Return (Python code that runs it, what it prints) of a text block that begins with "$ islices ..."; else None."""
     first, _, printed = text.partition("\n")
     if not first.startswith("$ islices "):
         return None
@@ -125,7 +125,7 @@ def serve() -> None:
 
 
 def _in_child(code: str, folder: str, files: list[Path]) -> int:
-    """The exit code of a forked process that runs the code; negative if a signal ended it."""
+    """Return the exit code of a forked process that runs the code; negative if a signal ended it."""
     sys.stdout.flush()
     sys.stderr.flush()
     with warnings.catch_warnings():
@@ -150,7 +150,7 @@ def _execute(code: str, folder: str, files: list[Path]) -> NoReturn:
         status = 0
     except SystemExit as stop:
         status = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except BaseException:  # as an interpreter does: shown, and told by the exit code
+    except BaseException:  # as an interpreter does: printed, and shown by the exit code
         traceback.print_exc()
     finally:
         sys.stdout.flush()

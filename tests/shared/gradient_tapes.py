@@ -27,7 +27,7 @@ Loss = Callable[..., Any]
 
 
 def read(backend: Any, x: Any) -> np.ndarray:
-    """An array of the framework in float64."""
+    """Return an array of the framework in float64."""
     host = backend.to_numpy(x)
     return (bfloat16_to_float32(host) if backend.dtype(x) == "bfloat16" else host).astype(np.float64)
 
@@ -72,7 +72,7 @@ class Tape:
         return total
 
     def gradients(self, loss: Loss, *given: np.ndarray) -> list[np.ndarray | None]:
-        """The derivatives of a loss by each of its arguments, None for integers; in float64."""
+        """Return the derivatives of a loss by each of its arguments, None for integers; in float64."""
         floats = [k for k, x in enumerate(given) if x.dtype.kind not in "iub"]
         with self.running():
             arrays = [self.array(x) for x in given]

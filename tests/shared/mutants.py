@@ -437,7 +437,7 @@ MUTANTS = [
     ),
 ]
 
-#: Faults of what the suite does not reach; `shown_by` is the file of tests one of which fails with it.
+#: Faults in code that the suite does not reach; `shown_by` is the file with a test that fails with the fault.
 OF_TESTS = [
     Mutant(
         "torch-step-taken-on-overflow",

@@ -136,7 +136,7 @@ CHANGES: dict[str, Change] = {
 
 
 def compared(d: Batch, names: tuple[str, ...]) -> Any:
-    """The gradient beside what went through changes; what is known of both is told."""
+    """Compare the gradient with one that went through changes, and pass all known facts about both."""
     changes = [CHANGES[n] for n in names]
     ours: Tree = d.raw
     theirs = summed(d)
@@ -179,7 +179,7 @@ def optax_step(d: Batch, optimizer: Any, grads: Tree) -> Tree:
 
 
 class StepPair(NamedTuple):
-    """Two steps from one table and one gradient, and the causes that tell them apart."""
+    """Two steps from one table and one gradient, and the causes of their difference."""
 
     one: Callable[[Batch, Tree], Tree]
     other: Callable[[Batch, Tree], Tree]

@@ -15,8 +15,11 @@ SIZE = 4
 
 
 def meet(folder: str, group: Group) -> None:
-    """Wait until every rank is here, by files: a rank that has its bytes of a collective and is then killed may still
-    owe others theirs, so that one about to die must know by other means that all are out of the last one."""
+    """Wait until every rank is here, by files.
+
+    A rank that has its bytes of a collective and is then killed may still owe others their bytes. So a rank that is
+    about to die must know by files that all ranks have finished the last collective.
+    """
     (Path(folder) / str(group.rank)).touch()
     deadline = time.monotonic() + 60
     while len(list(Path(folder).iterdir())) < group.size:
@@ -25,7 +28,7 @@ def meet(folder: str, group: Group) -> None:
 
 
 def payload(source: int, to: int, length: int) -> Any:
-    """The bytes that a rank has for another one: no two alike."""
+    """Return the bytes that a rank has for another one: no two alike."""
     return np.random.default_rng([source, to, length]).integers(0, 256, length, np.uint8)
 
 
@@ -44,7 +47,7 @@ def exchanges(group: Group, lengths: Sequence[Sequence[int]]) -> None:
 
 
 def folded(parts: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
-    """(indices, sums) of (indices, values), left folds in the order given; -0.0 + x is x to the bit."""
+    """Return (indices, sums) of (indices, values), left folds in the order given; -0.0 + x is x to the bit."""
     ids = np.concatenate([ids for ids, _ in parts])
     values = np.concatenate([values for _, values in parts])
     distinct, places = np.unique(ids, return_inverse=True)

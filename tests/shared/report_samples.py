@@ -11,7 +11,7 @@ from typing import Any
 
 from suite_runs import run_suite
 
-#: What no renderer may take for its own language: HTML, JSON in HTML, XML, Markdown, a terminal's, and not even text.
+#: Text that no renderer may interpret: HTML, JSON in HTML, XML, Markdown, a terminal's codes, and invalid text.
 HOSTILE = (
     "</script><img src=x onerror=\"document.title='hacked'\"><!-- & ]]> \x1b[31mred\x1b[0m \u202e | `tick` **b** "
     "[b]rich[/b] @nobody \x00\ufffe \ud800"
@@ -38,7 +38,7 @@ def case(id: str, outcome: str, mode: str = "host", **fields: Any) -> dict[str, 
 
 
 def run_of(head: dict[str, Any], *cases: dict[str, Any]) -> list[dict[str, Any]]:
-    """The lines of a run that came to its end."""
+    """Return the lines of a run that came to its end."""
     counts = Counter(c["outcome"] for c in cases)
     failed = counts["fail"] + counts["harness error"] > 0
     return [head, *cases, {"type": "footer", "counts": dict(counts), "exit": 1 if failed else 0 if cases else 5}]

@@ -39,7 +39,7 @@ class Run(NamedTuple):
 
 
 def python(*arguments: str | Path, path: Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """A fresh interpreter that has a folder of distributions on its path."""
+    """Return a fresh interpreter that has a folder of distributions on its path."""
     paths = [str(path), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "COLUMNS": "200"}
     command = [sys.executable, *map(str, arguments)]
@@ -84,7 +84,7 @@ def install(source: Path, target: Path, scratch: Path) -> Path:
 
 
 def replaced(text: str, edits: list[tuple[str, str]]) -> str:
-    """A text with pieces replaced, each of which stands in it once."""
+    """Return a text with pieces replaced; each piece must occur in it once."""
     for old, new in edits:
         assert text.count(old) == 1, f"{text.count(old)} times: {old}"
         text = text.replace(old, new)

@@ -63,7 +63,7 @@ def _fixed(v: float) -> int:
 
 
 def _rounded(number: int, bits: int) -> tuple[int, int]:
-    """(a number of so many bits, the exponent of 2): to nearest, to even in the middle."""
+    """Return (a number of so many bits, the exponent of 2): to nearest, to even in the middle."""
     shift = max(0, number.bit_length() - bits)
     rest, half = number & ((1 << shift) - 1), 1 << shift >> 1
     number >>= shift

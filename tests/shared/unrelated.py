@@ -1,6 +1,6 @@
-"""Pairs between which there is no cause that `islices.diff` knows: random ones, and ones made to mislead it.
+"""Make pairs without a cause that `islices.diff` knows: random ones, and ones made to mislead it.
 
-A seed decides everything of a pair: the kind of its tensors, their types, rows and values, and what is told of them.
+A seed decides everything of a pair: the kind of its tensors, their types, rows and values, and their metadata.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ VALUES: dict[str, Callable[[Generator, tuple[int, ...]], Array]] = {
 
 
 def slices(r: Generator, rows: int, row: tuple[int, ...], dtype: Any, values: str) -> IndexedSlices:
-    """Sorted or not; unique, duplicate or cancelling; none, one or many."""
+    """Return slices: sorted or not, with unique, duplicate or cancelling rows, with none, one or many slots."""
     size, kind = str(r.choice(SIZES)), str(r.choice(ROWS))
     n = {"empty": 0, "one": 1}.get(size, int(r.integers(1, rows + 1)))
     ids = r.permutation(rows)[:n] if kind == "unique" else r.integers(0, rows, n)
@@ -93,7 +93,7 @@ def random_pair(seed: int) -> Any:
         {n: (x.astype("f8") + 0.01 * VALUES[values](r, x.shape)).astype(one) for n, x in before.items()} for _ in "ab"
     ]
     grads = [tree(one), tree(one)]
-    both = grads if r.random() < 0.3 else grads[:1] * 2  # each side with a gradient of its own
+    both = grads if r.random() < 0.3 else grads[:1] * 2  # each side has another gradient
     return explain_steps(*(Step(before, x, g) for x, g in zip(after, both, strict=True)))
 
 
@@ -123,7 +123,7 @@ class Near:
         return explain_steps(*(Step(self.table, x, self.g) for x in after))
 
     def slots(self) -> IndexedSlices:
-        """The gradient as three slots a row."""
+        """Return the gradient as three slots a row."""
         parts = self.r.standard_normal((3, *self.shape)).astype(self.dtype)
         parts[2] = self.g - parts[0] - parts[1]
         return IndexedSlices(parts.reshape(-1, self.shape[1]), np.tile(np.arange(self.rows), 3), self.shape)

@@ -1,10 +1,10 @@
-"""Compiled handlers of XLA's C API: machine code that reads a call frame and shares work among XLA's threads.
+"""Compile handlers for XLA's C API: machine code that reads a call frame and shares work among XLA's threads.
 
-The docstring of the package lists what is relied on of XLA. A *handler* is a C function of a call frame's address. It
-runs the *task* of an operation, another C function, in parts. Threads claim parts from a *block*, a few words of memory
-that the last thread frees. The caller works too, and waits only for parts that have begun: XLA's threads may all be
-within handlers, and then tasks begin late or never. A part writes what no other one does, or adds integers, so bits do
-not depend on the number of threads, which is `islices.config.get_num_threads()` when the program runs.
+The docstring of the package lists the required properties of XLA. A *handler* is a C function of a call frame's
+address. It runs the *task* of an operation, another C function, in parts. Threads claim the parts of a *block*, a few
+words of memory that the last thread frees. The caller works too, and only waits for parts that have begun: if handlers
+occupy XLA's threads, tasks begin late or never. Each part writes separate memory, or adds integers, so bits do not
+depend on the number of threads. That number is `islices.config.get_num_threads()` when the program runs.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from islices.core.locks import Lock
 from islices.kernels import threads
 from islices.kernels.compiling import compile_callback, fingerprint, inline
 
-#: The version of the API that the positions below are of: XLA asks for it, and refuses another.
+#: The version of the API for the positions below: XLA reads it, and rejects another version.
 VERSION = (0, 1)
 #: XLA_FFI_CallFrame, in words of 8 bytes.
 EXTENSION, API, CONTEXT, ARGUMENTS, RESULTS, ATTRIBUTES = 1, 2, 3, 9, 14, 20
-#: XLA_FFI_Extension_Base and the metadata behind it; XLA_FFI_Metadata, in words of 4 bytes.
+#: XLA_FFI_Extension_Base and the metadata after it; XLA_FFI_Metadata, in words of 4 bytes.
 KIND, METADATA, ASKS_METADATA, MAJOR, MINOR, TRAITS = 1, 3, 1, 6, 7, 8
 #: XLA_FFI_Buffer, XLA_FFI_Scalar, XLA_FFI_Api.
 DATA, RANK, DIMENSIONS, VALUE, DESTROY_ERROR, SCHEDULE = 3, 4, 5, 1, 8, 17
-#: A block: threads that know it, next part, parts that have ended, parts, the frame; then arguments for XLA.
+#: A block: threads that hold it, next part, parts that have ended, parts, the frame; then arguments for XLA.
 REFERENCES, NEXT, ENDED, COUNT, FRAME, GIVEN, WORDS = 0, 1, 2, 3, 4, 5, 10
 #: Parts for each thread.
 PARTS = 4
 
 _WORD = ir.IntType(64)
-#: The signature of handlers and tasks: the address of a frame or block, to that of an error, or 0.
+#: The signature of handlers and tasks: the address of a frame or block -> the address of an error, or 0.
 _SIGNATURE = types.int64(types.int64)
 
 
@@ -66,13 +66,13 @@ def words(builder: Any, address: Any) -> Any:
 
 @_machine(types.voidptr, types.int64)
 def memory(builder: Any, address: Any) -> Any:
-    """Return an address as `numba.carray` takes it."""
+    """Return an address in the type that `numba.carray` accepts."""
     return builder.inttoptr(address, ir.IntType(8).as_pointer())
 
 
 @_machine(types.int64, types.int64, types.int64, types.int64)
 def add(builder: Any, address: Any, position: Any, value: Any) -> Any:
-    """Add to a word, as one step to all threads, and return what it was."""
+    """Add to a word atomically, and return its old value."""
     place = builder.gep(builder.inttoptr(address, _WORD.as_pointer()), [position])
     return builder.atomic_rmw("add", place, value, "seq_cst")
 
@@ -85,14 +85,14 @@ def call(builder: Any, function: Any, argument: Any) -> Any:
 
 
 def _symbol(name: str, address: int) -> Any:
-    """Return what gives an address of this process to compiled code, which may be kept on disk."""
+    """Return a function that gives an address of this process to compiled code, which may be kept on disk."""
     binding.add_symbol(name, address)
 
     def build(builder: Any) -> Any:
         known = builder.module.globals.get(name) or ir.GlobalVariable(builder.module, ir.IntType(8), name)
         return builder.ptrtoint(known, _WORD)
 
-    build.__name__ = name  # by which code on disk is told from other
+    build.__name__ = name  # distinguishes code on disk
     return _machine(types.int64)(build)
 
 
@@ -171,7 +171,7 @@ def _handler_of(task: Any) -> Any:
     major, minor = VERSION
 
     def handle(frame):
-        """Answer XLA: say which version this is, or run the task in as many parts as there are threads for."""
+        """Answer XLA: return the version, or run the task in one part per thread."""
         extension = words(frame)[EXTENSION]
         if extension != 0 and words(extension)[KIND] & 0xFFFFFFFF == ASKS_METADATA:
             metadata = carray(memory(words(extension)[METADATA]), TRAITS + 1, np.int32)
@@ -180,7 +180,7 @@ def _handler_of(task: Any) -> Any:
         workers, api, address = words(_threads())[0], words(frame)[API], _allocate(8 * WORDS)
         parts = min(attribute(frame, 0), workers * PARTS)
         block, given = words(address), words(address + 8 * GIVEN)
-        block[REFERENCES], block[NEXT], block[ENDED] = 2, 0, 0  # the task of this thread, and the wait below
+        block[REFERENCES], block[NEXT], block[ENDED] = 2, 0, 0  # referenced by this thread's task and the wait below
         block[COUNT], block[FRAME] = parts, frame
         for _ in range(1, min(parts, workers)):
             add(address, REFERENCES, 1)
@@ -210,7 +210,7 @@ _kept: dict[str, Any] = {}
 def target(part: Callable[..., Any]) -> str:
     """Return the name by which XLA calls ``part(frame, part, parts)``, a template, for all of its parts.
 
-    Programs are kept on disk under this name, which tells all that the template encloses.
+    Programs are kept on disk under this name, which identifies all values that the template encloses.
     """
     name = f"islices_{part.__name__}_{fingerprint(part, *_SOURCES)}"
     with _lock:

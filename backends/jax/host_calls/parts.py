@@ -1,8 +1,8 @@
-"""The operations that compiled handlers run, as templates: a part of each, on a frame's buffers.
+"""Define the operations that compiled handlers run, as templates: a part of each, on a frame's buffers.
 
-One operation groups the slots. Those that sum, measure or step rows take the groups as operands, so that XLA, which
-runs equal calls once, groups for a norm and a step together. A part raises nothing, and its sizes are those of the
-buffers. Each function here returns the name by which XLA calls an operation.
+One operation groups the slots. Operations that sum, measure or step rows get the groups as operands. XLA runs equal
+calls once, so a norm and a step share the groups. A part raises nothing, and the buffers give its sizes. Each function
+here returns the name by which XLA calls an operation.
 
 May import: `numpy`, this folder, `islices.kernels`, `islices.optim.formulas`.
 """
@@ -33,7 +33,7 @@ OPERANDS = 7
 
 @cache
 def available() -> bool:
-    """Return whether XLA takes the handlers: it refuses those that are written to another version of its API."""
+    """Return whether XLA accepts the handlers: it rejects those for another version of its API."""
     try:
         groups("int32")
     except (RuntimeError, TypeError, ValueError) as error:
@@ -49,8 +49,11 @@ def groups(index: str, place: str | None = None) -> str:
     moved = place is not None
 
     def groups(frame, part, parts):
-        """(indices, positions if moved; rows, values) to (order, starts, named, ids) and memory: where the slots'
-        values lie, sorted by index and stably; where each row's begin; how many rows have slots; which, then `rows`."""
+        """Compute order, starts, named, ids and memory from indices, and positions if moved; rows, values.
+
+        order has the positions of the slots' values, sorted by index and stably. starts has the first slot of each row.
+        named is the number of rows with slots, and ids has these rows, then `rows`.
+        """
         indices, within, rows = (
             vector(operand(frame, 0), index_type),
             vector(result(frame, 4), I64),
@@ -98,8 +101,10 @@ def sums(dtype: str, index: str = "") -> str:
     )
 
     def sums(frame, part, parts):
-        """(..., ids) to (sums, then zeros; ids as indices); of bags to the sums, each in the row of its id, and
-        zeros."""
+        """Compute the sums and zeros after them, and ids as indices, from (..., ids).
+
+        For bags compute the sums only, each in the row of its id, and zeros.
+        """
         values, order = matrix(operand(frame, 0), stored), vector(operand(frame, 1), U64)
         starts, named = vector(operand(frame, 2), U64), vector(operand(frame, 3), I64)[0]
         ids, out = vector(operand(frame, 4), U64), matrix(result(frame, 0), stored)
@@ -142,7 +147,7 @@ def step(formula: Formula, table: str, gradient: str, *, scaled: bool) -> str:
     states = inline(held)
 
     def step(frame, part, parts):
-        """(..., ids, numbers, table, *states) to (table, *states) in the same place."""
+        """Compute (table, *states) in place from (..., ids, numbers, table, *states)."""
         values, order = matrix(operand(frame, 0), stored_values), vector(operand(frame, 1), U64)
         starts, named = vector(operand(frame, 2), U64), vector(operand(frame, 3), I64)[0]
         ids, numbers, table = (
@@ -168,7 +173,10 @@ def bins(dtype: str, ord: int, *, rows: bool, exact: bool) -> str:
     )
 
     def bins(frame, part, parts):
-        """(zeros, values), or of rows (zeros, values, order, starts, named), to the zeros: the bins of the terms."""
+        """Add the terms to the zeros, which are bins.
+
+        The operands are (zeros, values), or for rows (zeros, values, order, starts, named).
+        """
         own = np.zeros((count, 4), I64)
         if rows:
             values, order = matrix(operand(frame, 1), stored), vector(operand(frame, 2), U64)
@@ -199,7 +207,7 @@ def total(ord: int, *, exact: bool) -> str:
     add_bins, rounded = totals.add_exact_kernel() if exact else totals.add_bins_kernel(), totals.round_kernel()
 
     def total(frame, part, parts):
-        """Bins of several leaves to the norm that they hold together, shape (1,); -1 if undecided."""
+        """Compute the norm from the bins of several leaves, shape (1,); -1 if undecided."""
         limbs = np.zeros(LIMBS + 3, I64)
         for k in range(words(frame)[OPERANDS]):
             add_bins(matrix(operand(frame, k), I64), ord, limbs)

@@ -1,8 +1,8 @@
-"""One primitive for what a compiled kernel does on CPU, and XLA's operations elsewhere.
+"""Define one primitive for operations that a compiled kernel computes on CPU, and XLA's operations elsewhere.
 
-What runs is chosen when a program is lowered for its platform, so that one trace serves all of them. XLA's operations
-run where a program is exported, since another process knows none of the calls, under vmap, and, of operations on whole
-tables, where arrays are spread over several devices, from which XLA would gather them.
+The choice is made when a program is lowered for its platform, so that one trace serves all platforms. XLA's operations
+run in an exported program, because another process lacks the calls, and under vmap. They also run for operations on
+whole tables over several devices, because XLA would gather the tables for a call.
 May import: `jax`, the core, this folder, `islices.backends.jax.precision`.
 """
 
@@ -25,7 +25,7 @@ __all__ = ["Operation", "kernels_run", "parts", "run", "varying"]
 
 
 class Operation:
-    """Static facts of an operation on arrays and `Slots`, in a frozen dataclass: equal ones are one to JAX."""
+    """The static facts of an operation on arrays and `Slots`, in a frozen dataclass: JAX compares them by value."""
 
     whole = True  # whole tables are among the operands
 
@@ -42,13 +42,16 @@ class Operation:
 
 
 def kernels_run() -> bool:
-    """Whether kernels are to run where the program comes to run on CPU: numba is there, XLA takes the calls, and the
-    trace is not within ``use_kernels(False)`` or ``execution("framework")``."""
+    """Return whether kernels are to run if the program runs on CPU.
+
+    They need numba and an XLA that accepts the calls, and a trace outside of ``use_kernels(False)`` and
+    ``execution("framework")``.
+    """
     return modes.kernels_in_traces() is not None and parts().available()
 
 
 def parts() -> Any:
-    """Return the module of the compiled handlers, which needs numba: it is imported where kernels run."""
+    """Return the module of the compiled handlers, which needs numba: it is imported when kernels run."""
     return load_module("islices.backends.jax.host_calls.parts")
 
 
@@ -70,14 +73,14 @@ operation_p.def_impl(partial(jax.jit, static_argnames=("operation", "tree"))(ope
 
 @operation_p.def_abstract_eval  # type: ignore[untyped-decorator]
 def _results(*avals: Any, operation: Operation, tree: Any) -> list[Any]:
-    # within shard_map a result differs wherever an operand does
+    # within shard_map a result varies along the axes of its operands
     along = frozenset().union(*(getattr(x, "vma", frozenset()) for x in avals))
     new = {"weak_type": False, **({"vma": along} if along else {})}
     return [x.update(**new) for x in operation.results(*tree.unflatten(avals))]
 
 
 def varying(aval: Any) -> frozenset[str]:
-    """The axes of a shard_map that keeps account of them along which an array differs."""
+    """Return the axes along which an array varies, in a shard_map that checks them."""
     return frozenset(getattr(aval, "vma", None) or getattr(getattr(aval, "mat", None), "varying", None) or ())
 
 
@@ -106,7 +109,7 @@ def _lowered(cpu: bool, ctx: Any, *operands: Any, operation: Operation, tree: An
     spread = operation.whole and (getattr(context.axis_context, "num_devices", 1) or 1) > 1
     here = cpu and not context.lowering_parameters.for_export and not spread
     chosen = operation.on_host if here else operation.elsewhere
-    with precision.scope():  # keys and memory of 64 bits, whatever the user's setting is by now
+    with precision.scope():  # keys and memory of 64 bits, whatever the user's setting is now
         lowered = mlir.lower_fun(lambda *leaves: chosen(*tree.unflatten(leaves)), multiple_results=True)
         return lowered(ctx, *operands)
 

@@ -1,4 +1,4 @@
-"""Sums, bags, norms and steps of optimizers in traced code, by compiled kernels on CPU.
+"""Compute sums, bags, norms and steps of optimizers in traced code, by compiled kernels on CPU.
 
 May import: `jax`, `numpy`, the core, this folder, `islices.backends.jax.scatters`.
 """
@@ -22,7 +22,7 @@ from islices.optim.formulas import Formula
 
 __all__ = ["norm", "read_bags", "step", "sum_rows"]
 
-#: Elements that are worth a second thread, and the least for a part.
+#: Number of elements that is worth a second thread, and the minimum of a part.
 SHARED, LEAST = 1 << 19, 1 << 16
 
 
@@ -34,7 +34,7 @@ def _call(
     aliases: dict[int, int] | None = None,
     **numbers: int,
 ) -> list[Array]:
-    """Call a compiled handler on so many elements; aliases: operand -> the result that has its memory."""
+    """Call a compiled handler on this number of elements; aliases: operand -> the result that has its memory."""
     call: Any = jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct(*x) for x in results], input_output_aliases=aliases)
     numbers["parts"] = elements // LEAST if elements >= SHARED else 1  # the first by name
     return list(call(*operands, **{k: np.int64(number) for k, number in numbers.items()}))
@@ -42,7 +42,7 @@ def _call(
 
 # ---------------------------------------------------------------------- groups
 def _groups(indices: Array, rows: int, values: int, positions: Array | None = None) -> list[Array]:
-    """[order, starts, named, ids] of slots, which norm and step share: XLA runs equal calls once."""
+    """Return order, starts, named and ids of slots, which norm and step share: XLA runs equal calls once."""
     n, given = indices.shape[0], [indices] if positions is None else [indices, positions]
     results = [((n,), np.uint64), ((n + 1,), np.uint64), ((1,), np.int64), ((n,), np.int64), ((n,), np.int64)]
     name = parts().groups(*(x.dtype.name for x in given))
@@ -50,7 +50,7 @@ def _groups(indices: Array, rows: int, values: int, positions: Array | None = No
 
 
 def _operands(x: Slots) -> tuple[list[Array], int]:
-    """The values of a leaf, with the groups of its slots; how many elements they are."""
+    """Return the values of a leaf with the groups of its slots, and the number of elements."""
     if x.indices is None:
         return [x.values], x.values.size
     assert x.rows is not None
@@ -59,8 +59,10 @@ def _operands(x: Slots) -> tuple[list[Array], int]:
 
 
 def _takes(*leaves: Slots) -> bool:
-    """Whether kernels are to run on slots where the program comes to run on CPU. ValueError where their number is a
-    symbol of jax.export."""
+    """Return whether kernels are to run on slots if the program runs on CPU.
+
+    Raise ValueError if the number of slots is a symbol of jax.export.
+    """
     for x in leaves:
         if x.indices is None:
             continue
@@ -78,8 +80,10 @@ def _takes(*leaves: Slots) -> bool:
 
 # ---------------------------------------------------------------------- sums
 def sum_rows(values: Array, indices: Array, rows: int | None) -> tuple[Array, Array] | None:
-    """(sums, ids) of traced indices, as many as there are slots: the sums of the rows ascending, zeros in the spare
-    ones, which hold rows; slots out of range are left out. None where no kernel does it."""
+    """Return sums and ids of traced indices, in as many slots as indices, or None if no kernel runs.
+
+    The rows are ascending. Spare slots contain zeros and the id rows. Slots out of range are left out.
+    """
     sentinel = scatters.check_sentinel(rows, indices.dtype)
     if not _takes(Slots(values, indices, sentinel)):
         return None
@@ -177,7 +181,7 @@ class _Norm(Operation):
                 bins += _call(name, [jnp.zeros(shape, np.int64), *given], [(shape, np.int64)], elements, {0: 0})
             return _call(parts().total(self.ord, exact=exact), bins, [((1,), np.float64)])[0]
 
-        # kernels answer -1 where the bits that they keep leave the result undecided
+        # kernels return -1 if their bits leave the result undecided
         norm = total(exact=False)
         return [lax.cond(jnp.any(norm < 0), lambda: total(exact=True), lambda: norm)]
 

@@ -1,9 +1,9 @@
-"""optax with sparse gradients: transformations that take `islices.IndexedSlices` among the leaves of their updates.
+"""optax with sparse gradients: transformations that accept `islices.IndexedSlices` among the leaves of updates.
 
-optax maps its functions over the leaves of a tree, and to JAX the leaves of slices are their values *and their
-indices*: optax's functions compute with both. `on_rows` gives optax's transformations the rows that a gradient names,
-duplicates summed. The other functions here replace optax's functions of the same names. Dense leaves go to optax.
-The state is optax's, so that checkpoints go both ways. docs/jax.md says what works with what.
+optax maps its functions over the leaves of a tree. JAX's leaves of slices are their values *and their indices*, so
+optax's functions would compute with both. `on_rows` passes the rows of a gradient, with duplicates summed, to optax's
+transformations. The other functions replace optax's functions of the same names. Dense leaves go to optax. The state is
+optax's, so either side loads the other's checkpoints. docs/jax.md lists the combinations that work.
 """
 
 from __future__ import annotations
@@ -63,25 +63,26 @@ __all__ = [
 
 
 def chain(*args: optax.GradientTransformation) -> Transformation:
-    """`optax.chain` that refuses a transformation which computes with the indices of slices, as optax's own do.
+    """Chain transformations as `optax.chain` does; raise if one computes with the indices of slices.
 
     Parameters
     ----------
     *args : optax.GradientTransformation
-        Of this front; of optax, where they leave sparse leaves alone (masked, multi_transform around these, identity).
-        One of your own that gives slices new indices goes into optax.chain.
+        Transformations of this module, and those of optax that do not change sparse leaves: identity, and masked or
+        multi_transform around transformations of this module. If your own transformation gives slices new indices, use
+        optax.chain.
 
     Returns
     -------
     optax.GradientTransformationExtraArgs
-        With the state of optax.chain.
+        A transformation with the state of optax.chain.
 
     Raises
     ------
     TypeError
-        When updating, in traced code too: a transformation returned other indices and is not of this front. (In
-        optax.chain the next transformation of this front notices it: it raises, but in jit clip(1), scale(-1) and
-        schedules, which leave integers, give NaN.)
+        In update, also in traced code: a transformation from outside this module returned other indices. (In
+        optax.chain the next transformation of this module raises. After clip(1), scale(-1) and schedules in jit the
+        indices are integers, and the result is NaN.)
 
     Examples
     --------
@@ -97,7 +98,7 @@ def chain(*args: optax.GradientTransformation) -> Transformation:
 
 
 def _watched(given: Any, position: int) -> Transformation:
-    """A transformation, with a look at what it does to indices."""
+    """Return a transformation that checks the indices of its updates."""
     inner = check_transformation(given, f"args[{position}]")
     name = getattr(given.update, "__qualname__", "").split(".")[0]
 
@@ -131,15 +132,15 @@ def _watched(given: Any, position: int) -> Transformation:
 
 
 def apply_updates(params: Any, updates: Any, *, donate: bool = False) -> Any:
-    """`optax.apply_updates`: the parameters plus their updates; a sparse update is added to the rows it names.
+    """Add updates to the parameters, as `optax.apply_updates` does; a sparse update only changes its rows.
 
     Parameters
     ----------
     params : tree of arrays, `islices.Table`, and None, which stays None whatever its update
-    updates : the same tree, of arrays, `IndexedSlices` and None, which leaves a parameter as it is
+    updates : the same tree, of arrays, `IndexedSlices` and None, which does not change a parameter
     donate : bool
-        Outside of jit, write sparse updates into the arrays of params, which must not be used afterwards; without it
-        they are copied. Without meaning inside jit, where donate_argnums says so.
+        Outside of jit, write sparse updates into the arrays of params, which you must not use afterwards. If False, the
+        arrays are copied. Inside jit donate has no effect; use donate_argnums.
 
     Returns
     -------
@@ -148,13 +149,13 @@ def apply_updates(params: Any, updates: Any, *, donate: bool = False) -> Any:
     Raises
     ------
     TypeError, ValueError, IndexError
-        Another structure or shape, slices whose indices are none any more, or one array at two places to be given
-        away. Nothing has been written then.
+        The trees differ in structure or shapes. The indices of slices are no longer valid. An array to donate is at two
+        places. No array has been written then.
 
     Notes
     -----
-    Bit for bit ``p + to_dense(u)``: duplicates are summed first, all other rows keep their bits. Dense leaves are
-    optax's. 16-bit rows are added to in float32 and rounded once. SPEC clauses 3, 5 and 15.
+    The result has the bits of ``p + to_dense(u)``: duplicates are summed first, and all other rows keep their bits.
+    optax adds dense leaves. 16-bit rows are summed in float32 and rounded once. SPEC clauses 3, 5 and 15.
 
     Examples
     --------
@@ -183,7 +184,7 @@ def apply_updates(params: Any, updates: Any, *, donate: bool = False) -> Any:
     if donate:
         B = get_backend("jax")
         check_apart((B, w, True, f"params, leaf {k}") for k, w in rows.items() if not B.is_traced(w))
-    # dense ones first: whatever raises there, no array has been given away
+    # dense leaves first: if that raises, no array has been donated
     for k, (_, u) in enumerate(pairs):
         if u is not None and not isinstance(u, IndexedSlices):
             new[k] = optax.apply_updates(new[k], u)

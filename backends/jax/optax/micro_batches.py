@@ -1,7 +1,7 @@
-"""Gradient accumulation for sparse leaves: what `optax.MultiSteps` is for dense ones.
+"""Accumulate gradients with sparse leaves, as `optax.MultiSteps` does for dense leaves.
 
-The sums lie in arrays like the parameters, as optax's do, but a micro-step adds to the rows its gradient names, and the
-optimizer sees the rows that any of them named. SPEC clauses 6 and 16.
+The sums are arrays like the parameters, as in optax. A micro-step only adds to the rows of its gradient, and the
+optimizer gets the rows of all micro-steps. SPEC clauses 6 and 16.
 """
 
 from __future__ import annotations
@@ -35,43 +35,43 @@ class Accumulated(NamedTuple):
 
     mini_step: Array  # micro-steps since the last step, int32 ()
     inner_state: Any
-    sums: Any  # of gradients, like the parameters
-    named: Any  # bool (rows,): rows that a gradient has named since the last step
+    sums: Any  # sums of gradients, like the parameters
+    named: Any  # bool (rows,): rows of the gradients since the last step
 
 
 def accumulate(inner: Any, every_k: int, *, use_grad_mean: bool = True, slots: int | None = None) -> Transformation:
-    """`optax.MultiSteps` for updates with sparse leaves: inner takes a step at every k-th call, on the mean or sum.
+    """Accumulate updates with sparse leaves as `optax.MultiSteps` does: inner steps at every k-th call.
 
     Parameters
     ----------
     inner : optax.GradientTransformation
-        Of this front.
+        A transformation of this module.
     every_k : int
-        At least 1.
+        Number of micro-steps per step; at least 1.
     use_grad_mean : bool
-        The mean of the k gradients, or their sum.
+        Step on the mean of the k gradients, or on their sum.
     slots : int, optional
-        The most slices that a gradient of a table has. In jit a step has room for k times as many rows, at most the
-        table's. None: as many as the largest gradient had when the step was compiled.
+        The largest number of slices in a table's gradient. In jit a step has room for k times as many rows, at most the
+        table's. None uses the largest number seen when the step is compiled.
 
     Returns
     -------
     optax.GradientTransformationExtraArgs
-        In between, updates are zeros: slices that name no row (in jit: sentinels), zeros of dense leaves.
+        Between steps updates are zeros: slices without rows (in jit: sentinels), and zeros for dense leaves.
 
     Raises
     ------
     TypeError, ValueError
         inner is no transformation; every_k or slots is no int, or below 1. In update: a gradient has more slices than
-        slots, or than a step that is compiled already has room for. The state is as it was then.
+        slots, or more than a compiled step has room for. The state has not been changed then.
 
     Notes
     -----
-    Compile the largest micro-batch first, or give slots, where their sizes differ. A compiled step loaded from
-    elsewhere (jax.export) cannot raise: its updates are NaN where it has no room for a row.
-    Sums are float32 for 16-bit gradients, each micro-step's duplicates first, divided by k at the end, and then rounded
-    to the gradients' type, which is that of inner's state.
-    (optax keeps a running mean, on all rows.) Memory: an array like the parameters. A step reads one flag a row.
+    If micro-batches differ in size, compile the largest one first, or set slots. A compiled step from jax.export cannot
+    raise: its updates are NaN where it has no room for a row. Each micro-step sums duplicates first. The sums of 16-bit
+    gradients are float32; they are divided by k at the end and rounded to the gradients' type, as inner's state is.
+    (optax keeps a running mean, on all rows.) The sums need an array like the parameters. A step reads one flag per
+    row.
 
     Examples
     --------
@@ -94,10 +94,10 @@ def accumulate(inner: Any, every_k: int, *, use_grad_mean: bool = True, slots: i
         kind = TypeError if whole_number(slots) is None else ValueError
         raise kind(f"slots: got {show(slots)}; accepted is an int >= 1, or None")
     largest: dict[Any, int] = {}  # the most slices of a gradient of each table so far
-    compiled: dict[Any, int] = {}  # the rows that the first compiled step of each table has room for
+    compiled: dict[Any, int] = {}  # table -> number of rows that its first compiled step has room for
 
     def room(leaf: int, rows: Any, named: Array, due: Array) -> int:
-        """The number of rows that a step sees; ValueError if a compiled one has no room for them."""
+        """Return the number of rows for a step; raise ValueError if a compiled step has no room for them."""
         if not isinstance(rows, NamedRows):
             return 0
         shape, n = rows.slices.dense_shape, rows.slices.indices.shape[0]
@@ -168,7 +168,7 @@ def _marked(rows: Any, named: Array) -> Array:
 
 
 def _mean(rows: Any, total: Array, named: Array, size: int, *, divisor: int) -> Any:
-    """The sum over the micro-steps, divided: of slices, in the rows that were named; always traced."""
+    """Return the sum over the micro-steps, divided; for slices, in the accumulated rows. Runs in traced code only."""
     if not isinstance(rows, NamedRows):
         return (total / divisor).astype(jnp.result_type(rows))
     B, s = rows.B, rows.slices
@@ -180,7 +180,7 @@ def _mean(rows: Any, total: Array, named: Array, size: int, *, divisor: int) -> 
 
 
 def _emptied(due: Array, mean: Any, x: Array) -> Array:
-    """Sums or flags as after a step, where one was due."""
+    """Return sums or flags reset to zero where a step was due."""
     if not isinstance(mean, IndexedSlices):
         return jnp.where(due, jnp.zeros_like(x), x)
     rows = named_rows(mean)
@@ -188,7 +188,7 @@ def _emptied(due: Array, mean: Any, x: Array) -> Array:
 
 
 def _nothing(fn: Callable[[], Any]) -> Any:
-    """Updates of the shapes of those that fn returns, which name no row and are zeros."""
+    """Return updates of zeros, without rows, in the shapes of those that fn returns."""
 
     def zeros(like: Any) -> Any:
         if not isinstance(like, IndexedSlices):

@@ -1,7 +1,7 @@
-"""Trees with sparse leaves, and a transformation that runs on the rows of those leaves.
+"""Handle trees with sparse leaves, and run transformations on the rows of these leaves.
 
-Nothing here has a formula of its own: a step on rows is that of optax, or of an `islices.optim.Optimizer`, on arrays
-that hold these rows and no others. SPEC clauses 16 and 17.
+This module has no formulas: optax or an `islices.optim.Optimizer` steps on arrays that only contain these rows. SPEC
+clauses 16 and 17.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
     "weights_of",
 ]
 
-#: What a transformation of this front puts its name into when it runs; see `optax.chain` of this front.
+#: A list to which each running transformation of this package adds its name; see `chain` of this package.
 WITNESSES: ContextVar[list[str] | None] = ContextVar("WITNESSES", default=None)
 
 WAY_OUT = "accepted are transformations of islices.backends.jax.optax, and on_rows(...) around those of optax itself"
@@ -52,25 +52,26 @@ def is_leaf(x: object) -> bool:
 
 
 def leaves_of(tree: Any) -> list[Any]:
-    """The leaves of a tree, slices and tables whole."""
+    """Return the leaves of a tree, with slices and tables as single leaves."""
     return jax.tree.leaves(tree, is_leaf=is_leaf)
 
 
 def weights_of(params: Any) -> Any:
-    """params with arrays in place of tables: what the state of a transformation is like."""
+    """Return params with arrays in place of tables: the form of a transformation's state."""
     return jax.tree.map(lambda x: x.weights if isinstance(x, Table) else x, params, is_leaf=is_leaf)
 
 
 def map_slices(fn: Callable[[IndexedSlices], Any], tree: Any) -> Any:
-    """The tree with fn of its slices."""
+    """Return the tree with fn applied to its slices."""
     return jax.tree.map(lambda x: fn(x) if isinstance(x, IndexedSlices) else x, tree, is_leaf=is_leaf)
 
 
 def checked(updates: Any, name: str) -> Any:
-    """updates as they are, or an error if they hold slices that are none any more; name is who asks.
+    """Return updates unchanged, or raise an error if the indices of slices are no longer valid.
 
-    Stock optax computes with indices as with any leaf. Most of that leaves floats, which raise in traced code too.
-    Whole numbers raise where they are known; in traced code they give NaN (the guard of `islices.backends.jax.pytree`).
+    optax computes with indices as with any leaf. If the indices become floats, this function raises, also in traced
+    code. If they stay integers, it raises outside of traced code; in traced code `islices.backends.jax.pytree` gives
+    NaN. The function notes name, its caller, in `WITNESSES`.
     """
     witnesses = WITNESSES.get()
     if witnesses is not None:
@@ -104,7 +105,7 @@ def _check_slices(s: IndexedSlices, argument: str) -> None:
 
 
 def check_transformation(inner: Any, argument: str) -> Any:
-    """inner as optax's type with extra arguments, or TypeError."""
+    """Return inner in optax's type with extra arguments, or raise TypeError."""
     if isinstance(inner, optax.MultiSteps):
         inner = inner.gradient_transformation()
     if not isinstance(inner, optax.GradientTransformation):
@@ -115,17 +116,17 @@ def check_transformation(inner: Any, argument: str) -> Any:
 # ---------------------------------------------------------------------- rows
 @dataclass(frozen=True)
 class NamedRows:
-    """The distinct rows that a gradient names, and how to read and write them. No pytree: one leaf to JAX."""
+    """The distinct rows of a gradient, with methods that read and write these rows; a single leaf to JAX."""
 
     slices: IndexedSlices  # coalesced
 
     @property
     def B(self) -> Backend:
-        """The backend, that of JAX."""
+        """Return JAX's backend."""
         return self.slices.backend
 
     def holding(self, x: Array, argument: str) -> Array:
-        """x, if it is of the table's shape or one number a row of it, else ValueError."""
+        """Return x if it has the table's shape or one number per row; otherwise raise ValueError."""
         shape = self.slices.dense_shape
         if self.B.shape(x) not in (shape, shape[:1]):
             raise ValueError(
@@ -135,17 +136,17 @@ class NamedRows:
         return x
 
     def read(self, x: Array) -> Array:
-        """The rows of x."""
+        """Return the rows of x."""
         with self.B.scope():
             return self.B.stop_gradient(self.B.read_rows(x, self.slices.indices))
 
     def write(self, x: Array, rows: Array) -> Array:
-        """x with new rows."""
+        """Return x with new rows."""
         with self.B.scope():
             return self.B.set_rows(x, self.slices.indices, rows)
 
     def update(self, values: Array) -> IndexedSlices:
-        """Slices of these rows with other values; slots that hold no row hold zeros."""
+        """Return slices of these rows with other values; slots without a row contain zeros."""
         s = self.slices
         if self.B.shape(values) != self.B.shape(s.values):
             raise ValueError(
@@ -158,7 +159,7 @@ class NamedRows:
 
 
 def named_rows(s: IndexedSlices) -> NamedRows:
-    """The distinct rows of slices; sentinels are among them in traced code alone."""
+    """Return the distinct rows of slices, which only include sentinels in traced code."""
     return NamedRows(coalesce(s))
 
 
@@ -168,7 +169,7 @@ def _without_sentinels(B: Backend, values: Array, indices: Array, *, rows: int) 
 
 
 def add_to_rows(weights: Array, update: IndexedSlices, *, donate: bool) -> Array:
-    """weights plus the dense meaning of update: each row added to once, in the wider of the types, rounded once."""
+    """Return weights plus update: each row is added once, in the wider type, and rounded once."""
     rows = named_rows(update)
     B = rows.B
     new = modes.run(_add, B, (rows.read(weights), rows.slices.values), dtype=B.dtype(weights))
@@ -180,24 +181,24 @@ def _add(B: Backend, x: Array, y: Array, *, dtype: str) -> Array:
     return B.astype(B.widen(x) + B.widen(y), dtype)
 
 
-# ---------------------------------------------------------------------- optax's own arithmetic
+# ---------------------------------------------------------------------- optax's arithmetic
 def densely(inner: Any, updates: Any, state: Any, params: Any, extra: Mapping[str, Any]) -> tuple[Any, Any]:
-    """inner on dense gradients: every row moves as it does in optax."""
+    """Run inner on dense gradients: every row moves as in optax."""
     return inner.update(map_slices(to_dense, updates), state, weights_of(params), **extra)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
 class _Part:
-    """An array of a transformation's state, and the rows of it that a step sees."""
+    """An array of a transformation's state, and its rows for a step."""
 
     whole: Array
     rows: NamedRows
 
 
 def on_named_rows(inner: Any, updates: Any, state: Any, params: Any, extra: Mapping[str, Any]) -> tuple[Any, Any]:
-    """inner on the rows that slices name, of gradients, state and parameters, and on all of each dense leaf.
+    """Run inner on the rows of slices in gradients, state and parameters, and on whole dense leaves.
 
-    The arrays of the state that belong to a leaf are those optax itself takes for them (optax.tree_map_params).
+    optax.tree_map_params finds the state's arrays for each leaf.
     """
     rows = map_slices(named_rows, updates)
     some = jax.tree.map(lambda x: x.slices.values if isinstance(x, NamedRows) else x, rows)
@@ -224,7 +225,7 @@ def _part(x: Any, rows: Any) -> Any:
 
 
 def _is_masked(x: Any) -> bool:
-    """True for the state that a masked transformation has of a leaf it leaves out."""
+    """Return True for the state of a leaf that a masked transformation leaves out."""
     return isinstance(x, optax.MaskedNode)
 
 
@@ -239,10 +240,10 @@ def _rows_of(rows: Any, weights: Array) -> Array:
 
 # ---------------------------------------------------------------------- islices' arithmetic
 def step_rows(optimizer: Optimizer, grad: Any, state: Any) -> tuple[Any, Any]:
-    """(update, state) of one table: what optimizer adds to the rows, or, given a dense gradient, to all of it.
+    """Return one table's update and state: the optimizer's addition to the rows, or to all rows for a dense gradient.
 
-    All rules used here end in w - x or w + x, so that of w = 0 they leave -x or x, exactly; added to w by
-    `add_to_rows`, that gives the bits of a step on w itself. The update of 16-bit tables is float32 for that reason.
+    All rules used here end in w - x or w + x, so a step on w = 0 gives exactly -x or x. `add_to_rows` adds this to w,
+    with the bits of a step on w itself. This is why the update of 16-bit tables is float32.
     """
     if isinstance(grad, IndexedSlices) and optimizer.rows == "all":
         grad = to_dense(grad)

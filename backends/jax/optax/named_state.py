@@ -1,7 +1,7 @@
-"""The state of optax's optimizers as named arrays, and from them: a training that another framework began goes on.
+"""Read and write the state of optax's optimizers as named arrays, to continue a training of another framework.
 
-A state is {parameter: {"step": ..., "m": ..., "v": ...}}, by the names of `islices.optim`'s records, of arrays of any
-framework; torch's and Keras's fronts read and write the same. May import: `jax`, `numpy`, the core, this folder.
+A state is {parameter: {"step": ..., "m": ..., "v": ...}}, with arrays of any framework by the names of the records of
+`islices.optim`. The modules for torch and Keras use the same form. May import: `jax`, `numpy`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -31,21 +31,23 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
     "ScaleByRssState": {"sum_of_squares": "accumulator"},
     "TraceState": {"trace": "momentum"},
 }
-#: What `islices.optim` calls the arrays that it keeps.
+#: The names of the arrays that `islices.optim` keeps.
 OURS = {"step", "master", *(name for record in RECORDS.values() for name in record.stored)}
-#: Classes whose count is the number of steps, those of schedules among them.
+#: Classes whose count is the number of steps, including schedules.
 COUNTED = ("ScaleByAdamState", "ScaleByAmsgradState", "ScaleByLionState", "ScaleByRmsState", "ScaleByScheduleState")
 
 
 def path_name(path: Any) -> str:
-    """A leaf's name: keys, positions and attributes, joined by dots, as `islices` names leaves of trees."""
+    """Return a leaf's name: keys, positions and attributes, joined by dots, as `islices` names leaves of trees."""
     parts = (getattr(key, "key", getattr(key, "idx", getattr(key, "name", key))) for key in path)
     return ".".join(str(part) for part in parts)
 
 
 def _parts(state: Any, structure: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
-    """(the parts of a state that are known by name, from the outside in: named tuples of optax, and the states of
-    `from_optim`; what makes the state of others in their places)."""
+    """Return the known parts of a state, from the outside in, and a function that puts other parts in their places.
+
+    Known parts are named tuples of optax and the states of `from_optim`.
+    """
 
     def known(x: Any) -> bool:
         return type(x).__name__ in (*FIELDS, *COUNTED) or _parts_of_islices(x, structure) is not None
@@ -65,44 +67,45 @@ def _parts_of_islices(state: Any, structure: Any) -> list[Any] | None:
     """Return the state that `islices.optim` keeps for each parameter, or None for another state."""
     try:
         parts = structure.flatten_up_to(state)
-    except (TypeError, ValueError):  # of another tree
+    except (TypeError, ValueError):  # another tree
         return None
     known = all(isinstance(part, dict) and "step" in part and part.keys() <= OURS for part in parts)
     return parts if parts and known else None
 
 
 def _counts(part: Any) -> bool:
-    """Return whether a state has a step count; rmsprop's has one in new releases of optax."""
+    """Return whether a state has a step count; rmsprop has one in new releases of optax."""
     return type(part).__name__ in COUNTED and "count" in part._fields and part.count is not None
 
 
 def _names(params: Any) -> tuple[list[str], list[Any], Any]:
-    """(the parameters' names, their arrays, the tree that they make up)."""
+    """Return the parameters' names, arrays and tree structure."""
     paths, structure = jax.tree_util.tree_flatten_with_path(weights_of(params), is_leaf=is_leaf)
     return [path_name(path) for path, _ in paths], [x for _, x in paths], structure
 
 
 def _arrays(field: Any, structure: Any) -> list[Any] | None:
-    """A state's arrays, one a parameter; None where it is of another tree (a part of the parameters)."""
+    """Return a state's arrays, one per parameter; None if its tree differs (a part of the parameters)."""
     leaves, own = jax.tree.flatten(weights_of(field))
     return leaves if own == structure else None
 
 
 def state_of(state: Any, params: Any) -> dict[str, dict[str, Any]]:
-    """The state of each parameter as named arrays, for `start_from` of any front.
+    """Return the state of each parameter as named arrays, for `start_from` of any framework's module.
 
     Parameters
     ----------
     state : optax state
-        Of optax's sgd, adagrad, rmsprop, adam, adamw, amsgrad or lion, and of `from_optim`, in chains too.
+        The state of optax's sgd, adagrad, rmsprop, adam, adamw, amsgrad or lion, or of `from_optim`, in chains too.
     params : tree of arrays and `islices.Table`
-        That it is the state of.
+        The parameters of this state.
 
     Returns
     -------
     dict of str to dict of str to array
-        By parameters' names (keys and positions, joined by dots) and the names of `islices.optim`: "m", "v",
-        "accumulator", "momentum" ..., and "step", of shape (1,), where the state counts. Empty where nothing is named.
+        Parameter -> arrays. Parameters' names are keys and positions, joined by dots. Arrays have the names of
+        `islices.optim`: "m", "v", "accumulator", "momentum" ..., and "step", of shape (1,), if the state has a count.
+        The result is empty if no part of the state is known.
 
     Examples
     --------
@@ -129,33 +132,33 @@ def state_of(state: Any, params: Any) -> dict[str, dict[str, Any]]:
 def start_from(
     state: Any, params: Any, states: Any, *, semantics: str | None = None, learning_rate: float | None = None
 ) -> Any:
-    """An optax state that goes on from what another framework's optimizer has come to.
+    """Return an optax state that continues from the state of another framework's optimizer.
 
     Parameters
     ----------
     state : optax state
-        What ``tx.init(params)`` returned, in which the arrays are replaced.
+        The result of ``tx.init(params)``, whose arrays are replaced in the new state.
     params : tree of arrays and `islices.Table`
     states : dict of str to dict of str to array
-        Parameter -> {"step": ..., "m": ..., "v": ...}, by the names of `islices.optim`, arrays of any framework: what
-        `state_of` of this front and of torch's and Keras's return, and `islices.load`. All parameters
-        have one step count, since optax has one; schedules go on from it too.
+        Parameter -> {"step": ..., "m": ..., "v": ...}, with arrays of any framework by the names of `islices.optim`.
+        `islices.load` and `state_of` for optax, torch and Keras return this form. All parameters must have the same
+        step count, because optax has one count. Schedules continue from this count too.
     semantics : str, optional
-        Whose optimizer the arrays are of, "optax" for optax's own. It has to be said of momentum, which some keep as
-        steps, and of amsgrad's maximum. What goes into a state of `from_optim` is taken as it is.
+        The framework whose optimizer made the arrays: "optax" for optax. Required for momentum and for amsgrad's
+        maximum, because frameworks store them differently. Arrays for a state of `from_optim` are not converted.
     learning_rate : float, optional
-        That of the optimizers, by which momentum of steps and of gradients follow from each other.
+        The learning rate of the optimizers, which converts momentum of steps to momentum of gradients and back.
 
     Returns
     -------
     optax state
-        A new one, of the same structure.
+        A new state of the same structure.
 
     Raises
     ------
     TypeError, ValueError
-        Parameters that are not there or are missing, arrays of another shape, missing, or that the state does not have;
-        a semantics that is not said, or whose maximum is another; momentum that follows by a learning rate, without it.
+        A parameter or an array is unknown or missing, or an array has another shape. A required semantics is missing,
+        or its maximum differs. Momentum needs a learning rate, and learning_rate is None.
 
     Examples
     --------
@@ -193,7 +196,7 @@ def start_from(
 
 
 def _kept_otherwise(kinds: set[str]) -> Iterator[tuple[str, Record]]:
-    """The arrays of optax's classes that other frameworks may keep in other terms."""
+    """Yield the arrays of optax's classes that other frameworks may keep in other terms, with their records."""
     if "TraceState" in kinds:
         yield "momentum", RECORDS["rmsprop" if kinds & {"ScaleByRmsState", "ScaleByRStdDevState"} else "sgd"]
     if "ScaleByAmsgradState" in kinds:
@@ -208,7 +211,10 @@ def _count(states: Mapping[str, Mapping[str, Any]]) -> int | None:
 
 
 def _check(given: Mapping[str, Any], held: Mapping[str, Any], shape: tuple[int, ...], place: str) -> None:
-    """held: an array of the shape that is kept for each name; shape: the parameter's, 0-d where one row is kept."""
+    """Check the names and shapes of a parameter's arrays against those of the state.
+
+    held has an array of the required shape for each name. shape is the parameter's shape.
+    """
     accepted = ", ".join(map(repr, ("step", *sorted(held))))
     wrong = next((key for key in given if key not in held and key != "step"), None)
     lacking = next((key for key in held if key not in given), None)
@@ -222,7 +228,7 @@ def _check(given: Mapping[str, Any], held: Mapping[str, Any], shape: tuple[int, 
 
 
 def _replaced(part: Any, names: list[str], structure: Any, states: Mapping[str, Any], count: int | None) -> Any:
-    """A part of a state with other arrays."""
+    """Return a part of a state with other arrays."""
     if (parts := _parts_of_islices(part, structure)) is not None:
         return jax.tree.unflatten(
             structure,
@@ -244,7 +250,7 @@ def _replaced(part: Any, names: list[str], structure: Any, states: Mapping[str, 
 
 
 def _like(old: Any, given: Any) -> Any:
-    """An array of any framework in place of one of a state."""
+    """Return an array of any framework in the dtype and shape of a state's array."""
     return old if given is old else jnp.asarray(_host(given), old.dtype).reshape(old.shape)
 
 

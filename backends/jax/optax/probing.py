@@ -1,4 +1,4 @@
-"""Refuse transformations that `on_rows` cannot run: steps on a few rows are compared with optax's steps on all rows.
+"""Find transformations that `on_rows` cannot run: compare steps on a few rows with optax's steps on all rows.
 
 The verdict depends on what a transformation returns, not on its name or state. SPEC clause 24.
 """
@@ -32,13 +32,13 @@ WAY_OUT = (
 
 
 def check_rows(inner: Any, updates: Any, params: Any, extra: Mapping[str, Any]) -> None:
-    """Raise ValueError if inner moves named rows otherwise than on the dense gradient, or equal rows differently.
+    """Raise ValueError if inner's steps on rows differ from those on the dense gradient, or if equal rows differ.
 
     Parameters
     ----------
     inner : optax.GradientTransformationExtraArgs
     updates, params, extra
-        The arguments of the next update. The probe has their structure and row shapes, and its own small arrays.
+        The arguments of the next update. The probe uses small arrays of the same structure and row shapes.
         Traced values in extra count as ones.
 
     Notes
@@ -59,7 +59,7 @@ def _difference(inner: Any, updates: Any, has_params: bool, extra: Mapping[str, 
     draw = np.random.default_rng(0)
 
     def like(x: Any, scales: Any) -> Any:
-        """A random array for a leaf, each row of a table of its scale."""
+        """Return a random array for a leaf; each row of a table has its scale."""
         sparse = isinstance(x, IndexedSlices)
         shape: Any = (len(scales), *x.dense_shape[1:]) if sparse else (1,) * jnp.ndim(x)
         values = draw.uniform(0.5, 1.0, shape) * draw.choice([-1.0, 1.0], shape)
@@ -111,6 +111,6 @@ def _difference(inner: Any, updates: Any, has_params: bool, extra: Mapping[str, 
 
 
 def _known(x: Any) -> Any:
-    """An extra argument with ones in place of traced values."""
+    """Return an extra argument with ones in place of traced values."""
     traced = get_backend("jax").is_traced
     return jax.tree.map(lambda v: jnp.ones(v.shape, v.dtype) if traced(v) else v, x)

@@ -1,4 +1,4 @@
-"""`recorded`: an optax transformation whose steps are written down for `islices.parity`.
+"""Record the steps of an optax transformation for `islices.parity`.
 
 May import: `jax`, the core, `islices.backends.jax.recorder`, this folder.
 """
@@ -20,28 +20,28 @@ __all__ = ["recorded"]
 
 
 def recorded(tx: Any, recorder: JaxRecorder, *, clip: Any = None) -> Transformation:
-    """A transformation that does what it did, and has each update recorded: a training loop stays as it is.
+    """Return a transformation that steps as tx does and records each update; the training loop does not change.
 
     Parameters
     ----------
     tx : optax.GradientTransformation
-        Of this front or of optax.
+        A transformation of optax or of `islices.backends.jax.optax`.
     recorder : islices.backends.jax.recorder.JaxRecorder
     clip : optax.GradientTransformation, optional
-        What stands before tx, as in ``optax.chain(clip, tx)``: what it makes of the gradients is recorded apart.
+        The transformation before tx, as in ``optax.chain(clip, tx)``. Its clipped gradients are recorded separately.
 
     Returns
     -------
     optax.GradientTransformationExtraArgs
-        Its state is tx's, or that of the chain of both. Each update records the gradients, what `from_optim` was
-        given, and, where `update` is given them, the parameters with the state before and after it;
-        ``recorder.add(batch=..., loss=...)`` before it notes the rest. The tables after a step are those that the next
-        begins with: after the last, ``recorder.step(tables=params)`` records them.
+        A transformation with the state of tx, or of the chain of both. Each update records the gradients and the
+        optimizer of `from_optim`. If `update` gets the parameters, it also records them, with the state before and
+        after the step. Call ``recorder.add(batch=..., loss=...)`` before update to record more. The tables after a step
+        are recorded at the next step; after the last step call ``recorder.step(tables=params)``.
 
     Raises
     ------
     TypeError
-        No transformation; a recorder of another kind, which traced code cannot write to.
+        tx or clip is no transformation, or recorder is no JaxRecorder, which traced code requires.
 
     Examples
     --------
@@ -92,6 +92,6 @@ def _description(tx: Transformation) -> dict[str, Any] | None:
 
 
 def _flat(tree: Any) -> dict[str, Any]:
-    """The leaves by name, slices and tables whole, whatever the tree's containers."""
+    """Return the leaves by name, with slices and tables as single leaves, whatever the tree's containers."""
     paths = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is None or is_leaf(x))[0]
     return {path_name(path): x for path, x in paths}

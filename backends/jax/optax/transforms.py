@@ -1,4 +1,4 @@
-"""Transformations of sparse updates: clipping, scaling, and whatever optax or islices.optim does, on rows.
+"""Transform sparse updates: clip them, sum duplicates, or step by optax or islices.optim, on rows.
 
 SPEC clauses 7 to 10 and 16.
 """
@@ -54,13 +54,13 @@ __all__ = [
 ROWS = ("touched", "all")
 #: The states that keep gradients for a later step.
 WAITING = (optax.MultiStepsState, optax.ApplyEvery)
-#: The attribute of `from_optim`'s update that says whose it is.
+#: The attribute of `from_optim`'s update that holds the optimizer.
 OPTIMIZER = "islices_optimizer"
 Transformation: TypeAlias = optax.GradientTransformationExtraArgs
 
 
 def _stateless(name: str, fn: Callable[[Any], Any]) -> Transformation:
-    """The transformation of a function of the updates alone."""
+    """Return a stateless transformation that applies a function to the updates."""
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         return fn(checked(updates, name)), state
@@ -70,7 +70,7 @@ def _stateless(name: str, fn: Callable[[Any], Any]) -> Transformation:
 
 # ---------------------------------------------------------------------- gradients
 def coalesce() -> Transformation:
-    """Sums the duplicates of sparse updates; dense ones pass. SPEC clause 4.
+    """Sum the duplicates of sparse updates; dense updates do not change. SPEC clause 4.
 
     Returns
     -------
@@ -97,21 +97,21 @@ def clip_by_global_norm(
     group: Any = None,
     replicated: Any = False,
 ) -> Transformation:
-    """`optax.clip_by_global_norm` by the norm of the gradient itself: duplicates summed, indices left alone.
+    """Clip as `optax.clip_by_global_norm` does, by the norm with duplicates summed; indices do not change.
 
     Parameters
     ----------
     max_norm : float
         Not negative.
     semantics : {"islices", "optax", "tensorflow", "keras", "torch", "mxnet"}
-        Whose factor; SPEC clause 11.
+        The library whose factor is used; SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
-        What a NaN or infinite norm does: everything NaN, FloatingPointError (not in jit), or zeros.
-    group : str, tuple of str, Group or an engine's own object, optional
-        The ranks that hold the parts of one gradient, each in its own updates: the name of the mapped axis within
-        shard_map, "jax" between processes. See `islices.distributed.get_group`.
+        The effect of a NaN or infinite norm: everything NaN, FloatingPointError (not in jit), or zeros.
+    group : str, tuple of str, Group or an engine's group object, optional
+        The ranks that hold the parts of one gradient: the name of the mapped axis within shard_map, or "jax" between
+        processes. Each rank passes its updates. See `islices.distributed.get_group`.
     replicated : bool, or a structure of bools like the updates', or like an upper part of it
-        The leaves of which every rank holds the same (the dense ones after a psum, say): they count once.
+        True for leaves that are the same on every rank (dense gradients after a psum). They count once.
 
     Returns
     -------
@@ -120,11 +120,11 @@ def clip_by_global_norm(
     Raises
     ------
     TypeError, ValueError
-        An argument that is none of these, at once; group and replicated at the first update.
+        An argument is invalid. The first update checks group and replicated; the call checks the other arguments.
 
     Notes
     -----
-    `islices.clip_by_global_norm`, for dense leaves too. SPEC clauses 7, 8 and 10, with a group 25.
+    `islices.clip_by_global_norm` clips sparse and dense leaves. SPEC clauses 7, 8 and 10, with a group 25.
 
     Examples
     --------
@@ -150,7 +150,7 @@ def clip_by_global_norm(
         return _stateless("clip_by_global_norm", clipped)
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        def look() -> tuple[Any, Any]:  # where the other ranks hear of what is refused
+        def look() -> tuple[Any, Any]:  # runs where an error reaches the other ranks
             leaves = jax.tree.leaves(checked(updates, "clip_by_global_norm"), is_leaf=is_leaf)
             return leaves, _flags(replicated, updates)
 
@@ -161,7 +161,7 @@ def clip_by_global_norm(
 
 
 def _flags(replicated: Any, updates: Any) -> list[Any]:
-    """A flag for each leaf of updates, in order."""
+    """Return a flag for each leaf of updates, in order."""
     flags: list[Any] = []
 
     def below(flag: Any, part: Any) -> None:
@@ -178,7 +178,7 @@ def _flags(replicated: Any, updates: Any) -> list[Any]:
 
 
 def clip(max_delta: float) -> Transformation:
-    """`optax.clip`: every element of the gradient, duplicates summed, limited to [-max_delta, max_delta].
+    """Limit every element to [-max_delta, max_delta] as `optax.clip` does, after summing duplicates.
 
     Parameters
     ----------
@@ -196,7 +196,7 @@ def clip(max_delta: float) -> Transformation:
 
     Notes
     -----
-    `islices.clip_by_value`. NaN stays. SPEC clause 9.
+    `islices.clip_by_value` clips the leaves. NaN stays NaN. SPEC clause 9.
 
     Examples
     --------
@@ -218,16 +218,16 @@ def clip(max_delta: float) -> Transformation:
 def clip_by_block_rms(
     threshold: float, *, semantics: Semantics = "islices", nonfinite: Nonfinite = "propagate"
 ) -> Transformation:
-    """`optax.clip_by_block_rms`: each leaf limited in the root mean square of all its elements, rows of zeros included.
+    """Limit each leaf's root mean square, zero rows included, as `optax.clip_by_block_rms` does.
 
     Parameters
     ----------
     threshold : float
         Not negative.
     semantics : {"islices", "optax"}
-        Whose factor; SPEC clause 11.
+        The library whose factor is used; SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
-        As `clip_by_global_norm` has it, leaf by leaf.
+        The effect of a NaN or infinite norm on its leaf; see `clip_by_global_norm`.
 
     Returns
     -------
@@ -236,11 +236,11 @@ def clip_by_block_rms(
     Raises
     ------
     TypeError, ValueError
-        An argument that is none of these, at once.
+        An argument is invalid.
 
     Notes
     -----
-    `islices.norms.clip_by_block_rms`. SPEC clause 10.
+    `islices.norms.clip_by_block_rms` clips the leaves. SPEC clause 10.
 
     Examples
     --------
@@ -252,7 +252,7 @@ def clip_by_block_rms(
     [[2.0]]
     """
     nonfinite = check_nonfinite(nonfinite)
-    block_rms(None, threshold, semantics=semantics, nonfinite=nonfinite)  # its arguments are looked at
+    block_rms(None, threshold, semantics=semantics, nonfinite=nonfinite)  # checks the arguments
 
     def clipped(updates: Any) -> Any:
         def one(x: Any) -> Any:
@@ -271,19 +271,19 @@ def adaptive_grad_clip(
     semantics: Semantics = "islices",
     nonfinite: Nonfinite = "propagate",
 ) -> Transformation:
-    """`optax.adaptive_grad_clip`: each unit limited to clipping times the norm of the same unit of the parameters.
+    """Limit each unit to clipping times the norm of the parameters' unit, as `optax.adaptive_grad_clip` does.
 
     Parameters
     ----------
     clipping, eps : float
         Not negative; norms of parameters count as at least eps.
     axis : int, or tuple of ints, optional
-        Along which norms are taken. optax's default makes a unit of each *column* of a table, for which the whole table
-        is read; -1 makes one of each row, and reads those that the gradient names.
+        The axes of the norms. optax's default makes a unit of each *column* of a table and reads the whole table. -1
+        makes a unit of each row and only reads the rows of the gradient.
     semantics : {"islices", "optax"}
-        Whose factor; SPEC clause 11.
+        The library whose factor is used; SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
-        As `clip_by_global_norm` has it, unit by unit.
+        The effect of a NaN or infinite norm on its unit; see `clip_by_global_norm`.
 
     Returns
     -------
@@ -292,11 +292,11 @@ def adaptive_grad_clip(
     Raises
     ------
     TypeError, ValueError
-        An argument that is none of these, at once; in update, parameters that are not given, or of another structure.
+        An argument is invalid. In update: parameters are missing, or their structure differs.
 
     Notes
     -----
-    `islices.norms.adaptive_grad_clip`. SPEC clause 10.
+    `islices.norms.adaptive_grad_clip` clips the leaves. SPEC clause 10.
 
     Examples
     --------
@@ -308,7 +308,7 @@ def adaptive_grad_clip(
     [0.6, -0.8]
     """
     options = {"eps": eps, "axes": axis, "semantics": semantics, "nonfinite": check_nonfinite(nonfinite)}
-    adaptive(None, None, clipping, **options)  # its arguments are looked at
+    adaptive(None, None, clipping, **options)  # checks the arguments
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         if params is None:
@@ -323,35 +323,35 @@ def adaptive_grad_clip(
 
 # ---------------------------------------------------------------------- optax itself, on rows
 def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Transformation:
-    """A transformation of optax that takes sparse updates: it sees the rows they name, as arrays.
+    """Make a transformation of optax accept sparse updates: it gets the rows of the gradient as arrays.
 
     Parameters
     ----------
     inner : optax.GradientTransformation
-        One whose update of a row is the same where the gradient holds only the named rows and where it holds zeros for
-        all others. Nearly all optimizers are such: adam, lion, nadam, adabelief, trace, the clips by a gradient's norm.
-        Not: norms of parameters or moments (lamb, lars), means over rows, factored moments (adafactor), noise.
+        A transformation that treats each row by itself, so that zero rows of the gradient do not change the other rows.
+        Accepted are adam, lion, nadam, adabelief, trace, the clips by a gradient's norm and nearly all others. Rejected
+        are norms of parameters or moments (lamb, lars), means over rows, factored moments like adafactor's, and noise.
     rows : {"touched", "all"}
-        "touched": rows of the parameters and of the state that a sparse gradient does not name keep their bits, and
-        cost nothing. "all": gradients are densified, every row moves as in optax, and the update is dense.
+        "touched": rows of the parameters and of the state that a sparse gradient lacks keep their bits, at no cost.
+        "all": gradients become dense, every row moves as in optax, and the update is dense.
 
     Returns
     -------
     optax.GradientTransformationExtraArgs
-        Its state is inner's, on arrays in place of tables: a state of inner continues here and the other way round.
+        A transformation with inner's state, on arrays in place of tables; either can load the other's state.
 
     Raises
     ------
     TypeError, ValueError, IndexError
-        inner is no transformation; updates hold slices whose indices another transformation computed with, or that do
-        not fit the parameters. In the first update with a sparse leaf: a few steps of inner on small arrays show that
-        it is not such a transformation.
+        inner is no transformation. Another transformation has changed the indices of updates, or updates do not fit the
+        parameters. In the first update with a sparse leaf: a probe of inner on small arrays finds that its rows depend
+        on each other.
 
     Notes
     -----
-    There is one step count for all rows: rows that were away are not caught up. Where a gradient names every row,
-    "touched" has the bits of "all" and of optax on the densified gradient (in jit up to XLA's contractions). To JAX's
-    own differentiation the rows read are constants. SPEC clause 16.
+    All rows share one step count: rows that a gradient lacks do not catch up later. If a gradient contains every row,
+    "touched" has the bits of "all" and of optax on the dense gradient (in jit up to XLA's contractions). For
+    differentiation by JAX, the rows read are constants. SPEC clause 16.
 
     Examples
     --------
@@ -392,34 +392,35 @@ def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Trans
 
 
 def _nodes(state: Any) -> list[Any]:
-    """Return the leaves of a state, one that keeps gradients for a later step as a whole."""
+    """Return the leaves of a state; a state in WAITING is one leaf."""
     return jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, WAITING))
 
 
 # ---------------------------------------------------------------------- islices.optim
 def from_optim(optimizer: Optimizer) -> Transformation:
-    """An optimizer of `islices.optim` as a transformation: the bits it has in every framework, eagerly and in jit.
+    """Turn an optimizer of `islices.optim` into a transformation with the same bits, eagerly and in jit.
 
     Parameters
     ----------
     optimizer : islices.optim.Optimizer
-        Any rule that ends in an addition to the weight (`additive` in its record), as all but FTRL's do. Not weight
-        decay (chain ``on_rows(optax.add_decayed_weights(...))``), frozen rows, or duplicates="raw".
+        A rule that ends in an addition to the weight (`additive` in its record): every rule except FTRL. Frozen rows,
+        duplicates="raw" and weight decay are rejected; chain ``on_rows(optax.add_decayed_weights(...))`` instead.
 
     Returns
     -------
     optax.GradientTransformationExtraArgs
-        Its state is the tree of what ``optimizer.init`` gives for each parameter. Dense leaves go by the same rule.
+        A transformation whose state is a tree with the result of ``optimizer.init`` for each parameter. Dense leaves
+        use the same rule.
 
     Raises
     ------
     TypeError, ValueError
-        No optimizer, or one of those that cannot be had as an addition.
+        The argument is no optimizer, or its step is no addition.
 
     Notes
     -----
-    Followed by `apply_updates`, parameters and state have the bits of ``optimizer.step(table, grad, state)``. The
-    update of 16-bit parameters is float32, rounded once when it is added. SPEC clause 16.
+    After `apply_updates`, parameters and state have the bits of ``optimizer.step(table, grad, state)``. The update of
+    16-bit parameters is float32, rounded once when it is added. SPEC clause 16.
 
     Examples
     --------

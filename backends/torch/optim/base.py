@@ -1,6 +1,6 @@
 """The base class of `islices.backends.torch.optim`: a torch.optim.Optimizer that steps by islices.optim.
 
-Every formula is that of `islices.optim`; here are the groups of parameters, and a step over all of them that looks at
+`islices.optim` has every formula. This module has the groups of parameters, and a step over all groups that checks
 everything before it writes anything.
 """
 
@@ -45,16 +45,16 @@ class Options(TypedDict, total=False):
 
 
 class Write(NamedTuple):
-    """The step of a parameter, ready to be written."""
+    """The checked step of a parameter, ready to be written."""
 
     place: str
     p: torch.Tensor
     request: Request
-    new: Mapping[str, torch.Tensor]  # arrays of its state that are not held yet
+    new: Mapping[str, torch.Tensor]  # arrays of its state that do not exist yet
 
 
 class Made(NamedTuple):
-    """The optimizers of islices.optim that a group asks for, and what it asked with."""
+    """The optimizers of islices.optim for a group, and the group's values that they were made from."""
 
     asked: tuple[Any, ...]
     frozen: Any
@@ -62,55 +62,56 @@ class Made(NamedTuple):
     sparse: Optimizer
     dense: Optimizer
     rate: Rate
-    known: Mapping[str, Any] | None  # what they follow from; None where some of it may change in place
+    known: Mapping[str, Any] | None  # the group's values; None where one of them may change in place
 
 
 class RowOptimizer(torch.optim.Optimizer):
-    """Base of the optimizers: steps the rows that a sparse gradient names, and dense gradients as a whole.
+    """Base class of the optimizers, which step the rows of a sparse gradient, and dense gradients as a whole.
 
-    Not made by itself: see `islices.backends.torch.optim`, whose classes all take these options besides their own
-    hyperparameters, and in each group of parameters too.
+    Use the classes of `islices.backends.torch.optim`. Each accepts these options, besides its hyperparameters, in its
+    constructor and in each group of parameters.
 
     Parameters
     ----------
     params : iterable of Tensor, of (name, Tensor), or of dict
-        Parameters, or groups of them, as torch.optim has it.
+        Parameters, or groups of parameters, as torch.optim accepts them.
     rows : {"touched", "all"}, optional
-        Which rows a sparse gradient moves: those that it names, or all, by the dense formula on its densified form.
+        The rows that a sparse gradient moves: those that it contains, or all, by the dense formula on its dense form.
         Default: "touched", or "all" with a warning where the semantics has nothing else. If you pass "touched", a
         dense gradient that would move all rows raises.
     semantics : {"islices", "torch", ...}
-        Whose arithmetic: docs/optimizers.md. Its defaults stand in for hyperparameters that are None; those of
-        "islices" are torch's. A dense gradient is stepped by the formula of rows="all", where the semantics has it.
+        The library whose arithmetic is used: docs/optimizers.md. The semantics has the defaults of hyperparameters that
+        are None; the defaults of "islices" are torch's. A dense gradient is stepped by the formula of rows="all", where
+        the semantics has it.
     maximize : bool
         Follow the gradient upwards.
     frozen : 1-D integer Tensor or list, or boolean mask, optional
-        Rows that keep their bits, in every parameter of the group; weight decay included.
+        Rows that keep their bits in every parameter of the group, also under weight decay.
     master : bool
-        Keep a float32 copy of 16-bit parameters, from their first step on: steps are taken on it.
+        Keep a float32 copy of 16-bit parameters from their first step on, and take the steps on the copy.
     duplicates : {"sum", "raw"}
-        "raw", of semantics="keras" only: of a row that a sparse gradient names twice each slot is squared by
-        itself, as in Keras on TensorFlow.
+        "raw", for semantics="keras" only, squares each slot of a duplicate row by itself, as Keras on TensorFlow does.
     max_norm : float, optional
-        Clip by the norm of all gradients together before each step, with the bits of `islices.clip_by_global_norm` with
-        this semantics (of "torch": `clip_grad_norm_`'s), in less time: ``p.grad`` is read and not written, so it stays
-        unclipped. Belongs to the optimizer, not to its groups and their ``state_dict``; may be set between steps.
+        Clip by the norm of all gradients together before each step. The bits are those of `islices.clip_by_global_norm`
+        with this semantics, or of `clip_grad_norm_` if it is "torch". The clip takes less time than these functions,
+        because ``p.grad`` is only read. It stays unclipped. max_norm belongs to the optimizer, not to its groups and
+        their ``state_dict``. You may set it between steps.
     foreach, fused : bool, optional
-        Taken for compatibility, without effect: torch chooses code by them, not results.
+        Accepted for compatibility, without effect: in torch they select an implementation, not results.
     capturable, differentiable : bool
-        False is accepted: steps are counted on the host, and no gradient is recorded through one.
+        Only False is accepted: steps are counted on the host, and no gradient is recorded through a step.
 
     Raises
     ------
     TypeError, ValueError, IndexError
-        Hyperparameters that do not fit, when the optimizer is made, a group added, a state loaded; at a step,
-        gradients, groups or a state that do not. No parameter and no state has been changed then, in no group.
+        A hyperparameter is invalid when the optimizer is made, a group is added or a state is loaded. At a step: a
+        gradient, a group or a state is invalid. No parameter and no state of any group has been changed then.
 
     Attributes
     ----------
     max_norm : float or None
     total_norm : 0-d Tensor or None
-        Of all gradients before clipping, at the last step; None where max_norm asks for none.
+        The norm of all gradients before clipping at the last step; None without max_norm.
 
     Notes
     -----
@@ -151,7 +152,7 @@ class RowOptimizer(torch.optim.Optimizer):
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Another group of parameters, with hyperparameters of its own, which are checked here."""
+        """Add a group of parameters with hyperparameters for it, and check them."""
         if isinstance(param_group, dict):
             param_group = complete(self.rule, param_group, self.defaults)
             check_group(self.rule, param_group)
@@ -163,22 +164,22 @@ class RowOptimizer(torch.optim.Optimizer):
 
     # ------------------------------------------------------------------ a step
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step of every parameter that has a gradient.
+        """Step every parameter that has a gradient.
 
         Parameters
         ----------
         closure : callable, optional
-            Computes the loss and its gradients anew.
+            Recomputes the loss and its gradients.
 
         Returns
         -------
-        What closure returned, or None.
+        The result of closure, or None.
 
         Raises
         ------
         TypeError, ValueError, IndexError
-            A gradient, a group or a state that does not fit; the message names the parameter. Nothing has been
-            written then, to no parameter and no state.
+            A gradient, a group or a state is invalid; the message names the parameter. No parameter and no state has
+            been changed then.
         """
         loss = None
         if closure is not None:
@@ -202,7 +203,7 @@ class RowOptimizer(torch.optim.Optimizer):
     def _step(self) -> None:
         scale = getattr(self, "grad_scale", None)
         factor = None if scale is None else scale.double().reciprocal().float().item()  # as GradScaler.unscale_
-        # all parameters of all groups are looked at before the first is written
+        # check all parameters of all groups before the first is written
         writes: list[Write] = []
         for number, group in enumerate(self.param_groups):
             writes += self._writes(number, group, factor)
@@ -225,7 +226,7 @@ class RowOptimizer(torch.optim.Optimizer):
         return limit_of(given), lookup_formula(BY_GLOBAL_NORM, semantics, "max_norm")
 
     def _clipped(self, requests: list[Request]) -> list[Request]:
-        """The steps, on gradients clipped by the norm of all: times a factor that is read where a step is taken."""
+        """Return the steps on gradients clipped by the norm of all: each step reads the factor when it runs."""
         asked = self._clip_formula(self.defaults["semantics"])
         if asked is None:
             self.total_norm = None
@@ -267,7 +268,7 @@ class RowOptimizer(torch.optim.Optimizer):
         return writes
 
     def _optimizers(self, number: int, group: dict[str, Any]) -> Made:
-        """Return the optimizers of a group as it is now; schedulers and users change it between steps."""
+        """Return the optimizers for a group's present values, which schedulers and users change between steps."""
         made = self._made.get(number)
         if made is not None and made.known is not None:
             for name, x in made.known.items():
@@ -290,7 +291,7 @@ class RowOptimizer(torch.optim.Optimizer):
     def _prepared(
         self, p: torch.Tensor, grad: Any, optimizer: Optimizer, *, master: bool
     ) -> tuple[Request, Mapping[str, torch.Tensor]]:
-        """The step of one parameter, checked, and the arrays of its state that are new."""
+        """Return the checked step of one parameter, and the arrays that are new in its state."""
         table: torch.Tensor = p
         if p.ndim == 0:  # a table of one row
             table, grad = p.detach().reshape(1), grad.reshape(1)
@@ -300,15 +301,15 @@ class RowOptimizer(torch.optim.Optimizer):
 
     # ------------------------------------------------------------------ checkpoints
     def state_dict(self) -> dict[str, Any]:
-        """The state and the groups, to be saved, or loaded here or by torch's class of this name.
+        """Return the state and the groups, which this class and torch's class of the same name can load.
 
         Returns
         -------
         dict
-            As of torch.optim: arrays are those in use, not copies. "step" is a copy, a float64 Tensor on the CPU
-            without dimensions, since that is what all of torch's ways to step can count on.
+            The dict that torch.optim has: arrays are those in use, not copies. Only "step" is a copy, a 0-d float64
+            Tensor on the CPU, because all implementations of torch's steps accept this form.
         """
-        # before the hooks of the user
+        # runs before the user's hooks
         handle = self.register_state_dict_post_hook(lambda _, saved: checkpoints.saved(self.rule, saved), prepend=True)
         try:
             return super().state_dict()
@@ -316,23 +317,24 @@ class RowOptimizer(torch.optim.Optimizer):
             handle.remove()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a state: one that `state_dict` returned, or one of torch's class of this name.
+        """Load a state that `state_dict` of this class or of torch's class of the same name returned.
 
         Parameters
         ----------
         state_dict : dict
-            Tensors are copied, to the devices of the parameters, and keep their bits (torch rounds them to the
-            parameters' type). Of the groups all hyperparameters are taken, semantics and rows included; what a state of
-            torch's class does not say stays.
+            Tensors are copied to the devices of the parameters and keep their bits (torch rounds them to the
+            parameters' type). All hyperparameters of the groups are loaded, semantics and rows included. The optimizer
+            keeps its values for those that a state of torch's class lacks.
 
         Raises
         ------
         TypeError, ValueError
-            A state of another optimizer, or of parameters of other shapes. Nothing has been changed then.
+            The state is that of another optimizer, or of parameters of other shapes. The optimizer has not been changed
+            then.
         """
         if not isinstance(state_dict, dict):
             raise TypeError(f"state_dict: got {describe(state_dict)}; accepted is what state_dict() returned")
-        # behind the hooks of the user
+        # runs after the user's hooks
         handle = self.register_load_state_dict_pre_hook(lambda _, given: checkpoints.checked(self, given))
         try:
             super().load_state_dict(state_dict)
@@ -350,7 +352,7 @@ class RowOptimizer(torch.optim.Optimizer):
 
 
 def _scaled(grad: torch.Tensor, factor: float | None) -> torch.Tensor:
-    """Return a gradient times a factor, of float16 in float32, where it does not underflow."""
+    """Return a gradient times a factor; a float16 gradient is converted to float32 first, which avoids underflow."""
     if factor is None:
         return grad
     return (grad.float() if grad.dtype == torch.float16 else grad) * factor

@@ -1,7 +1,7 @@
-"""The state of a parameter between steps, and what a state_dict may hold.
+"""Keep the state of a parameter between steps, and check state_dicts.
 
-Arrays have the names that torch.optim gives them, so that what reads torch's states reads these, and either side loads
-the other's where it means the same.
+Arrays have torch.optim's names, so programs that read torch's states also read these. torch's class and the class here
+load each other's states where the arrays have the same meaning.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["as_stored", "checked", "held_array", "opened", "saved", "step_count", "unsealed"]
 
-#: What torch's groups say and islices' do not.
+#: Options that torch's groups have and the groups here lack.
 OF_TORCH = ("capturable", "decoupled_weight_decay", "differentiable", "foreach", "fused")
 
 
@@ -36,7 +36,7 @@ OF_TORCH = ("capturable", "decoupled_weight_decay", "differentiable", "foreach",
 def opened(
     optimizer: Optimizer, table: torch.Tensor, held: Mapping[str, torch.Tensor], *, master: bool
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """(the state as islices.optim takes it, those of its arrays that were not held): a first step holds none."""
+    """Return the state for islices.optim, and its new arrays: at a first step all of them are new."""
     names, state, names_there = ["step"], {}, RECORDS[optimizer.name].stored
     for spec in optimizer._formula.state:
         names.append(spec.name)
@@ -46,7 +46,7 @@ def opened(
         stored = names_there.get(name, name)
         if stored in held:
             state[name] = held[stored]
-    if table.ndim == 1 and any(x.ndim == 0 for x in state.values()):  # of a parameter without dimensions
+    if table.ndim == 1 and any(x.ndim == 0 for x in state.values()):  # the parameter is 0-d
         state = {name: x.reshape(1) for name, x in state.items()}
     if len(state) == len(names):
         return state, {}
@@ -56,7 +56,7 @@ def opened(
 
 
 def as_stored(rule: str, state: Mapping[str, torch.Tensor], p: torch.Tensor) -> dict[str, torch.Tensor]:
-    """A state by torch's names, of the parameter's number of dimensions."""
+    """Return a state by torch's names, with the parameter's number of dimensions."""
     flat = p.ndim == 0
     return {
         RECORDS[rule].stored.get(name, name): x.reshape(()) if flat and name != "step" else x
@@ -66,11 +66,11 @@ def as_stored(rule: str, state: Mapping[str, torch.Tensor], p: torch.Tensor) -> 
 
 # ---------------------------------------------------------------------- to a state_dict, and from one
 def saved(rule: str, state_dict: dict[str, Any]) -> dict[str, Any]:
-    """A state_dict that torch's classes go on with: with foreach=True they take no whole numbers for steps."""
+    """Return a state_dict that torch's classes can load: with foreach=True they accept no integer steps."""
     state = {
         key: {name: _whole_float(x) if name == "step" else x for name, x in held.items()}
         if isinstance(held, Mapping)
-        else held  # the user's own
+        else held  # an entry of the user
         for key, held in state_dict["state"].items()
     }
     for name, function in RECORDS[rule].recomputed.items():
@@ -86,7 +86,7 @@ def _whole_float(step: torch.Tensor) -> torch.Tensor:
 
 
 class Sealed:
-    """A tensor on its way through torch's load_state_dict, which would round it to the parameter's type."""
+    """A wrapper of a tensor that keeps torch's load_state_dict from rounding it to the parameter's type."""
 
     __slots__ = ("tensor",)
 
@@ -95,18 +95,18 @@ class Sealed:
 
 
 def unsealed(state: Mapping[Any, Mapping[str, Any]]) -> defaultdict[Any, dict[str, Any]]:
-    """The state of an optimizer, with tensors in the place of what `checked` sealed."""
+    """Return the state of an optimizer, with tensors in place of the `Sealed` wrappers of `checked`."""
     opened = {
         p: {name: x.tensor if isinstance(x, Sealed) else x for name, x in held.items()}
         if isinstance(held, Mapping)
-        else held  # the user's own
+        else held  # an entry of the user
         for p, held in state.items()
     }
     return defaultdict(dict, opened)
 
 
 def checked(optimizer: RowOptimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
-    """A state_dict as torch's load_state_dict may have it, copied, or TypeError, ValueError."""
+    """Return a copy of a state_dict for torch's load_state_dict; raise TypeError or ValueError for an invalid one."""
     for name, kind in (("state", Mapping), ("param_groups", (list, tuple))):
         if not isinstance(state_dict.get(name), kind):
             came = describe(state_dict[name]) if name in state_dict else "none"
@@ -142,7 +142,7 @@ def checked(optimizer: RowOptimizer, state_dict: dict[str, Any]) -> dict[str, An
 
 
 def _whole_group(optimizer: RowOptimizer, old: Mapping[str, Any], group: Mapping[str, Any]) -> dict[str, Any]:
-    """A saved group, with what a group of torch's class does not say as the optimizer has it."""
+    """Return a saved group, completed with the optimizer's values for options that torch's class lacks."""
     record, decoupled = RECORDS[optimizer.rule], old.get("decoupled_weight_decay")
     own = torch_names(optimizer.rule)
     if "decoupled_weight_decay" not in own and decoupled is not None and bool(decoupled) != bool(record.decoupled):
@@ -151,13 +151,13 @@ def _whole_group(optimizer: RowOptimizer, old: Mapping[str, Any], group: Mapping
         where = f"{' or '.join(others)}, where its state belongs" if others else f"{record.title} is {record.decoupled}"
         raise ValueError(f"decoupled_weight_decay: got {decoupled}; accepted by optim.{where}")
     kept = {name: x for name, x in old.items() if name not in OF_TORCH or name in own}
-    if "semantics" not in old:  # what is off, the semantics need not have
+    if "semantics" not in old:  # the semantics need not have an option that is off
         kept = {name: x or None if group.get(name, x) is None else x for name, x in kept.items()}
     return complete(optimizer.rule, kept, group)
 
 
 def _refuse_other_terms(rule: str, semantics: str, states: list[Mapping[str, Any]], place: str) -> None:
-    """torch's own arrays where the semantics keeps them in other terms."""
+    """Raise ValueError for arrays of torch's class that the semantics keeps in other terms."""
     record = RECORDS[rule]
     for name in record.presets[semantics].terms:
         stored, terms = record.stored.get(name, name), terms_of(name, record)
@@ -170,7 +170,7 @@ def _refuse_other_terms(rule: str, semantics: str, states: list[Mapping[str, Any
 
 
 def _sealed(optimizer: RowOptimizer, made: Optimizer, held: Any, p: torch.Tensor) -> dict[str, Sealed]:
-    """The state of a parameter, copied: what is not in it begins at the next step."""
+    """Return a copy of a parameter's state: the next step initializes missing arrays."""
     if not isinstance(held, Mapping):
         raise TypeError(f"got a state that is {describe(held)}; accepted is a dict of Tensors")
     held = {name: x for name, x in held.items() if x is not None}
@@ -189,7 +189,7 @@ def _sealed(optimizer: RowOptimizer, made: Optimizer, held: Any, p: torch.Tensor
     state = {}
     for name in ("step", *own, *added, "master"):
         stored = named.get(name, name)
-        if name == "step" and held:  # where nobody counted, what is held is of one step at least
+        if name == "step" and held:  # an uncounted state comes from at least one step
             state[stored] = Sealed(step_count(held.get(stored, 1)).to(p.device))
         elif stored in held:
             state[stored] = Sealed(held_array(held[stored], p, own.get(name, State(name)), stored))
@@ -197,7 +197,7 @@ def _sealed(optimizer: RowOptimizer, made: Optimizer, held: Any, p: torch.Tensor
 
 
 def step_count(step: Any) -> torch.Tensor:
-    """A step count as islices keeps it."""
+    """Return a step count in the form that islices keeps."""
     number = step.item() if isinstance(step, torch.Tensor) and step.numel() == 1 else step
     number = int(number) if isinstance(number, float) and number.is_integer() else number  # torch counts in float32
     whole = whole_number(number)
@@ -207,7 +207,7 @@ def step_count(step: Any) -> torch.Tensor:
 
 
 def held_array(x: Any, p: torch.Tensor, spec: State, stored: str) -> torch.Tensor:
-    """An array of a state, copied, as islices keeps it for a parameter."""
+    """Return a copy of a state's array in the form that islices keeps for a parameter."""
     if not isinstance(x, torch.Tensor) or not x.is_floating_point():
         raise TypeError(f"{stored}: got {describe(x)}; accepted is a Tensor of floats")
     kind, shape = backend.dtype(p), tuple(p.shape[:1] if spec.per_row else p.shape)

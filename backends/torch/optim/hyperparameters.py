@@ -1,7 +1,7 @@
-"""A group of parameters as torch.optim writes it, and the optimizers of islices.optim that it asks for.
+"""Make the optimizers of islices.optim for a group of parameters as torch.optim defines it.
 
-Names are torch's in a group (betas, alpha, initial_accumulator_value) and islices' in islices.optim (beta1, beta2, rho,
-initial_accumulator): the optimizer's record has both.
+A group uses torch's names, such as betas, alpha and initial_accumulator_value. islices.optim uses other names, such as
+beta1, beta2, rho and initial_accumulator. The optimizer's record has both.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ __all__ = [
 
 Group = Mapping[str, Any]
 
-#: What a group says beside hyperparameters.
+#: The options of a group, in addition to hyperparameters.
 OPTIONS = ("rows", "semantics", "maximize", "frozen", "master", "duplicates")
-#: What torch has besides, and islices as False alone: why.
+#: Options of torch that islices accepts only as False -> the reason.
 REFUSED = {
     "capturable": "islices counts steps on the host, which no CUDA graph captures",
     "differentiable": "islices records no gradient through a step",
@@ -45,12 +45,12 @@ BETAS = ("beta1", "beta2")
 
 
 def torch_names(rule: str) -> tuple[str, ...]:
-    """The hyperparameters of a class as torch names them, in its order."""
+    """Return torch's names of a class's hyperparameters, in torch's order."""
     return tuple(dict.fromkeys(name.partition("[")[0] for name in RECORDS[rule].spelled("torch").values()))
 
 
 class Rate(Schedule):
-    """The learning rate of a group as it stands, for an optimizer that asks for it at each step."""
+    """The present learning rate of a group, for an optimizer that reads it at each step."""
 
     __slots__ = ("rule", "value")
 
@@ -65,7 +65,7 @@ class Rate(Schedule):
         return str(self.value)
 
     def set(self, lr: Any) -> None:
-        """TypeError or ValueError for what is none."""
+        """Set the learning rate; raise TypeError or ValueError for an invalid one."""
         number = _plain(lr, "lr")
         if not is_real(number):
             hint = " (schedules are those of torch.optim.lr_scheduler)" if callable(lr) else ""
@@ -74,7 +74,7 @@ class Rate(Schedule):
 
 
 def _plain(x: Any, name: str) -> Any:
-    """The number in a Tensor of one; what is no Tensor as it is."""
+    """Return the number in a Tensor of one element, or an argument that is no Tensor unchanged."""
     if not isinstance(x, torch.Tensor):
         return x
     if x.numel() != 1:
@@ -83,7 +83,7 @@ def _plain(x: Any, name: str) -> Any:
 
 
 def defaults_of(rule: str, semantics: str) -> dict[str, Any]:
-    """The hyperparameters' defaults by torch's names; those of "islices" are torch's, where torch has the optimizer."""
+    """Return the defaults by torch's names; "islices" has torch's defaults, where torch has the optimizer."""
     record = RECORDS[rule]
     known = dict(lookup_formula(record.presets, semantics, rule).defaults)
     if semantics == "islices" and "torch" in record.presets:
@@ -93,8 +93,11 @@ def defaults_of(rule: str, semantics: str) -> dict[str, Any]:
 
 
 def complete(rule: str, group: Group, defaults: Group) -> dict[str, Any]:
-    """The group with all options and hyperparameters: its own, else those of defaults that its semantics has, else
-    those of its semantics; None where it has none."""
+    """Return the group completed with all options and hyperparameters.
+
+    A hyperparameter that the group lacks comes from defaults if the group's semantics has it. Otherwise it is the
+    default of the semantics, or None.
+    """
     whole = {**{name: defaults[name] for name in OPTIONS if name in defaults}, **group}
     known = defaults_of(rule, whole["semantics"])
     for name in torch_names(rule):
@@ -105,7 +108,7 @@ def complete(rule: str, group: Group, defaults: Group) -> dict[str, Any]:
 
 
 def check_group(rule: str, group: Group) -> None:
-    """Raise TypeError or ValueError for what does not fit, in the names that the group has."""
+    """Raise TypeError or ValueError for an invalid group, in torch's names."""
     for name, reason in REFUSED.items():
         if group.get(name):
             raise ValueError(f"{name}: got {show(group[name])}; accepted is False: {reason}")
@@ -121,7 +124,7 @@ def check_group(rule: str, group: Group) -> None:
 
 
 def check_decoupled(rule: str, asked: bool | None) -> None:
-    """Raise ValueError if a class is asked for the weight decay of another class."""
+    """Raise ValueError if decoupled_weight_decay selects the weight decay of another class."""
     record = RECORDS[rule]
     accepted = bool(record.decoupled)
     if asked is None or bool(asked) == accepted or "decoupled_weight_decay" in record.arguments:
@@ -142,7 +145,7 @@ def asked_of(rule: str, group: Group) -> tuple[Any, ...]:
 
 
 def lasting(rule: str, group: Group) -> dict[str, Any] | None:
-    """All that `made_from` looks at; None where one of them is an object that may change in place."""
+    """Return all values that `made_from` reads, or None if one of them is an object that may change in place."""
     found = {name: group[name] for name in (*torch_names(rule), *OPTIONS)}
     for x in found.values():
         for part in x if type(x) is tuple else (x,):
@@ -152,7 +155,7 @@ def lasting(rule: str, group: Group) -> dict[str, Any] | None:
 
 
 def made_from(rule: str, group: Group, rate: Rate) -> tuple[Optimizer, Optimizer]:
-    """(what steps sparse gradients, what steps dense ones): the same, unless the semantics has a dense formula."""
+    """Return the optimizers for sparse and dense gradients: the same one, unless the semantics has a dense formula."""
     given = {**in_islices(rule, group), "lr": rate}
     options = {name: group[name] for name in ("semantics", "maximize", "frozen", "duplicates")}
     try:
@@ -166,13 +169,13 @@ def made_from(rule: str, group: Group, rate: Rate) -> tuple[Optimizer, Optimizer
 
 
 def in_islices(rule: str, group: Group) -> dict[str, Any]:
-    """The hyperparameters by islices' names, none of them a Tensor."""
+    """Return the hyperparameters by islices' names, with numbers in place of Tensors."""
     given: dict[str, Any] = {}
     for ours, theirs in RECORDS[rule].spelled("torch").items():
         if ours not in BETAS:
             x = group[theirs]
             if x is False:
-                x = None  # what is off, the semantics need not have
+                x = None  # the semantics need not have an option that is off
         elif isinstance(betas := group["betas"], (tuple, list)) and len(betas) == len(BETAS):
             x = betas[BETAS.index(ours)]
         else:

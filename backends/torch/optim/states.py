@@ -1,7 +1,7 @@
-"""The state of torch's optimizers as named arrays, and from them: a training that another framework began goes on.
+"""Read and write the state of torch's optimizers as named arrays, to continue a training of another framework.
 
-A state is {tensor: {"step": ..., "m": ..., "v": ...}}, by the names of `islices.optim`'s records, of arrays of any
-framework; Keras's and optax's fronts read and write the same. May import: `numpy`, `torch`, the core,
+A state is {tensor: {"step": ..., "m": ..., "v": ...}}, with arrays of any framework by the names of `islices.optim`'s
+records. The modules for Keras and optax use the same form. May import: `numpy`, `torch`, the core,
 `islices.backends.torch.adapter`, this folder.
 """
 
@@ -31,7 +31,7 @@ CLASSES = {**{record.title: record for record in RECORDS.values()}, "SparseAdam"
 
 
 def record_of(optimizer: Any) -> Record | None:
-    """The record of an optimizer's class, or of torch's that it derives from; None where there is none."""
+    """Return the record of an optimizer's class, or of its base class in torch.optim, or None."""
     if isinstance(optimizer, RowOptimizer):
         return RECORDS[optimizer.rule]
     for base in type(optimizer).__mro__:
@@ -60,25 +60,27 @@ def _checked(optimizer: Any) -> Record:
 
 # ---------------------------------------------------------------------- reading
 def state_of(optimizer: Any, model: Any) -> dict[str, dict[str, Any]]:
-    """The state of each parameter as named arrays, for `start_from` of any front.
+    """Return the state of each parameter as named arrays, for `start_from` of any framework's module.
 
     Parameters
     ----------
     optimizer : torch.optim.Optimizer
-        Of torch.optim or of `islices.backends.torch.optim`; of another class the state comes by its own names.
+        An optimizer of torch.optim or of `islices.backends.torch.optim`. The arrays of other classes keep the names
+        that the class gives them.
     model : torch.nn.Module, or dict of str to Tensor
-        Whose names the parameters get.
+        The model that names the parameters.
 
     Returns
     -------
     dict of str to dict of str to Tensor
-        By the names of `islices.optim`: "step", of shape (1,), "m", "v", "accumulator" ...; without the parameters
-        that no step has been taken on. The optimizer's own arrays, not copies, but for one that torch keeps sparse.
+        Arrays by the names of `islices.optim`, such as "m", "v", "accumulator" and "step", of shape (1,). Parameters
+        without a step are missing. The arrays are those of the optimizer, not copies, except one that torch keeps
+        sparse.
 
     Raises
     ------
     TypeError
-        No model.
+        The model is invalid.
 
     Examples
     --------
@@ -121,8 +123,11 @@ def _step(x: Any) -> torch.Tensor:
 def describe_optimizer(
     optimizer: Any, model: Any, gradients: Mapping[str, torch.Tensor] | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Describe the optimizer of each parameter as `islices.optim` does. A class that islices.optim lacks gives its
-    name; a parameter whose formula it lacks is left out."""
+    """Describe the optimizer of each parameter in the terms of `islices.optim`.
+
+    The description of a class that islices.optim lacks is its name. A parameter whose formula islices.optim lacks is
+    left out.
+    """
     record = record_of(optimizer)
     names = {id(p): name for name, p in _named(model).items()}
     if record is None:
@@ -141,7 +146,7 @@ def describe_optimizer(
 
 
 def _described(record: Record, optimizer: Any, group: Mapping[str, Any], sparse: bool) -> dict[str, Any] | None:
-    """A group's formula; None where a number is none, or the records do not have it."""
+    """Return a group's formula, or None if a value is not a number or the records lack the formula."""
     own = isinstance(optimizer, RowOptimizer)
     semantics = group["semantics"] if own else "torch"
     if own and (group.get("frozen") is not None or group.get("master")):
@@ -173,34 +178,35 @@ def _described(record: Record, optimizer: Any, group: Mapping[str, Any], sparse:
     rows = group["rows"] if own and sparse else "touched" if lazy else "all"
     chosen = {**preset.defaults, **said, "rows": "touched", "duplicates": "sum"}
     if rows == "touched" and not own and "touched" not in preset.formula(chosen).rows:
-        rows = "all"  # by momentum, rows of the steps before move too
+        rows = "all"  # momentum also moves rows of earlier steps
     return {**said, "rows": rows} if rows else said
 
 
 # ---------------------------------------------------------------------- writing
 def start_from(optimizer: Any, model: Any, states: Any, *, semantics: str | None = None) -> None:
-    """Let an optimizer go on from a state that another framework's optimizer has come to.
+    """Continue from the state of another framework's optimizer.
 
     Parameters
     ----------
     optimizer : torch.optim.Optimizer
-        Of torch.optim or of `islices.backends.torch.optim`.
+        An optimizer of torch.optim or of `islices.backends.torch.optim`.
     model : torch.nn.Module, or dict of str to Tensor
-        Whose names the states bear.
+        The model that names the parameters.
     states : dict of str to dict of str to array
-        Parameter -> {"step": ..., "m": ..., "v": ...}, by the names of `islices.optim`, arrays of any framework: what
-        `state_of` of this front, of Keras's and of optax's return, and `islices.load`. Parameters that are not named
-        keep what they have.
+        Parameter -> {"step": ..., "m": ..., "v": ...}, with arrays of any framework by the names of `islices.optim`.
+        `islices.load` and `state_of` for torch, Keras and optax return this form. Parameters that are missing keep
+        their state.
     semantics : str, optional
-        Whose optimizer the arrays are of, "torch" for torch's own. It has to be said of momentum, which some keep as
-        steps (they are divided by the group's learning rate as it is now), and of amsgrad's maximum.
+        The framework whose optimizer made the arrays: "torch" for torch.optim. Required for momentum and for amsgrad's
+        maximum, because frameworks store them differently. Momentum that is stored as steps is divided by the group's
+        present learning rate.
 
     Raises
     ------
     TypeError, ValueError
-        Names that the model does not have, arrays that the optimizer does not have, lacks or has in another shape; a
-        semantics that is not said, or whose maximum (optax's amsgrad) is another; steps at a learning rate of 0.
-        Nothing has been changed then.
+        The model lacks a name; an array is unknown to the optimizer, missing, or of another shape. A required semantics
+        is missing, or its maximum differs (optax's amsgrad). Momentum is stored as steps, and the learning rate is 0.
+        No state has been changed then.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""JAX's processes and mapped axes as ranks: real processes, and four CPU devices of one.
+"""Test JAX's processes and mapped axes as ranks: real processes, and four CPU devices of one process.
 
-What runs on a rank is a function of this file. Every rank compares what it got, to the bit, with left folds that NumPy
-takes of what all ranks had, and a launch fails with the traceback of the first that finds a difference.
+A rank runs a function of this file. Every rank compares its results, to the bit, with left folds in NumPy of all ranks'
+data. A launch fails with the traceback of the first rank that finds a difference.
 """
 
 import os
@@ -23,7 +23,7 @@ AXIS = "data"
 
 
 def stacked(counts):
-    """The ranks' slices, with many duplicates, at one length by the sentinel: (values, indices), (4, n, ...)."""
+    """Return the ranks' slices, with many duplicates, at one length by the sentinel: (values, indices), (4, n, ...)."""
     r = np.random.default_rng(3)
     n = max(counts)
     values, indices = r.standard_normal((4, n, WIDTH)).astype("float32"), r.integers(0, ROWS, (4, n)).astype("int32")
@@ -119,8 +119,7 @@ def late(group):
 
 
 def raise_later(group):
-    """The error of a collective, with the seconds that it took; raised when the other ranks have theirs, since the
-    first rank's end ends all."""
+    """Raise the error of a collective, with its duration, once all ranks have theirs: the first rank's end ends all."""
     from islices.distributed import RankError
 
     started = time.monotonic()
@@ -199,7 +198,7 @@ def under_maps():
 
 
 def derivatives():
-    """A gradient passes through as it does through JAX's own all_gather."""
+    """Compare the gradient through all_gather with that of JAX's all_gather."""
     import islices
 
     values, indices = stacked((5, 5, 5, 5))
@@ -250,7 +249,7 @@ def train():
     def step(p, state, ids, wanted):
         return adam.step(p, all_reduce(gradients(p, ids[0], wanted[0]), "mean", group=AXIS), state)
 
-    # unchecked, each rank's gradients are its own: else JAX itself sums those of arrays that are the same on all ranks
+    # unchecked, each rank keeps its gradients: otherwise JAX sums those of arrays that are the same on all ranks
     parallel = mapped(step, in_specs=(P(), P(), P(AXIS), P(AXIS)), out_specs=(P(), P()), check_vma=False)
     one = jax.jit(gradients)
     p_state, q_state = adam.init(p), adam.init(q)

@@ -67,7 +67,7 @@ def check(
 
 
 def out(rows: Any) -> Any:
-    """A loss of which each row has another gradient."""
+    """Return a loss that has a different gradient for each row."""
     return (jnp.sin(rows) * jnp.arange(1.0, rows.size + 1, dtype=rows.dtype).reshape(rows.shape)).sum()
 
 

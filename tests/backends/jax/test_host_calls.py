@@ -28,7 +28,7 @@ OPTIMIZER = optim.adam(0.1)
 
 
 def slices(n: int, width: int = 3) -> tuple[Any, Any]:
-    """Values and indices, one in ten of which names no row."""
+    """Return values and indices; one index in ten is out of range."""
     values = jnp.asarray(RNG.normal(size=(n, width)), jnp.float32)
     return values, jnp.asarray(RNG.integers(-2, ROWS + 2, n), jnp.int32)
 

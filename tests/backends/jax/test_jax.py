@@ -165,4 +165,4 @@ def test_grad_with_respect_to_slices_gives_slices() -> None:
     np.testing.assert_allclose(np.asarray(grads.values), 18 * dense_of(make())[IDS], rtol=1e-6)
 
 
-# ---------------------------------------------------------------------- concrete beside traced
+# ---------------------------------------------------------------------- concrete and traced arrays

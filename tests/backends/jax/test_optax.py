@@ -323,7 +323,7 @@ def test_accumulate_leaves_no_row_out(ids: tuple[list[int], ...], jit: bool, slo
 
 
 def exact(seed: int) -> Any:
-    """A gradient whose sums and quarters are exact."""
+    """Return a gradient whose sums and quarters are exact."""
     return jax.tree.map(lambda x: jnp.round(8 * x) / 4 if x.dtype == "float32" else x, gradient(seed, 5))
 
 

@@ -1,4 +1,4 @@
-"""Keras on each of its backends, in processes of their own: KERAS_BACKEND is read when Keras is imported."""
+"""Test Keras on each of its backends, in separate processes: KERAS_BACKEND is read when Keras is imported."""
 
 from __future__ import annotations
 

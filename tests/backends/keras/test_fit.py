@@ -1,8 +1,8 @@
-"""Models that train by rows, on whichever backend Keras has here; test_each_backend.py runs this on all three.
+"""Test models that train by rows, on the present backend of Keras; test_each_backend.py runs this on all three.
 
-What is compared with is Keras itself: a layer that multiplies one-hot ids by its table, whose gradient is an array.
-Trajectories follow it as SPEC clause 23 says, by `islices.parity` over recorded, hence eager, steps; that compiled
-steps are the same to the bit, where the model around rounds nothing, test_each_backend.py shows.
+The reference is Keras itself: a layer that multiplies one-hot ids by its table, whose gradient is an array.
+`islices.parity` compares trajectories over recorded, hence eager, steps, as in SPEC clause 23. test_each_backend.py
+shows that compiled steps have the same bits where the model rounds nothing.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ ops = keras.ops
 
 @keras.saving.register_keras_serializable("tests")
 class OneHot(keras.layers.Embedding):  # type: ignore[misc]
-    """Keras' embedding with an array for a gradient, on every backend."""
+    """A Keras embedding with an array for a gradient, on every backend."""
 
     def call(self, ids: Any) -> Any:
         return ops.matmul(ops.one_hot(ids, self.input_dim, dtype=self.compute_dtype), self.embeddings)
 
 
 def made(layer: Any = keras.layers.Embedding, **options: Any) -> Any:
-    """A stock functional model, row_sparse but for one-hot products."""
+    """Return a stock functional model, row_sparse but for one-hot products."""
     keras.utils.set_random_seed(3)
     ids = keras.Input((5,), dtype="int32")
     x = keras.layers.GlobalAveragePooling1D()(layer(ROWS, WIDTH, name="table", **options)(ids))
@@ -104,7 +104,7 @@ def test_rows_that_no_batch_names_keep_their_bits() -> None:
 
 
 class Taken(keras.layers.Layer):  # type: ignore[misc]
-    """A layer of one's own, of another dtype policy than its weight where one is set, as those of keras-hub."""
+    """A custom layer with another dtype policy than its weight, if one is set, like the layers of keras-hub."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(name="table", **options)
@@ -186,7 +186,7 @@ def test_a_large_dense_gradient_is_warned_of_once(sparse: bool) -> None:
         warnings.simplefilter("always")
         fitted(front.row_sparse(model) if sparse else model, front.Stepped(optim.sgd(RATE)), epochs=1)
     found = [str(w.message) for w in seen if "dense gradient" in str(w.message)]
-    assert len(found) == (not sparse and BACKEND != "tensorflow"), found  # whose own gradients are sparse
+    assert len(found) == (not sparse and BACKEND != "tensorflow"), found  # TensorFlow's are sparse
     assert all("100,000 x 2" in text and "row_sparse(model) before fit" in text for text in found)
 
 
@@ -299,7 +299,7 @@ def scaled_steps(inner: Any, value: float, compiled: bool) -> tuple[list[float],
     def gradient(values: Any) -> Any:
         indices = ops.convert_to_tensor(np.array([1, 1]))
         slices = islices.IndexedSlices(values, indices, (3, 1), validate=False)
-        return slices if BACKEND == "jax" else islices.to_native(slices)  # JAX's own are another format
+        return slices if BACKEND == "jax" else islices.to_native(slices)  # JAX's BCOO is another format
 
     values = ops.convert_to_tensor(np.full((2, 1), value, np.float32))
     if compiled and BACKEND == "jax":
@@ -314,7 +314,7 @@ def scaled_steps(inner: Any, value: float, compiled: bool) -> tuple[list[float],
     elif compiled:
         import tensorflow as tf
 
-        stepped = isinstance(inner, front.Stepped)  # which XLA refuses
+        stepped = isinstance(inner, front.Stepped)  # XLA raises for it
         tf.function(lambda x: optimizer.apply([gradient(x)], [table]), jit_compile=not stepped)(values)
     else:
         optimizer.apply([gradient(values)], [table])
@@ -405,7 +405,7 @@ def test_a_rule_of_your_own_trains_and_is_loaded_by_its_function(tmp_path: Path)
         keras.models.load_model(tmp_path / "model.keras")
 
 
-# ---------------------------------------------------------------------- what a backend alone has
+# ---------------------------------------------------------------------- properties of single backends
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="of TensorFlow")
 def test_a_compiled_step_is_traced_once() -> None:
     traced = []

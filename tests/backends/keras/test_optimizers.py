@@ -1,4 +1,4 @@
-"""The Keras front: optimizers beside Keras' own, on gradients by hand and in model.fit of a real model."""
+"""Test the optimizers for Keras against Keras's optimizers, on gradients by hand and in model.fit of a real model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Stepped`: micro-batches, single numbers, types and decay, beside steps by hand and Keras' own optimizers."""
+"""Test `Stepped`: micro-batches, single numbers, types and decay, against steps by hand and Keras's optimizers."""
 
 from __future__ import annotations
 
@@ -161,11 +161,11 @@ def test_weights_that_their_gradients_overwrite_are_left_to_keras() -> None:
     assert table.numpy().tolist() == [[-1.5, -1.5]] * 3
 
 
-# ---------------------------------------------------------------------- beside Keras' own optimizers
+# ---------------------------------------------------------------------- compared with Keras's optimizers
 
 
 def test_kerass_own_course_around_the_rule() -> None:
-    """Dense gradients, Keras' semantics: what Keras' Adam makes of them with all of its options."""
+    """Compare steps on dense gradients with Keras's semantics with those of Keras's Adam, with all of its options."""
     averages = {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 2}
     options = {"gradient_accumulation_steps": 2, "weight_decay": 0.05, "loss_scale_factor": 4.0, **averages}
     rule, results = optim.adam(RATE, rows="all", semantics="keras"), []

@@ -77,7 +77,7 @@ def check_what_is_no_group(group: Group) -> None:
 
 
 def check_other_calls_in_flight(group: Group) -> None:
-    """The user's own collectives and messages on the same communicator are not taken for ours."""
+    """The user's collectives and messages on the same communicator do not reach the group."""
     from mpi4py import MPI
 
     right, left = (group.rank + 1) % SIZE, (group.rank - 1) % SIZE
@@ -94,7 +94,7 @@ def check_other_calls_in_flight(group: Group) -> None:
 
 # ------------------------------------------------------------------------------------------------ gradients
 def gradient(rank: int, dtype: Any) -> tuple[Any, Any]:
-    """(indices, values) of a rank: none on rank 1, duplicates on the others."""
+    """Return (indices, values) of a rank: none on rank 1, duplicates on the others."""
     rng = np.random.default_rng(rank)
     n = [300, 0, 7, 1000][rank]
     return rng.zipf(1.2, n) % 500, rng.standard_normal((n, 3)).astype(dtype)
@@ -113,7 +113,7 @@ def check_numpy(group: Group) -> None:
 
 
 def check_late(group: Group) -> None:
-    """Rank 1 comes after the timeout. MPI itself knows no such thing: the group must refuse what follows."""
+    """Rank 1 comes after the timeout. MPI has no timeouts: the group must raise for later calls."""
     copy = communicator().Dup()
     within = get_group(copy, timeout=0.5)
     communicator().Barrier()
@@ -221,7 +221,7 @@ def test_other_threads_of_an_mpi_for_one() -> None:
 
 
 def test_too_many_bytes_for_an_older_mpi() -> None:
-    """Counts of MPI 3 are C ints: refused before anything is sent, whoever the other ranks are."""
+    """Counts of MPI 3 are C ints: a larger count raises before anything is sent, whoever the other ranks are."""
     from islices.backends.mpi.collectives import LARGEST_INT, check_counts
 
     check_counts((3, 1), LARGEST_INT)

@@ -1,4 +1,4 @@
-"""The Gluon front: clip_global_norm and Trainer beside mxnet.gluon's own, in training loops of a real model."""
+"""Test clip_global_norm and Trainer for Gluon against mxnet.gluon's, in training loops of a real model."""
 
 from __future__ import annotations
 

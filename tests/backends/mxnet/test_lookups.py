@@ -1,4 +1,4 @@
-"""Gradients of lookups in MXNet: against MXNet's own dense ones, and what only its autograd and Gluon do."""
+"""Test gradients of lookups in MXNet against MXNet's dense gradients, and special behaviour of autograd and Gluon."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def weights(rows: int, columns: int, dtype: str = "float32") -> Any:
     return array(np.arange(rows * columns).reshape(rows, columns) % 7 - 3, dtype)
 
 
-# ---------------------------------------------------------------------- the user's own recordings
+# ---------------------------------------------------------------------- the user's recordings
 def test_buffers_and_graphs_of_the_user_are_left_alone() -> None:
     outside, w, table = array([2.0, 3.0]), array([1.0, 1.0]), weights(4, 2)
     block = gluon.nn.Dense(1, in_units=2)
@@ -114,10 +114,10 @@ def test_a_table_of_a_function_that_returned_or_of_another_thread_is_refused() -
     assert ["another thread" in seen[0], "has returned" in seen[1]] == [True, True], seen
 
 
-# ---------------------------------------------------------------------- functions with a gradient of their own
+# ---------------------------------------------------------------------- functions with a given gradient
 @pytest.mark.parametrize(("attached", "request_"), [((1,), "write"), ((0, 1), "add")])
 def test_a_custom_gradient_reaches_whoever_asked(attached: tuple[int, ...], request_: str) -> None:
-    """MXNet's own Function stops at the first input without a gradient, and drops sums."""
+    """MXNet's Function stops at the first input without a gradient, and drops sums."""
     product = BACKEND.custom_gradient(lambda x, i, y: x * y, lambda r, u: (u * r[2], None, u * r[0]))
     inputs = [array([1.0, 2.0]), array([3.0, 4.0])]
     for k in attached:

@@ -16,7 +16,7 @@ import pytest
 
 needs_mxnet = pytest.mark.skipif(importlib.util.find_spec("mxnet") is None, reason="mxnet is not installed")
 
-#: Loads the stand-in alone (its package would import MXNet) and remembers what NumPy is.
+#: Loads only the stand-in (its package would import MXNet) and remembers the NumPy module.
 SETUP = """
 import importlib.util, sys, types
 import numpy as np

@@ -1,4 +1,4 @@
-"""Bags read by kernels: in tf.function's graphs, beside tapes, under tf.vectorized_map; the operations' bits."""
+"""Test bags read by kernels in tf.function's graphs, with tapes and under tf.vectorized_map, against the operations."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_tapes_around_see_the_variable() -> None:
 
 def test_reading_after_a_gather_shares_the_memory() -> None:
     weights = table_of("float32", True)
-    tf.gather(weights, [1])  # from now on TensorFlow's own reads copy
+    tf.gather(weights, [1])  # from now on TensorFlow's reads copy
     backend = islices.get_backend(weights)
     first, second = (backend.host_view(weights) for _ in range(2))
     assert np.shares_memory(first, second)

@@ -1,7 +1,7 @@
-"""TensorFlow's workers and replicas as ranks: real processes, and replicas on two logical CPUs.
+"""Test TensorFlow's workers and replicas as ranks: real processes, and replicas on two logical CPUs.
 
-What runs on a rank is a function of this file. Every rank compares what it got, to the bit, with left folds that NumPy
-takes of what all ranks had, and the launch fails with the traceback of the first that finds a difference.
+A rank runs a function of this file. Every rank compares its results, to the bit, with left folds in NumPy of all ranks'
+data. The launch fails with the traceback of the first rank that finds a difference.
 """
 
 import os
@@ -24,7 +24,7 @@ ROWS, WIDTH = 23, 3
 
 # ---------------------------------------------------------------------- what the ranks have, and what they should get
 def slices_of(rank, dtype="float32"):
-    """(values, indices) of a rank: many duplicates on the first, none on the second."""
+    """Return (values, indices) of a rank: many duplicates on the first, none on the second."""
     n = 0 if rank else 40
     r = np.random.default_rng(n)
     values = r.standard_normal((n, WIDTH)) * 10.0 ** r.integers(-3, 3, (n, 1))
@@ -69,7 +69,7 @@ def workers(group, ending, folder):
 
 
 def trees(group):
-    """Nested leaves, islices' own slices, a leaf that is None on all ranks or on one; the strategy that is in scope."""
+    """Test nested leaves, islices' slices, a leaf that is None on all ranks or on one, and the strategy in scope."""
     import tensorflow as tf
 
     import islices
@@ -110,7 +110,7 @@ def errors_on_every_rank(group):
 
 
 def replicas_reduce(strategy, dtype, op, *, traced):
-    """Compare all_reduce within strategy.run of two replicas, of which the second has no slices."""
+    """Compare all_reduce within strategy.run of two replicas; the second one has no slices."""
     import tensorflow as tf
 
     from islices.distributed import all_reduce
@@ -135,7 +135,7 @@ def replicas_reduce(strategy, dtype, op, *, traced):
 
 
 def per_replica(strategy, arrays):
-    """Each replica's own array as a value that strategy.run takes apart."""
+    """Return each replica's array as a value that strategy.run distributes."""
     import tensorflow as tf
 
     return strategy.experimental_distribute_values_from_function(

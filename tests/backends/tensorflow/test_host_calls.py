@@ -1,5 +1,7 @@
-"""Compiled kernels inside tf.function's graphs: the same bits as the operations, TensorFlow's order of reads and
-writes, and graphs that run elsewhere or that XLA compiles."""
+"""Test compiled kernels inside tf.function's graphs: the operations' bits, and TensorFlow's order of reads and writes.
+
+Some graphs run elsewhere, and XLA compiles others.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def numbers_of(found: Any) -> list[Any]:
 
 
 def calls_of(fn: Callable[..., Any], *arrays: Any) -> set[str]:
-    """The operations of the graph of fn, and of its branches."""
+    """Return the operations of the graph of fn, and of its branches."""
     graph = tf.function(fn, autograph=False).get_concrete_function(*arrays).graph.as_graph_def()
     nodes = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
     return {node.op for node in nodes}

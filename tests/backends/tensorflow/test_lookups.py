@@ -31,7 +31,7 @@ def compiled(mode: str) -> Any:
     return (lambda f: f) if mode == "eager" else tf.function(jit_compile=mode == "xla")
 
 
-# ---------------------------------------------------------------------- against TensorFlow's own tape
+# ---------------------------------------------------------------------- compared with TensorFlow's tape
 @pytest.mark.parametrize("mode", ["eager", "function", "xla"])
 def test_gradients_are_those_of_a_tape(mode: str) -> None:
     weights, scale, ids = variable(), tf.Variable([2.0, -1.0, 0.5]), tf.constant(IDS)
@@ -187,7 +187,7 @@ def test_fn_is_rewritten_by_autograph_and_the_library_is_not() -> None:
     for n in (1, 4):
         np.testing.assert_array_equal(step(tf.constant(n))[:, 0], counts * (n + (2 if n > 2 else 1)))
     plain = tf.function(lambda n: value_and_grad(fn)(table, n)[0], autograph=False)
-    with pytest.raises(TypeError, match="AutoGraph"):  # as tf.function(autograph=False) asks
+    with pytest.raises(TypeError, match="AutoGraph"):  # as tf.function(autograph=False) requires
         plain(tf.constant(1))
 
 

@@ -1,6 +1,7 @@
-"""Ragged ids of TensorFlow's own forms, beside tf.nn's own lookups: values and gradients.
+"""Test ragged ids in TensorFlow's formats against the lookups of tf.nn: values and gradients.
 
-Where nothing rounds (whole numbers, sums) results are bit-equal; else within n * eps * sum of |terms| (SPEC clause 19).
+Results without rounding (whole numbers, sums) are bit-equal. Others are within n * eps * sum of |terms| (SPEC clause
+19).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def weighted(ids: Any, whole: bool) -> Any:
 
 
 def of_table(fn: Callable[[Any], Any], weights: Any) -> np.ndarray[Any, Any]:
-    """The gradient of sum(fn(table)^2), by value_and_grad, dense."""
+    """Return the gradient of sum(fn(table)^2), by value_and_grad, dense."""
     _, g = islices.value_and_grad(lambda t: tf.reduce_sum(fn(t) ** 2))(islices.Table(weights))
     return islices.to_dense(g).numpy()  # type: ignore[no-any-return]
 

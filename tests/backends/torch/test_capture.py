@@ -73,7 +73,7 @@ def test_bags_beside_their_own_gradient(mode: str, padding: Any, offsets: Any, w
 
 
 def test_ids_behind_the_last_offset_are_in_no_bag() -> None:
-    """torch 2.13's own gradient holds uninitialized memory for them."""
+    """The gradient of torch 2.13 contains uninitialized memory for them."""
     layer = nn.EmbeddingBag(ROWS, DIM, mode="sum", include_last_offset=True)
     with islices.capture(layer) as captured:
         layer(FLAT, torch.tensor([0, 2, 4])).sum().backward()

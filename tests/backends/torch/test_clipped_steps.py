@@ -1,4 +1,4 @@
-"""max_norm= of the torch front's optimizers: the bits of `clip_grad_norm_` and a step, the gradients left alone."""
+"""Test max_norm= of the optimizers for torch: the bits of `clip_grad_norm_` and a step, and unchanged gradients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from islices.backends.torch import clip_grad_norm_, optim  # noqa: E402
 
 
 def parameters(dtype: str = "float32") -> list[Any]:
-    """Two tables, a bias, a scalar, and one without gradient."""
+    """Return two tables, a bias, a scalar, and one without gradient."""
     generator = torch.Generator().manual_seed(0)
     shapes: list[tuple[int, ...]] = [(20, 6), (9, 2, 3), (7,), (), (2,)]
     return [torch.nn.Parameter(torch.randn(s, generator=generator).to(getattr(torch, dtype))) for s in shapes]

@@ -1,7 +1,7 @@
-"""torch.distributed (gloo) as an engine: four real processes, started once, that make every check in turn.
+"""Test torch.distributed (gloo) as an engine: four real processes, started once, make every check in turn.
 
-A check is a function of the ranks' group that all of them call; those that break a group come last, on groups of their
-own, and the one in which a process is killed at the very end.
+A check is a function of the ranks' group that all of them call. Checks that break a group come last, on separate
+groups. The check that kills a process comes at the very end.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def check_two_groups(group: Group) -> None:
 
 
 def check_one_group_each(group: Group) -> None:
-    """Whoever asks for a process group's Group gets the same one: what broke stays broken."""
+    """All callers get the same Group of a process group: after an error it stays broken."""
     assert get_group("torch") is group
     assert get_group(dist.group.WORLD) is group
 

@@ -15,8 +15,8 @@ from islices import IndexedSlices, Table, optim
 from islices.backends.torch.adapter import backend
 
 ROWS, DIM = 9, 3
-#: Dynamo's own graphs after autograd and functionalization, run operation by operation: the user's own arithmetic keeps
-#: its bits, which no compiler promises.
+#: Dynamo's graphs after autograd and functionalization, run operation by operation: the user's arithmetic keeps its
+#: bits, which no compiler promises.
 BACKEND = "aot_eager"
 
 
@@ -34,7 +34,7 @@ def weights(dtype: str = "float32", seed: int = 0) -> torch.Tensor:
 
 
 def slices(dtype: str = "float32", ids: str = "int64", *, n: int = 6, **flags: Any) -> IndexedSlices:
-    """Slices with duplicates, some of which cancel."""
+    """Return slices with duplicates; some of them cancel."""
     values = weights(dtype)[:n].clone()
     values[2] = -values[1]
     return IndexedSlices(values, torch.tensor([4, 1, 1, 0, 4, 4][:n], dtype=getattr(torch, ids)), (ROWS, DIM), **flags)

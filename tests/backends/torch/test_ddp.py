@@ -1,7 +1,7 @@
-"""DistributedDataParallel with `register_ddp_hook`: three real processes (gloo), started once, that make every check.
+"""Test `register_ddp_hook` with DistributedDataParallel: three real processes (gloo), started once, make every check.
 
-A sparse gradient is to be, to the bit, `all_reduce` of the ranks' own with op "mean"; dense ones what DDP makes of them
-without a hook, or what `all_reduce` does.
+A sparse gradient must have the bits of `all_reduce` with op "mean" on the ranks' gradients; dense gradients those of
+DDP without a hook, or of `all_reduce`.
 """
 
 from __future__ import annotations

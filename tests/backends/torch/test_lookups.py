@@ -82,13 +82,13 @@ def test_autograds_modes(mode: str) -> None:
         value, (g, d) = value_and_grad(loss, (0, 1))(Table(weights), a)
         assert torch.equal(g.values, 4 * weights[IDS].reshape(6, DIM))
         assert torch.equal(d, (weights[IDS] ** 2).sum((0, 1)))
-        if mode != "saved_tensors":  # torch.func refuses these itself
+        if mode != "saved_tensors":  # torch.func raises for these
             _, samples = value_and_grad(lambda a, x: (a * x.clone()).sum(1), per_sample=True)(a, weights)
             assert torch.equal(samples, weights)
     assert value.dtype == torch.float32
 
 
-# ---------------------------------------------------------------------- refused, where it would be wrong
+# ---------------------------------------------------------------------- calls that raise instead of a wrong result
 
 
 def changes_an_argument(t: Any) -> Any:

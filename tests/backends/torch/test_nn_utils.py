@@ -1,4 +1,4 @@
-"""The torch front: clip_grad_norm_ and clip_grad_value_ beside torch.nn.utils, on gradients of real layers."""
+"""Test clip_grad_norm_ and clip_grad_value_ for torch against torch.nn.utils, on gradients of real layers."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ def without_data(sparse: bool) -> torch.Tensor:
 
 
 def test_a_tensor_without_data_is_refused_for_that() -> None:
-    """On the device meta, where values must be known; what needs shapes alone goes on (`islices.lookup`)."""
+    """Tensors on the device meta raise where values must be known; calls that only need shapes work (`lookup`)."""
     p = torch.nn.Parameter(torch.ones(6, 2, device="meta"))
     p.grad = without_data(True)
     for call in (

@@ -1,4 +1,4 @@
-"""islices.backends.torch.optim beside the same steps written with islices.optim, and beside torch.optim's classes."""
+"""Test islices.backends.torch.optim against the same steps by islices.optim, and against torch.optim's classes."""
 
 from __future__ import annotations
 
@@ -316,7 +316,7 @@ STOCK: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", STOCK)
 def test_stock_arguments_on_a_dense_model(name: str) -> None:
-    """semantics="torch" and nothing else beside what torch's class takes; then either loads the other's state."""
+    """Only semantics="torch" is added to the arguments of torch's class; then either loads the other's state."""
     given = STOCK[name]
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)).double()

@@ -1,4 +1,4 @@
-"""Checkpoints of islices.backends.torch.optim: a run that was interrupted ends with the same bits; torch's own load."""
+"""Test checkpoints of islices.backends.torch.optim: an interrupted run ends with the same bits; torch's states load."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_an_interrupted_run_ends_with_the_same_bits(case: str, dtype: torch.dtyp
     assert {x.dtype for held in after.state.values() for x in held.values()} == {torch.int32, torch.float32}
 
 
-# ---------------------------------------------------------------------- torch's own
+# ---------------------------------------------------------------------- torch's states
 
 
 def test_momentum_of_sparse_gradients_is_given_as_a_dense_array() -> None:

@@ -35,7 +35,7 @@ class Reviews(Dataset):  # type: ignore[type-arg]
 
 
 def bags(samples: list[tuple[Any, Any, float]]) -> tuple[Any, Any, Any, Any]:
-    """(ids, offsets, weights, labels) of a batch."""
+    """Return (ids, offsets, weights, labels) of a batch."""
     lengths = [len(ids) for ids, _, _ in samples]
     return (
         torch.from_numpy(np.concatenate([ids for ids, _, _ in samples])),
@@ -79,7 +79,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def by_hand(make: Callable[[], Any], model: Any, given: Any, *, epochs: int = 1, max_norm: float | None = None) -> None:
-    """The loop with functions of islices. make: an optimizer of islices.optim, asked for at each step."""
+    """Run the loop with functions of islices; make returns an optimizer of islices.optim and is called at each step."""
     states: dict[Any, Any] = {}
     for _ in range(epochs):
         for batch in given:
@@ -95,7 +95,7 @@ def by_hand(make: Callable[[], Any], model: Any, given: Any, *, epochs: int = 1,
                 optimizer.step(p, grad, states[p])
 
 
-# ---------------------------------------------------------------------- a loader with processes of its own
+# ---------------------------------------------------------------------- a loader with separate processes
 @pytest.mark.outside
 def test_a_model_fed_by_workers() -> None:
     """Loss goes down; the bits of the loop by hand, without workers."""

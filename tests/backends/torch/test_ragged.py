@@ -1,6 +1,6 @@
-"""Nested (jagged) ids on torch, beside torch's own functions: values and gradients.
+"""Test nested (jagged) ids on torch against torch's functions: values and gradients.
 
-torch sums in orders of its own and divides by what it rounded: the comparisons are on whole numbers, or within 1e-6.
+torch sums in other orders and divides by rounded numbers: the comparisons are on whole numbers, or within 1e-6.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def test_rows_of_nested_ids_are_nested() -> None:
 
 
 def test_gaps_between_rows_are_no_members() -> None:
-    """nn.EmbeddingBag counts them (it looks at offsets alone), nn.Embedding refuses such ids."""
+    """nn.EmbeddingBag counts them (it only reads offsets), nn.Embedding raises for these ids."""
     ids = with_gaps()
     expected = torch.stack([WEIGHTS[r].sum(0) for r in ([0, 1], [4, 5, 6], [1])])
     assert torch.equal(lookup(WEIGHTS, ids, combiner="sum"), expected)

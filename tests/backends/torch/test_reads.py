@@ -1,4 +1,4 @@
-"""`value_and_grad(fn, sparse=)` of plain tensors is torch's own gradient, and sparse where rows are read."""
+"""Test `value_and_grad(fn, sparse=)` of plain tensors: it is torch's gradient, and sparse where rows are read."""
 
 from __future__ import annotations
 

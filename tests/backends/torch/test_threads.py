@@ -1,4 +1,4 @@
-"""Kernels in torch's own threads: every part once, errors where they belong, and no other thread's business."""
+"""Test kernels in torch's threads: every part runs once, errors reach their caller, and other threads do not matter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs in other languages are judged: the examples are built and run, mistakes named, breaks told in a line."""
+"""Test the judge of programs in other languages: examples are built and run, reports name mistakes and breaks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_python_adapter(capsys: pytest.CaptureFixture[str]) -> None:
     agrees(found, "fbgemm.EXACT_ROWWISE_ADAGRAD", set(), {"weights", "accumulator"})
 
 
-# ---------------------------------------------------------------------- what is said, and what comes
+# ---------------------------------------------------------------------- messages and results
 def edited(tmp_path: Path, old: str, new: str) -> str:
     """The Python example with another line: its command."""
     text = (FOLDER / "adapter.py").read_text("utf-8")

@@ -1,4 +1,4 @@
-"""The judge: what a step may be and return, what is judged, and what is said of it."""
+"""Test the judge: valid steps and results, the judged values, and the reports."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def _alone(got: Got, name: str) -> Got:
 
 
 def _score(trajectory: Trajectory, wrong: Formula) -> tuple[float, float] | None:
-    """The highest score of the weights, by grades; None where the mistake changes nothing."""
+    """Return the highest score of the weights, by grades; None where the mistake changes nothing."""
     got = wrong_steps(wrong, trajectory)
     if not differs(got, wrong_steps(trajectory.formula, trajectory)):
         return None
@@ -46,7 +46,7 @@ def _score(trajectory: Trajectory, wrong: Formula) -> tuple[float, float] | None
 
 
 def highest(formula: Formula) -> Iterator[tuple[str, tuple[float, float]]]:
-    """Each mistake that shows in the formula's trajectories, and its highest scores over them."""
+    """Yield each mistake that shows in the formula's trajectories, and its highest scores over them."""
     own = list(trajectories(formula))
     for title, wrong in mutants(formula):
         found = [score for one in own if (score := _score(one, wrong)) is not None]

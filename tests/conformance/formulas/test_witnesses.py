@@ -22,7 +22,7 @@ CLIPS = {
 }
 #: the worst grade of a library's optimizers: Keras, TensorFlow, optax and MXNet form scalars in float32
 GRADES = {"torch": 1, "keras": 2, "tensorflow": 2, "optax": 2, "mxnet": 2, "fbgemm": 1}
-#: without an implementation that runs here: of TensorFlow Addons, and for GPUs alone
+#: without an implementation that runs here: those of TensorFlow Addons, and those that need a GPU
 NOT_HERE = ("tensorflow.LazyAdam", "fbgemm.ADAM")
 #: known mistakes of released code, docs/judged.md: the CPU kernel of a table that one feature uses
 KNOWN = {("fbgemm.EXACT_ROWWISE_ADAGRAD", ""): "decay missing"}

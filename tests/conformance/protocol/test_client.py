@@ -1,4 +1,4 @@
-"""The client beside programs that misbehave: each is told in one line, none blocks it, and the next call goes on."""
+"""Test the client with faulty programs: it reports each in one line, does not block, and makes the next call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values to JSON and back: every bit, every container; what is no value is refused by its place."""
+"""Test values to JSON and back: every bit, every container; errors name the place of an invalid value."""
 
 from __future__ import annotations
 

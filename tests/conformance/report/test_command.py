@@ -122,7 +122,7 @@ def test_merge_keeps_every_line(tmp_path: Path) -> None:
 
 
 def real_header(backend: str) -> dict[str, Any]:
-    """A header that fits beside the real report's."""
+    """Return a header that matches that of the real report."""
     head = json.loads(real_report().partition("\n")[0])
     return {**head, "backend": backend}
 

@@ -1,4 +1,4 @@
-"""`make judged`: what becomes of a library's entries in processes of their own, the findings, and the page."""
+"""Test `make judged`: a library's entries in separate processes, the findings, and the page."""
 
 from __future__ import annotations
 
@@ -159,5 +159,5 @@ def test_the_page_is_written_from_a_run(tmp_path: Path, capsys: Any) -> None:
     )
     assert "no known mistake" not in table
     assert with_run(page, written, [tmp_path / "judged" / "upstream_sum.py"]) == page
-    assert main(arguments) == 0  # one library anew: its part is replaced
+    assert main(arguments) == 0  # one library is judged again: its part is replaced
     assert len(json.loads((tmp_path / "judged.json").read_text("utf-8"))["libraries"]) == 1

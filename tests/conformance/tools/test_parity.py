@@ -1,4 +1,4 @@
-"""`islices parity A B`: exit codes, the report, and what it refuses."""
+"""Test `islices parity A B`: exit codes, the report, and errors."""
 
 from __future__ import annotations
 

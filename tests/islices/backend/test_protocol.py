@@ -1,4 +1,4 @@
-"""The adapter's contract: its parts and marks, and what of it no case of the suite can ask."""
+"""Test the adapter's contract: its parts and marks, and the properties that no case of the suite can check."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A child forked at any moment of what other threads do first: it computes, and waits for nobody.
+"""Test that a child forked during any first operation of other threads computes without waiting.
 
-Real forks in interpreters of their own, with time limits, so that a deadlock is a failure.
+The forks are real, in separate interpreters with time limits, so that a deadlock is a failure.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def run(code: str, *arguments: str, **environment: str) -> str:
 @pytest.mark.outside
 @pytest.mark.parametrize("name", ["torch", "jax"])
 def test_while_another_thread_loads_a_backend(name: str) -> None:
-    """The module is half imported when the fork is asked for; the child asks for the same backend."""
+    """The module is half imported at the time of the fork; the child loads the same backend."""
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"{name} is not installed")
     run(
@@ -140,8 +140,9 @@ def test_while_another_thread_holds_any_of_the_locks() -> None:
 
 
 def test_a_fork_does_not_wait_for_ever() -> None:
-    """A lock held by a thread that waits, itself, for the one that forks: after a time the child is made, with a new
-    lock; everything else it has as it was."""
+    """A thread holds a lock and waits for the thread that forks. After a time the child is made, with a new lock and
+    otherwise unchanged objects.
+    """
     run(
         """
         locks.PATIENCE = 0.2
@@ -230,7 +231,7 @@ def test_a_lazy_property_holds_no_lock() -> None:
 
 
 def test_no_module_has_locks_of_its_own() -> None:
-    """Locks of modules are `islices.core.locks.Lock`s; what is named here is an object's own."""
+    """Locks of modules are `islices.core.locks.Lock`s; the exceptions named here belong to an object."""
     allowed = {
         ("islices/core/locks.py", "RLock"),
         ("islices/core/locks.py", "cached_property"),  # for type checkers

@@ -1,7 +1,7 @@
-"""Importing islices imports NumPy and nothing else; a backend imports its framework and no other; sums of rows import
-numba, where it is installed and kernels are wanted.
+"""Test that imports are lazy: islices only imports NumPy, and a backend only imports its framework.
 
-Proven in fresh interpreters, since what is tested is the state an import leaves behind.
+Sums of rows import numba, if it is installed and kernels are on. The tests use fresh interpreters, because they check
+the state after an import.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def test_a_backend_imports_only_its_own_framework(name: str) -> None:
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"{name} is not installed")
     # what the framework brings along by itself (TensorFlow imports Keras, JAX ml_dtypes) is not islices' doing
-    alone = "import numpy" if name == "mxnet" else f"import {name}"  # MXNet alone does not import on every NumPy
+    alone = "import numpy" if name == "mxnet" else f"import {name}"  # MXNet needs the stand-in
     before, after = loaded_after(alone, f"import islices\nB = islices.get_backend({name!r})\nassert B.name == {name!r}")
     others = {m for other, own in FRAMEWORKS.items() if other != name for m in own}
     assert roots(after) & (others | {"pytest", "hypothesis", "rich", "numba"}) <= roots(before)

@@ -1,4 +1,4 @@
-"""A framework's own operation that lacks memory raises MemoryError, as the host does."""
+"""Test that a framework's operation that lacks memory raises MemoryError, as the host does."""
 
 from __future__ import annotations
 

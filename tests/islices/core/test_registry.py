@@ -1,7 +1,7 @@
-"""Names and arrays lead to backends, and plug-ins may do some things and not others.
+"""Test that names and arrays lead to backends, and the limits of plug-ins.
 
 Plug-ins are real distributions: a module and a .dist-info folder with an entry point, on the path of a fresh
-interpreter. The toy framework is a module with its own array type, so nothing here needs a framework.
+interpreter. The toy framework is a module with a special array type, so nothing here needs a framework.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def error(kind, fn, *args):
     raise AssertionError(f"no {kind.__name__}")
 """
 
-#: What must go on working beside a broken plug-in.
+#: Code that must keep working next to a broken plug-in.
 NUMPY_WORKS = """
 s = islices.IndexedSlices(np.ones((2, 1)), np.array([1, 1]), (3, 1))
 assert islices.to_dense(s).tolist() == [[0.0], [2.0], [0.0]]
@@ -187,7 +187,7 @@ def test_a_broken_plugin_fails_when_selected_and_disturbs_nobody(label: str, sit
         + f"assert 'brokenfw' in islices.list_backends()\nwords = {words!r}\n"
         + f"text = error({kind}, islices.get_backend, 'brokenfw')\n"
         + "assert all(word in text for word in words), text\n"
-        + "import brokenfw, goodfw\n"  # from here on its arrays may come, so it is asked about unknown types
+        + "import brokenfw, goodfw\n"  # from here on its arrays may come, so the registry checks unknown types with it
         + "text = error(TypeError, islices.get_backend, brokenfw.ToyArray(np.ones(2)))\n"
         + "assert 'no backend knows' in text and 'failed to load' in text and \"'brokenfw'\" in text, text\n"
         + "text = error(TypeError, islices.coalesce, brokenfw.ToyArray(np.ones(2)))\n"

@@ -1,5 +1,7 @@
-"""One array in two places of a call that writes: refused before anything is written, on every framework; arrays that
-lie side by side in one buffer, or interleave in it, are not."""
+"""Test one array in two places of a call that writes: every framework raises before it writes anything.
+
+Arrays that are neighbours in one buffer, or interleave in it, do not raise.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +119,7 @@ def test_parameters_of_torch_that_share_memory() -> None:
     from islices.backends.torch.optim import SGD
 
     first = torch.nn.Parameter(torch.ones(ROWS, WIDTH))
-    second = torch.nn.Parameter(first.detach())  # tied by memory; as one Parameter torch refuses it in two groups
+    second = torch.nn.Parameter(first.detach())  # tied by memory; torch raises if one Parameter is in two groups
     for p in (first, second):
         p.grad = torch.ones(ROWS, WIDTH)
     with pytest.raises(ValueError, match=r"param_groups\[1\].*got memory of param_groups\[0\]"):
@@ -141,7 +143,7 @@ def test_scatters_of_a_tables_own_rows(name: str) -> None:
 
 
 def test_random_views_of_one_buffer() -> None:
-    """Beside np.shares_memory, pair by pair."""
+    """Compare with np.shares_memory, pair by pair."""
     rng = np.random.default_rng(0)
     buffer = np.zeros(64, np.float32)
 

@@ -21,7 +21,7 @@ DTYPES = ("float16", "float32")
 def deferred(
     positions: str, dtype: str, index: str, factor: float | None = None
 ) -> tuple[IndexedSlices, IndexedSlices]:
-    """(slices whose values are not there, the same with values), duplicates and cancelling rows among them."""
+    """Return (slices whose values are not there, the same with values), duplicates and cancelling rows among them."""
     rng = np.random.default_rng(3)
     base = rng.standard_normal((3, WIDTH)).astype(dtype)
     base[1] = -base[0]

@@ -1,4 +1,4 @@
-"""Memory that the host may write into: what each framework's own arrays, gradients and snapshots make of it."""
+"""Test memory that the host may write into: the effect on each framework's arrays, gradients and snapshots."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ UPDATES = {
 
 
 def _gradient_after(name: str, update: Any, slices: Any) -> Any:
-    """The gradient of sum(w * w) at ones, where update changes w in between."""
+    """Return the gradient of sum(w * w) at ones, where update changes w in between."""
     B = islices.get_backend(name)
     ones = B.asarray(np.ones((3, 1), np.float32))
     if name == "torch":

@@ -1,7 +1,8 @@
-"""The engine of a call without group=, and that no rank waits for one whose arguments raise. SPEC clause 25.
+"""Test the engine of a call without group=, and that no rank waits for one whose arguments raise. SPEC clause 25.
 
-The conformance cases ``none/by default`` and ``refused`` say so of each engine alone; here are several engines at once,
-arrays of another framework on one rank, and launchers. In real processes, whose timeout is short: to wait is to fail.
+The conformance cases ``none/by default`` and ``refused`` test each engine by itself. This file tests several engines at
+once, arrays of another framework on one rank, and launchers. The processes are real, with a short timeout: a rank that
+waits fails.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def test_arrays_of_an_engine_that_is_not_started(engine: str, other: str) -> Non
     assert run(engine, another_framework, other=other) == [[2.0, 2.0]] * 2
 
 
-# ---------------------------------------------------------------------- MPI beside torch.distributed
+# ---------------------------------------------------------------------- MPI together with torch.distributed
 def both_started(group: Group) -> str:
     import datetime
 
@@ -81,7 +82,7 @@ def both_started(group: Group) -> str:
     with pytest.raises(TypeError, match="x: got str 'w'") as caught:
         all_reduce("w")
     assert "the other ranks have not been told: group: got None" in caught.value.__notes__[0]
-    # a leaf of the tree tells, and so does group=
+    # a leaf of the tree selects the engine, and so does group=
     table = torch.sparse_coo_tensor([[1]], [[1.0]], (3, 1))
     summed, dense = all_reduce([None if group.rank else table, torch.ones(1)])
     assert (summed.to_dense().flatten().tolist(), dense.tolist()) == ([0.0, 1.0, 0.0], [2.0])
@@ -93,7 +94,7 @@ def both_started(group: Group) -> str:
     else:
         with pytest.raises(RankError, match="rank 1 raised TypeError: x: got str 'w'"):
             all_reduce(np.ones(1), group="mpi")
-    # each by its own framework's engine: they do not meet, and no longer than its timeout
+    # each rank uses another framework's engine: they do not meet, and wait no longer than the timeout
     pg.timeout = group.timeout = 1.0  # type: ignore[attr-defined]
     started = time.monotonic()
     with pytest.raises(RankTimeout):

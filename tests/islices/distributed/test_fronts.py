@@ -1,7 +1,7 @@
-"""The fronts' clips with group= have the norm of all ranks, with the bits of `islices.clip_by_global_norm`. Ranks are
-threads.
+"""Test that each framework's clips with group= use the norm of all ranks, with `islices.clip_by_global_norm`'s bits.
 
-Each rank has parameters of its own, and one that all have; a rank now and then has no gradient at all.
+Ranks are threads. Each rank has some parameters that the others lack, and one that all ranks have. Sometimes a rank has
+no gradient at all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FLAGS = [False, False, True]
 
 
 def host_tree(rank: int, scale: float = 1.0) -> list[Any]:
-    """The leaves of a rank: rows of its own table (none on rank 2), its own array, and everybody's."""
+    """Return the leaves of a rank: rows of its table (none on rank 2), its array, and the shared array."""
     rng = np.random.default_rng(rank)
     values, ids = (scale * rng.standard_normal((7, 3))).astype(np.float32), rng.integers(0, 5, 7)
     own = (scale * rng.standard_normal((2, 2))).astype(np.float32)

@@ -74,7 +74,7 @@ def whole(name: str) -> list[Any]:
 
 
 def on_rank(leaves: list[Any], rank: int, size: int) -> tuple[dict[str, Any], Any]:
-    """(tree, replicated) of one rank: numbered leaves, in dicts of which the second is replicated as a whole."""
+    """Return tree and replicated for one rank: numbered leaves in two dicts; the second is replicated as a whole."""
     tree: dict[str, Any] = {"own": {}, "every": {}}
     for k, leaf in enumerate(leaves):
         if isinstance(leaf, Replicated):
@@ -86,7 +86,7 @@ def on_rank(leaves: list[Any], rank: int, size: int) -> tuple[dict[str, Any], An
 
 # ---------------------------------------------------------------------- what they find
 def exact(leaf: Any) -> Any:
-    """A leaf as the oracle takes it."""
+    """Return a leaf as the oracle takes it."""
     if isinstance(leaf, IndexedSlices):
         return Slices(exact(leaf.values), exact(leaf.indices), leaf.dense_shape)
     return Array(leaf.dtype.name, leaf.shape, leaf.ravel().tolist())
@@ -261,7 +261,7 @@ def stacked(ranks: int, size: float, dtype: str) -> tuple[np.ndarray, np.ndarray
 
 
 def one_process(values: np.ndarray, indices: np.ndarray, dense: np.ndarray, how: str) -> tuple[list[Any], Any, Any]:
-    """(clipped values of each rank, the replicated array clipped, the norm)."""
+    """Return (clipped values of each rank, the replicated array clipped, the norm)."""
     parts = [IndexedSlices(v, i, (4, 3)) for v, i in zip(values, indices, strict=True)]
     (*clipped, layer), norm = islices.clip_by_global_norm([*parts, dense], 0.7, semantics=how)
     return [s.values for s in clipped], layer, norm

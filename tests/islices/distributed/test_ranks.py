@@ -1,8 +1,8 @@
-"""all_reduce gives the same bits over every engine, with any number of ranks, whatever travels.
+"""Test that all_reduce gives the same bits over every engine, with any number of ranks, for any data.
 
-Most cases run here with 3 ranks that are threads, and a part of them with 4 processes; `islices conform`, which
-tests/conformance/test_conformance.py calls, runs all on every engine with 2 processes. The expectations are plain NumPy
-scalars, and are compared here with exact arithmetic.
+Most cases run here with 3 ranks that are threads, and some with 4 processes. `islices conform`, which
+tests/conformance/test_conformance.py calls, runs all cases on every engine with 2 processes. The expectations are plain
+NumPy scalars, compared here with exact arithmetic.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def folded_backwards(fold: Any) -> Any:
     return lambda like, received: fold(like, received[::-1])
 
 
-#: what is wrong -> (name in exchange.py, what stands there instead, the cases that tell, and ones that cannot)
+#: mistake -> (name in exchange.py, its replacement, the cases that show the mistake, and ones that cannot)
 MISTAKEN: dict[str, tuple[str, Any, str, str]] = {
     "ranks in another order": (
         "fold_sparse", folded_backwards(exchange.fold_sparse), "ranks/numbers/order of ranks/sum", "ranks/one batch",

@@ -386,7 +386,7 @@ def shard_of(folder: Path) -> Path:
 
 
 def _header(folder: Path, **changes: Any) -> None:
-    """The header with other entries, and the digest that goes with them."""
+    """Change entries of the header, and its digest with them."""
     path = folder / HEADER
     found = json.loads(islices.files.read_metadata(path)[ENTRY])
     islices.save(path, None, metadata={ENTRY: json.dumps(found | changes)})

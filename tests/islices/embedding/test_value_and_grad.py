@@ -26,7 +26,7 @@ class Framework:
         self.sum = importlib.import_module(f"islices.conformance.own_calls.{name}").weighted_sum
 
     def losses(self, x: Any) -> Any:
-        """The sum of each x[b]."""
+        """Return the sum of each x[b]."""
         if self.name == "tensorflow":
             return importlib.import_module("tensorflow").reduce_sum(x, list(range(1, len(x.shape))))
         return x.reshape((x.shape[0], -1)).sum(1)
@@ -164,7 +164,7 @@ def test_auto_marks_tables_of_which_fewer_rows_are_read_than_they_have(fw: Frame
     assert fw.backend.is_array(every)
 
 
-# ---------------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------------- errors
 def test_what_value_and_grad_refuses(fw: Framework) -> None:
     table, up = fw.table(), fw.upstream(2, 3, WIDTH)
 
@@ -199,7 +199,7 @@ def test_numpy_has_no_gradients_and_says_what_to_use() -> None:
 
 # ---------------------------------------------------------------------- per sample
 def squared(fw: Framework) -> Any:
-    """The losses of samples, of a table and of a dense array."""
+    """Return the losses of samples, of a table and of a dense array."""
 
     def loss(table: Any, w: Any, ids: Any, weights: Any) -> Any:
         rows = islices.lookup(table, ids) * w

@@ -1,4 +1,4 @@
-"""Damaged, forged and hostile files: refused with a ValueError that names them, or loaded to the same bits."""
+"""Test damaged, forged and hostile files: they raise a ValueError with their name, or load to the same bits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from islices.files import saving
 pytest.importorskip("safetensors")
 
 MUTANTS = 200
-#: what a message must speak of, for some of the files made by hand: each is refused for its own reason
+#: words in the message for some of the files made by hand: each raises for another reason
 REASONS = {
     "header of 2^60 bytes": "is to take 1152921504606846976 bytes, the file has 10",
     "eight-bit floats": "F8_E4M3",

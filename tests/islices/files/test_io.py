@@ -76,7 +76,7 @@ ROWS = {
 
 
 def slices(framework: str, dtype: str) -> dict[str, islices.IndexedSlices]:
-    """Each kind of indices, of both types; rows known and unknown, of 0 to 2 dimensions."""
+    """Return each kind of indices, of both types; rows known and unknown, of 0 to 2 dimensions."""
     backend = islices.get_backend(framework)
     made = {}
     for index_type in ("int32", "int64"):
@@ -216,7 +216,7 @@ def test_jax_without_x64_says_so(tmp_path: Path) -> None:
     assert (back.indices.dtype, int(back.indices[0])) == (np.int32, 2**31 - 1)
 
 
-# ---------------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------------- errors
 def traced_by_jax(path: Path) -> None:
     jax = pytest.importorskip("jax")
     jax.jit(lambda x: islices.save(path, {"g": x}))(np.float32(1))

@@ -22,7 +22,7 @@ shared = 7
 
 
 def halve(x: Any) -> Any:
-    """Of a docstring nothing is left."""
+    """Halve x; the expanded template lacks this docstring."""
     total = x * HALF
     return total
 

@@ -55,7 +55,7 @@ def run(code: str = "", **env: str | None) -> tuple[str, int, int, str]:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Iterator[Path]:
-    """A folder for PYTHONPATH with a copy of the package."""
+    """Yield a folder for PYTHONPATH with a copy of the package."""
     site = tmp_path / "site"
     skip = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(islices.__file__).parent, site / "islices", ignore=skip)
@@ -75,7 +75,7 @@ def test_kernels_are_kept_on_disk(tmp_path: Path) -> None:
 
 @pytest.mark.outside
 def test_a_changed_source_is_compiled_again(copy: Path) -> None:
-    """Not what was kept of the one before: a sum that is written anew counts, wherever it is compiled into."""
+    """A changed source of a sum counts in all code that it is compiled into, in spite of older compiled code."""
     assert run(PYTHONPATH=str(copy))[0] == "kernels"
     folding = copy / "islices" / "kernels" / "folding.py"
     folding.write_text(folding.read_text() + "\n# changed\n")

@@ -147,7 +147,7 @@ def scattered(s: IndexedSlices, op: str, seed: int = 0) -> np.ndarray:
 
 
 def stepped(label: str, s: IndexedSlices, table: np.ndarray, *, master: bool = False, **options: Any) -> Any:
-    """(table, state) after two steps on s."""
+    """Return (table, state) after two steps on s."""
     name, hyper = OPTIMIZERS[label]
     optimizer = getattr(islices.optim, name)(**hyper, **options)
     table = table.copy()
@@ -159,7 +159,7 @@ def stepped(label: str, s: IndexedSlices, table: np.ndarray, *, master: bool = F
 
 # ---------------------------------------------------------------------- 16-bit floats
 def each(function: Any, x: np.ndarray, dtype: Any) -> np.ndarray:
-    """A compiled function of one number, of all of x."""
+    """Return a compiled function of one number, of all of x."""
 
     @numba.njit
     def loop(x: Any, out: Any) -> None:

@@ -70,7 +70,7 @@ def outcome(call: Callable[[], Any]) -> Any:
 
 
 def agree(call: Callable[[], Any], what: str) -> Any:
-    """The outcome of a call with kernels, which must be that without them."""
+    """Return the outcome of a call with kernels, which must be that without them."""
     with islices.config.use_kernels(False):
         expected = outcome(call)
     got = outcome(call)

@@ -1,6 +1,6 @@
-"""Compiled kernels among threads, forks, frameworks' own pools, in odd memory and odd installations.
+"""Test compiled kernels with threads, forks and frameworks' pools, in odd memory and odd installations.
 
-What may hang runs in an interpreter of its own with a time limit, so that a deadlock is a failure.
+Tests that may hang run in a separate interpreter with a time limit, so that a deadlock is a failure.
 """
 
 from __future__ import annotations

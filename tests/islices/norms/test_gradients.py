@@ -1,4 +1,4 @@
-"""Test gradients through norms and clips by each framework's own tape, and what only users write: samples and twice.
+"""Test gradients through norms and clips by each framework's tape, per sample and of second order.
 
 The suite has every norm and clip by value_and_grad. Data here are whole numbers, so formulas in float64 are exact.
 """
@@ -60,7 +60,7 @@ def test_clips_of_samples_are_refused(framework: str) -> None:
 
 
 def own_formulas(framework: str) -> dict[str, Callable[[Any], Any]]:
-    """Return the framework's own clip to 0.5 by the name of its semantics; its formula where that has no gradient."""
+    """Return the framework's clip to 0.5 by the name of its semantics, or its formula if it has no gradient."""
     if framework == "torch":
         import torch
 

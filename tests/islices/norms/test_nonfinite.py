@@ -1,4 +1,4 @@
-"""nonfinite=: what zeros do to an optimizer; every function and front that has it checks it."""
+"""Test nonfinite=: the effect of zeros on an optimizer, and the check of the argument in every function."""
 
 from __future__ import annotations
 

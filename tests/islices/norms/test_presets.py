@@ -1,8 +1,8 @@
-"""Each clipping preset beside the framework's own function, on real sparse gradients and dense arrays.
+"""Test each clipping preset against the framework's function, on real sparse gradients and dense arrays.
 
-The bounds are in ulps of each value (its spacing). Where islices' norm, which is exact to half an ulp, differs from
-the framework's, summed in float32, the factor moves by as much, so a bound of a few ulps is what can be asked; the
-largest difference measured stands beside each bound. `pytest -rP` prints what was measured.
+The bounds are in ulps of each value (its spacing). islices' norm is exact to half an ulp; the framework's is summed in
+float32. The factor differs by as much as the norms do, so the bounds are a few ulps. A comment next to each bound gives
+the largest measured difference, and `pytest -rP` prints the measurements.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LIMITS = (0.25, 1.0, 7.5, 1e4)
 
 
 def batches() -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """(values, ids, dense) of different sizes; ids repeat except in the first."""
+    """Return (values, ids, dense) of different sizes; ids repeat except in the first."""
     out = []
     for seed, n in enumerate((12, 24, 64, 512)):
         rng = np.random.default_rng(seed)
@@ -32,7 +32,7 @@ def batches() -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
 
 
 def ulps(got: Any, expected: Any) -> float:
-    """The largest difference, in spacings of the expected values."""
+    """Return the largest difference, in spacings of the expected values."""
     got, expected = np.asarray(got), np.asarray(expected)
     assert got.dtype == expected.dtype
     assert got.shape == expected.shape
@@ -42,7 +42,7 @@ def ulps(got: Any, expected: Any) -> float:
 
 
 def largest(pairs: Callable[[tuple[Any, ...], float], list[tuple[Any, Any]]], name: str) -> float:
-    """The largest difference over all batches and limits between what islices and the framework return."""
+    """Return the largest difference over all batches and limits between what islices and the framework return."""
     worst = max(ulps(*pair) for batch in batches() for limit in LIMITS for pair in pairs(batch, limit))
     print(f"{name}: {worst:.3g} ulp")
     return worst
@@ -132,7 +132,7 @@ def test_torch_clip_grad_norm() -> None:
     def pairs(batch: tuple[Any, ...], limit: float) -> list[tuple[Any, Any]]:
         values, ids, dense = batch
         sparse = torch.sparse_coo_tensor(ids[None], torch.from_numpy(values), (ROWS, DIM))
-        # torch refuses sparse gradients, so its answer is that for the dense gradient
+        # torch raises for sparse gradients, so its answer is that for the dense gradient
         parameters = [torch.nn.Parameter(torch.zeros(ROWS, DIM)), torch.nn.Parameter(torch.zeros(3, 5))]
         parameters[0].grad = islices.to_dense(sparse).clone()
         parameters[1].grad = torch.from_numpy(dense.copy())

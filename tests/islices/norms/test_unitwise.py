@@ -1,5 +1,7 @@
-"""Clips along axes, by root mean squares and by norms of parameters, against optax's own functions,
-and their gradients. The golden cases hold the bits."""
+"""Test clips along axes, by root mean squares and by norms of parameters, against optax's functions, and gradients.
+
+The golden cases hold the bits.
+"""
 
 from __future__ import annotations
 

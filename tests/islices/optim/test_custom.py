@@ -1,4 +1,4 @@
-"""Optimizers from a rule of one's own: the parts, the bits and the errors of the built-in ones."""
+"""Test optimizers from a user's rule: they have the parts, bits and errors of built-in optimizers."""
 
 from __future__ import annotations
 

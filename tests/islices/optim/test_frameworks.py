@@ -1,8 +1,8 @@
-"""Each record beside the frameworks' own optimizers: their defaults, and 24 steps of weights and state.
+"""Test each record against the frameworks' optimizers: their defaults, and 24 steps of weights and state.
 
 A difference is counted in units of eps * (|start| + the sum of |changes|), element by element; 0 units are equal bits.
-docs/formulas.md says where bounds come from: FMA and MKL's root in torch, Eigen's reciprocal root, sums in
-another order. This file, run as a script without either of torch's two, compares torch's bits.
+docs/formulas.md explains the bounds: FMA and MKL's root in torch, Eigen's reciprocal root, sums in another order. This
+file, run as a script without either of torch's two, compares torch's bits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from islices.conformance.oracle_optim import OPTIMIZERS
 from islices.optim.record import RECORDS
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-#: of torch's own coalesced tensors, of optimizers that follow dense ones, and of arrays of TensorFlow and MXNet
+#: warnings about torch's coalesced tensors, optimizers that follow dense ones, and arrays of TensorFlow and MXNet
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Sparse invariant checks", "ignore:.*moves all rows", "ignore:__array__ implementation"
 )
@@ -47,7 +47,7 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 class Row(NamedTuple):
-    """An optimizer beside a class. The hyperparameters that the semantics lacks are left out."""
+    """An optimizer to compare with a class. The hyperparameters that the semantics lacks are left out."""
 
     semantics: str
     label: str
@@ -123,9 +123,9 @@ GROUPS: list[tuple[str, str, dict[str, Any]]] = [
 TABLE = [Row(semantics, label, **how) for semantics, labels, how in GROUPS for label in labels.split()]
 
 
-# ---------------------------------------------------------------------- the frameworks' own
+# ---------------------------------------------------------------------- the frameworks' optimizers
 def class_of(semantics: str, name: str, place: int = 0) -> Any:
-    """The framework's class, or function, of the record; the last one is that of dense gradients."""
+    """Return the framework's class, or function, of the record; the last one is that of dense gradients."""
     root, *path = RECORDS[name].presets[semantics].source.split(", ")[place].split(".")
     if root == "EmbOptimType":
         module = pytest.importorskip("fbgemm_gpu.split_table_batched_embeddings_ops_training")
@@ -141,7 +141,7 @@ def class_of(semantics: str, name: str, place: int = 0) -> Any:
 
 
 def made(row: Row, *first: Any, **more: Any) -> Any:
-    """The framework's optimizer."""
+    """Return the framework's optimizer."""
     spelled = RECORDS[row.name].spelled(row.semantics)
     given = {spelled[k]: x for k, x in row.hyper.items()}
     place = 0 if row.gets != "dense" and row.rows != "all" else -1
@@ -261,7 +261,7 @@ def gradients(columns: int) -> Iterator[islices.IndexedSlices]:
 
 
 def difference(row: Row, around: Callable[[], Any] = nullcontext) -> dict[str, float]:
-    """The largest difference of the weights, "w", and of each array of the state from any of the framework's."""
+    """Return the largest difference of the weights, "w", and of each array of the state from any of the framework's."""
     start = np.random.default_rng(100).standard_normal((ROWS, row.columns)).astype(np.float32)
     theirs = RUNS[row.semantics](row, start)
     how = {"semantics": row.semantics, "duplicates": row.duplicates}

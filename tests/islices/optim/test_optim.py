@@ -425,7 +425,7 @@ def test_optimizers_do_not_change() -> None:
 def test_optimizers_pickle_and_copy(frozen: Any) -> None:
     frozen = copy.copy(frozen)
     made = optim.adam(0.1, rows="all", frozen=frozen, maximize=True)
-    frozen[:] = [3] * len(frozen)  # of which no copy hears
+    frozen[:] = [3] * len(frozen)  # no copy sees it
     for again in (pickle.loads(pickle.dumps(made)), copy.deepcopy(made), copy.copy(made)):
         assert repr(again) == repr(made)
         equal(contents(*train("numpy", START.copy(), again)), contents(*train("numpy", START.copy(), made)))

@@ -40,5 +40,5 @@ def answer(line: dict[str, Any]) -> dict[str, Any]:
             return {"ok": arrays.write(OPERATIONS[line["op"]](*args, **kwargs))}
     except arrays.UnsupportedError as why:
         return {"unsupported": str(why)}
-    except Exception as error:  # its own faults too: they are told as they are
+    except Exception as error:  # its faults too: they are reported unchanged
         return {"error": type(error).__name__, "message": str(error)}

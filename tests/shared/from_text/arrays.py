@@ -54,7 +54,7 @@ class Slices:
 
     @property
     def live(self) -> Any:
-        """The slots that hold something."""
+        """Return the slots that hold something."""
         return np.flatnonzero(self.indices != self.shape[0]) if self.padded else np.arange(len(self.indices))
 
     def with_values(self, x: Any, **flags: bool) -> Slices:

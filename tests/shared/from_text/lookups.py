@@ -12,7 +12,7 @@ from from_text.norms import clip, factored, norm64, numbers, result
 
 
 def halves(x: Any) -> Any:
-    """The sum of a row by halves (clause 19)."""
+    """Return the sum of a row by halves (clause 19)."""
     x, aside = np.ravel(x), []
     while len(x) > 1:
         if len(x) % 2:
@@ -89,7 +89,7 @@ def ids_of(
 
 
 def _by_frequency(values: Any, found: Ids, dtype: str) -> Any:
-    """Each occurrence's row divided by how often its index occurs, padding and absent ones aside."""
+    """Return each occurrence's row divided by how often its index occurs, padding and absent ones aside."""
     some = ~(found.absent | found.padding)
     there = found.ids[some].tolist()
     counts = {index: there.count(index) for index in set(there)}
@@ -130,7 +130,7 @@ def scale_by_frequency(s: Slices) -> Slices:
 
 # ---------------------------------------------------------------------- rows and bags
 def _rows(table: Array, found: Ids) -> Any:
-    """The row at each of the ids; zeros where it is absent."""
+    """Return the row at each of the ids; zeros where it is absent."""
     out = np.zeros((len(found.ids), *table.x.shape[1:]), table.x.dtype)
     for k in np.flatnonzero(~found.absent):
         out[k] = table.x[found.ids[k]]
@@ -155,7 +155,7 @@ def _divisor(combiner: str, w: Any, count: int, kind: Any) -> Any:
 
 
 def _bag(combiner: str, x: Any, w: Any) -> tuple[Any, Any]:
-    """(the bag's result, not rounded to 16 bits, its divisor)"""
+    """Return (the bag's result, not rounded to 16 bits, its divisor)"""
     kind = x.dtype.type
     if not len(x):
         return np.zeros(x.shape[1:], x.dtype), kind(0)

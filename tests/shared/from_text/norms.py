@@ -15,7 +15,7 @@ from from_text.arrays import Array, Slices, coalesce, mapped, rounded, row_sums,
 
 
 def numbers(x: Any) -> list[float]:
-    """The elements of T that are stored, duplicates summed, as float64."""
+    """Return the elements of T that are stored, duplicates summed, as float64."""
     if x is None:
         return []
     parts = list(row_sums(x).values()) if isinstance(x, Slices) else [x.x]
@@ -39,7 +39,7 @@ def _float(x: Fraction) -> float:
 
 
 def _root(s: Fraction) -> float:
-    """The square root of s rounded to 53 bits, whatever its exponent."""
+    """Return the square root of s rounded to 53 bits, whatever its exponent."""
     if not s:
         return 0.0
     half = (s.numerator.bit_length() - s.denominator.bit_length()) // 2
@@ -241,7 +241,7 @@ def derivative(n: float, size: Any, whole: list[float], ord: float) -> Any:
 
 
 def sums_at_slots(x: Any) -> Any:
-    """The sum of its row at each slot, float64; a slot that holds nothing has zeros."""
+    """Return the sum of its row at each slot, float64; a slot that holds nothing has zeros."""
     if isinstance(x, Array):
         return x.x.astype(np.float64)
     rows, out = row_sums(x), np.zeros(x.values.x.shape)

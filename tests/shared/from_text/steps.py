@@ -83,7 +83,7 @@ class Step:
 
 
 def state_names(s: Step) -> dict[str, str]:
-    """The state's arrays, and what they begin with: zeros, or initial_accumulator."""
+    """Return the state's arrays, and what they begin with: zeros, or initial_accumulator."""
     some, name = s.some, s.name
     if name == "sgd":
         return {"momentum": "0"} if some("momentum") else {}
@@ -110,7 +110,7 @@ def _largest(a: Any, b: Any) -> Any:
 
 
 def rule(s: Step, w: Any, g: Any, a: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """(the rows after the step, their state)"""
+    """Return (the rows after the step, their state)"""
     h, n, t, name, lr = s.h, s.n, s.t, s.name, s["lr"]
     if s.some("weight_decay"):
         if name in ("adamw", "lion") or (name == "nadam" and h["decoupled_weight_decay"]):
@@ -198,7 +198,7 @@ def _nadam(s: Step, w: Any, g: Any, m: Any, v: Any, second: Any) -> Any:
 
 # ---------------------------------------------------------------------- the steps
 def _moved(grad: Any, rows: str, count: int, frozen: Any) -> tuple[Any, Any]:
-    """(which rows move, their gradients)"""
+    """Return (which rows move, their gradients)"""
     if isinstance(grad, Slices):
         sums = row_sums(grad)
         places, g = np.array(list(sums), np.int64), stacked(sums.values(), grad.values.x)

@@ -74,7 +74,7 @@ def through_a_file() -> Any:
 
 
 def compared() -> Any:
-    """The arrays, if the report could be made of them."""
+    """Return the arrays, if the report could be made of them."""
     found = islices.diff(tree(), islices.scale(tree(), 0.5))
     assert not found.equal
     assert str(found)

@@ -1,8 +1,9 @@
 """Arrays that can be added, subtracted, multiplied and negated, and nothing else: whatever looks at one raises.
 
-`islices.backend` lists what islices may do to an array. Here everything else is an error of a separate class, that
-neither ``getattr(x, name, None)`` nor ``except (AttributeError, TypeError, ValueError)`` swallows, so a core that goes
-behind the adapter's back is found out. Only the adapter holds the keys: `box` and `unbox`.
+`islices.backend` lists the operations that islices may use on an array. Here every other operation raises an error of a
+separate class, so a core that bypasses the adapter is found. Neither ``getattr(x, name, None)`` nor
+``except (AttributeError, TypeError, ValueError)`` swallows this error. Only the adapter holds the keys: `box` and
+`unbox`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Opaque:
     __slots__ = ("__weakref__", "_inside")
 
     def __getattribute__(self, name: str) -> Any:
-        if name == "__class__":  # isinstance asks for it
+        if name == "__class__":  # isinstance reads it
             return type(self)
         raise TouchedError(f".{name} of a loopback object")
 
@@ -103,7 +104,7 @@ def _operand(x: LoopbackArray, other: object) -> Any:
 
 # ---------------------------------------------------------------------- the adapter's keys
 def box(inside: Any, kind: type = LoopbackArray) -> Any:
-    """An object of the framework around a NumPy array, or around the parts of a sparse gradient."""
+    """Return an object of the framework around a NumPy array, or around the parts of a sparse gradient."""
     x = object.__new__(kind)
     object.__setattr__(x, "_inside", np.asarray(inside) if kind is LoopbackArray else inside)
     return x

@@ -1,5 +1,7 @@
-"""`islices.diff` names the cause of differences that the frameworks themselves produce: their own layers, losses,
-clipping and optimizers; each names its own cause and nothing that contradicts it."""
+"""Test that `islices.diff` names the cause of differences by the frameworks' layers, losses, clips and optimizers.
+
+Each report names this cause and no other that contradicts it.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ class Data:
 
 
 def by_torch(d: Data, reduce: Callable[[Any], Any] = torch.sum, **options: Any) -> Any:
-    """The gradient of torch.nn.Embedding, sparse unless options say otherwise."""
+    """Return the gradient of torch.nn.Embedding, sparse unless options say otherwise."""
     layer = torch.nn.Embedding(ROWS, DIM, **{"sparse": True, **options})
     out = layer(torch.from_numpy(d.ids))
     reduce((out * torch.from_numpy(d.weights)).sum(-1)).backward()
@@ -63,7 +65,7 @@ def by_torch(d: Data, reduce: Callable[[Any], Any] = torch.sum, **options: Any) 
 
 
 def by_keras(d: Data, reduce: Callable[[Any], Any] = tf.reduce_sum, masked: bool = False, ids: Any = None) -> Any:
-    """The gradient of keras.layers.Embedding; masked: with mask_zero, and a loss that uses the mask."""
+    """Return the gradient of keras.layers.Embedding; masked: with mask_zero, and a loss that uses the mask."""
     layer = keras.layers.Embedding(ROWS, DIM, mask_zero=masked)
     layer.build()
     given = tf.constant(d.ids if ids is None else ids)
@@ -76,7 +78,7 @@ def by_keras(d: Data, reduce: Callable[[Any], Any] = tf.reduce_sum, masked: bool
 
 
 def by_jax(d: Data, reduce: Callable[[Any], Any] = jnp.sum, ids: Any = None, rows: int = ROWS) -> Any:
-    """The gradient of a gather as a BCOO: by the gathered rows, as JAX's users write it."""
+    """Return the gradient of a gather as a BCOO: by the gathered rows, as JAX's users write it."""
     ids = jnp.asarray(d.ids if ids is None else ids)
     loss = lambda x: reduce((x * d.weights).sum(-1))  # noqa: E731
     gathered = jax.grad(loss)(jnp.zeros((rows, DIM))[ids])
@@ -84,7 +86,7 @@ def by_jax(d: Data, reduce: Callable[[Any], Any] = jnp.sum, ids: Any = None, row
 
 
 def torch_clipped(tree: dict[str, Any], max_norm: float) -> dict[str, Any]:
-    """clip_grad_norm_ of what a torch user hands it: coalesced values, since it refuses sparse gradients."""
+    """Run clip_grad_norm_ as a torch user does: on coalesced values, because it raises for sparse gradients."""
     grads = {k: g.coalesce() if g.is_sparse else g.clone() for k, g in tree.items()}
     parameters = []
     for g in grads.values():
@@ -178,7 +180,7 @@ def a_mask_and_a_mean_over_the_batch(r: np.random.Generator) -> Any:
     return by_torch(d, padding_idx=PAD), b, {"batch_size": BATCH}
 
 
-# ---------------------------------------------------------------------- models whose own arithmetic differs
+# ---------------------------------------------------------------------- models with different arithmetic
 def classifier(d: Data, by: str, reduction: str = "mean", padding_idx: int | None = None) -> dict[str, Any]:
     """tanh(embedding + positions), mean, linear, cross entropy, forward and backward by the framework."""
     positions, labels = d.start[:LENGTH], np.arange(BATCH) % 5

@@ -1,4 +1,4 @@
-"""What `islices.diff` measures, what counts as equal, how tensors are paired, what it refuses; command and picture."""
+"""Test `islices.diff`: its measures, equality, the pairing of tensors, errors, the command and the picture."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ G = slices([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [0.5, -8.0]], [5, 1, 5, 2])
 # ---------------------------------------------------------------------- what is equal
 @pytest.mark.parametrize("name", BACKENDS)
 def test_one_gradient_in_two_frameworks_is_equal(name: str) -> None:
-    """Native objects, uncoalesced beside coalesced: one meaning."""
+    """Compare native objects, one of them uncoalesced: they have one meaning."""
     other = islices.to_native(islices.convert(G, name))
     found = islices.diff({"e": G}, {"e": other})
     assert found.equal
@@ -66,7 +66,7 @@ def test_shapes_that_differ() -> None:
 
 @pytest.mark.parametrize("dtype", ["bool", "uint64"])
 def test_masks_and_counters_are_compared_and_explain_nothing(dtype: str) -> None:
-    """What `save` takes, `diff` takes; a mask that both sides have says nothing about a factor between gradients."""
+    """`diff` accepts all that `save` accepts; a mask on both sides does not explain a factor between gradients."""
     x = np.array([[1, 0], [1, 1]]).astype(dtype)
     y = np.array([[1, 0], [0, 1]]).astype(dtype)
     assert islices.diff({"m": x}, {"m": x.copy()}).equal
@@ -133,7 +133,7 @@ def test_json_is_plain_and_complete() -> None:
     assert named["text"] == "sign: x has the opposite sign of y"
 
 
-# ---------------------------------------------------------------------- which tensor beside which
+# ---------------------------------------------------------------------- pairs of tensors
 def test_tensors_are_paired_by_name() -> None:
     a = {"enc": {"e": G, "b": np.ones(3)}, "skip": None}
     b = {"enc": {"b": np.ones(3), "e": G}}
@@ -181,7 +181,7 @@ def test_every_cause_is_in_the_docs_and_in_the_help(capsys: pytest.CaptureFixtur
 
 
 def test_a_cause_is_its_record_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Search and explanation know a new one by its traits: alone, with a factor, and before what it subsumes."""
+    """Search and explanation find a new cause by its traits: by itself, with a factor, and before those it subsumes."""
 
     def propose(both: Comparison, which: int) -> Iterator[Change]:
         text = "mirrored: columns of {x} are those of {y} from the last to the first"
@@ -222,7 +222,7 @@ def run(files: Path, *words: str) -> int:
 
 def test_the_exit_code_says_whether_files_are_equal(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(files, "keeps.safetensors", "keeps.safetensors") == 0
-    assert run(files, "keeps.safetensors", "foreign.safetensors") == 0  # values, dense beside sparse
+    assert run(files, "keeps.safetensors", "foreign.safetensors") == 0  # values, dense and sparse
     assert run(files, "keeps.safetensors", "other_name.safetensors", "--pair", "w=emb") == 1  # one tensor more
     capsys.readouterr()
     assert run(files, "keeps.safetensors", "drops.safetensors") == 1

@@ -1,4 +1,4 @@
-"""Steps that two frameworks take otherwise: what makes them differ is named, alone, by twos, and after many steps."""
+"""Test steps that differ between two frameworks: reports name one cause, two causes, and causes after many steps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_what_makes_a_step_another_is_named(name: str) -> None:
 
 
 def test_an_optimizer_that_keeps_nothing_beside_one_that_does() -> None:
-    """Of plain SGD the states are an empty dict, of momentum's second step an array for each table."""
+    """The state of plain SGD is an empty dict; momentum's has an array for each table after the second step."""
     d = Batch(2)
     g = summed(d)
 
@@ -91,7 +91,7 @@ def test_a_state_on_one_side_does_not_hide_what_its_sums_began_with() -> None:
 
 
 def test_a_class_that_is_not_known_is_not_taken_for_another() -> None:
-    """torch's RAdam begins as gradient descent does, by its own words."""
+    """torch's RAdam begins as gradient descent does, by its documentation."""
     d = Batch(2)
     g = summed(d)
     a, b = (torch_step(d, lambda p, make=make: make(p, 1e-2), g) for make in (torch.optim.RAdam, torch.optim.Adam))
@@ -101,7 +101,7 @@ def test_a_class_that_is_not_known_is_not_taken_for_another() -> None:
 
 @pytest.mark.parametrize("make", [lambda p: torch.optim.Adam(p, 1e-3), lambda p: torch.optim.SGD(p, 0.1)])
 def test_of_one_optimizer_from_other_tables_no_cause_is_named(make: Any) -> None:
-    """Two recipes of which one explains both sides say more than one does, and nothing is named of them."""
+    """The report names no cause if either of two recipes explains both sides."""
     steps = []
     for d in (Batch(2), Batch(5)):
         g = summed(d)

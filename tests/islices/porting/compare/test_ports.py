@@ -19,7 +19,7 @@ def causes(names: tuple[str, ...]) -> set[str]:
 
 
 def told(found: Any) -> list[set[str]]:
-    """The causes of each explanation; one of steps and one of what is told twice are one."""
+    """Return the names of the causes in each explanation."""
     return [set(e.names) for e in found.causes]
 
 
@@ -62,7 +62,7 @@ def test_a_table_whose_rows_are_renormed_is_said_to_be_bounded(by: str) -> None:
 
 
 def test_where_two_causes_leave_the_same_bits_both_are_told() -> None:
-    """u clipped by its own norm and v, under the limit, as it was: v may have been left out, or each clipped alone."""
+    """u is clipped by its norm; v is under the limit. Either v was left out, or each was clipped by itself."""
     d = Batch(1)
     g = summed(d)
     g = {"u": g["u"], "v": g["v"] * np.float32(0.2)}

@@ -40,7 +40,7 @@ def test_what_holds_for_one_tensor_and_not_for_the_others_is_no_cause() -> None:
 
 
 def test_a_factor_in_few_bits_is_not_given_a_name_it_may_not_have() -> None:
-    """In float16 a factor of 8.1 and a batch of 8 are not the same, and many numbers lie near a round norm."""
+    """A factor of 8.1 in float16 is not a batch of 8, and many numbers lie near a round norm."""
     for seed in range(20):
         r = np.random.default_rng(seed)
         a = slices(r, 60, (6,), r.permutation(90)[:60], "float16", 90)
@@ -49,7 +49,7 @@ def test_a_factor_in_few_bits_is_not_given_a_name_it_may_not_have() -> None:
 
 
 def test_one_element_is_never_enough() -> None:
-    """A single float64 that is minus, or half, the other may be that by chance as far as anyone can tell."""
+    """A single float64 may be minus, or half, the other by chance."""
     a = IndexedSlices(np.array([[0.123456789012345]]), np.array([3]), (5, 1))
     for b in (a * -1, a * 0.5, IndexedSlices(a.values, a.indices + 1, (5, 1))):
         assert islices.diff(a, b, batch_size=2).causes == ()

@@ -202,7 +202,7 @@ def test_a_tensor_of_one_element_does_not_hide_the_cause() -> None:
 
 
 def test_a_state_is_not_explained_as_a_gradient() -> None:
-    """beta2 changes what a state has, by a factor of its own for each element; nothing has clipped it."""
+    """beta2 changes a state by a different factor for each element; nothing has clipped it."""
     keras = {"semantics": "keras", "lr": 1e-9}
     found = islices.parity(training(optim.adam(**keras)), training(optim.adam(beta2=0.99, **keras)))
     assert found.stop is not None

@@ -1,4 +1,4 @@
-"""Recorders of the frameworks' own loops, and states that go from one framework's optimizer to another's."""
+"""Test recorders of the frameworks' loops, and states that move from one framework's optimizer to another's."""
 
 from __future__ import annotations
 
