@@ -1,4 +1,4 @@
-"""Optimizer: what the functions of `islices.optim` return. SPEC clause 16."""
+"""The class that the functions of `islices.optim` return. SPEC clause 16."""
 
 from __future__ import annotations
 

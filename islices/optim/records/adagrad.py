@@ -185,7 +185,7 @@ def adagrad(
     eps : float, default 1e-10
         Added to the root.
     initial_accumulator : float, default 0
-        What the sums of squares begin with.
+        Initial value of the sums of squares.
     lr_decay : float, default 0
         The learning rate of step t is ``lr / (1 + (t - 1) lr_decay)``.
     weight_decay : float, default 0
@@ -252,7 +252,7 @@ def rowwise_adagrad(
     eps : float, default 1e-8
         Added to the root.
     initial_accumulator : float, default 0
-        What the sums of squares begin with.
+        Initial value of the sums of squares.
     weight_decay : float, default 0
         weight_decay * w is added to the gradient of the rows that move.
     rows : {"touched", "all"}, optional

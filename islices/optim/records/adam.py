@@ -277,8 +277,8 @@ def adam(
     lr : float, array of one, or function of the step
         The learning rate. A function gets the number of completed steps, from 0, as an int or a traced int32 array.
     beta1, beta2 : float, default 0.9 and 0.999
-        Decay of the running means of gradients and of their squares; where they change, the bias correction of step t
-        is 1 - beta^t with the beta of step t.
+        Decay of the running means of gradients and of their squares. With a schedule, the bias correction of step t is
+        1 - beta^t with the beta of step t.
     eps : float, default 1e-8
         Added to the root of the corrected mean square.
     weight_decay : float, default 0
@@ -349,8 +349,8 @@ def adamw(
     lr : float, array of one, or function of the step
         The learning rate. A function gets the number of completed steps, from 0, as an int or a traced int32 array.
     beta1, beta2 : float, default 0.9 and 0.999
-        Decay of the running means of gradients and of their squares; where they change, the bias correction of step t
-        is 1 - beta^t with the beta of step t.
+        Decay of the running means of gradients and of their squares. With a schedule, the bias correction of step t is
+        1 - beta^t with the beta of step t.
     eps : float, default 1e-8
         Added to the root of the corrected mean square.
     weight_decay : float, default 0.01

@@ -177,7 +177,7 @@ def ftrl(
     lr_power : float, -256 < lr_power <= 0, default -0.5
         The power of the sum of squares by which the learning rate falls.
     initial_accumulator : float, default 0.1
-        What the sums of squares begin with.
+        Initial value of the sums of squares.
     rows : {"touched", "all"}, optional
         "touched" moves the rows that a sparse gradient contains; all other rows keep their bits. "all" moves every row,
         as the dense formula does on the densified gradient. Default: "touched", or "all" if the semantics has no other.

@@ -260,8 +260,8 @@ def nadam(
     lr : float, array of one, or function of the step
         The learning rate. A function gets the number of completed steps, from 0, as an int or a traced int32 array.
     beta1, beta2 : float, default 0.9 and 0.999
-        Decay of the running means of gradients and of their squares; where they change, the corrections of step t are
-        formed with the betas of step t.
+        Decay of the running means of gradients and of their squares. With schedules, the corrections of step t use the
+        betas of step t.
     eps : float, default 1e-8
         Added to the root of the corrected mean square.
     weight_decay : float, default 0

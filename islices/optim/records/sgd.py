@@ -18,9 +18,10 @@ from islices.optim.record import ALL, TOUCHED, Preset, Record, raw
 
 # ---------------------------------------------------------------------- rules
 def sgd_rule(g, w, lr, momentum=None, mu=None, gain=None, nesterov=False):
-    """Apply gradient descent, with momentum (Polyak 1964) or with nesterov (Sutskever et al. 2013, gradient at w).
+    """Apply gradient descent, with or without momentum (Polyak 1964).
 
-    gain is 1 - dampening. The learning rate does not enter the buffer.
+    nesterov is that of Sutskever et al. 2013, but with the gradient at w. gain is 1 - dampening. The learning rate does
+    not enter the buffer.
     """
     step = g
     if momentum is not None:
