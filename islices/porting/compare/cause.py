@@ -59,9 +59,9 @@ class Factor:
 class Cause:
     """One possible reason of a difference.
 
-    Its function decides the test: a change of rows (`propose`), rows in other places (`move`), a factor that is known
-    in advance (`foretell`), or a factor estimated from the elements (`fit`). `fit` runs only if no other cause
-    explains the difference. The other attributes are traits.
+    Its function decides the test: a change of rows (`propose`), rows in other places (`move`), or a factor. A factor is
+    known in advance (`foretell`), or estimated from the elements (`fit`). `fit` runs only if no other cause explains
+    the difference. The other attributes are traits.
     """
 
     #: Programs read the name, so it never changes; docs/diff.md has a line for each.
@@ -83,7 +83,7 @@ class Cause:
     drops: bool = False
     #: It removes precision that the other side does not have.
     narrows: bool = False
-    #: The agreement of the sides to the bit: "always", if an agreement within rounding would be no evidence; "never", if
+    #: The agreement of the sides to the bit: "always", if agreement within rounding would be no evidence; "never", if
     #: the cause rounds.
     exact: Literal["always", "maybe", "never"] = "maybe"
     #: A factor may act as well.

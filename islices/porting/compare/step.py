@@ -26,8 +26,8 @@ class Step:
         The optimizer's input, after clipping, if any. Pass it uncoalesced if possible.
     state, state_after : dict of str to dict, optional
         Each table's state before and after the step, as the ``state_of`` of a framework's module returns it. It has
-        arrays by the names of `islices.optim`, and "step", the number of earlier steps. Without a state, the step counts
-        as the first.
+        arrays by the names of `islices.optim`, and "step", the number of earlier steps. Without a state, the step is
+        treated as the first.
     optimizer : mapping, optional
         The description of the step's optimizer: "name", "semantics", "rows" and its numbers ("lr", "eps" ...). A
         description without numbers decides between formulas that make the same step. Without a description, stock

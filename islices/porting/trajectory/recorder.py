@@ -125,7 +125,7 @@ class Recorder:
                 self._pending[name] = host_leaves(tree, name)
 
     def step(self, **positions: Any) -> None:
-        """End a step: write the parts from `add` and these positions.
+        """Write a step with the parts from `add` and these positions, and begin the next.
 
         Parameters
         ----------

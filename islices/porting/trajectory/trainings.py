@@ -127,10 +127,9 @@ def parity(
     ----------
     a, b : folder, or iterable of steps
         A folder that `Recorder` wrote, or one with files step-1.safetensors ... of `islices.save`; or an
-        iterator or generator of steps in this process. A step is a dict with some of these entries: ``batch``,
-        ``tables`` and ``state`` before the step, ``outputs``, ``loss``, ``gradients``, ``clipped``, ``tables_after``,
-        ``state_after`` (see `Recorder.step`), ``step`` (the step's number) and ``optimizer``. Each step needs gradients
-        or tables.
+        iterator or generator of steps in this process. A step is a dict with positions of `Recorder.step`, its number
+        ``step``, and ``optimizer``. Positions are ``batch``, ``tables``, ``state``, ``outputs``, ``loss``,
+        ``gradients``, ``clipped``, ``tables_after`` and ``state_after``. Each step needs gradients or tables.
     names : (str, str)
         The names of the sides in the report.
     optimizer : islices.optim.Optimizer, dict, or a pair of them, optional

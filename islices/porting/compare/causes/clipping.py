@@ -4,7 +4,7 @@ With the limit M, clipping leaves g * M / N. The effective norm N is the norm, o
 formula's epsilon. So two sides that are clipped to one limit have a / b = N_b / N_a.
 
 Norms are sums of squares in the framework's order. Blocked or pairwise sums over n elements lose fewer than
-4 log2(n) + 16 halves of an eps, which is the tolerance of every factor that contains a norm.
+4 log2(n) + 16 halves of an eps. This is the tolerance of every factor that contains a norm.
 """
 
 from __future__ import annotations
