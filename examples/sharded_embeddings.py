@@ -1,6 +1,6 @@
 """An embedding that no rank holds whole: its rows lie on the ranks, and each step moves the rows that it needs.
 
-    mpiexec -n 4 python -m mpi4py examples/sharded_embeddings.py   # or one process: python examples/sharded_embeddings.py
+    mpiexec -n 4 python -m mpi4py examples/sharded_embeddings.py  # one process: python examples/sharded_embeddings.py
 
 Words of one sentence learn to be similar, and different from a word of another, in NumPy. Only the last bits of the
 losses depend on the number of ranks.

@@ -2,8 +2,9 @@
 
 **Outputs, loss and gradients** depend on the tables. Frameworks sum in other orders and by other functions. So a tensor
 may differ by `ARITHMETIC` eps of its 2-norm, as in `diff` (SPEC clause 22). It may also differ by `FLOOR` eps of the
-norm of all tensors at that position. Tables that rounding has moved apart give other gradients. Their relative distance d, over
-the rows in the step's gradients, may grow by a factor `GROWTH`. Above `MOST_SLACK` the position is no longer judged.
+norm of all tensors at that position. Tables that rounding has moved apart give other gradients. Their relative distance
+d, over the rows in the step's gradients, may grow by a factor `GROWTH`. Above `MOST_SLACK` the position is no longer
+judged.
 
 **Clipping** is a projection: in the 2-norm, it does not increase the distance of two gradients.
 
