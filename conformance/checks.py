@@ -82,7 +82,7 @@ class Gradients(NamedTuple):
 
 
 def native_and_slices(backend: Backend, dtype: str = "float32", index_type: str = "int64") -> tuple[Any, Slices]:
-    """A native sparse gradient, and what it denotes, coalesced."""
+    """Return a native sparse gradient, and what it denotes, coalesced."""
     plain = oracle.coalesce(slices("unsorted-duplicates", dtype, index_type, (3,), "native"))
     return islices.to_native(to_backend(backend, plain)), plain
 

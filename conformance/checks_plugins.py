@@ -17,7 +17,7 @@ ROWS = 6
 
 
 def native_over(backend: Backend, indices: list[int]) -> tuple[Any, Slices]:
-    """The framework's sparse object over rows of ones, none of which has been checked, and what it holds."""
+    """Return the framework's sparse object over rows of ones, none of which has been checked, and what it holds."""
     if not backend.native_name:
         raise UnsupportedError(f"{backend.name} has no sparse type")
     n = len(indices)
@@ -28,7 +28,7 @@ def native_over(backend: Backend, indices: list[int]) -> tuple[Any, Slices]:
 
 
 def refusal(operation: Callable[[Any], Any], native: Any) -> str:
-    """The message of the IndexError that an operation raises, or what came instead."""
+    """Return the message of the IndexError that an operation raises, or what came instead."""
     try:
         return f"(no error, but {operation(native)!r})"
     except IndexError as error:

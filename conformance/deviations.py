@@ -46,7 +46,7 @@ class Deviation:
 
 @functools.cache
 def load_deviations(backend: Backend) -> list[Deviation]:
-    """The deviations of the package the backend's class lives in; none where it has no such file."""
+    """Return the deviations of the package the backend's class lives in; none where it has no such file."""
     package = type(backend).__module__
     text = _read(package)
     if text is None:

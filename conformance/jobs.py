@@ -54,7 +54,7 @@ class Job(NamedTuple):
 
 
 def run_all(jobs: Sequence[Job | AdapterJob], selection: Selection) -> list[Run]:
-    """The runs of the jobs, job by job and variant by variant; what each does is told meanwhile."""
+    """Return the runs of the jobs, job by job and variant by variant; what each does is told meanwhile."""
     order = sorted(range(len(jobs)), key=lambda k: jobs[k].rank)
     with board([jobs[k].name for k in order]) as watched, ThreadPoolExecutor(max_workers=2) as pool:
         stopped = threading.Event()

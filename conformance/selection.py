@@ -125,7 +125,7 @@ class Selection(NamedTuple):
 
 
 def nearest(expression: str, count: int = 3) -> list[str]:
-    """The ids most like the words of an expression that no case matches."""
+    """Return the ids most like the words of an expression that no case matches."""
     words = [w for w in re.findall(r"[\w./-]+", expression.lower()) if w not in ("and", "or", "not")]
     names = {one.id for one in (*entries(), *CHECKS, *ranks_cases(full=True))}
     parts = {"/".join(name.split("/")[:k]) for name in names for k in range(1, name.count("/") + 2)}

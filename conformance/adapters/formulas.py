@@ -57,7 +57,7 @@ class AdapterStep:
 
 
 def _said(x: Any) -> Any:
-    """An array, several, a row-sparse gradient or lookups as the protocol has them."""
+    """Return an array, several, a row-sparse gradient or lookups as the protocol has them."""
     if isinstance(x, IndexedSlices):
         return Slices(_said(x.values), _said(x.indices), tuple(x.dense_shape))
     if isinstance(x, Bags):

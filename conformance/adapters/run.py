@@ -60,7 +60,7 @@ class _Lines:
 
 
 def run_adapter(job: AdapterJob, selection: Selection, watched: Watched, stopped: threading.Event) -> list[Run]:
-    """The adapter's run, in a list as those of backends come."""
+    """Return the adapter's run, in a list as those of backends come."""
     watched.begin()
     watched.now("its handshake")
     name, broke = job.text, ""
@@ -116,7 +116,7 @@ def _cases(client: Client, selection: Selection, lines: _Lines, stopped: threadi
 
 
 def _attempt(client: Client, case: Case) -> tuple[str, dict[str, str]]:
-    """(outcome, details) of a case; CallError where the adapter broke in it."""
+    """Return (outcome, details) of a case; raise CallError where the adapter broke in it."""
     if client.hello.ops is not None and case.op not in client.hello.ops:
         return "unsupported", {"reason": "not among its operations"}
     try:

@@ -42,7 +42,7 @@ ZERO = Decimal(0)
 
 
 def roundings(count: int) -> float:
-    """(1 + U)^count - 1, rounded upwards."""
+    """Return (1 + U)^count - 1, rounded upwards."""
     return count * U * (1.0 + count * U)
 
 
@@ -63,7 +63,7 @@ class Real:
 
     @staticmethod
     def of(value: float) -> Real:
-        """A number that is the same in every evaluation."""
+        """Return a number that is the same in every evaluation."""
         return Real(Decimal(value))
 
     def __repr__(self) -> str:
@@ -72,7 +72,7 @@ class Real:
     # ------------------------------------------------------------------ what it may be
     @property
     def error(self) -> float:
-        """The bound, with the roundings of its sum."""
+        """Return the bound, with the roundings of its sum."""
         if self.count == 1:
             return self.raw
         added = self.count - 1
@@ -85,7 +85,7 @@ class Real:
 
     @property
     def size(self) -> float:
-        """The largest size that it may have."""
+        """Return the largest size that it may have."""
         return (abs(float(self.value)) + self.error) * SLACK
 
     def rounded(self) -> Real:
@@ -121,7 +121,7 @@ class Real:
         return _result(self.value * other.value, propagated, 1)
 
     def shared(self, factor: Real) -> Real:
-        """The factor times a sum, as that product or as a sum of each term's: an open sum of as many terms."""
+        """Return the factor times a sum, as that product or as a sum of each term's: an open sum of as many terms."""
         if self.count == 1 or factor.exact_zero:
             return factor * self
         y = abs(float(factor.value))

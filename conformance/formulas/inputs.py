@@ -37,7 +37,7 @@ class Rows:
     values: Array
 
     def summed(self, rows: int) -> tuple[Array, Array]:
-        """The rows that are named, ascending, and for each stored slice the place of its row among them."""
+        """Return the rows that are named, ascending, and for each stored slice the place of its row among them."""
         found, places = np.unique(self.indices, return_inverse=True)
         return found, places.reshape(-1)
 
@@ -183,5 +183,5 @@ MAKERS: dict[str, Callable[[], Inputs]] = {
 
 @cache
 def inputs(name: str) -> Inputs:
-    """The inputs of a name."""
+    """Return the inputs of a name."""
     return MAKERS[name]()

@@ -29,7 +29,7 @@ Step = Callable[..., Any]
 
 
 def formula_of(name: str) -> Formula:
-    """The formula of a name; ValueError with the nearest names if there is none."""
+    """Return the formula of a name; raise ValueError with the nearest names if there is none."""
     if not isinstance(name, str):
         raise TypeError(f"formula: got {type(name).__name__}; accepted is a name such as 'torch.AdamW'")
     if name in FORMULAS:
@@ -190,7 +190,7 @@ def _shape(gives: str, g: Any, w: Array) -> tuple[int, ...]:
 
 
 def _plain(x: Any) -> Array:
-    """An array of NumPy: of row-sparse slices, which have the vectors' number of rows, the sums."""
+    """Return an array of NumPy: of row-sparse slices, which have the vectors' number of rows, the sums."""
     if isinstance(x, IndexedSlices):
         dense = np.zeros([n or 0 for n in x.dense_shape], np.float32)
         np.add.at(dense, x.indices, x.values)
@@ -222,7 +222,7 @@ def _array(name: str, x: Any, shape: tuple[int, ...]) -> Array:
 
 # ---------------------------------------------------------------------- options
 def options_of(step: Step, formula: Formula) -> frozenset[str] | None:
-    """The options that a step takes by name; None: all. TypeError where it cannot be called as `judge` does."""
+    """Return the options that a step takes by name; None: all. TypeError where it cannot be called as `judge` does."""
     if not callable(step):
         raise TypeError(f"step: got {type(step).__name__}; accepted is a callable")
     try:
@@ -243,7 +243,7 @@ def options_of(step: Step, formula: Formula) -> frozenset[str] | None:
 
 
 def _missing(trajectory: Trajectory, takes: frozenset[str] | None) -> list[str]:
-    """The options that a trajectory sets and the step does not take."""
+    """Return the options that a trajectory sets and the step does not take."""
     if takes is None:
         return []
     return [name for name, value in trajectory.given.items() if name not in takes and value]

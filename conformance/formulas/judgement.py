@@ -44,7 +44,7 @@ class Judgement:
 
     @property
     def worst(self) -> Score | None:
-        """The largest score of grade 1, which says where it stands: outside of both grades of what is outside of
+        """Return the largest score of grade 1, which says where it stands: outside of both grades of what is outside of
         grade 2 as well, and of the weights if they are among that."""
         outside = [s for s in self.scores if self.grade is None and s.by_grade[1] > 1.0]
         given = [s for s in outside if s.array == self.formula.gives]
@@ -63,7 +63,7 @@ class Judgement:
 
 
 def number(x: float) -> str:
-    """A score, short: infinite where a value that leaves no room is missed."""
+    """Return a score, short: infinite where a value that leaves no room is missed."""
     return "inf" if math.isinf(x) else f"{x:.3g}" if x < 1e4 else f"{x:.1e}"
 
 
@@ -82,7 +82,7 @@ def verdict(x: Judgement) -> str:
 
 
 def text(x: Judgement) -> str:
-    """The table of scores, and what follows from it."""
+    """Return the table of scores, and what follows from it."""
     about = [wrapped(part) for part in (x.formula.equation, x.formula.source)]
     lines = [f"{x.formula.name}: {verdict(x)}", *about, ""]
     trajectories = list(dict.fromkeys(s.trajectory for s in x.scores))
@@ -127,7 +127,7 @@ def _at(head: str, score: Score, place: Place) -> str:
 
 
 def json_of(x: Judgement) -> dict[str, Any]:
-    """The same for programs; infinite scores are the string "inf"."""
+    """Return the same for programs; infinite scores are the string "inf"."""
 
     def plain(score: float) -> float | str:
         return score if math.isfinite(score) else "inf"

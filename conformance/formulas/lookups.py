@@ -46,7 +46,7 @@ def _combined(n: Numbers, x: Bags, table: Any, k: int, nothing: Any) -> Any:
 
 
 def members(n: Numbers, x: Bags, k: int) -> list[int]:
-    """The places of a bag's ids, without padding_idx."""
+    """Return the places of a bag's ids, without padding_idx."""
     found = [j for j in range(x.offsets[k], x.offsets[k + 1]) if x.ids[j] != n.h.get("padding_idx")]
     if n.h.get("repeats") == "once":  # a mistake
         return list({x.ids[j]: j for j in found}.values())

@@ -24,14 +24,14 @@ Rule = Callable[[Numbers, Any, Any, State], tuple[Any, dict[str, Any]]]
 
 # ---------------------------------------------------------------------- decay
 def coupled(n: Numbers, g: Any, w: Any) -> Any:
-    """The gradient, with decay joined to it."""
+    """Return the gradient, with decay joined to it."""
     if n.h["decay"] in ("coupled", "twice", "not squared") and n.h.get("weight_decay"):
         return g + n["weight_decay"] * w
     return g
 
 
 def squared(n: Numbers, g: Any, joined: Any) -> Any:
-    """The squares of the gradient with decay joined to it; "not squared", a mutant: only of the gradient."""
+    """Return the squares of the gradient with decay joined to it; "not squared", a mutant: only of the gradient."""
     return n.square(g if n.h["decay"] == "not squared" else joined)
 
 
@@ -252,7 +252,7 @@ def clip_norm(n: Numbers, squares: Any) -> Any:
 
 
 def clip_value(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
-    """The gradient, each element kept within -limit and limit."""
+    """Return the gradient, each element kept within -limit and limit."""
     limit = n["limit"]
     found = n.minimum(g, limit)
     return (found if n.h["sides"] == "upper" else n.maximum(found, -limit)), {}

@@ -76,7 +76,7 @@ def timed_calls(
 def _grouped(
     indices: np.ndarray[Any, Any],
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """(an order that sorts, distinct indices, where the run of each starts)"""
+    """Return (an order that sorts, distinct indices, where the run of each starts)"""
     order = np.argsort(indices, kind="stable")
     ordered = indices[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])

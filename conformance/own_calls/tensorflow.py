@@ -21,7 +21,7 @@ def weighted_sum(rows: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
 def embedding_gradient(
     ids: np.ndarray[Any, Any], upstream: np.ndarray[Any, Any], num_rows: int, padding_idx: int
 ) -> tf.IndexedSlices:
-    """The gradient of keras.layers.Embedding under the loss sum(layer(ids) * upstream), by a GradientTape.
+    """Return the gradient of keras.layers.Embedding under the loss sum(layer(ids) * upstream), by a GradientTape.
 
     Parameters
     ----------

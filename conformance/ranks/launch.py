@@ -145,7 +145,7 @@ def _commands(
 def _follow(
     commands: list[tuple[list[str], dict[str, str]]], folder: Path, until: float
 ) -> tuple[list[int | None], list[str]]:
-    """(exit codes, what was printed): whatever still runs after ``until`` is killed, and its code is None."""
+    """Return (exit codes, what was printed): whatever still runs after ``until`` is killed, and its code is None."""
     with contextlib.ExitStack() as stack:
         logs = [stack.enter_context((folder / f"{k}.log").open("w+")) for k in range(len(commands))]
         processes = [

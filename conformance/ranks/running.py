@@ -61,7 +61,7 @@ def _one(group: Group, B: Backend, c: Collective | Mistake) -> Said:
 
 
 def _case(group: Group, B: Backend, c: Collective) -> str:
-    """The digest of the result, which is the expected one."""
+    """Return the digest of the result, which is the expected one."""
     trees = [c.make(rank, group.size) for rank in range(group.size)]
     for tree in trees:  # all ranks find that a framework lacks something, or none
         gradients(B, tree, c.native)
@@ -128,7 +128,7 @@ def gradients(B: Backend, tree: Any, native: bool) -> Any:
 
 
 def result(x: Any) -> Any:
-    """A framework's gradients as plain data; native ones as the slices they hold."""
+    """Return a framework's gradients as plain data; native ones as the slices they hold."""
     if isinstance(x, dict):
         return {key: result(item) for key, item in x.items()}
     if isinstance(x, (list, tuple)):

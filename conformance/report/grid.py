@@ -69,7 +69,7 @@ def row_place(row: Row) -> tuple[Any, ...]:
 
 
 def cell_parts(counts: Counter[str]) -> list[tuple[str, str]]:
-    """A cell as (outcome, text): passes, then whatever is not one: "14", "u24"."""
+    """Return a cell as (outcome, text): passes, then whatever is not one: "14", "u24"."""
     return [(outcome, f"{mark}{counts[outcome]}") for outcome, mark in MARKS.items() if counts[outcome]]
 
 
@@ -149,7 +149,7 @@ def _each(counts: list[int]) -> str:
 
 
 def problems(run: Run) -> list[dict[str, Any]]:
-    """The cases that fail, or on which the harness broke."""
+    """Return the cases that fail, or on which the harness broke."""
     return [case for case in run.cases if case["outcome"] in PROBLEMS]
 
 

@@ -162,7 +162,7 @@ _DECODER = json.JSONDecoder(parse_constant=_no_constant)
 
 
 def _entry(line: bytes) -> dict[str, Any]:
-    """A line as a dict whose known fields have the types of KINDS, and whose texts print."""
+    """Return a line as a dict whose known fields have the types of KINDS, and whose texts print."""
     try:
         entry = _DECODER.decode(line.decode("utf-8").strip())
     except RecursionError:

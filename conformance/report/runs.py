@@ -44,7 +44,7 @@ def _cut(text: str, room: int) -> str:
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """A text whose characters that do not print stand as their Python escapes; line breaks may stay."""
+    """Return a text whose characters that do not print stand as their Python escapes; line breaks may stay."""
     if text.isprintable():
         return text
     kept = "\n" if lines else ""
@@ -73,7 +73,7 @@ class Run:
     """Its JSON lines as they came, without one that was cut short."""
 
     def fact(self, name: str) -> str:
-        """A field of the header as text, "?" where it has none."""
+        """Return a field of the header as text, "?" where it has none."""
         return str(self.header.get(name, "?"))
 
     def broke(self, reason: str) -> None:
@@ -105,7 +105,7 @@ class Run:
 
     @property
     def modes(self) -> list[str]:
-        """The modes its cases ran in; one that is called "" where there is no case."""
+        """Return the modes its cases ran in; one that is called "" where there is no case."""
         seen = {case["mode"] for case in self.cases}
         return [mode for mode in MODES if mode in seen] + sorted(seen - set(MODES)) or [""]
 
@@ -157,13 +157,13 @@ def run_labels(runs: Sequence[Run]) -> list[list[str]]:
 
 
 def run_names(runs: Sequence[Run]) -> list[str]:
-    """The same on one line, with the whole version: "torch@2.13.0+cpu kernels off"."""
+    """Return the same on one line, with the whole version: "torch@2.13.0+cpu kernels off"."""
     added = _added(runs, lambda run: run, lambda run: (run.backend, run.version, run.variant))
     return [" ".join([run.name, *more]) for run, more in zip(runs, added, strict=True)]
 
 
 def column_labels(columns: Sequence[Column]) -> list[list[str]]:
-    """The lines above each column: those of its run, and the mode."""
+    """Return the lines above each column: those of its run, and the mode."""
     added = _added(columns, lambda c: c.run, lambda c: (c.key, c.run.version))
     return [_lines(c.run, c.mode, *more) for c, more in zip(columns, added, strict=True)]
 

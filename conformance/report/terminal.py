@@ -34,7 +34,7 @@ def new_console(file: IO[str] | None = None, *, edge: int = 200) -> Any:
 
 
 def report_console(file: IO[str] | None = None) -> Any:
-    """A console for a report; a file or a pipe gets lines that read well anywhere."""
+    """Return a console for a report; a file or a pipe gets lines that read well anywhere."""
     return new_console(file, edge=100)
 
 
@@ -90,19 +90,19 @@ def problem_lines(run: Run, name: str) -> list[str]:
 
 
 def indented(text: str) -> str:
-    """A text of several lines that cannot be taken for lines of the report."""
+    """Return a text of several lines that cannot be taken for lines of the report."""
     return text.replace("\n", "\n    ")
 
 
 # ---------------------------------------------------------------------- groups by backends
 def matrix(runs: Sequence[Run], width: int) -> list[Any]:
-    """The matrix as tables (rich): more than one where the columns do not fit the width."""
+    """Return the matrix as tables (rich): more than one where the columns do not fit the width."""
     whole = compact(runs)
     return _tables(whole, width) if whole.labels else []
 
 
 def _chunks(widths: Sequence[int], room: int) -> Iterator[range]:
-    """The columns in runs that fit, each of one column at least."""
+    """Yield the columns in runs that fit, each of one column at least."""
     begin = 0
     while begin < len(widths):
         end = begin + 1
@@ -113,7 +113,7 @@ def _chunks(widths: Sequence[int], room: int) -> Iterator[range]:
 
 
 def _tables(whole: Compact, width: int) -> list[Any]:
-    """The groups and, below them in the same columns, how much passes in each setting."""
+    """Return the groups and, below them in the same columns, how much passes in each setting."""
     from rich.table import Table
     from rich.text import Text
 
@@ -141,7 +141,7 @@ def _tables(whole: Compact, width: int) -> list[Any]:
 
 
 def _place(whole: Compact, k: int) -> list[Any]:
-    """A column: its label above the letters of its modes, and for each line the marks, aligned by mode."""
+    """Return a column: its label above the letters of its modes, and for each line the marks, aligned by mode."""
     from rich.text import Text
 
     count = max(1, len(whole.modes[k]))
@@ -164,7 +164,7 @@ def _styled(parts: Sequence[tuple[str, str]]) -> Any:
 
 
 def _cut(text: str) -> str:
-    """A head of a bearable length."""
+    """Return a head of a bearable length."""
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 

@@ -38,7 +38,7 @@ def take_apart(x: paddle.Tensor) -> NativeParts:
 
 
 def build(values: paddle.Tensor, rows: paddle.Tensor, height: int) -> paddle.Tensor:
-    """The SelectedRows of given values, which it shares, and int64 rows."""
+    """Return the SelectedRows of given values, which it shares, and int64 rows."""
     values = values.detach().contiguous()
     n = len(rows)
     one = paddle.zeros([1, 1], device=values.place)
@@ -51,6 +51,6 @@ def build(values: paddle.Tensor, rows: paddle.Tensor, height: int) -> paddle.Ten
 
 
 def to_dense(x: paddle.Tensor) -> paddle.Tensor:
-    """A dense tensor of x's full shape: for gradients of what is dense anyway."""
+    """Return a dense tensor of x's full shape: for gradients of what is dense anyway."""
     values, rows, shape, *_ = take_apart(x)
     return paddle.index_add(paddle.zeros(list(shape), values.dtype, device=values.place), rows, 0, values)

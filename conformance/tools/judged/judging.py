@@ -37,7 +37,7 @@ def version(library: str) -> str:
 
 
 def described(found: Judgement) -> dict[str, Any]:
-    """A judgement in a line of the table: scores over all trajectories, the cause, what was not judged."""
+    """Return a judgement in a line of the table: scores over all trajectories, the cause, what was not judged."""
     one, two = (max((s.by_grade[k] for s in found.scores), default=0.0) for k in (0, 1))
     worst = found.worst
     return {
