@@ -1,7 +1,7 @@
 """Checks beyond golden vectors: conversions, a real text through each framework's layers, memory.
 
-A check is a function of a backend that raises AssertionError, and is run in the modes host and framework,
-or, where it compiles, as traced.
+A check is a function of a backend that raises AssertionError. It runs in the modes host and framework, or in traced
+mode if it compiles.
 """
 
 from __future__ import annotations
@@ -59,9 +59,11 @@ def check(
     host: bool = False,
     **fixed: Any,
 ) -> Callable[[Checker], Checker]:
-    """Register a check; ``wide``: with the framework's 64-bit types switched on; ``full``: only in the full profile;
-    ``traced``: it compiles, and stands in the column of traced code instead of in those of host and framework;
-    ``host``: it stands in that of host alone."""
+    """Register a check.
+
+    ``wide``: run it with the framework's 64-bit types switched on. ``full``: run it only in the full profile.
+    ``traced``: it compiles, and belongs to the column of traced code, not to host and framework. ``host``: it belongs
+    only to the column of host."""
 
     def register(fn: Checker) -> Checker:
         CHECKS.append(Check(id, clause, functools.partial(fn, **fixed), wide, full, traced, host))

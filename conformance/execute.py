@@ -1,7 +1,7 @@
 """Runs one case on one backend in one mode, and reads the result back as plain data.
 
-Three things can go wrong and are kept apart: the case cannot be set up (`HarnessError`), the call raises, or its
-result differs from what is expected.
+Three failures are distinct: the case cannot be set up (`HarnessError`), the call raises, or its result differs from the
+expected one.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _plain(x: np.ndarray[Any, Any], dtype: str = "") -> Array:
 
 # ---------------------------------------------------------------------- the call
 def run_case(backend: Backend, case: Case, mode: str, variant: Variant = STANDARD) -> Any:
-    """Return the plain result of a case. Raises HarnessError, UnsupportedError, or what the call raised."""
+    """Return the plain result of a case. Raise HarnessError, UnsupportedError, or the error of the call."""
     arguments: list[Any] = []
     options: dict[str, Any] = {}
     arrays: list[Any] = []
@@ -267,7 +267,7 @@ def _compiled(backend: Backend, op: str, skeleton: _Skeleton) -> tuple[Callable[
 
 
 def take_apart(x: Any, leaves: list[Any]) -> Any:
-    """Return the form of a result, whose arrays are added to leaves: what a compiler takes in and gives back."""
+    """Return the form of a result, and add its arrays to leaves: compilers accept and return only arrays."""
     if isinstance(x, islices.IndexedSlices):
         leaves += [x.values, x.indices]
         return (islices.IndexedSlices, x.dense_shape, x.coalesced, x.padded)

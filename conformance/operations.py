@@ -86,10 +86,10 @@ def _double_lookup_gradient(table: Any, ids: Any, upstream: Any, other_ids: Any,
 
 
 def _gradient(op: str, leaves: list[Any], upstream: list[Any], *limit: float, **options: Any) -> list[Any]:
-    """Return the gradient of the sum of what an operation makes of the leaves, times upstream.
+    """Return the gradient of the sum of an operation's results for the leaves, times upstream.
 
-    By the stored values of each leaf. upstream has one array for each leaf, of the form of its stored values; of the
-    table's where the operation coalesces; for a norm one number.
+    The gradient is by the stored values of each leaf. upstream has one array for each leaf. It has the form of the
+    stored values, or of the table if the operation coalesces; for a norm it is one number.
     """
     own, function = own_calls_of(islices.get_backend(upstream[0])), getattr(islices, op)
     bare = [x.values if isinstance(x, islices.IndexedSlices) else x for x in leaves]

@@ -1,7 +1,7 @@
 """The expected results of optimizers, in exact rational arithmetic: clause 16, element by element.
 
 As `islices.conformance.oracle`, whose rounding it uses. `Rounded` is a number of a format whose operations round once.
-Beside the rules stand the hyperparameters of the cases: what the suite steps with.
+The module also has the hyperparameters of the suite's cases.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def fading_product(c: float, t: int) -> Rounded:
 
 
 def nesterov_rates(c: dict[str, Rounded], beta1: float, momentum_decay: float, t: int) -> dict[str, Rounded]:
-    """nadam: what the gradient is multiplied by, and what the running mean."""
+    """Return the factors of the gradient and of the running mean (nadam)."""
     one, half = Rounded(1.0, "float64"), Rounded(0.5, "float64")
     fading = Rounded(0.96, "float64").raised(Rounded(momentum_decay, "float64"))
     now = power(fading.x, t)

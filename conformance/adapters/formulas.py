@@ -24,9 +24,9 @@ OPERATION = "formula_step"
 class AdapterStep:
     """A step of a formula, made by an adapter: what `islices.conformance.judge` calls.
 
-    Each call says all that the step takes, so that an adapter need not remember the trajectory: what it answers as
-    state comes back in the next call. Unsupported becomes NotImplementedError, a refusal and an answer of another form
-    CallError, which no trajectory outlives.
+    Each call contains all inputs of the step, so an adapter need not remember the trajectory. The state in its answer
+    comes back in the next call. Unsupported becomes NotImplementedError. An error, or an answer of another form,
+    becomes CallError, which ends the trajectory.
     """
 
     def __init__(self, client: Client, formula: Formula) -> None:

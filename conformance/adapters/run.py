@@ -1,7 +1,8 @@
 """A command's column of the matrix: the golden cases through its adapter, one after the other, as a report's lines.
 
-Three things are kept apart from what the adapter answers: it broke in a call (a harness error of that case; it is
-started again), it broke too often or cannot be started (of the whole run), and it has no such operation (unsupported).
+Three outcomes are distinct from the adapter's answers. If it breaks in a call, that case is a harness error, and it is
+started again. If it breaks too often or cannot be started, the whole run is a harness error. If it does not have the
+operation, the case is unsupported.
 
 May import: this folder, `islices`.
 """

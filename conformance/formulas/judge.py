@@ -46,17 +46,16 @@ def judge(step: Step, formula: str) -> Judgement:
     Parameters
     ----------
     step : callable
-        ``step(weights, grad, state, t, **options)``. weights: a float32 array of shape (rows, columns), yours to
-        change. grad: an array of that shape, or, for formulas of row-sparse gradients, an `islices.IndexedSlices` of
-        NumPy arrays, duplicates as they come. state: a dict, the same one in all steps of a trajectory, that begins
-        with all of the formula's arrays (``islices judge --list`` names them), float32 of the weights' shape, or (rows,
-        1) where there is a number a row; put into it whatever you want to keep. t: the step, from 1. options: the
-        numbers of the formula, such as lr, those of this step; ones that the function does not take are left out, and
-        trajectories that need them count as unsupported, as do those in which it raises NotImplementedError. It
-        returns the new weights, or (weights, state), or None if it has changed them in place; a clip gives the
-        gradient in place of the weights.
+        ``step(weights, grad, state, t, **options)``. weights is a float32 array of shape (rows, columns), which you may
+        change. grad is an array of that shape. For formulas of row-sparse gradients it is an `islices.IndexedSlices` of
+        NumPy arrays with duplicates. state is a dict, the same object in all steps of a trajectory. It begins with all
+        of the formula's arrays (``islices judge --list`` lists them), float32 of the weights' shape, or (rows, 1) for
+        one number per row. You may store anything in it. t is the step, from 1. options are the formula's numbers at
+        this step, for example lr. Options that the function does not take are omitted, and trajectories that need them
+        count as unsupported. So do trajectories in which it raises NotImplementedError. It returns the new weights, or
+        (weights, state), or None if it has changed them in place. A clip returns the gradient instead of the weights.
     formula : str
-        A name of `FORMULAS`, such as ``"torch.AdamW"``.
+        A name of `FORMULAS`, for example ``"torch.AdamW"``.
 
     Returns
     -------
@@ -72,8 +71,8 @@ def judge(step: Step, formula: str) -> Judgement:
 
     Notes
     -----
-    A score is the error divided by the bound of clause 28: at most 1 for every faithful float32 evaluation, whatever
-    its order of sums and use of FMA. An exception of the step goes through, with a note that names the trajectory.
+    A score is the error divided by the bound of clause 28. It is at most 1 for every faithful float32 evaluation, with
+    any order of sums and use of FMA. An exception of the step propagates, with a note on the trajectory.
 
     Examples
     --------

@@ -33,7 +33,7 @@ class Judgement:
 
     @property
     def grade(self) -> int | None:
-        """1: within the bound of scalars formed in float64; 2: in float32; None: outside of both."""
+        """Return 1 within the bound for scalars formed in float64, 2 within that for float32, None outside of both."""
         if not self.scores:
             return None
         return next((grade for grade in (1, 2) if all(s.by_grade[grade - 1] <= 1.0 for s in self.scores)), None)
@@ -82,7 +82,7 @@ def verdict(x: Judgement) -> str:
 
 
 def text(x: Judgement) -> str:
-    """Return the table of scores, and what follows from it."""
+    """Return the table of scores, and its conclusions."""
     about = [wrapped(part) for part in (x.formula.equation, x.formula.source)]
     lines = [f"{x.formula.name}: {verdict(x)}", *about, ""]
     trajectories = list(dict.fromkeys(s.trajectory for s in x.scores))

@@ -1,7 +1,7 @@
 """The language of the rules: numbers of a step and operations on arrays, exact with a bound or float64.
 
-A rule takes `Numbers` and arrays and uses nothing but them and + - * /, so that the same code gives the vectors
-(`BoundedNumbers`: arrays of `Real`) and a float64 trajectory (`PlainNumbers`).
+A rule uses only `Numbers`, arrays and + - * /. So the same code gives the vectors (`BoundedNumbers`: arrays of `Real`)
+and a float64 trajectory (`PlainNumbers`).
 
 May import: `numpy`, this folder.
 """
@@ -37,7 +37,7 @@ class Numbers:
         return self.number(self.h[name])
 
     def number(self, value: float, operations: int = 0) -> Any:
-        """Return a scalar, formed by so many operations, in none of which digits cancel."""
+        """Return a scalar that is formed by this many operations without cancellation."""
         raise NotImplementedError
 
     def gain(self, name: str) -> Any:
@@ -70,7 +70,7 @@ class Numbers:
         raise NotImplementedError
 
     def shrink(self, x: Any, threshold: Any) -> Any:
-        """x moved towards 0 by the threshold, no further than 0."""
+        """Move x towards 0 by the threshold, no further than 0."""
         raise NotImplementedError
 
     def shared(self, factor: Any, total: Any) -> Any:
@@ -78,7 +78,7 @@ class Numbers:
         return factor * total
 
     def scaled(self, x: Any, factor: Any, norm: Any, limit: Any) -> Any:
-        """x times the factor where the norm exceeds the limit, else x."""
+        """Return x times the factor where the norm exceeds the limit, else x."""
         raise NotImplementedError
 
     def off_by(self, x: Any, count: int) -> Any:

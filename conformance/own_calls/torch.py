@@ -32,7 +32,7 @@ def embedding_gradient(
     Returns
     -------
     sparse COO tensor, shape (num_rows, dim)
-        Uncoalesced, one slice an occurrence, without those of padding_idx (the layer drops them itself).
+        Uncoalesced, one slice per occurrence, without those of padding_idx, which the layer drops.
     """
     table = torch.zeros(num_rows, upstream.shape[-1])
     layer: Any = torch.nn.Embedding(num_rows, upstream.shape[-1], padding_idx=padding_idx, sparse=True, _weight=table)

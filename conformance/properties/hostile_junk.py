@@ -1,4 +1,4 @@
-"""Python objects that no call expects: of other types, without end, and such that raise whatever is asked of them."""
+"""Python objects that no call expects: of other types, without end, and objects that raise in every operation."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def _one(group: Group, B: Backend, c: Collective | Mistake) -> Said:
 
 
 def _case(group: Group, B: Backend, c: Collective) -> str:
-    """Return the digest of the result, which is the expected one."""
+    """Check that the result is the expected one, and return its digest."""
     trees = [c.make(rank, group.size) for rank in range(group.size)]
     for tree in trees:  # all ranks find that a framework lacks something, or none
         gradients(B, tree, c.native)

@@ -109,8 +109,9 @@ def summary(runs: Sequence[Run]) -> str:
 
 
 def remarks(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
-    """Return (runs, number of cases, reason) for cases that were declared or within a bound, each reason of a backend
-    once, and further remarks on runs.
+    """Return (runs, number of cases, reason) for declared cases and cases within a bound, and further remarks on runs.
+
+    Each reason of a backend occurs once.
 
     ("torch@2.13.0, kernels off", "unsupported, 6, 3 cases", "no sparse type of rank 3").
     """

@@ -1,8 +1,8 @@
 """The report as one HTML page that needs nothing else: no network, no server, and for the matrix itself no JavaScript.
 
-The page is written so that no text of a report can become markup: what stands in it is escaped, the cases come as JSON
-whose ``<`` are escaped too, page.js puts text in as text, and the page's own policy admits this one style and this one
-script by their hashes and nothing from outside.
+No text of a report can become markup: all text in the page is escaped. The cases come as JSON with escaped ``<``, and
+page.js inserts text only as text. The page's policy admits this one style and this one script by their hashes, and
+nothing from outside.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _begins(first: bool) -> str:
 
 
 def _glance_rows(whole: Compact, lines: Sequence[Line], *, totals: bool = False) -> Iterator[str]:
-    """Yield a body of the table; a total stands across the modes of its backend."""
+    """Yield the rows of a table body; a total spans the modes of its backend."""
     columns = sum(max(1, len(modes)) for modes in whole.modes) + 2
     head = f'<tr><th scope="rowgroup" colspan="{columns}">passed in</th></tr>' if totals else ""
     yield f'\n<tbody class="{"totals" if totals else "marks"}">{head}'

@@ -151,7 +151,7 @@ T = TypeVar("T")
 
 
 def run_labels(runs: Sequence[Run]) -> list[list[str]]:
-    """The lines above the columns of each run: backend, @version, variant, and what else is needed to tell it apart."""
+    """Return the lines above the columns of each run: backend, @version, variant, and distinguishing facts."""
     added = _added(runs, lambda run: run, lambda run: (run.backend, run.version, run.variant))
     return [_lines(run, *more) for run, more in zip(runs, added, strict=True)]
 
@@ -173,7 +173,7 @@ def _lines(run: Run, *more: str) -> list[str]:
 
 
 def _added(items: Sequence[T], run_of: Callable[[T], Run], key: Callable[[T], Hashable]) -> list[list[str]]:
-    """For each item what tells it from the others of its key: the facts of its run that differ, else a number."""
+    """Return for each item the text that distinguishes it from others of its key: differing facts, else a number."""
     groups: dict[Hashable, list[int]] = {}
     for k, item in enumerate(items):
         groups.setdefault(key(item), []).append(k)

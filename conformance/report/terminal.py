@@ -45,8 +45,7 @@ def print_report(runs: Sequence[Run], console: Any) -> None:
 
 
 def print_cases(runs: Sequence[Run], console: Any, unless: str | tuple[str, ...] = ()) -> None:
-    """The matrix, what its marks mean, what has no column in it, what was declared for reasons that do not end so, and
-    every case that fails."""
+    """Print the matrix, its legend, cases without a column, further declared deviations, and every case that fails."""
     for table in matrix(runs, console.width):
         console.print(table)
         console.print()

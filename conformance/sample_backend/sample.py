@@ -1,8 +1,8 @@
 """A tiny array library, in the place of yours: tensors over NumPy memory, and a sparse gradient.
 
-It knows nothing of islices. Like a real library it has its own names for dtypes and functions, no operators beyond the
-usual arithmetic, and habits that an adapter has to mind: halves are added up in half precision, rows of a gradient are
-always 64 bits wide, and there is no bfloat16.
+It knows nothing of islices. Like a real library it has special names for dtypes and functions, no operators beyond the
+usual arithmetic, and properties that an adapter has to handle. Halves are added up in half precision, row numbers of a
+gradient are always 64 bits wide, and there is no bfloat16.
 """
 
 from __future__ import annotations

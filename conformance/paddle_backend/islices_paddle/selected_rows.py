@@ -1,9 +1,9 @@
 """Paddle's SelectedRows, taken apart and built, without letting Paddle compute on it.
 
-Paddle believes what a SelectedRows says: rows out of range end the process in its optimizers, and its elementwise
-functions act on stored rows, duplicates unsummed. The C++ object that ``get_selected_rows`` gives does not keep its
-tensor alive: whoever holds it must hold the tensor too. There is no public way to build one from Python, so
-`build` has the gradient kernel of an embedding make one, of a table of one row, and puts the right parts into it.
+Paddle does not check a SelectedRows: rows out of range end the process in its optimizers. Its elementwise functions act
+on stored rows, with unsummed duplicates. The C++ object that ``get_selected_rows`` returns does not keep its tensor
+alive, so its holder must hold the tensor too. There is no public function to build one from Python. So `build` takes
+one from the gradient kernel of an embedding with a table of one row, and puts the right parts into it.
 May import: Paddle, NumPy and `islices.backend`.
 """
 

@@ -1,7 +1,7 @@
 """Judges a library's entries in this process: ``python -m islices.conformance.tools.judged.judging LIBRARY``.
 
-Prints JSON lines: what is missing, or a line for each entry before it is judged and one after, so that a process that
-ends says in what it ended.
+It prints JSON lines: the missing module, or a line before and a line after each judged entry. So the output of a
+process that ends shows in which entry it ended.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""torch.optim: one tensor after the other, foreach, fused and compiled; clips; the clip of rows."""
+"""torch.optim (one tensor after the other, foreach, fused and compiled), its clips and the clip of rows."""
 
 from __future__ import annotations
 
