@@ -84,7 +84,7 @@ class Gradients(NamedTuple):
 
 
 def native_and_slices(backend: Backend, dtype: str = "float32", index_type: str = "int64") -> tuple[Any, Slices]:
-    """Return a native sparse gradient, and what it denotes, coalesced."""
+    """Return a native sparse gradient, and its meaning as coalesced slices."""
     plain = oracle.coalesce(slices("unsorted-duplicates", dtype, index_type, (3,), "native"))
     return islices.to_native(to_backend(backend, plain)), plain
 
@@ -292,7 +292,7 @@ def memory(backend: Backend, *, operation: str) -> None:
 
 @check("embedding/memory-1e7-rows", "12")
 def step_memory(backend: Backend) -> None:
-    """A gradient step on a table of 1e7 x 4 (160 MB) makes nothing of its size."""
+    """Check that a gradient step on a table of 1e7 x 4 (160 MB) allocates no table-sized array."""
     own = own_calls_of(backend)
     weights = backend.asarray(np.zeros((10_000_000, 4), np.float32))
     ids = backend.asarray(np.random.default_rng(0).integers(0, 10_000_000, 1000).astype(np.int32))

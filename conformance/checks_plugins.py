@@ -50,6 +50,6 @@ for _label, _index in (("minus-one", -1), ("minus-rows", -ROWS), ("too-large", R
 
 @check("conversion/native-duplicates", "1", wide=True)
 def duplicates(backend: Backend) -> None:
-    """A native object's duplicates mean their sum."""
+    """Check that a native object's duplicates mean their sum."""
     native, plain = native_over(backend, [4, 1, 4])
     same(islices.coalesce(islices.from_native(native)).values, coalesce(plain).values, "the sums")

@@ -1,6 +1,6 @@
 """The table of bad input: each call, the exception the spec gives it, and the words its message must hold.
 
-A message names the argument, what came, and what is accepted. SPEC.md, "Bad input".
+A message contains the argument, the value, and the accepted values. SPEC.md, "Bad input".
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ GRADIENT = ("embedding_grad", f32(2, 2))
 
 
 def foreign(x: Array) -> dict[str, Any]:
-    """Return an array of another framework than the one under test."""
+    """Return an array of a framework other than the one under test."""
     return {"foreign": x}
 
 

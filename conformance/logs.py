@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def whole_lines(path: Path, position: int) -> bytes:
-    """Return the whole lines of a growing file from a position on; none while it does not exist."""
+    """Return the complete lines of a growing file from a position on; none while it does not exist."""
     if not path.exists():
         return b""
     with path.open("rb") as file:

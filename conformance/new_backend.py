@@ -75,7 +75,7 @@ def to_do(cases: Iterable[dict[str, Any]]) -> list[tuple[str, int]]:
 
 
 def unwritten(backend: Backend) -> list[str]:
-    """Return the primitives that mode framework lacks, whether or not a case of the suite meets them.
+    """Return the primitives that mode framework does not have yet, even those without a case in the suite.
 
     Examples
     --------

@@ -57,7 +57,7 @@ def values_of_ids(ids: Ids) -> Array:
 
 
 def absent_of(ids: Ids, offsets: Array | None, invalid: str) -> set[int]:
-    """Return the positions that name no row: negative ids where they are dropped, and what lies behind the last bag."""
+    """Return the positions without a row: negative ids where they are dropped, and positions after the last bag."""
     values = values_of_ids(ids)
     gone = {k for k, i in enumerate(values.data) if invalid == "drop" and i < 0}
     if isinstance(ids, tuple) or offsets is not None:
@@ -347,7 +347,7 @@ def clipped(s: Slices, norm64: float, max_norm: float, nonfinite: str) -> Slices
 
 
 def clipped_product(product: Any, norms: list[float], max_norm: float, nonfinite: str) -> Any:
-    """Return the factors with x clipped, and the gradient zeros where zeros take the place of what is not finite."""
+    """Return the factors with x clipped, and a zero gradient where zeros replace a gradient that is not finite."""
     g, x = product
     upstream: list[Any] = []
     inputs: list[Any] = []

@@ -99,7 +99,7 @@ def root(square: Fraction) -> Fraction:
 
 
 def exact(x: Any, dtype: str) -> Any:
-    """Return a result, which its type must hold."""
+    """Return a result, which its type must hold exactly."""
     rounded = round_to(x, dtype)
     if Fraction(rounded) != x:
         raise ValueError(f"{x} is no {dtype}")

@@ -44,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def chosen(config: pytest.Config) -> Selection:
-    """Return the selection that the options make."""
+    """Return the selection of the options."""
     given = config.option
     return Selection(
         given.islices_profile, given.islices_select, tuple(given.islices_clause), tuple(given.islices_group)
@@ -60,7 +60,7 @@ def chosen_backend(config: pytest.Config) -> str:
 
 
 def chosen_variants(config: pytest.Config) -> list[Variant]:
-    """Return the variants --islices-variant names."""
+    """Return the variants in --islices-variant."""
     names = str(config.getoption("islices_variant")).split(",")
     for name in names:
         if name not in VARIANTS:

@@ -50,7 +50,7 @@ def judge(attempt: Callable[[], None], declared: Deviation | None) -> tuple[str,
 
 
 def _missing_primitive(error: BaseException | None) -> BaseException | None:
-    """Return the error of a primitive declared `not_implemented` that stands behind an error, if one does."""
+    """Return the error of a primitive declared `not_implemented` that caused an error, else None."""
     while error is not None and not (isinstance(error, NotImplementedError) and hasattr(error, "primitive")):
         error = error.__cause__
     return error

@@ -23,7 +23,7 @@ def split_command(text: str) -> tuple[str, ...]:
 
 
 def seconds(limit: float) -> float:
-    """Return a time limit that can be one."""
+    """Return a valid time limit."""
     if not 0 < limit < float("inf"):
         raise UsageError(f"--time-limit: got {limit:g}; accepted are seconds above 0")
     return limit

@@ -61,7 +61,7 @@ class _Lines:
 
 
 def run_adapter(job: AdapterJob, selection: Selection, watched: Watched, stopped: threading.Event) -> list[Run]:
-    """Return the adapter's run, in a list as those of backends come."""
+    """Return the adapter's run in a list, like the runs of backends."""
     watched.begin()
     watched.now("its handshake")
     name, broke = job.text, ""
@@ -117,7 +117,7 @@ def _cases(client: Client, selection: Selection, lines: _Lines, stopped: threadi
 
 
 def _attempt(client: Client, case: Case) -> tuple[str, dict[str, str]]:
-    """Return (outcome, details) of a case; raise CallError where the adapter broke in it."""
+    """Return (outcome, details) of a case; raise CallError if the adapter broke in it."""
     if client.hello.ops is not None and case.op not in client.hello.ops:
         return "unsupported", {"reason": "not among its operations"}
     try:
@@ -128,7 +128,7 @@ def _attempt(client: Client, case: Case) -> tuple[str, dict[str, str]]:
 
 
 def _numbers(x: Any) -> Any:
-    """Arguments with the infinities that vector files say as a text."""
+    """Return the arguments with infinities, which vector files write as texts."""
     if isinstance(x, (list, tuple)):
         return type(x)(_numbers(item) for item in x)
     if isinstance(x, dict):

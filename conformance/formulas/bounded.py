@@ -85,7 +85,7 @@ class Real:
 
     @property
     def size(self) -> float:
-        """Return the largest size that it may have."""
+        """Return the largest possible absolute value."""
         return (abs(float(self.value)) + self.error) * SLACK
 
     def rounded(self) -> Real:

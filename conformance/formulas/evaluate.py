@@ -145,7 +145,7 @@ def _placed(full: Array, rows: Array, x: Array) -> Array:
 
 
 def _summed(formula: Formula, g: Rows, rows: int, width: int, lift: Callable[[Any], Any]) -> tuple[Array, Array, Array]:
-    """Return the rows that are named, the sum of each one's slices, and the sum of their squares."""
+    """Return the rows of the slices, the sum of each row's slices, and the sum of their squares."""
     named, places = g.summed(rows)
     values = lift(g.values)
     total = lift(np.zeros((len(named), width), np.float32))

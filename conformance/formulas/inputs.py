@@ -36,7 +36,7 @@ class Rows:
     values: Array
 
     def summed(self, rows: int) -> tuple[Array, Array]:
-        """Return the rows that are named, ascending, and for each stored slice the place of its row among them."""
+        """Return the rows of the slices, ascending, and for each stored slice the place of its row among them."""
         found, places = np.unique(self.indices, return_inverse=True)
         return found, places.reshape(-1)
 

@@ -189,7 +189,7 @@ def _shape(gives: str, g: Any, w: Array) -> tuple[int, ...]:
 
 
 def _plain(x: Any) -> Array:
-    """Return an array of NumPy: of row-sparse slices, which have the vectors' number of rows, the sums."""
+    """Return a NumPy array; for row-sparse slices, which have the vectors' number of rows, the sums."""
     if isinstance(x, IndexedSlices):
         dense = np.zeros([n or 0 for n in x.dense_shape], np.float32)
         np.add.at(dense, x.indices, x.values)
@@ -221,7 +221,7 @@ def _array(name: str, x: Any, shape: tuple[int, ...]) -> Array:
 
 # ---------------------------------------------------------------------- options
 def options_of(step: Step, formula: Formula) -> frozenset[str] | None:
-    """Return the options that a step takes by name; None: all. TypeError where it cannot be called as `judge` does."""
+    """Return the options that a step takes by name; None: all. Raise TypeError if `judge` cannot call it."""
     if not callable(step):
         raise TypeError(f"step: got {type(step).__name__}; accepted is a callable")
     try:

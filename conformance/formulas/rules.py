@@ -24,14 +24,14 @@ Rule = Callable[[Numbers, Any, Any, State], tuple[Any, dict[str, Any]]]
 
 # ---------------------------------------------------------------------- decay
 def coupled(n: Numbers, g: Any, w: Any) -> Any:
-    """Return the gradient, with decay joined to it."""
+    """Return the gradient with added decay."""
     if n.h["decay"] in ("coupled", "twice", "not squared") and n.h.get("weight_decay"):
         return g + n["weight_decay"] * w
     return g
 
 
 def squared(n: Numbers, g: Any, joined: Any) -> Any:
-    """Return the squares of the gradient with decay joined to it; "not squared", a mutant: only of the gradient."""
+    """Return the squares of the gradient with added decay; "not squared", a mutant: only of the gradient."""
     return n.square(g if n.h["decay"] == "not squared" else joined)
 
 
@@ -277,7 +277,7 @@ def renorm(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
 
 # ---------------------------------------------------------------------- FTRL
 def ftrl(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
-    """Apply FTRL (McMahan et al. 2013, algorithm 1), lr_power -1/2; "twice": double l2 and l2_shrinkage (TensorFlow)."""
+    """Apply FTRL (McMahan et al. 2013, algorithm 1), lr_power -1/2; "twice" doubles l2 and l2_shrinkage (TensorFlow)."""
     lr, twice = n["lr"], n.number(2.0 if n.h["twice"] else 1.0)
     total = s["n"] + n.square(g)
     z = s["z"] + g - (n.sqrt(total) - n.sqrt(s["n"])) / lr * w

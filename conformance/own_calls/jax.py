@@ -69,7 +69,7 @@ def _wide(values: jax.Array) -> jax.Array:
 
 
 def _gathered_sum(values: jax.Array, indices: jax.Array, num_rows: int) -> Sums:
-    """Return the values put in the order of the rows first."""
+    """Sum the values after sorting them by row."""
     n = len(indices)
     ordered, order = lax.sort((indices, lax.iota(jnp.int32, n)), num_keys=1, is_stable=True)
     place = _places(ordered)

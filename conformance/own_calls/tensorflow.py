@@ -67,7 +67,7 @@ def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
 def timed_calls(
     operation: str, v: tf.Tensor, i: tf.Tensor, num_rows: int, max_norm: float
 ) -> dict[str, Callable[[], Any]]:
-    """Return TensorFlow's calls that do what islices does, on its tensors: label -> call.
+    """Return TensorFlow's equivalents of islices' operations, on its tensors: label -> call.
 
     It has no public coalesce, and its clipping takes duplicates for different rows: the labels say what is written
     instead.

@@ -72,7 +72,7 @@ def _compressed_rows() -> torch.Tensor:
 def timed_calls(
     operation: str, v: torch.Tensor, indices: torch.Tensor, num_rows: int, max_norm: float
 ) -> dict[str, Callable[[], Any]]:
-    """Return PyTorch's calls that do what islices does, on its tensors: label -> call.
+    """Return PyTorch's equivalents of islices' operations, on its tensors: label -> call.
 
     `clip_grad_norm_` of torch.nn.utils raises on sparse gradients; the label says what a user writes instead.
     """

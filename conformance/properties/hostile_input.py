@@ -81,7 +81,7 @@ class Draw:
         return x
 
     def own(self, array: np.ndarray[Any, Any], label: str, backend: Backend | None = None) -> Any:
-        """Return the array as the backend's, watched."""
+        """Return the array as a watched array of the backend."""
         B = backend or self.backend
         x = B.asarray(array)
         return self.watch(label, self._laid_out(x) if B.host_only and x.ndim and self.rarely() else x, B)
@@ -194,7 +194,7 @@ class Draw:
         return B.to_numpy(good).tolist() if kind == "list" else self.numbers(shape, "float32")
 
     def _of_dtype(self, shape: Any, dtype: str, backend: Backend) -> Any:
-        """Return an array of a dtype that the framework may lack: then NumPy's."""
+        """Return an array of a dtype: the framework's, or NumPy's if the framework does not have the dtype."""
         x = self.numbers(shape, dtype)
         try:
             with backend.wide_types():

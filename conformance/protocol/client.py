@@ -130,7 +130,7 @@ class _Process:
                 del self.last_words[:-LAST_WORDS]
 
     def said(self) -> str:
-        """Return the end of its error output, once it has ended."""
+        """Return the end of the process' error output, once it has ended."""
         self._heard.join(1.0)
         return self.last_words.decode("utf-8", "replace").strip()
 
@@ -317,7 +317,7 @@ class Client:
 
 
 def _object(line: bytes) -> dict[str, Any]:
-    """Return the JSON object that a line is; one without keys where it is none."""
+    """Return a line's JSON object; an empty object if the line is not an object."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):

@@ -135,7 +135,7 @@ def _shape(x: Any, path: str) -> tuple[int, ...]:
 
 
 def _hex(x: Any, size: int | None, path: str) -> bytes:
-    """Return the bytes that a text of hexadecimal digits says, as many as there have to be."""
+    """Return the bytes of a text of hexadecimal digits; their number must be the expected one."""
     try:
         found = bytes.fromhex(x) if isinstance(x, str) else None
     except ValueError:

@@ -1,4 +1,4 @@
-"""The cases that every engine runs: a tree of gradients for each rank, and what all_reduce must make of them.
+"""The cases that every engine runs: a tree of gradients for each rank, and the expected result of all_reduce.
 
 Trees are plain data, made from (rank, size), so that every rank knows what the others have.
 """
@@ -282,7 +282,7 @@ def one_batch(dtype: str = "float32") -> Slices:
 
 
 def piece(dtype: str) -> Callable[[int, int], Slices]:
-    """Return a rank's part of it: of uneven lengths, none for the last of four."""
+    """Return a rank's part of the batch; lengths are uneven, and the last of four ranks gets none."""
 
     def make(rank: int, size: int) -> Slices:
         whole = one_batch(dtype)

@@ -36,7 +36,7 @@ def chosen(full: bool = False) -> list[Collective | Mistake]:
 
 
 def run_cases(group: Group, backend: str, ids: Sequence[str]) -> dict[str, Said]:
-    """These cases on this rank: id -> what came of it. All ranks call it alike."""
+    """Run these cases on this rank; return {id: outcome}. All ranks call it alike."""
     B = islices.get_backend(backend)
     wanted = set(ids)
     return {c.id: _one(group, B, c) for c in chosen(full=True) if c.id in wanted}

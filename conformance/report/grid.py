@@ -1,4 +1,4 @@
-"""The matrix as data: clauses by columns, what came of the cases in each cell, and the marks that all renderers use."""
+"""The matrix as data: clauses by columns, the outcomes of each cell's cases, and the marks that all renderers use."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def row_place(row: Row) -> tuple[Any, ...]:
 
 
 def cell_parts(counts: Counter[str]) -> list[tuple[str, str]]:
-    """Return a cell as (outcome, text): passes, then whatever is not one: "14", "u24"."""
+    """Return a cell as (outcome, text): passes first, then other outcomes: "14", "u24"."""
     return [(outcome, f"{mark}{counts[outcome]}") for outcome, mark in MARKS.items() if counts[outcome]]
 
 

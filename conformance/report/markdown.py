@@ -78,7 +78,7 @@ def _problems(run: Run, name: str) -> str:
 
 # ---------------------------------------------------------------------- text that came from outside
 def word(text: str) -> str:
-    """Return a short text as it is where nothing in it can mean anything to Markdown, else as code."""
+    """Return a short text unchanged if it has no meaning in Markdown, else as code."""
     plain = re.fullmatch(r"[\w .,+()\-]*", text, re.ASCII) and not re.search(r"\b_|_\b|__|www", text)
     return text if plain else code(text)
 

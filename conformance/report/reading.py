@@ -161,7 +161,7 @@ _DECODER = json.JSONDecoder(parse_constant=_no_constant)
 
 
 def _entry(line: bytes) -> dict[str, Any]:
-    """Return a line as a dict whose known fields have the types of KINDS, and whose texts print."""
+    """Return a line as a dict with known fields of the types in KINDS and printable texts."""
     try:
         entry = _DECODER.decode(line.decode("utf-8").strip())
     except RecursionError:

@@ -44,7 +44,7 @@ def _cut(text: str, room: int) -> str:
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """Return a text whose characters that do not print stand as their Python escapes; line breaks may stay."""
+    """Return a text with Python escapes for characters that do not print; line breaks may stay."""
     if text.isprintable():
         return text
     kept = "\n" if lines else ""
@@ -73,7 +73,7 @@ class Run:
     """Its JSON lines as they came, without one that was cut short."""
 
     def fact(self, name: str) -> str:
-        """Return a field of the header as text, "?" where it has none."""
+        """Return a field of the header as text, "?" if the header does not have the field."""
         return str(self.header.get(name, "?"))
 
     def broke(self, reason: str) -> None:
@@ -105,7 +105,7 @@ class Run:
 
     @property
     def modes(self) -> list[str]:
-        """Return the modes its cases ran in; one that is called "" where there is no case."""
+        """Return the modes of its cases; one mode "" if there are no cases."""
         seen = {case["mode"] for case in self.cases}
         return [mode for mode in MODES if mode in seen] + sorted(seen - set(MODES)) or [""]
 
@@ -157,7 +157,7 @@ def run_labels(runs: Sequence[Run]) -> list[list[str]]:
 
 
 def run_names(runs: Sequence[Run]) -> list[str]:
-    """Return the same on one line, with the whole version: "torch@2.13.0+cpu kernels off"."""
+    """Return the run's name on one line, with the whole version: "torch@2.13.0+cpu kernels off"."""
     added = _added(runs, lambda run: run, lambda run: (run.backend, run.version, run.variant))
     return [" ".join([run.name, *more]) for run, more in zip(runs, added, strict=True)]
 

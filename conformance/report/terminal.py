@@ -39,7 +39,7 @@ def report_console(file: IO[str] | None = None) -> Any:
 
 
 def print_report(runs: Sequence[Run], console: Any) -> None:
-    """The matrix, what was declared, every case that fails, and the counts."""
+    """Print the matrix, declared deviations, every case that fails, and the counts."""
     print_cases(runs, console)
     _say(console, f"{summary(runs)}  ({provenance(runs)})")
 
@@ -89,13 +89,13 @@ def problem_lines(run: Run, name: str) -> list[str]:
 
 
 def indented(text: str) -> str:
-    """Return a text of several lines that cannot be taken for lines of the report."""
+    """Return a text of several lines with an indent that distinguishes it from lines of the report."""
     return text.replace("\n", "\n    ")
 
 
 # ---------------------------------------------------------------------- groups by backends
 def matrix(runs: Sequence[Run], width: int) -> list[Any]:
-    """Return the matrix as tables (rich): more than one where the columns do not fit the width."""
+    """Return the matrix as tables (rich): more than one if the columns do not fit the width."""
     whole = compact(runs)
     return _tables(whole, width) if whole.labels else []
 
@@ -163,7 +163,7 @@ def _styled(parts: Sequence[tuple[str, str]]) -> Any:
 
 
 def _cut(text: str) -> str:
-    """Return a head of a bearable length."""
+    """Return a shortened head."""
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
