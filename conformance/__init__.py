@@ -1,4 +1,4 @@
-"""The conformance suite: specification, golden vectors, oracles, and what runs and reports them."""
+"""The conformance suite: specification, golden vectors, oracles, runners and reports."""
 
 from __future__ import annotations
 

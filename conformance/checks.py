@@ -1,7 +1,7 @@
 """Checks beyond golden vectors: conversions, a real text through each framework's layers, memory.
 
-A check is a function of a backend that raises AssertionError, and is run in the modes host and framework,
-or, where it compiles, as traced.
+A check is a function of a backend that raises AssertionError. It runs in the modes host and framework, or in traced
+mode if it compiles.
 """
 
 from __future__ import annotations
@@ -59,9 +59,11 @@ def check(
     host: bool = False,
     **fixed: Any,
 ) -> Callable[[Checker], Checker]:
-    """Register a check; ``wide``: with the framework's 64-bit types switched on; ``full``: only in the full profile;
-    ``traced``: it compiles, and stands in the column of traced code instead of in those of host and framework;
-    ``host``: it stands in that of host alone."""
+    """Register a check.
+
+    ``wide``: run it with the framework's 64-bit types switched on. ``full``: run it only in the full profile.
+    ``traced``: it compiles, and belongs to the column of traced code, not to host and framework. ``host``: it belongs
+    only to the column of host."""
 
     def register(fn: Checker) -> Checker:
         CHECKS.append(Check(id, clause, functools.partial(fn, **fixed), wide, full, traced, host))
@@ -82,7 +84,7 @@ class Gradients(NamedTuple):
 
 
 def native_and_slices(backend: Backend, dtype: str = "float32", index_type: str = "int64") -> tuple[Any, Slices]:
-    """A native sparse gradient, and what it denotes, coalesced."""
+    """Return a native sparse gradient, and its meaning as coalesced slices."""
     plain = oracle.coalesce(slices("unsorted-duplicates", dtype, index_type, (3,), "native"))
     return islices.to_native(to_backend(backend, plain)), plain
 
@@ -290,7 +292,7 @@ def memory(backend: Backend, *, operation: str) -> None:
 
 @check("embedding/memory-1e7-rows", "12")
 def step_memory(backend: Backend) -> None:
-    """A gradient step on a table of 1e7 x 4 (160 MB) makes nothing of its size."""
+    """Check that a gradient step on a table of 1e7 x 4 (160 MB) allocates no table-sized array."""
     own = own_calls_of(backend)
     weights = backend.asarray(np.zeros((10_000_000, 4), np.float32))
     ids = backend.asarray(np.random.default_rng(0).integers(0, 10_000_000, 1000).astype(np.int32))

@@ -25,7 +25,7 @@ QUICK = ("adam", "momentum")
 
 
 def compiled_steps(backend: Backend, *, label: str, rows: str) -> None:
-    """A hundred steps of one program, bit for bit the exact result."""
+    """Check that a hundred steps of one program have the bits of the exact result."""
     name, hyper = OPTIMIZERS[label]
     plain = dense("float32", (ROWS, 3), "compiled")
     grads = [slices(layout, "float32", "int32", (3,), "compiled") for layout in LAYOUTS]
@@ -104,7 +104,7 @@ def step_memory(backend: Backend) -> None:
 
 
 def atomic(backend: Backend, *, label: str) -> None:
-    """A bad index in the last slot leaves table and state as they were, to the bit."""
+    """Check that a bad index in the last slot leaves table and state unchanged, to the bit."""
     name, hyper = OPTIMIZERS[label]
     plain = dense("float32", (ROWS, 3), "atomic")
     good = slices("unsorted-duplicates", "float32", "int64", (3,), "atomic")

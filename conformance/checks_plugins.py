@@ -17,7 +17,7 @@ ROWS = 6
 
 
 def native_over(backend: Backend, indices: list[int]) -> tuple[Any, Slices]:
-    """The framework's sparse object over rows of ones, none of which has been checked, and what it holds."""
+    """Return the framework's sparse object over rows of ones, with unchecked row numbers, and its contents."""
     if not backend.native_name:
         raise UnsupportedError(f"{backend.name} has no sparse type")
     n = len(indices)
@@ -28,7 +28,7 @@ def native_over(backend: Backend, indices: list[int]) -> tuple[Any, Slices]:
 
 
 def refusal(operation: Callable[[Any], Any], native: Any) -> str:
-    """The message of the IndexError that an operation raises, or what came instead."""
+    """Return the message of the IndexError that an operation raises, or a description of another outcome."""
     try:
         return f"(no error, but {operation(native)!r})"
     except IndexError as error:
@@ -50,6 +50,6 @@ for _label, _index in (("minus-one", -1), ("minus-rows", -ROWS), ("too-large", R
 
 @check("conversion/native-duplicates", "1", wide=True)
 def duplicates(backend: Backend) -> None:
-    """A native object's duplicates mean their sum."""
+    """Check that a native object's duplicates mean their sum."""
     native, plain = native_over(backend, [4, 1, 4])
     same(islices.coalesce(islices.from_native(native)).values, coalesce(plain).values, "the sums")

@@ -162,7 +162,7 @@ def _plan(options: argparse.Namespace, selection: Selection, folder: Path) -> li
 
 
 def _adapters(options: argparse.Namespace, folder: Path) -> list[AdapterJob]:
-    """The jobs of the commands; UsageError for one that cannot be read as a command line."""
+    """Return the jobs of the commands; raise UsageError for a text that is not a command line."""
     limit = seconds(options.time_limit)
     return [
         AdapterJob(text, split_command(text), limit, folder / f"command{k}.jsonl")
@@ -186,7 +186,7 @@ def _why_nothing(runs: Sequence[Run]) -> str:
 
 # ---------------------------------------------------------------------- what came of it
 def _unwritten(runs: Sequence[Run]) -> list[str]:
-    """The primitives that backends still lack for mode framework."""
+    """Return the primitives for mode framework that backends have not implemented."""
     return sorted({name for run in runs for name in run.header.get("unwritten", [])})
 
 

@@ -27,7 +27,7 @@ def paragraphs() -> list[list[str]]:
 
 
 def batch(rows: int, length: int) -> tuple[Array, int]:
-    """(ids of shape (rows, length), size of the vocabulary with the padding id)."""
+    """Return (ids of shape (rows, length), size of the vocabulary with the padding id)."""
     chosen = [words[:length] for words in paragraphs()[:rows]]
     counts = Counter(word for words in chosen for word in words)
     ids = {word: k + 1 for k, (word, _) in enumerate(sorted(counts.items(), key=lambda item: (-item[1], item[0])))}
@@ -36,7 +36,7 @@ def batch(rows: int, length: int) -> tuple[Array, int]:
 
 
 def upstream(ids: Array, width: int, seed: int = 0) -> Array:
-    """A float32 gradient for each looked-up row, shape (*ids.shape, width), between 1/16 and 2 in size."""
+    """Return a float32 gradient for each looked-up row, shape (*ids.shape, width), between 1/16 and 2 in size."""
     rng = random.Random(seed)
     count = len(ids.data) * width
     sizes = (Fraction(rng.getrandbits(40) | 1, 2**40) * 2 + Fraction(1, 16) for _ in range(count))

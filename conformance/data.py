@@ -71,7 +71,7 @@ class Slices:
     padded: bool = False
 
     def at(self, places: Sequence[int], **flags: bool) -> Slices:
-        """The slices that stand at these places, in their order."""
+        """Return the slices at these places, in order."""
         rows, n = self.values.rows(), len(places)
         values = Array(self.values.dtype, (n, *self.values.shape[1:]), [v for k in places for v in rows[k]])
         indices = Array(self.indices.dtype, (n,), [self.indices.data[k] for k in places])
@@ -80,7 +80,7 @@ class Slices:
 
 @dataclass(frozen=True)
 class Case:
-    """One call and what must come of it.
+    """One call and its expected outcome.
 
     ``expect`` is the result, or for the errors group ``{"raises": name, "message": [words]}``. ``flags``: "eager" (has
     no traced form).
@@ -100,7 +100,7 @@ class Case:
 
     @property
     def call(self) -> str:
-        """The call as a reader would write it."""
+        """Return the call as Python text."""
         args = [_show(a) for a in self.args] + [f"{k}={_show(v)}" for k, v in self.kwargs.items()]
         return f"{self.op}({', '.join(args)})"
 
@@ -228,13 +228,13 @@ def entries() -> tuple[Entry, ...]:
 
 
 def load_cases(wanted: Callable[[Entry], bool] = lambda entry: True) -> list[Case]:
-    """The golden cases that are wanted, in the order of GROUPS."""
+    """Return the selected golden cases, in the order of GROUPS."""
     return [entry.case for entry in entries() if wanted(entry)]
 
 
 @functools.cache
 def quick_ids(mode: str) -> frozenset[str]:
-    """The golden cases that the quick profile runs in a mode: quick.json lists them, all but bad input.
+    """Return the golden cases that the quick profile runs in a mode: quick.json lists them, all but bad input.
 
     Bad input runs nothing, so all of it is quick, except where it imports a second framework or traces a model.
     """

@@ -1,6 +1,6 @@
 """Deviations a backend declares, strictly: a declared case that passes is a failure.
 
-``deviations.toml`` beside an adapter holds tables
+``deviations.toml`` in the adapter's folder holds tables
 
     [[deviation]]
     cases = "norms/norm2/*"      # a glob over case ids
@@ -46,7 +46,7 @@ class Deviation:
 
 @functools.cache
 def load_deviations(backend: Backend) -> list[Deviation]:
-    """The deviations of the package the backend's class lives in; none where it has no such file."""
+    """Return the deviations of the package of the backend's class; none if the package does not have the file."""
     package = type(backend).__module__
     text = _read(package)
     if text is None:

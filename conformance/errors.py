@@ -1,6 +1,6 @@
 """The table of bad input: each call, the exception the spec gives it, and the words its message must hold.
 
-A message names the argument, what came, and what is accepted. SPEC.md, "Bad input".
+A message contains the argument, the value, and the accepted values. SPEC.md, "Bad input".
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def f32(*shape: int, value: float = 1.0) -> Array:
 
 
 def of(dtype: str, *data: Any) -> Array:
-    """A 1-D array."""
+    """Return a 1-D array."""
     return Array(dtype, (len(data),), list(data))
 
 
@@ -40,7 +40,7 @@ GRADIENT = ("embedding_grad", f32(2, 2))
 
 
 def foreign(x: Array) -> dict[str, Any]:
-    """An array of another framework than the one under test."""
+    """Return an array of a framework other than the one under test."""
     return {"foreign": x}
 
 

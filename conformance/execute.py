@@ -1,7 +1,7 @@
 """Runs one case on one backend in one mode, and reads the result back as plain data.
 
-Three things can go wrong and are kept apart: the case cannot be set up (`HarnessError`), the call raises, or its
-result differs from what is expected.
+Three failures are distinct: the case cannot be set up (`HarnessError`), the call raises, or its result differs from the
+expected one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ChangedInputError(AssertionError):
 
 # ---------------------------------------------------------------------- data to arrays and back
 def to_numpy(x: Array) -> np.ndarray[Any, Any]:
-    """The data as NumPy; bfloat16 as uint16 patterns, cut from float32 (the values are exact there)."""
+    """Return the data as NumPy; bfloat16 as uint16 patterns, cut from float32 (the values are exact there)."""
     if x.dtype == "bfloat16":
         bits = np.array(x.data, np.float32).reshape(x.shape).view(np.uint32)
         return (bits >> np.uint32(16)).astype(np.uint16)
@@ -86,7 +86,7 @@ def _foreign(backend: Backend, x: Array) -> Any:
 
 
 def read(x: Any) -> Any:
-    """A result as plain data; sentinel slots are left out."""
+    """Return a result as plain data; sentinel slots are left out."""
     if isinstance(x, islices.IndexedSlices):
         values, indices = (x.backend.to_numpy(part) for part in (x.values, x.indices))
         if x.padded:
@@ -112,7 +112,7 @@ def _plain(x: np.ndarray[Any, Any], dtype: str = "") -> Array:
 
 # ---------------------------------------------------------------------- the call
 def run_case(backend: Backend, case: Case, mode: str, variant: Variant = STANDARD) -> Any:
-    """The plain result of a case. Raises HarnessError, UnsupportedError, or what the call raised."""
+    """Return the plain result of a case. Raise HarnessError, UnsupportedError, or the error of the call."""
     arguments: list[Any] = []
     options: dict[str, Any] = {}
     arrays: list[Any] = []
@@ -267,7 +267,7 @@ def _compiled(backend: Backend, op: str, skeleton: _Skeleton) -> tuple[Callable[
 
 
 def take_apart(x: Any, leaves: list[Any]) -> Any:
-    """The form of a result, whose arrays are added to leaves: what a compiler takes in and gives back."""
+    """Return the form of a result, and add its arrays to leaves: compilers accept and return only arrays."""
     if isinstance(x, islices.IndexedSlices):
         leaves += [x.values, x.indices]
         return (islices.IndexedSlices, x.dense_shape, x.coalesced, x.padded)
@@ -282,7 +282,7 @@ def take_apart(x: Any, leaves: list[Any]) -> Any:
 
 
 def reassemble(backend: Backend, shell: Any, leaves: Iterator[Any]) -> Any:
-    """A result of that form with the leaves as its arrays."""
+    """Return a result of that form with the leaves as its arrays."""
     if shell is None:
         return None
     if shell == "array":

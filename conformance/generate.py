@@ -1,7 +1,7 @@
 """Writes the golden vectors: ``python -m islices.conformance.generate [FOLDER]``.
 
 Inputs are small numbers drawn from a seeded generator, chosen so that rounding happens and subnormals do not; the
-expected results come from `islices.conformance.oracle` alone. Running it again writes the same bytes.
+expected results come only from `islices.conformance.oracle`. Running it again writes the same bytes.
 """
 
 from __future__ import annotations
@@ -260,7 +260,7 @@ EXTREMES = {"huge": 1e150, "tiny": 1e-150, "large": 1e121}
 
 
 def extreme(size: float) -> list[Any]:
-    """A float64 gradient of that size beside an ordinary float32 one."""
+    """Return a float64 gradient of that size together with an ordinary float32 one."""
     return [Array("float32", (2,), [1.5, 0.25]), slices_of("float64", [[size], [size]], [1, 1], (3, 1))]
 
 
@@ -359,7 +359,7 @@ def updates() -> Iterator[Case]:
 
 
 def factors(s: Slices) -> Slices:
-    """The same slices with values near 1, so that products of many stay in range."""
+    """Return the same slices with values near 1, so that products of many stay in range."""
     kind = s.values.dtype
     near = [-1 if v < 0 else 2 for v in s.values.data] if kind.startswith("int") else [
         round_to(Fraction(1) + Fraction(v) / 64, kind) for v in s.values.data

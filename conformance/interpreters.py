@@ -1,7 +1,7 @@
 """Other environments' interpreters: the suite as it is here, on the frameworks that are there.
 
-So that old and new versions of one framework stand side by side, the islices that runs there is the one that runs here:
-a folder that holds nothing else is put on the path.
+Old and new versions of one framework run the same islices as this process, so that their results can be compared. Its
+path gets a folder that holds only islices.
 """
 
 from __future__ import annotations

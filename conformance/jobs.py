@@ -1,7 +1,7 @@
 """Runs the suite: each backend of each interpreter in a separate process, two at a time.
 
-The variants of a backend share its process, and so its imports and what has been compiled in it; those that need a
-separate environment have a separate process.
+The variants of a backend share its process, and so its imports and compiled programs. Variants that need a separate
+environment have a separate process.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Job(NamedTuple):
 
 
 def run_all(jobs: Sequence[Job | AdapterJob], selection: Selection) -> list[Run]:
-    """The runs of the jobs, job by job and variant by variant; what each does is told meanwhile."""
+    """Return the runs of the jobs, job by job and variant by variant, and report their progress."""
     order = sorted(range(len(jobs)), key=lambda k: jobs[k].rank)
     with board([jobs[k].name for k in order]) as watched, ThreadPoolExecutor(max_workers=2) as pool:
         stopped = threading.Event()
@@ -136,8 +136,9 @@ def _environment(job: Job) -> dict[str, str]:
 
 
 def programs_kept() -> dict[str, str]:
-    """Return the settings by which JAX keeps compiled programs in the user's cache: each operation on each shape is a
-    program, which takes 20 to 50 ms to compile and a quarter of that to load."""
+    """Return the settings by which JAX keeps compiled programs in the user's cache.
+
+    Each operation on each shape is a program, which takes 20 to 50 ms to compile and a quarter of that to load."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     if not os.path.isabs(home):
         return {}

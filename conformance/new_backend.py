@@ -56,7 +56,7 @@ COMMAND = Command("write the skeleton of an adapter for another framework", argu
 
 
 def to_do(cases: Iterable[dict[str, Any]]) -> list[tuple[str, int]]:
-    """(primitive, number of cases that end in it) of what a skeleton still declares, most cases first.
+    """Return (primitive, number of cases that end in it) of what a skeleton still declares, most cases first.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def to_do(cases: Iterable[dict[str, Any]]) -> list[tuple[str, int]]:
 
 
 def unwritten(backend: Backend) -> list[str]:
-    """The primitives that mode framework lacks, whether or not a case of the suite meets them.
+    """Return the primitives that mode framework does not have yet, even those without a case in the suite.
 
     Examples
     --------

@@ -63,7 +63,7 @@ def _lookup_gradient(
     weights: Any = None,
     **options: Any,
 ) -> Any:
-    """The gradient of sum(lookup * upstream), by the framework's product and sum."""
+    """Return the gradient of sum(lookup * upstream), by the framework's product and sum."""
     own = own_calls_of(islices.get_backend(table))
     parameter = islices.Table(table, padding_idx=padding_idx, scale_by_freq=scale_by_freq)
     if weights is None:
@@ -86,10 +86,10 @@ def _double_lookup_gradient(table: Any, ids: Any, upstream: Any, other_ids: Any,
 
 
 def _gradient(op: str, leaves: list[Any], upstream: list[Any], *limit: float, **options: Any) -> list[Any]:
-    """The gradient of the sum of what an operation makes of the leaves, times upstream.
+    """Return the gradient of the sum of an operation's results for the leaves, times upstream.
 
-    By the stored values of each leaf. upstream has one array for each leaf, of the form of its stored values; of the
-    table's where the operation coalesces; for a norm one number.
+    The gradient is by the stored values of each leaf. upstream has one array for each leaf. It has the form of the
+    stored values, or of the table if the operation coalesces; for a norm it is one number.
     """
     own, function = own_calls_of(islices.get_backend(upstream[0])), getattr(islices, op)
     bare = [x.values if isinstance(x, islices.IndexedSlices) else x for x in leaves]
@@ -109,7 +109,7 @@ def _gradient(op: str, leaves: list[Any], upstream: list[Any], *limit: float, **
 
 
 def _numbers(op: str, x: Any) -> Any:
-    """The array that upstream has the shape of."""
+    """Return the array with the shape of upstream."""
     if not isinstance(x, islices.IndexedSlices):
         return x
     return islices.to_dense(x) if op == "clip_by_value" else x.values
@@ -132,7 +132,7 @@ def _per_sample_slices(upstream: Any, ids: Any, num_rows: int, b: int, **options
 
 
 def _samples_of_loss(table: Any, ids: Any, kind: str, **options: Any) -> Any:
-    """The gradient per sample of a loss of the sum of each sample's rows: bad ones, by kind."""
+    """Return the gradient per sample of a loss of the sum of each sample's rows: bad ones, by kind."""
     own = own_calls_of(islices.get_backend(table))
 
     def loss(t: Any) -> Any:
@@ -170,7 +170,7 @@ def _optimizer_steps(
 
 
 def _in_turn(values: list[float], step: Any) -> Any:
-    """The number of a step, as a function of the steps before: a traced one is below the number of values."""
+    """Return the number of a step, as a function of the steps before: a traced one is below the number of values."""
     if isinstance(step, int):
         return values[step % len(values)]
     B = islices.get_backend(step)

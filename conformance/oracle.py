@@ -56,7 +56,7 @@ def floor_log2(n: int, d: int) -> int:
 
 
 def square_root(x: float) -> float:
-    """The float64 nearest to the root of a float64 (ties cannot occur: a root is never half-way)."""
+    """Return the float64 nearest to the root of a float64 (ties cannot occur: a root is never half-way)."""
     if not math.isfinite(x) or x == 0:
         return x
     n, d = x.as_integer_ratio()
@@ -108,7 +108,7 @@ def left_fold(terms: list[Any], kind: str) -> Any:
 
 
 def halves(terms: list[Any], kind: str) -> Any:
-    """The sum by halves of clause 19."""
+    """Return the sum by halves of clause 19."""
     aside: list[Any] = []
     while len(terms) > 1:
         half = len(terms) // 2
@@ -407,7 +407,7 @@ def embedding_grad(
 
 
 def scatter(op: str, table: Array, x: Slices) -> Array:
-    """The table after every slice in order (15); x has no padding."""
+    """Return the table after every slice in order (15); x has no padding."""
     kind, width = wide(table.dtype), math.prod(table.shape[1:])
     data = list(table.data)
     for index, row in zip(x.indices.data, x.values.rows(), strict=True):

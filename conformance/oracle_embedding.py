@@ -44,7 +44,7 @@ def starts_of(ids: Ids, offsets: Array | None) -> list[int]:
 
 
 def lead_of(ids: Ids, offsets: Array | None) -> tuple[int, ...]:
-    """The shape of the bags."""
+    """Return the shape of the bags."""
     if isinstance(ids, tuple):
         return tuple(ids[1].shape)
     if offsets is None:
@@ -57,7 +57,7 @@ def values_of_ids(ids: Ids) -> Array:
 
 
 def absent_of(ids: Ids, offsets: Array | None, invalid: str) -> set[int]:
-    """The positions that name no row: negative ids where they are dropped, and what lies behind the last bag."""
+    """Return the positions without a row: negative ids where they are dropped, and positions after the last bag."""
     values = values_of_ids(ids)
     gone = {k for k, i in enumerate(values.data) if invalid == "drop" and i < 0}
     if isinstance(ids, tuple) or offsets is not None:
@@ -66,7 +66,7 @@ def absent_of(ids: Ids, offsets: Array | None, invalid: str) -> set[int]:
 
 
 def without(s: Slices, gone: set[int]) -> Slices:
-    """The slices of a lookup, one for each of its ids, without those of some positions."""
+    """Return the slices of a lookup, one for each of its ids, without those of some positions."""
     return s.at([k for k in range(len(s.indices.data)) if k not in gone])
 
 
@@ -98,7 +98,7 @@ def bags_of(
 
 
 def root(x: float, kind: str) -> float:
-    """The correctly rounded root: a float32 root is the float64 one rounded, which is innocuous."""
+    """Return the correctly rounded root: a float32 root is the float64 one rounded, which is innocuous."""
     return float(round_to(square_root(x), kind))
 
 
@@ -117,7 +117,7 @@ def divisor(bag: Bag, weights: list[Any] | None, combiner: str, kind: str) -> fl
 
 
 def reduced(bag: Bag, row: Any, width: int, weights: list[Any] | None, combiner: str, kind: str) -> list[Any]:
-    """The bag's row in the wide type; row(k) is member k's."""
+    """Return the bag's row in the wide type; row(k) is member k's."""
     by = divisor(bag, weights, combiner, kind) if combiner != "max" else None
     if not bag.counting or by == 0:
         return [0.0] * width
@@ -164,7 +164,7 @@ def lookup(
 def bag_gradients(
     table: Array, ids: Array, upstream: Array, bags: list[Bag], weights: Array | None, combiner: str
 ) -> tuple[Array, Array | None]:
-    """(what arrives at each member's row, what arrives at each weight)."""
+    """Return (the gradient of each member's row, the gradient of each weight)."""
     kind, dtype, width = wide(table.dtype), table.dtype, math.prod(table.shape[1:])
     rows = table.rows()
     w = None if weights is None else weights.data
@@ -252,7 +252,7 @@ def samples(
     mask: Array | None = None,
     invalid: str = "raise",
 ) -> list[Slices]:
-    """The slices of each sample."""
+    """Return the slices of each sample."""
     values = values_of_ids(ids)
     row_shape = upstream.shape[len(values.shape) :]
     width = math.prod(row_shape)
@@ -347,7 +347,7 @@ def clipped(s: Slices, norm64: float, max_norm: float, nonfinite: str) -> Slices
 
 
 def clipped_product(product: Any, norms: list[float], max_norm: float, nonfinite: str) -> Any:
-    """The factors with x clipped, and the gradient zeros where zeros take the place of what is not finite."""
+    """Return the factors with x clipped, and a zero gradient where zeros replace a gradient that is not finite."""
     g, x = product
     upstream: list[Any] = []
     inputs: list[Any] = []

@@ -42,7 +42,7 @@ def gradient(op: str, leaves: list[Any], upstream: list[Array], limit: Any = Non
 
 
 def places(x: Any) -> tuple[list[tuple[int, int]], list[Any]]:
-    """(row, column) of each stored number, and the numbers."""
+    """Return (row, column) of each stored number, and the numbers."""
     v = values_of(x)
     width = math.prod(v.shape[1:])
     rows = x.indices.data if isinstance(x, Slices) else range(v.shape[0])
@@ -50,7 +50,7 @@ def places(x: Any) -> tuple[list[tuple[int, int]], list[Any]]:
 
 
 def norm_slopes(sums: dict[Place, Fraction], ord: Any) -> dict[Place, Fraction]:
-    """The derivative of a norm by each element of T."""
+    """Return the derivative of a norm by each element of T."""
     if ord == 1:
         return {place: Fraction((s > 0) - (s < 0)) for place, s in sums.items()}
     if ord == "inf":
@@ -91,7 +91,7 @@ def clip_slopes(
 
 
 def root(square: Fraction) -> Fraction:
-    """The root of a rational number, which must be one."""
+    """Return the root of a rational number, which must be one."""
     r = Fraction(math.isqrt(square.numerator), math.isqrt(square.denominator))
     if r * r != square:
         raise ValueError(f"the root of {square} is not rational")
@@ -99,7 +99,7 @@ def root(square: Fraction) -> Fraction:
 
 
 def exact(x: Any, dtype: str) -> Any:
-    """A result, which its type must hold."""
+    """Return a result, which its type must hold exactly."""
     rounded = round_to(x, dtype)
     if Fraction(rounded) != x:
         raise ValueError(f"{x} is no {dtype}")

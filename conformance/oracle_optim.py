@@ -1,7 +1,7 @@
 """The expected results of optimizers, in exact rational arithmetic: clause 16, element by element.
 
 As `islices.conformance.oracle`, whose rounding it uses. `Rounded` is a number of a format whose operations round once.
-Beside the rules stand the hyperparameters of the cases: what the suite steps with.
+The module also has the hyperparameters of the suite's cases.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def power(base: float, t: int) -> Rounded:
 
 
 def at_step(h: dict[str, Any], t: int) -> dict[str, Any]:
-    """The hyperparameters of step t: a list holds one for each step, in turn; an array of one is that number."""
+    """Return the hyperparameters of step t: a list holds one for each step, in turn; an array of one is that number."""
     now = {k: v[(t - 1) % len(v)] if isinstance(v, list) else v for k, v in h.items()}
     return {k: v.data[0] if isinstance(v, Array) else v for k, v in now.items()}
 
@@ -116,7 +116,7 @@ def numbers_of(name: str, h: dict[str, Any], t: int) -> dict[str, Rounded]:
 
 @functools.lru_cache
 def fading_product(c: float, t: int) -> Rounded:
-    """The product of 1 - 0.5 c^k for k from 1 to t, 0 below 1e-290; factors that round to 1 change nothing."""
+    """Return the product of 1 - 0.5 c^k for k from 1 to t, 0 below 1e-290; factors that round to 1 change nothing."""
     one, product = Rounded(1.0, "float64"), Rounded(1.0, "float64")
     for k in range(1, t + 1):
         factor = one - Rounded(0.5, "float64") * power(c, k)
@@ -129,7 +129,7 @@ def fading_product(c: float, t: int) -> Rounded:
 
 
 def nesterov_rates(c: dict[str, Rounded], beta1: float, momentum_decay: float, t: int) -> dict[str, Rounded]:
-    """nadam: what the gradient is multiplied by, and what the running mean."""
+    """Return the factors of the gradient and of the running mean (nadam)."""
     one, half = Rounded(1.0, "float64"), Rounded(0.5, "float64")
     fading = Rounded(0.96, "float64").raised(Rounded(momentum_decay, "float64"))
     now = power(fading.x, t)
@@ -340,7 +340,7 @@ def optimizer_steps(
 
 
 def named_rows(grad: Any, rows: str, count: int, width: int) -> list[tuple[int, Row]]:
-    """(row, gradient) of the rows that move."""
+    """Return (row, gradient) of the rows that move."""
     if isinstance(grad, Slices):
         c = coalesce(grad)
         named = dict(zip(c.indices.data, c.values.rows(), strict=True))

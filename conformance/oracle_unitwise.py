@@ -1,4 +1,4 @@
-"""The expected results of what is clipped by parts of the dense array, in exact rational arithmetic (clause 10)."""
+"""The expected results of clips by parts of the dense array, in exact rational arithmetic (clause 10)."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from islices.core.registry import BUILTIN, GROUP
 
 
 def check_backends(wanted: Sequence[str] | None, installed: Sequence[str]) -> None:
-    """UsageError for a --backend that is not among those installed."""
+    """Raise UsageError for a --backend that is not installed."""
     for name in wanted or ():
         if name in installed:
             continue
@@ -26,7 +26,7 @@ def check_backends(wanted: Sequence[str] | None, installed: Sequence[str]) -> No
 
 
 def need_rich() -> None:
-    """UsageError where rich is missing, by which commands show what they found."""
+    """Raise UsageError if rich is missing, which commands use for their results."""
     if importlib.util.find_spec("rich") is None:
         raise UsageError('needs rich: pip install "islices[conformance]"')
 
@@ -49,7 +49,7 @@ def print_text(text: str) -> None:
 
 
 def write(option: str, path: str, text: str, mode: str = "w") -> None:
-    """The text to a file, or for "-" to standard output; what the system says against it names the option."""
+    """Write the text to a file, or for "-" to standard output; errors of the system contain the option."""
     if path == "-":
         sys.stdout.write(text)
         return

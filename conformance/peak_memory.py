@@ -10,7 +10,7 @@ from islices.conformance.operations import UnsupportedError
 
 
 def peak_growth(call: Callable[[], Any]) -> tuple[Any, int]:
-    """(result, bytes by which the process' resident memory grew at most during a call)."""
+    """Return (result, bytes by which the process' resident memory grew at most during a call)."""
     try:
         Path("/proc/self/clear_refs").write_text("5", "ascii")  # the high-water mark starts again from what is used now
     except OSError as error:

@@ -44,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def chosen(config: pytest.Config) -> Selection:
-    """The selection that the options make."""
+    """Return the selection of the options."""
     given = config.option
     return Selection(
         given.islices_profile, given.islices_select, tuple(given.islices_clause), tuple(given.islices_group)
@@ -52,7 +52,7 @@ def chosen(config: pytest.Config) -> Selection:
 
 
 def chosen_backend(config: pytest.Config) -> str:
-    """The name --islices-backend gave; the suite has no default, so that nobody tests the wrong one."""
+    """Return the name from --islices-backend; the suite has no default, to prevent tests of the wrong backend."""
     name: str | None = config.getoption("islices_backend")
     if name is None:
         raise pytest.UsageError("the conformance suite needs --islices-backend NAME (islices backends lists them)")
@@ -60,7 +60,7 @@ def chosen_backend(config: pytest.Config) -> str:
 
 
 def chosen_variants(config: pytest.Config) -> list[Variant]:
-    """The variants --islices-variant names."""
+    """Return the variants in --islices-variant."""
     names = str(config.getoption("islices_variant")).split(",")
     for name in names:
         if name not in VARIANTS:
@@ -149,7 +149,7 @@ class Report:
             self.write("phase", says=says)
 
     def reach(self, variant: Variant) -> None:
-        """End the runs of the variants before this one, and begin its own."""
+        """End the runs of the variants before this one, and begin the run of this one."""
         while self.present is not variant:
             self.end(0)
             self.present = self.waiting.pop(0)

@@ -1,7 +1,7 @@
 """Progress of commands on the error output.
 
 A terminal with rich shows moving lines, which always name what the command waits for. Elsewhere bars are silent, and a
-board prints one plain line per finished part, so that a CI log has no control characters and no long silence.
+board prints one plain line per finished part. So a CI log has no control characters and no long silence.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def few_programs(backend: Any, request: pytest.FixtureRequest) -> Iterator[None]
 
 
 def _mapped() -> int:
-    """The pieces of memory that this process has mapped; 0 where the system does not say."""
+    """Return the pieces of memory that this process has mapped; 0 where the system does not say."""
     try:
         return Path("/proc/self/maps").read_bytes().count(b"\n")
     except OSError:

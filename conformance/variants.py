@@ -28,26 +28,26 @@ class Variant(NamedTuple):
     Attributes
     ----------
     name : str
-        As the matrix shows it.
+        The name in the matrix.
     says : str
-        What it is, in a few words.
+        A short description.
     backends : tuple of str
-        Whose; empty: everybody's.
+        The backends with this variant; empty: all.
     modes : tuple of str
-        Which modes it runs; empty: all that the backend has.
+        The modes that it runs; empty: all modes of the backend.
     environment : mapping of str to str
-        What the process' environment has to say, from its start: such a variant has a process of its own, all others
-        of a backend share one.
+        Variables of the process' environment from its start. A variant with variables has a separate process; all
+        others of a backend share one.
     around : callable -> context manager
         Entered around each case.
     arrange : callable of (case, arguments, keyword arguments), or None
         Changes the arguments of a golden case before the call.
     device : callable of Backend -> str, or None
-        The device that arrays lie on, one of the backend's; None: where the framework puts them.
+        The backend's device for arrays; None: the framework's default.
     group : str
-        The one group of cases that it runs, which no other variant does; empty: all but such groups.
+        The only group of cases that it runs, and no other variant runs; empty: all groups without such a variant.
     absent : callable of Backend -> str
-        Why it cannot run here; "" where it can.
+        Returns the reason why it cannot run here; "" if it can.
     """
 
     name: str

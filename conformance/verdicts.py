@@ -19,7 +19,7 @@ class MismatchError(AssertionError):
 
 
 def judge(attempt: Callable[[], None], declared: Deviation | None) -> tuple[str, dict[str, Any]]:
-    """(outcome, details) of an attempt, which raises unless all is well.
+    """Return (outcome, details) of an attempt, which raises unless all is well.
 
     A deviation counts only if it fails as it was declared; a declared case that passes is a fail. Where there is none,
     a case that ended in a primitive declared `not_implemented` is unsupported, for the reason declared.
@@ -50,7 +50,7 @@ def judge(attempt: Callable[[], None], declared: Deviation | None) -> tuple[str,
 
 
 def _missing_primitive(error: BaseException | None) -> BaseException | None:
-    """The error of a primitive declared `not_implemented` that stands behind an error, if one does."""
+    """Return the error of a primitive declared `not_implemented` that caused an error, else None."""
     while error is not None and not (isinstance(error, NotImplementedError) and hasattr(error, "primitive")):
         error = error.__cause__
     return error

@@ -1,7 +1,7 @@
 """Clip the gradients of a translation-style model: two embeddings, repeated words, one global norm.
 
-torch's clip_grad_norm_ raises on sparse gradients, and norms over stored values count a repeated word once for
-each time it occurs. The norm here is that of the gradient itself.
+torch's clip_grad_norm_ raises on sparse gradients, and a norm over stored values counts each occurrence of a word
+separately. This program uses the norm of the summed gradient.
 """
 
 import torch

@@ -1,6 +1,6 @@
-"""Estimate the cost of each strategy of `all_reduce` for your own job, by the formulas with which it chooses.
+"""Estimate the cost of each strategy of `all_reduce` for your own job, by the formulas that choose the strategy.
 
-docs/distributed.md has the table. Ids are drawn by Zipf's law, so ranks share many rows.
+docs/distributed.md has the table. The ids follow Zipf's law, so ranks share many rows.
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ def different(draws: int) -> float:
 
 
 def table(ranks: int) -> dict[str, float]:
-    """Return the milliseconds of each way: strategies of all_reduce, and all ranks' slices as they are."""
+    """Return the milliseconds of each strategy of all_reduce, and of sending all ranks' uncoalesced slices."""
     found = costs(ranks, row_bytes=ROW_BYTES, most=different(IDS), union=different(ranks * IDS))
     raw = Cost(IDS * ROW_BYTES * (ranks - 1), 1)
     times = {

@@ -1,4 +1,4 @@
-"""An optimizer of your own: row-wise Adagrad whose step is capped per row, with the same bits on three frameworks."""
+"""An optimizer of your own: row-wise Adagrad with a cap on each row's step, with the same bits on three frameworks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def capped_adagrad(g: Any, w: Any, accumulator: Any, lr: Any, eps: Any, cap: Any
 
 
 def main() -> dict[str, Any]:
-    """The table after three steps, by framework."""
+    """Return the table after three steps, by framework."""
     optimizer = optim.custom(capped_adagrad, 0.1, row_state={"accumulator": 0.0}, eps=1e-8, cap=0.5)
     values = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
     grad = IndexedSlices(values, np.array([5, 2, 5]), (8, 4))

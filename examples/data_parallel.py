@@ -1,8 +1,8 @@
 """Data-parallel training of an embedding model: a batch per rank, one all-reduce per step.
 
-    torchrun --nproc-per-node 4 examples/data_parallel.py      # or alone: python examples/data_parallel.py
+    torchrun --nproc-per-node 4 examples/data_parallel.py   # or one process: python examples/data_parallel.py
 
-Only rows that some rank has used travel, each once. All ranks hold the same tables to the bit, after every step.
+Only rows that some rank has used travel, each once. All ranks hold the same tables, to the bit, after every step.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python examples/dlrm.py dlrm --mini-batch-size=1024 --optimizer=rwsadagrad ...
 
-runs dlrm/dlrm_s_pytorch.py with the arguments behind its folder, and with islices in the place of
-its sgd, adagrad and rwsadagrad. `--optimizer=adam`, which it lacks, is there too. `--by=torch` in front of them leaves
-the program its own optimizers (adam: torch's SparseAdam for tables and Adam for the rest).
+runs dlrm/dlrm_s_pytorch.py with the arguments after its folder. Optimizers of islices replace its sgd, adagrad and
+rwsadagrad, and `--optimizer=adam` is new. `--by=torch` before these arguments keeps the program's optimizers (adam:
+torch's SparseAdam for tables and Adam for the rest).
 """
 
 import importlib
@@ -41,7 +41,7 @@ def main(folder: str, *arguments: str) -> None:
     by_torch, program = "--by=torch" in arguments, f"{folder}/dlrm_s_pytorch.py"
     sys.path.insert(0, folder)
     if not by_torch:
-        rowwise: Any = importlib.import_module("optim.rwsadagrad")  # the program's own module
+        rowwise: Any = importlib.import_module("optim.rwsadagrad")  # a module of the program
         rowwise.RWSAdagrad = by_kind(optim.RowwiseAdagrad, optim.Adagrad, eps=1e-10)
         torch.optim.SGD, torch.optim.Adagrad = optim.SGD, optim.Adagrad  # type: ignore[misc]
     if "--optimizer=adam" in arguments:  # in the place of its sgd

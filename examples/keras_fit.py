@@ -1,6 +1,6 @@
 """Train a stock Keras model, then the same by rows: python examples/keras_fit.py 2000000 16 tensorflow torch jax
 
-Shown are time per step, peak memory of fit besides model and state, and distance of the weights (lazy Adam differs)."""
+It prints the time per step, fit's peak memory without model and state, and weights' distance (lazy Adam differs)."""
 
 import gc
 import os
@@ -43,7 +43,7 @@ def compare(rows: int, width: int) -> None:
             for _ in range(2):  # the first epoch compiles
                 getattr(model, "zero_grad", gc.collect)()  # torch keeps the last gradients
                 before = megabytes("VmRSS:")
-                Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+                Path("/proc/self/clear_refs").write_text("5")  # reset the peak
                 began = time.perf_counter()
                 model.fit(ids, labels, batch_size=BATCH, shuffle=False, verbose=0)
                 ms, memory = (time.perf_counter() - began) / STEPS * 1e3, megabytes("VmHWM:") - before

@@ -1,7 +1,7 @@
-"""torch's padding_idx against Keras' mask_zero: two ways to say "this is no word", one gradient.
+"""torch's padding_idx and Keras's mask_zero: two options that mark padding, and one gradient.
 
-torch leaves the padding row out of the gradient. Keras only emits a mask: without a layer that uses it, row 0 gets a
-gradient like any other. `drop_padding` brings Keras to what torch does; islices' lookup has both as options.
+torch omits the padding row from the gradient. Keras only emits a mask: without a layer that uses it, row 0 gets a
+gradient like any other. `drop_padding` gives Keras the gradient of torch; the lookup of islices has both as options.
 """
 
 import keras

@@ -1,7 +1,7 @@
-"""Per-sample embedding gradients of a model that somebody else wrote, out of one ordinary backward pass.
+"""Per-sample embedding gradients of a model that somebody else wrote, from one ordinary backward pass.
 
-What DP-SGD needs: each sample's gradient clipped to one norm before they are added up, and noise added to that. The
-model is not touched. Its table of 200,000 rows is frozen for torch, so that no gradient of its size is ever made.
+DP-SGD clips each sample's gradient to one norm, adds the gradients, and adds noise. The model stays unchanged. Its
+table of 200,000 rows is frozen for torch, so no table-sized gradient is allocated.
 """
 
 import torch

@@ -1,9 +1,9 @@
-"""A model trained by Keras goes on in PyTorch, on the trajectory it had.
+"""Continue the training of a Keras model in PyTorch, on the same trajectory.
 
-Keras's Adam moves every row, adds epsilon elsewhere than torch and corrects its bias in float32. semantics="keras" is
-that arithmetic on any framework. This takes ten steps of keras.optimizers.Adam, then ten of islices on torch from
-Keras's weights and state, and compares them with twenty of Keras. torch's Adam diverges from the same state (gradients
-are small).
+Keras's Adam moves every row, adds epsilon in another place than torch and corrects its bias in float32.
+semantics="keras" is that arithmetic on any framework. The program takes ten steps of keras.optimizers.Adam, then ten of
+islices on torch from Keras's weights and state. It compares them with twenty steps of Keras. torch's Adam diverges from
+the same state (gradients are small).
 """
 
 import os

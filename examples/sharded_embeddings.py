@@ -1,9 +1,9 @@
-"""An embedding that no rank holds whole: its rows lie on the ranks, and each step moves the rows it needs.
+"""An embedding that no rank holds whole: its rows lie on the ranks, and each step moves the rows that it needs.
 
-    mpiexec -n 4 python -m mpi4py examples/sharded_embeddings.py      # or alone: python examples/sharded_embeddings.py
+    mpiexec -n 4 python -m mpi4py examples/sharded_embeddings.py  # one process: python examples/sharded_embeddings.py
 
-Words of one sentence learn to be alike, and unlike a word of another, in NumPy. The losses do not depend on the number
-of ranks but for the last bits.
+Words of one sentence learn to be similar, and different from a word of another, in NumPy. Only the last bits of the
+losses depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ WORDS, DIM, SENTENCES, STEPS = 1_000_000, 16, 64, 30
 
 
 def rows(start: int, stop: int) -> np.ndarray:
-    """The start of some rows: the same wherever they lie."""
+    """Return the initial values of some rows, which do not depend on the rank."""
     k = np.arange(start * DIM, stop * DIM, dtype=np.float32).reshape(-1, DIM)
     return np.sin(k) / DIM
 
 
 def sentences(step: int) -> np.ndarray:
-    """(sentences, 3): two words of one sentence and one of another. Alike on every rank, which takes its share."""
+    """Return (sentences, 3): two words of one sentence and one of another; the same on every rank, which slices it."""
     draw = np.random.default_rng(step)
     topics = draw.integers(0, 10, SENTENCES)
     pairs = topics[:, None] + 10 * draw.zipf(1.3, (SENTENCES, 2)) % WORDS

@@ -1,6 +1,6 @@
 """Train only the new words of a pre-trained table; every other row keeps its bits.
 
-The optimizer's frozen rows keep their bits, weight decay included, and what they store in the gradient costs nothing.
+The optimizer's frozen rows keep their bits, weight decay included, and their slots in the gradient cost nothing.
 """
 
 import jax

@@ -2,5 +2,5 @@
 
 run.py      a command's cases, one after the other, as the JSON lines of a report
 grade.py    an answer to the outcome of its case
-bounds.py   how far from the bits other orders of sums and fused multiply-adds lead, where the specification says
+bounds.py   the bounds that the specification grants to other orders of sums and to fused multiply-adds
 """

@@ -39,7 +39,7 @@ class Bound(NamedTuple):
 
 
 def bound_of(case: Case) -> Bound | None:
-    """The bound of a case's result, its arrays in order (of slices the values); None where no clause has one."""
+    """Return the bound of a case's result, its arrays in order (slices by their values); None if no clause has a bound."""
     want = list(_floats(case.expect))
     if not want or any(x.dtype not in EPS for x in _arrays(case.expect)):
         return None if case.op != "optimizer_steps" else _steps(case)
@@ -102,7 +102,7 @@ def _largest(x: Any) -> float:
 
 # ---------------------------------------------------------------------- the case on other numbers
 def _evaluated(case: Case, change: Callable[[Any], Any], kwargs: dict[str, Any] | None = None) -> Any:
-    """The case's result by islices on NumPy, the numbers of its arguments changed."""
+    """Return the case's result by islices on NumPy, with changed numbers in its arguments."""
     B = islices.get_backend("numpy")
     options = dict(case.kwargs if kwargs is None else kwargs)
     with islices.config.execution("host"), islices.config.use_kernels(False), np.errstate(all="ignore"):

@@ -12,7 +12,7 @@ from islices.cli import UsageError
 
 
 def split_command(text: str) -> tuple[str, ...]:
-    """A command's words, split as a shell would split them; no shell runs."""
+    """Return a command's words, split as a shell would split them; no shell runs."""
     try:
         words = tuple(shlex.split(text, posix=os.name == "posix"))
     except ValueError as error:
@@ -23,7 +23,7 @@ def split_command(text: str) -> tuple[str, ...]:
 
 
 def seconds(limit: float) -> float:
-    """A time limit that can be one."""
+    """Return a valid time limit."""
     if not 0 < limit < float("inf"):
         raise UsageError(f"--time-limit: got {limit:g}; accepted are seconds above 0")
     return limit

@@ -22,11 +22,11 @@ OPERATION = "formula_step"
 
 
 class AdapterStep:
-    """A step of a formula, made by an adapter: what `islices.conformance.judge` calls.
+    """A step of a formula that an adapter computes, for `islices.conformance.judge` calls.
 
-    Each call says all that the step takes, so that an adapter need not remember the trajectory: what it answers as
-    state comes back in the next call. Unsupported becomes NotImplementedError, a refusal and an answer of another form
-    CallError, which no trajectory outlives.
+    Each call contains all inputs of the step, so an adapter need not remember the trajectory. The state in its answer
+    comes back in the next call. Unsupported becomes NotImplementedError. An error, or an answer of another form,
+    becomes CallError, which ends the trajectory.
     """
 
     def __init__(self, client: Client, formula: Formula) -> None:
@@ -57,7 +57,7 @@ class AdapterStep:
 
 
 def _said(x: Any) -> Any:
-    """An array, several, a row-sparse gradient or lookups as the protocol has them."""
+    """Return an array, several arrays, a row-sparse gradient or lookups in the protocol's form."""
     if isinstance(x, IndexedSlices):
         return Slices(_said(x.values), _said(x.indices), tuple(x.dense_shape))
     if isinstance(x, Bags):

@@ -32,7 +32,7 @@ ADDING = ("coalesce", "to_dense", "add", "scatter_add", "scatter_sub")
 
 
 def grade(case: Case, answer: Answer) -> tuple[str, dict[str, str]]:
-    """(outcome, details) of an answer."""
+    """Return (outcome, details) of an answer."""
     if isinstance(answer, Unsupported):
         return "unsupported", {"reason": answer.reason or "it says so"}
     expected = repr(case.expect)
@@ -95,7 +95,7 @@ def _within(pairs: list[tuple[Array, Array]], wanted: Bound) -> bool:
 
 # ---------------------------------------------------------------------- distances
 def _pairs(got: Any, expected: Any) -> Iterator[tuple[Array, Array]]:
-    """The arrays of two results that stand in the same places, as `bounds` has them: slices by their values."""
+    """Yield the arrays in the same places of two results, in the form of `bounds`: slices by their values."""
     if isinstance(expected, Slices) and isinstance(got, Slices):
         yield got.values, expected.values
     elif isinstance(expected, Array) and isinstance(got, Array):
@@ -109,7 +109,7 @@ def _pairs(got: Any, expected: Any) -> Iterator[tuple[Array, Array]]:
 
 
 def _filled(got: Any, expected: Any) -> Any:
-    """A result with the expected numbers where it has floats of the same type: what else differs remains."""
+    """Return a result with the expected numbers in place of floats of the same type; other differences remain."""
     if isinstance(expected, Slices) and isinstance(got, Slices):
         values = _filled(got.values, expected.values)
         return Slices(values, got.indices, got.dense_shape, coalesced=got.coalesced, padded=got.padded)

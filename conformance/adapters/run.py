@@ -1,7 +1,8 @@
 """A command's column of the matrix: the golden cases through its adapter, one after the other, as a report's lines.
 
-Three things are kept apart from what the adapter answers: it broke in a call (a harness error of that case; it is
-started again), it broke too often or cannot be started (of the whole run), and it has no such operation (unsupported).
+Three outcomes are distinct from the adapter's answers. If it breaks in a call, that case is a harness error, and it is
+started again. If it breaks too often or cannot be started, the whole run is a harness error. If it does not have the
+operation, the case is unsupported.
 
 May import: this folder, `islices`.
 """
@@ -60,7 +61,7 @@ class _Lines:
 
 
 def run_adapter(job: AdapterJob, selection: Selection, watched: Watched, stopped: threading.Event) -> list[Run]:
-    """The adapter's run, in a list as those of backends come."""
+    """Return the adapter's run in a list, like the runs of backends."""
     watched.begin()
     watched.now("its handshake")
     name, broke = job.text, ""
@@ -116,7 +117,7 @@ def _cases(client: Client, selection: Selection, lines: _Lines, stopped: threadi
 
 
 def _attempt(client: Client, case: Case) -> tuple[str, dict[str, str]]:
-    """(outcome, details) of a case; CallError where the adapter broke in it."""
+    """Return (outcome, details) of a case; raise CallError if the adapter broke in it."""
     if client.hello.ops is not None and case.op not in client.hello.ops:
         return "unsupported", {"reason": "not among its operations"}
     try:
@@ -127,7 +128,7 @@ def _attempt(client: Client, case: Case) -> tuple[str, dict[str, str]]:
 
 
 def _numbers(x: Any) -> Any:
-    """Arguments with the infinities that vector files say as a text."""
+    """Return the arguments with infinities, which vector files write as texts."""
     if isinstance(x, (list, tuple)):
         return type(x)(_numbers(item) for item in x)
     if isinstance(x, dict):

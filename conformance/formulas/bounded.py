@@ -1,7 +1,7 @@
 """Exact numbers with a bound of the error that float32 evaluations of the same formula may have. SPEC clause 28.
 
-A `Real` is a number of 64 decimal digits and a bound: whatever admissible evaluation in float32 took the number's
-place is at most so far from it. Sums stay open until something else needs them, so that the bound of a sum holds for
+A `Real` is a number of 64 decimal digits and a bound on its distance from every admissible evaluation in float32. Sums
+stay open until something else needs them, so that the bound of a sum holds for
 every association. Bounds are float64, rounded upwards by `SLACK`, which also covers the error of the digits.
 
 Proofs of the numbered bounds of clause 28, in its symbols:
@@ -42,15 +42,15 @@ ZERO = Decimal(0)
 
 
 def roundings(count: int) -> float:
-    """(1 + U)^count - 1, rounded upwards."""
+    """Return (1 + U)^count - 1, rounded upwards."""
     return count * U * (1.0 + count * U)
 
 
 class Real:
     """A number, and how far an admissible evaluation may be off.
 
-    ``count`` terms of a sum that nobody has rounded yet, the sizes of whose computed values add up to ``magnitude``;
-    ``raw`` is the sum of their bounds.
+    It has ``count`` terms of a sum before rounding. The absolute computed values of these terms add up to
+    ``magnitude``, and ``raw`` is the sum of their bounds.
     """
 
     __slots__ = ("count", "magnitude", "raw", "value")
@@ -63,7 +63,7 @@ class Real:
 
     @staticmethod
     def of(value: float) -> Real:
-        """A number that is the same in every evaluation."""
+        """Return a number that is the same in every evaluation."""
         return Real(Decimal(value))
 
     def __repr__(self) -> str:
@@ -72,7 +72,7 @@ class Real:
     # ------------------------------------------------------------------ what it may be
     @property
     def error(self) -> float:
-        """The bound, with the roundings of its sum."""
+        """Return the bound, with the roundings of its sum."""
         if self.count == 1:
             return self.raw
         added = self.count - 1
@@ -85,7 +85,7 @@ class Real:
 
     @property
     def size(self) -> float:
-        """The largest size that it may have."""
+        """Return the largest possible absolute value."""
         return (abs(float(self.value)) + self.error) * SLACK
 
     def rounded(self) -> Real:
@@ -121,7 +121,7 @@ class Real:
         return _result(self.value * other.value, propagated, 1)
 
     def shared(self, factor: Real) -> Real:
-        """The factor times a sum, as that product or as a sum of each term's: an open sum of as many terms."""
+        """Return the factor times a sum, as that product or as a sum of each term's: an open sum of as many terms."""
         if self.count == 1 or factor.exact_zero:
             return factor * self
         y = abs(float(factor.value))
@@ -186,8 +186,9 @@ def _result(value: Decimal, propagated: float, count: int) -> Real:
 
 
 def mean(beta: Real, gain: Real, old: Real, new: Real) -> Real:
-    """beta old + gain new, gain being 1 - beta, as that, as old + gain (new - old), or, where gain >= 1/2, as
-    new - beta (new - old)."""
+    """Return beta old + gain new, where gain is 1 - beta.
+
+    The bound covers this form, old + gain (new - old) and, where gain >= 1/2, new - beta (new - old)."""
     if old.exact_zero and new.exact_zero:
         return old
     value = beta.value * old.value + gain.value * new.value

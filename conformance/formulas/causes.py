@@ -65,7 +65,7 @@ def cause_of(formula: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> str | 
 
 
 def _explained(wrong: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> float:
-    """The share of elements that a mistake gives, of all and of those outside: the least of any trajectory."""
+    """Return the share of elements that a mistake gives, of all and of those outside: the least of any trajectory."""
     shares = [1.0]
     for trajectory, got in gots:
         far, outside = distances(got, wrong_steps(wrong, trajectory), trajectory.expected)

@@ -132,7 +132,7 @@ def step(
 
 
 def _written(x: Array, rows: Any, moved: Array) -> Array:
-    """A copy of x with its rows moved; a mistake may make rows of another width."""
+    """Return a copy of x with its rows moved; a mistake may make rows of another width."""
     found = x.copy() if x.shape[1] == moved.shape[1] else np.repeat(x, moved.shape[1], axis=1)
     found[rows] = moved
     return found
@@ -145,7 +145,7 @@ def _placed(full: Array, rows: Array, x: Array) -> Array:
 
 
 def _summed(formula: Formula, g: Rows, rows: int, width: int, lift: Callable[[Any], Any]) -> tuple[Array, Array, Array]:
-    """The rows that are named, the sum of each one's slices, and the sum of their squares."""
+    """Return the rows of the slices, the sum of each row's slices, and the sum of their squares."""
     named, places = g.summed(rows)
     values = lift(g.values)
     total = lift(np.zeros((len(named), width), np.float32))

@@ -61,7 +61,7 @@ class Formula:
         return {name: float(h[start] if isinstance(start, str) else start) for name, start in self.states.items()}
 
     def initial(self, h: Mapping[str, Any]) -> dict[str, float]:
-        """The same of those arrays that the options make use of."""
+        """Return the initial values of the arrays that the options use."""
         unused = set()
         if not h.get("momentum") and h.get("buffer") != "always":
             unused.add("momentum")

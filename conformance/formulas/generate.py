@@ -20,7 +20,7 @@ from islices.conformance.formulas.vectors import bound_hex, expected_hex, inputs
 
 
 def line_of(trajectory: Trajectory) -> str:
-    """A trajectory as its line in the file."""
+    """Return a trajectory as its line in the file."""
     expect = {
         str(t): {
             name: [list(x.value.shape), expected_hex(x.value), *map(bound_hex, x.bounds)] for name, x in arrays.items()
@@ -53,7 +53,7 @@ def about(formula: Formula) -> dict[str, Any]:
 
 
 def texts() -> Iterator[tuple[str, str]]:
-    """(name of a file, its text)"""
+    """Yield (name of a file, its text)."""
     yield "inputs.json", json.dumps(inputs_json(), indent=1) + "\n"
     for framework in dict.fromkeys(formula.framework for formula in FORMULAS.values()):
         own = [formula for formula in FORMULAS.values() if formula.framework == framework]
@@ -66,7 +66,7 @@ def texts() -> Iterator[tuple[str, str]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Writes every file."""
+    """Write every file."""
     folder = Path(islices.conformance.__file__).resolve().parent / "vectors" / "formulas"
     folder.mkdir(exist_ok=True)
     total = 0

@@ -1,10 +1,9 @@
 """Weights and gradients that distinguish wrong formulas from rounding.
 
-Columns have different sizes, from 1e-9, where epsilon counts, to 1e15, whose square float32 still holds, in "vast"
-to 3e18, whose square it just holds, in "beyond" to 1e37, whose square it does not; signs change, some elements stay
-zero, a step has no gradient at all. Lookups have bags without ids, ids several times in one, and values up to 3e37.
-Numbers come from `random.Random`, whose sequence Python guarantees, by a product and a sum, so that they are the same
-everywhere.
+Columns have different sizes, from 1e-9, where epsilon matters, to 1e15, with squares within float32. "vast" goes to
+3e18, with squares just within float32, and "beyond" to 1e37, with squares outside of it. Signs change, some elements
+stay zero, and one step has no gradient. Lookups have empty bags, repeated ids in a bag, and values up to 3e37. Numbers
+come from `random.Random` by a product and a sum. Python guarantees its sequence, so they are the same everywhere.
 
 May import: `numpy`.
 """
@@ -37,7 +36,7 @@ class Rows:
     values: Array
 
     def summed(self, rows: int) -> tuple[Array, Array]:
-        """The rows that are named, ascending, and for each stored slice the place of its row among them."""
+        """Return the rows of the slices, ascending, and for each stored slice the place of its row among them."""
         found, places = np.unique(self.indices, return_inverse=True)
         return found, places.reshape(-1)
 
@@ -183,5 +182,5 @@ MAKERS: dict[str, Callable[[], Inputs]] = {
 
 @cache
 def inputs(name: str) -> Inputs:
-    """The inputs of a name."""
+    """Return the inputs of a name."""
     return MAKERS[name]()

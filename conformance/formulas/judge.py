@@ -29,7 +29,7 @@ Step = Callable[..., Any]
 
 
 def formula_of(name: str) -> Formula:
-    """The formula of a name; ValueError with the nearest names if there is none."""
+    """Return the formula of a name; raise ValueError with the nearest names if there is none."""
     if not isinstance(name, str):
         raise TypeError(f"formula: got {type(name).__name__}; accepted is a name such as 'torch.AdamW'")
     if name in FORMULAS:
@@ -46,17 +46,16 @@ def judge(step: Step, formula: str) -> Judgement:
     Parameters
     ----------
     step : callable
-        ``step(weights, grad, state, t, **options)``. weights: a float32 array of shape (rows, columns), yours to
-        change. grad: an array of that shape, or, for formulas of row-sparse gradients, an `islices.IndexedSlices` of
-        NumPy arrays, duplicates as they come. state: a dict, the same one in all steps of a trajectory, that begins
-        with all of the formula's arrays (``islices judge --list`` names them), float32 of the weights' shape, or (rows,
-        1) where there is a number a row; put into it whatever you want to keep. t: the step, from 1. options: the
-        numbers of the formula, such as lr, those of this step; ones that the function does not take are left out, and
-        trajectories that need them count as unsupported, as do those in which it raises NotImplementedError. It
-        returns the new weights, or (weights, state), or None if it has changed them in place; a clip gives the
-        gradient in place of the weights.
+        ``step(weights, grad, state, t, **options)``. weights is a float32 array of shape (rows, columns), which you may
+        change. grad is an array of that shape. For formulas of row-sparse gradients it is an `islices.IndexedSlices` of
+        NumPy arrays with duplicates. state is a dict, the same object in all steps of a trajectory. It begins with all
+        of the formula's arrays (``islices judge --list`` lists them), float32 of the weights' shape, or (rows, 1) for
+        one number per row. You may store anything in it. t is the step, from 1. options are the formula's numbers at
+        this step, for example lr. Options that the function does not take are omitted, and trajectories that need them
+        count as unsupported. So do trajectories in which it raises NotImplementedError. It returns the new weights, or
+        (weights, state), or None if it has changed them in place. A clip returns the gradient instead of the weights.
     formula : str
-        A name of `FORMULAS`, such as ``"torch.AdamW"``.
+        A name of `FORMULAS`, for example ``"torch.AdamW"``.
 
     Returns
     -------
@@ -72,8 +71,8 @@ def judge(step: Step, formula: str) -> Judgement:
 
     Notes
     -----
-    A score is the error divided by the bound of clause 28: at most 1 for every faithful float32 evaluation, whatever
-    its order of sums and use of FMA. An exception of the step goes through, with a note that names the trajectory.
+    A score is the error divided by the bound of clause 28. It is at most 1 for every faithful float32 evaluation, with
+    any order of sums and use of FMA. An exception of the step propagates, with a note on the trajectory.
 
     Examples
     --------
@@ -190,7 +189,7 @@ def _shape(gives: str, g: Any, w: Array) -> tuple[int, ...]:
 
 
 def _plain(x: Any) -> Array:
-    """An array of NumPy: of row-sparse slices, which have the vectors' number of rows, the sums."""
+    """Return a NumPy array; for row-sparse slices, which have the vectors' number of rows, the sums."""
     if isinstance(x, IndexedSlices):
         dense = np.zeros([n or 0 for n in x.dense_shape], np.float32)
         np.add.at(dense, x.indices, x.values)
@@ -222,7 +221,7 @@ def _array(name: str, x: Any, shape: tuple[int, ...]) -> Array:
 
 # ---------------------------------------------------------------------- options
 def options_of(step: Step, formula: Formula) -> frozenset[str] | None:
-    """The options that a step takes by name; None: all. TypeError where it cannot be called as `judge` does."""
+    """Return the options that a step takes by name; None: all. Raise TypeError if `judge` cannot call it."""
     if not callable(step):
         raise TypeError(f"step: got {type(step).__name__}; accepted is a callable")
     try:
@@ -243,7 +242,7 @@ def options_of(step: Step, formula: Formula) -> frozenset[str] | None:
 
 
 def _missing(trajectory: Trajectory, takes: frozenset[str] | None) -> list[str]:
-    """The options that a trajectory sets and the step does not take."""
+    """Return the options that a trajectory sets and the step does not take."""
     if takes is None:
         return []
     return [name for name, value in trajectory.given.items() if name not in takes and value]

@@ -33,7 +33,7 @@ class Judgement:
 
     @property
     def grade(self) -> int | None:
-        """1: within the bound of scalars formed in float64; 2: in float32; None: outside of both."""
+        """Return 1 within the bound for scalars formed in float64, 2 within that for float32, None outside of both."""
         if not self.scores:
             return None
         return next((grade for grade in (1, 2) if all(s.by_grade[grade - 1] <= 1.0 for s in self.scores)), None)
@@ -44,16 +44,18 @@ class Judgement:
 
     @property
     def worst(self) -> Score | None:
-        """The largest score of grade 1, which says where it stands: outside of both grades of what is outside of
-        grade 2 as well, and of the weights if they are among that."""
+        """Return the largest score of grade 1.
+
+        If scores are outside of both grades, it is the largest of these; if those contain the weights, it is theirs."""
         outside = [s for s in self.scores if self.grade is None and s.by_grade[1] > 1.0]
         given = [s for s in outside if s.array == self.formula.gives]
         return max(given or outside or self.scores, key=lambda s: s.by_grade[0], default=None)
 
     @property
     def first(self) -> Score | None:
-        """The score whose array is outside of both grades after the fewest steps, in the trajectory that comes first; a
-        state before the weights that were made of it."""
+        """Return the score whose array is outside of both grades after the fewest steps, in the first trajectory.
+
+        A state precedes the weights that were computed from it."""
         outside = [s for s in self.scores if s.first is not None]
         of_one = [s for s in outside if s.trajectory == outside[0].trajectory]
         return min(of_one, key=lambda s: (s.first.at[0], s.array == self.formula.gives), default=None)  # type: ignore[union-attr]
@@ -63,7 +65,7 @@ class Judgement:
 
 
 def number(x: float) -> str:
-    """A score, short: infinite where a value that leaves no room is missed."""
+    """Return a score as a short text; it is infinite if a value differs where the bound is zero."""
     return "inf" if math.isinf(x) else f"{x:.3g}" if x < 1e4 else f"{x:.1e}"
 
 
@@ -82,7 +84,7 @@ def verdict(x: Judgement) -> str:
 
 
 def text(x: Judgement) -> str:
-    """The table of scores, and what follows from it."""
+    """Return the table of scores, and its conclusions."""
     about = [wrapped(part) for part in (x.formula.equation, x.formula.source)]
     lines = [f"{x.formula.name}: {verdict(x)}", *about, ""]
     trajectories = list(dict.fromkeys(s.trajectory for s in x.scores))
@@ -127,7 +129,7 @@ def _at(head: str, score: Score, place: Place) -> str:
 
 
 def json_of(x: Judgement) -> dict[str, Any]:
-    """The same for programs; infinite scores are the string "inf"."""
+    """Return the judgement for programs, as JSON; infinite scores are the string "inf"."""
 
     def plain(score: float) -> float | str:
         return score if math.isfinite(score) else "inf"

@@ -1,4 +1,4 @@
-"""The rules of lookups: bags of rows, and the gradients of what was looked up by the table and by the weights.
+"""The rules of lookups: bags of rows, and the gradients of lookups by the table and by the weights.
 
 A rule takes `Numbers`, `Bags`, the table and a state without arrays, as those of `rules` take a gradient.
 
@@ -46,7 +46,7 @@ def _combined(n: Numbers, x: Bags, table: Any, k: int, nothing: Any) -> Any:
 
 
 def members(n: Numbers, x: Bags, k: int) -> list[int]:
-    """The places of a bag's ids, without padding_idx."""
+    """Return the places of a bag's ids, without padding_idx."""
     found = [j for j in range(x.offsets[k], x.offsets[k + 1]) if x.ids[j] != n.h.get("padding_idx")]
     if n.h.get("repeats") == "once":  # a mistake
         return list({x.ids[j]: j for j in found}.values())
@@ -101,7 +101,7 @@ def embedding_gradient(n: Numbers, x: Bags, w: Any, s: State) -> tuple[Any, dict
 
 
 def by_frequency(n: Numbers, x: Bags, found: Any) -> Any:
-    """scale_grad_by_freq: each row divided by how often its id occurs among all."""
+    """Divide each row by the number of occurrences of its id among all (scale_grad_by_freq)."""
     if n.h.get("scale_grad_by_freq"):
         for row, count in zip(*np.unique(x.ids, return_counts=True), strict=True):
             found[row] = n.shared(n.number(1.0) / n.number(float(count)), found[row])

@@ -43,7 +43,7 @@ class Mutant:
         return formula.gradients != "dense" and not weightless and not same
 
     def made_in(self, formula: Formula) -> Formula:
-        """The formula, which may have another mistake, with this one."""
+        """Return the formula, which may have another mistake, with this one."""
         if self.fields is not None:
             return replace(formula, **self.fields)
 
@@ -155,7 +155,7 @@ MUTANTS = (
 
 
 def mutants(formula: Formula) -> Iterator[tuple[str, Formula]]:
-    """The mistakes that can be made in a formula, by their titles."""
+    """Yield the mistakes that can be made in a formula, by their titles."""
     for mutant in MUTANTS:
         if mutant.fits(formula):
             yield mutant.title, mutant.made_in(formula)

@@ -1,7 +1,7 @@
 """The language of the rules: numbers of a step and operations on arrays, exact with a bound or float64.
 
-A rule takes `Numbers` and arrays and uses nothing but them and + - * /, so that the same code gives the vectors
-(`BoundedNumbers`: arrays of `Real`) and a float64 trajectory (`PlainNumbers`).
+A rule uses only `Numbers`, arrays and + - * /. So the same code gives the vectors (`BoundedNumbers`: arrays of `Real`)
+and a float64 trajectory (`PlainNumbers`).
 
 May import: `numpy`, this folder.
 """
@@ -37,7 +37,7 @@ class Numbers:
         return self.number(self.h[name])
 
     def number(self, value: float, operations: int = 0) -> Any:
-        """A scalar, formed by so many operations, in none of which digits cancel."""
+        """Return a scalar that is formed by this many operations without cancellation."""
         raise NotImplementedError
 
     def gain(self, name: str) -> Any:
@@ -63,22 +63,22 @@ class Numbers:
         raise NotImplementedError
 
     def largest(self, x: Any) -> Any:
-        """The place of the largest in each column, the first of equal ones."""
+        """Return the place of the largest in each column, the first of equal ones."""
         raise NotImplementedError
 
     def sign(self, x: Any) -> Any:
         raise NotImplementedError
 
     def shrink(self, x: Any, threshold: Any) -> Any:
-        """x moved towards 0 by the threshold, no further than 0."""
+        """Move x towards 0 by the threshold, no further than 0."""
         raise NotImplementedError
 
     def shared(self, factor: Any, total: Any) -> Any:
-        """The factor times a sum; implementations may multiply each of its terms."""
+        """Return the factor times a sum; implementations may multiply each of its terms."""
         return factor * total
 
     def scaled(self, x: Any, factor: Any, norm: Any, limit: Any) -> Any:
-        """x times the factor where the norm exceeds the limit, else x."""
+        """Return x times the factor where the norm exceeds the limit, else x."""
         raise NotImplementedError
 
     def off_by(self, x: Any, count: int) -> Any:
@@ -92,7 +92,7 @@ class Numbers:
         return -self.maximum(-x, -y)
 
     def total(self, x: Any) -> Any:
-        """The sum of all elements."""
+        """Return the sum of all elements."""
         flat = x.reshape(-1)
         found = flat[0]
         for element in flat[1:]:
@@ -100,14 +100,14 @@ class Numbers:
         return found
 
     def row_sum(self, x: Any) -> Any:
-        """The sum over each row, as a column."""
+        """Return the sum over each row, as a column."""
         total = x[:, :1]
         for column in range(1, x.shape[-1]):
             total = total + x[:, column : column + 1]
         return total
 
     def row_mean(self, x: Any) -> Any:
-        """The mean over each row, as a column."""
+        """Return the mean over each row, as a column."""
         return self.row_sum(x) / self.number(float(x.shape[-1]))
 
 
@@ -176,7 +176,7 @@ class BoundedNumbers(Numbers):
         return Real(Decimal(float(value)), (roundings(count) + DOUBLE) * abs(value))
 
     def formed(self, exact: Decimal, single: float) -> Real:
-        """A scalar in which digits cancel; single: what float32 may be off by ahead of the last rounding."""
+        """Return a scalar in which digits cancel; single: what float32 may be off by ahead of the last rounding."""
         off = DOUBLE * (1 + self.t) if self.grade == 1 else single
         size = abs(float(exact)) + off
         return Real(exact, (off + U * size) * (1.0 + U))

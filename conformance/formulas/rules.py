@@ -1,10 +1,10 @@
 """The rules: what becomes of weights and state in a step, once for all frameworks.
 
 A rule takes `Numbers`, the gradient, the weights and the state, and gives the weights and the state after the step.
-Where frameworks differ in what they compute, an option of the formula says so (`epsilon`, `correction`, `decay` ...);
-where they differ only in the order of operations, there is one rule, whose bound holds for each order (clause 28).
-A decoupled decay stands in the sum of the new weight: (1 - lr wd) w - s and w - lr (wd w + s / lr) are one formula,
-whose bound `shrunk` makes.
+If frameworks compute different formulas, an option selects one (`epsilon`, `correction`, `decay` ...). If they differ
+only in the order of operations, there is one rule, and its bound holds for each order (clause 28). A decoupled decay is
+part of the sum of the new weight. So (1 - lr wd) w - s and w - lr (wd w + s / lr) are one formula, and `shrunk` makes
+its bound.
 
 May import: this folder.
 """
@@ -24,24 +24,24 @@ Rule = Callable[[Numbers, Any, Any, State], tuple[Any, dict[str, Any]]]
 
 # ---------------------------------------------------------------------- decay
 def coupled(n: Numbers, g: Any, w: Any) -> Any:
-    """The gradient, with decay joined to it."""
+    """Return the gradient with added decay."""
     if n.h["decay"] in ("coupled", "twice", "not squared") and n.h.get("weight_decay"):
         return g + n["weight_decay"] * w
     return g
 
 
 def squared(n: Numbers, g: Any, joined: Any) -> Any:
-    """The squares of the gradient with decay joined to it; "not squared", a mutant: only of the gradient."""
+    """Return the squares of the gradient with added decay; "not squared", a mutant: only of the gradient."""
     return n.square(g if n.h["decay"] == "not squared" else joined)
 
 
 def shrunk(n: Numbers, w: Any, c: Any) -> Any:
-    """w - c w, which may be formed as (1 - c) w: 1 - c is rounded there, a rounding more for w."""
+    """Return w - c w, which may be formed as (1 - c) w: 1 - c is rounded there, a rounding more for w."""
     return n.off_by(w, 1) - c * w
 
 
 def moved(n: Numbers, w: Any, step: Any) -> Any:
-    """w - step, with decoupled decay."""
+    """Return w - step, with decoupled decay."""
     step = -step if n.h.get("ascent") else step  # a mutant
     if not n.h.get("weight_decay") or n.h["decay"] in ("coupled", "not squared"):
         return w - step
@@ -56,7 +56,7 @@ def moved(n: Numbers, w: Any, step: Any) -> Any:
 
 # ---------------------------------------------------------------------- gradient descent
 def sgd(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
-    """buffer "gradients": b = mu b + (1 - dampening) g, w - lr b; "steps": b = mu b - lr g, w + b."""
+    """Apply SGD. buffer "gradients": b = mu b + (1 - dampening) g, w - lr b; "steps": b = mu b - lr g, w + b."""
     g = coupled(n, g, w)
     if not n.h.get("momentum"):
         return moved(n, w, n.shared(n["lr"], g)), {}
@@ -84,8 +84,10 @@ def rooted(n: Numbers, x: Any, epsilon: str, *, positive: bool = True) -> Any:
 
 
 def adagrad(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
-    """per_row: an accumulator a row, of the "mean" or the "sum" of its squares. A coupled decay is a separate term;
-    where `shrinks` it may be formed as (1 - f wd) w - f g, whose bound holds for w - f (g + wd w) too."""
+    """Apply Adagrad. per_row: one accumulator per row, of the "mean" or the "sum" of its squares.
+
+    A coupled decay is a separate term. With `shrinks` it may be formed as (1 - f wd) w - f g; the bound of this form
+    holds for w - f (g + wd w) too."""
     squares = squared(n, g, coupled(n, g, w))
     if n.h["per_row"]:
         squares = n.row_mean(squares) if n.h["per_row"] == "mean" else n.row_sum(squares)
@@ -115,7 +117,12 @@ def adadelta(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]
 
 # ---------------------------------------------------------------------- RMSprop
 def rmsprop(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
-    """buffer "gradients": b = mu b + u, w - lr b; "steps": b = mu b + lr u, w - b; "signed": b = mu b - lr u, w + b."""
+    """Apply RMSprop with a kind of buffer.
+
+    "gradients": b = mu b + u, w - lr b.
+    "steps": b = mu b + lr u, w - b.
+    "signed": b = mu b - lr u, w + b.
+    """
     joined = coupled(n, g, w)
     state = {"square": n.mean("rho", s["square"], squared(n, g, joined))}
     g = joined
@@ -147,8 +154,10 @@ def moments(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, Any]:
 
 
 def adam(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
-    """epsilon "corrected": m / c1 / (sqrt(v / c2) + eps); "hat": (sqrt(c2) / c1) m / (sqrt(v) + eps); "inside":
-    m / c1 / sqrt(v / c2 + eps). The first is evaluated as (sqrt(c2) / c1) m / (sqrt(v) + eps sqrt(c2))."""
+    """Apply Adam. epsilon is "corrected": m / c1 / (sqrt(v / c2) + eps), or "hat": (sqrt(c2) / c1) m / (sqrt(v) + eps).
+
+    It may also be "inside": m / c1 / sqrt(v / c2 + eps). The first is evaluated as
+    (sqrt(c2) / c1) m / (sqrt(v) + eps sqrt(c2))."""
     m, v = moments(n, g, w, s)
     state = {"m": m, "v": v}
     kind = n.h["correction"]
@@ -172,7 +181,7 @@ def adam(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
 
 
 def adamax(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
-    """epsilon "gradient": u = max(beta2 u, |g| + eps); "outside": u + eps divides."""
+    """Apply Adamax. epsilon is "gradient": u = max(beta2 u, |g| + eps), or "outside": u + eps divides."""
     g = coupled(n, g, w)
     m = n.mean("beta1", s["m"], g)
     size = abs(g) + n["eps"] if n.h["epsilon"] == "gradient" else abs(g)
@@ -252,7 +261,7 @@ def clip_norm(n: Numbers, squares: Any) -> Any:
 
 
 def clip_value(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
-    """The gradient, each element kept within -limit and limit."""
+    """Return the gradient, each element kept within -limit and limit."""
     limit = n["limit"]
     found = n.minimum(g, limit)
     return (found if n.h["sides"] == "upper" else n.maximum(found, -limit)), {}
@@ -268,7 +277,7 @@ def renorm(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
 
 # ---------------------------------------------------------------------- FTRL
 def ftrl(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
-    """McMahan et al. 2013, algorithm 1, of lr_power -1/2; "twice": l2 and l2_shrinkage count twice (TensorFlow)."""
+    """Apply FTRL (McMahan et al. 2013, algorithm 1), lr_power -1/2; "twice" doubles l2 and l2_shrinkage (TensorFlow)."""
     lr, twice = n["lr"], n.number(2.0 if n.h["twice"] else 1.0)
     total = s["n"] + n.square(g)
     z = s["z"] + g - (n.sqrt(total) - n.sqrt(s["n"])) / lr * w

@@ -1,7 +1,7 @@
 """Trajectories of a formula: the options and inputs on which known mistakes land far outside the bound.
 
-Rates and decays are larger than anyone trains with: a decay applied after the update differs by lr decay |step|, which
-at usual numbers is less than the rounding of the weight.
+Rates and decays are larger than in practice. A decay applied after the update differs by lr decay |step|, which for
+usual numbers is less than the rounding of the weight.
 
 May import: `islices.conformance.formulas.rules`, `islices.conformance.formulas.lookups`,
 `islices.conformance.formulas.evaluate`, `islices.conformance.formulas.formula`.

@@ -1,8 +1,8 @@
 """Arrays in the files of vectors, which any language can read: hexadecimal in JSON.
 
-An array is its elements row by row, each big-endian IEEE 754: inputs as float32 (8 digits), expected values as float64
-(16), bounds as the upper half of a float32, rounded up (4). A bound of 7f80 is infinite: the element is not judged. A
-bound of 0000 requires the value itself.
+An array is its elements row by row, each big-endian IEEE 754. Inputs are float32 (8 digits), expected values float64
+(16 digits). Bounds are the upper half of a float32, rounded up (4 digits). A bound of 7f80 is infinite: the element is
+not judged. A bound of 0000 requires the exact value.
 
 May import: `numpy`, this folder.
 """

@@ -24,7 +24,7 @@ def weighted_sum(rows: jax.Array, weights: jax.Array) -> jax.Array:
 def embedding_gradient(
     ids: np.ndarray[Any, Any], upstream: np.ndarray[Any, Any], num_rows: int, padding_idx: int
 ) -> sparse.BCOO:
-    """The gradient of sum(table[ids] * upstream) as a BCOO, one slot an occurrence.
+    """Return the gradient of sum(table[ids] * upstream) as a BCOO, one slot an occurrence.
 
     A gather has no padding_idx: it is ignored, and the caller drops the padding row.
     """
@@ -69,7 +69,7 @@ def _wide(values: jax.Array) -> jax.Array:
 
 
 def _gathered_sum(values: jax.Array, indices: jax.Array, num_rows: int) -> Sums:
-    """The values put in the order of the rows first."""
+    """Sum the values after sorting them by row."""
     n = len(indices)
     ordered, order = lax.sort((indices, lax.iota(jnp.int32, n)), num_keys=1, is_stable=True)
     place = _places(ordered)

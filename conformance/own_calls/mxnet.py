@@ -26,7 +26,7 @@ def weighted_sum(rows: Any, weights: Any) -> Any:
 def embedding_gradient(
     ids: np.ndarray[Any, Any], upstream: np.ndarray[Any, Any], num_rows: int, padding_idx: int
 ) -> Any:
-    """The gradient of gluon.nn.Embedding(sparse_grad=True) under the loss sum(layer(ids) * upstream).
+    """Return the gradient of gluon.nn.Embedding(sparse_grad=True) under the loss sum(layer(ids) * upstream).
 
     Parameters
     ----------

@@ -17,7 +17,7 @@ MOST_LAYERS = 256
 def timed_calls(
     operation: str, values: np.ndarray[Any, Any], indices: np.ndarray[Any, Any], num_rows: int, max_norm: float
 ) -> dict[str, Callable[[], Any]]:
-    """NumPy's ways to do what islices does: label -> call."""
+    """Return NumPy's equivalents of islices' operations: label -> call."""
     shape = values.shape[1:]
 
     def wide() -> np.ndarray[Any, Any]:  # NumPy's sums of bfloat16 would stay where they are from 256 on
@@ -76,7 +76,7 @@ def timed_calls(
 def _grouped(
     indices: np.ndarray[Any, Any],
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """(an order that sorts, distinct indices, where the run of each starts)"""
+    """Return (an order that sorts, distinct indices, the start of each one's run)."""
     order = np.argsort(indices, kind="stable")
     ordered = indices[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
@@ -88,4 +88,4 @@ def trainable(array: np.ndarray) -> Any:
 
 
 def block(x: Any) -> None:
-    """NumPy computes at once."""
+    """Return at once, because NumPy computes synchronously."""

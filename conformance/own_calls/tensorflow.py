@@ -21,7 +21,7 @@ def weighted_sum(rows: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
 def embedding_gradient(
     ids: np.ndarray[Any, Any], upstream: np.ndarray[Any, Any], num_rows: int, padding_idx: int
 ) -> tf.IndexedSlices:
-    """The gradient of keras.layers.Embedding under the loss sum(layer(ids) * upstream), by a GradientTape.
+    """Return the gradient of keras.layers.Embedding under the loss sum(layer(ids) * upstream), by a GradientTape.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
 def timed_calls(
     operation: str, v: tf.Tensor, i: tf.Tensor, num_rows: int, max_norm: float
 ) -> dict[str, Callable[[], Any]]:
-    """Return TensorFlow's calls that do what islices does, on its tensors: label -> call.
+    """Return TensorFlow's equivalents of islices' operations, on its tensors: label -> call.
 
     It has no public coalesce, and its clipping takes duplicates for different rows: the labels say what is written
     instead.

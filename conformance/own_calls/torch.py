@@ -21,7 +21,7 @@ def weighted_sum(rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
 def embedding_gradient(
     ids: np.ndarray[Any, Any], upstream: np.ndarray[Any, Any], num_rows: int, padding_idx: int
 ) -> torch.Tensor:
-    """The gradient of nn.Embedding(sparse=True, padding_idx=...) under the loss sum(layer(ids) * upstream).
+    """Return the gradient of nn.Embedding(sparse=True, padding_idx=...) under the loss sum(layer(ids) * upstream).
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def embedding_gradient(
     Returns
     -------
     sparse COO tensor, shape (num_rows, dim)
-        Uncoalesced, one slice an occurrence, without those of padding_idx (the layer drops them itself).
+        Uncoalesced, one slice per occurrence, without those of padding_idx, which the layer drops.
     """
     table = torch.zeros(num_rows, upstream.shape[-1])
     layer: Any = torch.nn.Embedding(num_rows, upstream.shape[-1], padding_idx=padding_idx, sparse=True, _weight=table)
@@ -72,7 +72,7 @@ def _compressed_rows() -> torch.Tensor:
 def timed_calls(
     operation: str, v: torch.Tensor, indices: torch.Tensor, num_rows: int, max_norm: float
 ) -> dict[str, Callable[[], Any]]:
-    """Return PyTorch's calls that do what islices does, on its tensors: label -> call.
+    """Return PyTorch's equivalents of islices' operations, on its tensors: label -> call.
 
     `clip_grad_norm_` of torch.nn.utils raises on sparse gradients; the label says what a user writes instead.
     """

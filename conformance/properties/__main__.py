@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _in_a_process(run: list[str], options: argparse.Namespace) -> int:
-    """The exit code of a run, 3 where its process broke: then the call that it made last is printed."""
+    """Return the exit code of a run, or 3 if its process broke; then print its last call."""
     command = [sys.executable, "-m", "islices.conformance.properties", *run, "-k", options.k]
     command += [f"--{name}={value}" for name in SETTINGS if (value := getattr(options, name)) is not None]
     with tempfile.TemporaryDirectory(prefix="islices-properties-") as folder:

@@ -34,8 +34,9 @@ def at_most(got: Any, bound: float) -> str:
 
 
 def within(got: Any, expected: Any, bound: Any) -> str:
-    """Each element of got is as near to expected's as bound's says; where that is not finite, sums may overflow on the
-    way, and anything goes."""
+    """Check that each element of got is within bound's element of expected's.
+
+    Where the bound is not finite, intermediate sums may overflow, and every result passes."""
     numbers = iter(_flat(read(bound)))
 
     def near(g: float, e: float, dtype: str) -> bool:

@@ -75,7 +75,7 @@ def same(a: Any, b: Any) -> bool:
 
 # ---------------------------------------------------------------------- whether a file keeps the promise
 def loaded(path: Path, made: Mutant, original: Any, *, foreign: bool = False) -> str:
-    """Load a file and return "refused", "same", "valid" (forged or foreign), or else the fault."""
+    """Load a file and return its outcome: a word of FINE ("valid": forged or foreign), or else the fault."""
     try:
         got = islices.load(path, foreign=foreign)
     except ValueError as error:

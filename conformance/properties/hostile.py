@@ -74,7 +74,7 @@ def judge(call: HostileCall) -> tuple[str, str]:
 
 
 def _wrong_error(call: HostileCall, error: BaseException) -> str:
-    """The promise that this error breaks, if any, with the end of its traceback."""
+    """Return the promise that this error breaks, if any, with the end of its traceback."""
     came, where = type(error).__name__, "".join(traceback.format_exception(error)[-4:])
     message = "".join(traceback.format_exception_only(error)).partition(": ")[2].strip()
     names = {*call.arguments, *PARTS, *call.entry.words, call.name.rpartition(".")[2]}
@@ -92,7 +92,7 @@ def _wrong_error(call: HostileCall, error: BaseException) -> str:
 
 
 def _arrays(x: Any) -> Iterator[Any]:
-    """The leaves of a nested structure."""
+    """Yield the leaves of a nested structure."""
     if isinstance(x, dict):
         x = list(x.values())
     if isinstance(x, islices.IndexedSlices):

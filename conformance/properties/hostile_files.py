@@ -19,7 +19,7 @@ def _manifest(**changes: Any) -> dict[str, str]:
 
 
 def _slices(indices: list[int], dense_shape: list[Any], coalesced: bool) -> tuple[dict[str, str], bytes]:
-    """A signed manifest of slices (2, 1), float32 zeros, and their bytes, values first."""
+    """Return a signed manifest of slices (2, 1), float32 zeros, and their bytes, values first."""
     raw = np.array(indices, "<i8").tobytes()
     held = [
         {"name": name, "dtype": dtype, "shape": shape, "sha256": hashlib.sha256(data).hexdigest()}

@@ -32,7 +32,7 @@ class WatchedArray(NamedTuple):
 
     @property
     def changed(self) -> str:
-        """The label of the array if it no longer has its bits."""
+        """Return the label of the array if it no longer has its bits."""
         try:
             return "" if self.backend.to_numpy(self.array).tobytes() == self.bits else self.label
         except Exception as error:  # frameworks raise any error for an array that is gone
@@ -81,13 +81,13 @@ class Draw:
         return x
 
     def own(self, array: np.ndarray[Any, Any], label: str, backend: Backend | None = None) -> Any:
-        """The array as the backend's, watched."""
+        """Return the array as a watched array of the backend."""
         B = backend or self.backend
         x = B.asarray(array)
         return self.watch(label, self._laid_out(x) if B.host_only and x.ndim and self.rarely() else x, B)
 
     def _laid_out(self, x: np.ndarray[Any, Any]) -> Any:
-        """The same numbers in NumPy memory of another layout."""
+        """Return the same numbers in NumPy memory of another layout."""
         kind = self.one("read-only", "strided", "swapped", "fortran")
         if kind == "strided":
             memory = self.watch("the memory under a view", np.repeat(x, 2, axis=-1), islices.get_backend("numpy"))
@@ -135,7 +135,7 @@ class Draw:
         )  # fmt: skip
 
     def table(self) -> Any:
-        """An array, a `Table` over one, or the framework's variable."""
+        """Return an array, a `Table` over one, or the framework's variable."""
         x = self.dense(label="table")
         kind = self.one("array", "array", "Table", "variable")
         if kind == "Table":
@@ -145,7 +145,7 @@ class Draw:
 
     # ------------------------------------------------------------------ bad ones
     def junk(self) -> Any:
-        """An object that is wrong nearly everywhere."""
+        """Return an object that is wrong nearly everywhere."""
         return self.made(
             lambda: self.one(*JUNK), lambda: self.one(*NUMBERS), lambda: self.one(*REFUSING), lambda: self.made(*MAKERS)
         )
@@ -194,7 +194,7 @@ class Draw:
         return B.to_numpy(good).tolist() if kind == "list" else self.numbers(shape, "float32")
 
     def _of_dtype(self, shape: Any, dtype: str, backend: Backend) -> Any:
-        """An array of a dtype that the framework may lack: then NumPy's."""
+        """Return an array of a dtype: the framework's, or NumPy's if the framework does not have the dtype."""
         x = self.numbers(shape, dtype)
         try:
             with backend.wide_types():
@@ -224,7 +224,7 @@ class Draw:
             return self.junk()
 
     def _bad_container(self, good: Any) -> Any:
-        """The container with an item spoilt, lost or added."""
+        """Return the container with an item spoilt, lost or added."""
         bad: dict[Any, Any] = dict(good) if isinstance(good, dict) else dict(enumerate(good))
         key = self.one(*bad, "more")
         if key == "more":

@@ -1,4 +1,4 @@
-"""Python objects that no call expects: of other types, without end, and such that raise whatever is asked of them."""
+"""Python objects that no call expects: of other types, without end, and objects that raise in every operation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _raise(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
 
 
 def _refusing(*names: str) -> Any:
-    """An object that raises at each of the names: attributes, or special methods."""
+    """Return an object that raises at each of the names: attributes, or special methods."""
     special = {n: _raise for n in names if n.startswith("__") and n != "__array_interface__"}
     plain = {n: property(_raise) for n in names if n not in special}
     return type("Refuses", (Refuses,), {**special, **plain})(" and ".join(names))
@@ -103,7 +103,7 @@ NAMES: tuple[Any, ...] = (
 
 
 def shown(x: Any, depth: int = 0) -> str:
-    """An argument as text, whatever it is; framework objects that may be broken only by their type."""
+    """Return an argument as text, whatever it is; framework objects that may be broken only by their type."""
     try:
         if isinstance(x, islices.IndexedSlices):
             flags = f"coalesced={x.coalesced}, padded={x.padded}"

@@ -1,8 +1,8 @@
 """The laws: what holds of the public functions whatever they are given, each with its clause of SPEC.md.
 
-A law is a function of drawn arguments that makes public calls and returns two results, to be compared as `compare` has
-it: to the bit unless the decorator says otherwise. Where it returns three, the third bounds their distance. Its source
-is what a counterexample prints, so it names nothing but its arguments, `islices` and what Python has built in.
+A law is a function of drawn arguments that makes public calls and returns two results. `compare` compares them, to the
+bit unless the decorator has another rule. If it returns three, the third bounds their distance. A counterexample prints
+the source, so a law uses only its arguments, `islices` and Python's builtins.
 """
 
 from __future__ import annotations

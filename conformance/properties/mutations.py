@@ -53,7 +53,7 @@ def _insert(random: random.Random, data: bytes) -> bytes:
 
 # ---------------------------------------------------------------------- .safetensors, with valid syntax
 def pack(header: Any, data: bytes) -> bytes:
-    """A .safetensors file of a header, which need not be one."""
+    """Return a .safetensors file of a header, which need not be one."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + data
 
@@ -78,7 +78,7 @@ def _forge(random: random.Random, data: bytes) -> bytes:
 
 
 def signed(text: str) -> dict[str, str]:
-    """A manifest with the digest that belongs to it."""
+    """Return a manifest with the digest that belongs to it."""
     return {"islices.json": text, "islices.sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 

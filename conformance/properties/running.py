@@ -58,14 +58,14 @@ Column = tuple[Backend, str]
 
 
 def columns(names: Sequence[str], modes: Sequence[str] = ("host", "framework")) -> list[Column]:
-    """The modes of the backends, each a place where a law can be tried."""
+    """Return the modes of the backends, each a place where a law can be tried."""
     backends = [islices.get_backend(name) for name in names]
     return [(backend, mode) for backend in backends for mode in backend.modes() if mode in modes]
 
 
 # ---------------------------------------------------------------------- one law, one place
 def break_law(law: Law, backend: Backend, mode: str, examples: int, seed: int) -> Counterexample | None:
-    """The smallest arguments found that break a law, or None."""
+    """Return the smallest arguments found that break a law, or None."""
     found = search(law.arguments, examples, seed, lambda arguments: holds(law, backend, mode, arguments))
     return Counterexample(law, backend.name, mode, *found) if found else None
 
@@ -83,7 +83,7 @@ def holds(law: Law, backend: Backend, mode: str, arguments: Arguments) -> str:
 
 
 def call(law: Law, backend: Backend, mode: str, arguments: Arguments) -> Any:
-    """The law's results for plain arguments."""
+    """Return the law's results for plain arguments."""
     x: Any = arguments.get("x")
     if law.native_form and x.values.dtype not in backend.native_float_dtypes:
         raise UnsupportedError(f"the {backend.native_name} has no {x.values.dtype}")
@@ -125,7 +125,7 @@ def _holds_arrays(x: Any) -> bool:
 
 
 def again(law: str, backend: str, mode: str, arguments: Arguments) -> str:
-    """The problem of a counterexample, or empty if there is none here."""
+    """Return the problem of a counterexample, or empty if there is none here."""
     return holds(LAWS[law], islices.get_backend(backend), mode, arguments)
 
 
@@ -133,7 +133,7 @@ def again(law: str, backend: str, mode: str, arguments: Arguments) -> str:
 def search(
     arguments: st.SearchStrategy[T], examples: int, seed: int, problem_of: Callable[[T], str]
 ) -> tuple[T, str] | None:
-    """The smallest example that Hypothesis finds with a problem, and the problem."""
+    """Return the smallest example that Hypothesis finds with a problem, and the problem."""
     last: list[tuple[T, str]] = []
 
     @hypothesis.seed(seed)

@@ -1,9 +1,9 @@
 """Strategies of Hypothesis for the laws: plain data, crossed like the suite's fixtures.
 
-Indices are sorted or not, unique, repeated or cancelling; there are none, one or many; int32 or int64; rows have 0 to 3
-dimensions. *Exact* values are small integers, whose sums no type rounds; *wild* ones are fractions, huge, tiny,
-infinite and NaN. All are multiples of a step far above the smallest normal number, and so are all their sums: nothing
-on the way is subnormal, which TensorFlow and XLA would flush to zero.
+Indices are sorted or not, unique, repeated or cancelling. There are none, one or many, of int32 or int64, and rows have
+0 to 3 dimensions. *Exact* values are small integers, whose sums no type rounds; *wild* ones are fractions, huge, tiny,
+infinite and NaN. All values and all their sums are multiples of a step far above the smallest normal number. So no
+intermediate result is subnormal, which TensorFlow and XLA would flush to zero.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ class _Process:
                 del self.last_words[:-LAST_WORDS]
 
     def said(self) -> str:
-        """The end of its error output, once it has ended."""
+        """Return the end of the process' error output, once it has ended."""
         self._heard.join(1.0)
         return self.last_words.decode("utf-8", "replace").strip()
 
@@ -258,7 +258,7 @@ class Client:
         self._process.outbox.put(json.dumps(message, separators=(",", ":")).encode() + b"\n")
 
     def _receive(self, key: str, value: int | None, kind: type[AdapterError]) -> dict[str, Any]:
-        """The next line that is an object with this key (and value); the lines before it are stray."""
+        """Return the next line that is an object with this key (and value); the lines before it are stray."""
         assert self._process is not None
         waited = "in this call" if value is not None else "to the handshake"
         deadline, before = time.monotonic() + self.limit, self.strays
@@ -317,7 +317,7 @@ class Client:
 
 
 def _object(line: bytes) -> dict[str, Any]:
-    """The JSON object that a line is; one without keys where it is none."""
+    """Return a line's JSON object; an empty object if the line is not an object."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):

@@ -1,7 +1,7 @@
 """Values as JSON whose numbers are bits, so that no reader of decimals stands between two programs, and back.
 
-The tags are those of the vector files; where these have decimals, here stand bytes as they lie in memory of a
-little-endian machine, two hexadecimal digits each. An array's are its elements in C order.
+The tags are those of the vector files. Instead of decimals, the wire has bytes in the order of a little-endian machine,
+two hexadecimal digits each. An array's bytes are its elements in C order.
 
     {"array": "float32", "shape": [2], "bits": "0000803f00000040"}                an array; bool: a byte each, 00 or 01
     {"slices": ARRAY, "indices": ARRAY, "dense_shape": [10, null], "coalesced": true, "padded": true}    flags: if true
@@ -135,7 +135,7 @@ def _shape(x: Any, path: str) -> tuple[int, ...]:
 
 
 def _hex(x: Any, size: int | None, path: str) -> bytes:
-    """The bytes that a text of hexadecimal digits says, as many as there have to be."""
+    """Return the bytes of a text of hexadecimal digits; their number must be the expected one."""
     try:
         found = bytes.fromhex(x) if isinstance(x, str) else None
     except ValueError:

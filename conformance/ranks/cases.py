@@ -1,4 +1,4 @@
-"""The cases that every engine runs: a tree of gradients for each rank, and what all_reduce must make of them.
+"""The cases that every engine runs: a tree of gradients for each rank, and the expected result of all_reduce.
 
 Trees are plain data, made from (rank, size), so that every rank knows what the others have.
 """
@@ -275,14 +275,14 @@ case("native/mean", _wide_rows, native=True, wide=True, op="mean", strategies=("
 
 # ---------------------------------------------------------------------- one batch over any number of ranks
 def one_batch(dtype: str = "float32") -> Slices:
-    """A batch of one process; its sums are exact."""
+    """Return a batch of one process; its sums are exact."""
     rng = random.Random("one batch")
     ids = [int(ROWS * rng.random() ** 2) for _ in range(60)]
     return sparse(rng, ids, dtype=dtype, exact=True)
 
 
 def piece(dtype: str) -> Callable[[int, int], Slices]:
-    """A rank's part of it: of uneven lengths, none for the last of four."""
+    """Return a rank's part of the batch; lengths are uneven, and the last of four ranks gets none."""
 
     def make(rank: int, size: int) -> Slices:
         whole = one_batch(dtype)

@@ -145,7 +145,7 @@ def _commands(
 def _follow(
     commands: list[tuple[list[str], dict[str, str]]], folder: Path, until: float
 ) -> tuple[list[int | None], list[str]]:
-    """(exit codes, what was printed): whatever still runs after ``until`` is killed, and its code is None."""
+    """Return (exit codes, printed texts); kill processes that still run after ``until``, with None as their code."""
     with contextlib.ExitStack() as stack:
         logs = [stack.enter_context((folder / f"{k}.log").open("w+")) for k in range(len(commands))]
         processes = [
@@ -189,7 +189,7 @@ def _mpiexec() -> str | None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback that nobody listens on now."""
+    """Return ports of the loopback without a listener."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for s in sockets:

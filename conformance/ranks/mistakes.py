@@ -162,7 +162,7 @@ def reduced(wrong: Callable[[Backend], Any]) -> Callable[[Backend, bool, Group |
 
 
 def weights(B: Backend, here: bool, wrong: Any) -> Any:
-    """A rank's two rows, or what is none."""
+    """Return a rank's two rows, or an object that is not an array."""
     return wrong if here else dense(B, 2, 1)
 
 

@@ -20,7 +20,7 @@ Scalar = Any
 
 
 def bfloat16(x: Scalar) -> Scalar:
-    """A float32 scalar rounded to the nearest bfloat16, ties to the even pattern, as a float32 scalar."""
+    """Return a float32 scalar rounded to the nearest bfloat16, ties to the even pattern, as a float32 scalar."""
     if not math.isfinite(x):
         return np.float32(x)
     (bits,) = struct.unpack("<I", struct.pack("<f", float(x)))
@@ -46,7 +46,7 @@ def narrow(x: Scalar, dtype: str) -> Any:
 
 
 def all_reduce(trees: Sequence[Any], op: str = "sum") -> Any:
-    """The result for the ranks' trees, which have one structure; None stands for zeros."""
+    """Return the result for the ranks' trees, which have one structure; None stands for zeros."""
     first = trees[0]
     if isinstance(first, dict):
         return {key: all_reduce([tree[key] for tree in trees], op) for key in first}
@@ -57,7 +57,7 @@ def all_reduce(trees: Sequence[Any], op: str = "sum") -> Any:
 
 
 def reduce_leaf(leaves: Sequence[Any], op: str = "sum") -> Any:
-    """The result for one leaf of each rank."""
+    """Return the result for one leaf of each rank."""
     there = [leaf for leaf in leaves if leaf is not None]
     if not there:
         return None

@@ -36,7 +36,7 @@ def chosen(full: bool = False) -> list[Collective | Mistake]:
 
 
 def run_cases(group: Group, backend: str, ids: Sequence[str]) -> dict[str, Said]:
-    """These cases on this rank: id -> what came of it. All ranks call it alike."""
+    """Run these cases on this rank; return {id: outcome}. All ranks call it alike."""
     B = islices.get_backend(backend)
     wanted = set(ids)
     return {c.id: _one(group, B, c) for c in chosen(full=True) if c.id in wanted}
@@ -61,7 +61,7 @@ def _one(group: Group, B: Backend, c: Collective | Mistake) -> Said:
 
 
 def _case(group: Group, B: Backend, c: Collective) -> str:
-    """The digest of the result, which is the expected one."""
+    """Check that the result is the expected one, and return its digest."""
     trees = [c.make(rank, group.size) for rank in range(group.size)]
     for tree in trees:  # all ranks find that a framework lacks something, or none
         gradients(B, tree, c.native)
@@ -128,7 +128,7 @@ def gradients(B: Backend, tree: Any, native: bool) -> Any:
 
 
 def result(x: Any) -> Any:
-    """A framework's gradients as plain data; native ones as the slices they hold."""
+    """Return a framework's gradients as plain data; native ones as the slices they hold."""
     if isinstance(x, dict):
         return {key: result(item) for key, item in x.items()}
     if isinstance(x, (list, tuple)):

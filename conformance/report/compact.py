@@ -33,7 +33,7 @@ class BackendColumn:
 
     @property
     def lead(self) -> Run:
-        """The run whose groups are shown: the standard one where there is one."""
+        """Return the run whose groups are shown: the standard run, if there is one."""
         return self.runs.get("") or next(iter(self.runs.values()))
 
 

@@ -1,10 +1,10 @@
 """Changes between two reports, case by case.
 
-Outcomes are ordered pass > bound > deviation > unsupported > fail > harness error, and a case that moves to the right
-is a regression, whichever step it takes: what was supported is not any more, or a failure was declared away. So is a
-new case that fails, and a run that breaks. A case that vanished is a separate class, and counts as much: a case that is
-not run proves nothing. Columns belong together by backend, variant and mode, by NumPy and Python as well where a
-report has several of these; versions may differ, and are shown.
+Outcomes are ordered pass > bound > deviation > unsupported > fail > harness error. A case that moves to the right is a
+regression, by any number of steps: a case is no longer supported, or a failure was declared away. So is a new case that
+fails, and a run that breaks. A case that vanished is a separate class, and counts as much: a case that is not run
+proves nothing. Columns are matched by backend, variant and mode, and by NumPy and Python as well if a report has
+several of these. Versions may differ, and are shown.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The matrix as data: clauses by columns, what came of the cases in each cell, and the marks that all renderers use."""
+"""The matrix as data: clauses by columns, the outcomes of each cell's cases, and the marks that all renderers use."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def row_place(row: Row) -> tuple[Any, ...]:
 
 
 def cell_parts(counts: Counter[str]) -> list[tuple[str, str]]:
-    """A cell as (outcome, text): passes, then whatever is not one: "14", "u24"."""
+    """Return a cell as (outcome, text): passes first, then other outcomes: "14", "u24"."""
     return [(outcome, f"{mark}{counts[outcome]}") for outcome, mark in MARKS.items() if counts[outcome]]
 
 
@@ -109,8 +109,9 @@ def summary(runs: Sequence[Run]) -> str:
 
 
 def remarks(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
-    """Return (runs, number of cases, reason) for cases that were declared or within a bound, each reason of a backend
-    once, and further remarks on runs.
+    """Return (runs, number of cases, reason) for declared cases and cases within a bound, and further remarks on runs.
+
+    Each reason of a backend occurs once.
 
     ("torch@2.13.0, kernels off", "unsupported, 6, 3 cases", "no sparse type of rank 3").
     """
@@ -149,7 +150,7 @@ def _each(counts: list[int]) -> str:
 
 
 def problems(run: Run) -> list[dict[str, Any]]:
-    """The cases that fail, or on which the harness broke."""
+    """Return the cases that fail, or on which the harness broke."""
     return [case for case in run.cases if case["outcome"] in PROBLEMS]
 
 

@@ -1,8 +1,8 @@
 """The report as one HTML page that needs nothing else: no network, no server, and for the matrix itself no JavaScript.
 
-The page is written so that no text of a report can become markup: what stands in it is escaped, the cases come as JSON
-whose ``<`` are escaped too, page.js puts text in as text, and the page's own policy admits this one style and this one
-script by their hashes and nothing from outside.
+No text of a report can become markup: all text in the page is escaped. The cases come as JSON with escaped ``<``, and
+page.js inserts text only as text. The page's policy admits this one style and this one script by their hashes, and
+nothing from outside.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ FOLDED = 4
 
 
 def html_page(runs: Sequence[Run]) -> str:
-    """The page's text."""
+    """Return the page's text."""
     style, script = _file("page.css"), _file("page.js")
     whole, names = grid(runs), run_names(runs)
     return string.Template(_file("page.html")).substitute(
@@ -101,7 +101,7 @@ def _chips(runs: Sequence[Run]) -> str:
 
 
 def _glance(whole: Compact) -> str:
-    """The compact form: a group of columns is a backend, each of its modes a column of marks."""
+    """Return the compact form: a group of columns is a backend, each of its modes a column of marks."""
     if not whole.labels:
         return ""
     backends = "".join(
@@ -125,12 +125,12 @@ def _glance(whole: Compact) -> str:
 
 
 def _begins(first: bool) -> str:
-    """The class of a cell that has a line before it."""
+    """Return the class of a cell that has a line before it."""
     return ' class="first"' if first else ""
 
 
 def _glance_rows(whole: Compact, lines: Sequence[Line], *, totals: bool = False) -> Iterator[str]:
-    """A body of the table; a total stands across the modes of its backend."""
+    """Yield the rows of a table body; a total spans the modes of its backend."""
     columns = sum(max(1, len(modes)) for modes in whole.modes) + 2
     head = f'<tr><th scope="rowgroup" colspan="{columns}">passed in</th></tr>' if totals else ""
     yield f'\n<tbody class="{"totals" if totals else "marks"}">{head}'
@@ -231,7 +231,7 @@ def _runs(runs: Sequence[Run], names: Sequence[str]) -> str:
 
 # ---------------------------------------------------------------------- what page.js reads
 def _data(whole: Grid) -> dict[str, Any]:
-    """The cases, column by column: one letter for each outcome, and texts by number, each of them once."""
+    """Return the cases, column by column: one letter for each outcome, and texts by number, each of them once."""
     rows = {(row.group, row.clause): r for r, row in enumerate(whole.rows)}
     numbers: dict[tuple[int, str], int] = {}
     calls: dict[int, str] = {}

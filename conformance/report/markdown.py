@@ -31,7 +31,7 @@ STRONG = PROBLEMS
 
 
 def markdown(runs: Sequence[Run]) -> str:
-    """The matrix as a table, remarks, and the first problems of each run."""
+    """Return the matrix as a table, remarks, and the first problems of each run."""
     names = run_names(runs)
     noted = [_noted(head, whose, why) for told, why in folded(runs) for head, _, whose in [told.partition(": ")]]
     noted += [_noted(count, whose, why) for whose, count, why in remarks(runs)]
@@ -78,13 +78,13 @@ def _problems(run: Run, name: str) -> str:
 
 # ---------------------------------------------------------------------- text that came from outside
 def word(text: str) -> str:
-    """A short text as it is where nothing in it can mean anything to Markdown, else as code."""
+    """Return a short text unchanged if it has no meaning in Markdown, else as code."""
     plain = re.fullmatch(r"[\w .,+()\-]*", text, re.ASCII) and not re.search(r"\b_|_\b|__|www", text)
     return text if plain else code(text)
 
 
 def code(text: str) -> str:
-    """A text on one line as code, its fence longer than any row of backticks in it."""
+    """Return a text on one line as code, its fence longer than any row of backticks in it."""
     text = " ".join(text.split())
     fence = "`" * (_backticks(text) + 1)
     pad = " " if text.startswith("`") or text.endswith("`") or not text else ""

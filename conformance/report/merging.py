@@ -10,7 +10,7 @@ from islices.conformance.report.runs import Run
 
 
 def join(runs: Sequence[Run], *, replace: bool = False) -> list[Run]:
-    """The runs in their order, if they belong together.
+    """Return the runs in their order, if they belong together.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def join(runs: Sequence[Run], *, replace: bool = False) -> list[Run]:
 
 
 def refuse_other_vectors(runs: Sequence[Run], *, advice: str = "") -> None:
-    """Reports of different vectors or versions of the spec are not comparable."""
+    """Raise UsageError for reports of different vectors or versions of the spec, which are not comparable."""
     for fact in ("spec", "vectors"):
         first = {run.fact(fact): run for run in reversed(runs)}
         if len(first) > 1:
@@ -49,7 +49,7 @@ def refuse_other_vectors(runs: Sequence[Run], *, advice: str = "") -> None:
 
 
 def json_lines(runs: Sequence[Run]) -> str:
-    """The report that holds these runs, line by line as they came."""
+    """Return the report of these runs, with their original lines."""
     return "".join(f"{line}\n" for run in runs for line in run.lines)
 
 

@@ -1,7 +1,7 @@
 """JSON lines to runs. A report may come from anywhere: nothing in it is believed before its type was looked at.
 
-Characters that do not print (escape sequences of terminals, marks that turn the direction of text, halves of surrogate
-pairs) become their Python escapes here, once, so that no renderer can put them out.
+Characters that do not print become their Python escapes here, once, so that no renderer can write them. These are
+escape sequences of terminals, marks that change the direction of text, and halves of surrogate pairs.
 """
 
 from __future__ import annotations
@@ -56,8 +56,7 @@ def read(path: str | Path) -> list[Run]:
 
 
 def read_runs(backend: str, path: Path) -> list[Run]:
-    """The runs that a process' file holds, as far as it has come, at least one; what is wrong with it is the last one's
-    ``error``."""
+    """Return the runs in a process' file so far, at least one; the last run's ``error`` describes the file's fault."""
     if not path.exists() or not path.stat().st_size:
         return [Run(backend)]
     try:
@@ -162,7 +161,7 @@ _DECODER = json.JSONDecoder(parse_constant=_no_constant)
 
 
 def _entry(line: bytes) -> dict[str, Any]:
-    """A line as a dict whose known fields have the types of KINDS, and whose texts print."""
+    """Return a line as a dict with known fields of the types in KINDS and printable texts."""
     try:
         entry = _DECODER.decode(line.decode("utf-8").strip())
     except RecursionError:

@@ -44,7 +44,7 @@ def _cut(text: str, room: int) -> str:
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """A text whose characters that do not print stand as their Python escapes; line breaks may stay."""
+    """Return a text with Python escapes for characters that do not print; line breaks may stay."""
     if text.isprintable():
         return text
     kept = "\n" if lines else ""
@@ -73,7 +73,7 @@ class Run:
     """Its JSON lines as they came, without one that was cut short."""
 
     def fact(self, name: str) -> str:
-        """A field of the header as text, "?" where it has none."""
+        """Return a field of the header as text, "?" if the header does not have the field."""
         return str(self.header.get(name, "?"))
 
     def broke(self, reason: str) -> None:
@@ -105,7 +105,7 @@ class Run:
 
     @property
     def modes(self) -> list[str]:
-        """The modes its cases ran in; one that is called "" where there is no case."""
+        """Return the modes of its cases; one mode "" if there are no cases."""
         seen = {case["mode"] for case in self.cases}
         return [mode for mode in MODES if mode in seen] + sorted(seen - set(MODES)) or [""]
 
@@ -151,19 +151,19 @@ T = TypeVar("T")
 
 
 def run_labels(runs: Sequence[Run]) -> list[list[str]]:
-    """The lines above the columns of each run: backend, @version, variant, and what else is needed to tell it apart."""
+    """Return the lines above the columns of each run: backend, @version, variant, and distinguishing facts."""
     added = _added(runs, lambda run: run, lambda run: (run.backend, run.version, run.variant))
     return [_lines(run, *more) for run, more in zip(runs, added, strict=True)]
 
 
 def run_names(runs: Sequence[Run]) -> list[str]:
-    """The same on one line, with the whole version: "torch@2.13.0+cpu kernels off"."""
+    """Return the run's name on one line, with the whole version: "torch@2.13.0+cpu kernels off"."""
     added = _added(runs, lambda run: run, lambda run: (run.backend, run.version, run.variant))
     return [" ".join([run.name, *more]) for run, more in zip(runs, added, strict=True)]
 
 
 def column_labels(columns: Sequence[Column]) -> list[list[str]]:
-    """The lines above each column: those of its run, and the mode."""
+    """Return the lines above each column: those of its run, and the mode."""
     added = _added(columns, lambda c: c.run, lambda c: (c.key, c.run.version))
     return [_lines(c.run, c.mode, *more) for c, more in zip(columns, added, strict=True)]
 
@@ -173,7 +173,7 @@ def _lines(run: Run, *more: str) -> list[str]:
 
 
 def _added(items: Sequence[T], run_of: Callable[[T], Run], key: Callable[[T], Hashable]) -> list[list[str]]:
-    """For each item what tells it from the others of its key: the facts of its run that differ, else a number."""
+    """Return for each item the text that distinguishes it from others of its key: differing facts, else a number."""
     groups: dict[Hashable, list[int]] = {}
     for k, item in enumerate(items):
         groups.setdefault(key(item), []).append(k)

@@ -34,19 +34,18 @@ def new_console(file: IO[str] | None = None, *, edge: int = 200) -> Any:
 
 
 def report_console(file: IO[str] | None = None) -> Any:
-    """A console for a report; a file or a pipe gets lines that read well anywhere."""
+    """Return a console for a report; a file or a pipe gets lines that read well anywhere."""
     return new_console(file, edge=100)
 
 
 def print_report(runs: Sequence[Run], console: Any) -> None:
-    """The matrix, what was declared, every case that fails, and the counts."""
+    """Print the matrix, declared deviations, every case that fails, and the counts."""
     print_cases(runs, console)
     _say(console, f"{summary(runs)}  ({provenance(runs)})")
 
 
 def print_cases(runs: Sequence[Run], console: Any, unless: str | tuple[str, ...] = ()) -> None:
-    """The matrix, what its marks mean, what has no column in it, what was declared for reasons that do not end so, and
-    every case that fails."""
+    """Print the matrix, its legend, cases without a column, further declared deviations, and every case that fails."""
     for table in matrix(runs, console.width):
         console.print(table)
         console.print()
@@ -90,19 +89,19 @@ def problem_lines(run: Run, name: str) -> list[str]:
 
 
 def indented(text: str) -> str:
-    """A text of several lines that cannot be taken for lines of the report."""
+    """Return a text of several lines with an indent that distinguishes it from lines of the report."""
     return text.replace("\n", "\n    ")
 
 
 # ---------------------------------------------------------------------- groups by backends
 def matrix(runs: Sequence[Run], width: int) -> list[Any]:
-    """The matrix as tables (rich): more than one where the columns do not fit the width."""
+    """Return the matrix as tables (rich): more than one if the columns do not fit the width."""
     whole = compact(runs)
     return _tables(whole, width) if whole.labels else []
 
 
 def _chunks(widths: Sequence[int], room: int) -> Iterator[range]:
-    """The columns in runs that fit, each of one column at least."""
+    """Yield the columns in runs that fit, each of one column at least."""
     begin = 0
     while begin < len(widths):
         end = begin + 1
@@ -113,7 +112,7 @@ def _chunks(widths: Sequence[int], room: int) -> Iterator[range]:
 
 
 def _tables(whole: Compact, width: int) -> list[Any]:
-    """The groups and, below them in the same columns, how much passes in each setting."""
+    """Return the groups and, below them in the same columns, how much passes in each setting."""
     from rich.table import Table
     from rich.text import Text
 
@@ -141,7 +140,7 @@ def _tables(whole: Compact, width: int) -> list[Any]:
 
 
 def _place(whole: Compact, k: int) -> list[Any]:
-    """A column: its label above the letters of its modes, and for each line the marks, aligned by mode."""
+    """Return a column: its label above the letters of its modes, and for each line the marks, aligned by mode."""
     from rich.text import Text
 
     count = max(1, len(whole.modes[k]))
@@ -164,7 +163,7 @@ def _styled(parts: Sequence[tuple[str, str]]) -> Any:
 
 
 def _cut(text: str) -> str:
-    """A head of a bearable length."""
+    """Return a shortened head."""
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 

@@ -1,8 +1,8 @@
 """A tiny array library, in the place of yours: tensors over NumPy memory, and a sparse gradient.
 
-It knows nothing of islices. Like a real library it has its own names for dtypes and functions, no operators beyond the
-usual arithmetic, and habits that an adapter has to mind: halves are added up in half precision, rows of a gradient are
-always 64 bits wide, and there is no bfloat16.
+It knows nothing of islices. Like a real library it has special names for dtypes and functions, no operators beyond the
+usual arithmetic, and properties that an adapter has to handle. Halves are added up in half precision, row numbers of a
+gradient are always 64 bits wide, and there is no bfloat16.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class RowGradient:
 
 
 def _plain(x: Any, like: Tensor) -> np.ndarray:
-    """A tensor's memory; a number becomes an array of like's kind."""
+    """Return a tensor's memory; a number becomes an array of like's kind."""
     return x._memory if isinstance(x, Tensor) else np.asarray(x, like._memory.dtype)
 
 
@@ -99,7 +99,7 @@ def transpose(x: Tensor, axes: Sequence[int]) -> Tensor:
 
 
 def products(g: Tensor, x: Tensor) -> Tensor:
-    """The matrix products of transposed matrices and others, batch by batch."""
+    """Return the matrix products of transposed matrices and others, batch by batch."""
     return Tensor(np.matmul(g._memory.transpose(0, 2, 1), x._memory))
 
 
@@ -150,12 +150,12 @@ def choose(mask: Tensor, a: Any, b: Any) -> Tensor:
 
 # ---------------------------------------------------------------------- along an axis
 def total(x: Tensor) -> Tensor:
-    """The sum of each row of a matrix."""
+    """Return the sum of each row of a matrix."""
     return Tensor(np.sum(x._memory, axis=1))
 
 
 def peak(x: Tensor) -> Tensor:
-    """The largest element of each row of a matrix, at least 0."""
+    """Return the largest element of each row of a matrix, at least 0."""
     return Tensor(np.max(x._memory, axis=1, initial=0))
 
 
@@ -180,7 +180,7 @@ def max_at(x: Tensor, rows: Tensor, values: Tensor) -> None:
 
 
 def distinct(x: Tensor) -> tuple[Tensor, Tensor]:
-    """(the distinct elements ascending, the place of each element among them)."""
+    """Return (the distinct elements ascending, the place of each element among them)."""
     found, places = np.unique(x._memory, return_inverse=True)
     return Tensor(found), Tensor(places)
 
@@ -190,5 +190,5 @@ def search(ordered: Tensor, queries: Tensor, side: str) -> Tensor:
 
 
 def where_true(mask: Tensor) -> Tensor:
-    """The positions at which a mask of one dimension holds."""
+    """Return the positions at which a mask of one dimension holds."""
     return Tensor(np.flatnonzero(mask._memory))

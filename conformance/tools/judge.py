@@ -147,7 +147,7 @@ def _show(found: list[Judgement], options: argparse.Namespace, *, of_all: bool =
 
 
 def _coloured(found: Judgement) -> str:
-    """The report; its first line green or red on a terminal."""
+    """Return the report; its first line green or red on a terminal."""
     report = text(found)
     plain = not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     if plain:
@@ -180,7 +180,7 @@ def _list(wanted: str | None, *, as_json: bool) -> int:
 
 
 def _function(given: str) -> Callable[..., Any]:
-    """The function of FILE:FUNCTION."""
+    """Return the function of FILE:FUNCTION."""
     path, colon, name = given.rpartition(":")
     if not colon or not name.isidentifier() or not path:
         raise UsageError(f"got {given!r}; accepted is FILE:FUNCTION, such as kernel.py:step")

@@ -9,7 +9,7 @@ from islices.cli import UsageError
 
 
 def as_pair(text: str, place: str) -> tuple[str, str]:
-    """The two names of ``--pair A=B``; place says where they are tensors' names."""
+    """Return the two names of ``--pair A=B``; place describes the place of these tensors' names."""
     p, equals, q = text.partition("=")
     if not (p and equals and q):
         raise UsageError(f"--pair: got {text!r:.60}; accepted is A=B, a tensor's name in each {place}")

@@ -31,7 +31,7 @@ def number(x):
 
 
 def summed(s):
-    """Rows by their index, ascending: each the sum of its slices, added in the order of occurrence (SPEC, clause 4)."""
+    """Return rows by index, ascending: each is the sum of its slices in the order of occurrence (SPEC, clause 4)."""
     if not isinstance(s, dict) or "slices" not in s:
         raise UnsupportedError("dense arrays") if "array" in (s or ()) else TypeError(f"got {s}; accepted are slices")
     values, indices, rows = array(s["slices"]), array(s["indices"]), {}
@@ -73,7 +73,7 @@ def norm(x, ord=None):
 
 
 def optimizer_steps(name, hyper, table, grads, steps=None, **options):
-    """SPEC, clause 16, sgd: lr rounded to the table's type, then each operation in that type."""
+    """Take steps of sgd (SPEC, clause 16): round lr to the table's type, then compute each operation in that type."""
     if name != "sgd" or hyper["dict"].keys() != {"lr"} or options not in ({}, {"rows": "touched"}):
         raise UnsupportedError("other optimizers and options")
     w, lr = array(table).copy(), number(hyper["dict"]["lr"])

@@ -1,7 +1,7 @@
 """Sparse gradients over many ranks: all-reduce, row-sharded tables. SPEC clauses 25 and 26.
 
-Whatever moves bytes between ranks is an engine that people already run (torch.distributed, MPI, JAX, TensorFlow); its
-adapter is ``collectives.py`` in its folder under backends/. Importing this imports no engine.
+An engine (torch.distributed, MPI, JAX, TensorFlow) moves the bytes between ranks. Its adapter is ``collectives.py`` in
+its folder under backends/. Importing this package imports no engine.
 """
 
 from islices.distributed.engines import get_group

@@ -1,8 +1,8 @@
 """Preflight: before anything is moved, ranks verify that their arguments match.
 
-One small collective in the normal case. Where a rank has failed, or means something else, a second one tells everybody
-what: the failed rank raises its own error, the others a `RankError` that names it, and where ranks differ all raise
-the same ValueError. So no rank waits for one that does not come. SPEC clause 25.
+It takes one small collective in the normal case. If a rank has failed, or has other arguments, a second collective
+sends the details to all ranks. A failed rank raises its error, and the others raise a `RankError` with its number. If
+arguments differ, all ranks raise the same ValueError. So no rank waits for one that does not come. SPEC clause 25.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 MAGIC = 0x15C1CE500000001
 #: Numbers in the first message: magic, whether all is well, half a digest each, how many counts, how long the text.
 FIXED = 6
-#: Counts that travel in it; more take a message of their own.
+#: The number of counts within the header; more counts take a second message.
 WITHIN = 26
 #: Characters of a rank's description in messages.
 LONGEST = 200
@@ -45,7 +45,7 @@ def agree(
     optional: bool = False,
     free: Container[str] = (),
 ) -> Agreement:
-    """Learn that every rank makes this call, of the same things, and can.
+    """Check that every rank makes this call with the same arguments and without an error.
 
     Parameters
     ----------
@@ -53,20 +53,20 @@ def agree(
     call : str
         The function, for messages.
     said : mapping of str to JSON values
-        What must be the same on every rank, by the names users know.
+        Values that must be the same on every rank, by the names that users know.
     counts : sequence of int
-        As many on every rank; told to all.
+        Sent to all ranks; every rank has the same number of counts.
     error : Exception, optional
-        Why this rank cannot; raised at the end.
+        The error of this rank, which is raised at the end.
     optional : bool
-        A rank may say null where others say something; the caller then looks at ``said``.
+        A rank may have null where others have a value; the caller then reads ``said``.
     free : container of str
-        Names by which each rank may say something else.
+        Names whose values may differ between ranks.
 
     Raises
     ------
     RankError
-        Another rank cannot.
+        Another rank has an error.
     ValueError
         The ranks differ; the same message on every rank.
     """
@@ -115,10 +115,11 @@ def together(
     free: Container[str] = (),
     error: Exception | None = None,
 ) -> tuple[T, Agreement]:
-    """(work(), what the ranks told one another), once every rank's work is done; or every rank raises.
+    """Return (work(), the agreement) once every rank's work is done; if one fails, every rank raises.
 
-    said and counts, what must be the same on every rank and what each tells all others, are functions of work's
-    result; error is why this rank cannot even begin. optional and free are as of `agree`.
+    ``said`` and ``counts`` are functions of work's result. The first returns the values that must be the same on every
+    rank, the second the numbers for all ranks. error is an earlier failure of this rank. optional and free are those of
+    `agree`.
     """
     try:
         if error is not None:
@@ -146,7 +147,7 @@ def _text(call: str, said: Mapping[str, Any], error: Exception | None) -> tuple[
 
 
 def _differences(said: Sequence[Mapping[str, Any]], optional: bool, free: Container[str]) -> str:
-    """Name by name what the ranks say differently, "" where nothing matters."""
+    """Describe the differences between the ranks' values name by name; return "" if none matters."""
     names = dict.fromkeys(name for one in said for name in one if name not in free)
     found = []
     for name in names:
@@ -171,7 +172,7 @@ def _words(value: Any) -> str:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    """ "rank 3", "ranks 0 to 6 and 8": runs of numbers shortened."""
+    """Return "rank 3" or "ranks 0 to 6 and 8": shorten runs of numbers."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][-1] + 1:

@@ -1,21 +1,21 @@
 """Find the `Group` that connects an array, or an engine's object, with other ranks.
 
-An engine is found as backends are (`islices.core.registry`): built-in ones are ``islices.backends.NAME.collectives``,
-others entry points of the group ``islices.engines``, whose name is both what ``group=`` calls the engine and the
-module of its own objects, which must have been imported for it to be asked. It is the engine of the arrays of a
-framework of its name; every other framework's bytes go by MPI. An entry point leads to a module, or an object, with
-the functions of `Engine`, and where they apply
+Engines are found like backends (`islices.core.registry`). Built-in ones are ``islices.backends.NAME.collectives``;
+others are entry points of the group ``islices.engines``. The entry point's name is the engine's name in ``group=``. It
+is also the name of the module that defines the engine's objects. An engine is used only after that module has been
+imported. The engine serves the framework of its name, and MPI serves every other framework. An entry point leads to a
+module, or an object, with the functions of `Engine`, and optionally
 
 ``inside(x, traced) -> ArrayGroup | None``
-    The ranks of the program that is being run or traced, x being what the caller gave as group; None where there is no
-    such program: for frameworks that have programs which run on several ranks.
+    Returns the ranks of the program that runs or is being traced; x is the caller's group. Returns None if there is no
+    program. Frameworks need it if their programs run on several ranks.
 ``launched() -> bool``
-    Whether a launcher has started this process beside others, where that is enough for `default_group` to start it.
+    Returns True if a launcher has started this process together with others, and `default_group` can start the engine.
 ``start(rank, size, timeout, meeting) -> Group``
-    Joins this process to size - 1 others of this machine, meeting being the path of a file, which is not there yet, in
-    a folder that they share: where the conformance suite is to run the engine.
+    Joins this process to size - 1 others of this machine. meeting is the path of a file, not yet there, in a folder
+    that they share. The conformance suite needs it to run the engine.
 
-Nothing is imported before it is asked for.
+No engine is imported before its first use.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from islices.core.registry import describe, find_backend, get_backend
 from islices.core.slices import IndexedSlices
 from islices.distributed.group import ArrayGroup, Group
 
-#: Built-in engines by name -> the module of their own objects.
+#: {a built-in engine's name: the module that defines its objects}
 BUILTIN = {"torch": "torch", "mpi": "mpi4py", "jax": "jax", "tensorflow": "tensorflow"}
 ENTRY_POINTS = "islices.engines"
 
@@ -44,31 +44,31 @@ class Engine(Protocol):
 
     @abstractmethod
     def default_group(self, timeout: float | None) -> Group:
-        """The group of all ranks that the engine has been started with; RuntimeError that says how to start it."""
+        """Return the group of all ranks of the running engine; else raise RuntimeError that says how to start it."""
 
     @abstractmethod
     def running(self) -> Group | None:
-        """The same, or None where it has not been started: nothing is started by asking."""
+        """Return the group of all ranks, or None if the engine has not been started; start nothing."""
 
     @abstractmethod
     def wrap(self, x: Any, timeout: float | None) -> Group | None:
-        """The group of the engine's own object (a torch ProcessGroup, an mpi4py communicator), None if x is none."""
+        """Return the group of an engine's object (a torch ProcessGroup, an mpi4py communicator), None for others."""
 
 
 def list_engines() -> dict[str, str]:
-    """The engines by name, built-in ones first -> the module of their own objects; none is imported."""
+    """Return {an engine's name: the module that defines its objects}, built-in ones first, without importing them."""
     return BUILTIN | {name: name for name in entry_points(ENTRY_POINTS) if name not in BUILTIN}
 
 
 def load_engine(name: str) -> Engine:
-    """The engine of a name, one of `list_engines`.
+    """Load the engine of a name that is in `list_engines`.
 
     Raises
     ------
     ImportError
-        It does not load.
+        The engine does not load.
     TypeError
-        It lacks a function of `Engine`.
+        The engine does not have every function of `Engine`.
     ValueError
         Several distributions claim the name.
     """
@@ -86,24 +86,24 @@ def load_engine(name: str) -> Engine:
 
 
 def engine_of(framework: str) -> str:
-    """The engine of a framework's arrays where none is given."""
+    """Return the default engine of a framework's arrays."""
     return framework if framework in list_engines() else "mpi"
 
 
 def get_group(group: Any = None, *, like: Backend | None = None, timeout: float | None = None) -> Group:
-    """The group of ranks that an argument ``group=`` means.
+    """Return the group of ranks for an argument ``group=``.
 
     Parameters
     ----------
     group : None, str, Group or an engine's own object
-        A torch.distributed ProcessGroup or DeviceMesh, an mpi4py communicator, a tf.distribute strategy of several
-        workers; the name of an engine ("torch", "mpi", "jax", "tensorflow", one that is installed beside) for all ranks
-        that it connects; None for the only engine that connects several processes. Where several do, that of the
-        arrays' framework: torch.distributed, JAX's processes, TensorFlow's workers, MPI for NumPy and MXNet.
+        An engine's object: a torch.distributed ProcessGroup or DeviceMesh, an mpi4py communicator, or a tf.distribute
+        strategy of several workers. The name of an engine ("torch", "mpi", "jax", "tensorflow" or an installed one)
+        means all ranks that it connects. None means the only engine that connects several processes. If several do, it
+        means the framework's engine: torch.distributed, JAX, TensorFlow, or MPI for NumPy and MXNet.
     like : Backend, optional
-        Whose arrays are to be moved; NumPy's by default.
+        The backend of the arrays to move; NumPy by default.
     timeout : float, optional
-        Seconds to wait for another rank; by default the engine's own, and 600 of MPI, which has none.
+        Seconds to wait for another rank. The default is the engine's; for MPI, which has none, it is 600.
 
     Returns
     -------
@@ -112,7 +112,7 @@ def get_group(group: Any = None, *, like: Backend | None = None, timeout: float 
     Raises
     ------
     TypeError, ValueError
-        group or timeout is none of these.
+        group or timeout is not one of these.
     RuntimeError
         The engine has not been started; the message says how.
     ModuleNotFoundError
@@ -150,7 +150,7 @@ def get_group(group: Any = None, *, like: Backend | None = None, timeout: float 
 
 
 def _owners(kind: type) -> list[str]:
-    """The engines whose module a type, or one that it extends, comes from."""
+    """Return the engines whose module defines a type or one of its base classes."""
     modules = [f"{base.__module__}." for base in kind.__mro__]
     return [name for name in _imported() if any(m.startswith(f"{list_engines()[name]}.") for m in modules)]
 
@@ -158,22 +158,23 @@ def _owners(kind: type) -> list[str]:
 def find_group(
     group: Any, leaves: Iterable[Any], error: Exception | None = None
 ) -> tuple[Group | ArrayGroup, Exception | None]:
-    """The ranks that ``group=`` means for leaves: those of the program that is being run or traced where there is one,
-    else a `Group` of processes; and why this rank cannot go on, of which it tells them.
+    """Return the ranks that ``group=`` means for leaves, and this rank's error, if any, which it reports to them.
+
+    The ranks are those of the program that runs or is being traced, else a `Group` of processes.
 
     Parameters
     ----------
     group : None, str, Group or an engine's own object
     leaves : iterable
-        Whatever the caller gave for gradients. The first that belongs to a framework tells the engine where group is
-        None and several connect ranks.
+        The caller's gradients. If group is None and several engines connect ranks, the first leaf of a framework
+        decides the engine.
     error : Exception, optional
-        Why this rank's arguments have been refused.
+        The error in this rank's arguments.
 
     Raises
     ------
     Exception
-        error, or what is wrong with group, where it is not known whom to tell.
+        error, or the error in group, if the other ranks are unknown.
     """
     leaves = list(leaves)
     B = next((found for leaf in leaves if (found := backend_of(leaf)) is not None), None)
@@ -198,7 +199,7 @@ def find_group(
 
 
 def find_processes(group: Any, B: Backend | None, error: Exception | None = None) -> tuple[Group, Exception | None]:
-    """`find_group` for what is done between processes alone. B is whose arrays are to be moved, None if not known."""
+    """Do as `find_group`, for calls between processes only. B is the backend of the arrays to move, None if unknown."""
     try:
         return get_group(group, like=B), error
     except Exception as raised:
@@ -209,15 +210,15 @@ def find_processes(group: Any, B: Backend | None, error: Exception | None = None
 
 
 def backend_of(x: Any) -> Backend | None:
-    """The framework of an object, None also where the object raises when it is asked."""
+    """Return the framework of an object; None if there is none, and if the object raises."""
     try:
         return find_backend(x)
-    except Exception:  # it is refused where the other ranks hear of it
+    except Exception:  # a later check raises it, and reports it to the other ranks
         return None
 
 
 def named_backend(like: Any) -> tuple[Backend | None, Exception | None]:
-    """The backend that an argument ``like=`` means, or why it means none."""
+    """Return (the backend of an argument ``like=``, None) or (None, the error)."""
     try:
         return get_backend(like), None
     except Exception as error:
@@ -226,8 +227,11 @@ def named_backend(like: Any) -> tuple[Backend | None, Exception | None]:
 
 # ---------------------------------------------------------------------- where group is None
 def _default_group(framework: str | None, timeout: float | None = None) -> Group:
-    """The group of the only engine that connects several processes; where several do, of the framework's own. Where
-    none does, its own engine's, which says how it is started. None of a framework stands for NumPy. SPEC clause 25."""
+    """Return the group of the only engine that connects several processes; if several do, of the framework's engine.
+
+    If none does, get the group of the framework's engine, which raises an error with instructions. A framework of None
+    stands for NumPy. SPEC clause 25.
+    """
     own, found = engine_of(framework or "numpy"), _connected()
     if len(found) == 1:
         (own,) = found
@@ -245,7 +249,7 @@ def _imported() -> list[str]:
 
 
 def _usable() -> Iterator[tuple[str, Engine]]:
-    """The engines whose module has been imported, without those that do not load: they are nobody's engine."""
+    """Yield the engines whose module has been imported, except engines that do not load."""
     for name in _imported():
         try:
             yield name, load_engine(name)
@@ -254,7 +258,7 @@ def _usable() -> Iterator[tuple[str, Engine]]:
 
 
 def _connected() -> dict[str, Group]:
-    """The groups of the engines that connect this process with others, by the engine's name."""
+    """Return the groups of the engines that connect this process with others, by the engine's name."""
     groups: dict[str, Group] = {}
     for name, engine in _usable():
         with contextlib.suppress(ImportError):  # of a framework that is there but does not load
@@ -271,5 +275,5 @@ def _is_traced(B: Backend, leaf: Any) -> bool:
         if isinstance(leaf, IndexedSlices):
             return B.is_traced(leaf.values)
         return B.is_traced(B.from_native(leaf).values if B.is_native(leaf) else leaf)
-    except Exception:  # it is refused where the other ranks hear of it
+    except Exception:  # a later check raises it, and reports it to the other ranks
         return False

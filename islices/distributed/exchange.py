@@ -1,7 +1,7 @@
-"""Move and sum leaves that all ranks agree on: on the host, all of a tree in the same collectives.
+"""Move and sum leaves that all ranks agree on: on the host, with all leaves of a tree in the same collectives.
 
-What goes by ranges is cut first: parts of it go to their owners, who sum them. Then the sums, and whatever is
-gathered, go to everybody.
+Leaves that go by ranges are cut first. Their parts go to their owners, which sum them. Then the sums, and all gathered
+leaves, go to every rank.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ Host = np.ndarray[Any, Any]
 
 
 class HostLeaf(NamedTuple):
-    """Coalesced slices on the host (bfloat16 as uint16), of a table of so many rows (None: unknown); or, without
-    indices, a dense array, which travels as its elements."""
+    """Coalesced slices on the host (bfloat16 as uint16) of a table with rows rows; None: unknown.
+
+    A leaf without indices is a dense array, which travels as its elements.
+    """
 
     values: Host
     indices: Host | None = None
@@ -33,24 +35,24 @@ class HostLeaf(NamedTuple):
 
     @property
     def travelling(self) -> np.dtype[Any]:
-        """The narrowest integers that hold every index."""
+        """Return the narrowest integer dtype that holds every index."""
         assert self.indices is not None
         return np.dtype(np.int32) if self.rows is not None and self.rows <= NARROW else self.indices.dtype
 
     def arrays(self, start: int = 0, stop: int | None = None) -> list[Host]:
-        """Rows of it as they travel."""
+        """Return rows start to stop - 1 of the leaf in the form in which they travel."""
         if self.indices is None:
             return [self.values.reshape(-1)[start:stop]]
         return [self.indices[start:stop].astype(self.travelling, copy=False), self.values[start:stop]]
 
     def forms(self, n: int) -> list[Form]:
-        """The forms of n rows of it as they travel."""
+        """Return the shapes and dtypes of n travelling rows of the leaf."""
         if self.indices is None:
             return [((n,), self.values.dtype)]
         return [((n,), self.travelling), ((n, *self.values.shape[1:]), self.values.dtype)]
 
     def summed(self, received: list[list[Host]]) -> HostLeaf:
-        """Add what the ranks have of it, in the order of ranks."""
+        """Add the ranks' parts of the leaf, in the order of ranks."""
         if self.indices is None:
             return self._replace(values=fold_dense([got[0] for got in received]))
         return fold_sparse(self, received)
@@ -67,15 +69,17 @@ class HostLeaf(NamedTuple):
 
 
 def fold_sparse(like: HostLeaf, received: list[list[Host]]) -> HostLeaf:
-    """The ranks' rows, each [indices, values], added in the order of ranks. received is empty afterwards: what was in
-    it is as large as the sums, and they may lie where it was."""
+    """Add the ranks' rows, each [indices, values], in the order of ranks.
+
+    Afterwards received is empty: its arrays are as large as the sums, which may reuse their memory.
+    """
     every = like.joined(received)
     values, indices = modes.run("sum_rows", HOST, (every.values, every.indices), rows=like.rows, loose=False)
     return HostLeaf(values, indices, like.rows)
 
 
 def fold_dense(blocks: Sequence[Host]) -> Host:
-    """The ranks' blocks added in the order of ranks; 16-bit values in float32, rounded once."""
+    """Add the ranks' blocks in the order of ranks; 16-bit values in float32, rounded once."""
     with HOST.scope():
         total = HOST.widen(blocks[0])
         for block in blocks[1:]:
@@ -84,7 +88,7 @@ def fold_dense(blocks: Sequence[Host]) -> Host:
 
 
 def reduce_all(group: Group, leaves: Sequence[HostLeaf], counts: Sequence[Host], strategy: str) -> list[HostLeaf]:
-    """The sums over ranks, in their order.
+    """Return the sums over ranks, added in the order of ranks.
 
     Parameters
     ----------
@@ -92,7 +96,7 @@ def reduce_all(group: Group, leaves: Sequence[HostLeaf], counts: Sequence[Host],
     leaves : sequence of HostLeaf
         The same kinds, shapes and dtypes on every rank.
     counts : sequence of int64 arrays
-        counts[r][k] is how many rows rank r stores of leaf k, of a sparse one.
+        counts[r][k] is the number of rows that rank r stores of the sparse leaf k.
     strategy : str
         "auto" or one of `STRATEGIES`.
     """
@@ -122,11 +126,10 @@ def reduce_all(group: Group, leaves: Sequence[HostLeaf], counts: Sequence[Host],
 def _to_owners(
     group: Group, leaves: Sequence[HostLeaf], cuts: Sequence[Host]
 ) -> tuple[list[HostLeaf], list[list[int]]]:
-    """Each rank gets what all ranks have of its range, and sums it; returns the sums, and how many rows each rank has
-    of them."""
+    """Send each range to its owner, and sum this rank's range; return the sums and each rank's numbers of rows."""
     ranks, sparse = range(group.size), any(leaf.indices is not None for leaf in leaves)
     mine = np.stack([np.diff(places) for places in cuts], 1)  # for each rank, of each leaf
-    theirs: list[Any] = [mine[group.rank]] * group.size  # of dense leaves as many as this rank keeps for itself
+    theirs: list[Any] = [mine[group.rank]] * group.size  # of dense leaves every rank sends as many as this one keeps
     if sparse:
         told = [row.view(np.uint8) for row in mine]
         theirs = [x.view(np.int64) for x in group.all_to_all(told, [len(x) for x in told])]
@@ -150,7 +153,7 @@ def _sizes(leaves: Sequence[HostLeaf], counts: Sequence[Iterable[int]]) -> list[
 
 
 def _by_leaf(got: list[Bytes], leaves: Sequence[HostLeaf], counts: Sequence[Iterable[int]]) -> list[deque[list[Host]]]:
-    """The arrays of each leaf in each rank's packed bytes, whose memory is free when the last of them is."""
+    """Return the arrays of each leaf in each rank's packed bytes; their memory lives as long as the last array."""
     found = []
     for data, row in zip(got, counts, strict=True):
         forms = [leaf.forms(int(n)) for leaf, n in zip(leaves, row, strict=True)]
@@ -159,9 +162,9 @@ def _by_leaf(got: list[Bytes], leaves: Sequence[HostLeaf], counts: Sequence[Iter
     return found
 
 
-# ---------------------------------------------------------------------- which way
+# ---------------------------------------------------------------------- choice of the strategy
 def _cuts(group: Group, leaves: Sequence[HostLeaf], each: Sequence[Sequence[int]], strategy: str) -> dict[int, Host]:
-    """The number of each leaf that goes by ranges -> where this rank's rows are cut, (ranks + 1,)."""
+    """Return {the number of a leaf that goes by ranges: the cuts of this rank's rows, (ranks + 1,)}."""
     names = [_fastest(*x) if strategy == "auto" else strategy for x in zip(leaves, each, strict=True)]
     found = {k: even_bounds(leaf.values.size, group.size) for k, leaf in enumerate(leaves) if names[k] == "ranges"}
     sparse = {k: ids for k in found if (ids := leaves[k].indices) is not None}
@@ -175,7 +178,7 @@ def _cuts(group: Group, leaves: Sequence[HostLeaf], each: Sequence[Sequence[int]
 
 
 def _fastest(leaf: HostLeaf, each: Sequence[int]) -> str:
-    """The strategy for a leaf of which each rank stores so many rows; half of all rows are taken to be different."""
+    """Return the strategy for a leaf; each has the ranks' row counts. Assume that half of all rows are distinct."""
     ranks, most = len(each), max(each)
     if leaf.indices is None:
         return choose(dense_costs(ranks, leaf.values.nbytes), ranks)

@@ -1,4 +1,4 @@
-"""The rows that a rank has fetched from a sharded table, and their gradient on its way back. SPEC clause 26."""
+"""The rows that a rank has fetched from a sharded table, and their gradient. SPEC clause 26."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Batch:
     Attributes
     ----------
     table : Table
-        The distinct rows, ascending by row number, in the framework of the sharded table. A copy: what is looked up in
-        it, and differentiated with respect to it, is as of the moment it was fetched.
-    ids : int array of the shape of the ids that were asked for
-        Their places in ``table``; a padding id's is ``table.padding_idx``.
+        The distinct rows, ascending by row number, in the framework of the sharded table. They are a copy: lookups and
+        derivatives use the values from the time of the fetch.
+    ids : int array of the shape of the fetched ids
+        The positions of the ids in ``table``; that of a padding id is ``table.padding_idx``.
     indices : int64 NumPy array, shape (table.shape[0],)
-        The rows of the sharded table that these are.
+        The row numbers of these rows in the sharded table.
 
     Notes
     -----
@@ -61,7 +61,7 @@ class Batch:
 
 
 def gradient_on_host(table: Table, grad: Any) -> tuple[Host, Host]:
-    """(values, places) of a gradient of a batch's table, coalesced, without the padding."""
+    """Return (values, places) of a gradient of a batch's table, coalesced, without the padding."""
     B, weights, padding = table.backend, table.weights, table.padding_idx
     leaf, _ = adopt_gradient(B, B.dtype(weights), table.shape, grad)
     if isinstance(leaf, IndexedSlices):

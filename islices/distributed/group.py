@@ -1,7 +1,7 @@
 """Group: ranks that an engine connects, as the core sees them.
 
-An engine's adapter (``collectives.py`` in its folder under backends/) moves bytes between ranks, by what
-the engine does best; what the bytes are is `islices.distributed.packing`, what is moved is decided in `strategy`.
+An engine's adapter (``collectives.py`` in its folder under backends/) moves bytes between ranks, by the engine's
+fastest operations. `islices.distributed.packing` defines the bytes, and `strategy` chooses the data to move.
 May import: `numpy`.
 """
 
@@ -22,7 +22,7 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class RankError(RuntimeError):
-    """Another rank failed, so that what was asked of all cannot be finished; nothing has been changed on this one.
+    """The error of a call that cannot finish because another rank failed; this rank has changed nothing.
 
     SPEC clause 25.
 
@@ -30,7 +30,7 @@ class RankError(RuntimeError):
     ----------
     message : str
     ranks : sequence of int
-        The ranks known to have failed; empty where the engine does not say which.
+        The ranks known to have failed; empty if the engine does not report which.
 
     Examples
     --------
@@ -73,11 +73,11 @@ class Traffic:
 
 
 class Group(abc.ABC):
-    """The processes that compute together, as one of them sees it: its number, their count, and what moves bytes.
+    """The processes that compute together, seen from one of them: its number, their count, and their engine.
 
     Ranks are numbered from 0 to size - 1. Every rank makes the same calls in the same order, one at a time.
-    An adapter sets ``engine``, `rank` and `size`, and writes the two primitives `_all_gather` and `_all_to_all`; they
-    may raise whatever the engine raises, for which `_what_failed` finds words.
+    An adapter sets ``engine``, `rank` and `size`, and implements the primitives `_all_gather` and `_all_to_all`. They
+    may raise any error of the engine; `_what_failed` translates it.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class Group(abc.ABC):
     Attributes
     ----------
     engine : str
-        What moves the bytes, for messages: "torch.distributed (gloo)".
+        The engine's name in messages: "torch.distributed (gloo)".
     traffic : Traffic
 
     Notes
@@ -116,7 +116,7 @@ class Group(abc.ABC):
     def __repr__(self) -> str:
         return f"<{self.engine}: rank {self.rank} of {self.size}>"
 
-    # ------------------------------------------------------------------ what an adapter writes
+    # ------------------------------------------------------------------ implemented by an adapter
     @abc.abstractmethod
     def _all_gather(self, data: Bytes, lengths: Sequence[int]) -> list[Bytes]:
         """Every rank's data, in the order of ranks; lengths[r], known to all, is the length of rank r's, not all 0.
@@ -131,11 +131,13 @@ class Group(abc.ABC):
         """
 
     def _what_failed(self, error: Exception) -> RankError | None:
-        """An error of the engine's that means that another rank is gone or late, in the library's words; None for any
-        other (it is then raised as it came). The group counts as broken after either."""
+        """Return the `RankError` for an engine's error that means that another rank is gone or late, else None.
+
+        Other errors are raised unchanged. The group counts as broken after either.
+        """
         return None
 
-    # ------------------------------------------------------------------ what the core calls
+    # ------------------------------------------------------------------ called by the core
     def all_gather(self, data: Bytes, lengths: Sequence[int] | None = None) -> list[Bytes]:
         """Every rank's bytes, on every rank.
 
@@ -184,9 +186,9 @@ class Group(abc.ABC):
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """A ``with`` block for the collectives of one call: another thread that enters one meanwhile gets RuntimeError.
+        """Return a ``with`` block for the collectives of one call; other threads that enter one get RuntimeError.
 
-        A message does not say which thread sent it: those of two calls would be taken for one another's.
+        Messages do not identify their thread, so ranks would mix up the messages of two simultaneous calls.
         """
         self._check_process()
         lock = self._thread
@@ -201,7 +203,7 @@ class Group(abc.ABC):
             lock.release()
 
     def _check_process(self) -> None:
-        """RuntimeError in a forked process; there, one rank alone is what it was, whatever its parent was doing."""
+        """Raise RuntimeError in a forked process; there, a group of one rank gets a new lock and still works."""
         if os.getpid() == self._process:
             return
         if self.size > 1:
@@ -213,9 +215,9 @@ class Group(abc.ABC):
 
     @contextlib.contextmanager
     def to_the_end(self, call: str) -> Iterator[None]:
-        """A ``with`` block for collectives that all ranks have agreed on: an error within it breaks the group.
+        """Return a ``with`` block for collectives that all ranks have agreed on: an error within it breaks the group.
 
-        The other ranks wait for the rest of the call, and would take what this rank sends next for that.
+        The other ranks wait for the rest of the call, and would treat this rank's next message as part of it.
 
         Parameters
         ----------
@@ -244,7 +246,7 @@ class Group(abc.ABC):
                 if found is None:
                     raise
                 raise found from error
-            except BaseException:  # Ctrl-C in mid-collective: what the others get next is not what they expect
+            except BaseException:  # Ctrl-C within a collective: the next messages would not be the expected ones
                 self._broken = f"{self.engine}: a call was interrupted"
                 raise
 
@@ -278,8 +280,9 @@ class Alone(Group):
 
 
 class ArrayGroup(abc.ABC):
-    """Ranks within one program (a mapped axis, a replica context): their collectives take the framework's own arrays,
-    traced ones included, and are part of the program.
+    """The ranks within one program (a mapped axis, a replica context).
+
+    Their collectives take the framework's arrays, including traced ones, and are part of the program.
 
     Attributes
     ----------
@@ -287,7 +290,7 @@ class ArrayGroup(abc.ABC):
     size : int
         Known when the program is traced.
     in_loops : bool
-        Whether a loop of the program may call these.
+        True if a loop of the program may call the collectives.
     """
 
     engine: str
@@ -296,10 +299,14 @@ class ArrayGroup(abc.ABC):
 
     @abc.abstractmethod
     def all_gather(self, x: Any) -> Any:
-        """The ranks' arrays, joined along axis 0 in the order of ranks. Where shapes are static they are the same on
-        every rank; else the first dimension may differ."""
+        """Return the ranks' arrays, joined along axis 0 in the order of ranks.
+
+        Static shapes are the same on every rank; otherwise the first dimension may differ.
+        """
 
     def all_to_all(self, x: Any) -> Any:
-        """x of shape (size * k, ...), in blocks of k: the blocks that the ranks have for this one, joined along axis 0
-        in the order of ranks."""
+        """Send block r of x to rank r; return the blocks for this rank, joined along axis 0 in the order of ranks.
+
+        x has the shape (size * k, ...), and its blocks have k rows.
+        """
         raise NotImplementedError(f"{self.engine}: all_to_all: the engine has none within a program")

@@ -1,8 +1,8 @@
 """all_reduce within a program: a mapped axis of JAX, a replica context of TensorFlow. SPEC clause 25.
 
-Nothing here looks at a value: what is moved follows from shapes, and errors that values would show cannot be raised.
-Slices are gathered: where shapes are static every slot travels, so the result has as many as the ranks have together.
-(There are no "ranges" of them, whose lengths would depend on the indices.)
+This module reads no values: shapes alone decide the messages, so invalid values raise no error. Slices are gathered.
+With static shapes every slot travels, so the result has as many slots as all ranks together. Slices do not go by
+"ranges", because the lengths of ranges depend on the indices.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from islices.norms.norm import parts
 
 
 def reduce_inside(leaf: Any, group: ArrayGroup, strategy: str = "auto") -> Any:
-    """The sum over ranks of one adopted leaf."""
+    """Return the sum over ranks of one adopted leaf."""
     if strategy not in ("auto", "gather"):
         raise ValueError(
             f"strategy: got {show(strategy)} for {group.engine}; accepted within a program are 'auto' and 'gather'"
@@ -43,7 +43,7 @@ def reduce_inside(leaf: Any, group: ArrayGroup, strategy: str = "auto") -> Any:
 
 
 def _summed_by_ranges(B: Backend, x: Array, group: ArrayGroup) -> Array:
-    """x (n,) of every rank summed, each range of it on one rank, which all then have."""
+    """Sum every rank's x (n,): each rank sums one range, and all ranks gather the sums."""
     (count,) = B.shape(x)
     assert count is not None
     each = -(-count // group.size)
@@ -55,7 +55,7 @@ def _summed_by_ranges(B: Backend, x: Array, group: ArrayGroup) -> Array:
 
 
 def _fold(B: Backend, blocks: Array, ranks: int) -> Array:
-    """The blocks (ranks, ...) added one after the other; 16-bit values in float32, rounded once."""
+    """Add the blocks (ranks, ...) one after the other; 16-bit values in float32, rounded once."""
     shape = B.shape(blocks)[1:]
     dtype = B.dtype(blocks)
     wide = B.widen(B.reshape(blocks, (ranks, *shape)))

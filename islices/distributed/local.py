@@ -1,4 +1,4 @@
-"""Options of a whole table, as one rank that holds some of its rows needs them."""
+"""Options of a whole table, in the form that a rank with some of its rows needs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from islices.optim.optimizer import Optimizer
 
 
 class LocalOptimizer(NamedTuple):
-    """An optimizer of the whole table, and what it is to the rows of a range."""
+    """An optimizer of the whole table, and the optimizer for the rows of a range."""
 
     whole: Optimizer
     #: with those of its frozen rows that lie in the range, counted from its first
@@ -36,7 +36,7 @@ class LocalOptimizer(NamedTuple):
 
 
 def local_optimizer(optimizer: Any, rows: int, start: int, stop: int) -> LocalOptimizer:
-    """The optimizer for the rows start to stop - 1 of a table."""
+    """Return the optimizer for the rows start to stop - 1 of a table."""
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"optimizer: got {describe(optimizer)}; accepted is one of islices.optim")
     if optimizer._formula.raw:
@@ -74,6 +74,8 @@ def made_rows(init: Any, start: int, stop: int, row_shape: Any) -> Host:
 
 
 def given_like(B: Backend, x: Host, like: Any, probe: Array) -> Array:
-    """x, which nobody else holds, as B's array: where like lies, and as it changes, if it is an array; else beside
-    probe."""
+    """Return x, whose memory has no other owner, as B's array on probe's device.
+
+    If like is an array, the result is on like's device, and is a variable if like is.
+    """
     return B.variable(B.from_host(x, like), like) if B.is_array(like) else B.from_host(x, probe)

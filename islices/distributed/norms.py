@@ -1,13 +1,13 @@
 """One norm over the leaves of many ranks: `global_norm` and `clip_by_global_norm` with ``group=``.
 
-Where compiled kernels run on every rank, each tells the exact sum of its own terms, a kilobyte, and all add these up.
+If compiled kernels run on every rank, each rank sends the exact sum of its terms, a kilobyte, and all add these sums.
 
-Elsewhere a norm is a sum whose terms are cut at places that follow from the largest of them and from their number
-(`islices.norms.exact`). So two small collectives do, whatever the gradients' size: in the first the ranks learn how
-large and how many all terms are, in the second each tells what its own, cut alike, sum up to. All but the last,
-smallest part of these sums is exact, so that it makes no difference which rank has which leaf, or how many ranks there
-are, and the result is the same. A sum that they leave undecided takes one more for each `DIGIT` bits that are looked
-at; all ranks see the same numbers, so that all take it. SPEC clause 25.
+Otherwise a norm is a sum whose terms are cut at bits that follow from the largest term and the number of terms
+(`islices.norms.exact`). So two small collectives suffice, whatever the size of the gradients. In the first the ranks
+learn the largest and the number of all terms. In the second each rank sends the sums of its terms' parts. All of these
+sums are exact except the last and smallest. So the result does not depend on the number of ranks, or on which rank has
+which leaf. If the result is still undecided, every `DIGIT` further bits take one more collective. All ranks see the
+same numbers, so all of them take it. SPEC clause 25.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from islices.norms.norm import (
 
 
 class RankLeaves(NamedTuple):
-    """What a rank has of the gradient."""
+    """A rank's part of the gradient."""
 
     leaves: list[Leaf | None]  # of the tree, in order
     own: list[Any]  # adopted leaves, those that only this rank has
     shared: list[Any]  # and those that every rank has
-    said: Mapping[str, Any]  # what must be the same on every rank
+    said: Mapping[str, Any]  # values that must be the same on every rank
     ord: float = 2.0
     raw: bool = False
 
@@ -61,30 +61,31 @@ class RankLeaves(NamedTuple):
         return [leaf.adopted for leaf in self.leaves if leaf is not None]
 
     def matrices(self) -> tuple[Matrices, Matrices]:
-        """Of own and shared leaves, as `islices.norms.exact` takes them."""
+        """Return the rank's leaves and the shared leaves in the form of `islices.norms.exact`."""
         found = as_matrices([*self.own, *self.shared], raw=self.raw)
         return found[: len(self.own)], found[len(self.own) :]
 
 
 #: A rank's numbers, k float64 arrays of shape (1,).
 Numbers = list[Array]
-#: All ranks' numbers, (1, k) in the order of ranks, from what must be the same on each and a function for this one's.
+#: A function that returns all ranks' numbers, (1, k) in the order of ranks. Its arguments are the values that must be
+#: the same on every rank, and a function for this rank's numbers.
 Tell = Callable[[Backend, Mapping[str, Any], Callable[[], Numbers]], list[Array]]
 
 
 class Question(NamedTuple):
-    """What a norm over ranks is asked of."""
+    """The arguments of a norm over ranks."""
 
     tree: Any
     replicated: Any = False
     ord: float = 2.0
     raw: bool = False
-    #: What must be the same on every rank, by the names users know.
+    #: Values that must be the same on every rank, by the names that users know.
     said: Mapping[str, Any] = {}
 
 
 def global_norm_over(tree: Any, ord: Any, group: Any, replicated: Any) -> Any:
-    """`islices.global_norm` over the ranks of a group."""
+    """Return `islices.global_norm` over the ranks of a group."""
 
     def ask() -> Question:
         order = check_order(ord, "ord")
@@ -100,8 +101,10 @@ def clip_over(
     nonfinite: str,
     group: Any,
 ) -> tuple[Any, Any]:
-    """`islices.clip_by_global_norm` over the ranks of a group; look returns (tree, replicated), or raises what the
-    other ranks are told."""
+    """Do `islices.clip_by_global_norm` over the ranks of a group.
+
+    look returns (tree, replicated), or raises an error, which the other ranks learn of.
+    """
     checked: list[tuple[Any, ClipFormula, float, Nonfinite]] = []
 
     def ask() -> Question:
@@ -117,7 +120,7 @@ def clip_over(
     return clip_leaves(tree, leaves, total, Limit(limit), formula, does), total.given
 
 
-# ---------------------------------------------------------------------- what a rank has
+# ---------------------------------------------------------------------- a rank's leaves
 def _held(asked: Question) -> RankLeaves:
     leaves = adopt_leaves(asked.tree, "tree")
     everywhere = _spread(asked.replicated, asked.tree)
@@ -133,7 +136,7 @@ def _held(asked: Question) -> RankLeaves:
 
 
 def _spread(replicated: Any, tree: Any) -> list[bool]:
-    """A flag for each leaf of a tree; one of replicated's is for all that lies below its place."""
+    """Return a flag for each leaf of a tree; a flag of replicated covers all leaves below its place."""
     try:
         flags = prefix_flags(replicated, tree)
     except ValueError as error:
@@ -144,7 +147,7 @@ def _spread(replicated: Any, tree: Any) -> list[bool]:
 
 
 def _form(leaf: Any) -> Any:
-    """What a replicated leaf must be on every rank, in words of JSON."""
+    """Return, as JSON values, the properties of a replicated leaf that must be the same on every rank."""
     B, values = parts(leaf)
     if isinstance(leaf, IndexedSlices):
         return ["sparse", B.dtype(values), list(leaf.dense_shape)]
@@ -153,8 +156,10 @@ def _form(leaf: Any) -> Any:
 
 # ---------------------------------------------------------------------- the two collectives
 def measure_over(call: str, ask: Callable[[], Question], group: Any) -> tuple[list[Leaf | None], Total]:
-    """The leaves of this rank's tree, in order, and the norm over the ranks of a group. What ask raises is told to the
-    other ranks."""
+    """Return the leaves of this rank's tree, in order, and the norm over the ranks of a group.
+
+    The other ranks learn of an error that ask raises.
+    """
     held, error = RankLeaves([], [], [], {}), None
     try:
         held = _held(ask())
@@ -172,14 +177,14 @@ def measure_over(call: str, ask: Callable[[], Question], group: Any) -> tuple[li
         return held.leaves, _by_kernels(held, ranks, call, error) or _total(held, partial(_tell, ranks, call, None))
     if error is not None:
         raise error
-    # a program is the same on every rank: where it has no leaves there is nothing to tell
+    # a program is the same on every rank: without leaves here, no rank has numbers to send
     if ranks is None or not arrays:
         return held.leaves, _total(held, _tell_nobody)
     return held.leaves, _total(held, partial(_tell_within, ranks, held), in_loops=ranks.in_loops)
 
 
 def _tell_nobody(E: Backend, said: Mapping[str, Any], make: Callable[[], Numbers]) -> list[Array]:
-    """`Tell` where this is all."""
+    """Implement `Tell` for a single process."""
     numbers = make()
     return [E.reshape(E.concat(numbers), (1, len(numbers)))]
 
@@ -192,7 +197,7 @@ def _tell(
     said: Mapping[str, Any],
     make: Callable[[], Numbers],
 ) -> list[Array]:
-    """`Tell` over processes; error is what has befallen this one before."""
+    """Implement `Tell` over processes; error is an earlier failure of this rank."""
     told = together(
         group, call, make, lambda _: dict(said), lambda numbers: np.concatenate(numbers).view(np.int64), error=error
     )[1]
@@ -202,13 +207,13 @@ def _tell(
 def _tell_within(
     group: ArrayGroup, held: RankLeaves, E: Backend, said: Mapping[str, Any], make: Callable[[], Numbers]
 ) -> list[Array]:
-    """`Tell` within a program, where every rank says the same."""
+    """Implement `Tell` within a program, which has the same ``said`` on every rank."""
     B, like = _first(held)
     numbers = make()
     k, mine = len(numbers), E.concat(numbers)
     with B.scope():
         joined = group.all_gather(B.asarray(mine, like) if E is modes.HOST else mine)
-        if E is modes.HOST:  # a program that runs as it is read
+        if E is modes.HOST:  # the program is not traced
             joined = B.to_numpy(joined)
     joined = E.reshape(joined, (1, group.size * k))
     return [E.columns(joined, rank * k, (rank + 1) * k) for rank in range(group.size)]
@@ -216,8 +221,11 @@ def _tell_within(
 
 # ---------------------------------------------------------------------- the norm
 def _by_kernels(held: RankLeaves, group: Group, call: str, error: Exception | None) -> Total | None:
-    """The norm by what each rank's kernels sum up; None for other orders, where some rank has no kernels, and where
-    these sums leave it undecided. error is what has befallen this one before."""
+    """Return the norm from the sums of each rank's kernels; None if the order, a rank or the sums do not allow it.
+
+    The order must be 1 or 2, every rank needs kernels, and the sums must decide the norm. error is an earlier failure
+    of this rank.
+    """
     if error is None and held.ord not in (1.0, 2.0):
         return None
 
@@ -253,7 +261,7 @@ def _total(held: RankLeaves, tell: Tell, *, in_loops: bool = True) -> Total:
 
 
 class _Joined:
-    """`islices.norms.exact.RankSums` by what each rank tells of its own leaves and of those that all hold."""
+    """Implementation of `islices.norms.exact.RankSums` from each rank's sums over its leaves and over shared leaves."""
 
     def __init__(self, held: RankLeaves, tell: Tell, in_loops: bool) -> None:
         self.held, self.tell, self.in_loops, self.wide = held, tell, in_loops, False
@@ -279,7 +287,7 @@ class _Joined:
         return Extent(top, count, self.wide)
 
     def sums(self, E: Backend, top: Array, fn: Part, units: Sequence[Array], number: int) -> Sums:
-        """In the order of ranks; of replicated leaves those of rank 0."""
+        """Return the sums in the order of ranks; for replicated leaves, the sums of rank 0."""
         zero = _constant(E, self.held, 0.0)
 
         def parts() -> Numbers:
@@ -298,13 +306,13 @@ class _Joined:
 
 
 def _check_alike(E: Backend, ranks: Sequence[Array], columns: Sequence[int]) -> None:
-    """Raise ValueError, on every rank, if replicated leaves are not what they are called; in traced code never."""
+    """Raise ValueError, on every rank, if replicated leaves differ between ranks; do nothing in traced code."""
     if E is modes.HOST:
         _check_same([one[0, columns] for one in ranks])
 
 
 def _check_same(told: Sequence[np.ndarray[Any, Any]]) -> None:
-    """Raise ValueError, on every rank, if these differ, which ranks told of replicated leaves."""
+    """Raise ValueError, on every rank, if the ranks' numbers for replicated leaves differ."""
     others = [rank for rank, one in enumerate(told) if not np.array_equal(one, told[0], equal_nan=True)]
     if others:
         raise ValueError(
@@ -320,12 +328,12 @@ def _extent(E: Backend, held: RankLeaves, leaves: Matrices) -> Extent:
 
 
 def _first(held: RankLeaves) -> tuple[Backend, Array]:
-    """A leaf's backend and values: what is made beside it lies where it lies."""
+    """Return the first leaf's backend and values; new arrays are placed on the device of these values."""
     return parts(held.adopted[0])
 
 
 def _constant(E: Backend, held: RankLeaves, number: Any) -> Array:
-    """A number as E's float64 array of shape (1,), which it may be already."""
+    """Return a number as E's float64 array of shape (1,); return an array unchanged."""
     if not isinstance(number, float):
         return number
     array = np.array((number,))
@@ -333,5 +341,5 @@ def _constant(E: Backend, held: RankLeaves, number: Any) -> Array:
 
 
 def _column(E: Backend, numbers: Array, j: int) -> Array:
-    # the sum of one: adapters keep compilers from adding up such sums in another order, not what is merely reshaped
+    # a sum over one element: adapters keep compilers from reordering sums of such results, but not of reshaped arrays
     return E.row_sum(E.columns(numbers, j, j + 1))

@@ -1,5 +1,6 @@
-"""Arrays as bytes, one after the other, each at a multiple of 8; what is in them both sides know already. Ranges of
-rows, one a rank."""
+"""Arrays packed as bytes, and ranges of rows, one per rank.
+
+Each array begins at a multiple of 8 bytes. Both sides know the shapes and dtypes already."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ Ids: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 STEP = 8
 #: Row numbers of up to so many rows travel as int32.
 NARROW = 2**31
-#: Row numbers of each rank by which ranges are cut, and what fills up a sample of fewer.
+#: The number of each rank's row numbers by which ranges are cut, and the filler of a smaller sample.
 SAMPLED, NOTHING = 64, -1
 
 
@@ -28,7 +29,7 @@ def size_of(forms: Iterable[Form]) -> int:
 
 
 def pack(arrays: Sequence[np.ndarray[Any, Any]]) -> Bytes:
-    """The arrays' bytes."""
+    """Return the arrays' bytes."""
     out: Bytes = empty((sum(_padded(x.nbytes) for x in arrays),), np.uint8)
     place = 0
     for x in arrays:
@@ -40,7 +41,7 @@ def pack(arrays: Sequence[np.ndarray[Any, Any]]) -> Bytes:
 
 
 def unpack(data: Bytes, forms: Sequence[Form]) -> Iterator[np.ndarray[Any, Any]]:
-    """Views of the arrays in packed bytes; copies where the bytes begin at no multiple of 8."""
+    """Yield views of the arrays in packed bytes; copies if the bytes do not begin at a multiple of 8."""
     if data.ctypes.data % STEP:
         data = data.copy()
     place = 0
@@ -65,7 +66,7 @@ def even_bounds(count: int, parts: int) -> Ids:
 
 
 def sample(indices: np.ndarray[Any, Any]) -> Ids:
-    """Indices, ascending, that lie evenly among unique ascending ones: int64, (SAMPLED,), filled up with -1."""
+    """Return an evenly spaced sample of unique ascending indices: int64, (SAMPLED,), filled up with -1."""
     out = np.full(SAMPLED, NOTHING, np.int64)
     n = min(SAMPLED, len(indices))
     out[:n] = indices[(2 * np.arange(n) + 1) * len(indices) // (2 * max(n, 1))]
@@ -73,7 +74,7 @@ def sample(indices: np.ndarray[Any, Any]) -> Ids:
 
 
 def splitters(samples: Sequence[Ids], counts: Sequence[int], parts: int) -> Ids:
-    """The first index of parts 1 to parts - 1, ascending, so that each part has about as many of all ranks' rows."""
+    """Return the first index of parts 1 to parts - 1, so that all parts have about as many of all ranks' rows."""
     kept = [x[x != NOTHING] for x in samples]
     places = np.concatenate(kept)
     weights = np.concatenate([np.full(len(x), n / max(len(x), 1)) for x, n in zip(kept, counts, strict=True)])

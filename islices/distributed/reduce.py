@@ -1,14 +1,14 @@
-"""all_reduce: the sum of every rank's gradients, on every rank, moving as little as they allow. SPEC clause 25.
+"""all_reduce: the sum of every rank's gradients on every rank, with the cheapest messages. SPEC clause 25.
 
-A rank first sums its own duplicates. What then travels, leaf by leaf, is one of
+A rank first sums its duplicates. Then each leaf travels by one of two strategies:
 
 gather
-    Every rank's rows to every rank, which sums them.
+    Every rank sends its rows to every rank, which sums them.
 ranges
-    Rows in as many contiguous ranges as there are ranks, cut so that each holds about as many: a rank gets all ranks'
-    rows of its range, sums them, and everybody gets the sums.
+    The rows are cut into one contiguous range per rank, all of about the same size. Each rank gets all ranks' rows of
+    its range, sums them, and sends the sums to all.
 
-Contributions are added in the order of ranks in both, so they give the same bits. `strategy` chooses.
+Both add contributions in the order of ranks, so they give the same bits. `strategy` chooses.
 """
 
 from __future__ import annotations
@@ -41,43 +41,44 @@ from islices.norms.norm import check_one_framework, parts
 #: How the ranks' gradients become one.
 Op: TypeAlias = Literal["sum", "mean"]
 OPS = ("sum", "mean")
-#: By what name ranks tell whose arrays they have.
+#: The name under which ranks send the framework of their arrays.
 FRAMEWORK = "framework"
 
 
 def all_reduce(x: Any, op: Op = "sum", group: Any = None, *, strategy: Strategy = "auto") -> Any:
-    """The sum, or the mean, of every rank's gradients, on every rank.
+    """Return the sum, or the mean, of every rank's gradients, on every rank.
 
     Parameters
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
         Of one framework; the same structure, shapes and dtypes on every rank. Ranks may store different numbers of
-        slices, or none; a rank on which a leaf is None takes part with zeros, and gets the result (of a sparse leaf as
-        the framework's own sparse type).
+        slices, or none. A rank on which a leaf is None contributes zeros and gets the result; for a sparse leaf, this
+        is the framework's sparse type.
     op : {"sum", "mean"}
         "mean" divides the sum by the number of ranks.
     group : None, str, Group or an engine's own object
         See `get_group`. In traced JAX code the name of the mapped axis, or a tuple of names.
     strategy : {"auto", "gather", "ranges"}
-        What travels; it changes no bit of the result. "auto" takes what should be fastest, leaf by leaf.
+        The strategy for messages; it changes no bit of the result. "auto" chooses the fastest by estimate, for each
+        leaf.
 
     Returns
     -------
     structure of x
-        Leaves of their own types; sparse ones coalesced. The same bits on every rank. Where there is one rank a leaf
-        may share memory with x's.
+        Leaves have the types of x's leaves; sparse ones are coalesced. Every rank gets the same bits. With a single
+        rank, a leaf may share memory with x's leaf.
 
     Raises
     ------
     TypeError, ValueError
-        On every rank, where ranks differ; on the rank whose x is no gradient.
+        Raised on every rank if ranks differ, and on the rank whose x is not a gradient.
     RankError, RankTimeout
         Another rank failed, or did not come within the engine's timeout.
 
     Notes
     -----
     SPEC clause 25: the coalesced concatenation of every rank's coalesced gradient, in the order of ranks. All leaves
-    travel together. No gradient passes through it, but in a JAX program, where one does.
+    travel together. Only a JAX program can differentiate through it.
 
     Examples
     --------
@@ -97,7 +98,7 @@ def all_reduce(x: Any, op: Op = "sum", group: Any = None, *, strategy: Strategy 
             if B is None:
                 adopt(leaves[name], _called(name))  # raises
         check_one_framework([B for B in backends.values() if B is not None], "x")
-    except Exception as raised:  # also a container's own: the other ranks wait for this one
+    except Exception as raised:  # errors of containers too: the other ranks wait for this one
         error = raised
     # by name: the same on ranks whose dicts differ in order
     ranks, error = find_group(group, [leaves[name] for name in sorted(leaves)], error)
@@ -126,8 +127,10 @@ def _over_array_group(leaves: Mapping[str, Any], group: ArrayGroup, op: str, str
 
 # ---------------------------------------------------------------------- over a group of processes
 class _Prepared(NamedTuple):
-    """A leaf ready to travel: on the host, the way back to the caller's type, and an array where the caller has it
-    (all None of a leaf that is None)."""
+    """A leaf ready to travel: its host arrays, a function back to the caller's type, and an array on its device.
+
+    A leaf that is None has None for all of them.
+    """
 
     host: HostLeaf | None = None
     back: Callable[[HostLeaf], Any] | None = None
@@ -177,7 +180,7 @@ def _check_options(op: str, strategy: str) -> None:
 
 
 def _called(name: str) -> str:
-    """A leaf as messages name it."""
+    """Return the name of a leaf in messages."""
     return f"x.{name}" if name else "x"
 
 
@@ -207,7 +210,7 @@ def _prepare(x: Any, name: str, op: str) -> _Prepared:
 
 
 def _on_host(B: Backend, x: Array) -> np.ndarray[Any, Any]:
-    """x in host memory, bfloat16 as uint16; looked at only."""
+    """Return x in host memory, bfloat16 as uint16, for reading only."""
     views = modes.host_views(B, (x,))
     found = B.to_numpy(x) if views is None else views[0]
     found = native_order(found)
@@ -215,7 +218,7 @@ def _on_host(B: Backend, x: Array) -> np.ndarray[Any, Any]:
 
 
 def _given(B: Backend, out: np.ndarray[Any, Any], like: Array) -> Array:
-    """out, which nobody else holds, as the framework's array where like lies."""
+    """Return out, whose memory has no other owner, as the framework's array on like's device."""
     return B.asarray(out, like) if B.host_view(like) is None else B.from_host(out, like)
 
 
@@ -230,8 +233,9 @@ def _form(host: HostLeaf | None) -> Any:
 
 
 def _backend_for(like: Array | None, said: Sequence[Mapping[str, Any]]) -> Backend:
-    """Return the backend of a rank's result for leaves that are None there: that of its other leaves, or else that of
-    the first rank that has some (NumPy's where it is not here).
+    """Return the backend of a rank's results for leaves that are None there.
+
+    It is the backend of the rank's other leaves, else that of the first rank with leaves, or NumPy if that is missing.
     """
     if like is not None:
         return get_backend(like)
@@ -240,8 +244,7 @@ def _backend_for(like: Array | None, said: Sequence[Mapping[str, Any]]) -> Backe
 
 
 def _filled(one: _Prepared, name: str, said: Sequence[Mapping[str, Any]], B: Backend, like: Array | None) -> _Prepared:
-    """The leaf, or the zeros that stand for it where it is None here and not so on another rank: the result is B's,
-    beside like."""
+    """Return the leaf, or zeros if it is None here but not on another rank; the result is B's, on like's device."""
     if one.host is not None:
         return one
     form = next((ranks[name] for ranks in said if ranks[name] is not None), None)
@@ -275,5 +278,5 @@ def _mean_on_host(host: HostLeaf, op: str, ranks: int) -> HostLeaf:
 
 
 def mean_of(B: Backend, values: Array, ranks: int) -> Array:
-    """The ranks' mean, given their sum."""
+    """Return the ranks' mean, given their sum."""
     return scale_values(B, values, [("div", float(ranks))])

@@ -1,7 +1,7 @@
-"""Rows between those who ask for them and those who own them: ids out, rows back, gradients back again.
+"""Exchange rows between the ranks that need them and their owners: ids go out, rows return, gradients go out.
 
-All on the host, bfloat16 as its bits. The ids of a rank are distinct and ascending, so what goes to one owner is one
-piece of them.
+All arrays are on the host, bfloat16 as its bits. The ids of a rank are distinct and ascending, so one contiguous piece
+goes to each owner.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Routes(NamedTuple):
 
     #: of its distinct ids, those at cuts[r] to cuts[r + 1] are rows of rank r: (ranks + 1,)
     cuts: Host
-    #: the rows that each rank asked this one for, counted from its first one, ascending
+    #: the rows that each rank fetches from this one, counted from its first row, ascending
     asked: list[Host]
 
 
@@ -43,7 +43,7 @@ def received(group: Group, agreed: Agreement) -> list[int]:
 
 
 def find_routes(group: Group, agreed: Agreement, bounds: Host, ids: Host, cuts: Host) -> Routes:
-    """The owners learn which of their rows are wanted. ids: int64, distinct, ascending, cut by bounds at cuts."""
+    """Send the ids to their owners, and return the routes. ids: int64, distinct, ascending, cut by bounds at cuts."""
     dtype = _row_number_dtype(bounds)
     lengths = received(group, agreed)
     parts = [
@@ -55,8 +55,10 @@ def find_routes(group: Group, agreed: Agreement, bounds: Host, ids: Host, cuts: 
 
 
 def fetch_rows(group: Group, routes: Routes, take: Callable[[Host], Host], form: Form) -> Host:
-    """The rows of this rank's ids, in their order; take(rows) reads the rank's own rows for the others; form is a row's
-    (shape, dtype)."""
+    """Return the rows of this rank's ids, in the order of the ids.
+
+    take(rows) reads rows of this rank's shard for the other ranks. form is a row's (shape, dtype).
+    """
     shape, dtype = form[0], np.dtype(form[1])
     nbytes = math.prod(shape) * dtype.itemsize
     rows = _as_bytes(native_order(take(np.concatenate(routes.asked))))
@@ -71,10 +73,10 @@ def fetch_rows(group: Group, routes: Routes, take: Callable[[Host], Host], form:
 def fold_gradients(
     group: Group, agreed: Agreement, routes: Routes, values: Host, places: Host, form: Form
 ) -> tuple[Host, Host]:
-    """(values, rows) of the gradient of this rank's own rows: the others' contributions, added in the order of ranks.
+    """Return (values, rows) of the gradient of this rank's shard: all ranks' contributions, added in rank order.
 
-    values are gradients of this rank's ids at places, ascending. They travel in the order in which the rows were asked
-    for, behind a bit for each of these that says whether it has one.
+    values are gradients of this rank's ids at the ascending places. They travel in the order of the fetched rows, after
+    one bit per fetched row, which is set if the row has a gradient.
     """
     shape, dtype = form[0], np.dtype(form[1])
     values, places = native_order(values), native_order(places)
@@ -106,7 +108,7 @@ def _as_bytes(x: Host) -> Host:
 
 
 def _typed(data: Host, dtype: np.dtype[Any]) -> Host:
-    """Bytes, which may begin anywhere, as an array."""
+    """Return bytes of any alignment as an array."""
     out = np.empty(len(data) // dtype.itemsize, dtype)
     out.view(np.uint8)[...] = data
     return out

@@ -28,24 +28,24 @@ from islices.embedding.lookup_gradients import check_count, resolve_padding_idx
 from islices.embedding.table import Table
 from islices.optim.optimizer import Optimizer, check_requests, take_steps
 
-#: The number of the last table that was made; the ranks of a table agree on its own.
+#: The number of the last table in this process; the ranks agree on each table's number.
 _made = [0]
 
 
 class ShardedTable:
     """A row-sparse parameter whose rows lie in contiguous ranges on the ranks of a group.
 
-    Rank r holds the rows ``bounds[r]`` to ``bounds[r + 1] - 1``. All methods but the properties are collective: every
-    rank calls them, in the same order, also one that has no ids or no rows.
+    Rank r holds the rows ``bounds[r]`` to ``bounds[r + 1] - 1``. All methods except the properties and `init` are
+    collective: every rank calls them, in the same order, even a rank without ids or rows.
 
     Parameters
     ----------
     shard_weights : float array, shape (bounds[rank + 1] - bounds[rank], *row_shape)
-        This rank's rows, of any framework; what changes in place stays itself (a tf.Variable, a torch Parameter).
+        This rank's rows, of any framework. An array that changes in place (a tf.Variable, a torch Parameter) is kept.
     num_rows : int
-        Of the whole table.
+        The number of rows of the whole table.
     group : None, str, Group or an engine's own object
-        See `get_group`; None is the engine of the weights' framework.
+        See `get_group`; None means the engine of the weights' framework.
     padding_idx : int, optional
         The row of the whole table that gets no gradient; negative counts from the end.
     scale_by_freq : bool
@@ -57,21 +57,21 @@ class ShardedTable:
         This rank's rows.
     group : Group
     num_rows : int
-        Of the whole table.
+        The number of rows of the whole table.
     padding_idx : int or None
     bounds : int64 NumPy array, shape (ranks + 1,)
-        Ranges whose lengths differ by at most one, the longer ones first.
+        The bounds of ranges whose lengths differ by at most one; the longer ranges come first.
 
     Raises
     ------
     TypeError, ValueError, IndexError
-        On the rank whose arguments do not fit; on every rank where they differ.
+        Raised on the rank whose arguments do not fit, or on every rank if they differ.
     RankError, RankTimeout
         Another rank failed, or did not come.
 
     Notes
     -----
-    SPEC clause 26; docs/distributed.md has what each call moves.
+    SPEC clause 26; docs/distributed.md lists the messages of each call.
 
     Examples
     --------
@@ -133,12 +133,12 @@ class ShardedTable:
 
     @classmethod
     def from_full(cls, weights: Array, group: Any = None, **options: Any) -> ShardedTable:
-        """This rank's rows of a table that every rank has whole.
+        """Make a sharded table from a table that every rank has whole.
 
         Parameters
         ----------
         weights : float array, shape (rows, *row_shape)
-            The rows are copied out of it.
+            The whole table; the shard is a copy of this rank's rows.
         group, **options
             As for `ShardedTable`.
 
@@ -178,22 +178,22 @@ class ShardedTable:
         like: Any = "numpy",
         **options: Any,
     ) -> ShardedTable:
-        """A table that no rank could hold: each makes its own rows.
+        """Make a table that may be too large for one rank: each rank makes its rows.
 
         Parameters
         ----------
         num_rows : int
-            Of the whole table.
+            The number of rows of the whole table.
         row_shape : tuple of int
         init : function
             ``init(start, stop)`` returns the rows start to stop - 1 as a NumPy array, (stop - start, *row_shape), which
-            the table may keep. Where it depends on the row numbers alone, the table is the same on any number of ranks.
+            the table may keep. If it depends only on the row numbers, the table is the same on any number of ranks.
         group : None, str, Group or an engine's own object
             As for `ShardedTable`.
         dtype : {"float16", "bfloat16", "float32", "float64"}, optional
-            What its floats are rounded to; they stay as they come by default.
+            The dtype to which the floats are rounded; by default they are not rounded.
         like : str, Backend or array
-            Whose arrays the shards are; a tf.Variable makes them variables, which change in place.
+            The backend of the shards; a tf.Variable makes them variables, which change in place.
         **options
             As for `ShardedTable`.
 
@@ -228,25 +228,25 @@ class ShardedTable:
         weights, _ = together(found, "ShardedTable.create", make, lambda _: {}, error=error)
         return cls(weights, num_rows, found, **options)
 
-    # ------------------------------------------------------------------ what it is
+    # ------------------------------------------------------------------ properties
     @property
     def row_shape(self) -> tuple[int, ...]:
-        """The shape of a row."""
+        """Return the shape of a row."""
         return self.shard.shape[1:]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(num_rows, *row_shape) of the whole table."""
+        """Return (num_rows, *row_shape) of the whole table."""
         return (self.num_rows, *self.row_shape)
 
     @property
     def dtype(self) -> Any:
-        """The framework's own dtype of the weights."""
+        """Return the framework's dtype of the weights."""
         return self.shard.dtype
 
     @property
     def backend(self) -> Backend:
-        """The backend of the shard's framework."""
+        """Return the backend of the shard's framework."""
         return self.shard.backend
 
     @property
@@ -259,14 +259,14 @@ class ShardedTable:
         return self.backend.dtype(self.shard._source.weights)
 
     def _description(self) -> dict[str, Any]:
-        """What is the same on every rank."""
+        """Return the values that must be the same on every rank."""
         return {
             "num_rows": self.num_rows, "row_shape": list(self.row_shape), "dtype": self._dtype,
             "padding_idx": self.padding_idx, "scale_by_freq": self.shard.scale_by_freq,
         }  # fmt: skip
 
     def _named(self) -> dict[str, Any]:
-        """That ranks speak of one table."""
+        """Return the table's identity, which ranks compare in each call."""
         return {"table": f"no. {self._number} of shape {self.shape}"}
 
     def __repr__(self) -> str:
@@ -277,7 +277,7 @@ class ShardedTable:
 
     # ------------------------------------------------------------------ reading
     def fetch(self, ids: Array) -> Batch:
-        """The rows that this rank's ids name, each once, from their owners.
+        """Return the rows of this rank's ids, each once, from their owners.
 
         Parameters
         ----------
@@ -291,14 +291,14 @@ class ShardedTable:
         Raises
         ------
         TypeError, IndexError
-            ids that are none, on the rank that has them.
+            Raised on the rank whose ids are invalid.
         RankError, RankTimeout
-            Another rank's are not, or it did not come.
+            Another rank's ids are invalid, or it did not come.
 
         Notes
         -----
-        SPEC clause 26. Moves, for u distinct rows of which a rank does not own f: 4 f bytes of row numbers out, f rows
-        back, and the same for the others, in 3 collectives.
+        SPEC clause 26. A rank with f distinct rows on other ranks sends 4 f bytes of row numbers and receives f rows.
+        It does the same for the others, in 3 collectives.
         """
         call = "ShardedTable.fetch"
 
@@ -333,7 +333,7 @@ class ShardedTable:
         return Batch(table, placed, distinct, self, self._fetches, routes)
 
     def lookup(self, ids: Array) -> Array:
-        """The rows that ids name; no gradient. `fetch` is for gradients, and for bags.
+        """Return the rows of ids, without a gradient. Use `fetch` for gradients and for bags.
 
         Parameters
         ----------
@@ -352,7 +352,7 @@ class ShardedTable:
         return self.row_shape, host_dtype(self._dtype)
 
     def _take(self, rows: Host) -> Host:
-        """This rank's own rows, on the host."""
+        """Return some rows of this rank's shard, on the host."""
         B, weights = self.backend, self.shard.weights
         views = modes.host_views(B, [weights])
         with modes.HOST.scope():
@@ -363,35 +363,35 @@ class ShardedTable:
 
     # ------------------------------------------------------------------ gradients
     def reduce(self, batch: Batch, grad: Any, op: Op = "sum") -> IndexedSlices | None:
-        """The gradient of this rank's own rows: the sum, or the mean, over all ranks' batches.
+        """Return the gradient of this rank's shard: the sum, or the mean, over all ranks' batches.
 
         Parameters
         ----------
         batch : Batch
-            Of the same `fetch` on every rank.
+            The result of the same `fetch` on every rank.
         grad : sparse gradient, dense array of batch.table's shape, or None
-            With respect to ``batch.table``: of `value_and_grad`, or any framework's own. None contributes nothing.
+            The gradient of ``batch.table``, from `value_and_grad` or any framework. None contributes nothing.
         op : {"sum", "mean"}
             "mean" divides the sum by the number of ranks.
 
         Returns
         -------
         IndexedSlices
-            Coalesced, of the shard's shape: row 0 is the rank's first one. None where every rank's grad is None.
+            Coalesced, of the shard's shape: row 0 is the rank's first row. None if every rank's grad is None.
 
         Raises
         ------
         TypeError, ValueError, IndexError
-            A grad that is no gradient of batch.table; ranks that differ in op, dtype or batch.
+            grad is not a gradient of batch.table, or ranks differ in op, dtype or batch.
         RankError, RankTimeout
             Another rank failed, or did not come.
 
         Notes
         -----
-        The rows of what `all_reduce` of the gradients of the whole table gives, to the bit: each rank's are coalesced,
-        and added in the order of ranks; 16-bit values in float32, rounded once. A dense grad names every row of its
-        batch but the padding's. SPEC clause 26. Moves a bit for each row that was fetched, and the rows of the
-        gradient, in 2 collectives.
+        The result has the bits of this rank's rows of `all_reduce` over gradients of the whole table. Each rank's rows
+        are coalesced and added in the order of ranks; 16-bit values in float32, rounded once. A dense grad contains
+        every row of its batch except the padding's. The call moves one bit per fetched row, and the rows of the
+        gradient, in 2 collectives. SPEC clause 26.
         """
         call = "ShardedTable.reduce"
 
@@ -427,56 +427,57 @@ class ShardedTable:
 
     # ------------------------------------------------------------------ optimizers
     def init(self, optimizer: Optimizer, *, master: bool = False) -> dict[str, Array]:
-        """The state of this rank's rows before the first step. Not collective.
+        """Return the state of this rank's rows before the first step. It is not collective.
 
         Parameters
         ----------
         optimizer : Optimizer
-            Of `islices.optim`.
+            An optimizer of `islices.optim`.
         master : bool
             See `Optimizer.init`.
 
         Returns
         -------
         dict of str to array
-            As `Optimizer.init` of ``shard``.
+            The result of `Optimizer.init` for ``shard``.
         """
         return self._local(optimizer).own.init(self.shard, master=master)  # type: ignore[no-any-return]
 
     def step(
         self, optimizer: Optimizer, grad: Any, state: Mapping[str, Array], *, donate: bool = False
     ) -> dict[str, Array]:
-        """One step of the whole table, each rank taking that of its own rows.
+        """Take one step of the whole table; each rank changes its rows.
 
         Parameters
         ----------
         optimizer : Optimizer
             The same on every rank. Its frozen rows are rows of the whole table.
         grad : IndexedSlices or None
-            What `reduce` returned, clipped or scaled if wanted. None, on every rank, takes no step.
+            The result of `reduce`, which you may clip or scale. None, on every rank, takes no step.
         state : dict
-            What `init` or the step before returned.
+            The result of `init` or of the previous step.
         donate : bool
-            See `Optimizer.step`: JAX arrays may be written over.
+            See `Optimizer.step`: True lets the step overwrite JAX arrays.
 
         Returns
         -------
         dict
-            The state after the step: use it. ``shard`` is the table after it.
+            The state after the step: use it. ``shard`` is the table after the step.
 
         Raises
         ------
         TypeError, ValueError, IndexError
-            On the rank whose gradient or state does not fit, or on every rank where they differ (in the number of steps
-            taken before, too).
+            Raised on the rank whose gradient or state does not fit, or on every rank if they differ. The number of
+            completed steps must not differ either.
         RankError, RankTimeout
             Another rank failed before it could step.
 
         Notes
         -----
-        All ranks have looked at all they need, and have told one another so, before the first weight changes: a call
-        that raises has changed nothing on this rank. (Where a rank dies while they tell one another, some may have
-        stepped and others raise: the state's step count says which, and none is half-stepped.) SPEC clauses 16 and 26.
+        All ranks check their arguments, and confirm this to each other, before the first weight changes. So a call that
+        raises has changed nothing on this rank. If a rank dies during the confirmation, some ranks may step while
+        others raise. The state's step count shows which ranks have stepped; no rank is half-stepped. SPEC clauses 16
+        and 26.
         """
 
         def prepare() -> Callable[[], tuple[Table, dict[str, Array]]]:
@@ -497,14 +498,14 @@ class ShardedTable:
         return after
 
     def _local(self, optimizer: Any) -> LocalOptimizer:
-        """The optimizer for this rank's rows; the last one is remembered."""
+        """Return the optimizer for this rank's rows; cache the last one."""
         if self._optimizer is None or self._optimizer.whole is not optimizer:
             self._optimizer = local_optimizer(optimizer, self.num_rows, *self._range)
         return self._optimizer
 
 
 def _find_ranks(group: Any, weights: Any) -> tuple[Group, Exception | None]:
-    """The group for a table of these weights, and why they are none."""
+    """Return the group for a table of these weights, and the error if they are not a table's weights."""
     error = None
     B = backend_of(weights)
     if B is None:

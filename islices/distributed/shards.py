@@ -1,9 +1,9 @@
 """Save a ShardedTable by shard, and load it on any number of ranks. SPEC clause 26.
 
-A checkpoint is a folder of files of `islices.save`: one a rank, and a header, which says which of them belong together.
-The header is replaced last, in one rename: until then the old checkpoint is the one that is there. In the ranks' files
-rows lie in blocks, each with its own digest, so that a rank reads only the blocks that its rows lie in. Nothing in a
-header is believed: every entry is checked before a file that it names is opened.
+A checkpoint is a folder of files of `islices.save`: one per rank, and a header that lists the files that belong
+together. Saving replaces the header last, in one rename; until then the folder holds the old checkpoint. The ranks'
+files store rows in blocks with one digest each, so a rank reads only the blocks with its rows. Headers are not trusted:
+every entry is checked before its file is opened.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from islices.files.safetensors import OWN, Archive, named, parse_json
 #: The header's file, the entry of its metadata, and how the shards' are named: the checkpoint's token, rank, ranks.
 HEADER, ENTRY = "islices-shards.safetensors", "checkpoint"
 FILE = re.compile(r"shard-[0-9a-f]{16}-\d+-of-\d+\.safetensors")
-#: What a save that was killed leaves in the folder.
+#: Names of the files that a killed save leaves in the folder.
 LEFT = re.compile(rf"{FILE.pattern}|\.islices-[0-9a-f]{{16}}\.tmp")
 #: Bytes of a block of rows, about, and how many blocks an array has at most: headers stay short.
 BLOCK, MOST_BLOCKS = 1 << 22, 1024
@@ -49,7 +49,7 @@ Form = tuple[tuple[int, ...], np.dtype[Any]]
 
 # ---------------------------------------------------------------------- header
 class Piece(NamedTuple):
-    """A rank's file: rows start to stop - 1. sha256 is that of the file's own manifest, which has its arrays'."""
+    """A rank's file with the rows start to stop - 1; sha256 is the digest of the manifest that lists its arrays'."""
 
     name: str
     start: int
@@ -67,13 +67,13 @@ class ShardedHeader(NamedTuple):
     scale_by_freq: bool
     #: steps taken; None where no state was saved
     steps: int | None
-    #: the state's arrays beside the step count: name -> (dtype, whether it has one number a row)
+    #: the state's arrays except the step count: name -> (dtype, True if it has one number per row)
     state: dict[str, tuple[str, bool]]
     files: list[Piece]
     metadata: dict[str, str]
 
     def forms(self) -> dict[str, Form]:
-        """array -> (shape of a row, dtype)"""
+        """Return {array: (shape of a row, dtype)}."""
         forms: dict[str, Form] = {"weights": (self.row_shape, host_dtype(self.dtype))}
         for name, (dtype, per_row) in self.state.items():
             forms[f"state.{name}"] = (() if per_row else self.row_shape, host_dtype(dtype))
@@ -133,7 +133,7 @@ def _is_kind(x: Any, dtype: str) -> bool:
 
 
 def _are_files(files: Any, rows: int) -> bool:
-    """Return True if they are files whose ranges follow each other from 0 to rows."""
+    """Return True if the files' ranges follow each other from 0 to rows."""
     at = 0
     for entry in files if isinstance(files, list) else ():
         if not isinstance(entry, list) or len(entry) != 4 or not all(isinstance(entry[k], str) for k in (0, 3)):
@@ -145,7 +145,7 @@ def _are_files(files: Any, rows: int) -> bool:
     return at == rows and bool(files)
 
 
-#: entry -> whether a value of it, beside those above, is what `save_sharded` writes
+#: {entry: a function of a value and the entries above it, True for the values that `save_sharded` writes}
 _CHECKS: dict[str, Any] = {
     "num_rows": lambda x, _: _is_count(x),
     "row_shape": lambda x, _: isinstance(x, list) and all(map(_is_count, x)),
@@ -160,7 +160,7 @@ _CHECKS: dict[str, Any] = {
 
 
 def _folder_name(folder: Any) -> str:
-    """The folder as a text, or TypeError."""
+    """Return the folder as a text; raise TypeError if it is not a path."""
     try:
         return os.fsdecode(folder)
     except TypeError:
@@ -180,24 +180,24 @@ def save_sharded(
     Parameters
     ----------
     folder : str or path
-        Made if it is not there. A checkpoint in it is replaced once the new one is complete on all ranks: each table
-        has a folder of its own.
+        The call makes a missing folder. It replaces a checkpoint there once the new one is complete on all ranks, so
+        each table needs a separate folder.
     table : ShardedTable
     state : dict, optional
-        What `ShardedTable.init` or `step` returned.
+        The result of `ShardedTable.init` or `step`.
     metadata : mapping of str to str, optional
         The same on every rank; `read_sharded_header` returns it.
 
     Raises
     ------
     TypeError, ValueError, OSError
-        On the rank that cannot; the old checkpoint, if there was one, is still there.
+        Raised on the rank that cannot save. An old checkpoint remains valid.
     RankError, RankTimeout
-        Another rank could not.
+        Another rank could not save.
 
     Notes
     -----
-    Each rank writes its own rows, so that nothing of the table's size is moved or made. SPEC clause 26.
+    Each rank writes its rows, so no table-sized array is moved or allocated. SPEC clause 26.
 
     Examples
     --------
@@ -267,30 +267,35 @@ def save_sharded(
 
 
 def _named_files(folder: str) -> set[str]:
-    """The files of the checkpoint that is there."""
+    """Return the names of the files of the folder's checkpoint."""
     try:
         return {piece.name for piece in read_sharded_header(folder).files}
-    except (OSError, ValueError):  # none, or a damaged one, whose files are nobody's
+    except (OSError, ValueError):  # there is no checkpoint, or a damaged one
         return set()
 
 
 def _remove_others(folder: str, before: set[str], kept: set[str]) -> None:
-    """The shards of the checkpoint before, and what saves that never ended have left. Others' young files stay: they
-    may belong to a save that runs now, of a job that should have ended, and whose header would name them."""
+    """Remove the old checkpoint's shards, and files of saves that never ended.
+
+    Recent files of other saves stay: they may belong to a save that still runs, whose header would list them.
+    """
     for name in before - kept:
         _remove(os.path.join(folder, name))
-    with contextlib.suppress(OSError):  # what stays harms nobody
-        now = os.stat(os.path.join(folder, HEADER)).st_mtime  # by the folder's own clock
+    with contextlib.suppress(OSError):  # a file that stays is harmless
+        now = os.stat(os.path.join(folder, HEADER)).st_mtime  # by the clock of the folder's file system
         remove_left(folder, lambda name: name not in kept and LEFT.fullmatch(name), now)
 
 
 def _remove(path: str) -> None:
-    with contextlib.suppress(OSError):  # a file that stays harms nobody
+    with contextlib.suppress(OSError):  # a file that stays is harmless
         os.unlink(path)
 
 
 def _arrays(table: ShardedTable, state: Any) -> tuple[dict[str, Host], int | None, dict[str, Any]]:
-    """(arrays on the host by name, steps taken, the state's other arrays: [dtype, one number a row]), or an error."""
+    """Return (host arrays by name, the number of steps, {other array of the state: [dtype, one number per row]}).
+
+    Raise TypeError or ValueError for an invalid state.
+    """
     B, shape = table.backend, table.shard.shape
     arrays = {"weights": B.to_numpy(table.shard.weights)}
     if state is None:
@@ -317,7 +322,7 @@ def _arrays(table: ShardedTable, state: Any) -> tuple[dict[str, Host], int | Non
 
 
 def _blocks(x: Host) -> list[Host]:
-    """Pieces of the rows; bfloat16 as its bits."""
+    """Return the rows in blocks, bfloat16 as its bits."""
     rows = max(1, BLOCK * len(x) // max(1, x.nbytes), -(-len(x) // MOST_BLOCKS))
     return [x[at : at + rows] for at in range(0, len(x), rows)]
 
@@ -326,7 +331,7 @@ def _blocks(x: Host) -> list[Host]:
 def load_sharded(
     folder: str | os.PathLike[str], group: Any = None, *, like: Any = "numpy"
 ) -> tuple[ShardedTable, dict[str, Array] | None]:
-    """Read what `save_sharded` wrote, on any number of ranks. Collective.
+    """Read a table that `save_sharded` wrote, on any number of ranks. Collective.
 
     Parameters
     ----------
@@ -334,27 +339,27 @@ def load_sharded(
     group : None, str, Group or an engine's own object
         See `get_group`.
     like : str, Backend or array
-        Whose arrays to make; a tf.Variable makes variables.
+        The backend of the loaded arrays; a tf.Variable makes variables.
 
     Returns
     -------
     (ShardedTable, state)
-        state is None where none was saved.
+        state is None if no state was saved.
 
     Raises
     ------
     ValueError
-        On every rank: there is no header, or a file is missing, truncated, damaged, or another one.
+        Raised on every rank if there is no header, or a file is missing, truncated, damaged or replaced.
     TypeError
-        The framework has no such dtype.
+        The framework does not have the table's dtype.
     RankTimeout
         Another rank did not come.
 
     Notes
     -----
     If a save in another process replaces the checkpoint meanwhile, all ranks raise, and can call again. A rank reads
-    the headers of the files that its rows lie in, and of their data the blocks (some 4 MiB each) in which there are
-    rows of its own; each block is held against its SHA-256. SPEC clause 26.
+    the headers of the files with its rows, and the blocks (some 4 MiB each) that contain its rows. It compares each
+    block with its SHA-256. SPEC clause 26.
 
     Examples
     --------
@@ -398,7 +403,7 @@ def load_sharded(
 
 
 def _read_rows(folder: str, header: ShardedHeader, start: int, stop: int) -> dict[str, Host]:
-    """The rows start to stop - 1 of all arrays."""
+    """Return the rows start to stop - 1 of all arrays."""
     forms = header.forms()
     row_bytes = sum(int(np.prod(shape, dtype=np.float64)) * dtype.itemsize for shape, dtype in forms.values())
     pieces = {os.path.join(folder, p.name): p for p in header.files if p.start < stop and start < p.stop}
@@ -416,7 +421,7 @@ def _read_rows(folder: str, header: ShardedHeader, start: int, stop: int) -> dic
 
 
 def _read_piece(archive: Archive, piece: Piece, forms: Mapping[str, Form], start: int, out: Mapping[str, Host]) -> None:
-    """Read the blocks of a file with rows that out, whose first row is start, lacks."""
+    """Read into out, whose first row is start, the rows from the blocks of a file."""
     if archive.texts.get(OWN[1]) != piece.sha256:
         raise ValueError("it is not the file that the checkpoint names: its manifest has another SHA-256")
     manifest = read_manifest(archive)

@@ -1,19 +1,19 @@
 """Costs of each strategy of `all_reduce`, and the choice among them.
 
-For R ranks whose coalesced gradients have n_r rows of b bytes (index and values), N = sum of n_r, and U different rows
-among them, one rank receives on average
+For R ranks, the coalesced gradient of rank r has n_r rows of b bytes (index and values). N is the sum of n_r, and U the
+number of distinct rows. On average one rank receives
 
 =======  ==========================================  ==============
 gather   N b (R - 1) / R                             1 collective
 ranges   (N / R + U) b (R - 1) / R                   4 collectives
 =======  ==========================================  ==============
 
-bytes. Where ranks store unequal numbers of rows all wait for the one that has most, max n_r, and sends (R - 1) max n_r
-by gather: so R max n_r stands for N. Of a dense array of n bytes it is n (R - 1) in 1 collective, and 2 n (R - 1) / R
-in 2. A collective costs a latency once for each other rank.
+bytes. If ranks store unequal numbers of rows, all wait for the rank with most rows, max n_r, which sends (R - 1) max
+n_r rows by gather. So R max n_r replaces N. For a dense array of n bytes the costs are n (R - 1) bytes in 1 collective,
+and 2 n (R - 1) / R bytes in 2. A collective costs one latency for each other rank.
 
-U is not known when a way is chosen: half of all rows are taken to be different. Where all are, ranges move 1 / R more
-than gather does; where none are, 2 / R of it. SPEC clause 25.
+U is unknown at the time of the choice, which assumes that half of all rows are distinct. If all are distinct, ranges
+move 1 / R more bytes than gather; if all ranks have the same rows, they move 2 / R of gather's bytes. SPEC clause 25.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Cost(NamedTuple):
 
 
 def costs(ranks: int, *, row_bytes: float, most: float, union: float) -> dict[str, Cost]:
-    """The cost of each strategy for one sparse leaf.
+    """Return the cost of each strategy for one sparse leaf.
 
     Parameters
     ----------
@@ -43,19 +43,19 @@ def costs(ranks: int, *, row_bytes: float, most: float, union: float) -> dict[st
     row_bytes : float
         Bytes of a row with its index.
     most : float
-        Coalesced rows of the rank that has most, for which the others wait.
+        The number of coalesced rows on the rank with most rows, for which the others wait.
     union : float
-        Different rows of all ranks together.
+        The number of distinct rows of all ranks together.
     """
     share = (ranks - 1) / ranks * row_bytes
     return {"gather": Cost(ranks * most * share, 1), "ranges": Cost((most + union) * share, 4)}
 
 
 def dense_costs(ranks: int, nbytes: float) -> dict[str, Cost]:
-    """The same for a dense leaf, of which every rank has all: by gather, or by equal ranges of its elements."""
+    """Return the cost of each strategy for a dense leaf, which every rank has whole; ranges are equal parts of it."""
     return {"gather": Cost(nbytes * (ranks - 1), 1), "ranges": Cost(2 * nbytes * (ranks - 1) / ranks, 2)}
 
 
 def choose(found: dict[str, Cost], ranks: int) -> str:
-    """The strategy that takes the least time; gather of equal ones."""
+    """Return the strategy that takes the least time; gather if the times are equal."""
     return min(found, key=lambda name: found[name].nbytes + found[name].collectives * (ranks - 1) * MESSAGE)

@@ -1,6 +1,6 @@
 """The manifest of a file's tree, made by `Contents` and read back by `read_manifest`.
 
-A manifest is JSON: how lists, tuples and dicts lie in one another, which arrays make up each leaf, and every array's
+A manifest is JSON. It describes the nesting of lists, tuples and dicts, the arrays of each leaf, and every array's
 dtype, shape and SHA-256. All of it is checked before data are read. May import: `numpy`, the core.
 """
 
@@ -28,7 +28,7 @@ from islices.core.trees import DEEPEST
 from islices.embedding.table import Table
 from islices.files.safetensors import DTYPES, OWN, Archive, ArrayEntry, Outgoing, named, parse_json
 
-#: Of the manifest; a reader refuses those it does not know.
+#: Version of the manifest; a reader raises for versions that it does not know.
 VERSION = 1
 #: The length that names of arrays are cut to: they are labels, the keys themselves stand in the tree.
 LABEL = 200
@@ -94,7 +94,7 @@ class Contents:
         return name
 
     def name(self, path: Path, part: str) -> str:
-        """The array's label: its path, readable, legal in any container, and no other array's."""
+        """Return the array's unique label: its path, in a form that is readable and legal in any container."""
         label = ".".join([*map(str, path), *([part] if part else [])]) or "value"
         label = "".join(c if c.isprintable() and c not in "%\\" else urllib.parse.quote(c, "", errors="surrogatepass")
                         for c in label[:LABEL])  # fmt: skip
@@ -107,7 +107,7 @@ class Contents:
         return name
 
     def texts(self, digests: Sequence[str], metadata: dict[str, str]) -> dict[str, str]:
-        """The texts that go beside the arrays, whose digests these are."""
+        """Return the texts to store with the arrays; digests are the arrays' digests."""
         held = [
             {"name": a.name, "dtype": a.dtype, "shape": a.shape, "sha256": sha256}
             for a, sha256 in zip(self.arrays, digests, strict=True)
@@ -159,7 +159,7 @@ class Giver:
         self.like = {dtype: self._probe(dtype) for dtype in sorted(dtypes)}
 
     def _probe(self, dtype: str) -> Array:
-        """An array of one element of the dtype; TypeError if the framework has none."""
+        """Return an array of one element of the dtype; raise TypeError if the framework does not have the dtype."""
         if dtype != "uint16":
             return self.target.asarray(np.zeros(1, host_dtype(dtype)))
         try:
@@ -171,8 +171,8 @@ class Giver:
         return self.archive.read(leaf.array, leaf.sha256)
 
     def put(self, host: np.ndarray[Any, Any], dtype: str) -> Array:
-        """The framework's array, over the same memory where it can be."""
-        if dtype == "uint16":  # the adapters take such an array for the bits of bfloat16
+        """Return the framework's array, over the same memory if possible."""
+        if dtype == "uint16":  # the adapters treat a uint16 array as the bits of bfloat16
             return self.target.astype(self.target.asarray(host.astype(np.int32)), dtype)
         like = self.like[dtype]
         if self.target.dtype(like) != dtype:  # JAX without x64 narrows int64, once it has looked at every number
@@ -250,7 +250,7 @@ class Manifest(NamedTuple):
 
 
 def read_manifest(archive: Archive) -> Manifest | None:
-    """The manifest of a file, checked against the arrays that are there; None if nothing in it is ours."""
+    """Return the manifest of a file, checked against the file's arrays; None if the file is not from islices."""
     if not any(name.startswith("islices.") for name in archive.texts):
         return None
     text, sha256 = (archive.texts.get(name) for name in OWN)

@@ -16,12 +16,12 @@ from islices.core.arguments import show
 from islices.core.registry import describe
 from islices.files.safetensors import Archive, named
 
-#: Seconds without a write after which nobody writes a file any more.
+#: Seconds without a write after which a file counts as abandoned.
 ABANDONED = 3600.0
 
 
 def file_name(path: Any) -> str:
-    """Return a file's name; TypeError or ValueError for what is no name of a .safetensors."""
+    """Return a file's name; raise TypeError or ValueError unless it is the name of a .safetensors file."""
     try:
         name = os.fsdecode(path)
     except TypeError:
@@ -35,7 +35,7 @@ def file_name(path: Any) -> str:
 
 @contextlib.contextmanager
 def opened(path: Any, foreign: bool = False) -> Iterator[Archive]:
-    """Open a file of islices, or with foreign any; ValueError or OSError for what is none."""
+    """Open a file of islices, or with foreign any .safetensors; raise ValueError or OSError for others."""
     name = file_name(path)
     with open(name, "rb", buffering=0, opener=_without_waiting) as file, named(name):
         status = os.fstat(file.fileno())
@@ -50,14 +50,14 @@ def opened(path: Any, foreign: bool = False) -> Iterator[Archive]:
 
 
 def _without_waiting(name: str, flags: int) -> int:
-    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe is refused, not waited for
+    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe raises at once instead of blocking
 
 
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[str]:
     """Yield the path of an empty file to write, which replaces another once it is on the disk, and keeps its mode.
 
-    What calls that were killed left for the same target is removed once it is `ABANDONED`.
+    Files that killed calls left for the same target are removed once they are `ABANDONED`.
     """
     target = os.path.realpath(path)  # a link stays, as it would for open
     mode = _mode_of(target)
@@ -74,7 +74,7 @@ def replacing(path: str) -> Iterator[str]:
             os.fsync(written.fileno())
         os.replace(beside, target)
     except BaseException as error:
-        with contextlib.suppress(OSError):  # what stays is removed by a later call
+        with contextlib.suppress(OSError):  # a later call removes a file that stays
             os.unlink(beside)
         if isinstance(error, OSError) and error.filename == beside:
             error.filename = path
@@ -87,13 +87,13 @@ def remove_left(folder: str, chosen: Callable[[str], object], now: float) -> Non
     with contextlib.suppress(OSError):  # one may write there, but not look
         for name in filter(chosen, os.listdir(folder)):
             path = os.path.join(folder, name)
-            with contextlib.suppress(OSError):  # a file that stays harms nobody
+            with contextlib.suppress(OSError):  # a file that stays is harmless
                 if now - os.stat(path).st_mtime > ABANDONED:
                     os.unlink(path)
 
 
 def _mode_of(target: str) -> int | None:
-    """The permissions of the file that is there, if it may be written as open would; None if there is none."""
+    """Return the permissions of an existing file, after checking that open could write it; None if there is none."""
     try:
         mode = os.stat(target).st_mode
     except FileNotFoundError:
@@ -108,7 +108,7 @@ def _mode_of(target: str) -> int | None:
 
 
 def _sync_folder(folder: str) -> None:
-    """The rename on the disk too, where the system lets folders be synced."""
+    """Sync the folder, so that the rename is on the disk, if the system can sync folders."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

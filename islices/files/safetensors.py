@@ -1,7 +1,8 @@
-"""Named arrays in a .safetensors file: written here, read by the library of that name, which checks the header.
+"""Named arrays in a .safetensors file: this module writes it, and the library safetensors reads it and its header.
 
 Files are not trusted: every declared size is compared with the real one before anything is allocated, and no byte is
-unpickled or evaluated. Every fault of a file is a ValueError. The library is the extra `io` and loads when needed.
+unpickled or evaluated. Every fault of a file raises ValueError. The extra `io` installs the library, which is imported
+on first use.
 May import: `numpy`, `safetensors`, `ml_dtypes`, `islices.core.arguments`, `islices.core.shapes`.
 """
 
@@ -68,7 +69,7 @@ def named(what: str) -> Iterator[None]:
 
 
 def parse_json(text: str, what: str) -> Any:
-    """Parse JSON without what readers disagree on: no key twice, no NaN. ValueError, however deep it goes."""
+    """Parse JSON without repeated keys and NaN, on which readers disagree; raise ValueError even for deep nesting."""
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(items)
@@ -122,7 +123,7 @@ def write_arrays(path: str, arrays: Sequence[Outgoing], texts: Callable[[Sequenc
 
 
 class Archive:
-    """An open file whose header has been read and checked: its texts, and its arrays by name."""
+    """An open file with a checked header: its texts, and its arrays by name."""
 
     def __init__(self, path: str, file: IO[bytes], size: int) -> None:
         library = _library()
@@ -137,7 +138,7 @@ class Archive:
         try:
             # the file that is open, where the system names it: a save may have put another in its place meanwhile
             same = f"/dev/fd/{file.fileno()}"
-            # read, not mapped into memory: the system ends a process whose mapped file shrinks
+            # read, not mapped into memory: the system kills a process when its mapped file shrinks
             self.opened = library.safe_open(same if os.path.exists(same) else path, "numpy", backend="pread")
         except library.SafetensorError as error:
             raise ValueError(str(error)) from None

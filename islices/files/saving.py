@@ -1,8 +1,8 @@
 """save and load: trees of sparse gradients, dense arrays and tables in one file, for every framework alike.
 
-A file is a plain .safetensors of named arrays that other programs read, with two texts besides: the *manifest*,
-which says how the arrays make up the tree, and the manifest's digest. The manifest holds each array's dtype, shape and
-digest, so that nothing a file holds can change unnoticed. SPEC clause 21.
+A file is a plain .safetensors of named arrays, which other programs can read. It also has two texts: the *manifest*,
+which describes how the arrays form the tree, and the manifest's digest. The manifest holds each array's dtype, shape
+and digest, so that every change of the file is detected. SPEC clause 21.
 """
 
 from __future__ import annotations
@@ -37,26 +37,27 @@ def save(path: str | os.PathLike[str], tree: Any, *, metadata: Mapping[str, str]
     Parameters
     ----------
     path : str or path
-        Ending in .safetensors. A file that is there is replaced at once, by a rename.
+        Ending in .safetensors. A rename replaces an existing file in one step.
     tree : sparse gradient, dense array, Table, None, or a list, tuple or dict of them
         Of any framework, also of several. Dense arrays may hold integers of 8 to 64 bits or bools too, and be 0-d.
         Keys are strings (any) or ints. Named tuples come back as tuples, other dicts as dicts.
     metadata : mapping of str to str, optional
-        What else is to be remembered; `read_metadata` returns it. Names beginning with "islices." are ours.
+        Further texts; `read_metadata` returns them. Names that begin with "islices." are reserved.
 
     Raises
     ------
     TypeError, ValueError, IndexError
-        What cannot be saved: the message says where in the tree. Slices whose indices are invalid are not.
+        The tree contains something that cannot be saved, such as slices with invalid indices. The message has its place
+        in the tree.
     ModuleNotFoundError
         The extra is missing: ``pip install "islices[io]"``.
     OSError
-        What the system says; the old file, if there was one, is still there.
+        The system's error; an old file remains.
 
     Notes
     -----
-    Never densifies: the file is as large as the stored rows. Slots of padded slices, which hold nothing, are left out.
-    Arrays that are not in this machine's memory are fetched one by one. SPEC clause 21.
+    Saving never densifies: the file is as large as the stored rows. Empty slots of padded slices are omitted. Arrays
+    outside of host memory are fetched one by one. SPEC clause 21.
 
     Examples
     --------
@@ -86,10 +87,10 @@ def load(path: str | os.PathLike[str], *, backend: str | Backend = "numpy", fore
     path : str or path
         Ending in .safetensors.
     backend : str or Backend
-        Whose arrays to make.
+        The backend of the loaded arrays.
     foreign : bool
-        True takes files too that something else wrote (`safetensors.torch.save_file`): a dict of their
-        dense arrays by name. Files of ours are read as ever.
+        True also reads files of other programs (`safetensors.torch.save_file`), as a dict of their dense arrays by
+        name. It changes nothing for files of islices.
 
     Returns
     -------
@@ -98,18 +99,18 @@ def load(path: str | os.PathLike[str], *, backend: str | Backend = "numpy", fore
     Raises
     ------
     FileNotFoundError, OSError
-        As open does.
+        As open raises them.
     ValueError
         The file is truncated, damaged, hostile, of a newer version, or foreign; the message names it.
     TypeError, IndexError
-        The framework has no such dtype (bfloat16 in NumPy without ml_dtypes; float64 in JAX unless jax_enable_x64), or
-        holds int64 as int32 and a number does not fit.
+        The framework does not have a dtype of the file: bfloat16 in NumPy without ml_dtypes, float64 in JAX without
+        jax_enable_x64. Or it stores int64 as int32, and a number does not fit.
 
     Notes
     -----
-    Nothing in a file is executed. What it declares is compared with its size before anything is allocated, and every
-    array with its SHA-256. Indices are checked as those of any slices. Memory: one copy of the data, and of one
-    array at a time where the framework cannot share it. SPEC clause 21.
+    Nothing in a file is executed. Declared sizes are compared with the file's size before anything is allocated, and
+    every array with its SHA-256. Indices are checked like those of any slices. Loading needs memory for one copy of the
+    data, and for one more array at a time if the framework cannot share it. SPEC clause 21.
 
     Examples
     --------
@@ -141,12 +142,13 @@ def read_header(path: str | os.PathLike[str], *, foreign: bool = False) -> Heade
     Returns
     -------
     Header
-        ``metadata`` (of a foreign file the file's), ``arrays`` (name -> (dtype, shape)), and ``own``.
+        ``metadata`` (for a foreign file, the texts of the file), ``arrays``: {name: (dtype, shape)}, and ``own``, True
+        for a file of islices.
 
     Raises
     ------
     FileNotFoundError, OSError, ValueError, TypeError
-        As `load`; damage to the data alone is not seen. SPEC clause 21.
+        As `load` raises them, except for damage to the data, which is not read. SPEC clause 21.
 
     Examples
     --------
@@ -165,7 +167,7 @@ def read_header(path: str | os.PathLike[str], *, foreign: bool = False) -> Heade
 
 
 def read_metadata(path: str | os.PathLike[str], *, foreign: bool = False) -> dict[str, str]:
-    """The metadata alone: ``read_header(path).metadata``.
+    """Return only the metadata: ``read_header(path).metadata``.
 
     Parameters
     ----------
@@ -179,7 +181,7 @@ def read_metadata(path: str | os.PathLike[str], *, foreign: bool = False) -> dic
     Raises
     ------
     FileNotFoundError, OSError, ValueError, TypeError
-        As `read_header`. SPEC clause 21.
+        As `read_header` raises them. SPEC clause 21.
 
     Examples
     --------

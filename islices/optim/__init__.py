@@ -1,4 +1,4 @@
-"""Optimizers of row-sparse tables: what a step costs follows the rows of the gradient.
+"""Optimizers of row-sparse tables: the cost of a step grows with the rows of the gradient, not of the table.
 
 >>> from islices import optim
 >>> optim.adam(1e-3)

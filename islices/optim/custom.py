@@ -73,8 +73,8 @@ def custom(
     Raises
     ------
     TypeError, ValueError
-        update is no plain function, has a parameter without a meaning, or returns other results, tried on NumPy arrays
-        of one row; or a hyperparameter does not fit.
+        update is not a plain function, has a parameter without a meaning, or returns wrong results for NumPy arrays of
+        one row. Or a hyperparameter does not fit.
 
     Notes
     -----
@@ -92,7 +92,7 @@ def custom(
     >>> optimizer.step(table, grad, optimizer.init(table))[0].ravel().tolist()
     [0.0, 0.0, -0.5]
     """
-    bind(update, {})  # TypeError for what is no plain function
+    bind(update, {})  # raises TypeError unless update is a plain function
     state, row_state = dict(state or {}), dict(row_state or {})
     if both := state.keys() & row_state.keys():
         raise ValueError(f"row_state: got {sorted(both)[0]!r}, which is in state; accepted are other names")

@@ -1,4 +1,4 @@
-"""Make an optimizer from the user's arguments: its defaults, and the errors.
+"""Make an optimizer from the user's arguments: fill in defaults and check.
 
 SPEC clauses 11 and 16.
 """
@@ -18,10 +18,10 @@ from islices.optim.hyperparameters import check_hyper
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import RECORDS
 
-#: Which rows a sparse gradient moves; None: those that it names, or all where the semantics has nothing else.
+#: The rows that a sparse gradient moves; None means "touched", or "all" if the semantics has no other.
 Rows: TypeAlias = Literal["touched", "all"] | None
 ROWS = ("touched", "all")
-#: How a rule gets duplicates: as their sum, or in semantics="keras" as they are stored.
+#: The form in which a rule gets duplicates: their sum, or in semantics="keras" as they are stored.
 Duplicates: TypeAlias = Literal["sum", "raw"]
 DUPLICATES = ("sum", "raw")
 
@@ -37,7 +37,7 @@ def make(
     duplicates: str = "sum",
     **given: Any,
 ) -> Optimizer:
-    """The optimizer of a name: hyperparameters that are None come from the preset. Raises as the public functions."""
+    """Return the optimizer of a name; the preset replaces hyperparameters that are None. Raise like its function."""
     record = RECORDS[name]
     preset = lookup_formula(record.presets, semantics, name)
     unknown = [k for k, v in given.items() if v is not None and k not in preset.defaults]
@@ -72,7 +72,7 @@ def make(
 
 
 def _plain(x: Any) -> Any:
-    """A number or a flag of Python, in which numbers of a step are formed in float64; anything else as it is."""
+    """Return a number or flag as Python's, so that a step's numbers are formed in float64; anything else unchanged."""
     if isinstance(x, np.bool_):
         return bool(x)
     return as_float(x) if type(x) not in (float, int) and is_real(x) else x

@@ -1,6 +1,6 @@
 """One optimizer's arithmetic as data: its rule, its state, its numbers.
 
-Pure data, which kernels are handed as it is. SPEC clause 16. May import: the standard library.
+Kernels get this data unchanged. SPEC clause 16. May import: the standard library.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from islices.optim.hyperparameters import Accepted
     from islices.optim.numbers import Numbers
 
-#: The numbers of each decay ahead of the rule, behind the rule's.
+#: The numbers of each decay that runs before the rule; they follow the rule's numbers.
 DECAYS: Mapping[str, tuple[str, ...]] = {
     "": (),
     "coupled": ("weight_decay",),
@@ -25,19 +25,19 @@ DECAYS: Mapping[str, tuple[str, ...]] = {
 
 
 class State(NamedTuple):
-    """One array of an optimizer's state: as large as the table, or one number a row."""
+    """One array of an optimizer's state: as large as the table, or one number per row."""
 
     name: str
-    #: the hyperparameter it begins with, or a number
+    #: the initial value: a hyperparameter's name, or a number
     initial: str | float = 0.0
     per_row: bool = False
-    #: whether it holds sums or means of sizes
+    #: True if the array holds sums or means of squares or absolute values
     positive: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class Formula:
-    """The arithmetic of one optimizer: all that its step, and the kernel it may run as, needs besides arrays.
+    """The arithmetic of one optimizer: everything except arrays that its step or its kernel needs.
 
     Attributes
     ----------
@@ -47,23 +47,24 @@ class Formula:
         Its methods and attributes are the rule's numbers by name.
     state : tuple of State
     squares : {"", "element", "row"}
-        What q is: none, g * g, or its mean over the row.
+        The meaning of q: none, g * g, or the mean of g * g over the row.
     decay : {"", "coupled", "decoupled", "shrunk"}
-        Weight decay ahead of the rule: none or in the rule, into g, or from w by a factor or a difference.
+        Weight decay before the rule. "" is none, or decay within the rule; "coupled" adds to g. "decoupled" multiplies
+        w by a factor, and "shrunk" subtracts from w.
     options : tuple of str
-        The rule's optional parameters that count here: flags are True, and others are numbers.
+        The rule's optional parameters that this formula uses: flags are True, and others are numbers.
     rows : tuple of str
-        Which rows a sparse gradient may move.
+        The accepted values of the argument ``rows``.
     raw : bool
-        Whether the framework sees duplicates one by one: g is their sum, q the sum of their squares.
+        True if the framework treats duplicates one by one: g is their sum, q the sum of their squares.
     maximize : bool
-        Whether the gradient is followed upwards.
+        True if the step follows the gradient upwards.
     limits : mapping of str to Accepted
-        Of hyperparameters, where they may be something else than others' (`islices.optim.hyperparameters`).
+        Ranges of hyperparameters that differ from the common ones (`islices.optim.hyperparameters`).
     names : tuple of str
-        The numbers in the order of the rule's parameters, and behind them those of the decay.
+        The numbers in the order of the rule's parameters, followed by the numbers of the decay.
     constants : mapping of str to bool or None
-        The rule's optional parameters that are neither an array nor a number here.
+        The rule's optional parameters that are neither an array nor a number in this formula.
     """
 
     rule: Callable[..., Any]

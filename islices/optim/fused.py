@@ -1,8 +1,8 @@
-"""Steps by compiled kernels: duplicates summed, rows read, changed by the rule and written, each row at once.
+"""Steps by compiled kernels, which sum duplicates, and read, change and write each row in one pass.
 
-Those of many tables are taken together: threads share the rows of all.
+Steps of many tables run together: threads share the rows of all tables.
 
-For arrays in host memory, where kernels are active; `islices.optim.row_steps` takes all others, with the same bits.
+Kernels run on arrays in host memory, if active; `islices.optim.row_steps` takes all other steps, with the same bits.
 SPEC clause 16.
 """
 
@@ -37,8 +37,10 @@ MOST_STATES = 3
 
 
 def fused_steps(requests: Sequence[Request]) -> list[tuple[Any, dict[str, Array]] | None]:
-    """The tables and the states after steps that share nothing, taken together; None for each that no kernel takes, and
-    with which nothing has happened."""
+    """Take steps that share no memory together; return each table and state, or None for a step that no kernel takes.
+
+    A step without a kernel has changed nothing.
+    """
     done: list[tuple[Any, dict[str, Array]] | None] = [None] * len(requests)
     begun: list[tuple[int, HostPlan]] = []
     for k, request in enumerate(requests):
@@ -71,24 +73,24 @@ def fused_steps(requests: Sequence[Request]) -> list[tuple[Any, dict[str, Array]
 
 
 class HostPlan(NamedTuple):
-    """A step whose arrays are in host memory: the gradient's, and those of the table ("") and the state."""
+    """A step with all its arrays in host memory: those of the gradient, the table ("") and the state."""
 
     request: Request
     compiled: ModuleType  # `islices.kernels.operations`
     gradient: Sequence[Host]
     factor: Any  # of the gradient's values; None: 1
     arrays: Mapping[str, Host]
-    results: Mapping[str, Array]  # what these become
-    target: Host  # what is stepped: the master or the table
+    results: Mapping[str, Array]  # the same arrays as the caller gets them back
+    target: Host  # the weights that the rule changes: the master or the table
 
 
 def _opened(request: Request) -> HostPlan | None:
-    """Return the step's arrays to be written into; None where no kernel takes them, and nothing has happened."""
+    """Return the step's arrays, ready to write; None if no kernel takes them, and then nothing has changed."""
     B, grad, factor = request.at.B, request.grad, None
     gradient = modes.look_at(B, (), request.look).views if request.look else None
     if request.frozen is not None and isinstance(grad, IndexedSlices):
         grad, gradient = drop_ordered(grad, request.frozen), None
-    if gradient is None:  # recorded, or not what was looked at
+    if gradient is None:  # the gradient is recorded, or is not the one that the look has seen
         given = (grad.values, grad.indices) if isinstance(grad, IndexedSlices) else (grad,)
         with B.scope():
             gradient = modes.host_views(B, (B.stop_gradient(given[0]), *given[1:]))
@@ -130,7 +132,7 @@ def _tasks(x: HostPlan, named: Groups | None, some: Host | None) -> list[Any]:
 
 
 def _finished(x: HostPlan, some: Host | None) -> tuple[Any, dict[str, Array]]:
-    """The table and the state, the table rounded from its master and the step counted."""
+    """Return the table and the state, after rounding the master into the table and counting the step."""
     request, weights, state = x.request, x.arrays[""], dict(x.results)
     if x.target is not weights:
         for ids in row_blocks(weights.shape, request.frozen) if some is None else [some]:
@@ -152,14 +154,14 @@ def _blocks(named: Groups | None, shape: tuple[int, ...], frozen: Host | None) -
 
 @lru_cache(maxsize=256)  # a formula belongs to one optimizer: there may come many
 def _expressible(formula: Formula) -> bool:
-    """Whether a kernel can compute the rule with the same bits, and keep its state."""
+    """Return True if a kernel can compute the rule with the same bits, and can hold its state."""
     per_row = {spec.per_row for spec in formula.state}
     known = len(formula.state) <= MOST_STATES and len(per_row) <= 1
     return known and is_elementwise(formula.rule) and has_source(formula.rule)
 
 
 def traced_step(request: Request) -> tuple[Any, dict[str, Array]] | None:
-    """The table and the state after the step on the rows the gradient names; None where no kernel can be called."""
+    """Return the table and the state after a step on the gradient's rows; None if no kernel can be called."""
     B, s, arrays = request.at.B, request.grad, request.at.arrays
     if "master" in arrays or not isinstance(s, IndexedSlices):
         return None
@@ -190,8 +192,10 @@ def traced_step(request: Request) -> tuple[Any, dict[str, Array]] | None:
 
 
 def clip_requests(requests: Sequence[Request], limit: Limit, formula: ClipFormula) -> tuple[list[Request], Any]:
-    """(steps on the gradients clipped by their global norm, the norm as `islices.global_norm` gives it); nothing is
-    written, and what is to be multiplied is multiplied where the steps are taken."""
+    """Return (steps on the gradients clipped by their global norm, the norm as `islices.global_norm` returns it).
+
+    Nothing is written; the steps do the multiplication.
+    """
     leaves, grads = [], []
     for request in requests:
         grads.append(request.grad)
@@ -203,6 +207,6 @@ def clip_requests(requests: Sequence[Request], limit: Limit, formula: ClipFormul
 
 
 def _on(request: Request, grad: Any) -> Request:
-    """The step on another gradient: of slices that are computed when they are read the views stay true."""
+    """Return the step on another gradient; views of slices that are computed on reading stay valid."""
     known = grad is request.grad or (isinstance(grad, IndexedSlices) and grad._slots is not None)
     return request._replace(grad=grad, look=request.look if known else None)

@@ -1,7 +1,8 @@
-"""Hyperparameters: what each may be, and what it is at a step. SPEC clause 16.
+"""Hyperparameters: the accepted values, and the value at a step. SPEC clause 16.
 
-Most are a number, an array of one, or a function of the steps taken before, as the learning rate is; what decides which
-arrays a state has, and what it begins with, is fixed. May import: the core below `islices.optim.optimizer`.
+Most are a number, an array of one, or a function of the number of completed steps, like the learning rate. A
+hyperparameter that decides a state's arrays or their initial values is fixed. May import: the core below
+`islices.optim.optimizer`.
 """
 
 from __future__ import annotations
@@ -46,17 +47,17 @@ class Schedule(ABC):
 
 
 def is_on(x: Any) -> bool:
-    """Whether a hyperparameter takes part in the formula: what may change does, whatever it is now."""
+    """Return True if a hyperparameter takes part in the formula: it is nonzero, or may change."""
     return not is_real(x) or bool(x != 0)
 
 
 def decays(h: Hyper, kind: str = "coupled") -> str:
-    """The kind of weight decay, if there is any."""
+    """Return the kind of weight decay, "" if there is none."""
     return kind if is_on(h["weight_decay"]) else ""
 
 
 def refuse_scheduled(h: Hyper, owner: str, *names: str) -> None:
-    """ValueError for a hyperparameter that a semantics has as a number alone."""
+    """Raise ValueError for a hyperparameter that must be a number in a semantics."""
     for name in names:
         if not is_real(h[name]):
             raise ValueError(f"{name}: got {describe(h[name])}; {owner} has a number")
@@ -64,7 +65,7 @@ def refuse_scheduled(h: Hyper, owner: str, *names: str) -> None:
 
 # ---------------------------------------------------------------------- when an optimizer is made
 def check_hyper(h: Hyper, defaults: Hyper, fixed: Container[str], limits: Mapping[str, Accepted]) -> None:
-    """TypeError for a hyperparameter that is none, ValueError for one that the optimizer does not accept."""
+    """Check hyperparameters: raise TypeError for a wrong type, ValueError for a value out of range."""
     for name, value in h.items():
         if isinstance(defaults[name], bool):
             check_flag(value, name)
@@ -78,7 +79,7 @@ def check_hyper(h: Hyper, defaults: Hyper, fixed: Container[str], limits: Mappin
 
 
 def _is_number(value: Any, *, fixed: bool) -> bool:
-    """Whether it is a number, or, if that need not be fixed, something that will be one at a step."""
+    """Return True if value is a number, or, if it need not be fixed, gives a number at each step."""
     if is_real(value) or fixed:
         return is_real(value)
     backend = _array_backend(value)
@@ -88,12 +89,12 @@ def _is_number(value: Any, *, fixed: bool) -> bool:
 
 
 def _is_one(backend: Backend, x: Array) -> bool:
-    """Whether an array holds one number."""
+    """Return True if an array holds exactly one number."""
     return backend.dtype(x) in (*FLOATS, *INTEGERS) and size_of(backend.shape(x)) == 1
 
 
 def check_range(name: str, value: Any, limits: Mapping[str, Accepted]) -> float:
-    """A number as a float; ValueError where it is none that the optimizer, whose own limits these are, accepts."""
+    """Return a number as a float; raise ValueError if it is outside the optimizer's limits."""
     limit, number = limits.get(name) or LIMITS.get(name, FINITE), as_float(value)
     if not limit.holds(number):
         raise ValueError(f"{name}: got {show(value)}; accepted is {limit.accepted}")
@@ -102,9 +103,9 @@ def check_range(name: str, value: Any, limits: Mapping[str, Accepted]) -> float:
 
 # ---------------------------------------------------------------------- at a step
 def at_step(E: Backend, name: str, value: Scheduled, count: Array, limits: Mapping[str, Accepted]) -> Any:
-    """A hyperparameter at the step after so many: a Python number where E is the host, else that or an array of one.
+    """Return a hyperparameter after count steps: a Python number if E is the host, else a number or an array of one.
 
-    A number is held against the optimizer's own limits, and all others'.
+    A number is checked against the optimizer's limits, or else against the common ones.
     """
     function = isinstance(value, (FunctionType, Schedule))
     if function or (callable(value) and _array_backend(value) is None):  # a framework's arrays may be callable
@@ -126,13 +127,13 @@ def at_step(E: Backend, name: str, value: Scheduled, count: Array, limits: Mappi
 
 
 def _array_backend(value: Any) -> Backend | None:
-    """The backend of an array, None of anything else."""
+    """Return the backend of an array, None for anything else."""
     backend = find_backend(value)
     return backend if backend is not None and backend.is_array(value) else None
 
 
 def known_hyper(h: Hyper, count: Array, limits: Mapping[str, Accepted]) -> dict[str, Any]:
-    """All hyperparameters as numbers and flags, at the step after a count that is known, held against limits."""
+    """Return all hyperparameters as numbers and flags after a known count of steps, checked against limits."""
     known = {}
     for name, value in h.items():
         if type(value) not in (float, bool):

@@ -1,6 +1,6 @@
 """Check the arguments of a step before anything is computed or written: table, state, gradient, frozen rows, apply.
 
-SPEC clause 16, and its table of bad input.
+SPEC clause 16 and its table of bad input.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from islices.optim.formulas import Formula
 
 
 def adopt_float_table(table: Any) -> tuple[Backend, Array, str]:
-    """(backend, weights, their dtype) of a Table or an array of floats."""
+    """Return (backend, weights, their dtype) of a Table or an array of floats."""
     B, weights, dtype = adopt_table(table)
     if dtype in INTEGERS:
         raise TypeError(f"table: got {describe(weights)}; accepted is a floating dtype")
@@ -44,7 +44,7 @@ class Tables(NamedTuple):
 
 
 def adopt_tables(table: Any, state: Any, formula: Formula, owner: object) -> Tables:
-    """A table and the state of it that an optimizer, the owner, has by its formula."""
+    """Return a table and its state, after checking the state against the formula; owner is the optimizer."""
     plain = _plain(table, state, formula)
     if plain is not None:
         return plain
@@ -55,7 +55,7 @@ def adopt_tables(table: Any, state: Any, formula: Formula, owner: object) -> Tab
 
 
 def _plain(table: Any, state: Any, formula: Formula) -> Tables | None:
-    """The same of what a step nearly always is given, by one look; None of anything else, right or wrong."""
+    """Return the usual kind of table and state by one look; None for any other arguments, valid or not."""
     B = find_backend(table)
     if B is None or type(state) is not dict or len(state) != len(formula.state) + 1:
         return None
@@ -73,7 +73,7 @@ def _plain(table: Any, state: Any, formula: Formula) -> Tables | None:
 
 @lru_cache(maxsize=256)
 def _expected(formula: Formula, dtype: str, shape: tuple[int, ...]) -> tuple[list[str], list[tuple[int, ...]]] | None:
-    """(dtypes, shapes) of a table of floats and of its state; None of another table."""
+    """Return (dtypes, shapes) of a table of floats and of its state; None for any other table."""
     if dtype not in FLOATS or not shape:
         return None
     shapes = state_shapes(formula, shape).values()
@@ -82,15 +82,14 @@ def _expected(formula: Formula, dtype: str, shape: tuple[int, ...]) -> tuple[lis
 
 @lru_cache(maxsize=256)
 def state_shapes(formula: Formula, shape: tuple[int, ...]) -> Mapping[str, tuple[int, ...]]:
-    """The shapes of the state's arrays for a table of a shape."""
+    """Return the shapes of the state's arrays for a table of a shape."""
     return {spec.name: shape[:1] if spec.per_row else shape for spec in formula.state}
 
 
 def _check_state(
     B: Backend, weights: Array, dtype: str, state: Any, shapes: Mapping[str, tuple[int, ...]], owner: object
 ) -> dict[str, Array]:
-    """The arrays of a state for weights of a dtype, "step" first and "master" last if there is one. shapes has the
-    optimizer's own."""
+    """Check a state, and return its arrays: "step" first, those of shapes, and "master" last if there is one."""
     if not isinstance(state, Mapping):
         raise TypeError(f"state: got {describe(state)}; accepted is the dict that init returned")
     wide = wide_dtype(dtype)
@@ -123,7 +122,7 @@ def _check_state(
 
 
 def changes_in_place(B: Backend, x: Array, name: str) -> bool:
-    """Whether an array of a state does; ValueError for one that could not be written into."""
+    """Return True if an array of a state changes in place; raise ValueError if it cannot be written."""
     try:
         return B.in_place(x)
     except ValueError as error:
@@ -131,7 +130,7 @@ def changes_in_place(B: Backend, x: Array, name: str) -> bool:
 
 
 def adopt_gradient(B: Backend, dtype: str, shape: tuple[int, ...], grad: Any) -> tuple[IndexedSlices | Array, Look]:
-    """grad for a table as slices, checked, without padding, or as a dense array; and B's look at its arrays."""
+    """Return grad as checked slices without padding, or as a dense array, and B's look at its arrays."""
     leaf = adopt(grad, "grad")
     sparse = isinstance(leaf, IndexedSlices)
     backend = leaf.backend if sparse else B
@@ -151,7 +150,7 @@ def adopt_gradient(B: Backend, dtype: str, shape: tuple[int, ...], grad: Any) ->
         if leaf.padded:
             leaf = without_padding(leaf)
             look = B.look((leaf.values, leaf.indices))
-        # whoever vouched for them: what is written stays inside the table
+        # check the indices even if a caller has vouched for them: a write must stay inside the table
         if leaf._look is None or leaf.dense_shape[0] is None:
             check_indices(B, leaf.indices, shape[0], look=look)
     if leaf.dense_shape[0] is None:
@@ -161,7 +160,7 @@ def adopt_gradient(B: Backend, dtype: str, shape: tuple[int, ...], grad: Any) ->
 
 
 def is_taken(B: Backend, apply: Any) -> bool | Array:
-    """Whether a step is taken: a bool, or in traced code an int32 array (1,) of B, 0 or 1."""
+    """Return the flag that takes a step: a bool, or in traced code an int32 array (1,) of B, 0 or 1."""
     if isinstance(apply, (bool, np.bool_)):
         return bool(apply)
     backend = find_backend(apply)

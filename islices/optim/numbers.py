@@ -1,4 +1,4 @@
-"""The numbers of a step: learning rate, bias corrections, all that is computed once for every row. SPEC clause 16."""
+"""The numbers of a step: learning rate, bias corrections, and all else that all rows share. SPEC clause 16."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from islices.core.linear import as_float
 from islices.optim.formulas import Formula
 from islices.optim.hyperparameters import Hyper, at_step, known_hyper
 
-#: What the count of steps, an int32, can hold.
+#: The largest count of steps, an int32.
 LAST_STEP = 2**31 - 1
-#: Counts of which a formula's numbers are kept.
+#: The number of step counts for which a formula's numbers are cached.
 COUNTS = 8
 #: Bits of the step count.
 BITS = 32
@@ -28,27 +28,27 @@ class Numbers:
     """The numbers of one step by name: float64 arrays of shape (1,) on the primitives of E, or Python numbers.
 
     A number is a method or an attribute of this name, else the hyperparameter of this name. Records derive classes
-    from this one for what a semantics computes or rounds otherwise.
+    from this one for numbers that a semantics computes or rounds differently.
 
     Attributes
     ----------
     E : Backend
-        `islices.core.modes.HOST` where the step count is known, else the backend that traces.
+        `islices.core.modes.HOST` if the step count is known, else the backend that traces.
     count : Array
-        The steps taken before this one, int32.
+        The number of steps before this one, int32.
     exact_lr : Array
-        Its learning rate, float64.
+        The learning rate of this step, float64.
     h : Hyper
-        The hyperparameters at this step: Python numbers, or float64 arrays of E where the step is traced.
+        The hyperparameters at this step: Python numbers, or float64 arrays of E if the step is traced.
     wide : str
-        The type that the rule computes in.
+        The type in which the rule computes.
     """
 
     one, zero, half, two = 1.0, 0.0, 0.5, 2.0
 
     def __init__(self, E: Backend, count: Array, lr: Array, h: Hyper, wide: str) -> None:
         self.E, self._count, self.exact_lr, self.h, self.wide = E, count, lr, h, wide
-        self.counted = False  # whether anything asked for the count
+        self.counted = False  # True once anything has read the count
 
     def value(self, name: str) -> Any:
         """Return a number by its name."""
@@ -97,39 +97,39 @@ class Numbers:
 
     @property
     def t(self) -> Array:
-        """The number of this step, from 1, float64."""
+        """Return the number of this step, from 1, as float64."""
         t = self.E.astype(self.count, "float64") + self.number(1.0)
         if self.E is modes.HOST:
             return t
-        # a count that may be NaN, as far as a compiler can tell: what it knows to be none, it contracts to FMA
+        # to a compiler this count may be NaN; numbers that it knows not to be NaN it would contract to FMA
         return self.E.where(self.E.equal(self.count, -1), self.number(np.nan), t)
 
     def number(self, x: float, dtype: str = "float64") -> Array:
-        """x as an array of E."""
+        """Return x as an array of E."""
         return np.array((x,), dtype) if self.E is modes.HOST else self.E.asarray(np.full(1, x, dtype), self.count)
 
     def array_of(self, x: Any) -> Array:
-        """A number as an array of E, an array as it is."""
+        """Return a number as an array of E, and an array unchanged."""
         return self.number(x) if is_real(x) else x
 
     def complement(self, name: str) -> Any:
-        """1 - x of a hyperparameter x."""
+        """Return 1 - x for a hyperparameter x."""
         x = self.hyper(name)
         return 1.0 - x if type(x) is float or is_real(x) else self.number(1.0) - x
 
     def single(self, name: str) -> Any:
-        """A hyperparameter as a float32 holds it."""
+        """Return a hyperparameter rounded to float32."""
         x = self.h[name]
         return single(x) if is_real(x) else self.E.astype(self.E.astype(x, "float32"), "float64")
 
     def narrow(self, x: Any) -> Array:
-        """x in the type that the rule computes in."""
+        """Return x in the type in which the rule computes."""
         return self.E.astype(self.array_of(x), self.wide)
 
     def power(self, base: Any) -> Array:
-        """base^t: the product, by halves, of base^(2^k) over the binary digits k of t (SPEC clause 16).
+        """Return base^t: the product, by halves, of base^(2^k) over the binary digits k of t (SPEC clause 16).
 
-        Products alone, since no framework's pow is correctly rounded.
+        It uses only products, because no framework's pow is correctly rounded.
         """
         E = self.E
         if E is modes.HOST:
@@ -145,7 +145,7 @@ class Numbers:
         return E.reshape(product, (1,))
 
     def _squares(self, base: Any) -> Array:
-        """`_repeated_squares` as one array."""
+        """Return `_repeated_squares` as one array."""
         if is_real(base):
             return self.array(np.array(_repeated_squares(base)))
         E, squares, zero = self.E, [base], self.number(0.0)
@@ -155,7 +155,7 @@ class Numbers:
         return E.concat(squares)
 
     def library_power(self, base: Any) -> Array:
-        """base^t as Python's ``**`` has it, which frameworks ask too; traced, `power`."""
+        """Return base^t by Python's ``**``, which frameworks use too; in traced code by `power`."""
         return self.number(base ** float(self.t[0])) if self.E is modes.HOST else self.power(base)
 
     def array(self, x: np.ndarray[Any, Any]) -> Array:
@@ -164,7 +164,7 @@ class Numbers:
 
 @lru_cache(maxsize=256)
 def _repeated_squares(base: float) -> tuple[float, ...]:
-    """base^(2^k) for k below `BITS`, each the rounded square of the one before; what is nearly subnormal is 0."""
+    """Return base^(2^k) for k below `BITS`, each the rounded square of the previous; at most 1e-290 becomes 0."""
     squares = [base]
     for _ in range(BITS - 1):
         square = squares[-1] * squares[-1]
@@ -174,7 +174,7 @@ def _repeated_squares(base: float) -> tuple[float, ...]:
 
 @lru_cache(maxsize=256)
 def power_of(base: float, t: int) -> float:
-    """base^t as `Numbers.power` has it."""
+    """Return base^t as `Numbers.power` computes it."""
     factors = list(_repeated_squares(base))
     for k in range(len(factors)):
         if not t >> k & 1:
@@ -185,7 +185,7 @@ def power_of(base: float, t: int) -> float:
 
 
 def single(x: float) -> float:
-    """x as a float32 holds it."""
+    """Return x rounded to float32."""
     return float(np.float32(x))
 
 
@@ -208,8 +208,10 @@ class Keras(Numbers):
 
 # ---------------------------------------------------------------------- of a formula, at a step
 def step_numbers(B: Backend, formula: Formula, hyper: Hyper, step: Array, wide: str, count: Array | None) -> Array:
-    """The numbers of this step that `Formula.names` says, as one array of the wide type: of NumPy, if known.
-    count: a view of step, the count of them; None where it is traced."""
+    """Return the numbers in `Formula.names` at this step, as one array of the wide type, of NumPy if known.
+
+    count is a view of step, the number of steps so far; None if it is traced.
+    """
     if count is None:
         return _traced_numbers(B, formula, hyper, step, wide)
     if not 0 <= count[0] < LAST_STEP:
@@ -218,8 +220,10 @@ def step_numbers(B: Backend, formula: Formula, hyper: Hyper, step: Array, wide: 
 
 
 def _known_numbers(formula: Formula, hyper: tuple[tuple[str, Any], ...], count: int, wide: str) -> Array:
-    """The numbers at a count that is known. Those found last are kept: many parameters of one model take a step of the
-    same numbers, and some rules have the same ones at every step."""
+    """Return the numbers at a known count, from a cache of the last ones.
+
+    Many parameters of one model take a step with the same numbers, and some rules have the same numbers at every step.
+    """
     last = _last_numbers(formula, hyper, wide)
     known = last.get(None, last.get(count))
     if known is None:
@@ -240,7 +244,7 @@ def _known_numbers(formula: Formula, hyper: tuple[tuple[str, Any], ...], count: 
 
 @lru_cache(maxsize=64)
 def _last_numbers(formula: Formula, hyper: tuple[tuple[str, Any], ...], wide: str) -> dict[int | None, Array]:
-    """count -> the numbers, None for any count: a few, which `_known_numbers` keeps."""
+    """Return the cache of `_known_numbers`: {count, or None for any count: the numbers}."""
     return {}
 
 

@@ -1,8 +1,8 @@
-"""The operators that rules are written in, and what gives a rule its own: a backend's on arrays, numba's on numbers.
+"""The operators in which rules are written, and `bind`, which gives a rule those of a backend or of numba.
 
 A rule (`islices.optim.rules`) is plain Python over ``+ - `` and the names below. `bind` makes a function of the same
-code object that finds other operators under these names: one formula, run by NumPy, by each framework, under a trace,
-and compiled. The names here only stand for them; `lerp` and `sign` are written in the others. SPEC clause 16.
+code object that finds other operators under these names. So NumPy, each framework, a trace and a compiled kernel run
+one formula. The functions here are placeholders; `lerp` and `sign` are written in the others. SPEC clause 16.
 """
 
 from __future__ import annotations
@@ -39,70 +39,70 @@ def _unbound(*args: Any) -> NoReturn:
 
 
 def mul(a: Any, b: Any) -> Any:
-    """The rounded product: never one operation with an addition that follows."""
+    """Return the rounded product; it is never fused with an addition that follows."""
     _unbound(a, b)
 
 
 def div(a: Any, b: Any) -> Any:
-    """The correctly rounded quotient."""
+    """Return the correctly rounded quotient."""
     _unbound(a, b)
 
 
 def sqrt(x: Any) -> Any:
-    """The correctly rounded root."""
+    """Return the correctly rounded root."""
     _unbound(x)
 
 
 def where(mask: Any, a: Any, b: Any) -> Any:
-    """a where mask, else b."""
+    """Return a where mask is true, else b."""
     _unbound(mask, a, b)
 
 
 def less_equal(a: Any, b: Any) -> Any:
-    """a <= b."""
+    """Return a <= b."""
     _unbound(a, b)
 
 
 def minimum(a: Any, b: Any) -> Any:
-    """The smaller, NaN if one is."""
+    """Return the smaller, or NaN if either is NaN."""
     _unbound(a, b)
 
 
 def maximum(a: Any, b: Any) -> Any:
-    """The larger, NaN if one is."""
+    """Return the larger, or NaN if either is NaN."""
     _unbound(a, b)
 
 
 def absolute(x: Any) -> Any:
-    """The size of x."""
+    """Return the absolute value of x."""
     _unbound(x)
 
 
 def power(x: Any, exponent: Any, one: Any) -> Any:
-    """x^exponent for 0 <= exponent < 256, by correctly rounded roots and products (`islices.optim.row_steps`)."""
+    """Return x^exponent for 0 <= exponent < 256, by correctly rounded roots and products (see `row_steps`)."""
     _unbound(x, exponent, one)
 
 
 def lerp(a: Any, b: Any, weight: Any, half: Any, one: Any) -> Any:
-    """a + weight (b - a) as torch's lerp_ forms it: with a weight from a half on it starts at b."""
+    """Return a + weight (b - a) as torch's lerp_ forms it: with a weight of at least a half it starts at b."""
     far = less_equal(half, weight)
     return where(far, b, a) + mul(where(far, weight - one, weight), b - a)
 
 
 def sign(x: Any, zero: Any, one: Any) -> Any:
-    """1 or -1 as x is above or below 0. Zeros and NaN are their own signs."""
+    """Return 1 if x is above 0, -1 if below, and x if it is zero or NaN."""
     return where(less_equal(zero, x), where(less_equal(x, zero), x, one), where(less_equal(x, zero), -one, x))
 
 
 def row_mean(x: Any) -> Any:
-    """The mean over each row, one number per row (SPEC clause 19). Kernels do not have it."""
+    """Return the mean over each row, one number per row (SPEC clause 19). Kernels do not have it."""
     _unbound(x)
 
 
 def bind(
     rule: Callable[..., Any], operators: Mapping[str, Any], wrap: Callable[[Any], Any] = lambda x: x
 ) -> Callable[..., Any]:
-    """Return the rule, its code object unchanged, on other operators; and so the functions that it calls, wrapped."""
+    """Return the rule, with its code object, on other operators; bind and wrap the functions that it calls too."""
     if not isinstance(rule, FunctionType) or rule.__closure__:
         raise TypeError(f"rule: got {rule!r}; accepted is a plain function without a closure")
     scope = dict(operators)
@@ -118,9 +118,9 @@ ELEMENTWISE = ("absolute", "div", "less_equal", "maximum", "minimum", "mul", "po
 
 
 def is_elementwise(rule: Any) -> bool:
-    """Whether a rule consists of operators of elements, so that a kernel computes its bits.
+    """Return True if a rule consists of elementwise operators, so that a kernel computes its bits.
 
-    Numbers in its code or its module do not count: numba computes with them in float64.
+    A rule with numbers in its code or its module does not count: numba computes with them in float64.
     """
     code = rule.__code__
     if any(isinstance(x, (int, float)) and not isinstance(x, bool) for x in code.co_consts):
@@ -130,7 +130,7 @@ def is_elementwise(rule: Any) -> bool:
 
 
 def _number_power(x: Any, exponent: Any, one: Any, count: Any) -> Any:
-    """`power` of one number."""
+    """Return `power` of one number."""
     whole = np.uint64(exponent)
     scale = one + one
     for _ in range(5 if count == 32 else 6):
@@ -152,9 +152,9 @@ def _number_power(x: Any, exponent: Any, one: Any, count: Any) -> Any:
 
 @cache
 def number_operators(wide: str) -> Mapping[str, Any]:
-    """The operators on numbers of a type, compiled by numba (``pip install "islices[fast]"``), for a rule in a loop.
+    """Return operators on numbers of a type, which numba (``pip install "islices[fast]"``) compiles for a rule's loop.
 
-    Bits equal those on arrays: numba contracts nothing unless it is told to.
+    Bits equal those on arrays: numba contracts operations only under its fastmath option.
     """
     try:
         import numba

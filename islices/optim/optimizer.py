@@ -1,4 +1,4 @@
-"""Optimizer: what the functions of `islices.optim` return. SPEC clause 16."""
+"""The class that the functions of `islices.optim` return. SPEC clause 16."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ S = TypeVar("S")
 
 
 class Optimizer:
-    """An optimizer of row-sparse tables: hyperparameters and a formula, no state of its own.
+    """An optimizer of row-sparse tables: hyperparameters and a formula, without state.
 
-    Made by the functions of `islices.optim`. The state is a plain dict of arrays of the table's framework, so that each
-    framework's own checkpoints hold it, and `islices.convert` carries it to another. SPEC clause 16.
+    The functions of `islices.optim` make it. The state is a plain dict of arrays of the table's framework. So each
+    framework's checkpoints hold the state, and `islices.convert` converts it to another framework. SPEC clause 16.
 
     Attributes
     ----------
@@ -115,16 +115,16 @@ class Optimizer:
             parts.append(f"frozen={len(self._frozen[0])} rows")
         return f"{self.name}({', '.join(parts)})"
 
-    def __eq__(self, other: object) -> bool:  # said here, it makes torch take one for a constant of its graphs
+    def __eq__(self, other: object) -> bool:  # defined here, torch treats an optimizer as a constant of its graphs
         return self is other
 
     __hash__ = object.__hash__
 
     def __reduce__(self) -> tuple[Callable[[], Optimizer], tuple[()]]:
-        # formulas do not pickle; what was asked for does, with frozen rows as they were then
+        # formulas do not pickle, but the arguments do, with a copy of the frozen rows from the time of the call
         return partial(self._remake, frozen=asked_frozen(*self._frozen)), ()
 
-    # ------------------------------------------------------------------ rows that nobody asked to move
+    # ------------------------------------------------------------------ rows that move by default
     def _warn_of_all(self, table: str, warned: set[str] | None = None) -> None:
         """Warn once per table of a sparse gradient that moves all rows by default."""
         warned = self._warned if warned is None else warned
@@ -146,25 +146,25 @@ class Optimizer:
 
     # ------------------------------------------------------------------ state
     def init(self, table: Any, *, master: bool = False) -> Any:
-        """The state of a table that no step has been taken on.
+        """Return the state of a table before its first step.
 
         Parameters
         ----------
         table : Table, or float array of shape (rows, *row_shape); or a list, tuple, dict or JAX pytree of them
             None within a structure stays None.
         master : bool
-            Keep a float32 copy of 16-bit tables: steps are taken on it, and the table holds its rows rounded.
+            Keep a float32 copy of 16-bit tables: steps change the copy, and the table holds its rows rounded.
 
         Returns
         -------
         dict of str to array; or the structure of table, of such dicts
-            "step", int32 of shape (1,), the steps taken; the optimizer's own arrays, of the table's shape or one
-            number a row, float32 for 16-bit tables; with master, "master". tf.Variables for a tf.Variable.
+            "step", int32 of shape (1,), counts steps. The optimizer's arrays have the table's shape or one number per
+            row; they are float32 for 16-bit tables. With master, there is "master". A tf.Variable gets tf.Variables.
 
         Raises
         ------
         TypeError, ValueError
-            No table of floats; master for one that is not of 16 bits. SPEC clause 16.
+            table is not a table of floats, or master is True for a table that is not 16-bit. SPEC clause 16.
         """
         master = check_flag(master, "master")
         if opened(table) is None:
@@ -192,42 +192,42 @@ class Optimizer:
 
     # ------------------------------------------------------------------ a step
     def step(self, table: T, grad: Any, state: S, *, donate: bool = False, apply: Any = True) -> tuple[T, S]:
-        """One step: the table and the state after it.
+        """Take one step, and return the table and the state after it.
 
         Parameters
         ----------
         table : Table, or float array of shape (rows, *row_shape); or a list, tuple, dict or JAX pytree of them
             tf.Variables, torch Parameters, NDArrays, NumPy or JAX arrays ...
         grad : sparse gradient, dense array of the table's shape, or None; or the structure of table, of them
-            Of the table's dtype, or float32 for a 16-bit table. Duplicates are summed first. A dense one names every
-            row. None takes no step.
+            Of the table's dtype, or float32 for a 16-bit table. Duplicates are summed first. A dense gradient contains
+            every row. None takes no step.
         state : dict; or the structure of table, of dicts
-            What `init` or the step before returned.
+            The result of `init` or of the previous step.
         donate : bool
-            JAX arrays of table and state may be written over, and must not be used afterwards; without it they are
-            copied at each step outside of jit. Without meaning where arrays change in place, and inside jit, where
-            donate_argnums says so.
+            True lets the step overwrite the JAX arrays of table and state, which you must not use afterwards. False
+            copies them at each step outside of jit. It has no meaning for arrays that change in place, nor inside jit,
+            where donate_argnums decides.
         apply : bool, or boolean or integer array of one
-            False or 0 takes no step: everything keeps its bits, the step count too. May be traced.
+            False or 0 takes no step: everything keeps its bits, and the step count too. May be traced.
 
         Returns
         -------
         (table, state)
-            Of the same types: use them. In place where the framework's arrays change, new ones of JAX and tf.Tensors.
+            Of the same types: use these. They are new for JAX arrays and tf.Tensors, and changed in place otherwise.
 
         Raises
         ------
         TypeError, ValueError, IndexError
-            Frameworks, dtypes, shapes, indices or a state that do not fit. Nothing has been written then, to no table.
+            Frameworks, dtypes, shapes, indices or a state do not fit. Then no table has changed.
 
         Notes
         -----
-        No gradient is recorded. In traced code rows out of range take no step. SPEC clauses 15 and 16.
+        The step records no gradient. In traced code rows out of range take no step. SPEC clauses 15 and 16.
         """
         return step_tables(self, table, grad, state, donate, apply)
 
     def _prepared(self, table: Any, grad: Any, state: Any, donate: bool, apply: Any) -> Request:
-        """The step of one table, checked: `take_steps` takes it after `check_requests`."""
+        """Check the step of one table, and return it for `check_requests` and then `take_steps`."""
         formula = self._formula
         at = adopt_tables(table, state, formula, self)
         B, step, held = at.B, at.arrays["step"], at.held
@@ -250,7 +250,7 @@ class Optimizer:
 
 
 def step_tables(optimizer: Optimizer, table: Any, grad: Any, state: Any, donate: bool, apply: Any) -> tuple[Any, Any]:
-    """`Optimizer.step`: a function, since compilers have substitutes for functions."""
+    """Implement `Optimizer.step`, as a function, because compilers can substitute functions."""
     if donate is not False:
         donate = check_flag(donate, "donate")
     if opened(table) is None:
@@ -282,7 +282,7 @@ def step_tables(optimizer: Optimizer, table: Any, grad: Any, state: Any, donate:
 
 
 def take_steps(requests: Sequence[Request]) -> list[tuple[Any, dict[str, Array]]]:
-    """The tables and the states after steps that share nothing: by kernels, together, or by the primitives."""
+    """Take steps that share no memory, by kernels together or by the primitives; return the tables and the states."""
     taken = []
     for request in requests:
         if request.grad is not None:
@@ -297,7 +297,7 @@ def take_steps(requests: Sequence[Request]) -> list[tuple[Any, dict[str, Array]]
 
 
 def check_requests(requests: Sequence[Request], names: Sequence[str] = ()) -> None:
-    """ValueError if what one of the steps writes is written or read by another, or by itself in two places."""
+    """Raise ValueError if a step writes memory that another step, or another argument of the same step, uses."""
     if _are_apart(requests):
         return
     parts: list[Part] = []
@@ -326,7 +326,7 @@ def check_requests(requests: Sequence[Request], names: Sequence[str] = ()) -> No
 
 
 def _are_apart(requests: Sequence[Request]) -> bool:
-    """Whether it is known of all memory that no two arrays overlap."""
+    """Return True if all memory is known and no two arrays overlap."""
     spans: list[tuple[int, int]] = []
     for request in requests:
         if request.grad is not None:
@@ -345,10 +345,10 @@ def _are_apart(requests: Sequence[Request]) -> bool:
 
 
 def _leaves(table: Any, tree: Any, argument: str) -> list[Any]:
-    """The leaves of tree that belong to those of table, in their order."""
+    """Return the leaves of tree that correspond to table's leaves, in table's order."""
     try:
         return aligned(table, tree)
-    except Exception:  # what stands in the place of a container may say anything
+    except Exception:  # an object in the place of a container may raise anything
         raise ValueError(
             f"{argument}: got {describe(tree)} for tables in a {type(table).__name__}; accepted is the same structure"
         ) from None

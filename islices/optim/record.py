@@ -1,8 +1,7 @@
-"""The record of an optimizer: what it computes under each semantics, what its hyperparameters may be, who names it how.
+"""The record of an optimizer: its formula under each semantics, its hyperparameters' ranges, and their other names.
 
-A record that is made is known to all that follows from records: `islices.optim.factory`, the framework fronts, the
-conformance suite's tables, the tables of docs/optimizers.md. The records stand in islices/optim/records/. SPEC clauses
-11 and 16.
+Making a record registers it for `islices.optim.factory`, the framework modules, the conformance suite and the tables of
+docs/optimizers.md. The records are in islices/optim/records/. SPEC clauses 11 and 16.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ class Preset:
     Attributes
     ----------
     defaults : mapping of str to number or bool
-        The hyperparameters it has; None: to be given.
+        The hyperparameters of this semantics; None means that the user must pass a value.
     formula : callable
-        The formula that its hyperparameters, "rows" and "duplicates" pick.
+        Returns the formula for the hyperparameters, "rows" and "duplicates".
     source : str
-        The framework's own classes or functions, with commas between.
+        The framework's classes or functions, separated by commas.
     spelled : mapping of str to str
-        The framework's names of hyperparameters, where they are not those of `islices.optim.record`.
+        The framework's names of hyperparameters that differ from those in `SPELLED`.
     terms : mapping of str to float
-        How it keeps arrays of the state that others keep otherwise (`islices.optim.record`). momentum: 0, gradients;
-        1, steps as they are subtracted; -1, as they are added. v_max: 1, of corrected means.
+        The units of arrays of the state that differ between semantics. momentum holds gradients (0), steps that are
+        subtracted (1), or steps that are added (-1). v_max is the maximum of raw means (0) or of corrected means (1).
     within : float
-        How far from the framework it may be, in units of tests/islices/optim/test_frameworks.py; 0: to the bit.
+        The accepted distance from the framework, in the units of the framework tests; 0 means equal bits.
     """
 
     defaults: Mapping[str, Any]
@@ -56,29 +55,29 @@ class Record:
     Attributes
     ----------
     name : str
-        Of its function in `islices.optim`.
+        The name of the function in `islices.optim`.
     title : str
-        Of its class in the torch front: torch's, where torch has one.
+        The name of the class in the torch module; it is torch's name if torch has the optimizer.
     arguments : tuple of str
-        Its hyperparameters, by islices' names, in the order of torch's class.
+        The hyperparameters, by islices' names, in the order of torch's class.
     presets : mapping of str to Preset
-        By semantics.
+        The preset of each semantics.
     decoupled : bool, optional
-        torch's flag decoupled_weight_decay as this one has it; None where torch's class has no such flag.
+        The value of torch's flag decoupled_weight_decay for this optimizer; None if torch's class has no such flag.
     variant_of : str
-        The optimizer whose class in torch that of this one derives from.
+        The optimizer whose class in torch is the base of this optimizer's class.
     stored : mapping of str to str
-        The name in torch's states of each array of the state, where that is another.
+        The name in torch's states of each array of the state, if it differs.
     added : tuple of str
         Arrays of the state that an option adds.
     recomputed : mapping of str to callable
-        What torch's states hold besides, as a function of the hyperparameters and the step count, which suffice.
+        Further entries of torch's states, as functions of the hyperparameters and the step count.
     fixed : tuple of str
-        Hyperparameters that are a number before the first step, and stay it.
+        Hyperparameters that must be a number and cannot be scheduled.
     limits : mapping of str to Accepted
-        Of hyperparameters that may be something else than others'.
+        Ranges of hyperparameters that differ from the common ones.
     additive : bool
-        Whether the step is an addition to the weight that depends on the gradient and the state alone, but for decay.
+        True if the step adds to the weight a term that depends, except for decay, only on the gradient and the state.
     """
 
     name: str
@@ -99,13 +98,13 @@ class Record:
 
     @cache  # noqa: B019  # there are as many records as optimizers
     def spelled(self, semantics: str) -> Mapping[str, str]:
-        """islices' name of each hyperparameter -> the framework's; those of a semantics it does not have, as others."""
+        """Return {islices' name of a hyperparameter: the framework's name}, for a semantics without a preset too."""
         preset = self.presets.get(semantics)
         own = preset.spelled if preset else {}
         return {name: own.get(name, SPELLED[semantics].get(name, name)) for name in self.arguments}
 
     def states(self, hyper: Hyper, semantics: str = "islices", **options: str) -> tuple[State, ...]:
-        """The arrays of the state, beside the step count, with these hyperparameters."""
+        """Return the arrays of the state for these hyperparameters, without the step count."""
         preset = self.presets[semantics]
         chosen = {**preset.defaults, **hyper, "rows": "touched", "duplicates": "sum", **options}
         return preset.formula(chosen).state
@@ -150,7 +149,7 @@ SPELLED: Mapping[str, Mapping[str, str]] = {
 
 
 def raw(h: Hyper) -> bool:
-    """Keras on slices whose duplicates nobody summed."""
+    """Return True if the update is Keras's for slices with unsummed duplicates."""
     return bool(h["duplicates"] == "raw")
 
 
@@ -159,16 +158,16 @@ OPTIONS = {"momentum": "momentum", "v_max": "amsgrad"}
 
 
 def terms_of(name: str, record: Record) -> dict[str, float]:
-    """Semantics -> the terms in which it keeps an array, of those that have it."""
+    """Return {semantics: the unit of an array}, for each semantics that has the array."""
     option = OPTIONS.get(name)
     return {s: p.terms.get(name, 0.0) for s, p in record.presets.items() if option is None or option in p.defaults}
 
 
 def carried(x: Any, name: str, record: Record, source: str | None, target: str, lr: float | None) -> Any:
-    """The array of this name that source left, as target keeps it; ValueError where it does not follow.
+    """Convert the array of this name from the unit of source to that of target; raise ValueError if that is impossible.
 
-    source: None where nobody has said it, which matters where presets keep the array in different terms. lr: None where
-    it is not known.
+    source is None if the user has not given it, which matters only if presets use different units. lr is None if it is
+    unknown.
     """
     terms = terms_of(name, record)
     if source is not None and source not in terms:

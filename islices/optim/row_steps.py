@@ -1,7 +1,7 @@
-"""One step of an optimizer: the rows it names are read, changed beside the table by the rule, and written back.
+"""One step of an optimizer: read the gradient's rows, change copies of them by the rule, and write them back.
 
-`Request` is the step, and `rows_step` takes it by the primitives; `islices.optim.fused` does by a kernel, where it can.
-Rows are written once they have been computed, and nothing of a table's size is allocated where arrays change in place.
+`Request` is the step. `rows_step` takes it by the primitives, and `islices.optim.fused` by a kernel if possible. Rows
+are written after they are computed. If arrays change in place, no table-sized array is allocated.
 SPEC clause 16.
 """
 
@@ -27,9 +27,9 @@ from islices.optim.formulas import Formula
 from islices.optim.inputs import Tables
 from islices.optim.operators import bind
 
-#: Elements that all rows are stepped by at a time, where the table changes in place.
+#: Elements in a block, when a step changes all rows of a table in place.
 BLOCK = 1 << 20
-#: Elements that the host computes on at a time, so that a rule's temporaries stay in the caches.
+#: Elements that the host computes at a time, so that a rule's temporaries stay in the caches.
 PIECE = 1 << 14
 
 
@@ -39,17 +39,17 @@ Pieces = Iterator[tuple[Array | None, list[Array]]]
 
 
 class Request(NamedTuple):
-    """A step that has been checked: what it changes, and by what."""
+    """A checked step: the arrays that it changes, its gradient and its numbers."""
 
     formula: Formula
     at: Tables
     grad: IndexedSlices | Array = None  # None where no step is taken
-    look: Look | None = None  # at the gradient's arrays, where it is true of them
+    look: Look | None = None  # at the gradient's arrays, if it is valid for them
     known: Array | None = None  # the rule's numbers, of NumPy unless traced
     frozen: Host | None = None  # row numbers, ascending and unique
     apply: Array | None = None  # in traced code: int32 (1,), 0 for a step that is not taken
-    traced: bool = False  # the table or the state is
-    touched: bool = True  # the rows that slices name move, no others
+    traced: bool = False  # True if the table or the state is traced
+    touched: bool = True  # True if only the rows of the slices move
     donate: bool = False
 
     @property
@@ -59,19 +59,19 @@ class Request(NamedTuple):
 
     @property
     def tables(self) -> list[Array]:
-        """The weights (or their float32 master), then the optimizer's own."""
+        """Return the weights (or their float32 master), then the arrays of the state."""
         return [self.at.arrays.get(name, self.at.weights) for name in self.names]
 
     @property
     def numbers(self) -> Array:
-        """The rule's numbers, as an array of B."""
+        """Return the rule's numbers as an array of B."""
         if not isinstance(self.known, np.ndarray):
             return self.known
         with self.at.B.scope():
             return self.at.B.asarray(self.known, self.at.weights)
 
     def pieces(self) -> Pieces:
-        """The rows to be written, each piece before the next is computed."""
+        """Return an iterator over pieces of new rows; write each piece before computing the next."""
         if self.touched:
             return self.some_rows()
         B, grad = self.at.B, self.grad
@@ -80,13 +80,13 @@ class Request(NamedTuple):
         return self.whole_tables() if whole else self.blocks()
 
     def some_rows(self) -> Pieces:
-        """The rows that the slices name."""
+        """Yield the new rows that the slices contain."""
         B, s = self.at.B, self.grad
         if self.frozen is not None:
             s = drop_ordered(s, self.frozen)
         ids, gradient = _summed(s, self.formula)
         with B.scope():
-            if self.apply is not None:  # rows that are nowhere are not written
+            if self.apply is not None:  # rows out of range are not written
                 nowhere = B.asarray(np.full(1, s.dense_shape[0], B.dtype(ids)), ids)
                 ids = B.where(B.equal(self.apply, 1), ids, nowhere)
             old = [B.stop_gradient(B.read_rows(x, ids)) for x in self.tables]
@@ -94,7 +94,7 @@ class Request(NamedTuple):
         yield ids, self._changed(gradient, old)
 
     def whole_tables(self) -> Pieces:
-        """All rows at once, for arrays that do not change in place, and in traced code."""
+        """Yield all rows at once, for arrays that do not change in place and for traced code."""
         B, shape = self.at.B, self.at.B.shape(self.tables[0])
         if isinstance(self.grad, IndexedSlices):
             check_memory(repr(self.grad), shape, B.dtype(self.tables[0]), 'rows="touched"')  # type: ignore[arg-type]
@@ -115,7 +115,7 @@ class Request(NamedTuple):
         yield None, new
 
     def blocks(self) -> Pieces:
-        """All rows, a block after the other: nothing of the table's size is allocated."""
+        """Yield all rows in blocks, without allocating a table-sized array."""
         B, shape = self.at.B, self.at.B.shape(self.tables[0])
         ids, gradient = self._gradient()
         named = None if ids is None else B.to_numpy(ids)
@@ -129,7 +129,7 @@ class Request(NamedTuple):
             yield places, self._changed(part, old)
 
     def _block_of(self, gradient: Sequence[Array], named: Host, block: Host, shape: Any) -> list[Array]:
-        """The dense rows of a block (its row numbers ascend) of sums whose rows are named."""
+        """Return the dense rows of a block of ascending row numbers, from sums of the rows in named."""
         B = self.at.B
         found = np.flatnonzero(np.isin(named, block)) if self.frozen is not None else _between(named, block)
         with B.scope():
@@ -139,7 +139,7 @@ class Request(NamedTuple):
         return [modes.run("scatter_rows", B, (x, at), shape=shape) for x in part]
 
     def _gradient(self) -> tuple[Array | None, list[Array]]:
-        """(ids, sums) of slices, (None, whole arrays) of a dense gradient."""
+        """Return (ids, sums) of slices, or (None, whole arrays) of a dense gradient."""
         B = self.at.B
         if isinstance(self.grad, IndexedSlices):
             ids, gradient = _summed(self.grad, self.formula)
@@ -152,7 +152,7 @@ class Request(NamedTuple):
 
 
 def row_blocks(shape: tuple[int, ...], frozen: Host | None) -> Iterator[Host]:
-    """The numbers of a table's rows but the frozen ones, ascending, a block after the other."""
+    """Yield the ascending numbers of a table's rows in blocks, without the frozen rows."""
     size = max(1, BLOCK // max(1, math.prod(shape[1:])))
     for first in range(0, shape[0], size):
         block = np.arange(first, min(first + size, shape[0]))
@@ -164,7 +164,7 @@ def row_blocks(shape: tuple[int, ...], frozen: Host | None) -> Iterator[Host]:
 
 # ---------------------------------------------------------------------- what is written
 def rows_step(request: Request) -> tuple[Any, dict[str, Array]]:
-    """The table and the state after a step by the primitives: its pieces in their places, then the step counted."""
+    """Take a step by the primitives: write its pieces, count the step, and return the table and the state."""
     B, arrays, names, pieces = request.at.B, request.at.arrays, request.names, request.pieces()
     if "master" in arrays:
         names.append("")
@@ -178,7 +178,7 @@ def rows_step(request: Request) -> tuple[Any, dict[str, Array]]:
 
 
 def count_step(request: Request) -> Array:
-    """The state's "step" after one more, if it is taken."""
+    """Return the state's "step" increased by one if the step is taken."""
     B, step = request.at.B, request.at.arrays["step"]
     with B.scope():
         one = B.asarray(np.ones(1, np.int32), step)
@@ -187,7 +187,7 @@ def count_step(request: Request) -> Array:
 
 
 def write_pieces(B: Backend, tables: Sequence[Any], pieces: Pieces, *, donate: bool) -> Sequence[Any]:
-    """The tables, each piece written before the next is asked for."""
+    """Write each piece before computing the next, and return the tables."""
     for ids, rows in pieces:
         tables = [write_rows(B, x, ids, new, donate=donate) for x, new in zip(tables, rows, strict=True)]
     return tables
@@ -195,7 +195,7 @@ def write_pieces(B: Backend, tables: Sequence[Any], pieces: Pieces, *, donate: b
 
 # ---------------------------------------------------------------------- the gradient
 def _summed(s: IndexedSlices, formula: Formula) -> tuple[Array, list[Array]]:
-    """(ids, [sums]), duplicates summed; for what a framework makes of raw slices, the sums of their squares beside."""
+    """Return (ids, [sums over duplicates]); for a raw formula also the sums of squares, as a second array."""
     B = s.backend
     if not formula.raw:
         c = coalesce(s)
@@ -214,7 +214,7 @@ def _sum_raw(B: Backend, values: Array, indices: Array, *, rows: int | None, loo
 
 
 def _between(named: Host, block: Host) -> Host:
-    """The places of the ascending numbers that lie in a block without gaps."""
+    """Return the positions of the ascending numbers that lie in a block without gaps."""
     first, last = np.searchsorted(named, (block[0], block[-1] + 1))
     return np.arange(first, last)
 
@@ -225,13 +225,13 @@ def _square(B: Backend, x: Array) -> Array:
 
 
 def _where_one(B: Backend, mask: Array, a: Array, b: Array) -> Array:
-    """a where mask is 1, else b."""
+    """Return a where mask is 1, else b."""
     return B.where(B.equal(B.as_column(mask, a), 1), a, b)
 
 
 # ---------------------------------------------------------------------- the rule on rows
 def _change(B: Backend, numbers: Array, g: Array, *rest: Array, formula: Formula) -> tuple[Array, ...]:
-    """The new rows of the weights and the state. rest: q where duplicates are raw, then the old rows."""
+    """Return the new rows of the weights and the state. rest is q if duplicates are raw, then the old rows."""
     q, (w, *state) = (rest[0], rest[1:]) if formula.raw else (None, rest)
     if B is not modes.HOST or w.size <= PIECE:
         return _rule(B, formula, numbers, g, q, w, state)
@@ -272,7 +272,7 @@ def _rule(
 
 
 def _named(B: Backend, formula: Formula, numbers: Array, w: Array) -> dict[str, Array]:
-    """The numbers by name, each of shape (1, ..., 1) to go with w."""
+    """Return the numbers by name, each of shape (1, ..., 1), which broadcasts with w."""
     row, ones = B.reshape(numbers, (1, len(formula.names))), (1,) * len(B.shape(w))
     return {name: B.reshape(B.columns(row, k, k + 1), ones) for k, name in enumerate(formula.names)}
 
@@ -298,16 +298,17 @@ def _row_mean(B: Backend, x: Array) -> Array:
     return B.as_column(B.div(row_sums(B, x), B.asarray(np.full(1, width, B.dtype(x)), x)), x)
 
 
-#: Binary digits of an exponent that count: of its whole part, and of its fraction by the type it is rounded to.
+#: Binary digits of an exponent in use: of its whole part, and of its fraction for each rounded type.
 WHOLE = 8
 FRACTION = {"float32": 32, "float64": 64}
 
 
 def array_power(B: Backend, x: Array, exponent: Array, one: Array) -> Array:
-    """x^exponent, both of one type, the exponent and one of shape (1, ..., 1) (SPEC clause 16).
+    """Return x^exponent; both have one type, and exponent and one have shape (1, ..., 1) (SPEC clause 16).
 
-    No framework's pow is correctly rounded; roots and products are. From the last digit of the fraction to the first:
-    ``r = sqrt(r)``, times sqrt(x) where the digit is 1, so that each root halves the error so far. Then the whole part.
+    No framework's pow is correctly rounded; roots and products are. From the last digit of the fraction to the first,
+    ``r = sqrt(r)``, multiplied by sqrt(x) if the digit is 1. So each root halves the error so far. Then follows the
+    whole part.
     """
     whole, fraction = _digits(B, exponent, one)
     result, root = one, B.sqrt(x)
@@ -325,7 +326,7 @@ def _chosen(B: Backend, digit: Any, a: Array, b: Array) -> Array:
 
 
 def _digits(B: Backend, exponent: Array, one: Array) -> tuple[list[Any], list[Any]]:
-    """(digits of the whole part, the units first; of the fraction, halves first): bools, or traced masks."""
+    """Return the digits of (the whole part, units first; the fraction, halves first) as bools or traced masks."""
     count = FRACTION[B.dtype(exponent)]
     if not B.is_traced(exponent):
         number = float(B.to_numpy(exponent).item())

@@ -1,10 +1,10 @@
-"""Stages that the rules of several optimizers (islices/optim/records/) share, and weight decay ahead of any rule.
+"""Stages that the rules of several optimizers (islices/optim/records/) share, and weight decay before any rule.
 
-A rule takes the gradient ``g``, where it asks for it the square ``q`` (of the element, or the mean over the row), the
-weight ``w``, its state and its numbers by name, and returns the new weight and the new state, in the order of
-`Formula.state`. A parameter with a default is optional: a state or a number that a formula lacks is None, and a flag
-is False. Kernels leave out what these exclude. Operators are those of `islices.optim.operators`; ``+`` and ``-`` are
-the elements' own. Every operation rounds once, in the order written: the order is the specification (SPEC clause 16).
+The parameters of a rule are, by name, the gradient ``g``, the weight ``w``, arrays of the state and numbers. It may
+have ``q``, the square of the element or its mean over the row. A rule returns the new weight and the new state, in the
+order of `Formula.state`. A parameter with a default is optional: an absent state or number is None, an absent flag
+False. Kernels omit the branches that these exclude. Operators are those of `islices.optim.operators`, ``+`` and ``-``.
+Every operation rounds once, in the order written: the order is the specification (SPEC clause 16).
 """
 
 from __future__ import annotations
@@ -40,5 +40,5 @@ def gradient_mean(m, g, gain, beta, half, one):
 
 
 def square_mean(v, g, q, gain, beta):
-    """Return a running mean of squares; without q, (gain g) g is added, as addcmul_ does."""
+    """Return a running mean of squares; without q, add (gain g) g, as torch's addcmul_ does."""
     return mul(beta, v) + mul(mul(gain, g), g) if q is None else running(v, q, gain, beta)

@@ -1,4 +1,4 @@
-"""Why two gradients, two steps or two trainings differ: what somebody who ports a model calls.
+"""Functions for porting a model: they explain why two gradients, two steps or two trainings differ.
 
 May import: `islices.porting`.
 """

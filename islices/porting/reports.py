@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Reported(abc.ABC):
-    """A dataclass of what was found."""
+    """A dataclass with the results of a comparison."""
 
     def __str__(self) -> str:
         return self.report()

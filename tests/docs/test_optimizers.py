@@ -58,20 +58,20 @@ def table() -> str:
 # ---------------------------------------------------------------------- what the docstrings of all functions share
 LR = """\
 lr : float, array of one, or function of the step
-    The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
+    The learning rate. A function gets the number of completed steps, from 0, as an int or a traced int32 array.
 """
 REST = """\
 rows : {{"touched", "all"}}, optional
-    Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
-    on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+    "touched" moves the rows that a sparse gradient contains; all other rows keep their bits. "all" moves every row,
+    as the dense formula does on the densified gradient. Default: "touched", or "all" if the semantics has no other.
 semantics : {{{semantics}}}
-    Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
+    The library whose arithmetic and defaults the optimizer uses; see docs/optimizers.md.
 maximize : bool
     Follow the gradient upwards.
 frozen : 1-D integer array or sequence, or boolean mask, optional
     Rows that keep their bits, weight decay included.
 duplicates : {{"sum", "raw"}}
-    "raw", of semantics="keras" only: what Keras makes of slices whose duplicates nobody summed.
+    "raw", only with semantics="keras", applies Keras's update for slices with unsummed duplicates.
 
 Returns
 -------
@@ -81,7 +81,7 @@ Optimizer
 Raises
 ------
 TypeError, ValueError, IndexError
-    A hyperparameter that is none, or that the semantics does not have.
+    A hyperparameter is invalid, or does not exist in this semantics.
 
 Notes
 """

@@ -1,9 +1,9 @@
 """The table of formulas: a module a framework.
 
-The list is ranked by use: what each framework's documentation shows first, then what recommender and language
-models train with. It ends where a rule would have to be written for only one framework: LAMB, LARS, Adafactor, Muon,
-Rprop, LBFGS, ASGD and the schedule-free ones are not covered. Neither are 8-bit states, 16-bit states and 16-bit
-weights, whose contract is another.
+The list is ranked by use: first the optimizers that each framework's documentation shows first, then those of
+recommender and language models. Optimizers of a single framework are not covered: LAMB, LARS, Adafactor, Muon, Rprop,
+LBFGS, ASGD and the schedule-free ones. Neither are 8-bit states, 16-bit states and 16-bit weights, which have a
+different contract.
 
 May import: this folder, `islices.conformance.formulas.formula`.
 """

@@ -25,7 +25,7 @@ KERAS = "Keras 3.15.1, keras/src/optimizers/base_optimizer.py, {}"
 
 
 def norm(name: str, equation: str, source: str, epsilon: float, kind: str = "all", **more: Any) -> Formula:
-    """A clip by norms; several tensors may have the norm of their norms."""
+    """Return a clip by norms; several tensors may have the norm of their norms."""
     form = {"epsilon": epsilon, "norm": kind}
     form = {**form, "several": True} if more.get("several") else form
     return Formula(name, rules.clip, equation, source, form, LIMIT, gives="gradient", **more)

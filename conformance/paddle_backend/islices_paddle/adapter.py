@@ -1,9 +1,9 @@
 """The primitives on Paddle's tensors.
 
-What it minds about Paddle 3.3 (measured; the README has more)
-    - On the CPU few kernels take float16 or bfloat16: rows are moved as they are, arithmetic is done in float32.
-    - ``sqrt`` of float32 is not correctly rounded, float64 becomes float16 by way of float32, ``put_along_axis`` loses
-      NaN in its "amax", and reductions of no elements raise.
+It handles these properties of Paddle 3.3 (measured; the README has more)
+    - On the CPU few kernels take float16 or bfloat16. Rows move unchanged, and arithmetic is done in float32.
+    - ``sqrt`` of float32 is not correctly rounded, and float64 becomes float16 through float32. ``put_along_axis``
+      loses NaN in its "amax", and reductions of no elements raise.
     - Operands of two dtypes are promoted, Python floats that come with a tensor to float32: so they become tensors.
     - ``paddle.unique`` takes a time quadratic in the number of distinct values with the inverse.
     - ``x[ids]`` reads beyond the table, so ids are checked before, as everywhere in islices.

@@ -1,6 +1,6 @@
 """Paddle's tensors and NumPy's arrays over one memory, and Paddle's dtypes by name.
 
-Paddle takes NumPy memory through DLPack at any alignment and gives read-only views of its own, both without a copy;
+Paddle takes NumPy memory through DLPack at any alignment, and gives read-only views of its memory, both without a copy;
 `Tensor.numpy` and `paddle.to_tensor` copy. May import: Paddle, NumPy and `islices.core.host_memory`.
 """
 

@@ -24,7 +24,7 @@ def weighted_sum(rows: paddle.Tensor, weights: paddle.Tensor) -> paddle.Tensor:
 def embedding_gradient(
     ids: np.ndarray[Any, Any], upstream: np.ndarray[Any, Any], num_rows: int, padding_idx: int
 ) -> paddle.Tensor:
-    """The gradient of nn.Embedding(sparse=True, padding_idx=...) under the loss sum(layer(ids) * upstream).
+    """Return the gradient of nn.Embedding(sparse=True, padding_idx=...) under the loss sum(layer(ids) * upstream).
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
 
 
 def trainable(array: np.ndarray[Any, Any]) -> paddle.Tensor:
-    """A parameter with the values of an array."""
+    """Return a parameter with the values of an array."""
     return paddle.to_tensor(array)
 
 

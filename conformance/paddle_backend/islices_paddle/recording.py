@@ -1,8 +1,8 @@
 """Differentiation by looked-up rows, and functions whose gradient is given, in Paddle's autograd.
 
-Rows are read outside the graph and made leaves of it, so that autograd stops at them: the table itself never takes
-part, and no gradient of its size exists. What Paddle makes of an exception in a gradient function, an OSError that
-quotes it, is turned back into the exception. May import: Paddle, the core.
+Rows are read outside the graph and become its leaves, so autograd stops at them. The table never takes part, and no
+table-sized gradient is allocated. Paddle turns an exception in a gradient function into an OSError that quotes it; this
+module restores the exception. May import: Paddle, the core.
 """
 
 from __future__ import annotations
@@ -129,10 +129,10 @@ def differentiate(
 
 
 def _faces(variables: Sequence[paddle.Tensor], run: Differentiation) -> list[paddle.Tensor]:
-    """Return tensors for fn with the variables' values; each takes a gradient of its own.
+    """Return tensors for fn with the variables' values; each takes a separate gradient.
 
-    A parameter stays itself. Where one variable is computed from another, or comes twice, autograd would count what
-    passes through the one for the other too; in a nested call, also what fn takes from around it.
+    A parameter stays the same object. If one variable is computed from another, or occurs twice, autograd would count
+    gradients through the one for the other too. In a nested call, it would also count values that fn captures.
     """
     times = Counter(map(id, variables))
     faces = []

@@ -1,9 +1,9 @@
 """Paddle's SelectedRows, taken apart and built, without letting Paddle compute on it.
 
-Paddle believes what a SelectedRows says: rows out of range end the process in its optimizers, and its elementwise
-functions act on stored rows, duplicates unsummed. The C++ object that ``get_selected_rows`` gives does not keep its
-tensor alive: whoever holds it must hold the tensor too. There is no public way to build one from Python, so
-`build` has the gradient kernel of an embedding make one, of a table of one row, and puts the right parts into it.
+Paddle does not check a SelectedRows: rows out of range end the process in its optimizers. Its elementwise functions act
+on stored rows, with unsummed duplicates. The C++ object that ``get_selected_rows`` returns does not keep its tensor
+alive, so its holder must hold the tensor too. There is no public function to build one from Python. So `build` takes
+one from the gradient kernel of an embedding with a table of one row, and puts the right parts into it.
 May import: Paddle, NumPy and `islices.backend`.
 """
 
@@ -38,7 +38,7 @@ def take_apart(x: paddle.Tensor) -> NativeParts:
 
 
 def build(values: paddle.Tensor, rows: paddle.Tensor, height: int) -> paddle.Tensor:
-    """The SelectedRows of given values, which it shares, and int64 rows."""
+    """Return the SelectedRows of given values, which it shares, and int64 rows."""
     values = values.detach().contiguous()
     n = len(rows)
     one = paddle.zeros([1, 1], device=values.place)
@@ -51,6 +51,6 @@ def build(values: paddle.Tensor, rows: paddle.Tensor, height: int) -> paddle.Ten
 
 
 def to_dense(x: paddle.Tensor) -> paddle.Tensor:
-    """A dense tensor of x's full shape: for gradients of what is dense anyway."""
+    """Return a dense tensor of x's full shape: for gradients of what is dense anyway."""
     values, rows, shape, *_ = take_apart(x)
     return paddle.index_add(paddle.zeros(list(shape), values.dtype, device=values.place), rows, 0, values)

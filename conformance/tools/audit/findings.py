@@ -58,7 +58,7 @@ def run_module(module: str, words: str, patience: float = PATIENCE) -> Iterator[
 
 
 def _status(finding: Finding) -> str:
-    """Return "as measured"; "gone" if the trap is no more; "changed" if another answer is wrong; or ""."""
+    """Return "as measured", "gone" if the trap no longer exists, "changed" if another answer is wrong, or ""."""
     outcome = finding["outcome"]
     if outcome in ("broken", "not run"):
         return ""

@@ -1,4 +1,4 @@
-"""Gradients that the bench measures operations on: how many slices of which rows, and how long."""
+"""Gradients for the bench's operations: the number of slices, their rows, and the length of rows."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ FOLDER = islices.__file__.removesuffix("__init__.py")
 
 
 def functions_of(call: Callable[[], Any]) -> list[str]:
-    """The functions of islices that a call runs, in order, indented by depth."""
+    """Return the functions of islices that a call runs, in order, indented by depth."""
     call()
     depth, found = 0, []
 

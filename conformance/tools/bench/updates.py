@@ -1,7 +1,7 @@
 """The part "updates": a step of optimizers next to each framework's.
 
-The gradient comes in as a lookup leaves it, with duplicates. Every way has a separate table and state, takes its
-first step from the same start, is compared with the formula in float64, and only then timed.
+The gradient comes in as a lookup leaves it, with duplicates. Every implementation has a separate table and state, and
+takes its first step from the same start. It is compared with the formula in float64, and only then timed.
 """
 
 from __future__ import annotations

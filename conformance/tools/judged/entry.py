@@ -50,7 +50,7 @@ def taken(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str,
 
 
 def lacking(step: Step, *names: str) -> Step:
-    """The same of a user who leaves some options off."""
+    """Return the same of a user who leaves some options off."""
 
     def plain(w: Any, g: Any, state: Any, t: int, **options: Any) -> Any:
         if given := [name for name in names if options.get(name)]:
@@ -67,7 +67,7 @@ def betas(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def formulas(framework: str) -> Iterator[tuple[str, str]]:
-    """(formula, the class that it is of) of a framework's optimizers; "Adam sparse" is of Adam."""
+    """Yield (formula, the class that it is of) of a framework's optimizers; "Adam sparse" is of Adam."""
     for name, formula in FORMULAS.items():
         if formula.framework == framework and formula.gives == "weights" and "renorm" not in name:
             yield name, name.partition(".")[2].partition(" ")[0]

@@ -1,7 +1,7 @@
 """Judges a library's entries in this process: ``python -m islices.conformance.tools.judged.judging LIBRARY``.
 
-Prints JSON lines: what is missing, or a line for each entry before it is judged and one after, so that a process that
-ends says in what it ended.
+It prints JSON lines: the missing module, or a line before and a line after each judged entry. So the output of a
+process that ends shows in which entry it ended.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def version(library: str) -> str:
 
 
 def described(found: Judgement) -> dict[str, Any]:
-    """A judgement in a line of the table: scores over all trajectories, the cause, what was not judged."""
+    """Return a judgement in a line of the table: scores over all trajectories, the cause, what was not judged."""
     one, two = (max((s.by_grade[k] for s in found.scores), default=0.0) for k in (0, 1))
     worst = found.worst
     return {

@@ -74,7 +74,7 @@ def _table(found: Line) -> str:
 
 
 def _cell(entry: Line) -> str:
-    """Return the score of grade 1; if that is above 1, of grade 2; if that is too, the likely mistake."""
+    """Return the score of grade 1, or, if that is above 1, of grade 2; if both are, the likely mistake."""
     if "raised" in entry:
         return entry["raised"].replace("|", "/")  # type: ignore[no-any-return]
     one, two = (number(float(x)) for x in entry["scores"])

@@ -77,7 +77,7 @@ def _judged(name: str, python: str, variables: dict[str, str], formulas: Sequenc
 
 
 def _work(name: str, given: Sequence[str], python: str, variables: dict[str, str]) -> tuple[list[Line], str]:
-    """(what a worker said, how it ended)"""
+    """Return (the output of a worker, the end of its process)."""
     command = [_program(python), "-m", "islices.conformance.tools.judged.judging", name, *given]
     with tempfile.TemporaryDirectory(prefix="islices-judged-") as folder:
         log = Path(folder, "log")

@@ -1,1 +1,1 @@
-"""The optimizers, a record each: rules, numbers, state and defaults under every semantics, beside its function."""
+"""One module per optimizer: its function, and its record of rules, numbers, state and defaults per semantics."""

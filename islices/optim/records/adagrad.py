@@ -1,4 +1,4 @@
-"""Adagrad, and with one accumulator a row: the records, under every semantics. SPEC clauses 11 and 16."""
+"""Records of Adagrad and of row-wise Adagrad (one accumulator per row), under every semantics. SPEC clauses 11, 16."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from islices.optim.record import ALL, TOUCHED, Preset, Record, raw
 
 # ---------------------------------------------------------------------- rules
 def adagrad_rule(g, q, w, accumulator, lr, eps, penalty=None, inside=False, early=False):
-    """Duchi et al. 2011; with q the mean over the row and one accumulator per row, row-wise Adagrad.
+    """Apply Adagrad (Duchi et al. 2011), or row-wise Adagrad if q is the mean over the row.
 
-    inside: eps is added under the root. early: the learning rate multiplies ahead of the quotient. penalty: decay
-    joins the quotient.
+    inside: eps is added under the root. early: the learning rate multiplies before the division. penalty: weight
+    decay is added to the quotient.
     """
     accumulator = accumulator + q
     root = sqrt(accumulator + eps) if inside else sqrt(accumulator) + eps
@@ -34,13 +34,13 @@ def adagrad_rule(g, q, w, accumulator, lr, eps, penalty=None, inside=False, earl
 
 
 def tensorflow_adagrad(g, q, w, accumulator, lr, one):
-    """No eps; the reciprocal root is a number by itself."""
+    """Apply Adagrad without eps, with a rounded reciprocal root."""
     accumulator = accumulator + q
     return w - mul(mul(lr, g), div(one, sqrt(accumulator))), accumulator
 
 
 def optax_adagrad(g, q, w, accumulator, lr, eps, one, zero):
-    """scale_by_rss: where(a > 0, rsqrt(a + eps), 0); a NaN is not above 0, and its element stays where it is."""
+    """Apply scale_by_rss: where(a > 0, rsqrt(a + eps), 0). A NaN is not above 0, so its element does not move."""
     accumulator = q + accumulator
     scale = where(less_equal(zero, accumulator), div(one, sqrt(accumulator + eps)), zero)
     scale = where(less_equal(accumulator, zero), zero, scale)
@@ -48,7 +48,7 @@ def optax_adagrad(g, q, w, accumulator, lr, eps, one, zero):
 
 
 def fbgemm_rowwise_adagrad(g, q, w, accumulator, lr, eps):
-    """One quotient per row, then a product per element."""
+    """Compute one quotient per row, then one product per element."""
     accumulator = accumulator + q
     return w - mul(div(lr, sqrt(accumulator) + eps), g), accumulator
 
@@ -97,7 +97,7 @@ def _tensorflow(h: Hyper) -> Formula:
 def _mxnet(h: Hyper) -> Formula:
     state = (State("accumulator"),)
     if is_on(h["weight_decay"]):
-        # MXNet's sparse kernel refuses it; its dense form is Python over arrays, whose numbers are float64
+        # MXNet's sparse kernel has no weight decay; its dense form is Python over arrays, with numbers in float64
         return Formula(adagrad_rule, Numbers, state, "element", rows=("all",), options=("inside", "penalty"))
     return Formula(adagrad_rule, Singles, state, "element", options=("inside",))
 
@@ -116,7 +116,7 @@ def _fbgemm(h: Hyper) -> Formula:
 
 
 def _rowwise_fbgemm(h: Hyper) -> Formula:
-    """weight_decay is WeightDecayMode.L2, which FBGEMM writes ``(1 - f weight_decay) w - f g``, f the row's factor."""
+    """Return FBGEMM's formula; its WeightDecayMode.L2 is ``(1 - f weight_decay) w - f g``, f the row's factor."""
     return Formula(fbgemm_rowwise_adagrad, Numbers, (State("accumulator", per_row=True),), "row", decays(h), TOUCHED)
 
 
@@ -176,31 +176,31 @@ def adagrad(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Adagrad: each element has a learning rate that falls with the squares it has seen (Duchi et al. 2011).
+    """Make Adagrad: the learning rate of each element falls with the sum of its squared gradients (Duchi et al. 2011).
 
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
+        The learning rate. A function gets the number of completed steps, from 0, as an int or a traced int32 array.
     eps : float, default 1e-10
         Added to the root.
     initial_accumulator : float, default 0
-        What the sums of squares begin with.
+        Initial value of the sums of squares.
     lr_decay : float, default 0
-        The learning rate of step t is lr / (1 + (t - 1) lr_decay).
+        The learning rate of step t is ``lr / (1 + (t - 1) lr_decay)``.
     weight_decay : float, default 0
         weight_decay * w is added to the gradient of the rows that move.
     rows : {"touched", "all"}, optional
-        Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
-        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+        "touched" moves the rows that a sparse gradient contains; all other rows keep their bits. "all" moves every row,
+        as the dense formula does on the densified gradient. Default: "touched", or "all" if the semantics has no other.
     semantics : {"islices", "fbgemm", "keras", "mxnet", "optax", "tensorflow", "torch"}
-        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
+        The library whose arithmetic and defaults the optimizer uses; see docs/optimizers.md.
     maximize : bool
         Follow the gradient upwards.
     frozen : 1-D integer array or sequence, or boolean mask, optional
         Rows that keep their bits, weight decay included.
     duplicates : {"sum", "raw"}
-        "raw", of semantics="keras" only: what Keras makes of slices whose duplicates nobody summed.
+        "raw", only with semantics="keras", applies Keras's update for slices with unsummed duplicates.
 
     Returns
     -------
@@ -210,7 +210,7 @@ def adagrad(
     Raises
     ------
     TypeError, ValueError, IndexError
-        A hyperparameter that is none, or that the semantics does not have.
+        A hyperparameter is invalid, or does not exist in this semantics.
 
     Notes
     -----
@@ -243,29 +243,29 @@ def rowwise_adagrad(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Adagrad with one accumulator a row: the state of large tables is a column.
+    """Make Adagrad with one accumulator per row: the state of large tables is a column.
 
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
+        The learning rate. A function gets the number of completed steps, from 0, as an int or a traced int32 array.
     eps : float, default 1e-8
         Added to the root.
     initial_accumulator : float, default 0
-        What the sums of squares begin with.
+        Initial value of the sums of squares.
     weight_decay : float, default 0
         weight_decay * w is added to the gradient of the rows that move.
     rows : {"touched", "all"}, optional
-        Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
-        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+        "touched" moves the rows that a sparse gradient contains; all other rows keep their bits. "all" moves every row,
+        as the dense formula does on the densified gradient. Default: "touched", or "all" if the semantics has no other.
     semantics : {"islices", "fbgemm", "mxnet"}
-        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
+        The library whose arithmetic and defaults the optimizer uses; see docs/optimizers.md.
     maximize : bool
         Follow the gradient upwards.
     frozen : 1-D integer array or sequence, or boolean mask, optional
         Rows that keep their bits, weight decay included.
     duplicates : {"sum", "raw"}
-        "raw", of semantics="keras" only: what Keras makes of slices whose duplicates nobody summed.
+        "raw", only with semantics="keras", applies Keras's update for slices with unsummed duplicates.
 
     Returns
     -------
@@ -275,7 +275,7 @@ def rowwise_adagrad(
     Raises
     ------
     TypeError, ValueError, IndexError
-        A hyperparameter that is none, or that the semantics does not have.
+        A hyperparameter is invalid, or does not exist in this semantics.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""Adam and AdamW: the records, under every semantics. SPEC clauses 11 and 16."""
+"""The records of Adam and AdamW, under every semantics. SPEC clauses 11 and 16."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def adam_rule(
     g, w, m, v, gain1, gain2, rate, eps, q=None, v_max=None, beta1=None, beta2=None, half=None, one=None, root=None,
     correction1=None, correction2=None, penalty=None, early=False,
 ):  # fmt: skip
-    """Kingma and Ba 2015, algorithm 1. gain1 and gain2 are 1 - beta; the formula says how means are formed.
+    """Apply Adam (Kingma and Ba 2015, algorithm 1). gain1 and gain2 are 1 - beta; the formula defines the means.
 
-    rate contains the learning rate, and where root and the corrections are absent, the bias correction too. v_max:
-    amsgrad, Reddi et al. 2018: the largest mean of squares so far stands under the root. early: the rate multiplies
-    ahead of the quotient. penalty: the weight times penalty joins the direction, ahead of the learning rate.
+    rate contains the learning rate, and without root and the corrections the bias correction too. v_max is for amsgrad
+    (Reddi et al. 2018): the root is that of the largest mean square so far. early: the rate multiplies before the
+    division. penalty: the weight times penalty is added to the direction, before the learning rate multiplies.
     """
     m = gradient_mean(m, g, gain1, beta1, half, one)
     v = square_mean(v, g, q, gain2, beta2)
@@ -60,7 +60,7 @@ class IslicesAdam(Numbers):
 
 class TorchSparse(Numbers):
     def rate(self):
-        """Return lr * sqrt(1 - beta2^t) / (1 - beta1^t): eps goes to the root as it is."""
+        """Return lr * sqrt(1 - beta2^t) / (1 - beta1^t): eps is added to the uncorrected root."""
         E, one = self.E, self.number(1.0)
         rate = E.round_product(self.exact_lr, E.sqrt(one - self.library_power(self.h["beta2"])))
         return E.div(rate, one - self.library_power(self.h["beta1"]))
@@ -109,7 +109,7 @@ class OptaxAdam(Numbers):
     def correction(self, beta: str) -> Any:
         """Return 1 - beta^t as JAX without x64 computes it: beta, its power and the difference each rounded to float32.
 
-        The difference loses digits: with beta 0.999 it is 1e-5 of itself off at the first step.
+        The difference loses digits: with beta 0.999 its relative error is 1e-5 at the first step.
         """
         power = self.E.astype(self.power(self.single(beta)), "float32")
         return self.number(1.0, "float32") - power
@@ -127,8 +127,10 @@ def _running_products(base: float, count: int) -> np.ndarray[Any, Any]:
 
 
 def _tensorflow_power(n: Numbers, base: float) -> Any:
-    """base^t as the variable beta_power holds it: a product more each step, each rounded to float32 (traced, the
-    rounded power, since a running product has no closed form)."""
+    """Return base^t as the variable beta_power holds it: a running product, rounded to float32 at each step.
+
+    Traced code gets the rounded power, because the running product has no closed form.
+    """
     if n.E is not modes.HOST:
         return n.E.astype(n.power(single(base)), "float32")
     t, base = int(n.t[0]), single(base)
@@ -140,7 +142,7 @@ def _tensorflow_power(n: Numbers, base: float) -> Any:
 
 # ---------------------------------------------------------------------- formulas
 def adam_state(h: Hyper) -> tuple[State, ...]:
-    """The running means, and with amsgrad the largest mean of squares so far."""
+    """Return the running means, and with amsgrad the largest mean of squares so far."""
     return (State("m"), State("v", positive=True), *[State("v_max", positive=True)] * bool(h["amsgrad"]))
 
 
@@ -174,14 +176,14 @@ def _keras(h: Hyper) -> Formula:
 
 
 def _tensorflow(h: Hyper) -> Formula:
-    # its power is a running product of what beta was at each step: another beta now would be of no use to it
+    # TensorFlow's power is a running product of the betas of all steps so far, so a scheduled beta does not fit
     refuse_scheduled(h, 'adam with semantics="tensorflow"', "beta1", "beta2")
     state = (State("m"), State("v"))
     return Formula(adam_rule, TensorFlowAdam, state, "element", options=("beta1", "beta2", "early"))
 
 
 def _mxnet(h: Hyper) -> Formula:
-    """The kernel of lazy_update=False squares the gradient first."""
+    """Return MXNet's formula; its kernel for lazy_update=False squares the gradient first."""
     squares = "" if h["rows"] == "touched" else "element"
     state, options = (State("m"), State("v")), ("beta1", "beta2", "early")
     return Formula(adam_rule, MXNet, state, squares, "coupled", options=options)
@@ -268,33 +270,33 @@ def adam(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Adam (Kingma and Ba 2015, algorithm 1); with rows="touched" the lazy one.
+    """Make Adam (Kingma and Ba 2015, algorithm 1); rows="touched" makes lazy Adam.
 
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
+        The learning rate. A function gets the number of completed steps, from 0, as an int or a traced int32 array.
     beta1, beta2 : float, default 0.9 and 0.999
-        Decay of the running means of gradients and of their squares; where they change, the bias correction of step t
-        is 1 - beta^t with the beta of step t.
+        Decay of the running means of gradients and of their squares. With a schedule, the bias correction of step t is
+        1 - beta^t with the beta of step t.
     eps : float, default 1e-8
         Added to the root of the corrected mean square.
     weight_decay : float, default 0
-        weight_decay * w is added to the gradient of the rows that move; see `adamw` for the decoupled one.
+        weight_decay * w is added to the gradient of the rows that move; see `adamw` for decoupled weight decay.
     amsgrad : bool, default False
         Divide by the root of the largest mean square so far (Reddi et al. 2018): a third array of state, "v_max".
-        Of semantics islices, keras, optax, torch.
+        The semantics islices, keras, optax and torch have it.
     rows : {"touched", "all"}, optional
-        Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
-        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+        "touched" moves the rows that a sparse gradient contains; all other rows keep their bits. "all" moves every row,
+        as the dense formula does on the densified gradient. Default: "touched", or "all" if the semantics has no other.
     semantics : {"islices", "keras", "mxnet", "optax", "tensorflow", "torch"}
-        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
+        The library whose arithmetic and defaults the optimizer uses; see docs/optimizers.md.
     maximize : bool
         Follow the gradient upwards.
     frozen : 1-D integer array or sequence, or boolean mask, optional
         Rows that keep their bits, weight decay included.
     duplicates : {"sum", "raw"}
-        "raw", of semantics="keras" only: what Keras makes of slices whose duplicates nobody summed.
+        "raw", only with semantics="keras", applies Keras's update for slices with unsummed duplicates.
 
     Returns
     -------
@@ -304,7 +306,7 @@ def adam(
     Raises
     ------
     TypeError, ValueError, IndexError
-        A hyperparameter that is none, or that the semantics does not have.
+        A hyperparameter is invalid, or does not exist in this semantics.
 
     Notes
     -----
@@ -340,33 +342,33 @@ def adamw(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Adam with decoupled weight decay (Loshchilov and Hutter 2019).
+    """Make Adam with decoupled weight decay (Loshchilov and Hutter 2019).
 
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
+        The learning rate. A function gets the number of completed steps, from 0, as an int or a traced int32 array.
     beta1, beta2 : float, default 0.9 and 0.999
-        Decay of the running means of gradients and of their squares; where they change, the bias correction of step t
-        is 1 - beta^t with the beta of step t.
+        Decay of the running means of gradients and of their squares. With a schedule, the bias correction of step t is
+        1 - beta^t with the beta of step t.
     eps : float, default 1e-8
         Added to the root of the corrected mean square.
     weight_decay : float, default 0.01
         The rows that move are multiplied by 1 - lr * weight_decay first.
     amsgrad : bool, default False
         Divide by the root of the largest mean square so far (Reddi et al. 2018): a third array of state, "v_max".
-        Of semantics islices, keras, torch.
+        The semantics islices, keras and torch have it.
     rows : {"touched", "all"}, optional
-        Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
-        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+        "touched" moves the rows that a sparse gradient contains; all other rows keep their bits. "all" moves every row,
+        as the dense formula does on the densified gradient. Default: "touched", or "all" if the semantics has no other.
     semantics : {"islices", "keras", "optax", "torch"}
-        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
+        The library whose arithmetic and defaults the optimizer uses; see docs/optimizers.md.
     maximize : bool
         Follow the gradient upwards.
     frozen : 1-D integer array or sequence, or boolean mask, optional
         Rows that keep their bits, weight decay included.
     duplicates : {"sum", "raw"}
-        "raw", of semantics="keras" only: what Keras makes of slices whose duplicates nobody summed.
+        "raw", only with semantics="keras", applies Keras's update for slices with unsummed duplicates.
 
     Returns
     -------
@@ -376,7 +378,7 @@ def adamw(
     Raises
     ------
     TypeError, ValueError, IndexError
-        A hyperparameter that is none, or that the semantics does not have.
+        A hyperparameter is invalid, or does not exist in this semantics.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""Adamax: the record, under every semantics. SPEC clauses 11 and 16."""
+"""The record of Adamax, under every semantics. SPEC clauses 11 and 16."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from islices.optim.rules import gradient_mean
 def adamax_rule(
     g, w, m, u, gain1, beta2, rate, eps, beta1=None, half=None, one=None, correction1=None, inside=False, early=False
 ):
-    """Kingma and Ba 2015, algorithm 2, with eps. gain1 is 1 - beta1, rate is lr / (1 - beta1^t).
+    """Apply Adamax (Kingma and Ba 2015, algorithm 2) with eps. gain1 is 1 - beta1, rate is lr / (1 - beta1^t).
 
-    inside: eps is added to the size of the gradient. early: the rate multiplies ahead of the quotient. correction1:
-    the bias correction stands here instead of in the rate.
+    inside: eps is added to the gradient's absolute value. early: the rate multiplies before the division. correction1:
+    the bias correction, which rate then does not contain.
     """
     m = gradient_mean(m, g, gain1, beta1, half, one)
     u = maximum(mul(beta2, u), absolute(g) + eps if inside else absolute(g))
@@ -85,31 +85,31 @@ def adamax(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Adamax: Adam with the largest size of a gradient in place of the mean square (Kingma and Ba 2015, algorithm 2).
+    """Make Adamax: Adam with the largest absolute gradient for the mean square (Kingma and Ba 2015, algorithm 2).
 
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
+        The learning rate. A function gets the number of completed steps, from 0, as an int or a traced int32 array.
     beta1 : float, default 0.9
         Decay of the running mean of gradients.
     beta2 : float, default 0.999
-        Decay of the largest size so far.
+        Decay of the largest absolute gradient so far.
     eps : float, default 1e-8
-        Added to that size.
+        Added to the largest absolute gradient.
     weight_decay : float, default 0
         weight_decay * w is added to the gradient of the rows that move.
     rows : {"touched", "all"}, optional
-        Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
-        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+        "touched" moves the rows that a sparse gradient contains; all other rows keep their bits. "all" moves every row,
+        as the dense formula does on the densified gradient. Default: "touched", or "all" if the semantics has no other.
     semantics : {"islices", "keras", "optax", "torch"}
-        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
+        The library whose arithmetic and defaults the optimizer uses; see docs/optimizers.md.
     maximize : bool
         Follow the gradient upwards.
     frozen : 1-D integer array or sequence, or boolean mask, optional
         Rows that keep their bits, weight decay included.
     duplicates : {"sum", "raw"}
-        "raw", of semantics="keras" only: what Keras makes of slices whose duplicates nobody summed.
+        "raw", only with semantics="keras", applies Keras's update for slices with unsummed duplicates.
 
     Returns
     -------
@@ -119,7 +119,7 @@ def adamax(
     Raises
     ------
     TypeError, ValueError, IndexError
-        A hyperparameter that is none, or that the semantics does not have.
+        A hyperparameter is invalid, or does not exist in this semantics.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""FTRL-Proximal: the record, under every semantics. SPEC clauses 11 and 16."""
+"""The record of FTRL-Proximal, under every semantics. SPEC clauses 11 and 16."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from islices.optim.record import Preset, Record, raw
 
 # ---------------------------------------------------------------------- rules
 def raised(n, exponent, one, linear):
-    """Return n^-lr_power: its root, n itself, or with exponent some other power."""
+    """Return n^-lr_power: the root of n, n if linear, or with exponent some other power."""
     return n if linear else sqrt(n) if exponent is None else power(n, exponent, one)
 
 
@@ -26,9 +26,9 @@ def clipped(z, l1):
 
 
 def islices_ftrl(g, q, w, z, n, lr, l1, l2, beta, l2_shrinkage, exponent=None, one=None, linear=False):
-    """McMahan et al. 2013, algorithm 1: a row whose gradients stay below l1 is exactly zero.
+    """Apply FTRL-Proximal (McMahan et al. 2013, algorithm 1): an element with ``|z| <= l1`` is exactly zero.
 
-    l2_shrinkage is TensorFlow's: a penalty that z sees and the sum of squares does not.
+    TensorFlow's l2_shrinkage is a penalty that enters z but not the sum of squares.
     """
     total = n + q
     root = raised(total, exponent, one, linear)
@@ -39,8 +39,10 @@ def islices_ftrl(g, q, w, z, n, lr, l1, l2, beta, l2_shrinkage, exponent=None, o
 
 
 def tensorflow_ftrl(g, q, w, z, n, lr, l1, penalty, shrinkage, exponent=None, one=None, linear=False, everywhere=False):
-    """penalty is 2 (l2 + beta / (2 lr)), shrinkage 2 l2_shrinkage. everywhere: Keras computes a row without a gradient
-    from its z again: 0 there gives 0."""
+    """Apply TensorFlow's FTRL. penalty is 2 (l2 + beta / (2 lr)), shrinkage is 2 l2_shrinkage.
+
+    everywhere: Keras also recomputes rows without a gradient from z; z = 0 gives 0.
+    """
     total = n + q
     root = raised(total, exponent, one, linear)
     z = z + ((g + mul(shrinkage, w)) - mul(div(root - raised(n, exponent, one, linear), lr), w))
@@ -49,7 +51,7 @@ def tensorflow_ftrl(g, q, w, z, n, lr, l1, penalty, shrinkage, exponent=None, on
 
 
 def mxnet_ftrl(g, q, w, z, n, lr, l1, l2, beta, zero, one):
-    """The weight is multiplied by 0 where |z| <= l1, not replaced: it is NaN where the quotient is not finite."""
+    """Multiply the weight by 0 where |z| <= l1, instead of replacing it: it is NaN where the quotient is not finite."""
     total = n + q
     root = sqrt(total)
     z = z + (g - div(mul(root - sqrt(n), w), lr))
@@ -76,12 +78,12 @@ class KerasFtrl(IslicesFtrl, Keras):
 
 class TensorFlowFtrl(KerasFtrl, Singles):
     def narrow(self, x):
-        """x as a float32, in which TensorFlow forms the penalty."""
+        """Return x as float32, in which TensorFlow forms the penalty."""
         return self.E.astype(self.array_of(x), "float32")
 
 
 def _kind(h: Hyper) -> tuple[str, ...]:
-    """Return the options: n^-lr_power is the root of n, n itself, or some other power."""
+    """Return the rule's options: n^-lr_power is the root of n, n, or some other power."""
     return {-0.5: (), -1.0: ("linear",)}.get(h["lr_power"], ("exponent", "one"))
 
 
@@ -106,7 +108,7 @@ def _mxnet(h: Hyper) -> Formula:
 
 
 # ---------------------------------------------------------------------- the record
-#: what all who have all of these begin with
+#: Defaults of every semantics that has all of these hyperparameters.
 DEFAULTS: Hyper = {
     "l1": 0.0,
     "l2": 0.0,
@@ -159,34 +161,34 @@ def ftrl(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """FTRL-Proximal: rows become exactly zero under l1 (McMahan et al. 2013, algorithm 1).
+    """Make FTRL-Proximal: l1 makes weights exactly zero (McMahan et al. 2013, algorithm 1).
 
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
+        The learning rate. A function gets the number of completed steps, from 0, as an int or a traced int32 array.
     l1, l2 : float, default 0
         Strength of the penalties.
     beta : float, default 0
         Added to the root in the denominator.
     l2_shrinkage : float, default 0
-        l2_shrinkage * w is added to the gradient where z grows by it, not to that whose square is summed
-        (TensorFlow's l2_shrinkage_regularization_strength; its formulas and Keras' double it, as they do l2).
+        l2_shrinkage * w is added to the gradient that z accumulates, but not to the gradient that is squared. It is
+        TensorFlow's l2_shrinkage_regularization_strength. TensorFlow's and Keras's formulas double it, and l2 too.
     lr_power : float, -256 < lr_power <= 0, default -0.5
-        The power of the sum of squares that the learning rate falls with.
+        The power of the sum of squares by which the learning rate falls.
     initial_accumulator : float, default 0.1
-        What the sums of squares begin with.
+        Initial value of the sums of squares.
     rows : {"touched", "all"}, optional
-        Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
-        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+        "touched" moves the rows that a sparse gradient contains; all other rows keep their bits. "all" moves every row,
+        as the dense formula does on the densified gradient. Default: "touched", or "all" if the semantics has no other.
     semantics : {"islices", "keras", "mxnet", "tensorflow"}
-        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
+        The library whose arithmetic and defaults the optimizer uses; see docs/optimizers.md.
     maximize : bool
         Follow the gradient upwards.
     frozen : 1-D integer array or sequence, or boolean mask, optional
         Rows that keep their bits, weight decay included.
     duplicates : {"sum", "raw"}
-        "raw", of semantics="keras" only: what Keras makes of slices whose duplicates nobody summed.
+        "raw", only with semantics="keras", applies Keras's update for slices with unsummed duplicates.
 
     Returns
     -------
@@ -196,12 +198,12 @@ def ftrl(
     Raises
     ------
     TypeError, ValueError, IndexError
-        A hyperparameter that is none, or that the semantics does not have.
+        A hyperparameter is invalid, or does not exist in this semantics.
 
     Notes
     -----
     ``n' = n + g g``, ``z = (z + (g + l2_shrinkage w)) - ((r(n') - r(n)) / lr) w``, and w is 0 where ``|z| <= l1``, else
-    ``(clip(z, -l1, l1) - z) / ((beta + r(n')) / lr + l2)``, where ``r(n) = n^-lr_power``, by default the root.
+    ``(clip(z, -l1, l1) - z) / ((beta + r(n')) / lr + l2)``. ``r(n) = n^-lr_power`` is by default the root.
     Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
 
     Examples

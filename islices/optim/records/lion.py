@@ -1,4 +1,4 @@
-"""Lion: the record, under every semantics. SPEC clauses 11 and 16."""
+"""The record of Lion, under every semantics. SPEC clauses 11 and 16."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from islices.optim.rules import running
 
 
 def lion_rule(g, w, m, gain1, gain2, lr, one, zero, beta1=None, beta2=None, penalty=None):
-    """Chen et al. 2023; gain1 and gain2 are 1 - beta. The weight times penalty joins the sign."""
+    """Apply Lion (Chen et al. 2023). gain1 and gain2 are 1 - beta; the weight times penalty is added to the sign."""
     step = sign(running(m, g, gain1, beta1), zero, one)
     if penalty is not None:
         step = step + mul(penalty, w)
@@ -62,29 +62,29 @@ def lion(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Lion: every element moves by the learning rate, in the direction of a running mean (Chen et al. 2023).
+    """Make Lion: every element moves by the learning rate, against the sign of a running mean (Chen et al. 2023).
 
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
+        The learning rate. A function gets the number of completed steps, from 0, as an int or a traced int32 array.
     beta1 : float, default 0.9
-        Decay of the running mean where the gradient joins it for the direction.
+        Decay of the running mean whose sign gives the direction.
     beta2 : float, default 0.99
-        Decay of the running mean that is kept.
+        Decay of the running mean that the state keeps.
     weight_decay : float, default 0
         The rows that move are multiplied by 1 - lr * weight_decay first.
     rows : {"touched", "all"}, optional
-        Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
-        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+        "touched" moves the rows that a sparse gradient contains; all other rows keep their bits. "all" moves every row,
+        as the dense formula does on the densified gradient. Default: "touched", or "all" if the semantics has no other.
     semantics : {"islices", "keras", "optax"}
-        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
+        The library whose arithmetic and defaults the optimizer uses; see docs/optimizers.md.
     maximize : bool
         Follow the gradient upwards.
     frozen : 1-D integer array or sequence, or boolean mask, optional
         Rows that keep their bits, weight decay included.
     duplicates : {"sum", "raw"}
-        "raw", of semantics="keras" only: what Keras makes of slices whose duplicates nobody summed.
+        "raw", only with semantics="keras", applies Keras's update for slices with unsummed duplicates.
 
     Returns
     -------
@@ -94,11 +94,11 @@ def lion(
     Raises
     ------
     TypeError, ValueError, IndexError
-        A hyperparameter that is none, or that the semantics does not have.
+        A hyperparameter is invalid, or does not exist in this semantics.
 
     Notes
     -----
-    ``w - lr sign(m + (1 - beta1) (g - m))``, then ``m = m + (1 - beta2) (g - m)``; 0 is the sign of 0.
+    ``w - lr sign(m + (1 - beta1) (g - m))``, then ``m = m + (1 - beta2) (g - m)``; the sign of 0 is 0.
     Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
 
     Examples

@@ -1,4 +1,4 @@
-"""Nadam: the record, under every semantics. SPEC clauses 11 and 16."""
+"""The record of Nadam, under every semantics. SPEC clauses 11 and 16."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ STATE = (State("m"), State("v", positive=True))
 
 # ---------------------------------------------------------------------- the schedule of momentum
 # mu_t = beta1 (1 - 0.5 c^t) with c = 0.96^momentum_decay (Dozat 2016). Frameworks keep the product mu_1 ... mu_t as a
-# state; here it is beta1^t, of the present beta1, times the product of 1 - 0.5 c^k, a function of t that soon is
-# constant: no state, and a table where the step is traced.
+# state. Here it is beta1^t, with the current beta1, times the product of 1 - 0.5 c^k. That product is a function of t
+# which soon becomes constant, so it needs no state, and traced steps read it from a table.
 @lru_cache(maxsize=64)
 def _fading(momentum_decay: float) -> float:
-    """c"""
+    """Return c = 0.96^momentum_decay."""
     one = np.ones(1)
     with modes.HOST.scope():
         return float(array_power(modes.HOST, np.array((0.96,)), np.array((float(momentum_decay),)), one)[0])
@@ -38,7 +38,7 @@ def _fading(momentum_decay: float) -> float:
 
 @lru_cache(maxsize=64)
 def _products(c: float) -> np.ndarray[Any, Any]:
-    """The products of 1 - 0.5 c^k for k up to 1, 2 ..., to the first that all later ones equal; 0 below 1e-290."""
+    """Return the products of 1 - 0.5 c^k for k up to 1, 2, ..., until they stay constant; 0 below 1e-290."""
     products: list[float] = []
     product, factor = 1.0, 0.0
     while product and factor != 1.0:
@@ -50,7 +50,7 @@ def _products(c: float) -> np.ndarray[Any, Any]:
 
 
 def _momenta(n: Numbers, beta1: Any, c: float) -> tuple[Array, Array]:
-    """mu_t and mu_(t+1)"""
+    """Return mu_t and mu_(t+1)."""
     E, one, half = n.E, n.number(1.0), n.number(0.5)
     now = n.power(c)
     after = E.round_product(now, n.number(c))
@@ -59,7 +59,7 @@ def _momenta(n: Numbers, beta1: Any, c: float) -> tuple[Array, Array]:
 
 
 def _product(n: Numbers, beta1: Any, c: float) -> Array:
-    """mu_1 ... mu_t"""
+    """Return the product mu_1 ... mu_t."""
     products = _products(c)
     last = n.array(np.full(1, len(products) - 1, np.int32))
     place = n.E.where(n.E.in_range(n.count, len(products)), n.count, last)
@@ -69,7 +69,7 @@ def _product(n: Numbers, beta1: Any, c: float) -> Array:
 # ---------------------------------------------------------------------- rules
 def islices_nadam(g, w, m, v, gain1, gain2, head, rate, eps, q=None, beta2=None, half=None, one=None, root=None,
                   correction2=None, apart=False):  # fmt: skip
-    """Dozat 2016. gain1 and gain2 are 1 - beta, root is sqrt(1 - beta2^t). apart: torch has two quotients."""
+    """Apply Nadam (Dozat 2016). gain1 and gain2 are 1 - beta, root is sqrt(1 - beta2^t). apart: torch divides twice."""
     m = gradient_mean(m, g, gain1, None, half, one)
     v = square_mean(v, g, q, gain2, beta2)
     spread = (div(sqrt(v), root) if correction2 is None else sqrt(div(v, correction2))) + eps
@@ -81,7 +81,7 @@ def islices_nadam(g, w, m, v, gain1, gain2, head, rate, eps, q=None, beta2=None,
 
 
 def keras_nadam(g, q, w, m, v, gain1, gain2, head, left, after, after1, correction2, lr, eps, beta1=None, beta2=None):
-    """The mean has two bias corrections; with beta1, optax's order."""
+    """Apply Nadam with two bias corrections of the mean; beta1 selects optax's order of operations."""
     m = gradient_mean(m, g, gain1, beta1, None, None)
     v = square_mean(v, g, q, gain2, beta2)
     spread = sqrt(div(v, correction2)) + eps
@@ -112,7 +112,7 @@ class IslicesNadam(adam.IslicesAdam):
 
 
 def _mu_product(h: Hyper, t: int) -> float:
-    """Return what torch keeps as mu_product."""
+    """Return mu_product, as torch keeps it, after t steps."""
     return (
         float(_torch_products(h["beta1"], h["momentum_decay"], 1 << max(10, (t - 1).bit_length()))[t - 1]) if t else 1.0
     )
@@ -120,7 +120,7 @@ def _mu_product(h: Hyper, t: int) -> float:
 
 @lru_cache(maxsize=64)
 def _torch_products(beta1: float, momentum_decay: float, count: int) -> np.ndarray[Any, Any]:
-    """mu_product as torch keeps it, a float32, as far as 1 minus it is not 1."""
+    """Return torch's float32 mu_product of each step, and zeros once 1 minus the product is 1."""
     products = np.zeros(count, np.float32)
     product = np.float32(1.0)
     for k in range(count):
@@ -133,7 +133,10 @@ def _torch_products(beta1: float, momentum_decay: float, count: int) -> np.ndarr
 
 class TorchNadam(IslicesNadam):
     def momenta(self) -> tuple[Array, Array, Array]:
-        """Traced, the rounded product stands for that of rounded factors, which has no closed form."""
+        """Return mu_t, mu_(t+1) and torch's mu_1 ... mu_t.
+
+        Traced code gets the rounded product, because a product of rounded factors has no closed form.
+        """
         if self.E is not modes.HOST:
             mu, after, product = super().momenta()
             return mu, after, self.E.astype(self.E.astype(product, "float32"), "float64")
@@ -146,7 +149,10 @@ class TorchNadam(IslicesNadam):
 
 
 class KerasNadam(adam.KerasAdam):
-    """Both betas, and 0.96 but in the product, pass through float32; corrections are formed in the table's type."""
+    """Keras's numbers: betas pass through float32, and so does 0.96 except in the product.
+
+    Corrections are formed in the table's type.
+    """
 
     def hyper(self, name: str) -> Any:
         return self.single(name) if name.startswith("beta") else self.h[name]
@@ -198,7 +204,7 @@ def _islices(h: Hyper) -> Formula:
 
 
 def _torch(h: Hyper) -> Formula:
-    # mu_product is a product of what beta1 was at each step
+    # mu_product contains beta1 of every step so far
     refuse_scheduled(h, 'nadam with semantics="torch"', "beta1")
     options = ("beta2", "half", "one", "correction2", "apart")
     return Formula(islices_nadam, TorchNadam, STATE, "", _decay(h), ALL, options=options)
@@ -209,7 +215,7 @@ def _keras(h: Hyper) -> Formula:
 
 
 def _optax(h: Hyper) -> Formula:
-    """Nesterov's adam, without a schedule."""
+    """Return optax's formula: Nesterov's Adam without a schedule."""
     return Formula(keras_nadam, OptaxNadam, STATE, "element", rows=ALL, options=("beta1", "beta2"))
 
 
@@ -247,34 +253,35 @@ def nadam(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Nadam: Adam with Nesterov's momentum, which grows by the step (Dozat 2016).
+    """Make Nadam: Adam with Nesterov's momentum, which grows with the step count (Dozat 2016).
 
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
+        The learning rate. A function gets the number of completed steps, from 0, as an int or a traced int32 array.
     beta1, beta2 : float, default 0.9 and 0.999
-        Decay of the running means of gradients and of their squares; where they change, the corrections of step t are
-        formed with the betas of step t.
+        Decay of the running means of gradients and of their squares. With schedules, the corrections of step t use the
+        betas of step t.
     eps : float, default 1e-8
         Added to the root of the corrected mean square.
     weight_decay : float, default 0
         weight_decay * w is added to the gradient of the rows that move.
     momentum_decay : float, 0 <= momentum_decay < 256, default 4e-3
-        How fast the momentum grows: mu at step t is beta1 (1 - 0.96^(t momentum_decay) / 2). Keras has 1, optax none.
+        The growth of the momentum: mu at step t is ``beta1 (1 - 0.96^(t momentum_decay) / 2)``. Keras uses 1; optax
+        has no such growth.
     decoupled_weight_decay : bool, default False
-        Multiply the rows that move by 1 - lr * weight_decay first instead.
+        Instead of that, multiply the rows that move by 1 - lr * weight_decay first.
     rows : {"touched", "all"}, optional
-        Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
-        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+        "touched" moves the rows that a sparse gradient contains; all other rows keep their bits. "all" moves every row,
+        as the dense formula does on the densified gradient. Default: "touched", or "all" if the semantics has no other.
     semantics : {"islices", "keras", "optax", "torch"}
-        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
+        The library whose arithmetic and defaults the optimizer uses; see docs/optimizers.md.
     maximize : bool
         Follow the gradient upwards.
     frozen : 1-D integer array or sequence, or boolean mask, optional
         Rows that keep their bits, weight decay included.
     duplicates : {"sum", "raw"}
-        "raw", of semantics="keras" only: what Keras makes of slices whose duplicates nobody summed.
+        "raw", only with semantics="keras", applies Keras's update for slices with unsummed duplicates.
 
     Returns
     -------
@@ -284,13 +291,13 @@ def nadam(
     Raises
     ------
     TypeError, ValueError, IndexError
-        A hyperparameter that is none, or that the semantics does not have.
+        A hyperparameter is invalid, or does not exist in this semantics.
 
     Notes
     -----
-    ``m = m + (1 - beta1) (g - m)``, ``v = v + (1 - beta2) (g g - v)``, with P the product of mu over the steps up to t
-    and mu' that of the next, then ``w - (lr (1 - mu) / (1 - P) g + lr mu' / (1 - P mu') m) / (sqrt(v) / sqrt(1 -
-    beta2^t) + eps)``. t counts the table's steps from 1.
+    ``m = m + (1 - beta1) (g - m)``, ``v = v + (1 - beta2) (g g - v)``, then ``w - (lr (1 - mu) / (1 - P) g + lr mu' /
+    (1 - P mu') m) / (sqrt(v) / sqrt(1 - beta2^t) + eps)``. P is the product of mu over the steps up to t, and mu' is mu
+    of the next step. t counts the table's steps from 1.
     Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
 
     Examples

@@ -1,4 +1,4 @@
-"""RMSprop: the record, under every semantics. SPEC clauses 11 and 16."""
+"""The record of RMSprop, under every semantics. SPEC clauses 11 and 16."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def rmsprop_rule(
     g, w, mean_square, gain_rho, lr, eps, q=None, mean=None, momentum=None, rho=None, mu=None, half=None, one=None,
     zero=None, inside=False, early=False, reciprocal=False, up=False,
 ):  # fmt: skip
-    """Tieleman and Hinton 2012; gain_rho is 1 - rho. mean: Graves 2013, the variance in place of the mean square.
+    """Apply RMSprop (Tieleman and Hinton 2012). gain_rho is 1 - rho; mean selects the variance (Graves 2013).
 
-    zero: The variance is not below zero, where rounding would put it. inside: eps is added under the root. early: the
-    learning rate multiplies ahead of the quotient; reciprocal: ahead of the buffer, and the root is a reciprocal. up:
-    the buffer holds steps as they are added.
+    zero: a variance that rounding makes negative becomes zero. inside: eps is added under the root. early: the learning
+    rate multiplies before the division. reciprocal: the rate multiplies before the buffer, and the root is a rounded
+    reciprocal. up: the buffer holds steps that are added to the weight.
     """
     mean_square = square_mean(mean_square, g, q, gain_rho, rho)
     spread = mean_square
@@ -45,7 +45,7 @@ def rmsprop_rule(
 
 
 def tensorflow_rmsprop(g, q, w, mean_square, momentum, rho, gain_rho, mu, lr, eps, one, mean=None):
-    """The step on slices: a reciprocal root, and eps joins ahead of the difference."""
+    """Apply TensorFlow's step on slices: a reciprocal root, with eps added before the difference."""
     mean_square = running(mean_square, q, gain_rho, rho)
     spread = mean_square + eps
     if mean is not None:
@@ -68,7 +68,7 @@ def _islices(h: Hyper) -> Formula:
 
 
 def _without_zero(own: Formula, *options: str) -> tuple[str, ...]:
-    """Return the options with these; nothing keeps the variance from rounding to less than zero: NaN then."""
+    """Return the options without "zero" and with these: a variance that rounds below zero gives NaN."""
     return (*(x for x in own.options if x != "zero"), *options)
 
 
@@ -98,7 +98,7 @@ GAMMA2 = 0.9
 
 
 def _mxnet(h: Hyper) -> Formula:
-    """Only dense kernels: a sparse gradient is made dense, so that the means of all rows decay."""
+    """Return MXNet's formula; it has dense kernels only and densifies a sparse gradient, so all rows' means decay."""
     if h["centered"]:
         state = (State("mean_square"), State("mean"), State("momentum"))
         options = ("rho", "mu", "inside", "early", "up")
@@ -174,12 +174,12 @@ def rmsprop(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """RMSprop: the gradient over the root of a running mean of its squares (Tieleman and Hinton 2012).
+    """Make RMSprop: the gradient over the root of a running mean of its squares (Tieleman and Hinton 2012).
 
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
+        The learning rate. A function gets the number of completed steps, from 0, as an int or a traced int32 array.
     rho : float, default 0.9
         Decay of the running means.
     eps : float, default 1e-8
@@ -191,16 +191,16 @@ def rmsprop(
     weight_decay : float, default 0
         weight_decay * w is added to the gradient of the rows that move.
     rows : {"touched", "all"}, optional
-        Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
-        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+        "touched" moves the rows that a sparse gradient contains; all other rows keep their bits. "all" moves every row,
+        as the dense formula does on the densified gradient. Default: "touched", or "all" if the semantics has no other.
     semantics : {"islices", "keras", "mxnet", "optax", "tensorflow", "torch"}
-        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
+        The library whose arithmetic and defaults the optimizer uses; see docs/optimizers.md.
     maximize : bool
         Follow the gradient upwards.
     frozen : 1-D integer array or sequence, or boolean mask, optional
         Rows that keep their bits, weight decay included.
     duplicates : {"sum", "raw"}
-        "raw", of semantics="keras" only: what Keras makes of slices whose duplicates nobody summed.
+        "raw", only with semantics="keras", applies Keras's update for slices with unsummed duplicates.
 
     Returns
     -------
@@ -210,12 +210,12 @@ def rmsprop(
     Raises
     ------
     TypeError, ValueError, IndexError
-        A hyperparameter that is none, or that the semantics does not have.
+        A hyperparameter is invalid, or does not exist in this semantics.
 
     Notes
     -----
-    ``s = rho s + (1 - rho) (g g)``; centered, ``c = rho c + (1 - rho) g`` and ``s - c c``, at least 0, stands for s
-    under the root; ``u = g / (sqrt(s) + eps)``; with momentum ``b = mu b + u`` stands for u; ``w - lr u``.
+    ``s = rho s + (1 - rho) (g g)``, ``u = g / (sqrt(s) + eps)``, then ``w - lr u``. If centered, ``max(s - c c, 0)``
+    replaces s under the root, with ``c = rho c + (1 - rho) g``. With momentum, ``b = mu b + u`` replaces u.
     Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
 
     Examples

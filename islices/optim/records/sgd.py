@@ -1,4 +1,4 @@
-"""Gradient descent: the record of sgd, with momentum or without, under every semantics. SPEC clauses 11 and 16."""
+"""The record of gradient descent, with or without momentum, under every semantics. SPEC clauses 11 and 16."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from islices.optim.record import ALL, TOUCHED, Preset, Record, raw
 
 # ---------------------------------------------------------------------- rules
 def sgd_rule(g, w, lr, momentum=None, mu=None, gain=None, nesterov=False):
-    """gain is 1 - dampening. Polyak 1964; nesterov: Sutskever et al. 2013, with the gradient taken at w itself.
+    """Apply gradient descent, with or without momentum (Polyak 1964).
 
-    The learning rate stands outside the buffer.
+    nesterov is that of Sutskever et al. 2013, but with the gradient at w. gain is 1 - dampening. The learning rate does
+    not enter the buffer.
     """
     step = g
     if momentum is not None:
@@ -31,14 +32,14 @@ def sgd_rule(g, w, lr, momentum=None, mu=None, gain=None, nesterov=False):
 
 
 def inner_sgd(g, w, momentum, mu, lr, penalty=None, nesterov=False):
-    """The learning rate stands inside the buffer, which points downwards; penalty: and so does weight decay."""
+    """Apply momentum whose buffer contains the learning rate and points downwards; with penalty, weight decay too."""
     old = mul(mu, momentum)
     momentum = (old if penalty is None else old - mul(mul(lr, penalty), w)) - mul(lr, g)
     return w + (mul(mu, momentum) - mul(lr, g) if nesterov else momentum), momentum
 
 
 def tensorflow_nesterov(g, w, momentum, mu, lr, dense=False):
-    """The learning rate stands outside the buffer; on slices it multiplies the coefficient first."""
+    """Apply momentum without the learning rate in the buffer; on slices the rate multiplies the coefficient first."""
     momentum = mul(mu, momentum) + g
     return w - (mul(lr, g) + (mul(mul(mu, momentum), lr) if dense else mul(momentum, mul(mu, lr)))), momentum
 
@@ -46,7 +47,7 @@ def tensorflow_nesterov(g, w, momentum, mu, lr, dense=False):
 # ---------------------------------------------------------------------- formulas
 class TorchSgd(Numbers):
     def gain(self):
-        """The buffer begins with the first gradient itself, not dampened."""
+        """Return 1 - dampening, or 1 at the first step: the buffer begins with the undampened gradient."""
         first = self.E.equal(self.count, 0)
         return self.E.where(first, self.number(1.0), self.array_of(self.complement("dampening")))
 
@@ -60,7 +61,7 @@ class Shrinking(Singles):
 
 class Shrunk(Shrinking):
     def narrow(self, x):
-        """x as a float32: the standard update forms its factor so, for a table of float64 too."""
+        """Return x as float32, in which the standard update forms its factor, for a table of float64 too."""
         return self.E.astype(self.array_of(x), "float32")
 
 
@@ -172,12 +173,12 @@ def sgd(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Gradient descent, with momentum or without.
+    """Make gradient descent, with or without momentum.
 
     Parameters
     ----------
     lr : float, array of one, or function of the step
-        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
+        The learning rate. A function gets the number of completed steps, from 0, as an int or a traced int32 array.
     momentum : float, default 0
         Momentum coefficient; 0 disables it.
     dampening : float, default 0
@@ -187,16 +188,16 @@ def sgd(
     weight_decay : float, default 0
         weight_decay * w is added to the gradient of the rows that move.
     rows : {"touched", "all"}, optional
-        Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
-        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+        "touched" moves the rows that a sparse gradient contains; all other rows keep their bits. "all" moves every row,
+        as the dense formula does on the densified gradient. Default: "touched", or "all" if the semantics has no other.
     semantics : {"islices", "fbgemm", "keras", "mxnet", "optax", "tensorflow", "torch"}
-        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
+        The library whose arithmetic and defaults the optimizer uses; see docs/optimizers.md.
     maximize : bool
         Follow the gradient upwards.
     frozen : 1-D integer array or sequence, or boolean mask, optional
         Rows that keep their bits, weight decay included.
     duplicates : {"sum", "raw"}
-        "raw", of semantics="keras" only: what Keras makes of slices whose duplicates nobody summed.
+        "raw", only with semantics="keras", applies Keras's update for slices with unsummed duplicates.
 
     Returns
     -------
@@ -206,11 +207,11 @@ def sgd(
     Raises
     ------
     TypeError, ValueError, IndexError
-        A hyperparameter that is none, or that the semantics does not have.
+        A hyperparameter is invalid, or does not exist in this semantics.
 
     Notes
     -----
-    Without momentum ``w - lr g``. With it ``b = mu b + (1 - dampening) g`` and ``w - lr b``, nesterov
+    Without momentum: ``w - lr g``. With momentum: ``b = mu b + (1 - dampening) g``, then ``w - lr b``, or with nesterov
     ``w - lr (g + mu b)``. b begins with zeros.
     Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
 

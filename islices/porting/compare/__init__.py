@@ -1,7 +1,7 @@
 """Compare gradients and tables, and explain their differences.
 
-What a `Difference` holds stands in `islices.porting.compare.measure` (TensorDifference) and
-`islices.porting.compare.explanation`. May import: this folder.
+`islices.porting.compare.measure` (TensorDifference) and `islices.porting.compare.explanation` define the parts of a
+`Difference`. May import: this folder.
 """
 
 from islices.porting.compare.difference import Difference, diff

@@ -1,7 +1,7 @@
-"""`Cause`: one thing that makes two sides differ, with how it is looked for, its traits and the line that fixes it.
+"""`Cause`: one possible reason of a difference, with its test, its traits and the line that fixes it.
 
-Search and report know of a cause what stands in its record, and no cause by name. To add one, write its record and its
-function in a module of `islices.porting.compare.causes`, where they are found.
+Search and report read only the record of a cause, and contain no names of causes. To add a cause, write its record and
+its function in a module of `islices.porting.compare.causes`, which collects them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from islices.porting.compare.comparison import Comparison, TwoSides
 from islices.porting.compare.rows import Held, Rows
 from islices.porting.compare.stored import Stored
 
-#: Framework ("" for any other) -> (the line where the second side lacks what the first does, the line where it does it
-#: and the first does not), formatted with a cause's details.
+#: {framework, or "" for any other: (the line if only the first side has the cause, the line if only the second has
+#: it)}, formatted with a cause's details.
 Lines: TypeAlias = Mapping[str, tuple[str, str]]
 
 
@@ -57,51 +57,51 @@ class Factor:
 
 @dataclass(frozen=True, eq=False)
 class Cause:
-    """One thing that makes two sides differ.
+    """One possible reason of a difference.
 
-    It is looked for in the way whose function it has: as a change of rows (`propose`), as rows in other places
-    (`move`), as a factor that is known in advance (`foretell`) or read off the elements (`fit`: only where nothing else
-    explains). All else are its traits.
+    Its function decides the test: a change of rows (`propose`), rows in other places (`move`), or a factor. A factor is
+    known in advance (`foretell`), or estimated from the elements (`fit`). `fit` runs only if no other cause explains
+    the difference. The other attributes are traits.
     """
 
-    #: Programs read it, so that it stays; docs/diff.md has a line for each.
+    #: Programs read the name, so it never changes; docs/diff.md has a line for each.
     name: str
-    #: What can explain less is tried, and named, before what can explain more.
+    #: Specific causes are tried, and reported, before general ones.
     rank: int
     _: KW_ONLY
-    #: (both, which) -> changes of that side; whether they help is not its business.
+    #: (both, which) -> changes of that side; the search tests whether they help.
     propose: Callable[[Comparison, int], Iterator[Change]] | None = None
-    #: (tensors of a, those of b) -> those of a with their rows elsewhere, None for one that stays as it is.
+    #: (tensors of a, those of b) -> the tensors of a with other row numbers, None for an unchanged tensor.
     move: Callable[[Sequence[Held], Sequence[Held]], Iterator[tuple[Sequence[Stored | None], Change]]] | None = None
-    #: (now) -> factors that the sides allow, after what has been explained already.
+    #: (now) -> factors that the sides allow, after the changes so far.
     foretell: Callable[[Comparison], Iterator[Factor]] | None = None
     #: A factor that the elements allow -> text and details.
     fit: Callable[[float], tuple[str, dict[str, Any]]] | None = None
-    #: It says the same of a as of b.
+    #: The cause means the same for a as for b.
     symmetric: bool = False
-    #: It takes away rows that the other side lacks, here some and there others: it may act on both sides.
+    #: It removes rows that are missing on the other side; because both sides may miss rows, it may act on both.
     drops: bool = False
-    #: It takes away precision that the other side lacks.
+    #: It removes precision that the other side does not have.
     narrows: bool = False
-    #: Whether sides agree to the bit: "always", since within a bound on rounding it would say nothing; "never", since
-    #: it rounds itself.
+    #: The agreement of the sides to the bit: "always", if agreement within rounding would be no evidence; "never", if
+    #: the cause rounds.
     exact: Literal["always", "maybe", "never"] = "maybe"
     #: A factor may act as well.
     scales: bool = True
-    #: The more general causes that have nothing to say where this one explains.
+    #: The more general causes that are not reported if this one explains.
     subsumes: tuple[str, ...] = ()
-    #: The line that fixes it, or a function of its details that gives it.
+    #: The line that fixes the cause, or a function from its details to the line.
     fix: Lines | Callable[[Mapping[str, Any]], Lines] | None = None
-    #: The side in its details is the one that does it; else the one that does not.
+    #: True if the side in its details is the one with the cause, False if the one without.
     side_does: bool = False
 
     def line(self, details: Mapping[str, Any], framework: str) -> str:
-        """Return the line that fixes it on the second side, in a framework; "" where there is none."""
+        """Return the line that fixes the cause on the second side, in a framework; "" if there is none."""
         lines = self.fix(details) if callable(self.fix) else self.fix
         if not lines:
             return ""
         lacks = details.get("side", "a") == ("a" if self.side_does else "b")
         try:
             return lines.get(framework, lines[""])[not lacks].format_map(details)
-        except KeyError:  # the cause does not say what stands in the line
+        except KeyError:  # the details do not contain the line's values
             return ""

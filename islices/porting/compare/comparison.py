@@ -76,7 +76,7 @@ class Done(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Tensors:
-    """All tensors of both sides, and of what they were computed from."""
+    """All tensors of both sides, and of their input."""
 
     a: tuple[Held, ...]
     b: tuple[Held, ...]
@@ -94,7 +94,7 @@ class Tensors:
 
     @property
     def sides(self) -> tuple[Sequence[Held | None], ...]:
-        """a, b and the raw gradient."""
+        """Return a, b and the raw gradient."""
         return self.a, self.b, self.raw or (None,) * len(self.a)
 
     def compared(self, context: Context) -> Comparison:
@@ -132,9 +132,9 @@ class Tensors:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """All tensors on both sides, all rows or a sample of them, as the changes of chain have left them.
+    """All tensors on both sides, with all rows or a sample, after the changes of chain.
 
-    slack: what two models' arithmetic is granted on top of rounding. past: the comparisons before each change.
+    slack: the allowance for two models' arithmetic, in addition to rounding. past: the comparisons before each change.
     """
 
     pairs: tuple[TwoSides, ...]
@@ -146,12 +146,12 @@ class Comparison:
 
     @property
     def original(self) -> Comparison:
-        """The comparison before any change."""
+        """Return the comparison before any change."""
         return self.past[0] if self.past else self
 
     @property
     def eps(self) -> float:
-        """The largest of all types' eps."""
+        """Return the largest eps of all types."""
         return max((max(p.a.eps, p.b.eps) for p in self.pairs), default=0.0)
 
     def after(self, cause: Cause, which: int, change: Change) -> Comparison | None:
@@ -166,7 +166,7 @@ class Comparison:
         return replace(self, pairs=tuple(pairs), chain=chain, past=past) if tensors else None
 
     def rearranged(self, cause: Cause, side: Sequence[Stored | None], change: Change) -> Comparison:
-        """Return the comparison of tensors whose rows stand elsewhere in a."""
+        """Return the comparison of tensors whose rows have other numbers in a."""
         held = tuple(old if x is None else Held(x) for x, old in zip(side, self.source.a, strict=True))
         done = Done(cause, 0, change, frozenset(t for t, x in enumerate(side) if x is not None))
         return replace(replace(self.source, a=held).compared(self.context), chain=(done,), past=(self,))
@@ -205,8 +205,10 @@ class Comparison:
         return [paired(p.a, p.b, self.slack) for p in self.pairs]
 
     def agree(self, *, exact: bool, ratios: Sequence[float] = (), tolerance: float = 0.0) -> bool:
-        """Return whether both sides are the same in every row, to the bit or within the bound; or a the multiple of b
-        that ratios say, tensor by tensor, which may be off by a relative tolerance."""
+        """Return True if both sides agree in every row, to the bit or within the bound.
+
+        With ratios, a must be that multiple of b, tensor by tensor, within a relative tolerance.
+        """
 
         def near(t: int, p: Paired | None) -> bool:
             factor = ratios[t] if ratios else 1.0

@@ -1,4 +1,4 @@
-"""`diff`: two gradients, or two tables, of whichever frameworks: where they differ, and why."""
+"""`diff`, which reports where and why two gradients, or two tables, of any frameworks differ."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from islices.porting.compare.show import report
 from islices.porting.compare.why import side_by_side, why
 from islices.porting.reports import Reported
 
-#: Explanations, whether the sides are within rounding, else how far they are apart by the models' own arithmetic.
+#: (explanations, True if the sides are within rounding, their distance if it is within the slack for two models)
 Explained: TypeAlias = tuple[Sequence[Explanation], bool, float | None]
 
 
@@ -34,20 +34,20 @@ class Difference(Reported):
     tensors : tuple of TensorDifference
         One for each tensor that both sides have.
     causes : tuple of Explanation
-        What makes the sides equal, the most specific first: each one cause, or two that act together. Empty where the
-        sides are equal, and where nothing known explains the difference.
+        The explanations that make the sides equal, the most specific first: each is one cause, or two that act
+        together. It is empty if the sides are equal, and if no known cause explains the difference.
     only_a, only_b : tuple of str
-        Tensors that one side alone has.
+        Tensors that only one side has.
     names : (str, str)
-        What the sides are called.
+        The names of the sides.
     rounding : bool
-        The sides differ by no more than the bound on rounding.
+        True if the sides differ by no more than the bound on rounding.
     arithmetic : float or None
-        The sides differ by more than that, but by no more than the arithmetic of two models may: by this part of a
-        tensor's largest |value|.
+        The distance as a part of a tensor's largest absolute value, if it exceeds the bound on rounding but not that on
+        two models' arithmetic.
     notes : tuple of str
     frameworks : (str, str)
-        Both sides'; "" where a side's arrays say it.
+        The frameworks of both sides; "" if a side's arrays determine it.
     """
 
     equal: bool
@@ -62,12 +62,12 @@ class Difference(Reported):
     frameworks: tuple[str, str] = ("", "")
 
     def report(self, *, verbose: bool = False) -> str:
-        """Return the report: the verdict, why, what mends it, and where.
+        """Return the report: the verdict, the causes, their fixes, and the differing rows.
 
         Parameters
         ----------
         verbose : bool
-            Every tensor, with the rows that differ.
+            True lists every tensor with its differing rows.
 
         Returns
         -------
@@ -92,27 +92,28 @@ def diff(
     pair: Mapping[str, str] | None = None,
     tables: Any = None,
 ) -> Difference:
-    """Compare two gradients, or two tables, and say why they differ.
+    """Compare two gradients, or two tables, and report why they differ.
 
     Parameters
     ----------
     a, b : sparse gradient, dense array, None, or a list, tuple or dict of them, nested
-        Of any framework, of two different ones too. Leaves are paired by name (keys and positions, joined by dots);
-        two trees without a common name are paired by position where their shapes agree.
+        The sides may have different frameworks. Leaves are paired by name (keys and positions, joined by dots). Two
+        trees without a common name are paired by position if their shapes agree.
     names : (str, str)
-        What the report calls the sides.
+        The names of the sides in the report.
     before : tree like a, optional
-        The raw gradient before clipping, which both were computed from; uncoalesced is best: duplicates show.
+        The raw gradient before clipping, from which both sides were computed. Pass it uncoalesced if possible, to show
+        duplicates.
     max_norm : float, optional
-        The limit that either side was, or should have been, clipped to.
+        The limit to which either side was, or should have been, clipped.
     padding_idx : int, optional
         The padding row; negative counts from the end.
     batch_size, tokens : int, optional
-        Numbers that a mean may have divided by.
+        Possible divisors of a mean.
     pair : mapping of str to str, optional
-        Names in a -> names in b, for tensors that are called differently.
+        Names in a -> names in b, for tensors with different names.
     tables : tree like a, optional
-        For gradients: the tables that they are of, which a regulariser adds to them.
+        For gradients: their tables, which a regulariser may have added to them.
 
     Returns
     -------
@@ -121,13 +122,13 @@ def diff(
     Raises
     ------
     TypeError, ValueError
-        A leaf of no known framework; names that do not exist; options that are no such numbers.
+        A leaf has no known framework, a name does not exist, or an option is out of range.
 
     Notes
     -----
-    Gradients are compared as what they denote: by coalesced rows (SPEC clause 4). A cause is named only if it makes the
-    sides equal, to the bit or within a stated bound on rounding, on more elements than would agree by chance (SPEC
-    clause 22). `islices.porting.explain_steps` explains tables after steps.
+    Gradients are compared by coalesced rows (SPEC clause 4). A cause is reported only if it makes the sides equal, to
+    the bit or within a bound on rounding. More elements must agree than would by chance (SPEC clause 22).
+    `islices.porting.explain_steps` explains tables after steps.
 
     Examples
     --------
@@ -156,7 +157,7 @@ def diff(
 
 
 def compared(both: Both, called: tuple[str, str], explain: Callable[[Sequence[int]], Explained]) -> Difference:
-    """Measure all tensors, then explain those whose numbers are given; called: what the sides are called."""
+    """Measure all tensors, then call explain with the numbers of those to explain; called: the sides' names."""
     tensors = tuple(measure(x, y) for x, y in both.stored)
     tensors = tuple(replace(t, notes=tuple(name_sides(note, called) for note in t.notes)) for t in tensors)
     equal = all(t.equal for t in tensors) and not both.only_a and not both.only_b

@@ -1,4 +1,4 @@
-"""Numbers as short as people write them, and what their digits cost in bits of evidence."""
+"""Numbers as short as people write them, and the cost of their digits in bits of evidence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ FREE = 24.0
 
 
 def as_written(x: float, fits: Callable[[float], bool], most: int = 4) -> tuple[float, float]:
-    """(x with as few decimal digits as it may have, what they cost); fits: whether a shorter number does as well."""
+    """Return (x with as few decimal digits as possible, their cost); fits tests if a shorter number is good enough."""
     for digits in range(1, most + 1):
         short = float(f"{x:.{digits - 1}e}")
         if fits(short):

@@ -1,22 +1,22 @@
 """Check that two sides agree once a cause has been applied, and measure the evidence.
 
-**Bound.** Where an explanation multiplies, divides or sums, both sides have rounded on different ways. A row of m slots
-is a sum of m terms (m - 1 additions), each of which has been through at most a reciprocal, a product, a mean's
-division, a factor of clipping and a cast on either side: at most 8 roundings of half an eps of the sum of |terms| each.
-On both sides together that is less than (m + 8) eps sum |terms|, to first order. Where no side's slots are known, m is
-1 and the sum of |terms| is taken to be the largest |value| of the row: elements that are small by cancellation prove
-nothing then. Integers do not round: their bound is 0.
+**Bound.** If an explanation multiplies, divides or sums, the two sides have rounded differently. A row of m slots is a
+sum of m terms (m - 1 additions). On either side, each term has been through at most a reciprocal, a product, a mean's
+division, a factor of clipping and a cast. These are at most 8 roundings of half an eps of the sum of |terms| each. On
+both sides together that is less than (m + 8) eps sum |terms|, to first order. If no side's slots are known, m is 1, and
+the largest |value| of the row replaces the sum of |terms|. Then elements that are small by cancellation prove nothing.
+Integers do not round: their bound is 0.
 
-**Slack.** Two models whose layers are computed in another order, or by other functions, hand different gradients to the
-rows before anything is summed. That is relative to what a tensor's elements are sums of, not to each element: with
-slack s every element may be s times its tensor's largest |value| further off (`SLACKS`).
+**Slack.** Two models may compute their layers in another order, or by other functions. Then the rows get different
+gradients before any sum. This difference is relative to the terms of a tensor's elements, not to each element. With
+slack s, every element may be further off by s times its tensor's largest |value| (`SLACKS`).
 
-**Evidence.** An element that differed by D and agrees within the bound r would do so by chance once in about D / r
-random pairs: it is worth log2(D / r) bits, at most the precision of its type. Elements with the same pair of values
-count once, and one of few digits, as counts are, is worth these and six bits more. What was read off the data (a
-factor, a row, a permutation) costs what it could have explained. An explanation needs `ENOUGH` bits from at least two
-elements: by chance one in 2^40 random pairs has that, and where all elements are within rounding anyway there is no
-evidence for anything.
+**Evidence.** An element that differed by D and now agrees within the bound r would agree by chance in about one of
+D / r random pairs. So it gives log2(D / r) bits, at most the precision of its type. Elements with the same pair of
+values count once. An element of few digits, like a count, gives those digits' bits and six more. A number from the data
+(a factor, a row, a permutation) costs as many bits as it could have explained. An explanation needs `ENOUGH` bits from
+at least two elements, which one in 2^40 random pairs has by chance. If all elements are within rounding before the
+change, there is no evidence for any cause.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from islices.porting.compare.stored import Array, dot, placed
 ENOUGH = 40.0
 #: Bits of a number's sign and exponent.
 SIZES = 6.0
-#: Roundings beside the additions of a row's slots.
+#: Roundings in addition to the additions of a row's slots.
 ROUNDINGS = 8
-#: Elements that are looked at first.
+#: The number of elements to check first.
 FEW = 256
-#: What is tried one after the other, in eps of the narrower type, but no more than `MOST_SLACK`. Models of three layers
-#: in two frameworks, or in float32 and float64, were up to 2^6.3 eps apart, in float16 and bfloat16 up to 2^-4.6.
+#: Slacks to try in order, in eps of the narrower type, but no more than `MOST_SLACK`. Models of three layers in two
+#: frameworks, or in float32 and float64, were up to 2^6.3 eps apart; in float16 and bfloat16 up to 2^-4.6.
 SLACKS, MOST_SLACK = (8, 256), 2.0**-4
 
 
-# ---------------------------------------------------------------------- which element answers which
+# ---------------------------------------------------------------------- corresponding elements
 @dataclass(frozen=True, eq=False)
 class Paired:
-    """The elements of two sides that answer one another, flat, and what `bounds` makes of them."""
+    """The corresponding elements of two sides, flat, and their `bounds`."""
 
     x: Array
     y: Array
@@ -100,7 +100,7 @@ def _terms(x: Rows, known: bool) -> Array:
 
 
 def onto(ids: Array, x: Rows, part: Array | None, fill: float = 0.0) -> Any:
-    """Return what x has in some rows on other rows, the new ones filled."""
+    """Return the part of x for the rows ids; rows that x does not have are filled."""
     return None if part is None else placed(x.ids, part, ids, fill)
 
 
@@ -141,7 +141,7 @@ class Evidence(NamedTuple):
 
     @classmethod
     def all(cls, found: Iterable[Evidence], cost: float) -> Evidence:
-        """Return what several tensors say together, less what was read off them."""
+        """Return the evidence of several tensors together, minus the cost of numbers from the data."""
         bits, elements = zip((0.0, 0), *found, strict=True)
         return cls(sum(bits) - cost, sum(elements))
 
@@ -152,7 +152,7 @@ class Evidence(NamedTuple):
 
 
 def evidence(p: Paired, was: Array, *, exact: bool, factor: float = 1.0) -> Evidence:
-    """Return what it says that x is factor * y, where elements were `was` (flat, >= 0) apart before."""
+    """Return the evidence of x being factor * y, if elements had the distances `was` (flat, >= 0) before."""
     told = np.flatnonzero((was > 0) & np.isfinite(p.y) & np.isfinite(p.x))
     q, was = p.at(told), was[told]
     if not len(was):
@@ -167,9 +167,9 @@ def evidence(p: Paired, was: Array, *, exact: bool, factor: float = 1.0) -> Evid
 
 
 def _digits(x: Array) -> Array:
-    """Return what a number can say at most: its significant bits, sign and exponent.
+    """Return the most evidence that a number can give: its significant bits, sign and exponent.
 
-    Counts and powers of two are often equal by chance. There is one zero: what has become zero says all that it was.
+    Counts and powers of two are often equal by chance. There is only one zero, so a zero's evidence is not limited.
     """
     mantissa = np.ldexp(np.abs(np.frexp(x)[0]), 53).astype(np.int64)
     lowest = mantissa & -mantissa

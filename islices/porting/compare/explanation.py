@@ -1,6 +1,6 @@
 """The cause that makes two sides equal, in words, and its evidence.
 
-An `Explanation` is one cause or two; each has to have enough evidence of its own (`islices.porting.compare.evidence`).
+An `Explanation` is one cause or two; each needs enough separate evidence (`islices.porting.compare.evidence`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Finding:
-    """One cause in words: its stable name, the sentence, and what was found."""
+    """One cause in words: its stable name, the sentence, and its details."""
 
     name: str
     text: str
@@ -27,11 +27,12 @@ class Explanation:
     ----------
     causes : tuple of Finding
     exact : bool
-        To the bit; else within the bound on rounding of SPEC clause 22.
+        True if the sides agree to the bit, False if within the bound on rounding of SPEC clause 22.
     bits : float
-        The evidence: random data agree so far once in 2^bits pairs.
+        The evidence: of random pairs, one in 2^bits agrees this well.
     slack : float
-        What was granted to the arithmetic of two models on top of rounding, as a part of each tensor's largest |value|.
+        The allowance for the arithmetic of two models in addition to rounding, as a part of each tensor's largest
+        |value|.
     """
 
     causes: tuple[Finding, ...]
@@ -41,7 +42,7 @@ class Explanation:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The causes' names."""
+        """Return the causes' names."""
         return tuple(cause.name for cause in self.causes)
 
 

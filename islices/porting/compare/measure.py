@@ -1,8 +1,8 @@
 """Measure the distance of two tensors: rows, elements, ulps, norms. Equal means the specification's "same bits".
 
-Two sparse gradients are compared by their coalesced rows, so that the same contributions in another order of rows, or
-uncoalesced, are equal; a row stored in one only is a difference even where it is zero, since a lazy optimizer sees it.
-A dense tensor has no absent rows: beside one, rows of zeros and absent rows are the same.
+Two sparse gradients are compared by their coalesced rows. So the same contributions in another order of rows, or
+uncoalesced, are equal. A row that only one side stores is a difference even if it is zero, because a lazy optimizer
+sees it. A dense tensor has no absent rows: compared with one, rows of zeros and absent rows are the same.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ class TensorDifference:
     equal : bool
         Same dtype, shape, rows and bits.
     comparable : bool
-        False where rows have different shapes: then nothing below is measured.
+        False if rows have different shapes; then the attributes below are not measured.
     kinds, dtypes, shapes, slots, norms : pairs, of a and of b
-        kinds are such as "torch sparse"; slots are the stored rows as they came, duplicates included.
+        kinds are texts like "torch sparse"; slots count the stored rows, duplicates included.
     rows : int
         Rows in both.
     elements : int
         Elements in both.
     largest : Place or None
-        The largest difference; None where nothing in both differs (NaN against a number is inf).
+        The largest difference; None if no common element differs (NaN against a number is inf).
     only_a, only_b, differing : RowSample
     notes : tuple of str
-        What is worth saying and is no difference.
+        Remarks that are not differences.
     row_gaps : dict of str to (row numbers, sizes)
         For the picture: "both", "only_a", "only_b"; the largest difference in each row, or the row's largest value.
     """
@@ -96,7 +96,7 @@ class TensorDifference:
 
     @property
     def same_shape(self) -> bool:
-        """Whether the shapes are the same, or one of them leaves the number of rows open."""
+        """Return True if the shapes are the same, or one of them leaves the number of rows open."""
         return same_shape(*self.shapes)
 
     @property
@@ -106,7 +106,7 @@ class TensorDifference:
 
 
 def _alone(a: Stored, b: Stored) -> tuple[Array, Array]:
-    """Return where a has rows that b has not and the other way round; next to a dense side zeros do not count."""
+    """Return the positions of rows that only a has, and that only b has; next to a dense side zeros do not count."""
     only_a, only_b = np.flatnonzero(~contained(a.ids, b.ids)), np.flatnonzero(~contained(b.ids, a.ids))
     if a.sparse != b.sparse:
         only_a = only_a[nonzero_rows(a.values[only_a])]

@@ -15,7 +15,7 @@ Pairs: TypeAlias = Sequence[tuple[str, str]]
 
 
 class Both(NamedTuple):
-    """All that two trees hold, tensor beside tensor."""
+    """The tensors of two trees in pairs, and those that only one tree has."""
 
     pairs: list[tuple[str, str]]
     stored: list[tuple[Stored, Stored]]
@@ -44,14 +44,14 @@ def read_both(a: Any, b: Any, pair: Mapping[str, str] | None = None) -> Both:
 
 
 def checked_pair(pair: Any) -> Mapping[str, str]:
-    """Return what an argument ``pair=`` says; TypeError for what is no mapping."""
+    """Return the mapping of an argument ``pair=``; raise TypeError if it is not a mapping."""
     if pair is not None and not isinstance(pair, Mapping):
         raise TypeError(f"pair: got {describe(pair)}; accepted is a dict of names in a to names in b")
     return pair or {}
 
 
 def check_tensor(name: Any, leaves: Mapping[str, Any], argument: str, side: str) -> None:
-    """ValueError for a name that no tensor of a side has."""
+    """Raise ValueError for a name that no tensor of a side has."""
     if not isinstance(name, str) or name not in leaves:
         known = ", ".join(map(repr, list(leaves)[:10])) + (", ..." if len(leaves) > 10 else "")
         raise ValueError(f"{argument}: got {show(name)}; accepted are the names in {side}: {known}")
@@ -77,7 +77,7 @@ def states_beside(tree: Any, pairs: Pairs, argument: str) -> list[Any]:
 
 
 def _beside(leaves: Mapping[str, Any], pairs: Pairs, argument: str) -> list[Any]:
-    """Return what has a's name of each pair, else b's, else the only one there is."""
+    """Return the leaf with a's name of each pair, else with b's name, else the only leaf."""
     found = [next((leaves[n] for n in names if n in leaves), None) for names in pairs]
     if len(leaves) == len(pairs) == 1:
         return list(leaves.values())

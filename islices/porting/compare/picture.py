@@ -1,4 +1,4 @@
-"""A picture of the rows that differ: which, and by how much. Needs matplotlib (extra `plot`)."""
+"""A picture of the differing rows and their differences. Needs matplotlib (extra `plot`)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def draw(found: Difference) -> Any:
 
 
 def _panel(ax: Any, t: TensorDifference, names: tuple[str, str]) -> None:
-    """Draw the largest number of each row that differs; zeros and what is not finite have no place on the axis."""
+    """Draw the largest number of each differing row; the axis cannot show zeros and non-finite numbers."""
     shape = "x".join("?" if n is None else f"{n:,}" for n in t.shapes[0])
     ax.set_title(f"{t.name or 'the tensor'}  ({t.dtypes[0]}, {shape})", fontsize=10, loc="left")
     for kind, (colour, marker, label) in STYLES.items():

@@ -1,4 +1,4 @@
-"""`Rows`: one tensor of one side as causes transform it, in float64, and the tensors that any rows are read from.
+"""`Rows`: one tensor of one side, in float64, which causes transform; and `Held`, the tensor that provides rows.
 
 May import: `numpy`, the core below `islices.porting.compare.comparison`.
 """
@@ -27,10 +27,10 @@ LEAST = 64
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Some rows, or all, of one tensor of one side; rows of zeros of a dense tensor are left out.
+    """Some rows, or all, of one tensor of one side, without the zero rows of a dense tensor.
 
-    terms is the sum of |slots| of each element, None where the slots are not known; slot_ids and slots are the slots
-    themselves where they tell more than values. size: elements of the whole tensor.
+    terms is the sum of |slots| of each element, None if the slots are unknown. slot_ids and slots are the slots, if
+    they contain more than values. size: the number of elements of the whole tensor.
     """
 
     ids: Array  # (k,) int64, ascending
@@ -46,12 +46,12 @@ class Rows:
 
     @property
     def eps(self) -> float:
-        """The spacing of the type at 1; 0 for integers, which nothing rounds."""
+        """Return the spacing of the type at 1; 0 for integers, which are never rounded."""
         return float(2.0 ** (1 - PRECISION[self.dtype])) if self.dtype in FLOATS else 0.0
 
     @property
     def flat(self) -> Array:
-        """The values, one line for each row."""
+        """Return the values, one line for each row."""
         return self.values.reshape(len(self.ids), math.prod(self.values.shape[1:]))
 
     def meets(self, other: Rows) -> bool:
@@ -87,7 +87,7 @@ class Norm(NamedTuple):
 
 
 class Held:
-    """A tensor as it was read, of which `at` gives any rows."""
+    """A tensor as it was read; `at` returns any of its rows."""
 
     def __init__(self, x: Stored) -> None:
         self.stored = x
@@ -96,7 +96,7 @@ class Held:
 
     @property
     def size(self) -> int:
-        """The number of elements in rows that count."""
+        """Return the number of elements in the rows that count."""
         return len(self.ids) * math.prod(self.stored.row_shape)
 
     def values_at(self, places: Any) -> Array:
@@ -119,19 +119,19 @@ class Held:
 
     @lazy_property
     def _by_row(self) -> tuple[Array, Array]:
-        """Slots in the order of their rows, and where each row's begin."""
+        """Return the slots in the order of their rows, and the start of each row's slots."""
         order = np.argsort(self.stored.slot_ids, kind="stable")
         return order, np.append(0, np.cumsum(self.stored.counts))
 
     @lazy_property
     def norms(self) -> Norm:
-        """The norms of all rows and of all slots."""
+        """Return the norms of all rows and of all slots."""
         x = self.stored
         return Norm(x.norm, norm_of([x.slots]) if x.sparse and x.has_duplicates else None)
 
     @property
     def repeated(self) -> Array:
-        """Rows that have several slots."""
+        """Return the rows that have several slots."""
         x = self.stored
         return x.ids[x.counts > 1] if x.sparse and x.has_duplicates else x.ids[:0]
 

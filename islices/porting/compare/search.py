@@ -1,8 +1,9 @@
-"""Why two sides differ: candidates are tested one by one, then two at a time, and those that hold are ranked.
+"""The search for causes: test candidates one by one, then two at a time, and rank those that hold.
 
-A candidate is a comparison in which a cause has changed one side. It holds if both sides are equal then, to the bit or
-within the bound, and enough speaks for each change. A single cause is preferred to two; where several explain, all are
-named, the most specific first, and none that one of them subsumes. Tensors are explained together.
+A candidate is a comparison in which a cause has changed one side. It holds if both sides are then equal, to the bit or
+within the bound, with enough evidence for each change. A single cause is preferred to two. If several explain the
+difference, all are reported, the most specific first, without those that another subsumes. Tensors are explained
+together.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ CHANCE = 1 / 32
 
 
 def explain(both: Comparison, singles: Sequence[Comparison]) -> tuple[Explanation, ...]:
-    """Return the explanations, the most specific first; none where nothing known makes the sides equal.
+    """Return the explanations, the most specific first; none if no known cause makes the sides equal.
 
-    singles: what `candidates` finds for it, whichever its slack.
+    singles: the results of `candidates` for both, with any slack.
     """
     if not both.pairs:
         return ()
-    near = both.agree(exact=False)  # then what is not exact explains nothing
+    near = both.agree(exact=False)  # then an inexact candidate explains nothing
     singles = [replace(c, slack=both.slack) if both.slack else c for c in singles]
     found: list[Explanation] = []
-    exact: set[tuple[str, int]] = set()  # what explains to the bit need not be said with other numbers
+    exact: set[tuple[str, int]] = set()  # an exact cause is not reported again with other numbers
     for c in singles:
         key = c.chain[-1].key
         if e := _held(c, exactly=near or key in exact):
@@ -59,7 +60,7 @@ def _pairs(singles: Sequence[Comparison], *, exactly: bool) -> list[Explanation]
         if not exactly and first.cause.scales:
             found += _named_factors(c)
             constants += [] if found else _constant(c)
-        # what changes values on both sides undoes itself; rows may be dropped from both
+        # a change of values on both sides cancels out; rows may be dropped from both
         used = {first.key} if first.cause.drops else {(first.cause.name, 0), (first.cause.name, 1)}
         for second in _changes(c, used):
             keys = frozenset((first.key, second.chain[-1].key))
@@ -84,7 +85,7 @@ def _changes(both: Comparison, used: set[tuple[str, int]]) -> Iterator[Compariso
 
 
 def _moves(both: Comparison) -> Iterator[Comparison]:
-    """Yield the comparisons of tensors whose rows stand elsewhere in a."""
+    """Yield the comparisons of tensors whose rows have other numbers in a."""
     for cause in CAUSES.values():
         if cause.move is not None:
             yield from (both.rearranged(cause, *one) for one in cause.move(both.source.a, both.source.b))
@@ -129,7 +130,7 @@ def _was(now: Comparison, k: int, t: int, p: Paired) -> Array:
     """Return for each element how much the kth change has changed there, or how much agrees, as it is paired."""
     cause, which, _, tensors = now.chain[k]
     final = now.pairs[t].side(which)
-    here: Array = np.abs(final.values)  # what speaks for it is that all the rest agrees
+    here: Array = np.abs(final.values)  # the evidence is the agreement of all other elements
     if not (cause.drops or cause.narrows or cause.move):
         if t not in tensors:
             return np.zeros(p.x.shape)
@@ -202,7 +203,7 @@ def _without_subsumed(found: Sequence[Explanation]) -> tuple[Explanation, ...]:
 
 
 def _subsumes(specific: Explanation, e: Explanation) -> bool:
-    """Return whether e only says more generally what another says."""
+    """Return True if e only states a more general version of another explanation."""
     if len(specific.causes) != len(e.causes) or specific is e:
         return False
     for order in permutations(specific.names):

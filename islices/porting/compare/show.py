@@ -1,4 +1,4 @@
-"""A Difference as text for people."""
+"""The text report of a Difference."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 #: Elements of a row shown in a line of the report.
 IN_LINE = 4
-#: Tensors that a report shows unless it is asked for all.
+#: The number of tensors in a report that is not verbose.
 TENSORS = 2
 
 
 def report(found: Difference, *, verbose: bool = False) -> str:
-    """The report, plain text: the verdict, why, how to mend it, and where.
+    """Return the report as plain text: the verdict, the causes, their fixes, and the differing rows.
 
-    verbose: every tensor, with the rows that differ.
+    verbose: list every tensor with its differing rows.
     """
     a, b = found.names
     lines = [_verdict(found)]

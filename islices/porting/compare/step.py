@@ -1,4 +1,4 @@
-"""`explain_steps`: two training steps as they were recorded, and in what they differ."""
+"""`explain_steps`, which explains the differences of two recorded training steps."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ class Step:
     before, after : tree
         The tables.
     gradient : tree
-        What the optimizer was handed: clipped, if it is clipped; uncoalesced is best.
+        The optimizer's input, after clipping, if any. Pass it uncoalesced if possible.
     state, state_after : dict of str to dict, optional
-        Each table's state, before the step and after it, as ``state_of`` of a front gives it: its arrays by the names
-        of `islices.optim`, and "step", the count of steps taken before. Without it the step is taken for the first.
+        Each table's state before and after the step, as the ``state_of`` of a framework's module returns it. It has
+        arrays by the names of `islices.optim`, and "step", the number of earlier steps. Without a state, the step is
+        treated as the first.
     optimizer : mapping, optional
-        The description of what took it: "name", "semantics", "rows" and its numbers ("lr", "eps" ...). Without
-        numbers it decides between formulas that make the same step. Without a description stock optimizers are tried
-        (SPEC clause 22). {"class": name} stands for a class that `islices.optim` does not have.
+        The description of the step's optimizer: "name", "semantics", "rows" and its numbers ("lr", "eps" ...). A
+        description without numbers decides between formulas that make the same step. Without a description, stock
+        optimizers are tried (SPEC clause 22). {"class": name} stands for a class that `islices.optim` does not have.
     """
 
     before: Any
@@ -42,28 +43,28 @@ class Step:
 
 
 def explain_steps(a: Step, b: Step, *, names: Sequence[str] = ("a", "b")) -> Difference:
-    """Compare the tables after two steps, each explained by its own tables before, gradient and state.
+    """Compare the tables after two steps; explain each from its tables before, gradient and state.
 
     Parameters
     ----------
     a, b : Step
     names : (str, str)
-        What the report calls the sides.
+        The names of the sides in the report.
 
     Returns
     -------
     Difference
-        Of the tables after the steps. Where the steps are the same and what they began with is not, no cause is named.
+        The difference of the tables after the steps. It has no cause if the steps are the same with different inputs.
 
     Raises
     ------
     TypeError, ValueError
-        Tables and gradients that do not belong together, or of no known framework; names that are no two strings.
+        Tables and gradients do not belong together or have no known framework, or names are not two strings.
 
     Notes
     -----
-    A cause is named only if each side's step is made by what it names, within the bound on rounding, and would be
-    another without it, on more elements than by chance (SPEC clause 22).
+    A cause is reported only if it reproduces each side's step within the bound on rounding. Without it, the step would
+    differ on more elements than by chance (SPEC clause 22).
 
     Examples
     --------

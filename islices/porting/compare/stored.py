@@ -1,6 +1,6 @@
-"""A leaf as it is compared: its slots and its coalesced rows, as host arrays, whichever framework it came from.
+"""A leaf for comparison: its slots and its coalesced rows, as host arrays, from any framework.
 
-Nothing of a table's size is made: a sparse leaf costs its stored rows, a dense one its own elements.
+No table-sized array is allocated for a sparse leaf, which costs its stored rows; a dense leaf costs its elements.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from islices.norms.exact import exact_norms
 from islices.norms.norm import parts
 
 Array = np.ndarray[Any, Any]
-#: Elements that are looked at together: what is made of them on the way stays small.
+#: The number of elements in a block, which keeps temporary arrays small.
 BLOCK = 1 << 17
 #: Dense tensors may hold these too.
 WHOLE = ("bool", "int8", "uint8", "int16", "uint16", "uint32", "uint64")
@@ -49,36 +49,36 @@ class Stored:
 
     @property
     def row_shape(self) -> tuple[int, ...]:
-        """The shape of one row."""
+        """Return the shape of one row."""
         return tuple(self.values.shape[1:])
 
     @property
     def has_duplicates(self) -> bool:
-        """Whether a row has several slots."""
+        """Return True if a row has several slots."""
         return len(self.slot_ids) > len(self.ids)
 
     @lazy_property
     def counts(self) -> Array:
-        """(k,): how many slots each row has."""
+        """Return the number of slots of each row, (k,)."""
         if not self.has_duplicates:
             return np.ones(len(self.ids), np.int64)
         return np.bincount(np.searchsorted(self.ids, self.slot_ids), minlength=len(self.ids))
 
     @lazy_property
     def beyond_float64(self) -> bool:
-        """Whether it holds whole numbers that float64 rounds."""
+        """Return True if the leaf holds whole numbers that float64 rounds."""
         if self.values.dtype not in (np.int64, np.uint64):
             return False
         return bool((self.values > 1 << 53).any() or (self.values < -(1 << 53)).any())
 
     @lazy_property
     def norm(self) -> float:
-        """The norm of the gradient: duplicates are summed (SPEC clause 7)."""
+        """Return the norm of the gradient with summed duplicates (SPEC clause 7)."""
         return norm_of([self.values])
 
 
 def read(x: Any, name: str, argument: str) -> Stored:
-    """A leaf of any framework as host arrays; TypeError if no backend knows it."""
+    """Return a leaf of any framework as host arrays; raise TypeError if no backend knows it."""
     if isinstance(x, Table):
         x = x.weights
     leaf = x if _is_whole(x) else adopt(x, argument)
@@ -100,7 +100,7 @@ def read(x: Any, name: str, argument: str) -> Stored:
 
 
 def _is_whole(x: Any) -> bool:
-    """Whether x is a dense array of a type that slices and norms do not have: a mask, a counter."""
+    """Return True if x is a dense array of a type that slices and norms do not have: a mask or a counter."""
     backend = find_backend(x)
     return (
         backend is not None and not isinstance(x, IndexedSlices) and not backend.is_native(x)
@@ -114,7 +114,7 @@ def _ids(indices: Array) -> Array:
 
 # ---------------------------------------------------------------------- host arrays
 def wide(x: Array) -> Array:
-    """Floating values of any type as float64, exactly; integers beyond 2^53 rounded."""
+    """Return values as float64: floating ones of any type exactly, integers beyond 2^53 rounded."""
     x = bfloat16_to_float32(x) if x.dtype == np.uint16 else x
     return x.astype(np.float64, copy=False)
 
@@ -141,20 +141,22 @@ def apart(x: Array, y: Array) -> Array:
 
 
 def nonzero_rows(values: Array) -> Array:
-    """(k,): whether a row holds anything but zeros; NaN counts."""
+    """Return a mask (k,) of the rows that hold anything but zeros; NaN counts."""
     x = values & 0x7FFF if values.dtype == np.uint16 else values
     found: Array = (x != 0).reshape(len(x), math.prod(x.shape[1:])).any(axis=1)
     return found
 
 
 def dot(x: Array, y: Array) -> float:
-    """Of flat arrays, by one thread: BLAS's threads wait for one another far longer than a block takes, and their
-    number decides the order of its sums."""
+    """Return the dot product of flat arrays, computed by one thread.
+
+    BLAS's threads wait for each other far longer than a block takes, and their number decides the order of sums.
+    """
     return float(np.einsum("i,i->", x, y))
 
 
 def norm_of(arrays: Sequence[Array]) -> float:
-    """The 2-norm of all arrays as one vector, by clause 7's sums, before its last rounding."""
+    """Return the 2-norm of all arrays as one vector, by clause 7's sums, before its last rounding."""
     floats = [x if x.dtype == np.uint16 or x.dtype.kind == "f" else wide(x) for x in arrays]
     if not floats:
         return 0.0
@@ -164,7 +166,7 @@ def norm_of(arrays: Sequence[Array]) -> float:
 
 
 def contained(ids: Array, others: Array) -> Array:
-    """(k,): which of ids are among others, both ascending."""
+    """Return a mask (k,) of the ids that are among others; both are ascending."""
     if not len(others):
         return np.zeros(len(ids), bool)
     place = np.searchsorted(others, ids)
@@ -174,7 +176,7 @@ def contained(ids: Array, others: Array) -> Array:
 
 
 def placed(ids: Array, part: Array, rows: Array, fill: float = 0.0) -> Array:
-    """Return what stands in some rows, given what stands in those of ids, both ascending; fill where nothing does."""
+    """Return the values of rows from part, the values of ids; both are ascending, and other rows get fill."""
     out = np.full((len(rows), *part.shape[1:]), fill, part.dtype)
     there = np.flatnonzero(contained(rows, ids))
     out[there] = part[np.searchsorted(ids, rows[there])]
@@ -182,7 +184,7 @@ def placed(ids: Array, part: Array, rows: Array, fill: float = 0.0) -> Array:
 
 
 def blocks(rows: int, row_shape: tuple[int, ...]) -> Iterator[slice]:
-    """Parts of so many rows, at least one."""
+    """Yield slices that divide the rows into blocks; there is at least one slice."""
     size = max(1, BLOCK // max(1, math.prod(row_shape)))
     for k in range(0, max(rows, 1), size):
         yield slice(k, min(k + size, rows))

@@ -1,7 +1,6 @@
-"""Turn tensors that were read into the comparison that causes are tried on.
+"""Make a comparison of stored tensors, and search for causes.
 
-Where nothing explains the difference so, all is tried again with slack for the models' own arithmetic, the lesser
-first.
+If no cause explains the difference, the search runs again with slack for the models' arithmetic, the smaller first.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def side_by_side(
 ) -> Comparison | None:
     """Return the comparison before any change; None for whole numbers that float64 does not hold.
 
-    raw: the gradient that both were computed from. tables: what a regulariser adds.
+    raw: the gradient from which both were computed. tables: the tables that a regulariser may add.
     """
     if any(x.beyond_float64 for pair in stored for x in pair):
         return None
@@ -40,8 +39,7 @@ def side_by_side(
 
 
 def why(both: Comparison | None) -> tuple[tuple[Explanation, ...], bool, float | None]:
-    """Return why two sides differ: the explanations, whether the sides are within rounding as they are, else how far
-    they are apart if that is within the slack."""
+    """Return (the explanations, True if the sides are within rounding, their distance if it is within the slack)."""
     if both is None:
         return (), False, None
     rounding, singles = both.agree(exact=False), candidates(both)

@@ -1,10 +1,10 @@
-"""Two trainings compared step by step, as long as rounding explains how far they are apart.
+"""Two trainings compared step by step, as long as rounding explains their distance.
 
 positions       the trees of a step, as host arrays
 folder          a recording: a folder with a file for each step
-recorder        `Recorder`, which writes one
-tensor_names    the tensor of one side that corresponds to one of the other
-distances       how far two sides are apart
+recorder        `Recorder`, which writes a recording
+tensor_names    pairs of the two sides' tensors
+distances       the distance of two sides
 movements       the step itself, element by element
 verdict         one step: the first position that rounding does not explain
 trainings       `parity`: step after step until there is one; `Parity`, its result

@@ -1,4 +1,4 @@
-"""A picture of two trainings: losses, and how far the tables are apart. Needs matplotlib (extra `plot`).
+"""A picture of two trainings: their losses, and the distance of their tables. Needs matplotlib (extra `plot`).
 
 May import: `islices.porting.reports`.
 """
@@ -12,7 +12,7 @@ from islices.porting.reports import new_figure
 if TYPE_CHECKING:
     from islices.porting.trajectory.trainings import Parity
 
-#: Positions whose distances are drawn, where both sides have them.
+#: Positions whose distances are drawn if both sides have them.
 DRAWN = ("outputs", "gradients", "clipped")
 
 

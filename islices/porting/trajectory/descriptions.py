@@ -1,4 +1,4 @@
-"""Descriptions of optimizers as JSON holds them: the record's name, a semantics and hyperparameters.
+"""Descriptions of optimizers as JSON values: the record's name, a semantics and hyperparameters.
 
 A recording contains them.
 
@@ -18,7 +18,7 @@ from islices.optim.record import RECORDS
 
 
 def as_description(x: Any) -> dict[str, Any]:
-    """An optimizer as JSON holds it; TypeError where a hyperparameter is a function or an array."""
+    """Return an optimizer as JSON values; raise TypeError if a hyperparameter is a function or an array."""
     if isinstance(x, Mapping):
         if other_class(x) is None:
             _check(x)
@@ -39,7 +39,7 @@ def as_description(x: Any) -> dict[str, Any]:
 
 
 def optimizers_of(given: Any, argument: str) -> dict[str, Any]:
-    """The name of a tensor, or "" for all -> the description of what steps it; TypeError for what is none."""
+    """Return {a tensor's name, or "" for all: its optimizer's description}; raise TypeError for wrong arguments."""
     if given is None:
         return {}
     if isinstance(given, Optimizer) or (
@@ -55,7 +55,7 @@ def optimizers_of(given: Any, argument: str) -> dict[str, Any]:
 
 
 def other_class(said: Any) -> str | None:
-    """The class that a description names of an optimizer which `islices.optim` does not have."""
+    """Return the class from a description of an optimizer that `islices.optim` does not have; else None."""
     known = isinstance(said, Mapping) and list(said) == ["class"] and isinstance(said["class"], str)
     return said["class"] if known else None
 

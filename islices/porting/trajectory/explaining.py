@@ -1,4 +1,4 @@
-"""Pass both sides at the position where they diverge to `islices.diff`, with the input that they were computed from.
+"""Pass both sides at the position where they diverge to `islices.diff`, with the input of their computation.
 
 May import: `numpy`, the core, `islices.porting.compare`, this folder.
 """
@@ -18,13 +18,13 @@ from islices.porting.compare.step import explain_steps
 from islices.porting.trajectory.distances import same_values
 from islices.porting.trajectory.positions import Leaves, Step, common, rows_named
 
-#: Framework -> the semantics of its own optimizers.
+#: {a framework: the semantics of its optimizers}
 OWN = {"torch": "torch", "keras": "keras", "jax": "optax"}
-#: Other tensors whose steps are explained where that of the tensor that is furthest off is not.
+#: The number of other tensors to explain if the step of the furthest tensor has no explanation.
 LARGER = 2
-#: Causes of gradients that tables and states may have as well; what mends them there is not known.
+#: Causes of gradients that tables and states may have as well; their fix is unknown there.
 OF_ARRAYS = ("dtype", "factor", "off_by_one", "rounded", "sign")
-#: Positions of a step that may tell a cause where one does not.
+#: For some positions, other positions of the step that may show the cause.
 OTHERS = {
     "outputs": ("gradients",), "loss": ("gradients",), "step": ("gradients", "clipped"),
     "state": ("gradients", "clipped"),
@@ -59,7 +59,7 @@ def _position(position: str, tensor: str, a: Step, b: Step, known: Known) -> Dif
         sides = common(a, b, "state")
         states = _of_arrays(diff(*sides, **known))
         return replace(states, causes=states.causes or _begun(*sides, known["names"]))
-    if position == "clipped":  # raw gradients agree, so that a factor is none of the loss
+    if position == "clipped":  # raw gradients agree, so a factor does not come from the loss
         before = a.get("gradients") or b.get("gradients")
         return _unmended(diff(rows_named(a), rows_named(b), before=before, **known), ("factor",))
     x, y = common(a, b, position)
@@ -68,7 +68,7 @@ def _position(position: str, tensor: str, a: Step, b: Step, known: Known) -> Dif
 
 
 def _all_or_one(tensor: str, a: Leaves, b: Leaves, known: Known, instead: Sequence[Explanation] = ()) -> Difference:
-    """Return tensors that nobody clips or regularises: all together, then the one that is furthest off."""
+    """Explain tensors without clipping or regularisers: all together, else the one that is furthest off."""
     found = _of_arrays(diff(a, b, **known), instead)
     if found.causes or tensor not in a or tensor not in b:
         return found
@@ -77,7 +77,7 @@ def _all_or_one(tensor: str, a: Leaves, b: Leaves, known: Known, instead: Sequen
 
 
 def _begun(a: Leaves, b: Leaves, names: tuple[str, str]) -> tuple[Explanation, ...]:
-    """States that begin with another number each, the same in all their elements."""
+    """Return the explanation of states whose elements all begin with one number, which differs between the sides."""
     begins: list[set[float]] = [set(), set()]
     size = 0
     for name, x in a.items():
@@ -93,13 +93,13 @@ def _begun(a: Leaves, b: Leaves, names: tuple[str, str]) -> tuple[Explanation, .
 
 
 def _of_arrays(found: Difference, instead: Sequence[Explanation] = ()) -> Difference:
-    """Return what is said of arrays that nobody clips or regularises: without causes that gradients alone have."""
+    """Return the difference without causes that only gradients have, for arrays without clipping or regularisers."""
     kept = [e for e in found.causes if all(c.name in OF_ARRAYS or "step" in c.details for c in e.causes)]
     return _unmended(replace(found, causes=tuple(kept or instead)), OF_ARRAYS)
 
 
 def _unmended(found: Difference, names: Collection[str]) -> Difference:
-    """Return the difference without the lines that mend some causes."""
+    """Return the difference without the lines that fix some causes."""
 
     def told(c: Finding) -> Finding:
         unknown = c.name in names and "step" not in c.details
@@ -110,13 +110,15 @@ def _unmended(found: Difference, names: Collection[str]) -> Difference:
 
 # ---------------------------------------------------------------------- the step
 def _step(position: str, tensor: str, a: Step, b: Step, known: Known) -> Difference:
-    """The step of the tensor that is furthest off. Where that one is too small to prove a cause, a bias of one element,
-    those with the most elements are asked."""
+    """Explain the step of the tensor that is furthest off.
+
+    If that tensor is too small to prove a cause, like a bias of one element, use those with the most elements.
+    """
     tables = a.get("tables") or {}
     name = tensor if tensor in tables else tensor.rpartition(".")[0]
     found = _steps_of(name, a, b, known)
     if position == "state":
-        # what explains the tables after a step explains its states
+        # the explanation of the tables after a step also explains the states
         x, y = ({k: x for k, x in s.items() if k.startswith(f"{name}.")} for s in common(a, b, "state_after"))
         return _all_or_one(tensor, x, y, known, found.causes)
     larger = sorted((k for k in tables if k != name), key=lambda k: -np.size(tables[k]))[:LARGER]
@@ -125,7 +127,7 @@ def _step(position: str, tensor: str, a: Step, b: Step, known: Known) -> Differe
 
 
 def _steps_of(name: str, a: Step, b: Step, known: Known) -> Difference:
-    """Each side's step of a tensor explained by itself, where it is known what both began with."""
+    """Explain each side's step of a tensor separately, if the inputs of both are known."""
     sides = [_taken(s, name) for s in (a, b)]
     if sides[0] is not None and sides[1] is not None:
         return _of_arrays(explain_steps(sides[0], sides[1], names=known["names"]))

@@ -1,7 +1,7 @@
 """A recording on disk: a folder with a file for each step, which `islices.save` writes and any program reads.
 
-Tables and states change little from step to step. What a recording holds of one after the first is the rows that have
-changed: a leaf of slices at these positions stands for what was there before, with those rows in the place of the old.
+Tables and states change little from step to step. After the first step, a recording holds only their changed rows. A
+leaf of slices at these positions means the previous array with the new rows in the place of the old ones.
 
 May import: `numpy`, the core, this folder.
 """
@@ -33,7 +33,7 @@ def is_folder(x: Any) -> bool:
 
 
 def step_files(folder: str | os.PathLike[str]) -> list[tuple[int, Path]]:
-    """(number, file) of each step of a recording, in order."""
+    """Return (number, file) of each step of a recording, in order."""
     found = ((FILE.fullmatch(path.name), path) for path in Path(folder).iterdir())
     return sorted((int(match[1]), path) for match, path in found if match)
 
@@ -76,7 +76,7 @@ def _changed(x: Leaf, known: Leaf | None) -> Leaf | None:
 
 # ---------------------------------------------------------------------- reading
 def read_folder(folder: Any, argument: str) -> Iterator[Step]:
-    """The steps of a recording, one by one; ValueError if there are none, FileNotFoundError if there is no folder."""
+    """Yield the steps of a recording; raise ValueError if there are none, FileNotFoundError if there is no folder."""
     path = Path(os.fsdecode(folder))
     if not path.is_dir():
         raise FileNotFoundError(f"{argument}: got {str(path)!r}; accepted is a folder of steps")
@@ -106,7 +106,7 @@ def _steps(files: list[tuple[int, Path]], argument: str) -> Iterator[Step]:
 
 
 def _applied(known: Leaves, leaves: Leaves, place: str) -> Leaves:
-    """Tables after some of their rows have been replaced."""
+    """Return tables with some of their rows replaced."""
     out = dict(known)
     for name, x in leaves.items():
         if isinstance(x, IndexedSlices):

@@ -1,9 +1,9 @@
 """The step itself, element by element: tables and the optimizer's state after it, from both before it.
 
 Allowed are `ROUNDINGS` + k eps of the tensor's largest movement so far, after k steps, and the rounding of the table.
-The two steps began with gradients and states that are a relative r apart in this element: twice that, of the largest
-movement, is allowed as well. An element whose gradient has cancelled has an r near 1, and adagrad and adam take full
-steps in the direction of rounding: nothing is asked of it.
+The inputs of the two steps, gradients and states, have a relative distance r in an element. Twice r, times the largest
+movement, is allowed as well. An element whose gradient has cancelled has an r near 1. Adagrad and Adam take full steps
+in the direction of rounding there, so such elements are not judged.
 
 `Past` holds all that earlier steps contribute; `advance` makes the next one.
 
@@ -41,14 +41,14 @@ class Found:
     Attributes
     ----------
     apart : float
-        The distance of the sides in the tensor that uses most of what it is allowed: relative to its norm for
-        outputs, loss and gradients; for steps and states an element's.
+        The distance of the sides in the tensor that uses most of its allowance. For outputs, loss and gradients it is
+        relative to the tensor's norm; for steps and states it is the distance of one element.
     allowed : float
         The distance that rounding may cause there.
     tensor : str
-        Its name.
+        The tensor's name.
     judged : bool
-        False where the tables are so far apart already that nothing can be said.
+        False if the tables are already too far apart for a judgement.
     """
 
     apart: float
@@ -65,7 +65,7 @@ class Found:
 
 
 def furthest(found: Iterable[Found]) -> Found:
-    """Return the one that uses most of what it is allowed."""
+    """Return the distance that uses most of its allowance."""
     return max(found, key=lambda one: one.share, default=Found(0.0, 0.0, ""))
 
 
@@ -172,7 +172,7 @@ def _judge_table(a: Step, b: Step, t: _Table, past: Past) -> Found:
     of_reach = (ROUNDINGS + past.count + _scalars(a, b, t.name)) * eps * reach
 
     known = rows_named(a) and rows_named(b)
-    r = _relative(a, b, t, past) if known else lambda rows: MOST_SLACK / 2  # nothing says what it was computed from
+    r = _relative(a, b, t, past) if known else lambda rows: MOST_SLACK / 2  # the inputs of the step are unknown
     return _furthest_element(t.name, t[1:3], t[3:], lambda rows, size: 2 * eps * size + of_reach + 2 * reach * r(rows))
 
 
@@ -234,7 +234,7 @@ def _size(*arrays: Array) -> Array:
 
 
 def _relative(a: Step, b: Step, t: _Table, past: Past) -> Callable[[Array], Array]:
-    """Return a function of row numbers: the relative distance of what each element's step was computed from."""
+    """Return a function of row numbers that gives the relative distance of the inputs of each element's step."""
     n = len(t.w)
     states = [
         (x.reshape(n, -1), y.reshape(n, -1)) for x, y in _common_states(a, b, t.name)

@@ -1,4 +1,4 @@
-"""A Parity as text for people.
+"""The text report of a Parity.
 
 May import: `islices.porting.reports`, this folder.
 """
@@ -14,7 +14,7 @@ from islices.porting.trajectory.verdict import ORDER
 if TYPE_CHECKING:
     from islices.porting.trajectory.trainings import Parity
 
-#: position -> how it is told
+#: {position: its words in the report}
 TITLES = {
     "batch": "the batch", "start": "tables and states before the first step",
     "between": "tables changed since the step before", "outputs": "forward outputs", "loss": "the loss",
@@ -22,7 +22,7 @@ TITLES = {
     "state": "the optimizer's state after the step",
 }  # fmt: skip
 
-#: position -> what is to be done, where no cause is known and nothing else of the step tells one
+#: {position: advice if neither the position nor the rest of the step shows a cause}
 HINTS = {
     "batch": "hand both sides the same samples in one order: from a file, not shuffled",
     "start": "begin with one start: islices.save(path, tables) here, islices.load(path, backend=...) there",
@@ -32,7 +32,7 @@ HINTS = {
 
 
 def report(found: Parity) -> str:
-    """The report, plain text."""
+    """Return the report as plain text."""
     lines = [_verdict(found)]
     lines += [f"note: {note}" for note in found.notes]
     lines += ["", *_table(found)]
@@ -79,7 +79,7 @@ def _apart(apart: float, allowed: float) -> str:
 
 
 def _table(found: Parity) -> list[str]:
-    """For each position how far the sides were apart at most, and how much that is of what is allowed."""
+    """Return a table of the sides' largest distance at each position, and its share of the allowed distance."""
     rows = [("position", "largest gap", "of allowed", "at step")]
     for position in ORDER:
         steps = [s for s in found.steps if position in s.positions]

@@ -1,4 +1,4 @@
-"""A step of a training as it is compared: trees by position, as host arrays that no later step writes over.
+"""A step of a training for comparison: trees by position, as host arrays that no later step overwrites.
 
 May import: `numpy`, the core below `islices.files`, `islices.porting.trajectory.descriptions`.
 """
@@ -22,14 +22,14 @@ from islices.porting.trajectory.descriptions import optimizers_of
 Leaf = np.ndarray[Any, Any] | IndexedSlices
 Leaves = dict[str, Leaf]
 
-#: What a step may be made of, in the order in which a training computes it.
+#: The positions of a step, in the order in which a training computes them.
 POSITIONS = (
     "batch", "tables", "state", "outputs", "loss", "gradients", "clipped", "tables_after", "state_after",
 )  # fmt: skip
-#: What a step leaves behind -> what the next one begins with.
+#: {a position after a step: the same position before the next step}
 BEFORE = {"tables_after": "tables", "state_after": "state"}
 AFTER = {before: after for after, before in BEFORE.items()}
-#: What stands beside the positions in a step.
+#: The entries of a step other than positions.
 BESIDE = ("step", "optimizer")
 
 
@@ -47,12 +47,12 @@ class Step:
     framework: str = ""
 
     def get(self, position: str) -> Leaves | None:
-        """The leaves at a position; None where the step does not have it."""
+        """Return the leaves at a position; None if the step does not have the position."""
         return self.trees.get(position)
 
 
 def common(a: Step, b: Step, position: str) -> tuple[Leaves, Leaves]:
-    """Return the leaves at a position whose names both steps have."""
+    """Return the leaves at a position with names that both steps have."""
     x, y = a.trees.get(position, {}), b.trees.get(position, {})
     return {name: leaf for name, leaf in x.items() if name in y}, {name: y[name] for name in x if name in y}
 
@@ -63,7 +63,7 @@ def described(s: Step, name: str, key: str) -> Any:
 
 
 def _as_host(x: Any, argument: str) -> Leaf:
-    """A leaf of any framework as a host array, or as slices of host arrays, copied."""
+    """Return a copy of a leaf of any framework as a host array, or as slices of host arrays."""
     if isinstance(x, Table):
         x = x.weights
     if (is_real(x) or isinstance(x, (bool, np.bool_))) and find_backend(x) is None:
@@ -83,15 +83,15 @@ def _as_host(x: Any, argument: str) -> Leaf:
 
 
 def host_leaves(tree: Any, argument: str) -> Leaves:
-    """The leaves of a tree by name, as host arrays; None is none."""
+    """Return the leaves of a tree by name, as host arrays, without leaves that are None."""
     found = named_leaves(tree, argument)
     return {name: _as_host(x, f"{argument}[{name!r}]") for name, x in found.items() if x is not None}
 
 
 def read_step(given: Any, argument: str, number: int) -> Step:
-    """A step of a user's iterator; number is what it gets where it does not say one.
+    """Return a step of a user's iterator, numbered number if the step has none.
 
-    TypeError, ValueError for what is no mapping of positions, or a position that is not known.
+    Raise TypeError if it is not a mapping of positions, ValueError if a position is unknown.
     """
     if isinstance(given, Step):
         return given
@@ -117,5 +117,5 @@ def read_step(given: Any, argument: str, number: int) -> Step:
 
 
 def rows_named(step: Step) -> Leaves:
-    """The gradients that a step applies: the clipped ones, where there are such."""
+    """Return the gradients that a step applies: clipped ones replace raw ones."""
     return {**(step.get("gradients") or {}), **(step.get("clipped") or {})}

@@ -1,4 +1,4 @@
-"""`Recorder`: what a training does, written down step by step for `parity`.
+"""`Recorder`, which writes the steps of a training into files for `parity`.
 
 May import: the core, this folder.
 """
@@ -19,30 +19,30 @@ from islices.porting.trajectory.positions import POSITIONS, Leaves, Step, host_l
 
 
 class Recorder:
-    """Writes a training's steps into a folder, one file each, for `islices.parity`.
+    """A writer of a training's steps into a folder, one file per step, for `islices.parity`.
 
     Parameters
     ----------
     folder : str or path
-        Made where there is none.
+        Made if it does not exist.
     every : int
-        Record each so many steps: 1, every, 2 every ... Steps between are counted and not written.
+        Record the steps 1, every, 2 every ... Other steps are counted and not written.
     overwrite : bool
-        Delete the steps that the folder holds; else such a folder is refused.
+        True deletes the steps in the folder. False raises ValueError for a folder with steps.
     metadata : mapping of str to str, optional
-        What else each file is to say; ``padding_idx``, ``max_norm``, ``batch_size`` and ``tokens`` are read by
-        `islices parity` as by `islices diff`.
+        Further texts of each file. `islices parity` and `islices diff` read ``padding_idx``, ``max_norm``,
+        ``batch_size`` and ``tokens``.
 
     Raises
     ------
     TypeError, ValueError, OSError
-        Arguments that do not fit; a folder that holds steps, or cannot be written.
+        Arguments do not fit, or the folder holds steps or cannot be written.
 
     Notes
     -----
-    These record by themselves: `islices.backends.torch.TorchRecorder` (hooks of model and optimizer), the callback
-    `islices.backends.keras.KerasRecorder`, `islices.backends.jax.optax.recorded`. Of tables and states the rows that
-    changed are written. Each file is whole or not there (SPEC clause 21). SPEC clause 23.
+    These record automatically: `islices.backends.torch.TorchRecorder` (hooks of model and optimizer), the callback
+    `islices.backends.keras.KerasRecorder`, `islices.backends.jax.optax.recorded`. Only changed rows of tables and
+    states are written. Each file is complete or absent (SPEC clause 21). SPEC clause 23.
 
     Examples
     --------
@@ -56,7 +56,7 @@ class Recorder:
     True
     """
 
-    #: The framework that is recorded, for the lines that mend it; "" where it is not known.
+    #: The recorded framework, for the lines that fix a difference; "" if it is unknown.
     framework: str = ""
 
     def __init__(
@@ -95,7 +95,7 @@ class Recorder:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        """A step that was begun and not ended is not written."""
+        """Discard a step that has begun but not ended."""
         self._pending = {}
 
     @property
@@ -104,17 +104,17 @@ class Recorder:
         return self._count == 0 or (self._count + 1) % self._every == 0
 
     def add(self, **positions: Any) -> None:
-        """Note a part of the step under way, as soon as it is there; `step` writes it.
+        """Add a part of the current step as soon as it exists; `step` writes it.
 
         Parameters
         ----------
         **positions
-            As of `step`. It is copied at once.
+            As for `step`. They are copied at once.
 
         Raises
         ------
         TypeError, ValueError
-            A position that is not known, or what cannot be recorded there.
+            A position is unknown, or its value cannot be recorded.
         """
         for name, tree in positions.items():
             if name == "optimizer":
@@ -125,22 +125,23 @@ class Recorder:
                 self._pending[name] = host_leaves(tree, name)
 
     def step(self, **positions: Any) -> None:
-        """End a step: write what `add` has been told of it and what is given here.
+        """Write a step with the parts from `add` and these positions, and begin the next.
 
         Parameters
         ----------
         **positions
-            Trees (arrays, sparse gradients, Tables, numbers, None; nested in lists, tuples, dicts) at ``batch``
-            (ids, labels), ``tables`` and ``state`` (parameters and optimizer's state before the step), ``outputs``,
-            ``loss``, ``gradients``, ``clipped``, ``tables_after``, ``state_after``; a state as {tensor: {array: ...}}.
-            Tables after the step are those before the next one, so that either will do. ``optimizer``: a description
-            of what steps, {"name": "adam", "semantics": "torch", "lr": 1e-3, ...}, or a dict of tensors' names to
-            such: `parity` explains steps by it. Of one that `islices.optim` does not have, {"class": "its name"}.
+            Trees: arrays, sparse gradients, Tables, numbers or None, nested in lists, tuples and dicts. Positions are
+            ``batch`` (ids, labels), ``tables`` and ``state`` (parameters and optimizer's state before the step),
+            ``outputs``, ``loss``, ``gradients``, ``clipped``, ``tables_after`` and ``state_after``. A state is a dict
+            {tensor: {array: ...}}. Tables after the step are those before the next step, so one of the two is enough.
+            ``optimizer`` is a description, {"name": "adam", "semantics": "torch", "lr": 1e-3, ...}, or a dict from
+            tensors' names to descriptions. `parity` explains steps by it. An optimizer that `islices.optim` does not
+            have is described as {"class": "its name"}.
 
         Raises
         ------
         TypeError, ValueError, OSError
-            A position that is not known, what cannot be recorded, or a file that cannot be written.
+            A position is unknown, a value cannot be recorded, or a file cannot be written.
         """
         self.add(**positions)
         if not self.wanted:
@@ -148,7 +149,7 @@ class Recorder:
             return
         step = Step(self._count + 1, self._pending, self._optimizers, self.framework)
         if self._count and self._every > 1:
-            self._last = {}  # what lies between is not known
+            self._last = {}  # the steps between are unknown
         self._last = write_step(self.folder, step, self._last, self._metadata)
         self._count += 1
         self._pending = {}

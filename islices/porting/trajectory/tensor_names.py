@@ -1,7 +1,7 @@
 """Pair the tensors of the second side with those of the first once; every step of it is then renamed.
 
-Frameworks also lay a dense layer's weights out differently, (in, out) or (out, in): what is transposed from the first
-step on is transposed back, so that the step is compared and not the layout.
+Frameworks also use different layouts of a dense layer's weights, (in, out) or (out, in). Tensors that are transposed in
+the first step are transposed back in every step, so that the layout does not count as a difference.
 
 May import: `numpy`, the core, `islices.porting.compare`, this folder.
 """
@@ -18,9 +18,9 @@ from islices.core.slices import IndexedSlices
 from islices.porting.compare.pairing import check_tensor
 from islices.porting.trajectory.positions import Leaf, Leaves, Step
 
-#: Positions whose leaves are named as the tables are, or with what they hold behind such a name.
+#: Positions whose leaves have the tables' names, or a table's name with a suffix.
 NAMED = ("tables", "tables_after", "gradients", "clipped", "state", "state_after")
-#: Those of them whose names go on behind the tensor's.
+#: Of these, the positions whose names have a suffix.
 NESTED = ("state", "state_after")
 
 
@@ -35,7 +35,7 @@ class Pairing:
     only_b: tuple[str, ...] = ()
 
     def renamed(self, step: Step, other: Step) -> Step:
-        """A step of b with a's names and layouts; `other` is a's, whose names decide where tensors have none."""
+        """Return a step of b with a's names and layouts; other is a's step, whose names unnamed leaves get."""
         trees = {}
         for position, leaves in step.trees.items():
             if position in NAMED:
@@ -56,14 +56,14 @@ class Pairing:
 
 
 def _split(name: str, tensors: Mapping[str, str]) -> tuple[str, str]:
-    """(the tensor that a state's array belongs to, the rest of its name with its dot)."""
+    """Return (the tensor of a state's array, the rest of the array's name with its dot)."""
     found = [t for t in tensors if name.startswith(f"{t}.")]
     tensor = max(found, key=len, default=name)
     return tensor, name[len(tensor) :]
 
 
 def _beside(leaves: Leaves, others: Leaves) -> Leaves:
-    """Leaves of batches, outputs and losses: by name; where no name is common, by shape and then position."""
+    """Pair leaves of batches, outputs and losses by name; without a common name, by shape and then position."""
     if set(leaves) & set(others) or not others:
         return {name: _shaped(x, others.get(name)) for name, x in leaves.items()}
     free, out = dict(others), {}
@@ -77,19 +77,19 @@ def _beside(leaves: Leaves, others: Leaves) -> Leaves:
 
 
 def _long(x: Leaf) -> tuple[Any, ...]:
-    """The shape without axes of length one, which scores and losses have in one framework and not in another."""
+    """Return the shape without axes of length one, which only some frameworks' scores and losses have."""
     return tuple(n for n in shape_of(x) if n != 1)
 
 
 def _shaped(x: Leaf, other: Leaf | None) -> Leaf:
-    """An array in the shape of the other side's, where axes of length one are all that they differ in."""
+    """Reshape an array like the other side's if the shapes differ only in axes of length one."""
     if not isinstance(x, np.ndarray) or not isinstance(other, np.ndarray) or x.shape == other.shape:
         return x
     return x.reshape(other.shape) if _long(x) == _long(other) else x
 
 
 def shape_of(x: Leaf) -> tuple[Any, ...]:
-    """The dense shape."""
+    """Return the dense shape."""
     return tuple(x.dense_shape if isinstance(x, IndexedSlices) else x.shape)
 
 
@@ -119,7 +119,7 @@ def pair_names(a: Step, b: Step, pair: Mapping[str, str]) -> Pairing:
 
 
 def _tensors(step: Step) -> Leaves:
-    """A side's tensors: its tables, else its gradients."""
+    """Return a side's tensors: its tables, else its gradients."""
     for position in ("tables", "tables_after", "gradients", "clipped"):
         if step.trees.get(position):
             return step.trees[position]

@@ -1,4 +1,4 @@
-"""`parity`: two trainings, step by step, until rounding does not explain what is seen.
+"""`parity`, which compares two trainings step by step until rounding does not explain a difference.
 
 May import: `numpy`, the core, `islices.porting.compare`, this folder.
 """
@@ -36,15 +36,15 @@ class Stop:
     ----------
     step : int
     position : {"batch", "start", "between", "outputs", "loss", "gradients", "clipped", "step", "state"}
-        The first that rounding does not explain; all before it agree.
+        The first position that rounding does not explain; all positions before it agree.
     tensor : str
-        The one that is furthest beyond what rounding may do.
+        The tensor that is furthest beyond its allowance.
     apart, allowed : float
-        How far, and what rounding may do: see `islices.porting.trajectory.movements.Found`.
+        The distance, and the distance that rounding may cause: see `islices.porting.trajectory.movements.Found`.
     difference : Difference
-        What `islices.diff` says of both sides there.
+        The result of `islices.diff` for both sides at the position.
     also : dict of str to Difference
-        Other positions of the step that tell a cause, where this one does not.
+        Other positions of the step that show a cause if this position does not.
     """
 
     step: int
@@ -63,18 +63,18 @@ class Parity(Reported):
     Attributes
     ----------
     equal : bool
-        No step was further apart than rounding explains.
+        True if rounding explains the distance in every step.
     stop : Stop or None
     steps : tuple of Verdict
-        One for each step compared, the one that stopped it last.
+        One for each compared step; the step that stopped the comparison is the last.
     same_bits : int
-        The first steps in which everything that both sides have is the same to the bit.
+        The number of first steps in which all values that both sides have agree to the bit.
     names : (str, str)
-        What the sides are called.
+        The names of the sides.
     pairs : dict of str to str
         a's tensors -> b's.
     transposed : tuple of str
-        Those that b holds transposed.
+        The tensors that b holds transposed.
     notes : tuple of str
     """
 
@@ -88,7 +88,7 @@ class Parity(Reported):
 
     @property
     def same_bits(self) -> int:
-        """The first steps that are the same to the bit."""
+        """Return the number of first steps that agree to the bit."""
         return next((k for k, step in enumerate(self.steps) if not step.same_bits), len(self.steps))
 
     def report(self) -> str:
@@ -121,26 +121,27 @@ def parity(
     batch_size: int | None = None,
     tokens: int | None = None,
 ) -> Parity:
-    """Compare two trainings step by step, and say where and why they part.
+    """Compare two trainings step by step, and report where and why they diverge.
 
     Parameters
     ----------
     a, b : folder, or iterable of steps
-        A folder that `Recorder` wrote, or that holds files step-1.safetensors ... of `islices.save`; or an
-        iterator or generator of steps, in this process. A step is a dict of what there is of: ``batch``, ``tables`` and
-        ``state`` before the step, ``outputs``, ``loss``, ``gradients``, ``clipped``, ``tables_after``,
-        ``state_after`` (see `Recorder.step`); ``step``, its number; ``optimizer``. Gradients or tables are needed.
+        A folder that `Recorder` wrote, or one with files step-1.safetensors ... of `islices.save`; or an
+        iterator or generator of steps in this process. A step is a dict with positions of `Recorder.step`, its number
+        ``step``, and ``optimizer``. Positions are ``batch``, ``tables``, ``state``, ``outputs``, ``loss``,
+        ``gradients``, ``clipped``, ``tables_after`` and ``state_after``. Each step needs gradients or tables.
     names : (str, str)
-        What the report calls the sides.
+        The names of the sides in the report.
     optimizer : islices.optim.Optimizer, dict, or a pair of them, optional
-        What steps the tables; a dict names tensors. By default what the recordings say. An explanation uses it.
+        The optimizer of the tables, or a dict from tensors' names to optimizers, which explanations use. By default the
+        recordings give it.
     pair : mapping of str to str, optional
-        Names in a -> names in b, for tensors that are called differently.
+        Names in a -> names in b, for tensors with different names.
     ignore : sequence of str
         Positions that are not judged: of "batch", "start", "between", "outputs", "loss", "gradients", "clipped",
         "step", "state".
     max_norm, padding_idx, batch_size, tokens
-        What `islices.diff` is told.
+        Options of `islices.diff`.
 
     Returns
     -------
@@ -149,15 +150,15 @@ def parity(
     Raises
     ------
     TypeError, ValueError
-        Steps that are none, names that do not exist, sides that have no step or no tensor in common.
+        A step is invalid, a name does not exist, or the sides have no step or no tensor in common.
     FileNotFoundError, OSError
-        A folder that cannot be read.
+        A folder cannot be read.
 
     Notes
     -----
-    It stops at the first step that rounding does not explain and bisects it: batch, start (later what is done to tables
-    between two steps), outputs, loss, gradients, clipped gradients, tables after the step, state. What rounding may do
-    is a rule of its own for each of them (SPEC clause 23, docs/parity.md).
+    It stops at the first step that rounding does not explain, and judges its positions in order. These are the batch,
+    the start (later: changes of tables between two steps), outputs, loss, gradients, clipped gradients, tables after
+    the step, and state. Each position has a separate rule for rounding (SPEC clause 23, docs/parity.md).
 
     Examples
     --------
@@ -246,7 +247,7 @@ def _linked(steps: Iterable[Step]) -> Iterator[Step]:
 
 
 def _together(a: Iterator[Step], b: Iterator[Step], notes: dict[str, str]) -> Iterator[tuple[Step, Step]]:
-    """Steps of one number; those that one side alone has are left out."""
+    """Yield pairs of steps with the same number, without steps that only one side has."""
     skipped = 0
     x, y = next(a, None), next(b, None)
     while x is not None and y is not None:

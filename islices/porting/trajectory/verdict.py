@@ -1,11 +1,12 @@
 """One step of two sides: position by position, up to the first that rounding does not explain.
 
-**Outputs, loss and gradients** depend on the tables. Frameworks sum in other orders and by other functions: allowed
-are `ARITHMETIC` eps of a tensor's 2-norm, as `diff` allows models (SPEC clause 22), and `FLOOR` eps of the norm of all
-tensors at that position. Tables that rounding has moved apart give other gradients: their relative distance d, over
-the rows in the step's gradients, may grow by a factor `GROWTH`. Above `MOST_SLACK` such a position is no longer judged.
+**Outputs, loss and gradients** depend on the tables. Frameworks sum in other orders and by other functions. So a tensor
+may differ by `ARITHMETIC` eps of its 2-norm, as in `diff` (SPEC clause 22). It may also differ by `FLOOR` eps of the
+norm of all tensors at that position. Tables that rounding has moved apart give other gradients. Their relative distance
+d, over the rows in the step's gradients, may grow by a factor `GROWTH`. Above `MOST_SLACK` the position is no longer
+judged.
 
-**Clipping** is a projection: it brings two gradients no further apart than they were, in the 2-norm.
+**Clipping** is a projection: in the 2-norm, it does not increase the distance of two gradients.
 
 `islices.porting.trajectory.movements` judges the step itself. SPEC clause 23.
 
@@ -33,7 +34,7 @@ ORDER = ("batch", "start", "between", "outputs", "loss", "gradients", "clipped",
 ARITHMETIC = 256.0
 #: eps of the norm of all tensors at one position.
 FLOOR = 8.0
-#: The factor by which a relative distance of tables may grow on its way to outputs and gradients.
+#: The factor by which a relative distance of tables may grow in outputs and gradients.
 GROWTH = 1024.0
 
 
@@ -45,15 +46,15 @@ class Verdict:
     ----------
     step : int
     positions : dict of str to Found
-        In order; one that is beyond what is allowed is the last.
+        In order; a position beyond its allowance is the last.
     gap : float
-        The largest |difference| of an element of the tables after the step; NaN where a side has none.
+        The largest absolute difference of an element of the tables after the step; NaN if a side has no tables.
     drift : float
-        The distance of the tables before it, relative to their norm, over the rows in the gradients.
+        The distance of the tables before the step, relative to their norm, over the rows in the gradients.
     loss : (float, float)
-        NaN where a side has none.
+        NaN if a side has no loss.
     same_bits : bool
-        Everything that both sides have is the same to the bit.
+        True if all values that both sides have agree to the bit.
     stop : str or None
         The position that rounding does not explain.
     """
@@ -68,7 +69,7 @@ class Verdict:
 
 
 def judge(a: Step, b: Step, past: Past, ignored: frozenset[str], notes: dict[str, str]) -> tuple[Verdict, Past]:
-    """Judge a step; b has a's names. Return the past of the next step as well; add to notes what the report says."""
+    """Judge a step in which b has a's names; return the verdict and the next step's past, and add to the notes."""
     now = advance(past, a, b)
     verdict = Verdict(a.number, {}, _gap(a, b), _drift(a, b), (_loss(a), _loss(b)), _same_bits(a, b))
     for position, found in _positions(a, b, verdict.drift, past, now, notes):
@@ -106,7 +107,7 @@ def _positions(
 
 # ---------------------------------------------------------------------- single positions
 def _near(pair: tuple[Leaves, Leaves], factor: float) -> Found:
-    """Compare with what the narrower type holds of the norm, times a factor."""
+    """Compare each distance with the norm times the narrower type's eps times a factor."""
     return furthest(Found(apart, factor * eps * size, name) for name, (apart, size, eps) in distances(*pair).items())
 
 
@@ -161,7 +162,7 @@ def _coarsest(a: Step, b: Step) -> float:
 
 
 def _by_norm(a: Leaves, b: Leaves, drift: float, least: float = 0.0) -> Found:
-    """Judge what is computed from tables that have drifted apart."""
+    """Judge values that are computed from tables that have drifted apart."""
     known = {name: (apart, size, max(eps, least)) for name, (apart, size, eps) in distances(a, b).items()}
     total = math.hypot(*(size for _, size, _ in known.values()))
     found = furthest(

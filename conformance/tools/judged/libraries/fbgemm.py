@@ -17,7 +17,7 @@ LIBRARY = "fbgemm_gpu"
 
 
 def fbgemm_step(name: str, features: int = 1) -> Step:
-    """A table that features look up, a bag for each slice; the second feature's bags are empty."""
+    """Return a table that features look up, a bag for each slice; the second feature's bags are empty."""
 
     def step(w: Any, g: Any, state: Any, t: int, *, lr: float, eps: float = 1e-8, weight_decay: float = 0.0) -> Any:
         rows, width = w.shape

@@ -1,4 +1,4 @@
-"""torch.optim: one tensor after the other, foreach, fused and compiled; clips; the clip of rows."""
+"""torch.optim (one tensor after the other, foreach, fused and compiled), its clips and the clip of rows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def recompiled(function: Any) -> Any:
 
 
 def stepping(kind: Any, states: dict[str, str], names: dict[str, str], compiled: bool = False, **chosen: Any) -> Step:
-    """The step of a class with torch.optim.Optimizer's interface."""
+    """Return the step of a class with torch.optim.Optimizer's interface."""
 
     def step(w: Any, g: Any, state: Any, t: int, **options: Any) -> Any:
         if t == 1:

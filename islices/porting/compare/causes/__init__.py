@@ -1,4 +1,4 @@
-"""The causes: every `Cause` that a module of this folder holds, the one that can explain least first."""
+"""The causes: every `Cause` in the modules of this folder, the most specific first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Causes that bound values or rows, and one that loses duplicates: what one side makes of the slots it was handed."""
+"""Causes that bound values or rows, and one that loses duplicates: errors in one side's treatment of slots."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLOSE = 2.0**-8
 
 # ---------------------------------------------------------------------- duplicates
 def last_duplicate(both: Comparison, which: int) -> Iterator[Change]:
-    """The last of duplicates is written over the others."""
+    """Propose that one side overwrites duplicates with the last one."""
     text = "duplicates overwritten: {y} keeps the last slot of each row, {x} sums them"
     yield Change(_last, text, cost=1.0)
 
@@ -63,10 +63,10 @@ def _bounded(name: str, rank: int, what: str, sizes: Callable[[Rows], Array], fi
 
 
 def _limits(both: Comparison, which: int, sizes: Callable[[Rows], Array]) -> Iterator[tuple[float, float]]:
-    """Yield (limit, bits): what the sizes of the other side's elements or rows reach, three of them at least.
+    """Yield (limit, bits): the largest size that at least three of the other side's elements or rows reach.
 
-    First as it stands there; then in this side's units, where each tensor may be a multiple as well, which those below
-    the limit tell. Tensors have to agree.
+    First comes the limit in the other side's units. Then follows the limit in this side's units: each tensor may be a
+    multiple as well, and the sizes below the limit determine the factor. Tensors have to agree.
     """
     plain, scaled = [], []
     for pair in both.pairs:
@@ -82,7 +82,7 @@ def _limits(both: Comparison, which: int, sizes: Callable[[Rows], Array]) -> Ite
             below &= (own > 0) & (theirs > 0)
             if below.any():
                 scaled.append(top / float(np.median(theirs[below] / own[below])))
-    if plain:  # the others reach a limit of their own
+    if plain:  # the tensors of the other side reach a limit in its units
         yield _short(max(plain))
     if scaled and max(scaled) <= min(scaled) * (1 + 1e-5) and abs(scaled[0] / max(plain) - 1) > CLOSE:
         yield _short(scaled[0])

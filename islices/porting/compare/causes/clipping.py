@@ -1,10 +1,10 @@
-"""Causes by which one side was clipped, or both were by norms that differ.
+"""Causes that clip one side, or clip both by different norms.
 
-With M the limit, clipping leaves g * M / N, where the effective norm N is the norm, or the norm of the slots without
-duplicates summed, plus a formula's epsilon; so that of two sides clipped to one limit a / b = N_b / N_a.
+With the limit M, clipping leaves g * M / N. The effective norm N is the norm, or the norm of the unsummed slots, plus a
+formula's epsilon. So two sides that are clipped to one limit have a / b = N_b / N_a.
 
-Norms are sums of squares in the framework's own order; blocked or pairwise over n elements they lose fewer than
-4 log2(n) + 16 halves of an eps, which is the tolerance of every factor that holds a norm.
+Norms are sums of squares in the framework's order. Blocked or pairwise sums over n elements lose fewer than
+4 log2(n) + 16 halves of an eps. This is the tolerance of every factor that contains a norm.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from islices.norms.clip_formulas import BY_GLOBAL_NORM
 from islices.porting.compare.cause import Cause, Factor, Lines, both_ways
 from islices.porting.compare.comparison import Comparison
 
-#: What a factor that is read off one tensor's norms costs: the norms agree on the limit as well.
+#: The cost of a factor from one tensor's norms: the norms agree on the limit as well.
 COST = 6.0
-#: All tensors clipped by their common norm, each by its own, and all without duplicates summed.
+#: All tensors clipped by their common norm, each tensor by its norm, and all with unsummed duplicates.
 TOGETHER: Lines = {
     "": ("grads, _ = islices.clip_by_global_norm(grads, {max_norm:.6g})",
          "take `islices.clip_by_global_norm(grads, {max_norm:.6g})` out"),
@@ -73,7 +73,7 @@ def _tolerance(now: Comparison) -> float:
 
 
 def _added(norm: float) -> float:
-    """Return what an epsilon that a formula adds to a norm takes off the limit at most, relatively: torch's is 1e-6."""
+    """Return the largest relative effect on the limit of an epsilon that a formula adds to a norm: torch's is 1e-6."""
     return 1e-6 / norm if norm > 0 else 0.0
 
 
@@ -88,9 +88,9 @@ def _is_limit(now: Comparison, norm: float) -> bool:
 
 
 def _round_number(x: float, tolerance: float) -> float | None:
-    """Return x as a decimal of at most two digits, if it is one: what people write for max_norm.
+    """Return x as a decimal of at most two digits, which people write for max_norm; None if it is none.
 
-    In 16 bits too many numbers are as near to one; there the limit has to be given.
+    In 16 bits too many numbers are close to short decimals, so the user has to give the limit.
     """
     if not 0 < x < math.inf or tolerance > 1e-4:
         return None
@@ -100,7 +100,7 @@ def _round_number(x: float, tolerance: float) -> float | None:
 
 # ---------------------------------------------------------------------- both are clipped to one limit
 def _by_norms(now: Comparison, kinds: tuple[str, str]) -> tuple[float, float] | None:
-    """Return (a / b, the limit) where norms of these kinds are known, and what is left was clipped by them."""
+    """Return (a / b, the limit) if norms of these kinds are known and explain the clipping of the rest."""
     norms, left = _norms(now.original), [n.true for n in _norms(now)]
     known = [getattr(side, kind) for side, kind in zip(norms, kinds, strict=True)]
     if None in known or not all(0 < n < math.inf for n in (*left, *known)):
@@ -109,7 +109,7 @@ def _by_norms(now: Comparison, kinds: tuple[str, str]) -> tuple[float, float] | 
 
 
 def clipped_after(now: Comparison) -> Iterator[Factor]:
-    """Both sides are clipped to one limit, after what has been explained already."""
+    """Yield the factor of two sides that are clipped to one limit, after the changes so far."""
     for kind in ("true", "raw") if now.chain else ():
         found = _by_norms(now, (kind, kind))
         if found and _is_limit(now, found[1]):
@@ -123,8 +123,10 @@ CLIP_AFTER = Cause("clip_after", 220, foretell=clipped_after)
 
 # ---------------------------------------------------------------------- one is clipped
 def clipped(now: Comparison) -> Iterator[Factor]:
-    """One side was clipped, the other was not: to a limit that is given, to a round number, or to any number where the
-    other side is the raw gradient."""
+    """Yield factors of one side that was clipped, while the other was not.
+
+    The limit is the given one, a round number, or any number if the other side is the raw gradient.
+    """
     given, exact = now.context.max_norm, _tolerance(now)
     for both in (now.original, now) if now.chain else (now,):
         norms, before = _norms(both), _norm_before(both)
@@ -133,7 +135,7 @@ def clipped(now: Comparison) -> Iterator[Factor]:
             if before is not None and now.chain:
                 loose = loose._replace(true=before)  # before another cause
             elif before is not None and not _near(loose.true, before, exact):
-                continue  # the other side is not what came before clipping
+                continue  # the other side is not the gradient before clipping
             sizes = [("", tight.true, loose.true, tight.true)]
             if tight.raw is not None and loose.raw is not None and tight.raw != tight.true:
                 sizes.append((", without summing duplicates", tight.raw, loose.raw, tight.raw))
@@ -165,7 +167,7 @@ CLIPPED = Cause(
 
 # ---------------------------------------------------------------------- duplicates
 def unsummed(now: Comparison) -> Iterator[Factor]:
-    """The norm for clipping was taken before duplicates were summed."""
+    """Yield factors of one side that computes the clipping norm before it sums duplicates."""
     for side, kinds in (("b", ("true", "raw")), ("a", ("raw", "true"))):
         if found := _by_norms(now, kinds):
             text = f"duplicates: {{{side}}} has not summed duplicates before it took the norm for clipping"
@@ -187,7 +189,7 @@ def _ratios(now: Comparison) -> list[float]:
 
 
 def per_tensor(now: Comparison) -> Iterator[Factor]:
-    """One side clips all tensors by their common norm, the other each tensor by its own."""
+    """Yield factors for a side that clips all tensors by their common norm, and one that clips each by its norm."""
     tolerance, norms, ratios = _tolerance(now), _norms(now.original), _ratios(now)
     for each in (1, 0):
         whole, largest = norms[1 - each].true, max(norms[each].each)
@@ -260,7 +262,7 @@ def epsilon(now: Comparison) -> Iterator[Factor]:
             "max_norm": _norms(now.original)[0].true * (norm + p) / norm,
         }  # fmt: skip
         text = f"epsilon of the clip formula: {{a}} divides by the norm{a}, {{b}} by the norm{b}"
-        # sums of squares err alike on both sides; what is left are the roundings of two factors
+        # sums of squares have equal errors on both sides, so only the roundings of two factors remain
         yield Factor([(norm + q) / (norm + p)] * len(now.pairs), text, details, 2 * now.eps, math.log2(len(pairs)))
 
 

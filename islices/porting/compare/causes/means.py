@@ -1,4 +1,4 @@
-"""Causes that divide: the numbers that a loss may have been divided by, and a factor that nothing foretells."""
+"""Causes that divide: the possible divisors of a loss, and a factor without a known origin."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from islices.porting.compare.stored import nonzero_rows
 
 
 def mean(now: Comparison) -> Iterator[Factor]:
-    """Quotients of the numbers that a loss may have been divided by."""
+    """Yield quotients of the possible divisors of a loss."""
     counts = {1: ["nothing"], **_counts(now)}
     pairs = [(p, q) for p in counts for q in counts if p != q]
     for p, q in pairs:  # a is divided by p, b by q
@@ -58,7 +58,7 @@ MEAN = Cause("mean", 230, foretell=mean, fix=_divided_alike)
 
 
 def constant(c: float) -> tuple[str, dict[str, Any]]:
-    """A factor that nothing known foretells."""
+    """Return the text and details of a factor without a known origin."""
     for shown, sides in ((c, "{a} is {b}"), (1 / c, "{b} is {a}")):
         if whole := _whole(shown):
             half = "the half of a squared loss, or " if whole == 2 else ""

@@ -1,4 +1,4 @@
-"""Causes by which one side lacks rows that the other has."""
+"""Causes that remove rows from one side."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def zero_rows(both: Comparison, which: int) -> Iterator[Change]:
     """Stored rows of zeros that the other side has dropped: of a mask, where the row is that of padding."""
     rows = [row for p in both.pairs for row in _extra_zeros(p.side(which), p.side(1 - which)).tolist()]
     text = f"{{y}} has dropped stored rows of zeros that {{x}} has ({_shown(rows)}); a lazy optimizer moves such rows"
-    if len(set(rows)) == 1 and set(rows) <= {p.padding or 0 for p in both.pairs}:  # frameworks' own masks are of row 0
+    if len(set(rows)) == 1 and set(rows) <= {p.padding or 0 for p in both.pairs}:  # frameworks' masks are of row 0
         text = f"mask against padding_idx: {{x}} stores row {rows[0]} as zeros, {{y}} has no such row"
     yield Change(_without_zeros, text, {"rows": rows[:SHOWN]})
 

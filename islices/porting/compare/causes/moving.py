@@ -1,4 +1,4 @@
-"""The cause by which the same rows stand under the next numbers."""
+"""The cause that stores rows under the next row number."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from islices.porting.compare.stored import Stored, contained
 
 
 def shifted(side: Sequence[Held], others: Sequence[Held]) -> Iterator[tuple[Sequence[Stored | None], Change]]:
-    """Yield tensors whose ids are one more, or one less."""
+    """Yield tensors with ids that are one more, or one less."""
     for step in (1, -1):
         moved = [_shifted(x, y, step) for x, y in zip(side, others, strict=True)]
         if any(moved):

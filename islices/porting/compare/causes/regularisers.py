@@ -1,4 +1,4 @@
-"""The cause that a penalty on the tables makes: lambda times the table in one side's gradient."""
+"""The cause of a penalty on the tables: one side's gradient contains lambda times the table."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def regulariser(both: Comparison, which: int) -> Iterator[Change]:
             strength, bits = _fitted(u, v, found[1].reshape(-1), max(x.eps, y.eps))
             if strength > 0:
                 strengths[pair.name] = strength
-                # a number that nobody writes so, or that few elements decide, says all of one element
+                # a long number, or a number that few elements decide, uses up the evidence of one element
                 decided = bits == FREE or np.count_nonzero(found[1]) < FEW
                 cost += max(bits, PRECISION[y.dtype]) if decided else bits
     if not strengths:

@@ -1,4 +1,4 @@
-"""Causes that change what stands in the rows: types, signs, 16 bits."""
+"""Causes that change the values of rows: types, signs, 16 bits."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from islices.porting.compare.stored import Array, wide
 
 #: dtype -> float32 rounded to it, as a host array
 HALVES: dict[str, Callable[[Array], Array]] = {"float16": lambda x: x.astype(np.float16), "bfloat16": bfloat16_bits}
-#: Slots whose bits are looked at.
+#: The number of slots to check for 16-bit values.
 SAMPLED = 8192
 
 
 # ---------------------------------------------------------------------- types and signs
 def same_values(both: Comparison, which: int) -> Iterator[Change]:
-    """The values are the same in types of different width."""
+    """Propose that the values are the same in types of different width."""
     a, b = ("/".join(sorted({p.side(k).dtype for p in both.pairs if p.a.dtype != p.b.dtype})) for k in (0, 1))
     text = f"only the types differ: {{a}} is {a}, {{b}} {b}, the values are the same"
     yield Change(lambda x, y, pair: replace(x, dtype=y.dtype) if x.dtype != y.dtype else None, text)
@@ -60,7 +60,7 @@ ROUNDED = Cause("rounded", 70, propose=rounded, narrows=True, exact="always", sc
 
 
 def sign(both: Comparison, which: int) -> Iterator[Change]:
-    """The opposite sign: a loss maximised, a step added."""
+    """Propose the opposite sign: a maximised loss, or an added step."""
     text = "sign: {x} has the opposite sign of {y}"
     yield Change(lambda x, y, pair: replace(x, values=-x.values), text, everywhere=True)
 

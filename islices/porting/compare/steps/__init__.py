@@ -1,4 +1,4 @@
-"""Explain steps: the rule that made a table of the one before, its gradient and its state, and the differences of two.
+"""Explain steps: find the rule that made a table from the previous one, and the differences of two rules.
 
-`islices.porting.compare.step` has the function that people call.
+`islices.porting.compare.step` has the public function.
 """

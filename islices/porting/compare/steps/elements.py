@@ -1,6 +1,6 @@
-"""What a side's step was given and what came of it, as flat float64 arrays: rules of optimizers work by the element.
+"""The inputs and results of a side's step, as flat float64 arrays, because optimizers' rules are elementwise.
 
-All tensors of a side stand behind one another, since one optimizer has made them all.
+All tensors of a side are concatenated, because one optimizer has made them all.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def part_of(e: Elements, at: Array) -> Elements:
 
 
 def _each(of: Callable[..., Array], *parts: Elements) -> Elements:
-    """Return the elements whose arrays are made of those of the parts."""
+    """Return the elements with each array made from the parts' arrays of the same name."""
     made: dict[str, Any] = {}
     for name, x in zip(Elements._fields, parts[0], strict=True):
         same = [getattr(p, name) for p in parts]

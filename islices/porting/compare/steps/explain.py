@@ -1,7 +1,7 @@
-"""Why two steps differ: what each side's step was made by, and in what the two differ.
+"""Explain the difference of two steps: find the recipe of each side's step, and the traits in which they differ.
 
-Each side is explained by itself (`islices.porting.compare.steps.identify`). Of all pairs of recipes, the one
-that differs least is taken. A difference is named only if the step would be another without it, on enough elements.
+Each side is explained separately (`islices.porting.compare.steps.identify`). The pair of recipes with the smallest
+difference is used. A trait is reported only if the step would differ without it, on enough elements.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from islices.porting.compare.steps.recipe import Recipe
 from islices.porting.compare.steps.side import Side
 from islices.porting.compare.steps.traits import CLOSE, TRAITS, Trait
 
-#: Pairs of recipes that are looked at closely, and what a trait weighs in bits.
+#: The number of pairs of recipes to compare closely, and the weight of a trait in bits.
 PAIRS, WEIGHT = 12, 12.0
 
 
 def steps_differ(a: Side | None, b: Side | None) -> tuple[Explanation, ...]:
-    """Return what makes the steps differ; nothing where a step has no recipe, or where one recipe makes both."""
+    """Return the explanations of the steps' difference; none if a step has no recipe, or one recipe makes both."""
     if a is None or b is None:
         return ()
     found, others = recipes(a), recipes(b)
@@ -43,14 +43,14 @@ def _one_step(x: Recipe, y: Recipe) -> bool:
 
 
 def _distance(x: Recipe, y: Recipe) -> float:
-    """Bits: the traits in which two recipes differ, and what was read off the data for each."""
+    """Return the distance of two recipes in bits: their differing traits, and the cost of numbers from the data."""
     apart = sum(t.weight for t in TRAITS if t.differs(x, y))
-    apart += x.name == y.name and (x.get("eps") is None) != (y.get("eps") is None)  # none, beside one
+    apart += x.name == y.name and (x.get("eps") is None) != (y.get("eps") is None)  # only one recipe has eps
     return WEIGHT * apart + x.bits + y.bits
 
 
 def _explained(x: Recipe, y: Recipe, a: Side, b: Side) -> Explanation | None:
-    """The traits that matter of those in which two recipes differ; None where they say too little."""
+    """Explain the steps by those differing traits of two recipes that matter; None without enough evidence."""
     apart = [t for t in TRAITS if t.differs(x, y)]
     if any(t.name == "optimizer" for t in apart):
         apart = [t for t in apart if t.name in ("optimizer", "weight_decay", "sign")]
@@ -59,7 +59,7 @@ def _explained(x: Recipe, y: Recipe, a: Side, b: Side) -> Explanation | None:
         bits = max(_bits(x, t.take(x, y), a), _bits(y, t.take(y, x), b))
         if bits >= ENOUGH:
             told.append((t, bits))
-    net = min((bits for _, bits in told), default=0.0) - max(x.bits, y.bits)  # without what numbers were read off by
+    net = min((bits for _, bits in told), default=0.0) - max(x.bits, y.bits)  # minus the cost of numbers from the data
     if net < ENOUGH or not _suffices([t for t, _ in told], x, y, a):
         return None
     steps = {"step": [_details(x), _details(y)]}
@@ -78,7 +78,7 @@ def _bits(r: Recipe, other: Recipe, side: Side) -> float:
     """Measure the evidence that separates a recipe from another: the elements that would come out otherwise."""
     try:
         made, instead = side.stepped(r), side.stepped(other)
-    except (ValueError, KeyError):  # the formula has no such trait: what it makes then is not known
+    except (ValueError, KeyError):  # the formula does not have the trait, so its result is unknown
         return 0.0
     e, limit = side.elements, side.bound(r, made)
     with np.errstate(all="ignore"):
@@ -89,7 +89,7 @@ def _bits(r: Recipe, other: Recipe, side: Side) -> float:
 
 
 def _with(traits: Sequence[Trait], x: Recipe, y: Recipe) -> Recipe:
-    """y with these traits of x."""
+    """Return y with these traits of x."""
     for t in traits:
         y = t.take(y, x)
     return replace(y, rows=y.rows if y.rows in y.formula.rows else x.rows)

@@ -1,4 +1,4 @@
-"""Read the learning rate off the elements of a step, and check that a recipe makes them."""
+"""Estimate the learning rate from the elements of a step, and check that a recipe reproduces them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def holds(recipe: Recipe, e: Elements, steps: int) -> bool:
     with np.errstate(invalid="ignore"):
         near = (after == e.after) | (np.abs(after - e.after) <= quick_bound(e, after))
     near |= np.isnan(after) & np.isnan(e.after)
-    if not near.all():  # what carries through the rule what was rounded ahead of it costs more
+    if not near.all():  # the full bound, which propagates earlier roundings through the rule, costs more
         if (~near).mean() > 0.9 and len(near) > 64:
             return False
         far = part_of(e, np.flatnonzero(~near))
@@ -58,7 +58,7 @@ def holds(recipe: Recipe, e: Elements, steps: int) -> bool:
 
 
 def rounded_rate(recipe: Recipe, e: Elements, steps: int) -> Recipe | None:
-    """Return the recipe with as short a learning rate as fits, and what its digits cost; None if it does not hold."""
+    """Return the recipe with the shortest learning rate that fits, plus its digits' cost; None if it does not hold."""
     lr, cost = as_written(float(recipe.get("lr")), lambda short: holds(recipe.having(lr=short), e, steps))
     found = replace(recipe.having(lr=lr), bits=recipe.bits + cost)
     return found if cost < FREE or holds(found, e, steps) else None

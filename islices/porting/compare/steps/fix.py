@@ -1,4 +1,4 @@
-"""Write the line that gives the second side's step the first side's optimizer, by islices."""
+"""Write the line of islices that gives the second side the first side's optimizer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from islices import optim
 from islices.optim.record import RECORDS, SPELLED
 from islices.porting.compare.explanation import Finding
 
-#: The framework whose recorder wrote the side ("" for any other) -> an optimizer of islices in its idiom.
+#: {the framework whose recorder wrote the side, "" for others: the framework's form of an islices optimizer}
 FRONTS = {
     "": "islices.optim.{name}({numbers})",
     "torch": "islices.backends.torch.optim.{title}(parameters, {numbers})",
@@ -19,7 +19,7 @@ FRONTS = {
 
 
 def step_line(causes: Sequence[Finding], front: str, *, alike: bool) -> str:
-    """Return one line for all causes of a step; "" where there is none. alike: both sides are of one framework."""
+    """Return one line for all causes of a step; "" if there is none. alike: both sides have one framework."""
     wanted, own = causes[0].details["step"]
     words = ("optimizer", "semantics", "rows", "duplicates", "decay", "up")
     if alike and all(wanted[word] == own[word] for word in words):
@@ -31,7 +31,7 @@ def step_line(causes: Sequence[Finding], front: str, *, alike: bool) -> str:
     given = _arguments(RECORDS[name].presets, wanted)
     try:
         getattr(optim, name)(**given)
-    except (TypeError, ValueError):  # islices has no such optimizer
+    except (TypeError, ValueError):  # islices does not have the optimizer
         return ""
     if wanted["rows"] == "touched":
         del given["rows"]  # the default; if it is given, dense gradients of the model raise
@@ -57,7 +57,7 @@ def _arguments(presets: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[st
 
 
 def _for_torch(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments by torch's names, whose betas are one."""
+    """Return the arguments by torch's names, with both betas in one."""
     spelled = {SPELLED["torch"].get(k, k): v for k, v in given.items() if k not in ("beta1", "beta2")}
     return {**spelled, "betas": (wanted["beta1"], wanted["beta2"])} if {"beta1", "beta2"} & set(given) else spelled
 

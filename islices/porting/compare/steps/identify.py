@@ -1,7 +1,7 @@
-"""Find which optimizer made the step that a side has taken: the one that is described, else a stock formula.
+"""Find the optimizer that made a side's step: the described one, else a stock formula.
 
-Only stock formulas whose state has the arrays of the side's state are tried: the learning rate is read off the
-elements, epsilon and the initial accumulator are those of `CONSTANTS`, all other numbers are the semantics' defaults.
+Only stock formulas with the arrays of the side's state are tried. The elements give the learning rate, and `CONSTANTS`
+gives epsilon and the initial accumulator. All other numbers are the semantics' defaults.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FEW = 96
 PRIOR = {"sgd": 0.0, "adam": 0.0, "adagrad": 1.0}
 #: Bits against a number that is not the default, and against each word that contradicts the description.
 UNUSUAL, UNSAID = 3.0, 6.0
-#: Semantics whose formulas are tried, and numbers that people use, where a formula has them.
+#: Semantics whose formulas are tried, and commonly used values of numbers in formulas.
 STOCK = ("torch", "keras", "optax", "mxnet")
 CONSTANTS = {"eps": (1e-10, 1e-8, 1e-7, 1e-6, 1e-5), "initial_accumulator": (0.0, 0.1)}
 
@@ -52,7 +52,7 @@ def recipes(side: Side) -> list[Recipe]:
 
 
 def _described(name: str = "", semantics: str = "", rows: str = "", **given: Any) -> Sequence[Recipe]:
-    """Return what a description says in full: with the decay as either kind, where a formula has it within."""
+    """Return the recipes of a complete description, with either kind of decay if a formula contains decay."""
     preset = RECORDS[name].presets.get(semantics) if name in RECORDS else None
     if preset is None or "lr" not in given or not rows or given.get("lr_decay") or name == "rowwise_adagrad":
         return ()
@@ -86,7 +86,7 @@ def _formulas(side: Side) -> Iterator[Recipe]:
         plain = Recipe(name, semantics, rows, squared, tuple(hyper.items()), bits=PRIOR[name])
         try:
             formula = plain.formula
-        except ValueError:  # this semantics has no such formula
+        except ValueError:  # the semantics does not have the formula
             continue
         names = {spec.name for spec in formula.state}
         if rows not in formula.rows or formula.raw != (squared == "raw"):

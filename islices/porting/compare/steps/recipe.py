@@ -1,6 +1,6 @@
-"""A recipe: one optimizer with all that decides what its step does, and what it makes of elements.
+"""A recipe: one optimizer with all settings of its step, and its results for elements.
 
-The formulas are those of `islices.optim`, run in float64 with the numbers as the semantics rounds them.
+The formulas are those of `islices.optim`. They run in float64, with the numbers rounded as the semantics rounds them.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from islices.optim.row_steps import array_rule
 from islices.porting.compare.steps.elements import Elements
 from islices.porting.compare.stored import Array
 
-#: Decay stands ahead of the rule here: frameworks that have it within differ from that by rounding alone.
+#: Decay runs before the rule here: frameworks with decay within the rule differ only by rounding.
 NO_DECAY = {"weight_decay": 0.0, "lr_decay": 0.0}
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What makes a step: the formula of an optimizer under a semantics, and its numbers.
+    """The formula of an optimizer under a semantics, and its numbers.
 
-    rows: which rows a sparse gradient moves. duplicates: "sum", or "raw" (squares of each). decay: "", "coupled" or
-    "decoupled", by ``hyper["weight_decay"]``. up: whether the step follows the gradient upwards. bits: of its numbers,
-    read off the data.
+    rows: the rows that a sparse gradient moves. duplicates: "sum", or "raw" (squares of each). decay: "", "coupled" or
+    "decoupled", by ``hyper["weight_decay"]``. up: True if the step follows the gradient upwards. bits: the cost of the
+    numbers that come from the data.
     """
 
     name: str
@@ -43,11 +43,11 @@ class Recipe:
     bits: float = field(default=0.0, compare=False)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """A hyperparameter."""
+        """Return a hyperparameter."""
         return dict(self.hyper).get(name, default)
 
     def having(self, **numbers: Any) -> Recipe:
-        """With other hyperparameters."""
+        """Return the recipe with other hyperparameters."""
         return replace(self, hyper=tuple({**dict(self.hyper), **numbers}.items()))
 
     @property
@@ -56,7 +56,7 @@ class Recipe:
 
     @property
     def _options(self) -> tuple[tuple[str, Any], ...]:
-        """What chooses the formula: flags, and whether there is momentum."""
+        """Return the options that choose the formula: flags, and which numbers are nonzero."""
         return tuple(
             (k, bool(v) if isinstance(v, bool) else float(v != 0))
             for k, v in self.hyper
@@ -77,7 +77,7 @@ def _initial(formula: Formula, recipe: Recipe, spec: Any, like: Array) -> Array:
 
 
 def stepped(recipe: Recipe, e: Elements, steps: int, nudge: Mapping[str, Array] | None = None) -> Array:
-    """Return the table after the step. nudge: what is added first to inputs, "g" or states."""
+    """Return the table after the step. nudge: arrays to add first to inputs, "g" or states."""
     formula = recipe.formula
     hyper = {**dict(recipe.hyper), **NO_DECAY}
     wide = "float32" if e.precision <= 24 else "float64"
@@ -105,11 +105,11 @@ def stepped(recipe: Recipe, e: Elements, steps: int, nudge: Mapping[str, Array] 
 
 
 def bound(recipe: Recipe, e: Elements, steps: int, after: Array) -> Array:
-    """How far a framework's own step may be from `stepped` by rounding, for each element.
+    """Return, for each element, the distance from `stepped` that rounding may cause in a framework's step.
 
-    The table is rounded once, or twice with decay; a quotient, root or product of the step loses an eps each, at most
-    sixteen. What is rounded ahead of that, sums of duplicates and running means, is carried through the rule: the
-    bound holds what it does to the step. SPEC clause 22.
+    The table is rounded once, or twice with decay. Each quotient, root or product of the step loses an eps, sixteen at
+    most. Earlier roundings, of sums of duplicates and of running means, propagate through the rule; the bound contains
+    their effect on the step. SPEC clause 22.
     """
     slack = quick_bound(e, after)
     beta2 = recipe.get("beta2")
@@ -131,13 +131,15 @@ def bound(recipe: Recipe, e: Elements, steps: int, after: Array) -> Array:
 
 
 def corrected_digits(beta2: float, t: int) -> float:
-    """Eps of step t that are lost where beta2 and beta2^t are float32, rounded by a quarter of an eps each, and
-    1 - beta2^t has cancelled; the root halves them. SPEC clause 28, grade 2."""
+    """Return the eps that step t loses if beta2 and beta2^t are float32 and 1 - beta2^t has cancelled.
+
+    Each of the two is rounded by a quarter of an eps; the root halves the loss. SPEC clause 28, grade 2.
+    """
     return (1.0 + t * beta2 ** (t - 1)) / (8.0 * (1.0 - beta2**t)) if 0.0 < beta2 < 1.0 and t > 0 else 0.0
 
 
 def quick_bound(e: Elements, after: Array) -> Array:
-    """What of the bound is the same for every recipe."""
+    """Return the part of the bound that is the same for every recipe."""
     tiny = 2.0**-149 if e.precision <= 24 else 5e-324
     result: Array = e.eps * (np.abs(e.w) + np.abs(e.after) + 16 * np.abs(after - e.w)) + tiny
     return result

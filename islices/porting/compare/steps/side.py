@@ -1,4 +1,4 @@
-"""A side of two steps that are compared: what it was given, what came of it, what is said to have made it."""
+"""A side of a comparison of two steps: its inputs, its results, and the described optimizer."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from islices.porting.compare.stored import Array, read
 
 
 class Side:
-    """The steps of all tensors of a side, how many were taken before, which arrays their states have before or after,
-    and what is said to have taken them."""
+    """The steps of all tensors of a side.
+
+    A side also has the number of earlier steps, the names of its states' arrays, and the description of its optimizer.
+    """
 
     def __init__(
         self, tensors: Sequence[Taken], steps: int, kept: set[str], optimizer: Mapping[str, Any] | None
@@ -55,7 +57,7 @@ class Side:
         return stepped(recipe, self.elements, self.steps)
 
     def bound(self, recipe: Recipe, made: Array) -> Array:
-        """Return how far a framework's own step may be from what the recipe has made of the sample."""
+        """Return the distance that rounding may cause between a framework's step and the recipe's for the sample."""
         return bound(recipe, self.elements, self.steps, made)
 
     def confirms(self, recipe: Recipe) -> bool:

@@ -1,6 +1,6 @@
-"""In what two recipes differ, by name: each a `Trait`, which one recipe can take over from another.
+"""The traits in which two recipes may differ, by name; one recipe can copy a `Trait` from another.
 
-To add one, add its record: search and report know of a trait what stands in it.
+To add a trait, add its record: search and report read only the record.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ CLOSE = 1e-4
 
 @dataclass(frozen=True, eq=False)
 class Trait:
-    """One thing that decides what a step does.
+    """One property of a recipe that affects its step.
 
-    name: of the cause, which programs read. of: a recipe -> its value. take: (recipe, other) -> the recipe with the
-    other's. says: (a, b, value of a, value of b) -> the sentence. weight: how much rather another explanation is taken.
+    name: the cause's name, which programs read. of: a recipe -> its value. take: (recipe, other) -> the recipe with the
+    other's value. says: (a, b, value of a, value of b) -> the sentence. weight: the cost that makes the search prefer
+    other explanations.
     """
 
     name: str
@@ -31,7 +32,7 @@ class Trait:
     weight: float = 1.0
 
     def differs(self, a: Recipe, b: Recipe) -> bool:
-        """Whether two recipes have it otherwise."""
+        """Return True if two recipes have different values of the trait."""
         x, y = self.of(a), self.of(b)
         if x is None or y is None:
             return False
@@ -68,7 +69,7 @@ def _choice(field: str, cause: str, title: str, texts: Mapping[Any, str], weight
 
 
 def _optimizer(r: Recipe, other: Recipe) -> Recipe:
-    """The other's formula and its numbers; only what is no part of a formula stays."""
+    """Return r with the other's formula and numbers; settings that do not belong to a formula stay."""
     taken = replace(other, rows=r.rows if r.rows in other.formula.rows else other.rows, decay=r.decay, up=r.up)
     return taken.having(weight_decay=r.get("weight_decay", 0.0)) if r.decay else taken
 
@@ -103,13 +104,13 @@ def _say_formula(a: Recipe, b: Recipe) -> str:
 
 
 def _epsilon_place(r: Recipe) -> str:
-    """Where Adam adds epsilon, in words."""
+    """Return the place where Adam adds epsilon, in words."""
     early = r.semantics in ("keras", "tensorflow", "mxnet") or (r.semantics == "torch" and r.rows == "touched")
     return "to the root before its bias is corrected" if early else "to the corrected root"
 
 
 def _begins(r: Recipe) -> float | None:
-    """What the sums of squares begin with, where there are such."""
+    """Return the initial value of sums of squares; None for optimizers without them."""
     if r.name not in ("adagrad", "ftrl"):
         return None
     return float(r.get("initial_accumulator", 0.0))
