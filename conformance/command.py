@@ -27,7 +27,7 @@ from islices.conformance.selection import PROFILES, Selection, how_many, nearest
 from islices.conformance.variants import VARIANTS
 from islices.core.registry import BUILTIN
 
-#: What runs where no variant is asked for; "all" is every variant.
+#: The default variants; "all" is every variant.
 USUAL = {"quick": ("standard", "cuda"), "full": ("standard", "kernels off", "read-only", "cuda", "ranks")}
 
 
@@ -84,7 +84,7 @@ def conform(options: argparse.Namespace) -> int:
         raise UsageError(f'needs {error.name}: pip install "islices[conformance]"') from None
     quiet = options.json == "-"
     if options.json is not None and not quiet:
-        check_writable("--json", options.json)  # what cannot be written is said before a minute of work, not after
+        check_writable("--json", options.json)  # report an unwritable file before a minute of work, not after
     selection = _selection(options)
     console = report_console(sys.stderr if quiet else None)
     started = time.monotonic()
@@ -110,7 +110,7 @@ def conform(options: argparse.Namespace) -> int:
 COMMAND = Command("run the conformance suite on every installed backend and show the matrix", arguments, conform)
 
 
-# ---------------------------------------------------------------------- what to run
+# ---------------------------------------------------------------------- jobs
 def _selection(options: argparse.Namespace) -> Selection:
     selection = Selection(options.profile, options.k, tuple(options.clause), tuple(options.group))
     try:
@@ -121,15 +121,17 @@ def _selection(options: argparse.Namespace) -> Selection:
 
 
 def _plan(options: argparse.Namespace, selection: Selection, folder: Path) -> list[Job | AdapterJob]:
-    """The jobs, in the order of the matrix: interpreters, backends, variants. No framework has been imported then, and
-    none will be for a variant that has no case."""
+    """Return the jobs, in the order of the matrix: interpreters, backends, variants.
+
+    It imports no framework, and a variant without a case never imports one.
+    """
     accepted = [*VARIANTS, "all"]
     for name in options.variant or ():
         if name not in accepted:
             raise UsageError(f"--variant: got {name!r}; accepted are {', '.join(accepted)}")
     everywhere = VARIANTS if "all" in (options.variant or ()) else options.variant
     adapters = _adapters(options, folder)
-    # an adapter runs alone, unless backends or interpreters to stand beside it are named
+    # only the adapter runs, unless the options also list backends or interpreters
     interpreters = [] if adapters and not (options.backend or options.python) else [here()]
     for other in (look_at(path, folder) for path in options.python):
         if other.prefix not in {i.prefix for i in interpreters}:  # each environment once, by whatever path
@@ -184,7 +186,7 @@ def _why_nothing(runs: Sequence[Run]) -> str:
     return "; ".join(reasons) or "no backend has a mode in which such a case runs"
 
 
-# ---------------------------------------------------------------------- what came of it
+# ---------------------------------------------------------------------- results
 def _unwritten(runs: Sequence[Run]) -> list[str]:
     """Return the primitives for mode framework that backends have not implemented."""
     return sorted({name for run in runs for name in run.header.get("unwritten", [])})

@@ -251,7 +251,7 @@ def _skeleton(tree: Any) -> _Skeleton:
 
 @functools.cache
 def _compiled(backend: Backend, op: str, skeleton: _Skeleton) -> tuple[Callable[..., Any], list[Any]]:
-    """The operation compiled for arguments of one form, and the form of its result (known once it was traced)."""
+    """Return the operation compiled for arguments of one form, and its result's form (known once it was traced)."""
     shells: list[Any] = []
 
     def fn(*arrays: Any) -> list[Any]:

@@ -289,7 +289,7 @@ def whole(dtype: str, shape: tuple[int, ...], seed: str, most: int = 3) -> Array
 
 
 def tied(case: Maker) -> Iterator[Case]:
-    """A table that is an output layer, too: (B, T) outputs of ROWS each, T below the width, equal to it, and above."""
+    """Yield a table that is an output layer too: (B, T) outputs of ROWS each, T below, at and above the width."""
     pair, empty = ids_of("pair", "int64"), Array("int64", (2, 0), [])
     every = Array("int32", (2, ROWS), [*range(ROWS)] * 2)  # all rows are named: float64 norms are exact
     for dtype, (form, lead) in itertools.product(

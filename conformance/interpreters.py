@@ -17,7 +17,7 @@ import islices
 from islices.cli import UsageError
 from islices.conformance.progress import bar
 
-#: Asked of an interpreter: what it has. Anything printed before, by a framework's greeting, is not the last line.
+#: A program that prints an interpreter's packages as the last line; frameworks may print greetings before it.
 QUESTION = """
 import importlib.util, json, sys
 missing = [name for name in ("numpy", "pytest") if importlib.util.find_spec(name) is None]
@@ -51,11 +51,11 @@ def here() -> Interpreter:
 
 
 def look_at(path: str, folder: Path) -> Interpreter:
-    """The interpreter at a path, with islices laid out for it in a folder; UsageError if it cannot run the suite."""
+    """Return the interpreter at a path, with islices in a folder; raise UsageError if it cannot run the suite."""
     if not Path(path).is_file() or not os.access(path, os.X_OK):
         raise UsageError(f"--python: got {path}; accepted is the path of an environment's Python interpreter")
     path = os.path.abspath(path)  # it will run in another folder; its links stay, they are how it finds its environment
-    alone = folder / "alone"  # beside an installed islices lie packages of this environment
+    alone = folder / "alone"  # the folder of an installed islices contains packages of this environment
     alone.mkdir(exist_ok=True)
     package = Path(islices.__path__[0]).resolve()
     for part in (package, package.parent / "islices_pytest.py"):

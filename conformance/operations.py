@@ -44,7 +44,7 @@ def own_calls_of(backend: Backend) -> Any:
 
 
 def gradients(loss: Callable[..., Any], *args: Any, **options: Any) -> tuple[Any, ...]:
-    """The gradients of a loss with respect to all its arguments, or UnsupportedError where there are none."""
+    """Return the gradients of a loss by all its arguments, or raise UnsupportedError if there are none."""
     try:
         return islices.value_and_grad(loss, tuple(range(len(args))), **options)(*args)[1]  # type: ignore[no-any-return]
     except NotImplementedError as error:
@@ -159,7 +159,7 @@ def _optimizer_steps(
     master: bool = False,
     **options: Any,
 ) -> Any:
-    """The table and the state after as many steps, the gradients taken in turn; so are hyperparameters in lists."""
+    """Return the table and the state after some steps, which use gradients and hyperparameters in lists in turn."""
     hyper = {k: functools.partial(_in_turn, v) if isinstance(v, list) else v for k, v in hyper.items()}
     optimizer = getattr(islices.optim, name)(**hyper, **options)
     if state is None:

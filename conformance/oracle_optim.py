@@ -210,7 +210,7 @@ RULES: dict[str, Any] = {
 DECOUPLED = ("adamw", "lion")
 
 
-# ---------------------------------------------------------------------- what the suite steps with
+# ---------------------------------------------------------------------- hyperparameters of the suite
 #: label -> (optimizer, hyperparameters)
 OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "sgd": ("sgd", {"lr": 0.1}),
@@ -290,7 +290,7 @@ def optimizer_steps(
     frozen: list[int] | None = None,
     master: bool = False,
 ) -> dict[str, Array]:
-    """The table and the state after as many steps, the gradients taken in turn; state is that before the first."""
+    """Return the table and the state after some steps with the gradients in turn; state is that before the first."""
     record = RECORDS[name]
     h = {**record.presets["islices"].defaults, **hyper}
     kind, width = wide(table.dtype), math.prod(table.shape[1:])

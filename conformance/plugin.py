@@ -70,13 +70,12 @@ def chosen_variants(config: pytest.Config) -> list[Variant]:
 
 def _check_environment(variant: Variant) -> None:
     wrong = [f"{k}={v}" for k, v in variant.environment.items() if os.environ.get(k) != v]
-    if wrong:  # what reads it has read it by now
+    if wrong:  # the reader has read it by now
         raise pytest.UsageError(f"--islices-variant: {variant.name!r} needs {' '.join(wrong)} in the environment")
 
 
 def chosen_modes(config: pytest.Config, variant: Variant) -> list[str]:
-    """The modes to run: the backend's, as far as the variant and --islices-modes leave them; none where the variant
-    cannot run here."""
+    """Return the backend's modes that the variant and --islices-modes allow; none if the variant cannot run here."""
     backend = islices.get_backend(chosen_backend(config))
     given = config.getoption("islices_modes")
     modes = [] if variant.absent(backend) else variant.modes_of(backend)

@@ -23,7 +23,7 @@ PROFILES: tuple[Profile, ...] = get_args(Profile)
 #: The mode of adapters, which have one.
 COMMAND = "command"
 
-#: What an item runs: a golden case, a check, or a case between ranks.
+#: The kinds of items: a golden case, a check, or a case between ranks.
 Subject = Entry | Check | Collective | Mistake
 
 
@@ -110,7 +110,7 @@ class Selection(NamedTuple):
 
         try:
             compiled = Expression.compile(self.expression)
-        except Exception as error:  # a class of its own before pytest 9, a SyntaxError since
+        except Exception as error:  # a separate class before pytest 9, a SyntaxError since
             raise ValueError(f"-k: got {self.expression!r}: {error}") from None
 
         def wanted(name: str) -> bool:

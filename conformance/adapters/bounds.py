@@ -27,7 +27,7 @@ NORMS = (
     "norm", "global_norm", "clip_by_norm", "clip_by_global_norm", "clip_by_row_norm", "clip_by_block_rms",
     "adaptive_grad_clip", "renorm_rows",
 )  # fmt: skip
-#: Roundings of an element beside those of sums and norms: reciprocal, product, mean, cast (clause 22).
+#: Roundings of an element in addition to those of sums and norms: reciprocal, product, mean, cast (clause 22).
 BESIDE = 8
 
 
@@ -39,7 +39,7 @@ class Bound(NamedTuple):
 
 
 def bound_of(case: Case) -> Bound | None:
-    """Return the bound of a case's result, its arrays in order (slices by their values); None if no clause has a bound."""
+    """Return the bound of a case's result, its arrays in order (values of slices); None if no clause bounds it."""
     want = list(_floats(case.expect))
     if not want or any(x.dtype not in EPS for x in _arrays(case.expect)):
         return None if case.op != "optimizer_steps" else _steps(case)

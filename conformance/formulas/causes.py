@@ -54,8 +54,7 @@ def distances(got: Got, wrong: Got, right: dict[int, dict[str, Expected]]) -> tu
 
 
 def cause_of(formula: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> str | None:
-    """The mistake that explains every trajectory, and of those the one that explains most elements; if there is none,
-    two mistakes at once."""
+    """Return the mistake that explains every trajectory and the most elements; without one, two mistakes at once."""
     for known in (mutants, pairs):
         found = {title: _explained(wrong, gots) for title, wrong in known(formula)}
         title = max(found, key=lambda name: found[name], default=None)

@@ -234,8 +234,10 @@ def laprop(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
 
 # ---------------------------------------------------------------------- norms
 def clip(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
-    """The gradient, scaled to the norm max_norm where it has more: by max_norm / (norm + eps), at most 1. With eps 0
-    that is max_norm / max(norm, max_norm). The norm of several tensors may be the norm of their norms."""
+    """Clip the gradient to the norm max_norm: multiply by max_norm / (norm + eps), at most 1.
+
+    With eps 0 the factor is max_norm / max(norm, max_norm). The norm of several tensors may be the norm of their norms.
+    """
     norm = clip_norm(n, n.square(g))
     limit = n["max_norm"]
     if n.h["epsilon"]:
@@ -277,7 +279,7 @@ def renorm(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
 
 # ---------------------------------------------------------------------- FTRL
 def ftrl(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
-    """Apply FTRL (McMahan et al. 2013, algorithm 1), lr_power -1/2; "twice" doubles l2 and l2_shrinkage (TensorFlow)."""
+    """Apply FTRL (McMahan et al. 2013, algorithm 1), lr_power -1/2; "twice": TensorFlow doubles l2 and l2_shrinkage."""
     lr, twice = n["lr"], n.number(2.0 if n.h["twice"] else 1.0)
     total = s["n"] + n.square(g)
     z = s["z"] + g - (n.sqrt(total) - n.sqrt(s["n"])) / lr * w

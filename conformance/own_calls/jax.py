@@ -42,8 +42,10 @@ def embedding_gradient(
 
 
 def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
-    """BCOOs that JAX builds although they contradict themselves: label -> (call that builds it, the name of the error
-    islices answers with). An index equal to the number of rows is no error: it is BCOO's padding."""
+    """Return {label: (a call that builds it, islices' error)} of inconsistent BCOOs, which JAX builds nevertheless.
+
+    An index equal to the number of rows is valid: it is BCOO's padding.
+    """
 
     def bcoo(indices: list[int], **claims: bool) -> sparse.BCOO:
         places = jnp.array(indices, jnp.int32).reshape(-1, 1)

@@ -1,6 +1,6 @@
 """MXNet's calls on sparse gradients, for the conformance suite's real gradients, the audit and the bench.
 
-Nothing here imports islices: these are what an MXNet user writes today. MXNet 1.9.1 does not import with today's NumPy
+This module does not import islices: it has the calls of an MXNet user. MXNet 1.9.1 does not import with today's NumPy
 by itself, so the caller loads it first through `islices.backends.mxnet`; the functions then import it.
 
 MXNet's row_sparse type holds unique ascending rows and checks nothing: duplicates have to be summed before it.

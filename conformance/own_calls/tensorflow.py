@@ -1,7 +1,7 @@
 """TensorFlow's and Keras's calls on sparse gradients, for the conformance suite's real gradients, the audit and
 the bench.
 
-Nothing here imports islices: these are what a TensorFlow user writes today.
+This module does not import islices: it has the calls of a TensorFlow user.
 """
 
 from __future__ import annotations

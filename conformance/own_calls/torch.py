@@ -1,6 +1,6 @@
 """PyTorch's calls on sparse gradients, for the conformance suite's real gradients, the audit and the bench.
 
-Nothing here imports islices: these are what a PyTorch user writes today.
+This module does not import islices: it has the calls of a PyTorch user.
 """
 
 from __future__ import annotations

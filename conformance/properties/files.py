@@ -23,13 +23,13 @@ from islices.conformance.properties.mutations import Mutant, mutant
 from islices.conformance.properties.running import search
 from islices.files import read_header
 
-#: Bytes of address space that loading may take beyond what the process has when it starts.
+#: Bytes of address space that loading may use in addition to those at the start.
 MEMORY = 1 << 30
-#: What may come of a file.
+#: The allowed outcomes of a file.
 FINE = ("refused", "same", "valid")
 
 
-# ---------------------------------------------------------------------- what is saved, and whether it came back
+# ---------------------------------------------------------------------- saved trees and their comparison
 def trees() -> list[Any]:
     """Return the trees in the files before they are changed: every kind of leaf."""
     rng = np.random.default_rng(7)
@@ -90,7 +90,7 @@ def loaded(path: Path, made: Mutant, original: Any, *, foreign: bool = False) ->
 
 
 def outcome_of(path: Path, made: Mutant, original: Any) -> str:
-    """The same, as a file of ours and as one that may be somebody else's: what is wrong in either, or the former."""
+    """Return the outcome as a file of islices and as a foreign one: the fault of either, else the former outcome."""
     path.write_bytes(made.data)
     result, other = (loaded(path, made, original, foreign=foreign) for foreign in (False, True))
     if result not in FINE or other not in FINE:

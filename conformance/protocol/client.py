@@ -36,13 +36,13 @@ LONGEST = 256 * 2**20
 WAITING = 256
 #: Stray lines that are kept as they came; all are counted.
 KEPT = 3
-#: The end of what an adapter wrote to its error output, in bytes.
+#: The kept length of the end of an adapter's error output, in bytes.
 LAST_WORDS = 4096
 #: Seconds that it has to end by itself, once there is no more input.
 FAREWELL = 2.0
 
 
-# ---------------------------------------------------------------------- what comes back
+# ---------------------------------------------------------------------- answers
 class Hello(NamedTuple):
     """The self-description of an adapter; ``ops`` lists its operations, None if it does not list them."""
 
@@ -326,7 +326,7 @@ def _object(line: bytes) -> dict[str, Any]:
 
 
 def _tail(text: str) -> str:
-    """The line of what a process wrote last that says why it ended: the last that speaks of an error, else the last."""
+    """Return the line of a process' last output that explains its end: the last with an error, else the last."""
     lines = text.splitlines() or [""]
     told = [line for line in lines if re.search(r"error|exception|panic|terminate|fault|what\(\)", line, re.IGNORECASE)]
     return (told or lines)[-1].strip()[:300]

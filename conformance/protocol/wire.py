@@ -41,7 +41,7 @@ class WireError(ValueError):
 
 # ---------------------------------------------------------------------- to JSON
 def to_wire(x: Any) -> Any:
-    """A value of `islices.conformance.data` as what `json.dumps` takes; WireError where there is no word for it."""
+    """Return a value of `islices.conformance.data` for `json.dumps`; raise WireError if the protocol has no form."""
     if x is None or isinstance(x, (bool, str)):
         return x
     if isinstance(x, Array):
@@ -77,7 +77,7 @@ def _bytes(x: Array) -> bytes:
 
 # ---------------------------------------------------------------------- from JSON
 def from_wire(x: Any, path: str = "ok") -> Any:
-    """JSON as the value that it says; WireError that names the place, what came and what is accepted."""
+    """Return the value of a JSON form; raise WireError with the place, the form and the accepted ones."""
     return _value(x, path, 0)
 
 

@@ -282,7 +282,7 @@ def one_batch(dtype: str = "float32") -> Slices:
 
 
 def piece(dtype: str) -> Callable[[int, int], Slices]:
-    """Return a rank's part of the batch; lengths are uneven, and the last of four ranks gets none."""
+    """Return a function that makes a rank's part of the batch; lengths are uneven, and the last of four is empty."""
 
     def make(rank: int, size: int) -> Slices:
         whole = one_batch(dtype)

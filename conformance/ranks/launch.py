@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from islices.core.registry import is_installed
 from islices.distributed.engines import BUILTIN, list_engines, load_engine
 
-#: What a rank is told, in its environment.
+#: The variables of a rank's environment.
 RANK, SIZE, MEETING, PORTS = "ISLICES_RANK", "ISLICES_RANKS", "ISLICES_MEETING", "ISLICES_PORTS"
 TIMEOUT = "ISLICES_RANK_TIMEOUT"
 

@@ -142,7 +142,7 @@ def all_fail(B: Backend, rank: int, size: int) -> Callable[[Group], Any]:
 MISTAKES.append(Mistake("ranks/fails/every rank its own way", all_fail, lambda rank, size: ("TypeError", ("float",))))
 
 
-# ---------------------------------------------------------------------- whoever has nothing to tell its engine by
+# ---------------------------------------------------------------------- ranks without an array to find the engine
 def refused(
     id: str, call: Callable[[Backend, bool, Group | None], Any], kind: str, *words: str, clause: str = "25"
 ) -> None:
@@ -162,7 +162,7 @@ def reduced(wrong: Callable[[Backend], Any]) -> Callable[[Backend, bool, Group |
 
 
 def weights(B: Backend, here: bool, wrong: Any) -> Any:
-    """Return a rank's two rows, or an object that is not an array."""
+    """Return a rank's two rows, or on the rank of the mistake a wrong object."""
     return wrong if here else dense(B, 2, 1)
 
 

@@ -36,7 +36,7 @@ WIDE: dict[str, Callable[[Any], Scalar]] = {
     "float16": np.float32, "bfloat16": np.float32, "float32": np.float32, "float64": np.float64,
     "int32": np.int32, "int64": np.int64,
 }  # fmt: skip
-#: dtype -> how one such scalar is rounded to it.
+#: {dtype: the function that rounds one scalar to it}
 NARROW: dict[str, Callable[[Any], Scalar]] = {**WIDE, "float16": np.float16, "bfloat16": bfloat16}
 
 
@@ -83,7 +83,7 @@ def _divided(x: Array, op: str, ranks: int) -> Array:
 
 # ---------------------------------------------------------------------- sums
 def left_fold(terms: list[Scalar], zero: Scalar) -> Scalar:
-    """The sum of the terms, left to right; the first is not added to a zero, so nothing is rounded that need not be."""
+    """Return the sum of the terms, left to right, without adding the first to zero, which might round."""
     if not terms:
         return zero
     total = terms[0]

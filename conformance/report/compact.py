@@ -16,11 +16,11 @@ from islices.conformance.data import GROUPS
 from islices.conformance.report.grid import MARKS, NOTHING, cell_parts, grid
 from islices.conformance.report.runs import MODES, PROBLEMS, Run, run_labels
 
-#: How the variant without a name is called beside the others.
+#: The name of the standard variant next to others.
 STANDARD = "standard"
 PASS = "✓"
 
-#: What is shown of the cases of a cell: (outcome, text) each.
+#: The parts of a cell: (outcome, text) each.
 Parts = list[tuple[str, str]]
 
 
@@ -98,7 +98,7 @@ def _places(runs: Sequence[Run]) -> list[BackendColumn]:
         )
         free = [place for place in places if run.variant not in place.runs]
         same = [place for place in free if place.key == key]
-        if "version" not in run.header:  # its process ended before it said anything
+        if "version" not in run.header:  # its process ended before its first line
             same += [place for place in free if place.lead.backend == run.backend]
         if not same:
             places.append(BackendColumn(key))

@@ -20,7 +20,7 @@ from islices.conformance.report.merging import refuse_other_vectors
 from islices.conformance.report.runs import OUTCOMES, PROBLEMS, Run, columns
 
 KINDS = ("regression", "vanished", "improvement", "new", "reason")
-#: What of two runs' headers is shown where it differs.
+#: The fields of two runs' headers that are shown if they differ.
 FACTS = ("version", "numpy", "python", "islices", "platform", "profile")
 
 #: (backend, variant, mode, more where that is not enough)

@@ -28,7 +28,7 @@ class Row(NamedTuple):
         return title(self.clause) if self.clause else "the run itself"
 
 
-#: The row of what befell a run as a whole; there is none where nothing did.
+#: The row of faults of a run as a whole; a run without faults does not have it.
 RUN = Row("run", "")
 
 
@@ -62,7 +62,7 @@ def grid(runs: Sequence[Run]) -> Grid:
 
 
 def row_place(row: Row) -> tuple[Any, ...]:
-    """The order of rows: the run itself, then groups as in the vectors, then clauses by number; the unknown last."""
+    """Return the place of a row: the run first, then groups as in the vectors, then clauses by number; unknown last."""
     group = -1 if row == RUN else GROUPS.index(row.group) if row.group in GROUPS else len(GROUPS)
     number = int(row.clause) if row.clause.isdecimal() and len(row.clause) < 9 else 10**9
     return group, row.group, number, row.clause

@@ -36,7 +36,7 @@ from islices.conformance.report.runs import OUTCOMES, PROBLEMS, Run, run_labels,
 LETTERS = {"pass": "p", "bound": "b", "deviation": "d", "unsupported": "u", "fail": "f", "harness error": "h"}
 WORDS = {"pass": "✓", "bound": "≈", "deviation": "d", "unsupported": "u", "fail": "✗", "harness error": "!"}
 FIELDS = ("reason", "expected", "got", "kind", "issue")
-#: Calls of cases that pass everywhere are cut: nobody looks for what is wrong with them, and they are most of the page.
+#: Calls of cases that pass everywhere are cut, because nobody reads them and they are most of the page.
 CALL_OF_PASS = 1200
 #: Problems listed above the fold; every one stands in its cell.
 SHOWN = 100
@@ -71,7 +71,7 @@ def _script_json(data: Any) -> str:
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
-# ---------------------------------------------------------------------- what stands in the page
+# ---------------------------------------------------------------------- contents of the page
 def _css(outcome: str) -> str:
     return outcome.replace(" ", "-")
 
@@ -229,7 +229,7 @@ def _runs(runs: Sequence[Run], names: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-# ---------------------------------------------------------------------- what page.js reads
+# ---------------------------------------------------------------------- data for page.js
 def _data(whole: Grid) -> dict[str, Any]:
     """Return the cases, column by column: one letter for each outcome, and texts by number, each of them once."""
     rows = {(row.group, row.clause): r for r, row in enumerate(whole.rows)}

@@ -176,7 +176,7 @@ def _entry(line: bytes) -> dict[str, Any]:
     for name in REQUIRED[kind].split():
         if name not in entry:
             raise _LineError(f"{kind}: {name} is missing")
-    # fields of a later version are left out, since nobody shows them
+    # fields of a later version are omitted, because no renderer shows them
     entry = {"type": kind, **{name: _field(name, x, KINDS[name]) for name, x in entry.items() if name in KINDS}}
     if kind == "case" and entry["outcome"] not in OUTCOMES:
         raise _LineError(f"outcome: got {_shown(entry['outcome'])}; accepted are {', '.join(OUTCOMES)}")

@@ -24,7 +24,7 @@ STYLES = {
 
 
 def new_console(file: IO[str] | None = None, *, edge: int = 200) -> Any:
-    """A console as wide as the terminal, or as COLUMNS says; what has no edge to wrap at is taken to be `edge` wide."""
+    """Return a console of the terminal's width, or that of COLUMNS; outputs without a width get `edge`."""
     from rich.console import Console
 
     console = Console(file=file)
@@ -67,7 +67,7 @@ def _edgeless(console: Any) -> bool:
 
 
 def _say(console: Any, text: str, style: str = "") -> None:
-    """A remark; its further lines are indented, so that each remark is seen to begin."""
+    """Print a remark, with its further lines indented, so that the start of each remark is visible."""
     for line in indented(text).split("\n"):
         for piece in [line] if _edgeless(console) else wrapped(line, console.width):
             console.print(piece, style=style, markup=False, highlight=False, soft_wrap=_edgeless(console))

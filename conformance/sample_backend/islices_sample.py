@@ -19,7 +19,7 @@ KINDS = {name: kind for kind, name in NAMES.items()}
 class SampleBackend(Backend):
     name = module = "sample"
     pip = "pip install ./conformance/sample_backend"
-    protocol = 3  # what islices.backend.PROTOCOL was when this was written
+    protocol = 3  # the value of islices.backend.PROTOCOL for which this adapter was written
     float_dtypes = native_float_dtypes = ("float16", "float32", "float64")  # no bfloat16
     native_name = "sample.RowGradient"
 
@@ -111,7 +111,7 @@ class SampleBackend(Backend):
 
     def segment_sum(self, values: Tensor, segments: Tensor, count: Any) -> Tensor:
         out = sample.zeros((count, *values.shape[1:]), values.kind)
-        sample.add_at(out, segments, values)  # from left to right, which is what SPEC clause 3 asks for
+        sample.add_at(out, segments, values)  # from left to right, as SPEC clause 3 requires
         return out
 
     def segment_max(self, values: Tensor, segments: Tensor, count: Any, *, least: float | None = None) -> Tensor:

@@ -15,7 +15,7 @@ from islices.files import load, read_metadata
 from islices.porting.compare.causes import CAUSES
 from islices.porting.compare.difference import Difference, diff
 
-#: What the files' own metadata may say in place of an option.
+#: Options that the files' metadata may give.
 FROM_METADATA = {"max_norm": float, "padding_idx": int, "batch_size": int, "tokens": int}
 TREES = ("a", "b", "before", "tables")
 

@@ -128,7 +128,7 @@ def _judged(client: Client, formula: str | None) -> Iterator[Judgement]:
             yield found
 
 
-# ---------------------------------------------------------------------- what is shown
+# ---------------------------------------------------------------------- reports
 def _code(found: list[Judgement], grade: int) -> int:
     return 0 if all(x.grade is not None and x.grade <= grade for x in found) else 1
 

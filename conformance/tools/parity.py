@@ -28,7 +28,7 @@ examples
 exit codes: 0 within what rounding explains, 1 beyond it, 2 usage
 """
 
-#: What the files' own metadata may say in place of an option.
+#: Options that the files' metadata may give.
 FROM_METADATA = {"max_norm": float, "padding_idx": int, "batch_size": int, "tokens": int}
 
 

@@ -28,7 +28,7 @@ def view(x: paddle.Tensor) -> np.ndarray[Any, Any] | None:
         raise ValueError("x: got a tensor whose memory has been released; accepted is one that holds values")
     if not x.place.is_cpu_place():
         return None
-    x = x.detach()  # DLPack refuses what takes part in a graph
+    x = x.detach()  # DLPack raises for a tensor in a graph
     if x.dtype == paddle.bfloat16:
         return np.from_dlpack(x.view("int16")).view(np.uint16)
     return np.from_dlpack(x)
@@ -43,9 +43,9 @@ def writable_view(x: paddle.Tensor) -> np.ndarray[Any, Any] | None:
 
 
 def share(array: np.ndarray[Any, Any], place: Any = None) -> paddle.Tensor:
-    """A tensor over a NumPy array that is given away, uint16 as bfloat16; a copy where it is read-only or strided."""
+    """Return a tensor over a NumPy array that the caller gives up (uint16: bfloat16); copy a read-only or strided one."""
     if not (array.flags.writeable and array.flags.c_contiguous):
-        array = array.copy()  # DLPack refuses the first, Paddle misreads negative strides
+        array = array.copy()  # DLPack raises for the first, Paddle misreads negative strides
     bits = array.dtype == np.uint16
     out = paddle.utils.dlpack.from_dlpack(array.view(np.int16) if bits else array)
     out = out.view("bfloat16") if bits else out
@@ -53,7 +53,7 @@ def share(array: np.ndarray[Any, Any], place: Any = None) -> paddle.Tensor:
 
 
 def as_tensor(array: np.ndarray[Any, Any], place: Any = None) -> paddle.Tensor:
-    """A tensor with the values of a NumPy array that stays the caller's. TypeError for dtypes that Paddle has not."""
+    """Return a tensor with the values of the caller's NumPy array; raise TypeError for dtypes outside of Paddle."""
     if array.dtype.name == "bfloat16":
         array = array.view(np.uint16)
     if array.dtype.kind not in "fiubc":

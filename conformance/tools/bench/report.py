@@ -1,4 +1,4 @@
-"""The tables of a run in Markdown: a line per way."""
+"""The tables of a run in Markdown: a line per implementation."""
 
 from __future__ import annotations
 

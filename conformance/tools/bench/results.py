@@ -24,7 +24,7 @@ import numpy as np
 import islices
 from islices.cli import UsageError
 
-#: Of the JSON; another one is refused.
+#: The version of the JSON; readers raise for another one.
 FORM = 2
 
 

@@ -1,4 +1,4 @@
-"""Rounds that interleave the ways to do one thing, and what is made of their times."""
+"""Rounds that interleave several implementations of one operation, and the evaluation of their times."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 Call = Callable[[], Any]
-#: way -> its milliseconds in each round.
+#: {label of an implementation: its milliseconds in each round}
 Times = dict[str, list[float]]
 MOST_ROUNDS = 200
 
 
 def measure(ways: dict[str, Call], repeat: int, *, seconds: float = 0.0, inner: int = 1) -> Times:
-    """Return the milliseconds of each way in each round, after one round that does not count.
+    """Return the milliseconds of each implementation in each round, after one round that does not count.
 
     repeat is the least number of rounds, half of them where one takes longer than seconds; more are taken until seconds
     are spent. inner calls are timed together, for short ones.

@@ -1,4 +1,4 @@
-"""The part "step": whole training steps, which is what a user waits for.
+"""The part "step": whole training steps, for which a user waits.
 
 A step is lookup, loss, gradient, clipping by the global norm and an optimizer on the rows of the batch. The model is
 tables whose rows are summed to bags, and the loss is how far those are from targets. Every way starts from the same
@@ -34,7 +34,7 @@ TOLERANCE = 1e-3
 #: The losses of islices' ways, whose gradients and tables are the same bits: the frameworks' own sums are compiled
 #: otherwise.
 OUR_TOLERANCE = 1e-5
-#: islices' ways that promise the same bits as each other.
+#: The implementations of islices that promise the same bits.
 SAME_BITS = ("islices", "islices, compiled")
 
 
@@ -123,12 +123,12 @@ class Problem:
         }
 
 
-# ---------------------------------------------------------------------- islices' ways, the same on each framework
+# ---------------------------------------------------------------------- islices, the same on each framework
 def our_ways(name: str, problem: Problem) -> dict[str, Ready]:
     """Return the ways of islices by label; "islices" is the functions as they run by default."""
     framework, ways = framework_of(name), {}
     more: dict[str, Ready] = framework.more_of_ours(problem) if hasattr(framework, "more_of_ours") else {}
-    if more and len(problem.case.model.rows) > 1:  # a way takes gigabytes
+    if more and len(problem.case.model.rows) > 1:  # an implementation uses gigabytes
         return more
     ways["islices"] = lambda: _ready(name, framework, problem, None)
     if hasattr(framework, "compiled"):

@@ -1,4 +1,4 @@
-"""The ways that islices runs, one next to the other, and its ways to take a step."""
+"""The implementations that the bench runs side by side, and those of islices for a step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from islices.conformance.tools.bench.rounds import Call
 
 
 class Way(NamedTuple):
-    """A way to train, from the start."""
+    """An implementation of a training, from its start."""
 
     step: Call
     """Take the next step; what it returns is not computed yet, perhaps."""
@@ -22,7 +22,7 @@ class Way(NamedTuple):
         return self.step(), self.tables()
 
 
-#: Makes a way with tables of its own.
+#: A function that makes an implementation with separate tables.
 Ready = Callable[[], Way]
 
 

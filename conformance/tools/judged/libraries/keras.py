@@ -34,7 +34,7 @@ def gradient(g: Any) -> Any:
 def keras_step(name: str) -> Step:
     def step(w: Any, g: Any, state: Any, t: int, **options: Any) -> Any:
         if t == 1:
-            h = {k: v for k, v in renamed(options, NAMES).items() if k != "weight_decay" or v}  # 0 is refused
+            h = {k: v for k, v in renamed(options, NAMES).items() if k != "weight_decay" or v}  # 0 raises
             state["w"] = keras.Variable(w)
             state["optimizer"] = getattr(keras.optimizers, name)(**h)
         state["optimizer"].learning_rate = options["lr"]
