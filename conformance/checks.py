@@ -72,8 +72,8 @@ def check(
     return register
 
 
-def same(got: Any, expected: Any, what: str) -> None:
-    problem = difference(read(got), expected, path=what)
+def same(got: Any, expected: Any, subject: str) -> None:
+    problem = difference(read(got), expected, path=subject)
     assert not problem, problem
 
 

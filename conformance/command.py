@@ -145,10 +145,10 @@ def _plan(options: argparse.Namespace, selection: Selection, folder: Path) -> li
     planned: list[Job | AdapterJob] = []
     wanted: set[str] = set()
     for k, interpreter in enumerate(interpreters):
-        asked = everywhere or (USUAL[selection.profile] if k == 0 else ("standard",))
+        requested = everywhere or (USUAL[selection.profile] if k == 0 else ("standard",))
         for backend in interpreter.backends:
             if backend in (options.backend or [backend]):
-                variants = [v for name, v in VARIANTS.items() if name in asked and v.applies(backend)]
+                variants = [v for name, v in VARIANTS.items() if name in requested and v.applies(backend)]
                 wanted.update(v.name for v in variants)
                 found = [v for v in variants if has_cases(v.name)]
                 for together in ([v for v in found if not v.environment], *([v] for v in found if v.environment)):

@@ -82,14 +82,14 @@ for label, ids in (("order", i64(3, 1)), ("twice", i64(3, 3))):
     words = ["coalesced", "position 1", "ascending"]
     row(f"false-coalesced-{label}", "2", "ValueError", words, *_new, ids, (5, 2), coalesced=True)
 row("values-0-d", "1", "ValueError", ["values", "0-d"], "IndexedSlices", f32(), i64(), (5,))
-for label, said, array in (
+for label, statement, array in (
     ("string", [], of("str", "a", "b")),
     ("object", [], of("object", 1.0)),
     ("complex", ["complex"], of("complex64", 1.0)),
     ("bool", ["bool"], of("bool", True)),
     ("uint8", ["uint8"], of("uint8", 1)),
 ):
-    ids, words = i64(*range(len(array.data))), ["values", *said, "accepted"]
+    ids, words = i64(*range(len(array.data))), ["values", *statement, "accepted"]
     row(f"values-{label}", "1", "TypeError", words, "IndexedSlices", array, ids, (5,))
 row("values-list", "1", "TypeError", ["values", "list", "accepted"], "IndexedSlices", [[1.0]], i64(0), (5, 1))
 row("values-none", "1", "TypeError", ["values", "None", "accepted"], "IndexedSlices", None, i64(0), (5, 1))

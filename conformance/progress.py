@@ -44,8 +44,8 @@ def shown() -> Iterator[Any]:
 
     with error_console() as console:
         spinner = "dots" if console.encoding.lower().startswith("utf") else "line"
-        what = TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"))
-        columns = SpinnerColumn(spinner), BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn(), what
+        subject = TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"))
+        columns = SpinnerColumn(spinner), BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn(), subject
         with Progress(
             *columns,
             console=console,
@@ -62,23 +62,23 @@ class Bar:
     def __init__(self, progress: Any = None, task: Any = None) -> None:
         self._progress, self._task = progress, task
 
-    def __call__(self, what: str) -> None:
+    def __call__(self, subject: str) -> None:
         if self._progress is not None:
-            self._progress.update(self._task, advance=1, description=what)
+            self._progress.update(self._task, advance=1, description=subject)
 
-    def tell(self, what: str) -> None:
+    def tell(self, subject: str) -> None:
         if self._progress is not None:
-            self._progress.update(self._task, description=what)
+            self._progress.update(self._task, description=subject)
 
 
 @contextlib.contextmanager
-def bar(what: str, total: int, done: int = 0) -> Iterator[Bar]:
+def bar(subject: str, total: int, done: int = 0) -> Iterator[Bar]:
     """A bar that begins with what goes on first."""
     if importlib.util.find_spec("rich") is None:
         yield Bar()
         return
     with shown() as progress:
-        yield Bar(progress, progress.add_task(what, total=total, completed=done))
+        yield Bar(progress, progress.add_task(subject, total=total, completed=done))
 
 
 @contextlib.contextmanager
@@ -128,10 +128,10 @@ class Watched:
 
     def end(self, outcome: str = "") -> None:
         """Note that it is over, with what came of it where that is no count of cases."""
-        told = [f"{self.counts[word]} {word}" for word in ("pass", "fail")] if self.counts else ["no case"]
-        told += [f"{self.counts[w]} {w}" for w in ("deviation", "unsupported", "harness error") if self.counts[w]]
+        reported = [f"{self.counts[word]} {word}" for word in ("pass", "fail")] if self.counts else ["no case"]
+        reported += [f"{self.counts[w]} {w}" for w in ("deviation", "unsupported", "harness error") if self.counts[w]]
         self.running = False
-        self.now(outcome or ", ".join(told))
+        self.now(outcome or ", ".join(reported))
 
 
 @contextlib.contextmanager
@@ -142,10 +142,10 @@ def board(names: Sequence[str]) -> Iterator[list[Watched]]:
 
         def changed(job: Watched) -> None:
             if not progress.disable:
-                what = f"{job.name}  {job.says}"
+                subject = f"{job.name}  {job.says}"
                 progress.update(
                     tasks[job.name],
-                    description=what,
+                    description=subject,
                     total=job.total,
                     completed=job.counts.total(),
                     visible=job.running,

@@ -32,7 +32,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def said(request: pytest.FixtureRequest) -> list[dict[str, Said]]:
+def statement(request: pytest.FixtureRequest) -> list[dict[str, Said]]:
     """Return the outcome of each collected case on each rank."""
     name = request.config.getoption("islices_backend")
     size = 4 if selection(request.config).profile == "full" else 2
@@ -45,10 +45,10 @@ def said(request: pytest.FixtureRequest) -> list[dict[str, Said]]:
 
 
 def test_ranks(
-    subject: Collective | Mistake, mode: str, variant: Variant, said: list[dict[str, Said]],
+    subject: Collective | Mistake, mode: str, variant: Variant, statement: list[dict[str, Said]],
     request: pytest.FixtureRequest, islices_verdict: Any,
 ) -> None:  # fmt: skip
     backend = get_backend(request.config.getoption("islices_backend"))
     declared = find_deviation(load_deviations(backend), subject.id, mode)
-    outcome, details = judge(lambda: raise_verdict([one[subject.id] for one in said]), declared)
+    outcome, details = judge(lambda: raise_verdict([one[subject.id] for one in statement]), declared)
     islices_verdict(outcome, **details)

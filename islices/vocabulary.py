@@ -125,14 +125,14 @@ class RowMap:
         >>> RowMap([2, -1, 0]).new_ids([0, 1, 2]).tolist()
         [2, -1, 0]
         """
-        asked = np.asarray(old)
-        if asked.dtype.kind not in "iu" and asked.size:
+        requested = np.asarray(old)
+        if requested.dtype.kind not in "iu" and requested.size:
             raise TypeError(f"old: got {describe(old)}; accepted are integers of 64 bits")
-        asked = asked.astype(np.int64)  # larger numbers become negative, and are no rows
+        requested = requested.astype(np.int64)  # larger numbers become negative, and are no rows
         if not len(self._old):
-            return np.full(asked.shape, DROPPED)
-        at = np.minimum(np.searchsorted(self._old, asked), len(self._old) - 1)
-        return np.where(self._old[at] == asked, self._kept[at], DROPPED)
+            return np.full(requested.shape, DROPPED)
+        at = np.minimum(np.searchsorted(self._old, requested), len(self._old) - 1)
+        return np.where(self._old[at] == requested, self._kept[at], DROPPED)
 
     def ids(self, ids: T, *, missing: int | None = None) -> T:
         """Return the ids of a batch, renumbered like the table.

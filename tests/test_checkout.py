@@ -98,14 +98,15 @@ def test_what_the_checkout_lacks_is_not_taken_from_elsewhere(clones: tuple[Path,
     (installed / "backends/newer.py").write_text("")
     run(python, "-c", "import islices.newer, islices.backends.newer", cwd=tmp_path)
     for name in ("islices.newer", "islices.backends.newer"):
-        said = run(python, "-c", f"import {name}", cwd=other, code=1)
-        assert f"ModuleNotFoundError: No module named '{name}'" in said
+        statement = run(python, "-c", f"import {name}", cwd=other, code=1)
+        assert f"ModuleNotFoundError: No module named '{name}'" in statement
     # half a checkout: only islices/, copied somewhere; and links as git writes them where there are none
     alone = copied(tmp_path / "alone")
     (alone / "backends").rename(alone / "elsewhere")
-    said = run(python, "-c", "import islices", cwd=alone, code=1)
+    statement = run(python, "-c", "import islices", cwd=alone, code=1)
     assert (
-        f"ImportError: islices: {alone}/islices/backends leads nowhere; accepted is a checkout with its links" in said
+        f"ImportError: islices: {alone}/islices/backends leads nowhere; accepted is a checkout with its links"
+        in statement
     )
     (alone / "islices/backends").unlink()
     (alone / "islices/backends").write_text("../backends")
@@ -121,5 +122,5 @@ def test_an_installed_islices_is_left_alone(clones: tuple[Path, Path, Path], tmp
                 inside = "" if part == "islices" else "islices/"
                 archive.write(file, inside + str(file.relative_to(installed)))
     code = f"import {NAMES}; print(islices.backends.__file__)"
-    said = run(python, "-c", code, cwd=tmp_path, PYTHONPATH=str(tmp_path / "whole.zip"))
-    assert said == f"{tmp_path / 'whole.zip/islices/backends/__init__.py'}\n"
+    statement = run(python, "-c", code, cwd=tmp_path, PYTHONPATH=str(tmp_path / "whole.zip"))
+    assert statement == f"{tmp_path / 'whole.zip/islices/backends/__init__.py'}\n"

@@ -177,7 +177,7 @@ def needs(names: Iterable[str], *, heads: bool = False) -> set[str]:
     return seen
 
 
-def told(name: str, wrong: Iterable[Import]) -> list[str]:
+def reported(name: str, wrong: Iterable[Import]) -> list[str]:
     return [f"{MODULES[name].relative_to(ROOT)}:{i.line} imports {i.target}" for i in wrong]
 
 
@@ -194,7 +194,7 @@ def test_the_core_imports_no_framework_no_backend_and_no_suite(name: str) -> Non
         return top(target) in EXTRAS if is_outside(target) else is_core(target) or top(target) != "islices"
 
     wrong = [i for i in imports(name) if not allowed(i.target)]
-    assert told(name, wrong) == []
+    assert reported(name, wrong) == []
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if within(name, ["islices.backends"])])
@@ -208,12 +208,12 @@ def test_a_backend_imports_the_core_its_framework_and_its_folder(name: str) -> N
         return top(target) != "islices" or is_core(target) or within(target, own)
 
     wrong = [i for i in imports(name) if not allowed(i.target)]
-    assert told(name, wrong) == []
+    assert reported(name, wrong) == []
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if not within(name, [TOOLS])])
 def test_nothing_imports_the_tools(name: str) -> None:
-    assert told(name, [i for i in imports(name) if within(i.target, [TOOLS])]) == []
+    assert reported(name, [i for i in imports(name) if within(i.target, [TOOLS])]) == []
 
 
 def test_importing_islices_asks_for_numpy_alone() -> None:
@@ -254,7 +254,7 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
 def test_no_module_imports_itself_by_way_of_others() -> None:
     graph = {name: {i.target for i in imports(name) if i.target in MODULES} for name in MODULES}
     for together in circles(graph):
-        lines = [line for a in together for line in told(a, [i for i in imports(a) if i.target in together])]
+        lines = [line for a in together for line in reported(a, [i for i in imports(a) if i.target in together])]
         pytest.fail("a circle:\n" + "\n".join(lines))
 
 
@@ -276,7 +276,7 @@ SAYS = re.compile(r"May import: ((?:[^.`]|`[\w.]+`)*)\.(?:\s|$)")
 ITEM = re.compile(r"the standard library|the core|the core below `(?P<above>[\w.]+)`|this folder|`(?P<module>[\w.]+)`")
 
 
-def said(name: str) -> list[str] | None:
+def statement(name: str) -> list[str] | None:
     """Return the items of the line in a module's docstring, None where it has none."""
     text = " ".join((ast.get_docstring(tree(name)) or "").split())
     lines = SAYS.findall(text)
@@ -298,12 +298,12 @@ def allows(name: str, item: str, target: str) -> bool:
     return item == "the core" and is_core(target)
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if said(name) is not None])
+@pytest.mark.parametrize("name", [name for name in MODULES if statement(name) is not None])
 def test_a_module_imports_what_it_says_it_may(name: str) -> None:
-    items = said(name) or []
+    items = statement(name) or []
     assert items == ["the standard library"] or "the standard library" not in items, "it is always allowed"
     others = [i for i in imports(name) if top(i.target) not in sys.stdlib_module_names]
-    assert told(name, [i for i in others if not any(allows(name, item, i.target) for item in items)]) == []
+    assert reported(name, [i for i in others if not any(allows(name, item, i.target) for item in items)]) == []
     idle = [
         item
         for item in items

@@ -124,8 +124,10 @@ def test_conform_with_numpy_alone(environment: Path, tmp_path: Path) -> None:
     options = ("conform", "--profile", "full", "-k", "coalesce/one or layout")
     out = " ".join(run(environment / "islices", *options, cwd=tmp_path).split())
     assert "0 fail, 0 harness error, 2 skipped runs (4 runs" in out, "no numba to switch off, no mpi4py"
-    ask = "from islices.conformance.data import vectors_hash; print(vectors_hash())"
-    assert run(environment / "python", "-c", ask, cwd=tmp_path).strip() == vectors_hash(), "packed vectors are the same"
+    request = "from islices.conformance.data import vectors_hash; print(vectors_hash())"
+    assert run(environment / "python", "-c", request, cwd=tmp_path).strip() == vectors_hash(), (
+        "packed vectors are the same"
+    )
 
 
 def test_the_suite_runs_from_the_wheel_by_pyargs(environment: Path, tmp_path: Path) -> None:

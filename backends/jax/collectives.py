@@ -129,7 +129,7 @@ class JaxGroup(Group):
 
         return collective() if self.timeout is None else _within(self.timeout, collective)
 
-    def _what_failed(self, error: Exception) -> RankError | None:
+    def _failure_of(self, error: Exception) -> RankError | None:
         text = str(error)
         if isinstance(error, TimeoutError) or any(words in text for words in ("imed out", "timeout", "DEADLINE")):
             return RankTimeout(f"{self.engine}: another rank did not come in time: {text}")

@@ -76,8 +76,8 @@ class JaxRecorder(Recorder):
         self._on_host(positions, super().step)
 
     def _on_host(self, positions: dict[str, Any], write: Any) -> None:
-        told = positions.pop("optimizer", None)
-        extra = {} if told is None else {"optimizer": told}
+        reported = positions.pop("optimizer", None)
+        extra = {} if reported is None else {"optimizer": reported}
         plain = jax.tree.map(_plain, positions, is_leaf=lambda x: isinstance(x, Table))
         if any(isinstance(x, Tracer) for x in jax.tree.leaves(plain)):
             io_callback(lambda tree: write(**tree, **extra), None, plain, ordered=True)

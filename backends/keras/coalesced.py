@@ -12,7 +12,7 @@ from typing import Any
 import keras
 
 from islices.backends.keras.native import native
-from islices.backends.keras.sparse_gradients import adopted, as_array
+from islices.backends.keras.sparse_gradients import accepted, as_array
 from islices.core.arguments import is_real
 from islices.core.registry import describe
 from islices.norms.clip import clip_by_norm, clip_by_value
@@ -111,7 +111,7 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
             trainable_variables = list(trainable_variables)
         grads, variables = list(grads), trainable_variables or self._trainable_variables
         for grad, variable in zip(grads, variables, strict=False):  # Keras reports missing gradients
-            adopted(grad, variable, validate=True)
+            accepted(grad, variable, validate=True)
         pairs = zip(grads, variables, strict=False)
         super().apply([native.divisible(g, v) for g, v in pairs] + grads[len(variables) :], trainable_variables)
 

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from islices.backends.keras.native import native
-from islices.backends.keras.sparse_gradients import Slices, adopted, divided
+from islices.backends.keras.sparse_gradients import Slices, accepted, divided
 from islices.core.conversion import is_sparse, to_native
 from islices.core.linear import add, concat
 from islices.core.rows import coalesce
@@ -49,7 +49,7 @@ class Sum:
         own = IndexedSlices(*self._held(), self.shape, coalesced=True, validate=False)
         gradient = native.cast(gradient.slices if isinstance(gradient, Slices) else gradient, self.dtype)
         if is_sparse(gradient):
-            return coalesce(concat([own, adopted(gradient, self, validate=False)]))
+            return coalesce(concat([own, accepted(gradient, self, validate=False)]))
         return add(own, keras.ops.reshape(gradient, self.shape))
 
     def assign(self, gradient: Any) -> None:

@@ -111,8 +111,8 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
     # ------------------------------------------------------------------ around Keras's methods
     def _train_step(self, method: Any, *args: Any) -> Any:
         x, y, weights = keras.utils.unpack_x_y_sample_weight(args[-1])  # on JAX the state stands before the data
-        told = {"x": _arrays(x), "y": _arrays(y), "sample_weight": _arrays(weights)}
-        self.recorder.add(batch={name: part for name, part in told.items() if part is not None})
+        reported = {"x": _arrays(x), "y": _arrays(y), "sample_weight": _arrays(weights)}
+        self.recorder.add(batch={name: part for name, part in reported.items() if part is not None})
         return method(*args)
 
     def _compute_loss(self, method: Any, *args: Any, **kwargs: Any) -> Any:
@@ -134,7 +134,9 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
                 tables=_values(named), state=_state(optimizer),
                 gradients={v.path: g for v, g in zip(variables, grads, strict=True) if g is not None},
                 optimizer={
-                    v.path: said for v, g in zip(variables, grads, strict=True) if (said := _described(optimizer, g))
+                    v.path: found
+                    for v, g in zip(variables, grads, strict=True)
+                    if (found := _described(optimizer, g))
                 },
             )  # fmt: skip
             self._given = {v.path: g for v, g in zip(variables, grads, strict=True) if g is not None}
@@ -193,14 +195,18 @@ def _described(optimizer: Any, gradient: Any) -> dict[str, Any] | None:
         return None
     if config.get("loss_scale_factor") or config.get("gradient_accumulation_steps"):
         return None
-    said: dict[str, Any] = {"name": name, "semantics": "keras"}
+    statement: dict[str, Any] = {"name": name, "semantics": "keras"}
     for ours, theirs in record.spelled("keras").items():
         x = float(optimizer.learning_rate) if ours == "lr" else config.get(theirs)
         if isinstance(x, (bool, int, float)) and x is not False and ours in preset.defaults:
-            said[ours] = x
+            statement[ours] = x
     B = find_backend(gradient)
     sparse = isinstance(gradient, IndexedSlices) or (B is not None and B.is_native(gradient))
     plain = type(optimizer).__module__.startswith("keras")
-    lazy = sparse and name in BY_ROWS and not said.get("momentum") and not said.get("weight_decay")
-    said["rows"] = "touched" if lazy else "all"
-    return {**said, "duplicates": "raw"} if sparse and plain and name not in ("adamax", "nadam", "lion") else said
+    lazy = sparse and name in BY_ROWS and not statement.get("momentum") and not statement.get("weight_decay")
+    statement["rows"] = "touched" if lazy else "all"
+    return (
+        {**statement, "duplicates": "raw"}
+        if sparse and plain and name not in ("adamax", "nadam", "lion")
+        else statement
+    )

@@ -18,10 +18,10 @@ from islices.core.rows import coalesce, to_dense
 from islices.core.slices import IndexedSlices
 from islices.norms.norm import parts
 
-__all__ = ["ArrayHooks", "Slices", "adopted", "as_array", "cast", "divided", "divisible", "within"]
+__all__ = ["ArrayHooks", "Slices", "accepted", "as_array", "cast", "divided", "divisible", "within"]
 
 
-def adopted(grad: Any, variable: Any, *, validate: bool) -> Any:
+def accepted(grad: Any, variable: Any, *, validate: bool) -> Any:
     """Return a sparse gradient as slices of the variable's shape, and any other gradient unchanged."""
     return from_native(grad, dense_shape=tuple(variable.shape), validate=validate) if is_sparse(grad) else grad
 
@@ -33,7 +33,7 @@ def cast(grad: Any, dtype: str) -> Any:
 
 def divisible(grad: Any, variable: Any) -> Any:
     """Return a gradient that may be divided by numbers."""
-    return Slices(adopted(grad, variable, validate=False)) if is_sparse(grad) else grad
+    return Slices(accepted(grad, variable, validate=False)) if is_sparse(grad) else grad
 
 
 def divided(gradient: Any, c: float) -> Any:
@@ -70,17 +70,17 @@ class ArrayHooks(keras.optimizers.Optimizer):  # type: ignore[misc]
     """Base class that clips where Keras clips: after the loss scale and micro-batches, on the sums of duplicates."""
 
     def _clip_gradients(self, grads: list[Any]) -> list[Any]:
-        leaves = [self._adopted(g) for g in grads]
+        leaves = [self._accepted(g) for g in grads]
         if self._sums_first():
             leaves = self._clip(coalesce(leaves))
         return [self._for_rule(leaf) for leaf in leaves]
 
     def _backend_apply_gradients(self, grads: Sequence[Any], trainable_variables: Sequence[Any]) -> None:
         if self.gradient_accumulation_steps:  # Keras adds them to its variables
-            grads = [as_array(self._adopted(g)) for g in grads]
+            grads = [as_array(self._accepted(g)) for g in grads]
         super()._backend_apply_gradients(grads, trainable_variables)
 
-    def _adopted(self, grad: Any) -> Any:
+    def _accepted(self, grad: Any) -> Any:
         return grad.slices if isinstance(grad, Slices) else grad
 
     def _sums_first(self) -> bool:

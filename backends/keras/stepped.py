@@ -21,7 +21,7 @@ from islices.core.arguments import check_name
 from islices.core.conversion import is_sparse
 from islices.core.registry import describe
 from islices.optim.custom import NamedNumbers
-from islices.optim.inputs import asked_frozen, check_frozen
+from islices.optim.inputs import check_frozen, frozen_argument
 from islices.optim.record import RECORDS
 
 __all__ = ["Stepped", "is_half", "take_step"]
@@ -224,7 +224,7 @@ class Stepped(Coalesced):
         changed: dict[str, Any] = {"lr": lambda step: rate, "rows": self.rule.rows}
         if "weight_decay" in self.rule.hyper and not self._use_weight_decay(variable):
             changed["weight_decay"] = 0.0
-        rule = self.rule._remake(frozen=asked_frozen(*self.rule._frozen), **changed)
+        rule = self.rule._remake(frozen=frozen_argument(*self.rule._frozen), **changed)
         state = self._states[self._get_variable_index(variable)]
         if not len(variable.shape):
             self._step_number(rule, gradient, variable, state)
@@ -328,9 +328,9 @@ def _held(name: str, x: Any) -> Any:
     if isinstance(x, SCHEDULE):
         return x
     if callable(x):
-        what = "learning rate" if name == "lr" else name
+        subject = "learning rate" if name == "lr" else name
         raise TypeError(
-            f"rule: got a {what} that is a {type(x).__name__}; accepted are numbers and keras.optimizers.schedules"
+            f"rule: got a {subject} that is a {type(x).__name__}; accepted are numbers and keras.optimizers.schedules"
         )
     return float(np.asarray(x).reshape(()))
 

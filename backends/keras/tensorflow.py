@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from islices.backends.keras.sparse_gradients import adopted
+from islices.backends.keras.sparse_gradients import accepted
 from islices.backends.tensorflow.host_calls import compiled_by_xla
 from islices.backends.tensorflow.row_segments import sums_in_place
 from islices.core.conversion import to_native
@@ -39,7 +39,7 @@ class ReplicaHooks(keras.optimizers.Optimizer):  # type: ignore[misc]
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         pairs = list(super()._all_reduce_sum_gradients(grads_and_vars))
-        leaves = [adopted(g, v, validate=False) for g, v in pairs]
+        leaves = [accepted(g, v, validate=False) for g, v in pairs]
         grads = self._clip([summed(x) if isinstance(x, IndexedSlices) else x for x in leaves])
         natives = [to_native(g) if isinstance(g, IndexedSlices) else g for g in grads]
         return [(g, v) for g, (_, v) in zip(natives, pairs, strict=True)]

@@ -185,7 +185,7 @@ class MPIGroup(Group):
             else:
                 time.sleep(NAP)
 
-    def _what_failed(self, error: Exception) -> RankError | None:
+    def _failure_of(self, error: Exception) -> RankError | None:
         if isinstance(error, _LateError):
             ranks = sorted(error.ranks)
             who = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

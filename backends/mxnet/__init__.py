@@ -123,15 +123,15 @@ class MXNetBackend(Backend):
     ) -> Any:
         rows, *row_shape = dense_shape
         dtype = self.dtype(values)
-        what = f"s: got slices of {dtype} with dense_shape {dense_shape}; accepted by MXNet's row_sparse"
+        subject = f"s: got slices of {dtype} with dense_shape {dense_shape}; accepted by MXNet's row_sparse"
         if rows is None:
-            raise ValueError(f"{what} is a known number of rows")
+            raise ValueError(f"{subject} is a known number of rows")
         if math.prod(dense_shape) >= LIMIT:  # type: ignore[arg-type]
-            raise ValueError(f"{what} are fewer than 2**31 - 1 elements, rows that are not stored included")
+            raise ValueError(f"{subject} are fewer than 2**31 - 1 elements, rows that are not stored included")
         if 0 in row_shape:
-            raise ValueError(f"{what} are rows of at least one element")
+            raise ValueError(f"{subject} are rows of at least one element")
         if dtype == "bfloat16":
-            raise ValueError(f"{what} are float16, float32, float64, int32 and int64")
+            raise ValueError(f"{subject} are float16, float32, float64, int32 and int64")
         return nd.sparse.row_sparse_array(
             (values, self.astype(indices, "int64")), shape=dense_shape, ctx=values.context, dtype=DTYPES[dtype]
         )

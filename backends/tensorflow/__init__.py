@@ -118,7 +118,7 @@ class TensorflowBackend(Backend):
         return place, place + 1
 
     def from_host(self, array: np.ndarray[Any, Any], like: Array) -> Array:
-        return tensor_memory.adopt(array)
+        return tensor_memory.accept(array)
 
     def asarray(self, array: np.ndarray[Any, Any], like: Array | None = None) -> Array:
         with _beside(like):

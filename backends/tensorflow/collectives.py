@@ -278,7 +278,7 @@ class TensorFlowGroup(Group):
         if not tf.executing_eagerly():
             raise RuntimeError(f"{self.engine}: got a call inside tf.function; accepted is eager code, or: {WAY_OUT}")
         with tf.device("CPU:0"):
-            got = compiled(*map(memory.adopt, arrays), tf.constant(next(_instances), tf.int32))
+            got = compiled(*map(memory.accept, arrays), tf.constant(next(_instances), tf.int32))
         return [memory.view(x) for x in got] if isinstance(got, (list, tuple)) else memory.view(got)
 
     @lazy_property
@@ -315,7 +315,7 @@ class TensorFlowGroup(Group):
             is_stateless=True,
         )
 
-    def _what_failed(self, error: Exception) -> RankError | None:
+    def _failure_of(self, error: Exception) -> RankError | None:
         if not isinstance(error, tf.errors.OpError):
             return None
         text = _reason(error.message)  # pyright: ignore[reportAttributeAccessIssue]

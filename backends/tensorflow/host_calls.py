@@ -255,7 +255,7 @@ def bags(table: Array, members: Sequence[Array], keep: Array | None, otherwise: 
 
 def _bags_of_variable(dtype: Any, shape: tuple[int, ...], resource: Array, *given: Array) -> Array:
     ids, segments, bags, *keep = map(memory.fetch, given)
-    return memory.adopt(_bags(memory.shared(resource, dtype, shape), ids, segments, bags, *keep))
+    return memory.accept(_bags(memory.shared(resource, dtype, shape), ids, segments, bags, *keep))
 
 
 def _bags(table: Host, ids: Host, segments: Host, bags: Host, *keep: Host) -> Host:

@@ -89,19 +89,22 @@ def _reversible() -> Any:
 def _check_layer(name: str, layer: Any) -> None:
     stock = [kind.call for kind in (sys.modules["keras"].layers.Embedding, _reversible()) if kind is not None]
     if type(layer).call not in stock:
-        what = f"a {type(layer).__name__}, whose call is its own"
-        way = "keras.layers.Embedding or ReversibleEmbedding as they are"
+        subject = f"a {type(layer).__name__}, whose call is its own"
+        variant = "keras.layers.Embedding or ReversibleEmbedding as they are"
     elif not layer.built:
-        what, way = "a layer that has no weights yet", "a built layer: call the model once before"
+        subject, variant = "a layer that has no weights yet", "a built layer: call the model once before"
     elif layer.quantization_mode is not None:
-        what, way = f"a layer quantized to {layer.quantization_mode}", "weights in floating point"
+        subject, variant = f"a layer quantized to {layer.quantization_mode}", "weights in floating point"
     elif layer.lora_enabled:
-        what, way = "a layer with LoRA, whose table is a product", "a layer without it"
+        subject, variant = "a layer with LoRA, whose table is a product", "a layer without it"
     elif layer.embeddings_regularizer is not None:
-        what, way = "a layer with embeddings_regularizer, whose gradient does not pass the lookup", "a layer without it"
+        subject, variant = (
+            "a layer with embeddings_regularizer, whose gradient does not pass the lookup",
+            "a layer without it",
+        )
     else:
         return
-    raise TypeError(f"model: layer {name!r}: got {what}; accepted is {way}")
+    raise TypeError(f"model: layer {name!r}: got {subject}; accepted is {variant}")
 
 
 # ---------------------------------------------------------------------- the hook

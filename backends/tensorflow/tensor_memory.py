@@ -21,7 +21,7 @@ from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 from islices.backend import Array
 from islices.core.host_memory import ALIGNMENT, at_address, empty
 
-__all__ = ["adopt", "copy", "exclusive", "fetch", "handle", "is_plain", "on_cpu", "shared", "view", "writable"]
+__all__ = ["accept", "copy", "exclusive", "fetch", "handle", "is_plain", "on_cpu", "shared", "view", "writable"]
 
 #: dtypes that the buffer protocol and DLPack support.
 PLAIN = frozenset(
@@ -75,7 +75,7 @@ def writable(arrays: Sequence[Array]) -> tuple[list[np.ndarray[Any, Any]], list[
         tensor = isinstance(x, tf.Tensor)
         memory = _copied(x) if tensor else exclusive(handle(x), tf.as_dtype(x.dtype), tuple(x.shape))
         views.append(memory)
-        results.append(adopt(memory) if tensor else x)
+        results.append(accept(memory) if tensor else x)
     return views, results
 
 
@@ -167,7 +167,7 @@ def fetch(x: Array) -> np.ndarray[Any, Any]:
     return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
 
 
-def adopt(array: np.ndarray[Any, Any]) -> Array:
+def accept(array: np.ndarray[Any, Any]) -> Array:
     """Return an eager CPU tensor over donated memory, copied if it cannot be shared; uint16 is bfloat16."""
     flags = array.flags
     if not (flags.writeable and flags.c_contiguous and array.__array_interface__["data"][0] % ALIGNMENT == 0):
@@ -193,6 +193,6 @@ def copy(array: np.ndarray[Any, Any]) -> Array:
     if tf.executing_eagerly():
         fresh = empty(array.shape, array.dtype.newbyteorder("="))
         fresh[...] = array
-        return tf.identity(adopt(fresh))
+        return tf.identity(accept(fresh))
     tensor = tf.constant(array)
     return tf.bitcast(tensor, tf.bfloat16) if array.dtype == np.uint16 else tensor

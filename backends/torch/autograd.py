@@ -87,16 +87,16 @@ class _Unchanged:
     def __init__(self) -> None:
         self.versions: list[tuple[torch.Tensor, int, str]] = []
 
-    def note(self, x: torch.Tensor, what: str) -> None:
+    def note(self, x: torch.Tensor, subject: str) -> None:
         if not x.is_inference():  # inference tensors have no versions
-            self.versions.append((x, x._version, what))
+            self.versions.append((x, x._version, subject))
 
     def check(self) -> None:
-        for x, version, what in self.versions:
+        for x, version, subject in self.versions:
             if x._version != version:
                 raise TypeError(
-                    f"fn: changed {what} in place, which value_and_grad differentiates by or needs again; accepted is "
-                    "a new tensor (x = x * 2 instead of x.mul_(2), or x.clone() first)"
+                    f"fn: changed {subject} in place, which value_and_grad differentiates by or needs again; accepted "
+                    "is a new tensor (x = x * 2 instead of x.mul_(2), or x.clone() first)"
                 )
 
 

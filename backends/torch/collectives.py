@@ -163,7 +163,7 @@ class TorchGroup(Group):
     def _patience(self) -> list[datetime.timedelta]:
         return [] if self.timeout is None else [datetime.timedelta(seconds=self.timeout)]
 
-    def _what_failed(self, error: Exception) -> RankError | None:
+    def _failure_of(self, error: Exception) -> RankError | None:
         if not isinstance(error, _EngineError):
             return None
         who = f"rank {error.ranks[0]}" if error.ranks else "another rank"

@@ -67,7 +67,7 @@ def substitute() -> None:
     torch.compiler.substitute_in_graph(Optimizer.step)(step)
     getattr_of = vars(IndexedSlices)["__getattr__"]  # type checkers do not see it
     torch.compiler.substitute_in_graph(getattr_of)(getattr_of)
-    _ask_getattr()
+    _patch_getattr()
     torch.compiler.substitute_in_graph(vars(IndexedSlices)["dtype"].fget)(_dtype)
     torch.compiler.substitute_in_graph(vars(IndexedSlices)["shape"].fget)(_shape)
     torch.compiler.substitute_in_graph(tracers.is_traced)(is_traced)
@@ -78,7 +78,7 @@ def substitute() -> None:
     torch.compiler.substitute_in_graph(models.capture)(capture)
 
 
-def _ask_getattr() -> None:
+def _patch_getattr() -> None:
     """Make Dynamo call `IndexedSlices.__getattr__` for a slot that is not set, as Python does.
 
     Dynamo of torch 2.13 does not call it.

@@ -17,7 +17,7 @@ import torch
 
 from islices.backend import FLOATS
 from islices.backends.torch.adapter import check_data, check_inference, shares_elements
-from islices.core.conversion import adopt, to_native
+from islices.core.conversion import accept, to_native
 from islices.core.host import quiet
 from islices.core.linear import as_float, round_scalar, scale_values
 from islices.core.modes import HOST
@@ -108,16 +108,16 @@ def clip_grad_norm_(
     over = group is not None or replicated is not False
     found: list[Any] = []
 
-    def ask() -> Question:
+    def request() -> Question:
         limit, ord = _number(max_norm, "max_norm"), _order(norm_type, exact=over)
         formula = lookup_formula(BY_GLOBAL_NORM, semantics, "clip_grad_norm_")
         grads = _gradients(parameters, stacklevel=6)
         leaves = _leaves(grads)
         found.extend((limit, ord, formula, grads, leaves))
-        said = {"max_norm": limit, "norm_type": ord, "error_if_nonfinite": bool(error_if_nonfinite)}
-        return Question(leaves, replicated, ord, formula.raw, {**said, "semantics": semantics})
+        statement = {"max_norm": limit, "norm_type": ord, "error_if_nonfinite": bool(error_if_nonfinite)}
+        return Question(leaves, replicated, ord, formula.raw, {**statement, "semantics": semantics})
 
-    exact, norm = _measured("clip_grad_norm_", ask, group, over=over)
+    exact, norm = _measured("clip_grad_norm_", request, group, over=over)
     limit, ord, formula, grads, leaves = found
     deciding = exact if formula.wide else norm
     if error_if_nonfinite:
@@ -183,14 +183,14 @@ def get_total_norm(
     over = group is not None or replicated is not False
     leaves: list[Any] = []
 
-    def ask() -> Question:
+    def request() -> Question:
         ord = _order(norm_type, exact=over)
         for position, x in enumerate(_listed(tensors, "tensors", GRADIENTS)):
             leaves.append(_leaf(x, f"tensors: the one at position {position}"))
-        said = {"norm_type": ord, "error_if_nonfinite": bool(error_if_nonfinite)}
-        return Question(leaves, replicated, ord, said=said)
+        statement = {"norm_type": ord, "error_if_nonfinite": bool(error_if_nonfinite)}
+        return Question(leaves, replicated, ord, statement=statement)
 
-    _, norm = _measured("get_total_norm", ask, group, over=over)
+    _, norm = _measured("get_total_norm", request, group, over=over)
     if error_if_nonfinite:
         _check_finite(norm, _order(norm_type))
     return _as_tensor(norm, leaves)
@@ -297,8 +297,8 @@ def _gradients(parameters: Any, stacklevel: int = 4) -> list[Any]:
     """Return the gradient of each parameter, or None for a parameter without one."""
     given = _listed(parameters, "parameters", "model.parameters()")
     if isinstance(parameters, types.GeneratorType) and not given:
-        said = "parameters: got a generator with nothing (left) in it; no gradient is clipped"
-        warnings.warn(said, stacklevel=stacklevel)
+        statement = "parameters: got a generator with nothing (left) in it; no gradient is clipped"
+        warnings.warn(statement, stacklevel=stacklevel)
     return [p.grad for p in given]
 
 
@@ -363,7 +363,7 @@ def _leaves(grads: Sequence[Any]) -> list[Any]:
 def _leaf(grad: torch.Tensor, where: str) -> Any:
     """Return a valid gradient as the core's leaf, or raise an error that names the gradient's place."""
     try:
-        leaf = adopt(grad, "grad")
+        leaf = accept(grad, "grad")
         B, values = parts(leaf)
         if B.dtype(values) not in FLOATS:
             raise TypeError(f"x: got {describe(values)}; accepted is a real floating dtype")
@@ -373,17 +373,17 @@ def _leaf(grad: torch.Tensor, where: str) -> Any:
 
 
 # ---------------------------------------------------------------------- norms
-def _measured(call: str, ask: Callable[[], Question], group: Any, *, over: bool) -> tuple[Host, Host]:
+def _measured(call: str, request: Callable[[], Question], group: Any, *, over: bool) -> tuple[Host, Host]:
     """Return the norm in float64 and in the user's dtype, each of shape (1,), over all ranks if over is True.
 
     The callback checks all arguments, and with a group its error reaches the other ranks.
     """
     if over:
-        total = measure_over(call, ask, group)[1]
+        total = measure_over(call, request, group)[1]
         exact, dtype = total.exact, total.dtype
     else:
-        asked = ask()
-        exact, dtype = _norm([leaf for leaf in asked.tree if leaf is not None], asked.ord, raw=asked.raw)
+        requested = request()
+        exact, dtype = _norm([leaf for leaf in requested.tree if leaf is not None], requested.ord, raw=requested.raw)
     with quiet():
         return exact, exact.astype(dtype)
 

@@ -34,10 +34,17 @@ class AdapterStep:
         self.formula = formula
 
     def __call__(self, weights: Any, grad: Any, state: Mapping[str, Any], t: int, **options: Any) -> Any:
-        said = [self.formula.name, t, options, _said(weights), _said(grad), {k: _said(x) for k, x in state.items()}]
+        statement = [
+            self.formula.name,
+            t,
+            options,
+            _described_as(weights),
+            _described_as(grad),
+            {k: _described_as(x) for k, x in state.items()},
+        ]
         if self.client.hello.ops is not None and OPERATION not in self.client.hello.ops:
             raise NotImplementedError(f"{OPERATION} is not among its operations")
-        answer = self.client.call(OPERATION, said)
+        answer = self.client.call(OPERATION, statement)
         if isinstance(answer, Unsupported):
             raise NotImplementedError(answer.reason or "it says so")
         if isinstance(answer, Refused):
@@ -56,13 +63,15 @@ class AdapterStep:
         return given if isinstance(result, list) else given[0], {name: _array(x) for name, x in state.items()}
 
 
-def _said(x: Any) -> Any:
+def _described_as(x: Any) -> Any:
     """Return an array, several arrays, a row-sparse gradient or lookups in the protocol's form."""
     if isinstance(x, IndexedSlices):
-        return Slices(_said(x.values), _said(x.indices), tuple(x.dense_shape))
+        return Slices(_described_as(x.values), _described_as(x.indices), tuple(x.dense_shape))
     if isinstance(x, Bags):
-        return {name: None if part is None else _said(part) for name, part in vars(x).items()}
-    return [_said(one) for one in x] if isinstance(x, list) else Array(x.dtype.name, x.shape, x.ravel().tolist())
+        return {name: None if part is None else _described_as(part) for name, part in vars(x).items()}
+    return (
+        [_described_as(one) for one in x] if isinstance(x, list) else Array(x.dtype.name, x.shape, x.ravel().tolist())
+    )
 
 
 def _array(x: Array) -> Any:

@@ -138,10 +138,10 @@ def _numbers(x: Any) -> Any:
 
 def _note(client: Client) -> str:
     """Describe other events: lines outside the protocol, restarts."""
-    told = []
+    reported = []
     if client.strays:
         count = f"{client.strays} line{'s' * (client.strays > 1)}"
-        told.append(f"it printed {count} that are none of the protocol's, the first: {client.stray[0]!r}")
+        reported.append(f"it printed {count} that are none of the protocol's, the first: {client.stray[0]!r}")
     if client.restarts:
-        told.append(f"started anew {client.restarts} time{'s' * (client.restarts > 1)}")
-    return "; ".join(told)
+        reported.append(f"started anew {client.restarts} time{'s' * (client.restarts > 1)}")
+    return "; ".join(reported)

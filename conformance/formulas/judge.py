@@ -144,8 +144,8 @@ def run(step: Step, trajectory: Trajectory, takes: frozenset[str] | None = None)
             if result is None:
                 result = w if gives == "weights" else own_g
             x = _array(gives, _joined(result) if trajectory.formula.several else result, _shape(gives, g, w))
-            asked = start if t in made.checkpoints else {}
-            own = {name: _array(name, state[name], x.shape) for name, x in asked.items() if _is_array(state, name)}
+            requested = start if t in made.checkpoints else {}
+            own = {name: _array(name, state[name], x.shape) for name, x in requested.items() if _is_array(state, name)}
         except BaseException as error:
             error.add_note(f"{trajectory.formula.name}, trajectory {trajectory.name!r}, step {t}")
             if isinstance(error, KeyError):
@@ -233,9 +233,9 @@ def options_of(step: Step, formula: Formula) -> frozenset[str] | None:
     rest = [p for p in parameters if p not in positional[:4] and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     lacking = [p.name for p in rest if p.default is p.empty and p.name not in formula.options]
     if few or lacking:
-        asks = f"it takes {len(positional)} arguments by place" if few else f"it asks for {', '.join(lacking)}"
+        requests = f"it takes {len(positional)} arguments by place" if few else f"it asks for {', '.join(lacking)}"
         raise TypeError(
-            f"step: got one that cannot be called, {asks}; accepted is step(weights, grad, state, t, *, "
+            f"step: got one that cannot be called, {requests}; accepted is step(weights, grad, state, t, *, "
             f"{', '.join(formula.options)}), less options that it has not"
         )
     return None if any(p.kind is p.VAR_KEYWORD for p in parameters) else frozenset(p.name for p in rest)

@@ -112,9 +112,9 @@ def _failing(x: Judgement) -> list[str]:
     assert worst is not None
     found = [_at("Furthest", worst, worst.furthest)]
     if first is not None and first.first is not None:
-        told = _at("First", first, first.first)
-        if told.partition(": ")[2] != found[0].partition(": ")[2]:
-            found.insert(0, told)
+        reported = _at("First", first, first.first)
+        if reported.partition(": ")[2] != found[0].partition(": ")[2]:
+            found.insert(0, reported)
     if x.cause:
         return [*found, f"Likely mistake: {x.cause}."]
     return [*found, "No known mistake gives these values."]

@@ -58,19 +58,19 @@ def timed_calls(
 
         return call
 
-    ways: dict[str, Callable[[], Any]] = {
+    variants: dict[str, Callable[[], Any]] = {
         "unique + add.at": unique_add_at,
         "argsort + add.reduceat": sort_reduceat,
     }
     if np.unique(indices, return_counts=True)[1].max(initial=0) <= MOST_LAYERS:
-        ways["argsort + layers of k-th occurrences"] = by_layers
+        variants["argsort + layers of k-th occurrences"] = by_layers
     if operation == "coalesce":
-        return ways
+        return variants
     if operation == "to_dense":
         return {"add.at": dense_add_at}
     if operation == "norm":
-        return {f"{label}, norm": lambda way=way: total(way()[0]) for label, way in ways.items()}  # type: ignore[misc]
-    return {f"{label}, norm, scale": clipped(way) for label, way in ways.items()}
+        return {f"{label}, norm": lambda variant=variant: total(variant()[0]) for label, variant in variants.items()}  # type: ignore[misc]
+    return {f"{label}, norm, scale": clipped(variant) for label, variant in variants.items()}
 
 
 def _grouped(

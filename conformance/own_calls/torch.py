@@ -113,13 +113,13 @@ def timed_calls(
             g._indices(), g._values() * factor, shape, is_coalesced=True, check_invariants=False
         )
 
-    ways: dict[str, Callable[[], torch.Tensor]] = {
+    variants: dict[str, Callable[[], torch.Tensor]] = {
         "coalesce()": lambda: gradient().coalesce(),
         "unique + index_add_": unique_index_add,
         "sort + embedding_bag": sort_embedding_bag,
     }
     if operation == "coalesce":
-        return {**ways}
+        return {**variants}
     if operation == "to_dense":
         return {
             "to_dense()": lambda: gradient().to_dense(),
@@ -127,8 +127,10 @@ def timed_calls(
         }
     if operation == "norm":
         found: dict[str, Callable[[], Any]] = {"norm() of the sparse tensor": lambda: gradient().norm()}
-        return found | {f"{k}, vector_norm": lambda way=way: norm_of(way) for k, way in ways.items()}
-    return {f"{k}, vector_norm, * factor": lambda way=way: clipped(way) for k, way in ways.items()}  # type: ignore[misc]
+        return found | {
+            f"{k}, vector_norm": lambda variant=variant: norm_of(variant) for k, variant in variants.items()
+        }
+    return {f"{k}, vector_norm, * factor": lambda variant=variant: clipped(variant) for k, variant in variants.items()}  # type: ignore[misc]
 
 
 def trainable(array: np.ndarray) -> Any:

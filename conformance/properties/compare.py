@@ -56,14 +56,14 @@ def _ulp(x: float, dtype: str) -> float:
     )
 
 
-def _elements(got: Any, expected: Any, holds: Any, what: str) -> str:
+def _elements(got: Any, expected: Any, holds: Any, subject: str) -> str:
     gots = _flat(read(got))
     wanted = [(expected, "")] * len(gots) if isinstance(expected, float) else _flat(read(expected))
     if len(gots) != len(wanted):
         return f"got {len(gots)} elements, expected {len(wanted)}"
     for k, ((g, dtype), (e, _)) in enumerate(zip(gots, wanted, strict=True)):
         if not holds(g, e, dtype) and not (g != g and e != e):
-            return f"got: element {k}: got {g!r}, expected {e!r}, further apart than {what}"
+            return f"got: element {k}: got {g!r}, expected {e!r}, further apart than {subject}"
     return ""
 
 

@@ -20,15 +20,15 @@ class HostileError(Exception):
 class Refuses:
     """An object that raises when one of its special methods or attributes is used."""
 
-    def __init__(self, what: str) -> None:
-        self.what = what
+    def __init__(self, subject: str) -> None:
+        self.subject = subject
 
     def __repr__(self) -> str:
-        return f"<an object whose {self.what} raises>"
+        return f"<an object whose {self.subject} raises>"
 
 
 def _raise(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
-    raise HostileError(f"{self.what} was used")
+    raise HostileError(f"{self.subject} was used")
 
 
 def _refusing(*names: str) -> Any:

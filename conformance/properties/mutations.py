@@ -87,15 +87,15 @@ def _change_one(random: random.Random, tree: Any) -> None:
     places: list[tuple[Any, Any]] = []
     _collect(tree, places)
     (holder, key), (other, other_key) = random.choice(places), random.choice(places)
-    what = random.choice(("odd", "odd", "other", "number", "rename", "drop"))
-    if what == "drop":
+    subject = random.choice(("odd", "odd", "other", "number", "rename", "drop"))
+    if subject == "drop":
         del holder[key]
-    elif what == "rename" and isinstance(key, str):
+    elif subject == "rename" and isinstance(key, str):
         holder[key + "x"] = holder.pop(key)
-    elif what == "number" and type(holder[key]) is int:
+    elif subject == "number" and type(holder[key]) is int:
         holder[key] += 1
     else:
-        holder[key] = json.loads(json.dumps(other[other_key])) if what == "other" else random.choice(ODD)
+        holder[key] = json.loads(json.dumps(other[other_key])) if subject == "other" else random.choice(ODD)
 
 
 def _collect(x: Any, places: list[tuple[Any, Any]]) -> None:

@@ -129,7 +129,7 @@ class _Process:
                 self.last_words += chunk
                 del self.last_words[:-LAST_WORDS]
 
-    def said(self) -> str:
+    def statement(self) -> str:
         """Return the end of the process' error output, once it has ended."""
         self._heard.join(1.0)
         return self.last_words.decode("utf-8", "replace").strip()
@@ -202,7 +202,7 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(self, *what: object) -> None:
+    def __exit__(self, *subject: object) -> None:
         self.close()
 
     def call(self, op: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Answer:
@@ -217,8 +217,8 @@ class Client:
         StartError
             It could not be started again.
         """
-        said = {key: to_wire(x) for key, x in (kwargs or {}).items()}
-        request = {"op": op, "args": [to_wire(x) for x in args], "kwargs": said}
+        statement = {key: to_wire(x) for key, x in (kwargs or {}).items()}
+        request = {"op": op, "args": [to_wire(x) for x in args], "kwargs": statement}
         if self._process is None:
             self._start()
             self.restarts += 1
@@ -268,13 +268,13 @@ class Client:
             except queue.Empty:
                 hint = "" if value is not None else "; does it flush its output after each line?"
                 self._drop()
-                told = self._told(before)
-                raise kind(f"no answer {waited} within {self.limit:g} s{hint}{told}") from None
+                reported = self._remarks(before)
+                raise kind(f"no answer {waited} within {self.limit:g} s{hint}{reported}") from None
             if line is None:
-                status, said = self._drop()
+                status, statement = self._drop()
                 ended = f"ended by signal {-status}" if status < 0 else f"ended with exit code {status}"
                 where = waited if value is not None else "before its handshake"
-                raise kind(f"{ended} {where}{self._told(before)}" + (f": {_tail(said)}" if said else ""))
+                raise kind(f"{ended} {where}{self._remarks(before)}" + (f": {_tail(statement)}" if statement else ""))
             found = _object(line)
             if key in found and (value is None or (found[key] == value and type(found[key]) is int)):
                 return found
@@ -301,7 +301,7 @@ class Client:
         if len(self.stray) < KEPT:
             self.stray.append(line[:200].decode("utf-8", "replace").strip())
 
-    def _told(self, before: int) -> str:
+    def _remarks(self, before: int) -> str:
         """Return other lines that the adapter printed meanwhile."""
         count = self.strays - before
         first = f", the first {self.stray[before]!r}" if before < len(self.stray) else ""
@@ -313,7 +313,7 @@ class Client:
         process, self._process = self._process, None
         alive = process.popen.poll() is None
         status = process.end(0.5 if alive else 0.0)
-        return status, process.said()
+        return status, process.statement()
 
 
 def _object(line: bytes) -> dict[str, Any]:
@@ -328,5 +328,7 @@ def _object(line: bytes) -> dict[str, Any]:
 def _tail(text: str) -> str:
     """Return the line of a process' last output that explains its end: the last with an error, else the last."""
     lines = text.splitlines() or [""]
-    told = [line for line in lines if re.search(r"error|exception|panic|terminate|fault|what\(\)", line, re.IGNORECASE)]
-    return (told or lines)[-1].strip()[:300]
+    reported = [
+        line for line in lines if re.search(r"error|exception|panic|terminate|fault|what\(\)", line, re.IGNORECASE)
+    ]
+    return (reported or lines)[-1].strip()[:300]

@@ -60,8 +60,8 @@ def to_wire(x: Any) -> Any:
         return {"tuple": [to_wire(item) for item in x]}
     if isinstance(x, dict):
         if special := {"foreign", "set", "complex"} & x.keys():
-            said = {"foreign": "an array of another framework", "set": "a set", "complex": "a complex number"}
-            raise WireError(f"the protocol has no word for {said[special.pop()]}")
+            statement = {"foreign": "an array of another framework", "set": "a set", "complex": "a complex number"}
+            raise WireError(f"the protocol has no word for {statement[special.pop()]}")
         return {"dict": {str(key): to_wire(item) for key, item in x.items()}}
     raise WireError(f"the protocol has no word for {type(x).__name__}")
 

@@ -30,7 +30,7 @@ class Finished(NamedTuple):
     value: Any
     error: tuple[list[str], str, str] | None
     returncode: int | None
-    said: bool
+    statement: bool
 
 
 class Ranks(NamedTuple):
@@ -46,7 +46,7 @@ class Ranks(NamedTuple):
         for number, rank in enumerate(self.ranks):
             if rank.error is not None:
                 raise AssertionError(f"rank {number} raised\n{rank.error[2]}")
-            if not rank.said:
+            if not rank.statement:
                 text = "\n".join(self.output)[-3000:]
                 raise AssertionError(f"rank {number} ended with {rank.returncode} and said nothing\n{text}")
         return [rank.value for rank in self.ranks]

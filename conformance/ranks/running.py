@@ -157,15 +157,15 @@ def _types(got: Any, given: Any) -> str:
     return ""
 
 
-def raise_verdict(said: Sequence[Said]) -> None:
+def raise_verdict(statement: Sequence[Said]) -> None:
     """Nothing where every rank passed with the same bits; else an error that `verdicts.judge` understands."""
     for kind, error in (("harness error", HarnessError), ("unsupported", UnsupportedError)):
-        for one in said:
+        for one in statement:
             if one.kind == kind:
                 raise error(one.text)
-    problems = [f"rank {rank}: {one.text}" for rank, one in enumerate(said) if one.kind == "problem"]
+    problems = [f"rank {rank}: {one.text}" for rank, one in enumerate(statement) if one.kind == "problem"]
     if problems:
-        raised = next(one.raised for one in said if one.kind == "problem")
+        raised = next(one.raised for one in statement if one.kind == "problem")
         raise MismatchError("; ".join(problems)[:2000], raised=raised)
-    if len({one.digest for one in said}) != 1:
-        raise MismatchError(f"the ranks' bits differ: digests {[one.digest for one in said]}")
+    if len({one.digest for one in statement}) != 1:
+        raise MismatchError(f"the ranks' bits differ: digests {[one.digest for one in statement]}")

@@ -36,7 +36,7 @@ class ThreadGroup(Group):
         self._barrier.wait()  # before anybody writes to the board again
         return got
 
-    def _what_failed(self, error: Exception) -> RankError | None:
+    def _failure_of(self, error: Exception) -> RankError | None:
         return (
             RankTimeout("threads: another rank did not come")
             if isinstance(error, threading.BrokenBarrierError)

@@ -88,10 +88,10 @@ def folded(runs: Sequence[Run]) -> list[tuple[str, str]]:
         if _empty(run):
             why = run.skipped.removeprefix(f"{run.backend} {run.version} ")  # so that one reason is one line
             found.setdefault(why, {}).setdefault(run.variant, {})[run.backend] = None
-    return [(f"{'skipped' if why else 'no case'}: {_whose(variants)}", why) for why, variants in found.items()]
+    return [(f"{'skipped' if why else 'no case'}: {_owner_of(variants)}", why) for why, variants in found.items()]
 
 
-def _whose(variants: dict[str, dict[str, None]]) -> str:
+def _owner_of(variants: dict[str, dict[str, None]]) -> str:
     return "; ".join(
         f"{variant} of {', '.join(names)}" if variant else ", ".join(names) for variant, names in variants.items()
     )

@@ -203,8 +203,8 @@ def _problems(runs: Sequence[Run], names: Sequence[str]) -> str:
 def _folded(runs: Sequence[Run]) -> str:
     """Return the text that replaces empty columns."""
     items = [
-        f'<p class="legend"><span class="skipped">{escape(whose)}</span>{f": {escape(why)}" if why else ""}</p>'
-        for whose, why in folded(runs)
+        f'<p class="legend"><span class="skipped">{escape(owner)}</span>{f": {escape(why)}" if why else ""}</p>'
+        for owner, why in folded(runs)
     ]
     if len(items) <= FOLDED:
         return "".join(items)
@@ -212,7 +212,7 @@ def _folded(runs: Sequence[Run]) -> str:
 
 
 def _remarks(runs: Sequence[Run]) -> str:
-    items = [f"<li><b>{escape(whose)}</b> {count}: {escape(why)}</li>" for whose, count, why in remarks(runs)]
+    items = [f"<li><b>{escape(owner)}</b> {count}: {escape(why)}</li>" for owner, count, why in remarks(runs)]
     return f'<section><h2>What is declared</h2><ul class="remarks">{"".join(items)}</ul></section>' if items else ""
 
 
@@ -241,7 +241,7 @@ def _data(whole: Grid) -> dict[str, Any]:
     details: list[dict[int, dict[str, int]]] = []
     for column in whole.columns:
         of_column: dict[int, str] = {}
-        told: dict[int, dict[str, int]] = {}
+        reported: dict[int, dict[str, int]] = {}
         for case in [*_befell(column.run), *column.cases]:
             key = rows[case["group"], case["clause"]], case["id"]
             n = numbers.setdefault(key, len(numbers))
@@ -249,9 +249,9 @@ def _data(whole: Grid) -> dict[str, Any]:
             of_column[n] = LETTERS[case["outcome"]]
             if case["outcome"] != "pass":
                 telling.add(n)
-                told[n] = {f: texts.setdefault(case[f], len(texts)) for f in FIELDS if case.get(f)}
+                reported[n] = {f: texts.setdefault(case[f], len(texts)) for f in FIELDS if case.get(f)}
         letters.append(of_column)
-        details.append(told)
+        details.append(reported)
     return {
         "outcomes": {letter: [outcome, WORDS[outcome]] for outcome, letter in LETTERS.items()},
         "columns": [{"name": " ".join(label), "first": f} for label, f in zip(whole.labels, whole.first, strict=True)],

@@ -33,8 +33,10 @@ STRONG = PROBLEMS
 def markdown(runs: Sequence[Run]) -> str:
     """Return the matrix as a table, remarks, and the first problems of each run."""
     names = run_names(runs)
-    noted = [_noted(head, whose, why) for told, why in folded(runs) for head, _, whose in [told.partition(": ")]]
-    noted += [_noted(count, whose, why) for whose, count, why in remarks(runs)]
+    noted = [
+        _noted(head, owner, why) for reported, why in folded(runs) for head, _, owner in [reported.partition(": ")]
+    ]
+    noted += [_noted(count, owner, why) for owner, count, why in remarks(runs)]
     parts = [f"**{summary(runs)}**", "\n".join(_table(grid(runs))), LEGEND + ".", "\n".join(noted)]
     parts += [_problems(run, name) for run, name in zip(runs, names, strict=True)]
     parts.append(word(provenance(runs)))
@@ -60,9 +62,9 @@ def _cell(parts: list[tuple[str, str]]) -> str:
     return " ".join(f"**{part}**" if outcome in STRONG else part for outcome, part in parts) or NOTHING
 
 
-def _noted(what: str, whose: str, why: str) -> str:
+def _noted(subject: str, owner: str, why: str) -> str:
     """ "- unsupported, 6 cases: `torch@2.13.0`: `why`"."""
-    return f"- {what}: {word(whose)}{f': {code(why)}' if why else ''}"
+    return f"- {subject}: {word(owner)}{f': {code(why)}' if why else ''}"
 
 
 def _problems(run: Run, name: str) -> str:

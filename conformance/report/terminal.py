@@ -51,11 +51,11 @@ def print_cases(runs: Sequence[Run], console: Any, unless: str | tuple[str, ...]
         console.print()
     for line in legend(compact(runs)):
         _say(console, line, "dim")
-    for whose, why in folded(runs):
-        _say(console, f"{whose}: {why}" if why else whose, "dim")
-    for whose, count, why in remarks(runs):
+    for owner, why in folded(runs):
+        _say(console, f"{owner}: {why}" if why else owner, "dim")
+    for owner, count, why in remarks(runs):
         if not why.endswith(unless):
-            _say(console, f"{whose}: {count}: {why}", "dim")
+            _say(console, f"{owner}: {count}: {why}", "dim")
     for run, name in zip(runs, run_names(runs), strict=True):
         for line in problem_lines(run, name):
             console.print(line, highlight=False, soft_wrap=_edgeless(console))

@@ -136,8 +136,8 @@ def _code(found: list[Judgement], grade: int) -> int:
 def _show(found: list[Judgement], options: argparse.Namespace, *, of_all: bool = False) -> None:
     """The report, or one JSON object; of all formulas a list of objects."""
     if options.json:
-        told = [json_of(x) for x in found]
-        print(json.dumps(told if of_all else told[0], indent=1))
+        reported = [json_of(x) for x in found]
+        print(json.dumps(reported if of_all else reported[0], indent=1))
         return
     print_text("\n\n".join(map(_coloured, found)))
     if of_all:
@@ -163,13 +163,13 @@ def _list(wanted: str | None, *, as_json: bool) -> int:
     except ValueError as error:
         raise UsageError(str(error)) from None
     if as_json:
-        told = {
+        reported = {
             x.name: {
                 "equation": x.equation, "source": x.source, "options": list(x.options), "states": list(x.states),
                 "state_by_row": bool(x.form.get("per_row")),
             } for x in formulas
         }  # fmt: skip
-        print(json.dumps(told, indent=1))
+        print(json.dumps(reported, indent=1))
         return 0
     for x in formulas:
         shape = " of shape (rows, 1)" if x.form.get("per_row") else ""

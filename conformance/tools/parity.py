@@ -86,8 +86,8 @@ def compare(options: argparse.Namespace) -> int:
     except OSError as error:
         raise UsageError(f"{error.filename}: {error.strerror}" if error.strerror else str(error)) from None
     if options.json:
-        said = {"folders": options.folders, "options": known, **found.to_json()}
-        write("--json", options.json, json.dumps(said, indent=1) + "\n")
+        statement = {"folders": options.folders, "options": known, **found.to_json()}
+        write("--json", options.json, json.dumps(statement, indent=1) + "\n")
     if options.json != "-":
         print_text(str(found))
     if options.plot:

@@ -23,16 +23,16 @@ def from_metadata(
     place: str,
 ) -> dict[str, Any]:
     """Options nobody gave that the metadata of (path, metadata) state, where they do not contradict one another."""
-    said: dict[str, set[Any]] = {}
+    statement: dict[str, set[Any]] = {}
     for path, metadata in sides:
         for name, kind in kinds.items():
             if known[name] is None and name in metadata:
                 try:
-                    said.setdefault(name, set()).add(kind(metadata[name]))
+                    statement.setdefault(name, set()).add(kind(metadata[name]))
                 except ValueError:
                     raise UsageError(f"{path}: metadata {name} is {metadata[name]!r:.60}, no number") from None
-    for name, values in said.items():
+    for name, values in statement.items():
         if len(values) > 1:
             option = name.replace("_", "-")
             raise UsageError(f"the {place}s' metadata disagree on {name}: {sorted(values)}; give --{option}")
-    return {name: values.pop() for name, values in said.items()}
+    return {name: values.pop() for name, values in statement.items()}

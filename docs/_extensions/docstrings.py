@@ -17,7 +17,7 @@ PROMPTS = (">>>", "...")
 BEFORE_NUMPYDOC = 400
 
 
-def escape(app: Sphinx, what: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
+def escape(app: Sphinx, subject: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
     """Escape stars and bars in running text; examples keep them."""
     lines[:] = [line if line.lstrip().startswith(PROMPTS) else MARKUP.sub(_escaped, line) for line in lines]
 

@@ -88,7 +88,7 @@ class OtherUse:
     """A use of a captured weight whose gradient cannot be split by sample."""
 
     layer: str
-    what: str
+    subject: str
 
 
 #: A function of weights and ids to looked-up rows, or bags of them.

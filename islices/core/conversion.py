@@ -141,7 +141,7 @@ def backend_of_leaf(x: Any, argument: str) -> Backend:
     return backend
 
 
-def adopt(x: Any, argument: str = "x") -> Any:
+def accept(x: Any, argument: str = "x") -> Any:
     """Return x as the library computes on it: an IndexedSlices, or a dense array. See `restored`."""
     if isinstance(x, IndexedSlices):
         return x
@@ -160,7 +160,7 @@ def restored(result: Any, leaf: Any, given: Any) -> Any:
     return to_native(result, like=given) if sparse and leaf is not given else result
 
 
-def map_adopted(
+def map_accepted(
     fn: Callable[[Any], Any], tree: T, argument: str = "x", *, native: Callable[[Backend, Any], Any] | None = None
 ) -> T:
     """Apply fn to every leaf of tree, between `adopt` and `restored`.
@@ -173,7 +173,7 @@ def map_adopted(
     if tree is None:
         return tree
     if isinstance(tree, (list, tuple, dict)):
-        leaves = iter([map_adopted(fn, leaf, argument, native=native) for leaf in flatten(tree, argument)])
+        leaves = iter([map_accepted(fn, leaf, argument, native=native) for leaf in flatten(tree, argument)])
         return rebuild(tree, leaves)  # type: ignore[no-any-return]
     if native is not None:
         backend = find_backend(tree)
@@ -181,7 +181,7 @@ def map_adopted(
             done = native(backend, tree)
             if done is not None:
                 return done  # type: ignore[no-any-return]
-    leaf = adopt(tree, argument)
+    leaf = accept(tree, argument)
     return restored(fn(leaf), leaf, tree)  # type: ignore[no-any-return]
 
 

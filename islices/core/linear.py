@@ -17,7 +17,7 @@ import numpy as np
 from islices.backend import FLOATS, INTEGERS, Array, Backend
 from islices.core import modes
 from islices.core.arguments import is_real, show
-from islices.core.conversion import adopt, map_adopted, restored
+from islices.core.conversion import accept, map_accepted, restored
 from islices.core.host import bfloat16_to_float32
 from islices.core.registry import describe, get_backend
 from islices.core.rows import coalesce
@@ -55,7 +55,7 @@ def scale(x: T, c: Any) -> T:
     >>> scale([np.array([1.0, 2.0]), None], 0.5)
     [array([0.5, 1. ]), None]
     """
-    return map_adopted(lambda leaf: _scale(leaf, c), x)
+    return map_accepted(lambda leaf: _scale(leaf, c), x)
 
 
 def _scale(leaf: Any, c: Any) -> Any:
@@ -198,7 +198,7 @@ def concat(xs: Sequence[T]) -> T:
         raise ValueError("xs: got nothing; accepted is at least one sparse gradient")
     leaves = []
     for x in xs:
-        leaf = adopt(x, "xs")
+        leaf = accept(x, "xs")
         if not isinstance(leaf, IndexedSlices):
             raise TypeError(f"xs: got {describe(x)}; accepted are sparse gradients (add takes dense ones too)")
         leaves.append(leaf)
@@ -292,7 +292,7 @@ def add(*xs: Any) -> Any:
 def _add_leaves(xs: list[Any]) -> Any:
     if not xs:
         return None
-    leaves = [adopt(x, "xs") for x in xs]
+    leaves = [accept(x, "xs") for x in xs]
     sparse = [leaf for leaf in leaves if isinstance(leaf, IndexedSlices)]
     dense = [leaf for leaf in leaves if not isinstance(leaf, IndexedSlices)]
     if not dense:

@@ -38,7 +38,7 @@ def entry_points(group: str) -> dict[str, list[EntryPoint]]:
     return found
 
 
-def load(what: str, name: str, points: list[EntryPoint]) -> Any:
+def load(subject: str, name: str, points: list[EntryPoint]) -> Any:
     """Return the object of a name's entry points.
 
     Raises
@@ -49,12 +49,12 @@ def load(what: str, name: str, points: list[EntryPoint]) -> Any:
         The object cannot be loaded.
     """
     if len(points) > 1:
-        raise ValueError(f"{what} {name!r} is claimed by {claimants(points)}: uninstall all but one")
+        raise ValueError(f"{subject} {name!r} is claimed by {claimants(points)}: uninstall all but one")
     try:
         load_module(points[0].module)
         return points[0].load()
     except (Exception, SystemExit) as error:  # the latter from a script that is not meant to be imported
-        raise ImportError(f"{what} {name!r} ({points[0].value}) failed to load: {error!r}") from error
+        raise ImportError(f"{subject} {name!r} ({points[0].value}) failed to load: {error!r}") from error
 
 
 def claimants(points: list[EntryPoint]) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from islices.backend import INDEX_NAMES, INDICES, Array, Backend
 from islices.core import modes
 from islices.core.arguments import LARGEST, show, whole_number
-from islices.core.conversion import coalesce_few, coalesce_slices, map_adopted
+from islices.core.conversion import coalesce_few, coalesce_slices, map_accepted
 from islices.core.registry import describe, find_backend, get_backend
 from islices.core.slices import IndexedSlices, check_indices
 
@@ -63,7 +63,7 @@ def coalesce(x: T) -> T:
     >>> c.indices.tolist(), c.values.tolist()
     ([0, 5], [[2.0], [5.0]])
     """
-    return map_adopted(coalesce_slices, x, native=coalesce_few)
+    return map_accepted(coalesce_slices, x, native=coalesce_few)
 
 
 def to_dense(x: Any) -> Any:
@@ -96,7 +96,7 @@ def to_dense(x: Any) -> Any:
     >>> to_dense(IndexedSlices(np.array([[1.0], [2.0]]), np.array([1, 1]), (3, 1))).tolist()
     [[0.0], [3.0], [0.0]]
     """
-    return map_adopted(_to_dense, x)
+    return map_accepted(_to_dense, x)
 
 
 def _to_dense(s: Any) -> Any:
@@ -111,14 +111,14 @@ def _to_dense(s: Any) -> Any:
     return modes.run("dense_rows", B, (s.values, s.indices), shape=shape, loose=traced or s.padded)
 
 
-def check_memory(what: str, shape: tuple[int, ...], dtype: str, way_out: str) -> None:
+def check_memory(subject: str, shape: tuple[int, ...], dtype: str, remedy: str) -> None:
     """Raise MemoryError for a dense array that exceeds this machine's memory, before anything is allocated."""
     nbytes = math.prod(shape) * ITEMSIZE[dtype]
     # NumPy makes no array whose nonzero dimensions multiply to more than int64, even if it has no elements
     if nbytes > _physical_memory() or math.prod(n for n in shape if n) * ITEMSIZE[dtype] > LARGEST:
         raise MemoryError(
-            f"x: to_dense of {what} needs {min(nbytes, 2**1000):.3g} bytes; accepted is what fits this machine's "
-            f"{_physical_memory():.3g}: {way_out}"
+            f"x: to_dense of {subject} needs {min(nbytes, 2**1000):.3g} bytes; accepted is what fits this machine's "
+            f"{_physical_memory():.3g}: {remedy}"
         )
 
 
@@ -166,7 +166,7 @@ def keep_rows(x: T, rows: Any) -> T:
     >>> keep_rows(np.array([[1.0], [2.0], [3.0]]), [0, 2]).tolist()
     [[1.0], [0.0], [3.0]]
     """
-    return map_adopted(lambda leaf: _filter(leaf, rows, drop=False), x)
+    return map_accepted(lambda leaf: _filter(leaf, rows, drop=False), x)
 
 
 def drop_rows(x: T, rows: Any) -> T:
@@ -194,7 +194,7 @@ def drop_rows(x: T, rows: Any) -> T:
     >>> drop_rows(np.array([[1.0], [2.0], [3.0]]), [0, 2]).tolist()
     [[0.0], [2.0], [0.0]]
     """
-    return map_adopted(lambda leaf: _filter(leaf, rows, drop=True), x)
+    return map_accepted(lambda leaf: _filter(leaf, rows, drop=True), x)
 
 
 def _filter(leaf: Any, rows: Any, *, drop: bool) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 from islices.backend import INTEGERS, Array, Backend, Look
 from islices.core import modes
 from islices.core.arguments import check_flag, check_name
-from islices.core.conversion import adopt, without_padding
+from islices.core.conversion import accept, without_padding
 from islices.core.host import group
 from islices.core.registry import describe, find_backend
 from islices.core.row_operators import OPERATORS, RowOperator
@@ -72,8 +72,8 @@ def scatter(table: T, x: Any, op: str = "add", *, donate: bool = False) -> T:
     """
     how = OPERATORS[check_name(op, OPERATORS, "op")]
     donate = check_flag(donate, "donate")
-    B, weights, _ = adopt_table(table)
-    s = _adopt_slices(B, weights, x, how)
+    B, weights, _ = accept_table(table)
+    s = _accept_slices(B, weights, x, how)
     rows = B.shape(weights)[0]
     if not modes.is_traced(B, weights, s.values, s.indices):
         s = without_padding(s)
@@ -170,7 +170,7 @@ def as_given(table: T, weights: Array, changed: Array) -> T:
     return cast(T, table.replace(changed) if isinstance(table, Table) else changed)
 
 
-def adopt_table(table: Any) -> tuple[Backend, Array, str]:
+def accept_table(table: Any) -> tuple[Backend, Array, str]:
     """Return (backend, weights, their dtype) of a Table or an array, or raise TypeError or ValueError."""
     if isinstance(table, Table):
         if table._source.watched:
@@ -189,8 +189,8 @@ def adopt_table(table: Any) -> tuple[Backend, Array, str]:
     return B, table, dtype
 
 
-def _adopt_slices(B: Backend, weights: Array, x: Any, op: RowOperator) -> IndexedSlices:
-    s = adopt(x)
+def _accept_slices(B: Backend, weights: Array, x: Any, op: RowOperator) -> IndexedSlices:
+    s = accept(x)
     if not isinstance(s, IndexedSlices):
         raise TypeError(f"x: got {describe(x)}; accepted is a sparse gradient (a dense one: table + x)")
     if s.backend is not B:

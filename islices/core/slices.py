@@ -498,12 +498,12 @@ def _check_arrays(
         raise ValueError("values: got a 0-d array; accepted is shape (n, *row_shape)")
     if None not in (shape[0], index_shape[0]) and shape[0] != index_shape[0]:
         raise ValueError(f"values and indices: got {shape[0]} values and {index_shape[0]} indices; one index a value")
-    row_shape, asked = shape[1:], dense_shape[1:]
-    unlike = row_shape != asked and (
-        len(row_shape) != len(asked) or any(a not in (None, b) for a, b in zip(row_shape, asked, strict=True))
+    row_shape, requested = shape[1:], dense_shape[1:]
+    unlike = row_shape != requested and (
+        len(row_shape) != len(requested) or any(a not in (None, b) for a, b in zip(row_shape, requested, strict=True))
     )
     if unlike:
-        raise ValueError(f"values: got rows of shape {row_shape}; dense_shape {dense_shape} asks for {asked}")
+        raise ValueError(f"values: got rows of shape {row_shape}; dense_shape {dense_shape} asks for {requested}")
     return look
 
 
@@ -532,14 +532,14 @@ def check_indices(
     if lowest < 0 or (limit is not None and highest >= limit):
         bad = view < 0 if limit is None else (view < 0) | (view >= limit)
         position = int(np.argmax(bad))
-        way_out = (
+        remedy = (
             " (the index equal to rows is legal where padded=True)"
             if view[position] == rows and not padded and argument == "indices"
             else ""
         )
         raise IndexError(
             f"{argument}: got {int(view[position])} at position {position}; "
-            f"accepted is 0 <= index < {'inf' if rows is None else rows}{way_out}"
+            f"accepted is 0 <= index < {'inf' if rows is None else rows}{remedy}"
         )
     if coalesced and not ascends:
         ascending = view[1:] > view[:-1]

@@ -32,13 +32,13 @@ class Agreement(NamedTuple):
     """The ranks' messages: the counts of each, and each one's content (None where all are the same)."""
 
     counts: list[np.ndarray[Any, np.dtype[np.int64]]]
-    said: list[Mapping[str, Any]] | None
+    statement: list[Mapping[str, Any]] | None
 
 
 def agree(
     group: Group,
     call: str,
-    said: Mapping[str, Any],
+    statement: Mapping[str, Any],
     counts: Sequence[int] = (),
     *,
     error: Exception | None = None,
@@ -74,7 +74,7 @@ def agree(
         if error is not None:
             raise error
         return Agreement([np.asarray(counts, np.int64)], None)
-    text, error = _text(call, said, error)
+    text, error = _text(call, statement, error)
     encoded = np.frombuffer(text.encode(errors="backslashreplace"), np.uint8)
     header = np.zeros(FIXED + WITHIN, np.int64)
     digest = np.frombuffer(hashlib.sha256(encoded.tobytes()).digest()[:16], np.int64)
@@ -108,7 +108,7 @@ def together(
     group: Group,
     call: str,
     work: Callable[[], T],
-    said: Callable[[T], dict[str, Any]],
+    statement: Callable[[T], dict[str, Any]],
     counts: Callable[[T], np.ndarray[Any, Any]] | None = None,
     *,
     optional: bool = False,
@@ -125,7 +125,7 @@ def together(
         if error is not None:
             raise error
         done = work()
-        words = said(done)
+        words = statement(done)
         numbers = [] if counts is None else counts(done).tolist()
     except Exception as raised:
         agree(group, call, {}, error=raised)
@@ -133,11 +133,11 @@ def together(
     return done, agree(group, call, words, numbers, optional=optional, free=free)
 
 
-def _text(call: str, said: Mapping[str, Any], error: Exception | None) -> tuple[str, Exception | None]:
+def _text(call: str, statement: Mapping[str, Any], error: Exception | None) -> tuple[str, Exception | None]:
     """Serialise this rank's message; if that fails, return the error as well."""
     if error is None:
         try:
-            return json.dumps({"call": call, **said}), None
+            return json.dumps({"call": call, **statement}), None
         except Exception as raised:
             error = raised
     try:
@@ -146,15 +146,15 @@ def _text(call: str, said: Mapping[str, Any], error: Exception | None) -> tuple[
         return type(error).__name__, error
 
 
-def _differences(said: Sequence[Mapping[str, Any]], optional: bool, free: Container[str]) -> str:
+def _differences(statement: Sequence[Mapping[str, Any]], optional: bool, free: Container[str]) -> str:
     """Describe the differences between the ranks' values name by name; return "" if none matters."""
-    names = dict.fromkeys(name for one in said for name in one if name not in free)
+    names = dict.fromkeys(name for one in statement for name in one if name not in free)
     found = []
     for name in names:
         groups: dict[str, list[int]] = {}
-        for rank, one in enumerate(said):
+        for rank, one in enumerate(statement):
             value = one.get(name)
-            if optional and value is None and all(name in other for other in said):
+            if optional and value is None and all(name in other for other in statement):
                 continue
             groups.setdefault(_words(value) if name in one else "nothing", []).append(rank)
         if len(groups) > 1:

@@ -12,7 +12,7 @@ from islices.core.rows import coalesce
 from islices.core.slices import IndexedSlices
 from islices.distributed.routes import Host, Routes
 from islices.embedding.table import Table
-from islices.optim.inputs import adopt_gradient
+from islices.optim.inputs import accept_gradient
 
 if TYPE_CHECKING:
     from islices.distributed.sharded import ShardedTable
@@ -63,7 +63,7 @@ class Batch:
 def gradient_on_host(table: Table, grad: Any) -> tuple[Host, Host]:
     """Return (values, places) of a gradient of a batch's table, coalesced, without the padding."""
     B, weights, padding = table.backend, table.weights, table.padding_idx
-    leaf, _ = adopt_gradient(B, B.dtype(weights), table.shape, grad)
+    leaf, _ = accept_gradient(B, B.dtype(weights), table.shape, grad)
     if isinstance(leaf, IndexedSlices):
         s = coalesce(leaf)
         values, places = B.to_numpy(s.values), B.to_numpy(s.indices)

@@ -130,7 +130,7 @@ class Group(abc.ABC):
         from rank r. Each may be 0 long. Called with size > 1.
         """
 
-    def _what_failed(self, error: Exception) -> RankError | None:
+    def _failure_of(self, error: Exception) -> RankError | None:
         """Return the `RankError` for an engine's error that means that another rank is gone or late, else None.
 
         Other errors are raised unchanged. The group counts as broken after either.
@@ -240,7 +240,7 @@ class Group(abc.ABC):
             try:
                 return collective(*arguments)  # type: ignore[no-any-return]
             except Exception as error:
-                found = self._what_failed(error)
+                found = self._failure_of(error)
                 self._broken = str(found) if found is not None else f"{self.engine}: {error}"
                 self._lost = found.ranks if found is not None else ()
                 if found is None:

@@ -25,7 +25,7 @@ class LocalOptimizer(NamedTuple):
     #: that ranks freeze the same rows of the whole table: how many, and their digest
     frozen: str
 
-    def said(self, taken: int) -> dict[str, str]:
+    def statement(self, taken: int) -> dict[str, str]:
         """Return the facts that are the same on every rank at a step. A schedule stands for its value: its name says
         little of it, and its place in memory, which is part of some names, differs.
         """
@@ -50,7 +50,7 @@ def local_optimizer(optimizer: Any, rows: int, start: int, stop: int) -> LocalOp
         optimizer._formula,
         rows=optimizer.rows,
         semantics=optimizer.semantics,
-        asked=optimizer._asked,
+        requested=optimizer._requested,
         frozen=frozen[slice(*np.searchsorted(frozen, (start, stop)))] - start,
         remake=optimizer._remake,
     )

@@ -34,7 +34,7 @@ from islices.norms.limits import Limit, Nonfinite, check_max_norm, check_nonfini
 from islices.norms.norm import (
     Leaf,
     Total,
-    adopt_leaves,
+    accept_leaves,
     as_matrices,
     check_float,
     check_order,
@@ -52,13 +52,13 @@ class RankLeaves(NamedTuple):
     leaves: list[Leaf | None]  # of the tree, in order
     own: list[Any]  # adopted leaves, those that only this rank has
     shared: list[Any]  # and those that every rank has
-    said: Mapping[str, Any]  # values that must be the same on every rank
+    statement: Mapping[str, Any]  # values that must be the same on every rank
     ord: float = 2.0
     raw: bool = False
 
     @property
-    def adopted(self) -> list[Any]:
-        return [leaf.adopted for leaf in self.leaves if leaf is not None]
+    def accepted(self) -> list[Any]:
+        return [leaf.accepted for leaf in self.leaves if leaf is not None]
 
     def matrices(self) -> tuple[Matrices, Matrices]:
         """Return the rank's leaves and the shared leaves in the form of `islices.norms.exact`."""
@@ -81,17 +81,17 @@ class Question(NamedTuple):
     ord: float = 2.0
     raw: bool = False
     #: Values that must be the same on every rank, by the names that users know.
-    said: Mapping[str, Any] = {}
+    statement: Mapping[str, Any] = {}
 
 
 def global_norm_over(tree: Any, ord: Any, group: Any, replicated: Any) -> Any:
     """Return `islices.global_norm` over the ranks of a group."""
 
-    def ask() -> Question:
+    def request() -> Question:
         order = check_order(ord, "ord")
-        return Question(tree, replicated, order, said={"ord": order})
+        return Question(tree, replicated, order, statement={"ord": order})
 
-    return measure_over("global_norm", ask, group)[1].given
+    return measure_over("global_norm", request, group)[1].given
 
 
 def clip_over(
@@ -107,32 +107,32 @@ def clip_over(
     """
     checked: list[tuple[Any, ClipFormula, float, Nonfinite]] = []
 
-    def ask() -> Question:
+    def request() -> Question:
         formula: ClipFormula = lookup_formula(BY_GLOBAL_NORM, semantics, "clip_by_global_norm")
         limit, does = check_max_norm(max_norm), check_nonfinite(nonfinite)
         tree, replicated = look()
         checked.append((tree, formula, limit, does))
-        said = {"max_norm": limit, "semantics": semantics, "nonfinite": does}
-        return Question(tree, replicated, raw=formula.raw, said=said)
+        statement = {"max_norm": limit, "semantics": semantics, "nonfinite": does}
+        return Question(tree, replicated, raw=formula.raw, statement=statement)
 
-    leaves, total = measure_over("clip_by_global_norm", ask, group)
+    leaves, total = measure_over("clip_by_global_norm", request, group)
     ((tree, formula, limit, does),) = checked
     return clip_leaves(tree, leaves, total, Limit(limit), formula, does), total.given
 
 
 # ---------------------------------------------------------------------- a rank's leaves
-def _held(asked: Question) -> RankLeaves:
-    leaves = adopt_leaves(asked.tree, "tree")
-    everywhere = _spread(asked.replicated, asked.tree)
+def _held(requested: Question) -> RankLeaves:
+    leaves = accept_leaves(requested.tree, "tree")
+    everywhere = _spread(requested.replicated, requested.tree)
     for leaf in of_one_framework(leaves):
         check_float(*parts(leaf))
     own: list[Any] = []
     shared: list[Any] = []
     for leaf, every in zip(leaves, everywhere, strict=True):
         if leaf is not None:
-            (shared if every else own).append(leaf.adopted)
-    said = {**asked.said, "replicated": [_form(leaf) for leaf in shared] or "no leaves"}
-    return RankLeaves(leaves, own, shared, said, asked.ord, asked.raw)
+            (shared if every else own).append(leaf.accepted)
+    statement = {**requested.statement, "replicated": [_form(leaf) for leaf in shared] or "no leaves"}
+    return RankLeaves(leaves, own, shared, statement, requested.ord, requested.raw)
 
 
 def _spread(replicated: Any, tree: Any) -> list[bool]:
@@ -155,17 +155,17 @@ def _form(leaf: Any) -> Any:
 
 
 # ---------------------------------------------------------------------- the two collectives
-def measure_over(call: str, ask: Callable[[], Question], group: Any) -> tuple[list[Leaf | None], Total]:
+def measure_over(call: str, request: Callable[[], Question], group: Any) -> tuple[list[Leaf | None], Total]:
     """Return the leaves of this rank's tree, in order, and the norm over the ranks of a group.
 
     The other ranks learn of an error that ask raises.
     """
     held, error = RankLeaves([], [], [], {}), None
     try:
-        held = _held(ask())
+        held = _held(request())
     except Exception as raised:
         error = raised
-    arrays = list(map(parts, held.adopted))
+    arrays = list(map(parts, held.accepted))
     ranks: Group | ArrayGroup | None = None
     if group is not None:
         ranks, error = find_group(group, [x for _, x in arrays], error)
@@ -183,7 +183,7 @@ def measure_over(call: str, ask: Callable[[], Question], group: Any) -> tuple[li
     return held.leaves, _total(held, partial(_tell_within, ranks, held), in_loops=ranks.in_loops)
 
 
-def _tell_nobody(E: Backend, said: Mapping[str, Any], make: Callable[[], Numbers]) -> list[Array]:
+def _tell_nobody(E: Backend, statement: Mapping[str, Any], make: Callable[[], Numbers]) -> list[Array]:
     """Implement `Tell` for a single process."""
     numbers = make()
     return [E.reshape(E.concat(numbers), (1, len(numbers)))]
@@ -194,18 +194,23 @@ def _tell(
     call: str,
     error: Exception | None,
     E: Backend,
-    said: Mapping[str, Any],
+    statement: Mapping[str, Any],
     make: Callable[[], Numbers],
 ) -> list[Array]:
     """Implement `Tell` over processes; error is an earlier failure of this rank."""
-    told = together(
-        group, call, make, lambda _: dict(said), lambda numbers: np.concatenate(numbers).view(np.int64), error=error
+    reported = together(
+        group,
+        call,
+        make,
+        lambda _: dict(statement),
+        lambda numbers: np.concatenate(numbers).view(np.int64),
+        error=error,
     )[1]
-    return [one.view(np.float64).reshape(1, -1) for one in told.counts]
+    return [one.view(np.float64).reshape(1, -1) for one in reported.counts]
 
 
 def _tell_within(
-    group: ArrayGroup, held: RankLeaves, E: Backend, said: Mapping[str, Any], make: Callable[[], Numbers]
+    group: ArrayGroup, held: RankLeaves, E: Backend, statement: Mapping[str, Any], make: Callable[[], Numbers]
 ) -> list[Array]:
     """Implement `Tell` within a program, which has the same ``said`` on every rank."""
     B, like = _first(held)
@@ -233,31 +238,31 @@ def _by_kernels(held: RankLeaves, group: Group, call: str, error: Exception | No
         if None in found:
             return np.zeros(2, np.int64)
         (own, _), (shared, terms) = found
-        return np.array([1, norm_dtype(held.adopted) == "float64", *own.tolist(), terms, *shared.tolist()], np.int64)
+        return np.array([1, norm_dtype(held.accepted) == "float64", *own.tolist(), terms, *shared.tolist()], np.int64)
 
-    told = together(
+    reported = together(
         group, call, lambda: [exact_sum(leaves, held.ord, raw=held.raw) for leaves in (held.own, held.shared)],
-        lambda _: dict(held.said), numbers, error=error,
+        lambda _: dict(held.statement), numbers, error=error,
     )[1].counts  # fmt: skip
-    if not all(one[0] for one in told):
+    if not all(one[0] for one in reported):
         return None
     compiled = kernels.active()
     assert compiled is not None, "this rank told so"
-    size = len(told[0]) // 2 - 1
-    _check_same([one[2 + size :] for one in told])
-    limbs = told[0][3 + size :] + np.sum([one[2 : 2 + size] for one in told], axis=0)
+    size = len(reported[0]) // 2 - 1
+    _check_same([one[2 + size :] for one in reported])
+    limbs = reported[0][3 + size :] + np.sum([one[2 : 2 + size] for one in reported], axis=0)
     number = compiled.rounded(limbs, int(held.ord))
     if number is None:  # on every rank
         return None
-    exact, dtype = np.array((number,)), "float64" if any(one[1] for one in told) else "float32"
-    return Total(modes.HOST, exact, dtype, norm_out(modes.HOST, exact, dtype, *(_first(held) if held.adopted else ())))
+    exact, dtype = np.array((number,)), "float64" if any(one[1] for one in reported) else "float32"
+    return Total(modes.HOST, exact, dtype, norm_out(modes.HOST, exact, dtype, *(_first(held) if held.accepted else ())))
 
 
 def _total(held: RankLeaves, tell: Tell, *, in_loops: bool = True) -> Total:
     ranks = _Joined(held, tell, in_loops)
     E, exact = exact_norms([*ranks.own, *ranks.shared], held.ord, ranks=ranks)
     dtype = "float64" if ranks.wide else "float32"
-    return Total(E, exact, dtype, norm_out(E, exact, dtype, *(_first(held) if held.adopted else ())))
+    return Total(E, exact, dtype, norm_out(E, exact, dtype, *(_first(held) if held.accepted else ())))
 
 
 class _Joined:
@@ -275,7 +280,7 @@ class _Joined:
             known = (own.count, shared.count, float(own.wide or shared.wide))
             return [own.top, shared.top, *(_constant(E, held, number) for number in known)]
 
-        ranks = self.tell(E, held.said, extents)
+        ranks = self.tell(E, held.statement, extents)
         top, count = _column(E, ranks[0], 1), _column(E, ranks[0], 3)
         _check_alike(E, ranks, (1, 3))
         for one in ranks:
@@ -311,9 +316,9 @@ def _check_alike(E: Backend, ranks: Sequence[Array], columns: Sequence[int]) -> 
         _check_same([one[0, columns] for one in ranks])
 
 
-def _check_same(told: Sequence[np.ndarray[Any, Any]]) -> None:
+def _check_same(reported: Sequence[np.ndarray[Any, Any]]) -> None:
     """Raise ValueError, on every rank, if the ranks' numbers for replicated leaves differ."""
-    others = [rank for rank, one in enumerate(told) if not np.array_equal(one, told[0], equal_nan=True)]
+    others = [rank for rank, one in enumerate(reported) if not np.array_equal(one, reported[0], equal_nan=True)]
     if others:
         raise ValueError(
             f"replicated: got leaves that are not the same on rank {others[0]} as on rank 0; accepted are leaves of "
@@ -329,7 +334,7 @@ def _extent(E: Backend, held: RankLeaves, leaves: Matrices) -> Extent:
 
 def _first(held: RankLeaves) -> tuple[Backend, Array]:
     """Return the first leaf's backend and values; new arrays are placed on the device of these values."""
-    return parts(held.adopted[0])
+    return parts(held.accepted[0])
 
 
 def _constant(E: Backend, held: RankLeaves, number: Any) -> Array:

@@ -21,7 +21,7 @@ import numpy as np
 from islices.backend import INTEGERS, Array, Backend
 from islices.core import modes
 from islices.core.arguments import check_name
-from islices.core.conversion import adopt, restored, to_native
+from islices.core.conversion import accept, restored, to_native
 from islices.core.dtypes import dtype_name, host_dtype
 from islices.core.host import native_order
 from islices.core.linear import scale_values
@@ -96,7 +96,7 @@ def all_reduce(x: Any, op: Op = "sum", group: Any = None, *, strategy: Strategy 
         backends = {name: find_backend(leaf) for name, leaf in leaves.items() if leaf is not None}
         for name, B in backends.items():
             if B is None:
-                adopt(leaves[name], _called(name))  # raises
+                accept(leaves[name], _called(name))  # raises
         check_one_framework([B for B in backends.values() if B is not None], "x")
     except Exception as raised:  # errors of containers too: the other ranks wait for this one
         error = raised
@@ -119,7 +119,7 @@ def _over_array_group(leaves: Mapping[str, Any], group: ArrayGroup, op: str, str
         if x is None:
             done[name] = None
             continue
-        leaf = adopt(x, _called(name))
+        leaf = accept(x, _called(name))
         _check_mean(leaf, op, name)
         done[name] = restored(_divided(reduce_inside(leaf, group, strategy), op, group.size), leaf, x)
     return done
@@ -145,7 +145,7 @@ def _over_group(
         # in an order that does not depend on how a rank has put its dict together
         return {name: _prepare(leaves[name], name, op) for name in sorted(leaves)}
 
-    def said(prepared: Mapping[str, _Prepared]) -> dict[str, Any]:
+    def statement(prepared: Mapping[str, _Prepared]) -> dict[str, Any]:
         own = next((one.like for one in prepared.values() if one.host is not None), None)
         words = {_called(name): _form(one.host) for name, one in prepared.items()}
         return {"op": op, "strategy": strategy, **words} | ({} if own is None else {FRAMEWORK: get_backend(own).name})
@@ -156,13 +156,15 @@ def _over_group(
 
     with group.exclusive():
         prepared, agreed = together(
-            group, "all_reduce", prepare, said, counts, optional=True, free=(FRAMEWORK,), error=error
+            group, "all_reduce", prepare, statement, counts, optional=True, free=(FRAMEWORK,), error=error
         )
         with group.to_the_end("all_reduce"):
-            if agreed.said is not None:
+            if agreed.statement is not None:
                 like = next((one.like for one in prepared.values() if one.host is not None), None)
-                B = _backend_for(like, agreed.said)
-                prepared = {name: _filled(one, _called(name), agreed.said, B, like) for name, one in prepared.items()}
+                B = _backend_for(like, agreed.statement)
+                prepared = {
+                    name: _filled(one, _called(name), agreed.statement, B, like) for name, one in prepared.items()
+                }
             there = {name: one for name, one in prepared.items() if one.host is not None}
             kept = [name in there for name in prepared]
             rows = [each[kept] for each in agreed.counts]
@@ -193,7 +195,7 @@ def _check_mean(leaf: Any, op: str, name: str) -> None:
 def _prepare(x: Any, name: str, op: str) -> _Prepared:
     if x is None:
         return _Prepared()
-    leaf = adopt(x, _called(name))
+    leaf = accept(x, _called(name))
     _check_mean(leaf, op, name)
     if not isinstance(leaf, IndexedSlices):
         B = get_backend(leaf)
@@ -232,22 +234,24 @@ def _form(host: HostLeaf | None) -> Any:
     return ["sparse", dtype_name(host.values.dtype), shape, "by", host.indices.dtype.name]
 
 
-def _backend_for(like: Array | None, said: Sequence[Mapping[str, Any]]) -> Backend:
+def _backend_for(like: Array | None, statement: Sequence[Mapping[str, Any]]) -> Backend:
     """Return the backend of a rank's results for leaves that are None there.
 
     It is the backend of the rank's other leaves, else that of the first rank with leaves, or NumPy if that is missing.
     """
     if like is not None:
         return get_backend(like)
-    names = [one[FRAMEWORK] for one in said if FRAMEWORK in one]
+    names = [one[FRAMEWORK] for one in statement if FRAMEWORK in one]
     return named_backend(names[0] if names else "numpy")[0] or get_backend("numpy")
 
 
-def _filled(one: _Prepared, name: str, said: Sequence[Mapping[str, Any]], B: Backend, like: Array | None) -> _Prepared:
+def _filled(
+    one: _Prepared, name: str, statement: Sequence[Mapping[str, Any]], B: Backend, like: Array | None
+) -> _Prepared:
     """Return the leaf, or zeros if it is None here but not on another rank; the result is B's, on like's device."""
     if one.host is not None:
         return one
-    form = next((ranks[name] for ranks in said if ranks[name] is not None), None)
+    form = next((ranks[name] for ranks in statement if ranks[name] is not None), None)
     if form is None:
         return one
     kind, dtype, shape = form[:3]

@@ -29,7 +29,7 @@ class Routes(NamedTuple):
     #: of its distinct ids, those at cuts[r] to cuts[r + 1] are rows of rank r: (ranks + 1,)
     cuts: Host
     #: the rows that each rank fetches from this one, counted from its first row, ascending
-    asked: list[Host]
+    requested: list[Host]
 
 
 def _row_number_dtype(bounds: Host) -> np.dtype[Any]:
@@ -39,7 +39,7 @@ def _row_number_dtype(bounds: Host) -> np.dtype[Any]:
 
 def received(group: Group, agreed: Agreement) -> list[int]:
     """Return each rank's number of rows for this one, after all have exchanged their counts."""
-    return [int(told[group.rank]) for told in agreed.counts]
+    return [int(reported[group.rank]) for reported in agreed.counts]
 
 
 def find_routes(group: Group, agreed: Agreement, bounds: Host, ids: Host, cuts: Host) -> Routes:
@@ -61,8 +61,8 @@ def fetch_rows(group: Group, routes: Routes, take: Callable[[Host], Host], form:
     """
     shape, dtype = form[0], np.dtype(form[1])
     nbytes = math.prod(shape) * dtype.itemsize
-    rows = _as_bytes(native_order(take(np.concatenate(routes.asked))))
-    ends = np.cumsum([0, *map(len, routes.asked)]) * nbytes
+    rows = _as_bytes(native_order(take(np.concatenate(routes.requested))))
+    ends = np.cumsum([0, *map(len, routes.requested)]) * nbytes
     parts = [rows[ends[r] : ends[r + 1]] for r in range(group.size)]
     got = group.all_to_all(parts, (np.diff(routes.cuts) * nbytes).tolist())
     out = empty((int(routes.cuts[-1]), *shape), dtype)
@@ -88,19 +88,19 @@ def fold_gradients(
         for r in range(group.size)
     ]
     counts = received(group, agreed)
-    forms = [_forms(len(asked), n, shape, dtype) for asked, n in zip(routes.asked, counts, strict=True)]
+    forms = [_forms(len(requested), n, shape, dtype) for requested, n in zip(routes.requested, counts, strict=True)]
     got = group.all_to_all(parts, [size_of(f) for f in forms])
     all_values, all_rows = [], []
-    for data, asked, f in zip(got, routes.asked, forms, strict=True):
+    for data, requested, f in zip(got, routes.requested, forms, strict=True):
         bits, block = unpack(data, f)
         all_values.append(block)
-        all_rows.append(asked[np.unpackbits(bits, count=len(asked)).view(bool)])
+        all_rows.append(requested[np.unpackbits(bits, count=len(requested)).view(bool)])
     arrays = HOST.concat(all_values), HOST.concat(all_rows)
     return modes.run("sum_rows", HOST, arrays, rows=None, loose=False)  # type: ignore[no-any-return]
 
 
-def _forms(asked: int, n: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> list[Form]:
-    return [((-(-asked // 8),), np.uint8), ((n, *shape), dtype)]
+def _forms(requested: int, n: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> list[Form]:
+    return [((-(-requested // 8),), np.uint8), ((n, *shape), dtype)]
 
 
 def _as_bytes(x: Host) -> Host:

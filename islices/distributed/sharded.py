@@ -129,7 +129,7 @@ class ShardedTable:
             self.group, "ShardedTable", check, lambda _: self._description(), lambda _: np.array([_made[0]]),
             error=error,
         )  # fmt: skip
-        self._number = _made[0] = max(int(told[0]) for told in agreed.counts) + 1
+        self._number = _made[0] = max(int(reported[0]) for reported in agreed.counts) + 1
 
     @classmethod
     def from_full(cls, weights: Array, group: Any = None, **options: Any) -> ShardedTable:
@@ -401,7 +401,7 @@ class ShardedTable:
                 raise TypeError(f"batch: got {describe(batch)}; accepted is what this table's fetch returned")
             return None if grad is None else gradient_on_host(batch.table, grad)
 
-        def said(found: tuple[Host, Host] | None) -> dict[str, Any]:
+        def statement(found: tuple[Host, Host] | None) -> dict[str, Any]:
             dtype = None if found is None else dtype_name(found[0].dtype)
             return {**self._named(), "op": op, "batch": batch._number, "grad": dtype}
 
@@ -410,8 +410,8 @@ class ShardedTable:
             return np.diff(np.searchsorted(places, batch._routes.cuts))
 
         with self.group.exclusive():
-            found, agreed = together(self.group, call, look, said, counts, optional=True)
-            dtypes = [one["grad"] for one in agreed.said or [said(found)]]
+            found, agreed = together(self.group, call, look, statement, counts, optional=True)
+            dtypes = [one["grad"] for one in agreed.statement or [statement(found)]]
             dtype = next((name for name in dtypes if name is not None), None)
             if dtype is None:
                 return None
@@ -487,12 +487,12 @@ class ShardedTable:
                 optimizer._warn_of_all("table")
             return lambda: take_steps([work])[0]
 
-        def said(_: Any) -> dict[str, Any]:
+        def statement(_: Any) -> dict[str, Any]:
             taken = int(self.backend.to_numpy(state["step"])[0])
             kind = "none" if grad is None else "one"
-            return {**self._named(), **self._local(optimizer).said(taken), "steps taken": taken, "grad": kind}
+            return {**self._named(), **self._local(optimizer).statement(taken), "steps taken": taken, "grad": kind}
 
-        write, _ = together(self.group, "ShardedTable.step", prepare, said)
+        write, _ = together(self.group, "ShardedTable.step", prepare, statement)
         after: dict[str, Array]
         self.shard, after = write()
         return after

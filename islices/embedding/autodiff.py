@@ -307,8 +307,8 @@ def _check_loss(B: Backend, loss: Any, *, per_sample: bool) -> None:
 
 def _check_count(count: int, samples: int) -> None:
     if count != samples:
-        what = "1 sample" if samples == 1 else f"{samples} samples"
-        raise ValueError(f"fn: returned {count} losses for {what}; accepted per sample is {VECTOR}")
+        subject = "1 sample" if samples == 1 else f"{samples} samples"
+        raise ValueError(f"fn: returned {count} losses for {subject}; accepted per sample is {VECTOR}")
 
 
 # ---------------------------------------------------------------------- the call
@@ -556,11 +556,11 @@ class _Batch:
 HALVES = ("float16", "bfloat16")
 
 
-def _refuse_influence(b: int, what: str) -> NoReturn:
+def _refuse_influence(b: int, subject: str) -> NoReturn:
     """Raise the error for a sample that others influence."""
     raise ValueError(
-        f"per_sample: got samples that influence each other: {what}, sample {b}; accepted is fn where the loss of each "
-        "sample depends on that sample only, sample_axis being its axis in ids and arguments (no batch norm, no rows "
+        f"per_sample: got samples that influence each other: {subject}, sample {b}; accepted is fn where the loss of "
+        "each sample depends on that sample only, sample_axis being its axis in ids and arguments (no batch norm, no rows "
         "or l2 term shared by the batch, no division by the batch's size; random numbers per sample; the whole batch "
         "among the arguments, or none of it). check=False leaves this check out"
     )

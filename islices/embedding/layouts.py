@@ -136,10 +136,10 @@ def _bags_of_lengths(B: Backend, lengths: Array, values: Array) -> BagLayout:
 
 
 # ---------------------------------------------------------------------- ragged
-def adopt_ragged(B: Backend, ids: Any, like: Array) -> Ragged | None:
+def accept_ragged(B: Backend, ids: Any, like: Array) -> Ragged | None:
     """Return ids in ragged form, of the backend or as a pair (values, lengths); None for anything else."""
     if isinstance(ids, tuple) and len(ids) == 2:
-        return _adopt_pair(B, ids[0], ids[1], like)
+        return _accept_pair(B, ids[0], ids[1], like)
     parts = B.take_ragged(ids, "ids")
     if parts is None:
         return None
@@ -150,7 +150,7 @@ def adopt_ragged(B: Backend, ids: Any, like: Array) -> Ragged | None:
     return Ragged(values, layout, samples, parts.batch, parts, None)
 
 
-def _adopt_pair(B: Backend, values: Any, lengths: Any, like: Array) -> Ragged:
+def _accept_pair(B: Backend, values: Any, lengths: Any, like: Array) -> Ragged:
     values = check_ids(B, values, like)
     lengths = check_ids(B, lengths, like)
     if len(B.shape(values)) != 1:

@@ -20,7 +20,7 @@ from islices.embedding.ids import Invalid, check_ids, check_invalid, check_mask,
 from islices.embedding.layouts import (
     BagLayout,
     Ragged,
-    adopt_ragged,
+    accept_ragged,
     bags_at_offsets,
     bags_of_last_axis,
     spread,
@@ -115,7 +115,7 @@ def lookup(
     [[1.0], [0.0]]
     """
     B, source, options = lookup_source(table, padding_idx)
-    ragged = None if B.is_array(ids) else adopt_ragged(B, ids, source.weights)
+    ragged = None if B.is_array(ids) else accept_ragged(B, ids, source.weights)
     if ragged is not None:
         if offsets is not None:
             raise ValueError(

@@ -12,13 +12,13 @@ import numpy as np
 from islices.backend import INTEGERS, Array, Backend, Slots
 from islices.core import modes
 from islices.core.arguments import LARGEST, check_flag, show, whole_number
-from islices.core.conversion import map_adopted
+from islices.core.conversion import map_accepted
 from islices.core.registry import describe, find_backend, get_backend, loaded_backends
 from islices.core.rows import drop_rows
 from islices.core.shapes import same_shape, size_of
 from islices.core.slices import IndexedSlices, check_values_dtype
 from islices.embedding.ids import Invalid, check_ids, check_invalid, check_mask, check_range
-from islices.embedding.layouts import adopt_ragged, spread, values_of
+from islices.embedding.layouts import accept_ragged, spread, values_of
 
 T = TypeVar("T")
 
@@ -146,7 +146,7 @@ class Upstream(NamedTuple):
 def find_upstream(upstream: Any, ids: Any, mask: Any) -> Upstream:
     """Return the arguments of `embedding_grad` and `per_sample` on their backend, or raise TypeError or ValueError."""
     B = find_backend(upstream) or next((B for B in loaded_backends() if B.take_ragged(upstream, "upstream")), None)
-    ragged = None if B is None or B.is_array(ids) else adopt_ragged(B, ids, upstream)
+    ragged = None if B is None or B.is_array(ids) else accept_ragged(B, ids, upstream)
     if B is not None and ragged is not None:
         upstream, mask = values_of(B, upstream, ragged, "upstream"), values_of(B, mask, ragged, "mask")
     if B is None or not B.is_array(upstream):
@@ -283,7 +283,7 @@ def drop_padding(x: T, padding_idx: int) -> T:
         p = resolve_padding_idx(padding_idx, rows)
         return leaf if p is None else drop_rows(leaf, [p])
 
-    return map_adopted(one, x)
+    return map_accepted(one, x)
 
 
 def _rows_of(dense: Array) -> int | None:
@@ -317,7 +317,7 @@ def scale_by_frequency(x: T) -> T:
     >>> scale_by_frequency(IndexedSlices(np.ones(3), np.array([1, 0, 1]), (2,))).values.tolist()
     [0.5, 1.0, 0.5]
     """
-    return map_adopted(_by_frequency, x)
+    return map_accepted(_by_frequency, x)
 
 
 def _by_frequency(leaf: Any) -> IndexedSlices:

@@ -622,7 +622,7 @@ def _undifferentiated(B: Backend, value: Array, arrays: Sequence[Array]) -> Arra
             "stop_gradient (detach) of them"
         )
 
-    if not derivatives.asks(B, *arrays):
+    if not derivatives.requests(B, *arrays):
         return value
     with B.scope():
         return B.with_gradient(value, tuple(arrays), backward)

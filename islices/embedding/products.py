@@ -43,9 +43,9 @@ def check_product(
     batch, *table = dense_shape
     if len(table) != 2:
         raise ValueError(f"{argument}: got one for a table of shape {tuple(table)}; accepted is a table (rows, width)")
-    for what, x in (("gradient", upstream), ("inputs", inputs)):
+    for subject, x in (("gradient", upstream), ("inputs", inputs)):
         if not B.is_array(x) or B.dtype(x) != dtype:
-            raise TypeError(f"{argument}: got {describe(x)} as {what}; accepted is a {dtype} array of {B.name}")
+            raise TypeError(f"{argument}: got {describe(x)} as {subject}; accepted is a {dtype} array of {B.name}")
     given, wanted = B.shape(upstream), B.shape(inputs)
     if len(given) < 2 or len(given) != len(wanted) or not same_shape(given[:-1], wanted[:-1]):
         raise ValueError(

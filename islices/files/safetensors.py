@@ -59,16 +59,16 @@ class ArrayEntry:
 
 
 @contextlib.contextmanager
-def named(what: str) -> Iterator[None]:
+def named(subject: str) -> Iterator[None]:
     """Begin errors with their subject: the file, or the place in the tree."""
     try:
         yield
     except (ValueError, TypeError, IndexError) as error:
         kind = next(kind for kind in (ValueError, TypeError, IndexError) if isinstance(error, kind))
-        raise kind(f"{what}: {error}") from error.__cause__
+        raise kind(f"{subject}: {error}") from error.__cause__
 
 
-def parse_json(text: str, what: str) -> Any:
+def parse_json(text: str, subject: str) -> Any:
     """Parse JSON without repeated keys and NaN, on which readers disagree; raise ValueError even for deep nesting."""
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def parse_json(text: str, what: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{what} is no valid JSON: {error}") from None
+        raise ValueError(f"{subject} is no valid JSON: {error}") from None
 
 
 def write_arrays(path: str, arrays: Sequence[Outgoing], texts: Callable[[Sequence[str]], dict[str, str]]) -> None:

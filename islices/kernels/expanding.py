@@ -270,14 +270,14 @@ def _functions(path: str) -> tuple[dict[int, list[Definition | None]], dict[int,
         if isinstance(node, ast.FunctionDef):
             line = min([node.lineno, *(x.lineno for x in node.decorator_list)])
             text = ast.get_docstring(node, clean=False) is not None
-            found.setdefault(line, []).append(_said(node.name, node.args, node.body[text:]))
+            found.setdefault(line, []).append(_described_as(node.name, node.args, node.body[text:]))
         elif isinstance(node, ast.Lambda):
             body: list[ast.stmt] = [ast.copy_location(ast.Return(node.body), node.body)]
-            found.setdefault(node.lineno, []).append(_said("made", node.args, body))
+            found.setdefault(node.lineno, []).append(_described_as("made", node.args, body))
     return found, compiled
 
 
-def _said(name: str, arguments: ast.arguments, body: list[ast.stmt]) -> Definition | None:
+def _described_as(name: str, arguments: ast.arguments, body: list[ast.stmt]) -> Definition | None:
     nodes = [node for statement in body for node in ast.walk(statement)]
     if not body or any(isinstance(node, _SCOPES) for node in nodes):
         return None

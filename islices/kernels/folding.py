@@ -41,7 +41,7 @@ def add_up(dtype: str, *, scaled: bool = False) -> Any:
     """Return the function by which other kernels sum rows of values."""
     line, term = 64 // np.dtype(FORMATS[dtype].stored).itemsize, term_of(dtype, scaled=scaled)
 
-    def ask_ahead(values, order, k):
+    def look_ahead(values, order, k):
         """Prefetch the beginning of the row that is read `AHEAD` slots after order[k]; the rest is loaded by itself."""
         later = k + np.uint64(AHEAD)
         if later < np.uint64(len(order)):
@@ -49,7 +49,7 @@ def add_up(dtype: str, *, scaled: bool = False) -> Any:
             for j in range(np.uint64(0), min(np.uint64(values.shape[1]), np.uint64(LINES * line)), np.uint64(line)):
                 prefetch(values, row, j)
 
-    fetch = inline(ask_ahead)
+    fetch = inline(look_ahead)
 
     def add(values, order, begin, end, factor, out, row):
         """Set out[row] = the sum of the rows order[begin:end] of values, left to right; there is at least one."""

@@ -15,7 +15,7 @@ import numpy as np
 from islices.backend import INTEGERS, Array, Backend
 from islices.core import modes
 from islices.core.arguments import show
-from islices.core.conversion import map_adopted, restored
+from islices.core.conversion import map_accepted, restored
 from islices.core.linear import round_float, round_scalar, scale_values, wide_dtype
 from islices.core.registry import describe, get_backend
 from islices.core.rows import coalesce
@@ -91,7 +91,7 @@ def clip_by_value(x: T, lo: float, hi: float, *, semantics: Semantics = "islices
         clipped = _clamped(B, values, bounds)
         return leaf.replace(values=clipped) if sparse else clipped
 
-    return map_adopted(one, x)
+    return map_accepted(one, x)
 
 
 def _clamped(B: Backend, values: Array, bounds: tuple[Limit, Limit]) -> Array:
@@ -101,8 +101,8 @@ def _clamped(B: Backend, values: Array, bounds: tuple[Limit, Limit]) -> Array:
     traced = next((b for b in bounds if b.number is None), None)
     if traced is not None and dtype in INTEGERS:
         raise TypeError(f"{traced.name}: got {describe(traced.array)}; accepted for {dtype} is an int that is known")
-    asked = derivatives.asks(B, values)
-    known = derivatives.constant(B, values) if asked else values
+    requested = derivatives.requests(B, values)
+    known = derivatives.constant(B, values) if requested else values
     if traced is None:
         lo, hi = (round_scalar(B, values, _within(B, values, b.number), b.name) for b in bounds)
         clipped = modes.run(_clamp, B, (known,), lo=lo, hi=hi)
@@ -111,7 +111,7 @@ def _clamped(B: Backend, values: Array, bounds: tuple[Limit, Limit]) -> Array:
             lo, hi = (b.of(B, wide_dtype(dtype)) for b in bounds)
             lo, hi = (b if isinstance(b, (int, float)) else B.reshape(b, (1,) * len(B.shape(values))) for b in (lo, hi))
             clipped = _clamp(B, known, lo=lo, hi=hi)
-    if dtype in INTEGERS or not asked:
+    if dtype in INTEGERS or not requested:
         return clipped
     with B.scope():
         like = B.zeros((1,), wide_dtype(dtype), values)
@@ -190,7 +190,7 @@ def clip_by_norm(
             return clip_units(leaf, axes, limit, formula, nonfinite)
         return clipping_by(total_norm([leaf], raw=formula.raw), limit, formula, nonfinite)(leaf)
 
-    return map_adopted(one, x)
+    return map_accepted(one, x)
 
 
 def clip_leaves(
@@ -200,8 +200,8 @@ def clip_leaves(
     clip = clipping_by(total, limit, formula, nonfinite)
     clipped = []
     for leaf in leaves:
-        new = leaf and clip(leaf.adopted)
-        clipped.append(restored(new, leaf.adopted, leaf.given) if leaf and leaf.adopted is not leaf.given else new)
+        new = leaf and clip(leaf.accepted)
+        clipped.append(restored(new, leaf.accepted, leaf.given) if leaf and leaf.accepted is not leaf.given else new)
     return rebuild(tree, iter(clipped))  # type: ignore[no-any-return]
 
 
@@ -341,7 +341,7 @@ def clip_by_row_norm(x: T, max_norm: float, *, nonfinite: Nonfinite = "propagate
     """
     limit = limit_of(max_norm)
     nonfinite = check_nonfinite(nonfinite)
-    return map_adopted(lambda leaf: clip_rows(limit.lift(leaf), limit, nonfinite), x)
+    return map_accepted(lambda leaf: clip_rows(limit.lift(leaf), limit, nonfinite), x)
 
 
 def row_factors(E: Backend, norms: Array, limit: Limit, nonfinite: str) -> Array:

@@ -54,7 +54,7 @@ def of_leaf(leaf: Any, *, raw: bool = False) -> Member:
     return Member(layout, leaf.values, () if bare else (leaf.indices,))
 
 
-def asks(backend: Backend, *arrays: Array) -> bool:
+def requests(backend: Backend, *arrays: Array) -> bool:
     """Return True if a gradient with respect to one of the arrays may be needed."""
     return any(backend.is_traced(x) or backend.records_gradient(x) for x in arrays)
 
@@ -63,7 +63,7 @@ def constant(backend: Backend, leaf: Any) -> Any:
     """Return an adopted leaf, or an array, as a constant to differentiation."""
     sparse = isinstance(leaf, IndexedSlices)
     values = leaf._arrays[0] if sparse else leaf
-    if not asks(backend, values):
+    if not requests(backend, values):
         return leaf
     with backend.scope():
         values = backend.stop_gradient(values)

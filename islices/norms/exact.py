@@ -367,11 +367,11 @@ def _finish(
     left = E.where(E.less_equal(E.abs(off), 0.0), zero, 1.0)
     step = 2.0 ** (DIGIT // 4 if ord == 2 else DIGIT // 2)
 
-    def asked(difference: Array, left: Array, *_: Array) -> Array:
+    def requested(difference: Array, left: Array, *_: Array) -> Array:
         return E.logical_not(E.less_equal(E.where(E.less_equal(E.abs(difference), count), left, 0.0), 0.0))
 
     def go_on(difference: Array, left: Array, *numbers: Array) -> tuple[Array, ...]:
-        goes_on = asked(difference, left)
+        goes_on = requested(difference, left)
         first, second = (_times(E, x, step) for x in numbers[:2])
         upper, lower = (_times(E, x, 2.0**DIGIT) for x in numbers[2:])
         digits, rest = sums(partial(_digits, ord=ord), (first, second, large, near), 2)
@@ -384,7 +384,7 @@ def _finish(
         )  # fmt: skip
 
     state = (difference, left, first, second, *start)
-    difference = E.while_any(asked, go_on, state)[0]
+    difference = E.while_any(requested, go_on, state)[0]
     beyond = E.where(E.less_equal(off, 0.0), zero - difference, difference)
     nearest = E.where(E.less_equal(zero, beyond), total + middle, total)  # a midpoint rounds to even
     return E.where(E.less_equal(beyond, 0.0), nearest, total + off)

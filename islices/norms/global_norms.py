@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from islices.norms.clip import clip_leaves
 from islices.norms.clip_formulas import BY_GLOBAL_NORM, Semantics, lookup_formula
 from islices.norms.limits import Nonfinite, check_nonfinite, limit_of
-from islices.norms.norm import adopt_leaves, check_order, of_one_framework, total_norm
+from islices.norms.norm import accept_leaves, check_order, of_one_framework, total_norm
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ def global_norm(tree: Any, ord: float = 2, *, group: Any = None, replicated: Any
 
         return global_norm_over(tree, ord, group, replicated)
     order = check_order(ord, "ord")
-    return total_norm(of_one_framework(adopt_leaves(tree, "tree")), order).given
+    return total_norm(of_one_framework(accept_leaves(tree, "tree")), order).given
 
 
 def clip_by_global_norm(
@@ -121,10 +121,10 @@ def clip_by_global_norm(
     formula = lookup_formula(BY_GLOBAL_NORM, semantics, "clip_by_global_norm")
     limit = limit_of(max_norm)
     nonfinite = check_nonfinite(nonfinite)
-    leaves = adopt_leaves(tree, "tree")
-    adopted = of_one_framework(leaves)
+    leaves = accept_leaves(tree, "tree")
+    accepted = of_one_framework(leaves)
     if limit.number is None:
-        leaves = [leaf and leaf._replace(adopted=limit.lift(leaf.adopted)) for leaf in leaves]
-        adopted = of_one_framework(leaves)
-    total = total_norm(adopted, raw=formula.raw)
+        leaves = [leaf and leaf._replace(accepted=limit.lift(leaf.accepted)) for leaf in leaves]
+        accepted = of_one_framework(leaves)
+    total = total_norm(accepted, raw=formula.raw)
     return clip_leaves(tree, leaves, total, limit, formula, nonfinite), total.given

@@ -17,7 +17,7 @@ from islices.core.arguments import check_name, is_real
 from islices.core.linear import as_float, number_of
 from islices.core.registry import describe, find_backend
 from islices.core.slices import IndexedSlices
-from islices.norms.derivatives import asks
+from islices.norms.derivatives import requests
 from islices.norms.norm import parts
 
 
@@ -92,7 +92,7 @@ def bound_of(bound: Any, name: str, accepted: str = "a real number") -> Limit:
 
 def _known(B: Backend, x: Array) -> Any:
     """Return the one number of an array; None while it is traced (under jax.grad only, it is known)."""
-    if asks(B, x):
+    if requests(B, x):
         with B.scope():
             x = B.stop_gradient(x)
     return None if B.is_traced(x) else number_of(B, x)

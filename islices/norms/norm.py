@@ -14,7 +14,7 @@ import numpy as np
 from islices.backend import FLOATS, Array, Backend, Slots
 from islices.core import modes
 from islices.core.arguments import is_real, show, whole_number
-from islices.core.conversion import adopt, coalesce_slices, map_adopted, without_padding
+from islices.core.conversion import accept, coalesce_slices, map_accepted, without_padding
 from islices.core.host import quiet
 from islices.core.linear import as_float
 from islices.core.registry import describe, get_backend
@@ -70,7 +70,7 @@ def norm(x: Any, ord: float = 2) -> Any:
     >>> float(norm(s))
     10.0
     """
-    return total_norm([adopt(x)], check_order(ord, "ord")).given
+    return total_norm([accept(x)], check_order(ord, "ord")).given
 
 
 def check_order(ord: Any, argument: str) -> float:
@@ -86,26 +86,28 @@ class Leaf(NamedTuple):
     """A leaf of a tree: the caller's object, and the object that the library computes on."""
 
     given: Any
-    adopted: Any
+    accepted: Any
 
 
-def adopt_leaves(tree: Any, argument: str) -> list[Leaf | None]:
+def accept_leaves(tree: Any, argument: str) -> list[Leaf | None]:
     """Return the leaves of a tree in order, including None."""
     leaves: list[Leaf | None] = []
     for x in flatten(tree, argument):
-        leaves.append(None if x is None else Leaf(x, adopt(x, argument)))
+        leaves.append(None if x is None else Leaf(x, accept(x, argument)))
     return leaves
 
 
 def of_one_framework(leaves: Sequence[Leaf | None]) -> list[Any]:
     """Return the adopted leaves; raise TypeError if frameworks are mixed."""
-    adopted, backends = [], []
+    accepted, backends = [], []
     for leaf in filter(None, leaves):
-        adopted.append(leaf.adopted)
-        backends.append(leaf.adopted.backend if isinstance(leaf.adopted, IndexedSlices) else get_backend(leaf.adopted))
+        accepted.append(leaf.accepted)
+        backends.append(
+            leaf.accepted.backend if isinstance(leaf.accepted, IndexedSlices) else get_backend(leaf.accepted)
+        )
     if len(backends) > 1:
         check_one_framework(backends, "tree")
-    return adopted
+    return accepted
 
 
 def check_one_framework(backends: Sequence[Backend], argument: str) -> None:
@@ -168,7 +170,7 @@ def total_norm(leaves: Sequence[Any], ord: float = 2.0, *, raw: bool = False) ->
     for leaf in leaves:
         seen = look_at(leaf)
         # arrays that the host may compute on are neither traced nor recorded
-        attach = attach or (seen.views is None and derivatives.asks(seen.B, seen.values))
+        attach = attach or (seen.views is None and derivatives.requests(seen.B, seen.values))
         found.append(seen)
     if attach:
         found = [look_at(derivatives.constant(seen.B, seen.leaf)) for seen in found]
@@ -424,7 +426,7 @@ def row_norms(x: Any, *, ord: float = 2.0) -> Any:
     >>> n.indices.tolist(), n.values.tolist(), n.dense_shape
     ([1, 2], [5.0, 10.0], (4,))
     """
-    return map_adopted(partial(_row_norms, ord=check_order(ord, "ord")), x)
+    return map_accepted(partial(_row_norms, ord=check_order(ord, "ord")), x)
 
 
 def _row_norms(leaf: Any, *, ord: float) -> Any:
@@ -433,11 +435,11 @@ def _row_norms(leaf: Any, *, ord: float) -> Any:
     check_float(B, values)
     if not B.shape(values):
         raise ValueError("x: got a 0-d array; accepted is shape (rows, *row_shape)")
-    asked = derivatives.asks(B, values)
-    known = derivatives.constant(B, values) if asked else values
+    requested = derivatives.requests(B, values)
+    known = derivatives.constant(B, values) if requested else values
     E, exact = array_row_norms(B, known, ord)
     norms = rounded_norms(B, E, exact, norm_dtype([leaf]), values)
-    if asked:
+    if requested:
         if ord != 2.0:
             raise ValueError(f"ord: got {show(ord)} where a gradient is recorded; accepted is 2 there")
         norms = derivatives.attach_norms(B, norms, [Member(Layout("rows"), values, ())])
@@ -486,7 +488,7 @@ def top_k_rows(x: T, k: int) -> T:
         raise TypeError(f"k: got {show(k)}; accepted is an int >= 0")
     if count < 0:
         raise ValueError(f"k: got {show(k)}; accepted is an int >= 0")
-    return map_adopted(partial(_top_k, k=count), x)
+    return map_accepted(partial(_top_k, k=count), x)
 
 
 def _top_k(leaf: Any, *, k: int) -> Any:

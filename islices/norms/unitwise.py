@@ -15,7 +15,7 @@ import numpy as np
 from islices.backend import FLOATS, Array, Backend
 from islices.core import modes
 from islices.core.arguments import show, whole_number
-from islices.core.conversion import map_adopted, restored, without_padding
+from islices.core.conversion import map_accepted, restored, without_padding
 from islices.core.linear import round_scalar, wide_dtype
 from islices.core.registry import describe, find_backend
 from islices.core.rows import coalesce
@@ -30,7 +30,7 @@ from islices.norms.exact import array_row_norms, exact_norms, on_host
 from islices.norms.limits import Limit, Nonfinite, check_max_norm, check_nonfinite, limit_of, refuse_nonfinite
 from islices.norms.norm import (
     Leaf,
-    adopt_leaves,
+    accept_leaves,
     check_float,
     look_at,
     norm_dtype,
@@ -102,7 +102,7 @@ def clip_by_block_rms(
             rms = E.div(measured.norms, E.round_product(ones, count))
         return _clipped(measured._replace(norms=rms, divisor=count), limit, formula, nonfinite)
 
-    return map_adopted(one, x)
+    return map_accepted(one, x)
 
 
 # ---------------------------------------------------------------------- by the parameters' norms
@@ -167,7 +167,7 @@ def adaptive_grad_clip(
     formula = lookup_formula(ADAPTIVE, semantics, "adaptive_grad_clip")
     ratio, least = limit_of(clipping, "clipping"), check_max_norm(eps, "eps")
     nonfinite = check_nonfinite(nonfinite)
-    leaves = adopt_leaves(x, "x")
+    leaves = accept_leaves(x, "x")
     tables = _parameters(x, params, leaves)
 
     def one(leaf: Any, weights: Array) -> Any:
@@ -183,7 +183,7 @@ def adaptive_grad_clip(
 
     clipped = []
     for leaf, weights in zip(leaves, tables, strict=True):
-        clipped.append(leaf and restored(one(leaf.adopted, weights), leaf.adopted, leaf.given))
+        clipped.append(leaf and restored(one(leaf.accepted, weights), leaf.accepted, leaf.given))
     return rebuild(x, iter(clipped))  # type: ignore[no-any-return]
 
 
@@ -208,13 +208,13 @@ def _parameters(x: Any, params: Any, leaves: list[Leaf | None]) -> list[Array]:
         if leaf is None:
             found.append(None)
             continue
-        B, _ = parts(leaf.adopted)
+        B, _ = parts(leaf.accepted)
         weights = p.weights if isinstance(p, Table) else p
         if find_backend(weights) is not B or not B.is_array(weights) or B.dtype(weights) not in FLOATS:
             raise TypeError(f"params: got {describe(p)}; accepted is a Table or a dense float array of {B.name}")
-        if not same_shape(B.shape(weights), _shape(leaf.adopted)):
+        if not same_shape(B.shape(weights), _shape(leaf.accepted)):
             raise ValueError(
-                f"params: got shape {B.shape(weights)} for a gradient of {_shape(leaf.adopted)}; accepted is its shape"
+                f"params: got shape {B.shape(weights)} for a gradient of {_shape(leaf.accepted)}; accepted is its shape"
             )
         found.append(weights)
     return found
@@ -388,8 +388,8 @@ def _clipped(measured: Measured, limit: Limit, formula: ClipFormula, nonfinite: 
         with B.scope():
             arrays = [B.asarray(a, values) for a in arrays]
     rounded = [(name, round_scalar(B, values, c, name) if isinstance(c, float) else None) for name, c in steps]
-    asked = derivatives.asks(B, values)
-    known_values = derivatives.constant(B, values) if asked else values
+    requested = derivatives.requests(B, values)
+    known_values = derivatives.constant(B, values) if requested else values
     clipped = modes.run(
         _scale_units,
         B,
@@ -399,7 +399,7 @@ def _clipped(measured: Measured, limit: Limit, formula: ClipFormula, nonfinite: 
         zero=finite is not None,
         placed=bool(measured.keys),
     )
-    if asked:
+    if requested:
         with E.scope():
             over = formula.decided(E, known, most, finite, measured.dtype)
         clipped = _attached(measured, clipped, limit, over, formula.slack)

@@ -126,7 +126,7 @@ def custom(
         formula,
         rows="touched" if rows is None else check_name(rows, ROWS, "rows"),
         semantics="islices",
-        asked=rows,
+        requested=rows,
         frozen=frozen,
         remake=remake,
     )

@@ -67,7 +67,7 @@ def make(
     options = {"semantics": semantics, "maximize": formula.maximize, "duplicates": duplicates}
     remake = partial(make, name, **given, **options, rows=rows)
     return Optimizer(
-        name, hyper, formula, rows=chosen["rows"], semantics=semantics, asked=rows, frozen=frozen, remake=remake
+        name, hyper, formula, rows=chosen["rows"], semantics=semantics, requested=rows, frozen=frozen, remake=remake
     )
 
 

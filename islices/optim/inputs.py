@@ -13,19 +13,19 @@ import numpy as np
 
 from islices.backend import FLOATS, INTEGERS, Array, Backend, Look
 from islices.core import modes
-from islices.core.conversion import adopt, without_padding
+from islices.core.conversion import accept, without_padding
 from islices.core.linear import wide_dtype
 from islices.core.registry import describe, find_backend
 from islices.core.rows import rows_or_mask
-from islices.core.scatter import adopt_table, check_shape
+from islices.core.scatter import accept_table, check_shape
 from islices.core.shapes import size_of
 from islices.core.slices import IndexedSlices, check_indices
 from islices.optim.formulas import Formula
 
 
-def adopt_float_table(table: Any) -> tuple[Backend, Array, str]:
+def accept_float_table(table: Any) -> tuple[Backend, Array, str]:
     """Return (backend, weights, their dtype) of a Table or an array of floats."""
-    B, weights, dtype = adopt_table(table)
+    B, weights, dtype = accept_table(table)
     if dtype in INTEGERS:
         raise TypeError(f"table: got {describe(weights)}; accepted is a floating dtype")
     return B, weights, dtype
@@ -43,12 +43,12 @@ class Tables(NamedTuple):
     held: Look | None  # at the weights and the arrays, where `Backend.plain_tables` takes them
 
 
-def adopt_tables(table: Any, state: Any, formula: Formula, owner: object) -> Tables:
+def accept_tables(table: Any, state: Any, formula: Formula, owner: object) -> Tables:
     """Return a table and its state, after checking the state against the formula; owner is the optimizer."""
     plain = _plain(table, state, formula)
     if plain is not None:
         return plain
-    B, weights, dtype = adopt_float_table(table)
+    B, weights, dtype = accept_float_table(table)
     shape: tuple[int, ...] = B.shape(weights)  # type: ignore[assignment]
     arrays = _check_state(B, weights, dtype, state, state_shapes(formula, shape), owner)
     return Tables(B, table, weights, dtype, shape, arrays, None)
@@ -129,9 +129,9 @@ def changes_in_place(B: Backend, x: Array, name: str) -> bool:
         raise ValueError(str(error).replace("table:", f"state[{name!r}]:", 1)) from None
 
 
-def adopt_gradient(B: Backend, dtype: str, shape: tuple[int, ...], grad: Any) -> tuple[IndexedSlices | Array, Look]:
+def accept_gradient(B: Backend, dtype: str, shape: tuple[int, ...], grad: Any) -> tuple[IndexedSlices | Array, Look]:
     """Return grad as checked slices without padding, or as a dense array, and B's look at its arrays."""
-    leaf = adopt(grad, "grad")
+    leaf = accept(grad, "grad")
     sparse = isinstance(leaf, IndexedSlices)
     backend = leaf.backend if sparse else B
     if backend is not B or not (sparse or B.is_array(leaf)):
@@ -188,7 +188,7 @@ def frozen_rows(frozen: Any) -> tuple[np.ndarray[Any, Any] | None, int | None]:
     return (np.unique(rows.astype(np.int64)) if len(rows) else None), None
 
 
-def asked_frozen(rows: np.ndarray[Any, Any] | None, mask_length: int | None) -> np.ndarray[Any, Any] | None:
+def frozen_argument(rows: np.ndarray[Any, Any] | None, mask_length: int | None) -> np.ndarray[Any, Any] | None:
     """Return the argument of `frozen_rows` that gives these."""
     return rows if rows is None or mask_length is None else np.isin(np.arange(mask_length), rows)
 

@@ -22,11 +22,11 @@ from islices.optim.formulas import Formula
 from islices.optim.fused import fused_steps
 from islices.optim.hyperparameters import is_on
 from islices.optim.inputs import (
-    adopt_float_table,
-    adopt_gradient,
-    adopt_tables,
-    asked_frozen,
+    accept_float_table,
+    accept_gradient,
+    accept_tables,
     check_frozen,
+    frozen_argument,
     frozen_rows,
     is_taken,
     state_shapes,
@@ -70,7 +70,7 @@ class Optimizer:
     semantics: str
     maximize: bool
     _formula: Formula
-    _asked: str | None  # rows as the user gave it
+    _requested: str | None  # rows as the user gave it
     _remake: Callable[..., Optimizer]  # of frozen=
     _warned: set[str]  # the tables of `_warn_of_all`
     _frozen: tuple[np.ndarray[Any, Any] | None, int | None]
@@ -83,12 +83,12 @@ class Optimizer:
         *,
         rows: str,
         semantics: str,
-        asked: str | None,
+        requested: str | None,
         frozen: Any,
         remake: Callable[..., Optimizer],
     ) -> None:
         kept = {
-            "_asked": asked,
+            "_requested": requested,
             "_formula": formula,
             "_remake": remake,
             "_warned": set[str](),
@@ -122,13 +122,13 @@ class Optimizer:
 
     def __reduce__(self) -> tuple[Callable[[], Optimizer], tuple[()]]:
         # formulas do not pickle, but the arguments do, with a copy of the frozen rows from the time of the call
-        return partial(self._remake, frozen=asked_frozen(*self._frozen)), ()
+        return partial(self._remake, frozen=frozen_argument(*self._frozen)), ()
 
     # ------------------------------------------------------------------ rows that move by default
     def _warn_of_all(self, table: str, warned: set[str] | None = None) -> None:
         """Warn once per table of a sparse gradient that moves all rows by default."""
         warned = self._warned if warned is None else warned
-        if self.rows == "all" and self._asked is None and table not in warned:
+        if self.rows == "all" and self._requested is None and table not in warned:
             warned.add(table)
             warn_caller(
                 f"{table}: a sparse gradient moves all rows, since {self.name} with semantics={self.semantics!r} is "
@@ -138,7 +138,7 @@ class Optimizer:
     def _check_dense(self, source: str) -> None:
         """Raise ValueError for a dense gradient if the user gave rows="touched" and rows of zeros would move."""
         stays = all(spec.name == "accumulator" for spec in self._formula.state)  # sums of squares
-        if self._asked == "touched" and not (stays and not is_on(self.hyper.get("weight_decay", 0))):
+        if self._requested == "touched" and not (stays and not is_on(self.hyper.get("weight_decay", 0))):
             raise ValueError(
                 f"rows: got 'touched' and a dense gradient, with which {self.name} moves all rows; accepted is a "
                 f"sparse gradient ({source}), or rows left out"
@@ -173,7 +173,7 @@ class Optimizer:
         return rebuild(table, iter([None if leaf is None else self._init(leaf, master) for leaf in leaves]))
 
     def _init(self, table: Any, master: bool) -> dict[str, Array]:
-        B, weights, dtype = adopt_float_table(table)
+        B, weights, dtype = accept_float_table(table)
         wide = wide_dtype(dtype)
         if master and wide == dtype:
             raise ValueError(f"master: got True for a table of {dtype}; accepted is a 16-bit table")
@@ -229,12 +229,12 @@ class Optimizer:
     def _prepared(self, table: Any, grad: Any, state: Any, donate: bool, apply: Any) -> Request:
         """Check the step of one table, and return it for `check_requests` and then `take_steps`."""
         formula = self._formula
-        at = adopt_tables(table, state, formula, self)
+        at = accept_tables(table, state, formula, self)
         B, step, held = at.B, at.arrays["step"], at.held
         taken = apply if apply is True else is_taken(B, apply)
         if grad is None or taken is False:
             return Request(formula, at)
-        leaf, look = adopt_gradient(B, at.dtype, at.shape, grad)
+        leaf, look = accept_gradient(B, at.dtype, at.shape, grad)
         rows, length = self._frozen
         frozen = None if rows is None else check_frozen(rows, length, at.shape[0])
         if held is None:

@@ -57,5 +57,5 @@ def test_steps_leave_nothing_behind(backend: str) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert "islices" in found
-    for way, (_, second, third, fourth) in found.items():  # the first steps compile and fill the allocators' pools
-        assert min(third - second, fourth - third) <= LEFT * STEPS, (way, second, third, fourth)
+    for variant, (_, second, third, fourth) in found.items():  # the first steps compile and fill the allocators' pools
+        assert min(third - second, fourth - third) <= LEFT * STEPS, (variant, second, third, fourth)

@@ -63,11 +63,11 @@ CASES = {
 def test_rounding_is_bound_and_more_is_not(id: str) -> None:
     case = case_of(id)
     assert grade(case, Ok(case.expect)) == ("pass", {})
-    outcome, told = grade(case, Ok(moved(case.expect, CASES[id])))
-    assert outcome == "bound", told
-    assert ("-ffp-contract=off" in told["reason"]) == case.op.startswith(("clip", "norm", "optimizer"))
-    outcome, told = grade(case, Ok(moved(case.expect, 1e5)))
-    assert outcome == "fail", told
+    outcome, reported = grade(case, Ok(moved(case.expect, CASES[id])))
+    assert outcome == "bound", reported
+    assert ("-ffp-contract=off" in reported["reason"]) == case.op.startswith(("clip", "norm", "optimizer"))
+    outcome, reported = grade(case, Ok(moved(case.expect, 1e5)))
+    assert outcome == "fail", reported
 
 
 def test_a_bound_excuses_floats_alone() -> None:
@@ -101,9 +101,9 @@ def test_errors_are_compared_by_kind() -> None:
 def conform(tmp_path: Path, *options: str, capsys: Any) -> tuple[int, list[dict[str, Any]], str]:
     report = tmp_path / "run.jsonl"
     status = main(["conform", *options, "--json", str(report)])
-    told = capsys.readouterr()
+    reported = capsys.readouterr()
     lines = [json.loads(line) for line in report.read_text("utf-8").splitlines()] if report.exists() else []
-    return status, lines, " ".join((told.out + told.err).split())  # lines are broken where the terminal ends
+    return status, lines, " ".join((reported.out + reported.err).split())  # lines are broken where the terminal ends
 
 
 def counts(lines: list[dict[str, Any]]) -> Counter[str]:
@@ -115,9 +115,9 @@ def test_the_javascript_adapter_passes(tmp_path: Path, capsys: pytest.CaptureFix
     if shutil.which("node") is None:
         pytest.skip("needs node")
     line = f'node "{FOLDER / "adapter.js"}"'
-    status, lines, told = conform(tmp_path, "--command", line, "--profile", "full", capsys=capsys)
+    status, lines, reported = conform(tmp_path, "--command", line, "--profile", "full", capsys=capsys)
     got = counts(lines)
-    assert status == 0, told
+    assert status == 0, reported
     assert got["pass"] >= 200
     assert got.keys() == {"pass", "unsupported"}
 
@@ -136,9 +136,9 @@ def test_the_cpp_adapter_passes(
     program = tmp_path / "adapter"
     source = FOLDER / "adapter.cpp"
     subprocess.run([compiler, "-std=c++17", *flags, str(source), "-o", str(program)], check=True, timeout=120)
-    status, lines, told = conform(tmp_path, "--command", str(program), "--profile", "full", capsys=capsys)
+    status, lines, reported = conform(tmp_path, "--command", str(program), "--profile", "full", capsys=capsys)
     got = counts(lines)
-    assert status == 0, told
+    assert status == 0, reported
     assert got["pass"] + got["bound"] >= 230
     assert got.keys() - {"unsupported"} <= grades, got
 
@@ -153,11 +153,11 @@ BAD = {
 @pytest.mark.outside
 @pytest.mark.parametrize("line", BAD)
 def test_a_bad_command_is_a_harness_error(tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str) -> None:
-    status, lines, told = conform(tmp_path, "--command", line, "-k", "coalesce", capsys=capsys)
+    status, lines, reported = conform(tmp_path, "--command", line, "-k", "coalesce", capsys=capsys)
     assert status == 3
     assert counts(lines) == Counter()
-    assert BAD[line] in told
-    assert "Traceback" not in told
+    assert BAD[line] in reported
+    assert "Traceback" not in reported
 
 
 @pytest.mark.outside
@@ -172,16 +172,16 @@ def test_breaking_strays_and_giving_up(tmp_path: Path, capsys: pytest.CaptureFix
         "    print(json.dumps(odd if 'hello' in line else {'call': line['call'], 'unsupported': 'x'}), flush=True)\n"
     )
     few = ("--command", f'"{sys.executable}" "{program}"', "-k", "conversion or algebra/add/", "--profile", "full")
-    status, lines, told = conform(tmp_path, *few, capsys=capsys)
+    status, lines, reported = conform(tmp_path, *few, capsys=capsys)
     assert status == 3
     assert counts(lines)["harness error"] >= 3
-    assert "ended with exit code 1 in this call: error: out of luck" in told
-    assert "that are none of the protocol's, the first: 'welcome'" in told
-    assert "started anew" in told
-    status, lines, told = conform(tmp_path, *few[:2], "-k", "coalesce", "--profile", "full", capsys=capsys)
+    assert "ended with exit code 1 in this call: error: out of luck" in reported
+    assert "that are none of the protocol's, the first: 'welcome'" in reported
+    assert "started anew" in reported
+    status, lines, reported = conform(tmp_path, *few[:2], "-k", "coalesce", "--profile", "full", capsys=capsys)
     assert status == 3
     assert counts(lines)["harness error"] == 10
-    assert "given up after 10 calls in which it broke" in told
+    assert "given up after 10 calls in which it broke" in reported
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,8 @@ def test_a_reader_of_the_text_alone_agrees_with_every_vector(group: str) -> None
 
 def _disagreement(case: Case) -> str:
     line = {"op": case.op, "args": [to_wire(x) for x in case.args]}
-    told = answer({**line, "kwargs": {name: to_wire(x) for name, x in case.kwargs.items()}})
-    return difference(from_wire(told["ok"]), case.expect) if "ok" in told else str(told)
+    reported = answer({**line, "kwargs": {name: to_wire(x) for name, x in case.kwargs.items()}})
+    return difference(from_wire(reported["ok"]), case.expect) if "ok" in reported else str(reported)
 
 
 def test_every_group_is_there_and_every_oracle_is_used() -> None:

@@ -99,13 +99,13 @@ def test_a_log_has_a_line_for_each_run_and_no_control_characters() -> None:
 
 def test_a_long_run_is_heard_of_in_a_log(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("islices.conformance.progress.HEARTBEAT", 0.5)
-    with board(["jax", "torch"]) as told:
-        told[0].begin()
-        told[0].now("importing jax")
-        said = ""
+    with board(["jax", "torch"]) as reported:
+        reported[0].begin()
+        reported[0].now("importing jax")
+        statement = ""
         for _ in range(100):
-            said += capfd.readouterr().err
-            if said:
+            statement += capfd.readouterr().err
+            if statement:
                 break
             time.sleep(0.1)
-    assert re.match(r"running: jax 0/\?: importing jax\n", said)
+    assert re.match(r"running: jax 0/\?: importing jax\n", statement)

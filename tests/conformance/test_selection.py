@@ -62,7 +62,7 @@ SLOW = {
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "statement"),
     [
         (["--clause", "99"], "--clause: got '99'; accepted are 1, 2"),
         (["--group", "norm"], "--group: got 'norm'; accepted are densify"),
@@ -72,10 +72,10 @@ SLOW = {
     ],
 )
 def test_a_wrong_choice_names_what_is_accepted(
-    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    options: list[str], statement: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["conform", "-b", "numpy", *options]) == 2
-    assert said in capsys.readouterr().err
+    assert statement in capsys.readouterr().err
 
 
 def test_what_matches_nothing_is_answered_with_the_nearest_before_anything_is_imported(tmp_path: Path) -> None:
@@ -87,8 +87,8 @@ def test_what_matches_nothing_is_answered_with_the_nearest_before_anything_is_im
     command = [sys.executable, "-X", "importtime", "-c", code, "conform", "-k", "norm2/rank1"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
     assert (done.returncode, done.stdout) == (2, "[]\n")
-    said = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
-    assert said == [
+    statement = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
+    assert statement == [
         "islices conform: nothing ran: no case matches -k 'norm2/rank1'; the nearest are norms/norm1, norms/rows, "
         "norms/rows/one"
     ]

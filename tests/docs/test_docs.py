@@ -91,14 +91,14 @@ def codes(path: str, x: Any) -> set[str]:
     name, front = path.rpartition(".")[2], path.startswith("islices.backends.")
     if is_record(x) or (front and inspect.isclass(x) and "__init__" not in vars(x)):
         return SUMMARY
-    asked = set(CODES)
+    requested = set(CODES)
     if name in MADE or (front and re.search(r"as `?\w+[\w.]+`? has (them|it)|\*\*kwargs", inspect.getdoc(x) or "")):
-        asked -= {"PR01", "PR02", "PR03"}
+        requested -= {"PR01", "PR02", "PR03"}
     if inspect.isfunction(x) and (
         inspect.isgeneratorfunction(inspect.unwrap(x)) or not inspect.signature(x).parameters
     ):
-        asked -= {"RT01"}
-    return asked
+        requested -= {"RT01"}
+    return requested
 
 
 def is_record(x: Any) -> bool:
@@ -109,9 +109,9 @@ def is_record(x: Any) -> bool:
 def faults(path: str, x: Any) -> list[str]:
     """Return the faults of a public function's or class's docstring."""
     name, text = path.rpartition(".")[2], inspect.getdoc(x) or ""
-    asked = codes(path, x)
-    found = [f"{code}: {message}" for code, message in validate(path)["errors"] if code in asked]
-    if asked == SUMMARY:
+    requested = codes(path, x)
+    found = [f"{code}: {message}" for code, message in validate(path)["errors"] if code in requested]
+    if requested == SUMMARY:
         return found
     if ">>>" not in text:
         found.append("no example")

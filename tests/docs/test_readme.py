@@ -66,9 +66,9 @@ def test_python_blocks(page: str, runner: Blocks, tmp_path: Path) -> None:
             changed = [new for program in reversed(programs) if (new := patched(program, text)) is not None]
             assert changed, f"no program above has these lines:\n{text}"
             text = changed[0]
-        elif kind == "text" and (asked := command_of(text)) is not None:
-            done = runner.run(asked[0], tmp_path)
-            assert prints(asked[1], done["stdout"]), f"{text}\n{done['stdout']}\n{done['stderr'][-3000:]}"
+        elif kind == "text" and (requested := command_of(text)) is not None:
+            done = runner.run(requested[0], tmp_path)
+            assert prints(requested[1], done["stdout"]), f"{text}\n{done['stdout']}\n{done['stderr'][-3000:]}"
             continue
         elif kind != "python":
             continue

@@ -51,11 +51,11 @@ for stream in (sys.stdout, sys.stderr):
 def test_every_encoding_of_the_output_takes_what_commands_print(encoding: str) -> None:
     env = {**os.environ, "PYTHONIOENCODING": encoding, "LC_ALL": "C"}
     done = subprocess.run([sys.executable, "-c", PRINTS], env=env, capture_output=True, check=False, timeout=100)
-    said = done.stderr.decode(encoding.partition(":")[0])
-    assert done.returncode == 0, said
-    assert "Traceback" not in said
+    statement = done.stderr.decode(encoding.partition(":")[0])
+    assert done.returncode == 0, statement
+    assert "Traceback" not in statement
     marks = "+ = x . ~ - - caf\\xe9 \\udce9" if encoding.startswith("ascii") else "\\udce9"
-    for text in (said, done.stdout.decode(encoding.partition(":")[0])):
+    for text in (statement, done.stdout.decode(encoding.partition(":")[0])):
         assert marks in text
 
 
@@ -184,10 +184,14 @@ def others(tmp_path: Path) -> Path:
 
 
 def test_a_command_of_another_distribution(others: Path) -> None:
-    for arguments, code, said in ((["--run", "5"], 5, "hello\n"), (["--run", "-1"], 2, ""), (["--help"], 0, "100 %")):
+    for arguments, code, statement in (
+        (["--run", "5"], 5, "hello\n"),
+        (["--run", "-1"], 2, ""),
+        (["--help"], 0, "100 %"),
+    ):
         done = islices_command("hello", *arguments, path=others)
         assert done.returncode == code, done.stderr
-        assert said in done.stdout
+        assert statement in done.stdout
         assert ("islices hello: --run: got a negative number" in done.stderr) == (code == 2)
 
 

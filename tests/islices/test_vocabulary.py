@@ -56,9 +56,9 @@ def test_new_ids_are_the_inverse(data: st.DataObject) -> None:
         st.lists(st.integers(-1, bound - 1), max_size=12, unique_by=lambda row: row if row >= 0 else object())
     )
     expected = {row: k for k, row in enumerate(old) if row >= 0}
-    asked = [-5, -1, *range(8), *expected, bound, 2**62]
+    requested = [-5, -1, *range(8), *expected, bound, 2**62]
     m = RowMap(old)
-    assert m.new_ids(np.array(asked)).tolist() == [expected.get(row, -1) for row in asked]
+    assert m.new_ids(np.array(requested)).tolist() == [expected.get(row, -1) for row in requested]
     assert m.new_ids(np.array([2**64 - 1, 2**63], np.uint64)).tolist() == [-1, -1]
     assert m.added.tolist() == [k for k, row in enumerate(old) if row < 0]
 

@@ -118,7 +118,7 @@ class Change(NamedTuple):
     make: Callable[[Batch, Tree], Tree]
     cause: str
     clips: bool = False
-    told: dict[str, Any] = {}  # noqa: RUF012
+    reported: dict[str, Any] = {}  # noqa: RUF012
 
 
 #: In the order in which programs do it.
@@ -129,7 +129,7 @@ CHANGES: dict[str, Change] = {
     "bfloat16": Change(by_torch(lambda x: x.bfloat16().float()), "autocast"),
     "value clip": Change(values_clipped, "value_clip"),
     "row clip": Change(by_tensorflow(lambda x: tf.clip_by_norm(x, 0.05, axes=[1])), "row_clip"),
-    "mean": Change(by_torch(lambda x: x / COUNT), "mean", told={"batch_size": COUNT}),
+    "mean": Change(by_torch(lambda x: x / COUNT), "mean", reported={"batch_size": COUNT}),
     "each tensor": Change(each_clipped, "per_tensor", True),
     "left out": Change(clipped_but_one, "left_out", True),
 }
@@ -140,13 +140,13 @@ def compared(d: Batch, names: tuple[str, ...]) -> Any:
     changes = [CHANGES[n] for n in names]
     ours: Tree = d.raw
     theirs = summed(d)
-    told: dict[str, Any] = {k: v for c in changes for k, v in c.told.items()}
+    reported: dict[str, Any] = {k: v for c in changes for k, v in c.reported.items()}
     if any(c.clips for c in changes):
-        ours, told["max_norm"] = clipped(d, summed(d)), LIMIT
+        ours, reported["max_norm"] = clipped(d, summed(d)), LIMIT
     for c in changes:
         theirs = c.make(d, theirs)
     tables = d.tables if any(c.cause == "regulariser" for c in changes) else None
-    return islices.diff(ours, theirs, before=d.raw, tables=tables, **told)
+    return islices.diff(ours, theirs, before=d.raw, tables=tables, **reported)
 
 
 # ---------------------------------------------------------------------- steps

@@ -56,10 +56,10 @@ WHOLE = lines(
 
 def hostile_report() -> str:
     """All outcomes, a crashed run, a skipped one, two interpreters, and texts that want to be markup."""
-    told = {"reason": f"{HOSTILE}\nsecond line", "got": HOSTILE, "expected": HOSTILE, "call": HOSTILE}
+    reported = {"reason": f"{HOSTILE}\nsecond line", "got": HOSTILE, "expected": HOSTILE, "call": HOSTILE}
     return lines(
         *run_of(
-            header("torch"), case("clipping/a", "pass"), case(HOSTILE, "fail", **told),
+            header("torch"), case("clipping/a", "pass"), case(HOSTILE, "fail", **reported),
             case("clipping/b", "deviation", reason=HOSTILE, kind="notyet", issue="javascript:alert(1)"),
             case("clipping/c", "unsupported", reason="no such type"),
             case("clipping/d", "harness error", "framework", reason="Traceback"),
@@ -71,7 +71,7 @@ def hostile_report() -> str:
         *run_of(header("torch", variant="cuda", skipped="no CUDA device")),
         *run_of(
             header(HOSTILE, version=HOSTILE),
-            case("x" * 300, "fail", HOSTILE, clause=HOSTILE, group=HOSTILE, **told),
+            case("x" * 300, "fail", HOSTILE, clause=HOSTILE, group=HOSTILE, **reported),
         ),
         *run_of(header("jax"), case("clipping/a", "pass")),
         *run_of(header("jax", numpy="2.3.1"), case("clipping/a", "pass")),

@@ -63,7 +63,7 @@ def gradient(r: Generator, rows: int, row: tuple[int, ...], dtype: Any, values: 
     return x if form < 0.6 else islices.coalesce(x) if form < 0.8 else np.asarray(islices.to_dense(x))
 
 
-def told(r: Generator) -> dict[str, Any]:
+def reported(r: Generator) -> dict[str, Any]:
     """Return numbers that a caller may pass."""
     given = {"max_norm": 1.0, "padding_idx": 0, "batch_size": 4, "tokens": 12}
     return {name: value for name, value in given.items() if r.random() < 0.3}
@@ -87,7 +87,7 @@ def random_pair(seed: int) -> Any:
     if r.random() < 0.8:
         extra = {"before": tree(one)} if r.random() < 0.3 else {}
         extra |= {"tables": table(one)} if r.random() < 0.4 else {}
-        return islices.diff(tree(one), tree(other), **extra, **told(r))
+        return islices.diff(tree(one), tree(other), **extra, **reported(r))
     before = table(one)
     after = [
         {n: (x.astype("f8") + 0.01 * VALUES[values](r, x.shape)).astype(one) for n, x in before.items()} for _ in "ab"

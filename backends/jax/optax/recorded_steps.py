@@ -60,22 +60,22 @@ def recorded(tx: Any, recorder: JaxRecorder, *, clip: Any = None) -> Transformat
     if not isinstance(recorder, JaxRecorder):
         raise TypeError(f"recorder: got {describe(recorder)}; accepted is an islices.backends.jax.recorder.JaxRecorder")
 
-    said = _description(inner)
+    statement = _description(inner)
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        before, told = state, {"gradients": _flat(updates)}
+        before, reported = state, {"gradients": _flat(updates)}
         if first is None:
             updates, state = inner.update(updates, state, params, **extra)
         else:
             clipped, clips = first.update(updates, state[0], params, **extra)
-            told["clipped"] = _flat(clipped)
+            reported["clipped"] = _flat(clipped)
             updates, steps = inner.update(clipped, state[1], params, **extra)
             state = clips, steps
         if params is not None:
-            told |= {
+            reported |= {
                 "tables": _flat(params), "state": state_of(before, params), "state_after": state_of(state, params)
             }  # fmt: skip
-        recorder.step(**told, optimizer=said)
+        recorder.step(**reported, optimizer=statement)
         return updates, state
 
     if first is None:

@@ -14,7 +14,14 @@ import numpy as np
 import torch
 
 from islices.backends.torch.optim import checkpoints
-from islices.backends.torch.optim.hyperparameters import Rate, asked_of, check_group, complete, lasting, made_from
+from islices.backends.torch.optim.hyperparameters import (
+    Rate,
+    check_group,
+    complete,
+    lasting,
+    made_from,
+    requested_options,
+)
 from islices.core.arguments import check_flag
 from islices.core.registry import describe
 from islices.norms.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
@@ -56,7 +63,7 @@ class Write(NamedTuple):
 class Made(NamedTuple):
     """The optimizers of islices.optim for a group, and the group's values that they were made from."""
 
-    asked: tuple[Any, ...]
+    requested: tuple[Any, ...]
     frozen: Any
     seen: Any  # a copy of frozen: masks are changed in place
     sparse: Optimizer
@@ -227,14 +234,14 @@ class RowOptimizer(torch.optim.Optimizer):
 
     def _clipped(self, requests: list[Request]) -> list[Request]:
         """Return the steps on gradients clipped by the norm of all: each step reads the factor when it runs."""
-        asked = self._clip_formula(self.defaults["semantics"])
-        if asked is None:
+        requested = self._clip_formula(self.defaults["semantics"])
+        if requested is None:
             self.total_norm = None
             return requests
         if not requests:
             self.total_norm = torch.tensor(0.0)
             return requests
-        requests, self.total_norm = clip_requests(requests, *asked)
+        requests, self.total_norm = clip_requests(requests, *requested)
         return requests
 
     def _writes(self, number: int, group: dict[str, Any], factor: float | None) -> list[Write]:
@@ -276,15 +283,15 @@ class RowOptimizer(torch.optim.Optimizer):
                     break
             else:
                 return made
-        asked, frozen, known = asked_of(self.rule, group), group["frozen"], lasting(self.rule, group)
-        if made is not None and made.asked == asked and made.frozen is frozen and _equal(frozen, made.seen):
+        requested, frozen, known = requested_options(self.rule, group), group["frozen"], lasting(self.rule, group)
+        if made is not None and made.requested == requested and made.frozen is frozen and _equal(frozen, made.seen):
             made.rate.set(group["lr"])
             made = made._replace(known=known)
         else:
             rate = Rate(group["lr"], self.rule)
             pair = made_from(self.rule, group, rate)
             seen = frozen.clone() if isinstance(frozen, torch.Tensor) else copy.copy(frozen)
-            made = Made(asked, frozen, seen, *pair, rate, known)
+            made = Made(requested, frozen, seen, *pair, rate, known)
         self._made[number] = made
         return made
 

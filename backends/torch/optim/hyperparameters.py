@@ -22,13 +22,13 @@ from islices.optim.record import RECORDS
 __all__ = [
     "OPTIONS",
     "Rate",
-    "asked_of",
     "check_decoupled",
     "check_group",
     "complete",
     "defaults_of",
     "lasting",
     "made_from",
+    "requested_options",
     "torch_names",
 ]
 
@@ -123,21 +123,21 @@ def check_group(rule: str, group: Group) -> None:
     made_from(rule, group, Rate(group["lr"], rule))
 
 
-def check_decoupled(rule: str, asked: bool | None) -> None:
+def check_decoupled(rule: str, requested: bool | None) -> None:
     """Raise ValueError if decoupled_weight_decay selects the weight decay of another class."""
     record = RECORDS[rule]
     accepted = bool(record.decoupled)
-    if asked is None or bool(asked) == accepted or "decoupled_weight_decay" in record.arguments:
+    if requested is None or bool(requested) == accepted or "decoupled_weight_decay" in record.arguments:
         return
     family = {rule, record.variant_of} - {""}
     others = [x.title for x in RECORDS.values() if bool(x.decoupled) != accepted and family & {x.name, x.variant_of}]
     raise ValueError(
-        f"decoupled_weight_decay: got {asked}; accepted by {record.title} is {accepted}"
-        + "".join(f", {title} has {asked}" for title in others)
+        f"decoupled_weight_decay: got {requested}; accepted by {record.title} is {accepted}"
+        + "".join(f", {title} has {requested}" for title in others)
     )
 
 
-def asked_of(rule: str, group: Group) -> tuple[Any, ...]:
+def requested_options(rule: str, group: Group) -> tuple[Any, ...]:
     """Return the values that `made_from` reads, for comparison, except the arrays lr and frozen."""
     given = in_islices(rule, group)
     given.pop("lr")

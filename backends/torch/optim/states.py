@@ -140,8 +140,8 @@ def describe_optimizer(
         for p in group["params"]:
             gradient = p.grad if gradients is None else gradients.get(names.get(id(p), ""))
             sparse = gradient is not None and gradient.layout is torch.sparse_coo
-            if id(p) in names and (said := _described(record, optimizer, group, sparse)) is not None:
-                found[names[id(p)]] = said
+            if id(p) in names and (statement := _described(record, optimizer, group, sparse)) is not None:
+                found[names[id(p)]] = statement
     return found
 
 
@@ -151,7 +151,7 @@ def _described(record: Record, optimizer: Any, group: Mapping[str, Any], sparse:
     semantics = group["semantics"] if own else "torch"
     if own and (group.get("frozen") is not None or group.get("master")):
         return None
-    said: dict[str, Any] = {"name": record.name, "semantics": semantics}
+    statement: dict[str, Any] = {"name": record.name, "semantics": semantics}
     preset = record.presets.get(semantics)
     if preset is None:
         return None
@@ -165,21 +165,21 @@ def _described(record: Record, optimizer: Any, group: Mapping[str, Any], sparse:
         if not isinstance(x, (bool, int, float)):
             return None
         if ours in preset.defaults:
-            said[ours] = x
+            statement[ours] = x
         elif x:
             return None
-    if record.name == "adam" and group.get("decoupled_weight_decay") and said.get("weight_decay"):
-        said["name"] = "adamw"
+    if record.name == "adam" and group.get("decoupled_weight_decay") and statement.get("weight_decay"):
+        statement["name"] = "adamw"
     if group.get("maximize"):
-        said["maximize"] = True
+        statement["maximize"] = True
     if own and sparse and group["duplicates"] == "raw":
-        said["duplicates"] = "raw"
+        statement["duplicates"] = "raw"
     lazy = type(optimizer).__name__ == "SparseAdam" or sparse
     rows = group["rows"] if own and sparse else "touched" if lazy else "all"
-    chosen = {**preset.defaults, **said, "rows": "touched", "duplicates": "sum"}
+    chosen = {**preset.defaults, **statement, "rows": "touched", "duplicates": "sum"}
     if rows == "touched" and not own and "touched" not in preset.formula(chosen).rows:
         rows = "all"  # momentum also moves rows of earlier steps
-    return {**said, "rows": rows} if rows else said
+    return {**statement, "rows": rows} if rows else statement
 
 
 # ---------------------------------------------------------------------- writing
@@ -251,9 +251,9 @@ def _state(
         made, _ = made_from(optimizer.rule, group, Rate(group["lr"], optimizer.rule))
         target, specs = made.semantics, made._formula.state
     else:
-        said = _described(record, optimizer, group, False) or {}
-        hyper = {k: x for k, x in said.items() if k not in ("name", "semantics", "rows", "maximize")}
-        target, specs = "torch", RECORDS[said.get("name", record.name)].states(hyper, "torch", rows="all")
+        statement = _described(record, optimizer, group, False) or {}
+        hyper = {k: x for k, x in statement.items() if k not in ("name", "semantics", "rows", "maximize")}
+        target, specs = "torch", RECORDS[statement.get("name", record.name)].states(hyper, "torch", rows="all")
     wanted = [spec.name for spec in specs]
     unknown = next((key for key in given if key not in ("step", "master", *wanted)), None)
     lacking = next((key for key in ("step", *wanted) if key not in given), None)

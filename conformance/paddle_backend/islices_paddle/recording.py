@@ -33,14 +33,14 @@ class Differentiation:
         self.versions: list[tuple[paddle.Tensor, int, str]] = []
         self.errors: list[Exception] = []
 
-    def note(self, x: paddle.Tensor, what: str) -> None:
-        self.versions.append((x, x.inplace_version, what))
+    def note(self, x: paddle.Tensor, subject: str) -> None:
+        self.versions.append((x, x.inplace_version, subject))
 
     def check_unchanged(self) -> None:
-        for x, version, what in self.versions:
+        for x, version, subject in self.versions:
             if x.inplace_version != version:
                 raise TypeError(
-                    f"fn: changed {what} in place, which value_and_grad differentiates by; accepted is a new tensor "
+                    f"fn: changed {subject} in place, which value_and_grad differentiates by; accepted is a new tensor "
                     "(x = x * 2 instead of x.multiply_(...), or x.clone() first)"
                 )
 
@@ -124,7 +124,7 @@ def differentiate(
         _current.reset(token)
         run.state = "closed"
     upstreams = iter(gradients[len(faces) :])
-    lookups = [[LookedUp(next(upstreams), *what) for _, *what in r.looked_up] for r in recorders]
+    lookups = [[LookedUp(next(upstreams), *subject) for _, *subject in r.looked_up] for r in recorders]
     return loss if run.inner else loss.detach(), aux, gradients[: len(faces)], lookups
 
 

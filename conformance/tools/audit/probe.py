@@ -52,7 +52,7 @@ class Probe(NamedTuple):
     claim: str
     instead: str
     given: str
-    ask: Callable[[], Any]
+    request: Callable[[], Any]
     expected: Any
     trap: str = "differs"
     issue: str = ""
@@ -62,7 +62,7 @@ class Probe(NamedTuple):
 def examine(probe: Probe) -> dict[str, str]:
     """Make the call and compare: {"outcome": ..., "got": ..., "error": ...}."""
     try:
-        got = probe.ask()
+        got = probe.request()
     except CorruptionError as found:
         return {"outcome": "corrupts", "got": str(found), "error": ""}
     except UnsupportedError as missing:  # this platform cannot tell

@@ -117,17 +117,17 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
     started = time.monotonic()
     with bar("", sum(job.pop("records") for job in jobs)) as step:
         for job in jobs:
-            what = f"{job['backend']} {job['part']}"
-            step.tell(f"{what}: starting Python, importing {job['backend']}")
+            subject = f"{job['backend']} {job['part']}"
+            step.tell(f"{subject}: starting Python, importing {job['backend']}")
             try:
                 for record in _records(job):
                     run["records"].append(record)
                     run["versions"][record["backend"]] = record["version"]
                     if "error" in record:
-                        run["failures"].append(f"{what} {record['operation']}: {record['error']}")
-                    step(f"{what}, after {record['operation']}")
+                        run["failures"].append(f"{subject} {record['operation']}: {record['error']}")
+                    step(f"{subject}, after {record['operation']}")
             except RuntimeError as error:
-                run["failures"].append(f"{what}: {error}")
+                run["failures"].append(f"{subject}: {error}")
     run["seconds"] = time.monotonic() - started
     return run
 

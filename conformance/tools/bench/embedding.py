@@ -12,7 +12,7 @@ import numpy as np
 
 from islices.conformance.tools.bench.benchmarks import zipf_ids
 from islices.conformance.tools.bench.rounds import Call, blocking, measure, summary
-from islices.conformance.tools.bench.ways import block_of, framework_of, index_dtype
+from islices.conformance.tools.bench.variants import block_of, framework_of, index_dtype
 
 TABLE_ROWS = (10**5, 10**8)
 IDS, DIM = 16_384, 4
@@ -26,26 +26,28 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
     drawn = zipf_ids(IDS, TABLE_ROWS[0])
     for rows in TABLE_ROWS:
         ids = (drawn * (rows // TABLE_ROWS[0])).astype(index_dtype(name))  # the same frequencies, spread over the table
-        ways = framework.gradient(framework.ones((rows, DIM)), ids, upstream)
+        variants = framework.gradient(framework.ones((rows, DIM)), ids, upstream)
         title = f"value_and_grad of sum(lookup(table, ids) * upstream): {IDS:,} Zipf(1.1) ids, rows x {DIM} float32"
-        emit(title=title, operation=f"{rows:,} rows", **_measured(f"{name}, {rows} rows", ways, block, job))
-        del ways
+        emit(title=title, operation=f"{rows:,} rows", **_measured(f"{name}, {rows} rows", variants, block, job))
+        del variants
 
 
-def _measured(what: str, given: dict[str, Call], block: Callable[[Any], None], job: dict[str, Any]) -> dict[str, Any]:
+def _measured(
+    subject: str, given: dict[str, Call], block: Callable[[Any], None], job: dict[str, Any]
+) -> dict[str, Any]:
     """Compare the results of the ways, and time them."""
-    ways = blocking(given, block)
+    variants = blocking(given, block)
     expected: list[Any] | None = None
-    for label, way in ways.items():
-        loss, values, indices = map(_numpy, way())
+    for label, variant in variants.items():
+        loss, values, indices = map(_numpy, variant())
         found = [loss, *_summed(values, indices)]
         expected = expected or found
         for got, wanted in zip(found, expected, strict=True):
             scale = max(1.0, float(np.max(np.abs(wanted))))
             if got.shape != wanted.shape or not float(np.max(np.abs(got - wanted))) <= 1e-3 * scale:
-                raise RuntimeError(f"{what}: {label} differs from {next(iter(ways))}")
-    own = [label for label in ways if not label.startswith("islices")]
-    return summary(measure(ways, job["repeat"], seconds=job["seconds"]), own)
+                raise RuntimeError(f"{subject}: {label} differs from {next(iter(variants))}")
+    own = [label for label in variants if not label.startswith("islices")]
+    return summary(measure(variants, job["repeat"], seconds=job["seconds"]), own)
 
 
 def _summed(values: Any, indices: Any) -> tuple[Any, Any]:

@@ -19,7 +19,7 @@ from islices.backend import Backend
 from islices.conformance.tools.bench.benchmarks import Benchmark, draw_ids
 from islices.conformance.tools.bench.limit import Copying
 from islices.conformance.tools.bench.rounds import Call, blocking, does_less, measure, summary
-from islices.conformance.tools.bench.ways import index_dtype
+from islices.conformance.tools.bench.variants import index_dtype
 
 TOLERANCE = 1e-3
 
@@ -68,20 +68,20 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
     """Measure every case of the job."""
     B, copying = get_backend(job["backend"]), Copying(job["threads"])
     for case in (Benchmark(*x) for x in job["cases"]):
-        what = f"{case.slices:,} x {case.dim} {case.distribution}"
+        subject = f"{case.slices:,} x {case.dim} {case.distribution}"
         try:
             found = _measured(B, case, copying, job)
         except Exception as error:  # a case that fails is reported, and the others are measured all the same
             found = {"error": f"{type(error).__name__}: {error}"}
-        emit(title=f"{case.operation}, milliseconds", operation=what, **found)
+        emit(title=f"{case.operation}, milliseconds", operation=subject, **found)
 
 
 def _measured(B: Backend, case: Benchmark, copying: Copying, job: dict[str, Any]) -> dict[str, Any]:
     own_calls = importlib.import_module(f"islices.conformance.own_calls.{B.name}")
     g = _gradient(B, case.slices, case.dim, case.distribution, case.rows)
     ours = blocking({"islices": _ours(case, g)}, own_calls.block)
-    for label, way in ours.items():
-        error = _error(B, case, g, way())
+    for label, variant in ours.items():
+        error = _error(B, case, g, variant())
         if not error <= TOLERANCE:
             raise RuntimeError(f"{B.name} {case}, {label}: off by {error:.2g}")
     calls = own_calls.timed_calls(case.operation, g.v, g.i, case.rows, g.max_norm)
@@ -108,16 +108,16 @@ def _ours(case: Benchmark, g: Gradient) -> Call:
 def _checked(B: Backend, case: Benchmark, g: Gradient, own: dict[str, Call]) -> tuple[dict[str, Call], dict[str, str]]:
     """Return the framework's calls, with remarks on wrong results, and why others raised."""
     found, failed = {}, {}
-    for label, way in own.items():
+    for label, variant in own.items():
         try:
-            result = way()
+            result = variant()
         except Exception as error:  # whatever a framework raises for what it does not have: the others are measured
             failed[label] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
             continue
         if not does_less(label):
             off = _error(B, case, g, result)
             label += "" if off <= TOLERANCE else f" (off by {off:.0%})"
-        found[label] = way
+        found[label] = variant
         del result
     return found, failed
 

@@ -43,7 +43,7 @@ def measured(run: dict[str, Any]) -> Iterator[TextTable]:
         about = f"{record['backend']} {record['operation']}"
         if "milliseconds" in record:
             found.setdefault(record["title"], []).extend(_lines(record))
-        remarks |= {f"{about}, {label}: {said}": None for label, said in record.get("remarks", {}).items()}
+        remarks |= {f"{about}, {label}: {statement}": None for label, statement in record.get("remarks", {}).items()}
     yield from (TextTable(title, rows) for title, rows in found.items())
     if remarks:
         yield TextTable("\n".join(remarks), [])

@@ -15,14 +15,14 @@ Times = dict[str, list[float]]
 MOST_ROUNDS = 200
 
 
-def measure(ways: dict[str, Call], repeat: int, *, seconds: float = 0.0, inner: int = 1) -> Times:
+def measure(variants: dict[str, Call], repeat: int, *, seconds: float = 0.0, inner: int = 1) -> Times:
     """Return the milliseconds of each implementation in each round, after one round that does not count.
 
     repeat is the least number of rounds, half of them where one takes longer than seconds; more are taken until seconds
     are spent. inner calls are timed together, for short ones.
     """
-    names = list(ways)
-    first = {name: _timed(ways[name], inner) for name in names}
+    names = list(variants)
+    first = {name: _timed(variants[name], inner) for name in names}
     times: Times = {name: [] for name in names}
     if seconds and sum(first[name] for name in names) * inner > seconds * 1e3:
         repeat = -(-repeat // 2)
@@ -32,33 +32,33 @@ def measure(ways: dict[str, Call], repeat: int, *, seconds: float = 0.0, inner: 
             break
         at = turn % len(names)
         for name in names[at:] + names[:at]:
-            times[name].append(_timed(ways[name], inner))
+            times[name].append(_timed(variants[name], inner))
     return times
 
 
-def _timed(way: Call, inner: int) -> float:
+def _timed(variant: Call, inner: int) -> float:
     """Milliseconds of one call. What it returns is let go of later: giving a table back is not part of the work."""
     before = time.perf_counter()
     for _ in range(inner - 1):
-        way()
-    result = way()
+        variant()
+    result = variant()
     elapsed = time.perf_counter() - before
     del result
     return elapsed * 1e3 / inner
 
 
-def blocking(ways: dict[str, Call], block: Callable[[Any], None]) -> dict[str, Call]:
+def blocking(variants: dict[str, Call], block: Callable[[Any], None]) -> dict[str, Call]:
     """Return the ways, each waiting until its result is computed."""
 
-    def wait(way: Call) -> Call:
+    def wait(variant: Call) -> Call:
         def call() -> Any:
-            result = way()
+            result = variant()
             block(result)
             return result
 
         return call
 
-    return {label: wait(way) for label, way in ways.items()}
+    return {label: wait(variant) for label, variant in variants.items()}
 
 
 def ratio(a: list[float], b: list[float]) -> float:

@@ -16,7 +16,7 @@ from islices import IndexedSlices, get_backend, optim
 from islices.conformance.tools.bench.benchmarks import draw_ids
 from islices.conformance.tools.bench.rates import RATE
 from islices.conformance.tools.bench.rounds import Call, blocking, measure, summary
-from islices.conformance.tools.bench.ways import block_of, framework_of, index_dtype
+from islices.conformance.tools.bench.variants import block_of, framework_of, index_dtype
 
 SLICES, DIM, ROWS = 64, 16, 1_000
 OPERATIONS = ("coalesce", "clip_by_global_norm", "sgd step")
@@ -34,10 +34,10 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
     owns = framework.small(values, ids, ROWS, MAX_NORM)
     for operation in OPERATIONS:
         own = owns.get(operation, {})
-        ways = _ours(B, framework, operation, values, ids) | own
+        variants = _ours(B, framework, operation, values, ids) | own
         if name == "jax":  # the others return when they are done
-            ways = blocking(ways, block_of(name))
-        times = measure(ways, max(ROUNDS, job["repeat"]), seconds=job["seconds"], inner=INNER)
+            variants = blocking(variants, block_of(name))
+        times = measure(variants, max(ROUNDS, job["repeat"]), seconds=job["seconds"], inner=INNER)
         title = f"small calls, {SLICES} x {DIM} float32, milliseconds; inside: builds the IndexedSlices"
         emit(title=title, operation=operation, **summary(times, list(own)))
 

@@ -19,7 +19,7 @@ from islices.conformance.tools.bench.benchmarks import zipf_ids
 from islices.conformance.tools.bench.limit import Copying
 from islices.conformance.tools.bench.rates import OPTIMIZERS, bytes_of_rows
 from islices.conformance.tools.bench.rounds import blocking, does_less, measure, summary
-from islices.conformance.tools.bench.ways import Ready, Way, block_of, framework_of, index_dtype, our_way
+from islices.conformance.tools.bench.variants import Ready, Way, block_of, framework_of, index_dtype, our_variant
 
 #: The loss is half the squared distance times this: a power of two, so that compilers which contract products into sums
 #: round as eager code does.
@@ -124,16 +124,16 @@ class Problem:
 
 
 # ---------------------------------------------------------------------- islices, the same on each framework
-def our_ways(name: str, problem: Problem) -> dict[str, Ready]:
+def our_variants(name: str, problem: Problem) -> dict[str, Ready]:
     """Return the ways of islices by label; "islices" is the functions as they run by default."""
-    framework, ways = framework_of(name), {}
+    framework, variants = framework_of(name), {}
     more: dict[str, Ready] = framework.more_of_ours(problem) if hasattr(framework, "more_of_ours") else {}
     if more and len(problem.case.model.rows) > 1:  # an implementation uses gigabytes
         return more
-    ways["islices"] = lambda: _ready(name, framework, problem, None)
+    variants["islices"] = lambda: _ready(name, framework, problem, None)
     if hasattr(framework, "compiled"):
-        ways["islices, compiled"] = lambda: _ready(name, framework, problem, framework.compiled)
-    return ways | more
+        variants["islices, compiled"] = lambda: _ready(name, framework, problem, framework.compiled)
+    return variants | more
 
 
 def _ready(name: str, framework: Any, problem: Problem, compiled: Any) -> Way:
@@ -141,7 +141,7 @@ def _ready(name: str, framework: Any, problem: Problem, compiled: Any) -> Way:
     tables = [Table(framework.table(x)) for x in problem.start()]
     states = optimizer.init(tables)
     step = _whole_step(framework.total, optimizer, problem.case.clip)
-    return our_way(
+    return our_variant(
         compiled(step, tables, states) if compiled else step, tables, states, problem.feed(B.asarray, B.asarray)
     )
 
@@ -176,10 +176,10 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
     (rows, *model), kind, clip = job["case"]
     case = Training(Model(tuple(rows), *model), kind, clip)
     problem = Problem(case, index_dtype(name))
-    ours, own = our_ways(name, problem), framework_of(name).steps(problem)
-    ways = {label: ready() for label, ready in (ours | own).items()}
-    compare(f"{name} {case}", ways, block)
-    calls = blocking({label: way.timed for label, way in ways.items()}, block)
+    ours, own = our_variants(name, problem), framework_of(name).steps(problem)
+    variants = {label: ready() for label, ready in (ours | own).items()}
+    compare(f"{name} {case}", variants, block)
+    calls = blocking({label: variant.timed for label, variant in variants.items()}, block)
     nbytes = problem.nbytes()
     times, limit = Copying(job["threads"]).limit(
         sum(nbytes.values()), lambda: measure(calls, job["repeat"], seconds=job["seconds"])
@@ -195,24 +195,28 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
     )
 
 
-def compare(what: str, ways: dict[str, Way], block: Callable[[Any], None]) -> None:
+def compare(subject: str, variants: dict[str, Way], block: Callable[[Any], None]) -> None:
     """Take the first steps by every way. Raises RuntimeError where losses differ, or tables that promise the same bits.
 
     A way that takes another step, as its label's remark says, is compared only by the loss before it.
     """
     expected: Any = None
-    for label, way in ways.items():
+    for label, variant in variants.items():
         found: list[float] = []
         for _ in range(1 if does_less(label) else BATCHES):
-            loss, _ = result = way.timed()
+            loss, _ = result = variant.timed()
             block(result)
             found.append(float(np.asarray(loss.asnumpy() if hasattr(loss, "asnumpy") else loss).reshape(())))
         expected = found if expected is None else expected
         error = float(np.max(np.abs(np.array(found) / expected[: len(found)] - 1)))
         allowed = OUR_TOLERANCE if label in SAME_BITS else TOLERANCE
         if not error <= allowed:
-            raise RuntimeError(f"{what}, {label}: losses {found}; expected {expected}, at most {allowed} of them off")
-    tables = [[get_backend(x).to_numpy(x) for x in ways[label].tables()] for label in SAME_BITS if label in ways]
+            raise RuntimeError(
+                f"{subject}, {label}: losses {found}; expected {expected}, at most {allowed} of them off"
+            )
+    tables = [
+        [get_backend(x).to_numpy(x) for x in variants[label].tables()] for label in SAME_BITS if label in variants
+    ]
     for some in tables[1:]:
         if not all(map(np.array_equal, some, tables[0])):
-            raise RuntimeError(f"{what}: the tables of {' and '.join(SAME_BITS)} differ after {BATCHES} steps")
+            raise RuntimeError(f"{subject}: the tables of {' and '.join(SAME_BITS)} differ after {BATCHES} steps")

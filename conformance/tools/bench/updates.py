@@ -17,7 +17,7 @@ from islices.conformance.tools.bench.benchmarks import zipf_ids
 from islices.conformance.tools.bench.limit import Copying
 from islices.conformance.tools.bench.rates import OPTIMIZERS, bytes_of_rows, corrections, rule, shapes
 from islices.conformance.tools.bench.rounds import blocking, does_less, measure, summary
-from islices.conformance.tools.bench.ways import Way, block_of, framework_of, index_dtype, our_way
+from islices.conformance.tools.bench.variants import Way, block_of, framework_of, index_dtype, our_variant
 
 ROWS, DIM, IDS = 1_000_000, 64, 65_536
 #: The framework's own users know their gradient coalesced: this changes no result.
@@ -40,19 +40,22 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
         if name in ("tensorflow", "jax"):
             ours["compiled"] = _ours(framework, kind, v, i, framework.compiled)
         own = {label: ready() for label, ready in framework.updates(kind, values, ids, ROWS).items()}
-        expected, ways = _expected(kind, values, ids), blocking({k: x.timed for k, x in (ours | own).items()}, block)
-        for label, way in ways.items():
-            result = B.to_numpy(B.read_rows(way()[1][0], B.asarray(distinct)))
+        expected, variants = (
+            _expected(kind, values, ids),
+            blocking({k: x.timed for k, x in (ours | own).items()}, block),
+        )
+        for label, variant in variants.items():
+            result = B.to_numpy(B.read_rows(variant()[1][0], B.asarray(distinct)))
             if not does_less(label.removesuffix(COALESCED)):
                 _check(f"{name} {kind}, {label}", result, expected)
 
-        def rounds(ways: dict[str, Callable[[], Any]] = ways) -> Any:
-            return measure(ways, job["repeat"], seconds=job["seconds"])  # slow ones too: people use them
+        def rounds(variants: dict[str, Callable[[], Any]] = variants) -> Any:
+            return measure(variants, job["repeat"], seconds=job["seconds"])  # slow ones too: people use them
 
         nbytes = IDS * (4 * DIM + ids.itemsize) + sum(bytes_of_rows(kind, len(distinct), DIM).values())
         times, limit = copying.limit(nbytes, rounds)
         emit(title=title, operation=kind, limit=limit, **summary(times, list(own)))
-        del ways, ours, own, rounds
+        del variants, ours, own, rounds
 
 
 def _ours(framework: Any, kind: str, v: Any, i: Any, compiled: Any = None) -> Way:
@@ -66,7 +69,7 @@ def _ours(framework: Any, kind: str, v: Any, i: Any, compiled: Any = None) -> Wa
     def step(table: Any, state: Any, v: Any, i: Any) -> Any:
         return *OPTIMIZERS[kind].step(table, IndexedSlices(v, i, (ROWS, DIM)), state, donate=True), None
 
-    return our_way(compiled(step, table, state) if compiled else step, table, state, repeat((v, i)))
+    return our_variant(compiled(step, table, state) if compiled else step, table, state, repeat((v, i)))
 
 
 def _expected(kind: str, values: Any, ids: Any) -> np.ndarray[Any, Any]:
@@ -80,8 +83,8 @@ def _expected(kind: str, values: Any, ids: Any) -> np.ndarray[Any, Any]:
     return found
 
 
-def _check(what: str, got: Any, expected: Any) -> None:
+def _check(subject: str, got: Any, expected: Any) -> None:
     # where a sum all but vanishes, what eps does to it depends on where eps stands: one in a thousand may be off
     error = float(np.quantile(np.abs(got - expected), 0.999)) / float(np.max(np.abs(expected)))
     if not error <= 1e-3:
-        raise RuntimeError(f"{what}: off by {error:.2g} of the largest, expected at most 0.001")
+        raise RuntimeError(f"{subject}: off by {error:.2g} of the largest, expected at most 0.001")

@@ -42,7 +42,7 @@ def index_dtype(name: str) -> str:
     return "int32" if name == "jax" else "int64"
 
 
-def our_way(step: Callable[..., Any], tables: Any, states: Any, feed: Iterator[Any]) -> Way:
+def our_variant(step: Callable[..., Any], tables: Any, states: Any, feed: Iterator[Any]) -> Way:
     """Return the way that calls step(tables, states, *batch) -> (tables, states, result) for each batch of feed."""
     held = [tables, states]
 

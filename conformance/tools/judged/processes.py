@@ -87,10 +87,10 @@ def _work(name: str, given: Sequence[str], python: str, variables: dict[str, str
                     command, stdout=subprocess.PIPE, stderr=errors, encoding="utf-8", cwd=folder, env=variables,
                     timeout=LIMIT,
                 )  # fmt: skip
-                said, end = process.stdout, ended(process.returncode)
+                statement, end = process.stdout, ended(process.returncode)
             except subprocess.TimeoutExpired as error:
-                said, end = (error.stdout or b"").decode(), f"it was ended after {LIMIT} s"
-        lines = [json.loads(line) for line in said.splitlines()]
+                statement, end = (error.stdout or b"").decode(), f"it was ended after {LIMIT} s"
+        lines = [json.loads(line) for line in statement.splitlines()]
         return lines, end if lines else f"{end}\n{last_lines(log, 8)}"
 
 
@@ -127,8 +127,8 @@ def _printed(command: Sequence[str], variables: dict[str, str]) -> Line:
     last = (process.stderr.strip().splitlines() or [""])[-1]
     if "ModuleNotFoundError" in last:
         return {"missing": last}
-    said = process.stdout.strip().splitlines()
+    statement = process.stdout.strip().splitlines()
     if process.returncode:  # a trace of addresses, which differ from run to run, begins with a line of dashes
-        said = [*itertools.takewhile(lambda line: not line.startswith("---"), said)]
-        said.append(ended(process.returncode) if process.returncode < 0 else last)
-    return {"output": "\n".join(said)}
+        statement = [*itertools.takewhile(lambda line: not line.startswith("---"), statement)]
+        statement.append(ended(process.returncode) if process.returncode < 0 else last)
+    return {"output": "\n".join(statement)}

@@ -19,7 +19,7 @@ from islices.porting.compare.stored import Stored
 Lines: TypeAlias = Mapping[str, tuple[str, str]]
 
 
-def both_ways(line: str) -> Lines:
+def both_directions(line: str) -> Lines:
     """Return the lines of a cause that one line fixes, whichever side has it."""
     return {"": (line, line)}
 

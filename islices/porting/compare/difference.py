@@ -149,9 +149,9 @@ def diff(
     both = read_both(a, b, pair)
     raw, held = (leaves_beside(tree, both.pairs, name) for tree, name in ((before, "before"), (tables, "tables")))
 
-    def explain(told: Sequence[int]) -> Explained:
-        leaves = (None if x is None else [x[k] for k in told] for x in (raw, held))
-        return why(side_by_side([both.stored[k] for k in told], context, *leaves))
+    def explain(reported: Sequence[int]) -> Explained:
+        leaves = (None if x is None else [x[k] for k in reported] for x in (raw, held))
+        return why(side_by_side([both.stored[k] for k in reported], context, *leaves))
 
     return compared(both, called, explain)
 

@@ -101,7 +101,7 @@ def _held(now: Comparison, *, exactly: bool) -> Explanation | None:
         if now.agree(exact=exact):
             least = _least(now, exact=exact)
             slack = 0.0 if exact else now.slack
-            return None if least is None else Explanation(_said(now), exact, round(least, 1), slack)
+            return None if least is None else Explanation(_described_as(now), exact, round(least, 1), slack)
     return None
 
 
@@ -115,7 +115,7 @@ def _least(now: Comparison, *, exact: bool) -> float | None:
     return min(e.bits for e in found) if all(e.enough for e in found) else None
 
 
-def _said(now: Comparison) -> tuple[Finding, ...]:
+def _described_as(now: Comparison) -> tuple[Finding, ...]:
     """Return the changes made in words: {x} and {y} become {a} and {b}."""
     found = []
     for cause, which, change, tensors in now.chain:
@@ -189,7 +189,7 @@ def _by_factor(now: Comparison, finding: Finding, f: Factor, *, read_off: bool =
     least = _least(now, exact=False) if now.chain else total.bits
     if not total.enough or total.elements < 2 + read_off or least is None:
         return None
-    return Explanation((*_said(now), finding), False, round(min(least, total.bits), 1), now.slack)
+    return Explanation((*_described_as(now), finding), False, round(min(least, total.bits), 1), now.slack)
 
 
 # ---------------------------------------------------------------------- which to name

@@ -28,11 +28,11 @@ def report(found: Difference, *, verbose: bool = False) -> str:
     if not found.equal and found.tensors:
         lines += ["", *_why(found), *(f"  {line}" for line in _fixes(found))]
     lines += [f"note: {note}" for note in found.notes]
-    told = [t for t in found.tensors if not t.equal or t.notes]
-    for t in told if verbose else told[:TENSORS]:
+    reported = [t for t in found.tensors if not t.equal or t.notes]
+    for t in reported if verbose else reported[:TENSORS]:
         lines += ["", *_tensor(t, found.names, verbose)]
-    if len(told) > TENSORS and not verbose:
-        lines += ["", f"and {len(told) - TENSORS} more tensors; all of them, and rows: verbose=True (-v)"]
+    if len(reported) > TENSORS and not verbose:
+        lines += ["", f"and {len(reported) - TENSORS} more tensors; all of them, and rows: verbose=True (-v)"]
     for name, tensors in ((a, found.only_a), (b, found.only_b)):
         if tensors:
             lines += ["", f"tensors only in {name}: {', '.join(tensors)}"]
@@ -134,8 +134,8 @@ def _without_cause(found: Difference) -> list[str]:
             ("shapes", any(not t.equal and t.dtypes[0] == t.dtypes[1] for t in found.tensors)),
             ("sets of tensors", bool(found.only_a or found.only_b)),
         ]
-        what = " and ".join(kind for kind, differs in kinds if differs)
-        return [f"  only the {what} differ: all rows that stand beside one another are the same"]
+        subject = " and ".join(kind for kind, differs in kinds if differs)
+        return [f"  only the {subject} differ: all rows that stand beside one another are the same"]
     if found.rounding:
         return [
             "  rounding: no element is further apart than the order of additions may bring it "

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.core.conversion import adopt, without_padding
+from islices.core.conversion import accept, without_padding
 from islices.core.host import bfloat16_to_float32, native_order
 from islices.core.locks import lazy_property
 from islices.core.modes import HOST
@@ -81,7 +81,7 @@ def read(x: Any, name: str, argument: str) -> Stored:
     """Return a leaf of any framework as host arrays; raise TypeError if no backend knows it."""
     if isinstance(x, Table):
         x = x.weights
-    leaf = x if _is_whole(x) else adopt(x, argument)
+    leaf = x if _is_whole(x) else accept(x, argument)
     B, values = parts(leaf)
     if isinstance(leaf, IndexedSlices):
         leaf = without_padding(leaf)

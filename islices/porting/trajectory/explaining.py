@@ -43,8 +43,8 @@ def explain(position: str, tensor: str, a: Step, b: Step, known: Known) -> tuple
         if other != "clipped" or a.get(other) or b.get(other):
             also[other] = _position(other, "", a, b, known)
     sides = a.framework, b.framework
-    told = {name: replace(more, frameworks=sides) for name, more in also.items() if more.causes}
-    return replace(found, frameworks=sides), told
+    reported = {name: replace(more, frameworks=sides) for name, more in also.items() if more.causes}
+    return replace(found, frameworks=sides), reported
 
 
 def _position(position: str, tensor: str, a: Step, b: Step, known: Known) -> Difference:
@@ -101,11 +101,11 @@ def _of_arrays(found: Difference, instead: Sequence[Explanation] = ()) -> Differ
 def _unmended(found: Difference, names: Collection[str]) -> Difference:
     """Return the difference without the lines that fix some causes."""
 
-    def told(c: Finding) -> Finding:
+    def reported(c: Finding) -> Finding:
         unknown = c.name in names and "step" not in c.details
         return replace(c, details={**c.details, "mends": False}) if unknown else c
 
-    return replace(found, causes=tuple(replace(e, causes=tuple(map(told, e.causes))) for e in found.causes))
+    return replace(found, causes=tuple(replace(e, causes=tuple(map(reported, e.causes))) for e in found.causes))
 
 
 # ---------------------------------------------------------------------- the step
@@ -142,9 +142,9 @@ def _taken(s: Step, name: str) -> Taken | None:
         return None
     if not state:  # none before the first step, or none at all
         state = {"step": np.array([s.number - 1], np.int32)}
-    said = s.optimizers.get(name, s.optimizers.get("")) or {"semantics": OWN.get(s.framework, "")}
+    statement = s.optimizers.get(name, s.optimizers.get("")) or {"semantics": OWN.get(s.framework, "")}
     later = _nested(s.get("state_after"), name)
-    return Taken({name: before}, {name: after}, {name: gradient}, {name: state}, {name: later}, said)
+    return Taken({name: before}, {name: after}, {name: gradient}, {name: state}, {name: later}, statement)
 
 
 def _nested(leaves: Leaves | None, name: str) -> dict[str, Any]:

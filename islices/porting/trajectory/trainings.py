@@ -191,7 +191,7 @@ def parity(
     for x, y in _together(_read(a, "a", optimizers[0]), _read(b, "b", optimizers[1]), notes):
         if pairing is None:
             pairing = pair_names(x, y, checked_pair(pair))
-            notes |= _said_of(pairing, called, x, y)
+            notes |= _description_of(pairing, called, x, y)
         y = pairing.renamed(y, x)
         verdict, past = judge(x, y, past, ignored, notes)
         verdicts.append(verdict)
@@ -202,9 +202,9 @@ def parity(
             break
     if pairing is None:
         raise ValueError("a, b: got no step that both have; accepted are sides that have some of the same numbers")
-    told = tuple(name_sides(note, called) for note in notes.values())
+    reported = tuple(name_sides(note, called) for note in notes.values())
     pairs = {p: q for q, p in pairing.names.items()}
-    return Parity(stop is None, stop, tuple(verdicts), called, pairs, tuple(sorted(pairing.transposed)), told)
+    return Parity(stop is None, stop, tuple(verdicts), called, pairs, tuple(sorted(pairing.transposed)), reported)
 
 
 # ---------------------------------------------------------------------- the steps of both sides
@@ -264,7 +264,7 @@ def _together(a: Iterator[Step], b: Iterator[Step], notes: dict[str, str]) -> It
         notes["goes on"] = f"{{{'a' if y is None else 'b'}}} goes on: the other side has no more steps"
 
 
-def _said_of(pairing: Pairing, names: tuple[str, str], x: Step, y: Step) -> dict[str, str]:
+def _description_of(pairing: Pairing, names: tuple[str, str], x: Step, y: Step) -> dict[str, str]:
     notes = {}
     for name, alone, step in zip(names, (pairing.only_a, pairing.only_b), (x, y), strict=True):
         if alone:

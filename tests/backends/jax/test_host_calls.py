@@ -63,8 +63,8 @@ def two_steps(width: int, batch: int, step: Callable[..., Any]) -> Any:
     table = Table(jnp.asarray(rng.normal(size=(ROWS, width)), jnp.float32))
     state, outs = OPTIMIZER.init(table), []
     for _ in range(2):
-        table, state, told = step(table, state, jnp.asarray(rng.integers(0, ROWS, (batch, 5)), np.int32))
-        outs.append(told)
+        table, state, reported = step(table, state, jnp.asarray(rng.integers(0, ROWS, (batch, 5)), np.int32))
+        outs.append(reported)
     return table.weights, state, outs
 
 

@@ -62,7 +62,7 @@ def check_one_group_each(group: Group) -> None:
     copy.Free()
 
 
-def check_what_is_no_group(group: Group) -> None:
+def check_non_groups(group: Group) -> None:
     from mpi4py import MPI
 
     some = communicator().Split(color=0 if group.rank < 2 else MPI.UNDEFINED)
@@ -181,7 +181,7 @@ def test_the_launcher_ends_the_others() -> None:
     found = run_ranks("mpi", 2, f"{__file__}:killed", timeout=TIMEOUT)
     assert found.seconds < TIMEOUT / 2, "at once, not after the timeout"
     assert found.ranks[0].returncode not in (0, None)
-    assert not found.ranks[0].said
+    assert not found.ranks[0].statement
 
 
 # ----------------------------------------------------------------------------- where there is no MPI to use
@@ -197,13 +197,17 @@ ASK = "from islices.distributed import get_group; print(get_group('mpi'))"
 
 
 def test_no_mpi4py() -> None:
-    said = python(f"import sys; sys.modules['mpi4py'] = None; {ASK}")
-    assert said.startswith('ModuleNotFoundError: group "mpi" needs mpi4py and an MPI library: pip install'), said
+    statement = python(f"import sys; sys.modules['mpi4py'] = None; {ASK}")
+    assert statement.startswith('ModuleNotFoundError: group "mpi" needs mpi4py and an MPI library: pip install'), (
+        statement
+    )
 
 
 def test_the_launcher_of_another_mpi() -> None:
-    said = python(ASK, OMPI_COMM_WORLD_SIZE="4")
-    assert said.startswith("RuntimeError: MPI: the launcher has started 4 processes (OMPI_COMM_WORLD_SIZE), but"), said
+    statement = python(ASK, OMPI_COMM_WORLD_SIZE="4")
+    assert statement.startswith(
+        "RuntimeError: MPI: the launcher has started 4 processes (OMPI_COMM_WORLD_SIZE), but"
+    ), statement
 
 
 def test_too_early() -> None:

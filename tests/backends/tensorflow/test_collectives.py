@@ -191,7 +191,7 @@ def test_workers_and_a_killed_one(tmp_path):
     keywords = {"ending": "killed", "folder": str(tmp_path)}
     found = run_ranks("tensorflow", 2, f"{__file__}:workers", keywords, timeout=60)
     first, dead = found.ranks
-    assert (dead.said, dead.returncode) == (False, 9), (dead, found.output[-1][-3000:])
+    assert (dead.statement, dead.returncode) == (False, 9), (dead, found.output[-1][-3000:])
     assert first.error is None, first.error[2]
     assert first.value < 20, first.value
 

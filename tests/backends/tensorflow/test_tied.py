@@ -88,26 +88,26 @@ def test_norms_clips_and_sums_are_those_of_one_tape_a_sample(options: dict[str, 
 class ByHand(keras.layers.Layer):
     """An output layer written by hand, as before there was a ReversibleEmbedding."""
 
-    def __init__(self, embed: Any, way: str) -> None:
+    def __init__(self, embed: Any, variant: str) -> None:
         super().__init__()
-        self.embed, self.way = embed, way
+        self.embed, self.variant = embed, variant
 
     def call(self, x: Any) -> Any:
         embed = self.embed
-        if self.way == "ops":
+        if self.variant == "ops":
             return keras.ops.matmul(x, keras.ops.transpose(embed.embeddings))
-        if self.way == "value":
+        if self.variant == "value":
             return tf.matmul(x, embed.embeddings.value, transpose_b=True)
         return keras.ops.matmul(x, keras.ops.transpose(embed.embeddings)) + embed(x, reverse=True)
 
 
 @pytest.mark.parametrize(
-    ("kind", "way", "mode"),
+    ("kind", "variant", "mode"),
     [("Embedding", "ops", "eager"), ("Embedding", "value", "function"), ("ReversibleEmbedding", "both", "eager")],
 )
-def test_other_uses_of_the_weight_are_refused(kind: str, way: str, mode: str) -> None:
+def test_other_uses_of_the_weight_are_refused(kind: str, variant: str, mode: str) -> None:
     embed = getattr(keras.layers, kind)(ROWS, WIDTH, name="words")
-    model = keras.Sequential([embed, ByHand(embed, way)])
+    model = keras.Sequential([embed, ByHand(embed, variant)])
     model(IDS)
 
     def step() -> None:

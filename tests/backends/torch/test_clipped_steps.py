@@ -34,10 +34,10 @@ def give_gradients(params: list[Any], seed: int, slots: int = 30) -> None:
         p.grad = torch.randn(p.shape, generator=generator).to(p.dtype)
 
 
-def assert_same(got: list[Any], expected: list[Any], what: Any) -> None:
+def assert_same(got: list[Any], expected: list[Any], subject: Any) -> None:
     for k, (a, b) in enumerate(zip(got, expected, strict=True)):
-        assert torch.equal(a, b) or (torch.isnan(a) == torch.isnan(b)).all(), (what, k, a, b)
-        assert torch.equal(a.nan_to_num(), b.nan_to_num()), (what, k, a, b)
+        assert torch.equal(a, b) or (torch.isnan(a) == torch.isnan(b)).all(), (subject, k, a, b)
+        assert torch.equal(a.nan_to_num(), b.nan_to_num()), (subject, k, a, b)
 
 
 @pytest.mark.parametrize(
@@ -101,21 +101,21 @@ def test_copies_and_checkpoints() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "said"),
+    ("options", "error", "statement"),
     [
         ({"max_norm": float("nan")}, ValueError, "max_norm: got nan"),
         ({"max_norm": "1"}, TypeError, "max_norm: got str '1'; accepted is a real number"),
         ({"max_norm": 1.0, "semantics": "fbgemm"}, ValueError, "semantics: got 'fbgemm'; max_norm has islices"),
     ],
 )
-def test_what_does_not_fit(options: dict[str, Any], error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=said):
+def test_what_does_not_fit(options: dict[str, Any], error: type[Exception], statement: str) -> None:
+    with pytest.raises(error, match=statement):
         optim.SGD(parameters(), lr=0.1, **options)
     params = parameters()
     optimizer = optim.SGD(params, lr=0.1, semantics=options.get("semantics", "islices"))
     give_gradients(params, 0)
     before = [p.detach().clone() for p in params]
     optimizer.max_norm = options["max_norm"]
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=statement):
         optimizer.step()
     assert_same(params, before, "nothing is written")

@@ -81,7 +81,7 @@ def check_destroyed(group: Group) -> None:
 
 
 # --------------------------------------------------------------------------------------------------- faults
-def check_bad_input_is_told_to_all(group: Group) -> None:
+def check_bad_input_is_reported_to_all(group: Group) -> None:
     s = torch.sparse_coo_tensor([[0]], [[1.0]], (3, 1))
     started = time.monotonic()
     if group.rank == 1:
@@ -169,7 +169,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
 def test_on_four_processes(name: str, ranks: Ranks) -> None:
     for rank, finished in enumerate(ranks.ranks[:3]):
         assert finished.error is None, f"rank {rank}: {finished.error}"
-        assert finished.said, "\n".join(ranks.output)[-3000:]
+        assert finished.statement, "\n".join(ranks.output)[-3000:]
         assert finished.value[name] == "", f"rank {rank}:\n{finished.value[name]}"
 
 

@@ -18,9 +18,9 @@ PYTHON = f'"{sys.executable}" "{FOLDER / "adapter.py"}"'
 def judged(capsys: Any, command: str, *options: str) -> tuple[int, list[dict[str, Any]]]:
     """The exit code, and the judgement of each formula that the program has."""
     code = main(["judge", "--command", command, "--json", *options])
-    told = capsys.readouterr()
-    assert told.err == ""
-    found = json.loads(told.out)
+    reported = capsys.readouterr()
+    assert reported.err == ""
+    found = json.loads(reported.out)
     return code, found if isinstance(found, list) else [found]
 
 
@@ -86,11 +86,14 @@ def test_what_cannot_be_judged_is_told_in_a_line(tmp_path: Path, capsys: pytest.
     before = "    lr, eps, decay = (np.float32"
     command = edited(tmp_path, before, f"    {line}\n{before}")
     assert main(["judge", "--command", command]) == code
-    told = capsys.readouterr()
-    assert says in told.err
-    assert told.err.count("\n") == 1
+    reported = capsys.readouterr()
+    assert says in reported.err
+    assert reported.err.count("\n") == 1
     if code == 3:
-        assert "(fbgemm.EXACT_ROWWISE_ADAGRAD, trajectory 'sizes', step 1)" in told.err or "weights: got" in told.err
+        assert (
+            "(fbgemm.EXACT_ROWWISE_ADAGRAD, trajectory 'sizes', step 1)" in reported.err
+            or "weights: got" in reported.err
+        )
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,8 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         process.stdout.close()
-        _, said = process.communicate(timeout=60)
-    assert (process.returncode, said) == (0, "")
+        _, statement = process.communicate(timeout=60)
+    assert (process.returncode, statement) == (0, "")
 
 
 @pytest.mark.parametrize(

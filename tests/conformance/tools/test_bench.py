@@ -16,7 +16,7 @@ import pytest
 from islices.conformance.tools.bench import embedding, report, rounds, small, step, updates
 from islices.conformance.tools.bench.benchmarks import AXES, Benchmark
 from islices.conformance.tools.bench.step import Model, Training
-from islices.conformance.tools.bench.ways import Way
+from islices.conformance.tools.bench.variants import Way
 
 TINY = ("--slices", "64", "--slices", "128", "--dim", "4", "--repeat", "2", "--seconds", "0")
 
@@ -156,13 +156,13 @@ LOSSES = [4.0, 3.0, 2.0, 1.0]
     ],
 )
 def test_ways_that_disagree_are_not_timed(other: str, losses: list[float], table: float, words: str) -> None:
-    def way(losses: list[float], table: float) -> Way:
+    def variant(losses: list[float], table: float) -> Way:
         left = iter(losses)
         return Way(lambda: np.float32(next(left)), lambda: [np.full((2, 2), table, np.float32)])
 
-    ways = {"islices": way(LOSSES, 0.0), other: way(losses, table)}
+    variants = {"islices": variant(LOSSES, 0.0), other: variant(losses, table)}
     if not words:
-        step.compare("torch adam", ways, lambda x: None)
+        step.compare("torch adam", variants, lambda x: None)
         return
     with pytest.raises(RuntimeError, match=words):
-        step.compare("torch adam", ways, lambda x: None)
+        step.compare("torch adam", variants, lambda x: None)

@@ -19,9 +19,9 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["parity", str(tmp_path / "a"), str(tmp_path / "a")]) == 0
     assert "same" in capsys.readouterr().out
     assert main(["parity", str(tmp_path / "a"), str(tmp_path / "b")]) == 1
-    told = capsys.readouterr().out
-    assert "a and b part at step 1, in gradients" in told
-    assert "divided by 2 (batch size)" in told
+    reported = capsys.readouterr().out
+    assert "a and b part at step 1, in gradients" in reported
+    assert "divided by 2 (batch size)" in reported
     for words, message in (
         (["x", "y"], "accepted is a folder of steps"),
         (["a", "b", "--batch-size", "0"], "got 0; accepted is a number of at least 1"),

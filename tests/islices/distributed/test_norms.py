@@ -92,9 +92,9 @@ def exact(leaf: Any) -> Any:
     return Array(leaf.dtype.name, leaf.shape, leaf.ravel().tolist())
 
 
-def same(got: Any, expected: Any, what: str) -> None:
-    assert got.dtype == expected.dtype, what
-    np.testing.assert_array_equal(got, expected, what)
+def same(got: Any, expected: Any, subject: str) -> None:
+    assert got.dtype == expected.dtype, subject
+    np.testing.assert_array_equal(got, expected, subject)
 
 
 # fmt: off

@@ -29,20 +29,20 @@ from islices.distributed import Group, all_reduce, exchange
 IDS = [c.id for c in chosen(full=True)]
 
 
-def verdicts(said: list[Any], least: int) -> None:
+def verdicts(statement: list[Any], least: int) -> None:
     """Every case passed on every rank, with the same bits; a framework may lack a type."""
-    for one in said:
+    for one in statement:
         if isinstance(one, Exception):
             raise one
     problems, passed = [], 0
-    for name in said[0]:
+    for name in statement[0]:
         try:
-            raise_verdict([one[name] for one in said])
+            raise_verdict([one[name] for one in statement])
             passed += 1
         except Exception as error:
-            if said[0][name].kind != "unsupported":
+            if statement[0][name].kind != "unsupported":
                 problems.append(f"{name}: {error}")
-    assert not problems, f"{len(problems)} of {len(said[0])}:\n" + "\n".join(problems[:5])
+    assert not problems, f"{len(problems)} of {len(statement[0])}:\n" + "\n".join(problems[:5])
     assert passed >= least
 
 
@@ -102,13 +102,13 @@ def test_a_mistake_in_all_reduce_is_caught(name: str, monkeypatch: pytest.Monkey
     place, instead, caught, unharmed = MISTAKEN[name]
     monkeypatch.setattr(exchange, place, instead)
     ids = [c for c in IDS if c.startswith((caught or unharmed, unharmed))]
-    said = run_threads(4, lambda group: run_cases(group, "numpy", ids))
-    failed = {c for c in ids if any(one[c].kind != "pass" for one in said)}
+    statement = run_threads(4, lambda group: run_cases(group, "numpy", ids))
+    failed = {c for c in ids if any(one[c].kind != "pass" for one in statement)}
     assert bool([c for c in failed if caught and c.startswith(caught)]) == bool(caught)
     assert not [c for c in failed if c.startswith(unharmed)]
     for c in failed:
         with pytest.raises(AssertionError):
-            raise_verdict([one[c] for one in said])
+            raise_verdict([one[c] for one in statement])
 
 
 def test_ranks_whose_bits_differ_do_not_pass() -> None:

@@ -240,10 +240,10 @@ def test_options_of_lookups_hold_on_fetched_rows() -> None:
     wanted, bounds = [np.unique(ids) for _, ids, _ in inputs], [0, 3, 6, 9, 11]
     for rank in range(4):
         own = [np.count_nonzero((bounds[rank] <= ids) & (ids < bounds[rank + 1])) for ids in wanted]
-        asks, asked, traffic = len(wanted[rank]) - own[rank], sum(own) - own[rank], found[rank]["traffic"]
+        requests, requested, traffic = len(wanted[rank]) - own[rank], sum(own) - own[rank], found[rank]["traffic"]
         agreement = 3 * 32 * 8  # a header of 32 numbers to each of the others
         assert (traffic.sent, traffic.received) == (
-            agreement + asks * 4 + asked * 8, agreement + asked * 4 + asks * 8
+            agreement + requests * 4 + requested * 8, agreement + requested * 4 + requests * 8
         )  # fmt: skip
         assert traffic.collectives == 3
 

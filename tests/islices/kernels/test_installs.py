@@ -49,8 +49,8 @@ def run(code: str = "", **env: str | None) -> tuple[str, int, int, str]:
         capture_output=True, text=True, timeout=120, env=given, cwd="/",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    what, found, compiled = done.stdout.split()
-    return what, int(found), int(compiled), done.stderr
+    subject, found, compiled = done.stdout.split()
+    return subject, int(found), int(compiled), done.stderr
 
 
 @pytest.fixture
@@ -79,8 +79,8 @@ def test_a_changed_source_is_compiled_again(copy: Path) -> None:
     assert run(PYTHONPATH=str(copy))[0] == "kernels"
     folding = copy / "islices" / "kernels" / "folding.py"
     folding.write_text(folding.read_text() + "\n# changed\n")
-    what, found, compiled, _ = run(PYTHONPATH=str(copy))
-    assert (what, found) == ("kernels", 0)
+    subject, found, compiled, _ = run(PYTHONPATH=str(copy))
+    assert (subject, found) == ("kernels", 0)
     assert compiled >= 3
 
 
@@ -95,11 +95,11 @@ def test_without_numba() -> None:
                 return None if hidden else self.own.find_spec(name, path, target)
         sys.meta_path[:] = [Finder(x) for x in sys.meta_path]
         """
-    what, *_, err = run(hide)
-    assert what == "NumPy"
+    subject, *_, err = run(hide)
+    assert subject == "NumPy"
     assert not err, err
-    what, *_, err = run("import sys; sys.modules['numba'] = None")
-    assert what == "NumPy"
+    subject, *_, err = run("import sys; sys.modules['numba'] = None")
+    assert subject == "NumPy"
     assert not err, err
 
 
@@ -108,8 +108,8 @@ def test_without_numba() -> None:
 def test_a_numba_that_fails(failure: str, tmp_path: Path) -> None:
     """One warning, which names the reason; everything works."""
     (tmp_path / "numba.py").write_text(f"raise {failure}\n")
-    what, *_, err = run(PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-    assert what == "NumPy"
+    subject, *_, err = run(PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    assert subject == "NumPy"
     assert err.count("Warning") == 1, err
     assert "numba failed to load" in err
     assert failure.split("'")[1] in err

@@ -89,15 +89,15 @@ def arrays(x: Any) -> list[np.ndarray]:
     return [np.asarray(x)]
 
 
-def same(got: Any, expected: Any, what: str = "") -> None:
+def same(got: Any, expected: Any, subject: str = "") -> None:
     got, expected = arrays(got), arrays(expected)
-    assert len(got) == len(expected), what
+    assert len(got) == len(expected), subject
     for g, e in zip(got, expected, strict=True):
-        assert g.dtype == e.dtype, what
-        assert g.shape == e.shape, what
+        assert g.dtype == e.dtype, subject
+        assert g.shape == e.shape, subject
         if g.dtype.kind == "V":  # ml_dtypes' numbers are no floats to NumPy's tests
             g, e = g.astype(np.float32), e.astype(np.float32)
-        np.testing.assert_array_equal(g, e, what)
+        np.testing.assert_array_equal(g, e, subject)
 
 
 def without(call: Callable[[], Any]) -> Any:

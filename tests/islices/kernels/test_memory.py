@@ -69,17 +69,17 @@ def outcome(call: Callable[[], Any]) -> Any:
     return [np.array(part) for part in parts]
 
 
-def agree(call: Callable[[], Any], what: str) -> Any:
+def agree(call: Callable[[], Any], subject: str) -> Any:
     """Return the outcome of a call with kernels, which must be that without them."""
     with islices.config.use_kernels(False):
         expected = outcome(call)
     got = outcome(call)
-    assert type(got) is type(expected), f"{what}: got {got}, expected {expected}"
+    assert type(got) is type(expected), f"{subject}: got {got}, expected {expected}"
     if isinstance(got, tuple):
-        assert got == expected, what
+        assert got == expected, subject
         return got
     for g, e in zip(got, expected, strict=True):
-        np.testing.assert_array_equal(g, e, what)
+        np.testing.assert_array_equal(g, e, subject)
     return got
 
 

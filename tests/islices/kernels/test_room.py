@@ -39,7 +39,7 @@ step(islices.optim.adagrad, np.float64)
 def test_a_step_without_memory_for_its_kernel_is_a_memory_error() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, timeout=200)
     assert done.returncode == 0, done.stderr
-    said = "64 MiB for a compiled kernel are not free; accepted is islices.config.use_kernels(False)"
+    statement = "64 MiB for a compiled kernel are not free; accepted is islices.config.use_kernels(False)"
     assert done.stdout.split(" ", 2)[:2] == ["False", "True"], done.stdout
-    assert said in done.stdout
+    assert statement in done.stdout
     assert done.stdout.endswith("\nFalse "), "the same step, once there is memory"

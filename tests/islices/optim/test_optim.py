@@ -402,8 +402,8 @@ def test_a_sparse_gradient_that_moves_all_rows_warns_once() -> None:
         for _ in range(2):
             made.step(table, slices, state)
             made.step([table.copy(), table], [table.copy(), slices], [made.init(table), state])
-    told = [str(x.message).partition(",")[0] for x in found]
-    assert told == ["table: a sparse gradient moves all rows", "leaf 1: a sparse gradient moves all rows"]
+    reported = [str(x.message).partition(",")[0] for x in found]
+    assert reported == ["table: a sparse gradient moves all rows", "leaf 1: a sparse gradient moves all rows"]
 
 
 def test_frozen_rows_of_several_tables_name_the_one_that_lacks_them() -> None:

@@ -250,7 +250,7 @@ def optimizer_steps(
 def _begun(s: Step, table: Array, master: bool) -> dict[str, Any]:
     shape = table.x.shape[:1] if s.name == "rowwise_adagrad" else table.x.shape
     start = {"0": s.kind(0), "initial": s["initial_accumulator"]}
-    found = {key: Array("", np.full(shape, start[what])) for key, what in state_names(s).items()}
+    found = {key: Array("", np.full(shape, start[subject])) for key, subject in state_names(s).items()}
     if master and table.dtype in HALVES:
         found["master"] = Array("float32", table.x.copy())
     return {**found, "step": Array("int32", np.zeros(1, np.int32))}

@@ -95,14 +95,14 @@ def half_written() -> str:
     return "no error"
 
 
-def whose() -> str:
+def owner() -> str:
     """Say where the code that runs as this function is written."""
     return "as written" if sys._getframe().f_code.co_filename == __file__ else "rewritten"
 
 
 def rewritten() -> str:
     found = []
-    tf.function(lambda: found.append(whose()))()
+    tf.function(lambda: found.append(owner()))()
     return found[0]
 
 

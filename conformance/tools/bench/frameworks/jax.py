@@ -16,7 +16,7 @@ from islices.conformance.own_calls.jax import timed_calls
 from islices.conformance.tools.bench.rates import BETA1, BETA2, EPS, RATE, corrections, rule, shapes
 from islices.conformance.tools.bench.rounds import Call
 from islices.conformance.tools.bench.step import LOSS_SCALE, MAX_NORM, Problem
-from islices.conformance.tools.bench.ways import Ready, Way, our_way
+from islices.conformance.tools.bench.variants import Ready, Way, our_variant
 
 zeros, ones, table, total = jnp.zeros, jnp.ones, jnp.array, jnp.sum
 
@@ -63,7 +63,7 @@ def updates(kind: str, values: Any, ids: Any, rows: int) -> dict[str, Ready]:
 
     def add() -> Way:
         step = jax.jit(lambda table, state, v, i: (table.at[i].add(-RATE * v), state, None), donate_argnums=0)
-        return our_way(step, zeros(shape), None, repeat((v, i)))
+        return our_variant(step, zeros(shape), None, repeat((v, i)))
 
     def summed(rows: Any, place: Any, v: Any) -> Any:
         return 0.0, jax.ops.segment_sum(v, place, len(rows))
@@ -110,15 +110,15 @@ def steps(problem: Problem) -> dict[str, Ready]:
             return optax.apply_updates(table, updates), state, loss
 
         start = jnp.array(problem.start()[0])
-        return our_way(compiled(step, None, None), start, tx.init(start), feed(jnp.asarray))
+        return our_variant(compiled(step, None, None), start, tx.init(start), feed(jnp.asarray))
 
-    ways: dict[str, Ready] = {
+    variants: dict[str, Ready] = {
         "np.unique, jit donated, formula on rows": lambda: by_hand(True),
         "jit donated, unique(size) inside, formula on rows": lambda: by_hand(False),
     }
     if case.optimizer == "adam" and importlib.util.find_spec("optax"):
-        ways["optax.adam, jit donated (all rows move)"] = by_optax
-    return ways
+        variants["optax.adam, jit donated (all rows move)"] = by_optax
+    return variants
 
 
 # ---------------------------------------------------------------------- small calls
@@ -127,8 +127,8 @@ def small(values: Any, ids: Any, rows: int, max_norm: float) -> dict[str, dict[s
     add = updates("sgd", values, ids, rows)["jit donated .at[].add"]()
 
     def jitted(operation: str) -> dict[str, Call]:
-        ways = timed_calls(operation, v, i, rows, max_norm)
-        return {label: way for label, way in ways.items() if label.startswith("jit")}
+        variants = timed_calls(operation, v, i, rows, max_norm)
+        return {label: variant for label, variant in variants.items() if label.startswith("jit")}
 
     return {
         "coalesce": jitted("coalesce"),

@@ -9,7 +9,7 @@ import numpy as np
 
 from islices.conformance.tools.bench.rates import RATE, corrections, rule, shapes
 from islices.conformance.tools.bench.rounds import Call
-from islices.conformance.tools.bench.ways import Ready, Way
+from islices.conformance.tools.bench.variants import Ready, Way
 
 
 def zeros(shape: tuple[int, ...]) -> Any:
@@ -37,8 +37,8 @@ def updates(kind: str, values: Any, ids: Any, rows: int) -> dict[str, Ready]:
 
         return Way(step, lambda: arrays[:1])
 
-    ways: dict[str, Ready] = {"unique + add.at, formula on rows": by_hand}
-    return ways | {"add.at": add_at} if kind == "sgd" else ways
+    variants: dict[str, Ready] = {"unique + add.at, formula on rows": by_hand}
+    return variants | {"add.at": add_at} if kind == "sgd" else variants
 
 
 def small(values: Any, ids: Any, rows: int, max_norm: float) -> dict[str, dict[str, Call]]:

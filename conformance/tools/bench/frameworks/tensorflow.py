@@ -13,7 +13,7 @@ from islices import Table, lookup, value_and_grad
 from islices.conformance.tools.bench.rates import BETA1, BETA2, EPS, RATE, corrections, rule, shapes
 from islices.conformance.tools.bench.rounds import Call
 from islices.conformance.tools.bench.step import LOSS_SCALE, MAX_NORM, Problem
-from islices.conformance.tools.bench.ways import Ready, Way
+from islices.conformance.tools.bench.variants import Ready, Way
 
 table, total = tf.Variable, tf.reduce_sum
 
@@ -116,13 +116,13 @@ def steps(problem: Problem) -> dict[str, Ready]:
 
         return Way(lambda: run(*next(batches)), lambda: [table.value])
 
-    ways: dict[str, Ready] = {
+    variants: dict[str, Ready] = {
         "tf.function of GradientTape, unique, formula on rows": lambda: by_hand(True),
         "GradientTape, unique, formula on rows": lambda: by_hand(False),
     }
     if case.optimizer == "adam":
-        ways["tf.function of keras Adam (duplicates not summed, all rows move)"] = by_keras
-    return ways
+        variants["tf.function of keras Adam (duplicates not summed, all rows move)"] = by_keras
+    return variants
 
 
 # ---------------------------------------------------------------------- small calls

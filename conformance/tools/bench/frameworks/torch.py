@@ -18,7 +18,7 @@ from islices.backends.torch import clip_grad_norm_, optim
 from islices.conformance.tools.bench.rates import BETA1, BETA2, EPS, RATE, corrections, shapes
 from islices.conformance.tools.bench.rounds import Call
 from islices.conformance.tools.bench.step import LOSS_SCALE, MAX_NORM, Problem
-from islices.conformance.tools.bench.ways import Ready, Way
+from islices.conformance.tools.bench.variants import Ready, Way
 
 ones, table, total = torch.ones, torch.from_numpy, torch.sum
 #: The numbers of `rates.OPTIMIZERS` by the names of torch's arguments.
@@ -116,9 +116,9 @@ def updates(kind: str, values: Any, ids: Any, rows: int) -> dict[str, Ready]:
 
         return Way(step, lambda: arrays[:1])
 
-    ways: dict[str, Ready] = {f"optim.{THEIRS[kind].__name__}": optimizer} if kind in THEIRS else {}
+    variants: dict[str, Ready] = {f"optim.{THEIRS[kind].__name__}": optimizer} if kind in THEIRS else {}
     label, ready = ("index_add_", index_add) if kind == "sgd" else ("unique + index_add_, formula on rows", by_hand)
-    return ways | {label: ready}
+    return variants | {label: ready}
 
 
 # ---------------------------------------------------------------------- whole steps
@@ -241,15 +241,15 @@ def steps(problem: Problem) -> dict[str, Ready]:
 
         return Way(call, lambda: tables)
 
-    ways: dict[str, Ready] = {"backward, coalesce(), formula on rows": lambda: _backward(problem, on_coalesced)}
+    variants: dict[str, Ready] = {"backward, coalesce(), formula on rows": lambda: _backward(problem, on_coalesced)}
     if kind in THEIRS:
         clip = _clip_coalesced if case.clip else None
-        ways[f"torch.optim.{THEIRS[kind].__name__}"] = _by_class(problem, THEIRS[kind], clip)
+        variants[f"torch.optim.{THEIRS[kind].__name__}"] = _by_class(problem, THEIRS[kind], clip)
     if len(model.rows) == 1:
-        ways["sort ids, embedding_bag of upstream, formula on rows"] = of_upstream
+        variants["sort ids, embedding_bag of upstream, formula on rows"] = of_upstream
     if _has_fbgemm(kind) and not case.clip:  # the step is within the backward pass: nothing can be clipped between
-        ways["FBGEMM, fused step"] = fbgemm
-    return ways
+        variants["FBGEMM, fused step"] = fbgemm
+    return variants
 
 
 # ---------------------------------------------------------------------- small calls

@@ -15,7 +15,7 @@ from itertools import permutations
 from typing import Any, NamedTuple
 
 from islices.norms.clip_formulas import BY_GLOBAL_NORM
-from islices.porting.compare.cause import Cause, Factor, Lines, both_ways
+from islices.porting.compare.cause import Cause, Factor, Lines, both_directions
 from islices.porting.compare.comparison import Comparison
 
 #: The cost of a factor from one tensor's norms: the norms agree on the limit as well.
@@ -217,7 +217,7 @@ def left_out(now: Comparison) -> Iterator[Factor]:
     for side in (1, 0):
         limit, own = norms[1 - side].true, norms[side].each
         near = tolerance + _added(limit)
-        said = _round_number(limit, near) or limit
+        statement = _round_number(limit, near) or limit
         for k, pair in enumerate(now.pairs if len(ratios) > 1 and _is_limit(now, limit) else ()):
             others = [r for t, r in enumerate(ratios) if t != k]
             if not _near(math.hypot(*(n for t, n in enumerate(own) if t != k)), limit, near):
@@ -228,10 +228,12 @@ def left_out(now: Comparison) -> Iterator[Factor]:
             if _near(ratios[k], others[0], 8 * tolerance) or (not now.chain and not _near(own[k], raw, tolerance)):
                 continue  # it is not as it was before clipping
             text = (
-                f"left out of the norm: {{{'ab'[side]}}} clips to {said:.6g} without counting "
+                f"left out of the norm: {{{'ab'[side]}}} clips to {statement:.6g} without counting "
                 f"{pair.name or 'this tensor'}, and does not clip it"
             )
-            yield Factor(ratios, text, {"side": "ab"[side], "tensor": pair.name, "max_norm": said}, tolerance, COST)
+            yield Factor(
+                ratios, text, {"side": "ab"[side], "tensor": pair.name, "max_norm": statement}, tolerance, COST
+            )
 
 
 #: One tensor is left as it is.
@@ -269,7 +271,7 @@ def epsilon(now: Comparison) -> Iterator[Factor]:
 def _fix_epsilon(details: Mapping[str, Any]) -> Lines:
     """Return the clip by the first side's formula."""
     formula = details["semantics"][0][0]
-    return both_ways(f"grads, _ = islices.clip_by_global_norm(grads, {{max_norm:.6g}}, semantics={formula!r})")
+    return both_directions(f"grads, _ = islices.clip_by_global_norm(grads, {{max_norm:.6g}}, semantics={formula!r})")
 
 
 EPSILON = Cause("epsilon", 250, foretell=epsilon, fix=_fix_epsilon)

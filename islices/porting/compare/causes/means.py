@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from islices.porting.compare.cause import Cause, Factor, Lines, both_ways
+from islices.porting.compare.cause import Cause, Factor, Lines, both_directions
 from islices.porting.compare.comparison import Comparison
 from islices.porting.compare.stored import nonzero_rows
 
@@ -51,7 +51,7 @@ def _counts(both: Comparison) -> dict[int, list[str]]:
 
 def _divided_alike(details: Mapping[str, Any]) -> Lines:
     wanted, own = details["divided_by"]
-    return both_ways("loss = loss" + f" * {own}" * (own > 1) + f" / {wanted}" * (wanted > 1))
+    return both_directions("loss = loss" + f" * {own}" * (own > 1) + f" / {wanted}" * (wanted > 1))
 
 
 MEAN = Cause("mean", 230, foretell=mean, fix=_divided_alike)
@@ -73,7 +73,7 @@ def _times(details: Mapping[str, Any]) -> Lines:
     """Return the line with the factor, over a number where that is a whole one."""
     c = details["factor"]
     over = _whole(1 / c)
-    return both_ways(f"loss = loss / {over}" if over else f"loss = loss * {c:.9g}")
+    return both_directions(f"loss = loss / {over}" if over else f"loss = loss * {c:.9g}")
 
 
 def _whole(x: float) -> int:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from islices.porting.compare.cause import Cause, Change, both_ways
+from islices.porting.compare.cause import Cause, Change, both_directions
 from islices.porting.compare.rows import Held
 from islices.porting.compare.stored import Stored, contained
 
@@ -35,5 +35,5 @@ def _shifted(one: Held, other: Held, step: int) -> Stored | None:
 
 
 OFF_BY_ONE = Cause(
-    "off_by_one", 80, move=shifted, symmetric=True, fix=both_ways("ids = ids - ({shift})"),
+    "off_by_one", 80, move=shifted, symmetric=True, fix=both_directions("ids = ids - ({shift})"),
 )  # fmt: skip

@@ -54,16 +54,18 @@ def _explained(x: Recipe, y: Recipe, a: Side, b: Side) -> Explanation | None:
     apart = [t for t in TRAITS if t.differs(x, y)]
     if any(t.name == "optimizer" for t in apart):
         apart = [t for t in apart if t.name in ("optimizer", "weight_decay", "sign")]
-    told: list[tuple[Trait, float]] = []
+    reported: list[tuple[Trait, float]] = []
     for t in sorted(apart, key=lambda t: t.name == "formula"):  # which says the least, last
         bits = max(_bits(x, t.take(x, y), a), _bits(y, t.take(y, x), b))
         if bits >= ENOUGH:
-            told.append((t, bits))
-    net = min((bits for _, bits in told), default=0.0) - max(x.bits, y.bits)  # minus the cost of numbers from the data
-    if net < ENOUGH or not _suffices([t for t, _ in told], x, y, a):
+            reported.append((t, bits))
+    net = min((bits for _, bits in reported), default=0.0) - max(
+        x.bits, y.bits
+    )  # minus the cost of numbers from the data
+    if net < ENOUGH or not _suffices([t for t, _ in reported], x, y, a):
         return None
     steps = {"step": [_details(x), _details(y)]}
-    findings = tuple(Finding(t.name, t.says(x, y), {"a": t.of(x), "b": t.of(y), **steps}) for t, _ in told)
+    findings = tuple(Finding(t.name, t.says(x, y), {"a": t.of(x), "b": t.of(y), **steps}) for t, _ in reported)
     return Explanation(findings, False, round(net, 1))
 
 

@@ -34,11 +34,14 @@ CONSTANTS = {"eps": (1e-10, 1e-8, 1e-7, 1e-6, 1e-5), "initial_accumulator": (0.0
 
 def recipes(side: Side) -> list[Recipe]:
     """Return the recipes that make a sample of a side's elements: one if the description has all its numbers."""
-    e, steps, said = side.elements, side.steps, dict(side.optimizer)
-    words = {**said, "name": said.get("name", "").removesuffix("w")}  # AdamW is Adam with a decay of another kind
-    if not e.eps or np.array_equal(e.w, e.after) or said.get("class"):
+    e, steps, statement = side.elements, side.steps, dict(side.optimizer)
+    words = {
+        **statement,
+        "name": statement.get("name", "").removesuffix("w"),
+    }  # AdamW is Adam with a decay of another kind
+    if not e.eps or np.array_equal(e.w, e.after) or statement.get("class"):
         return []
-    described = next(filter(side.confirms, _described(**said)), None)
+    described = next(filter(side.confirms, _described(**statement)), None)
     if described:
         return [described]
     order = np.argsort(np.abs(e.g), kind="stable")

@@ -124,10 +124,10 @@ def test_cost_follows_the_stored_rows() -> None:
 
 def test_json_is_plain_and_complete() -> None:
     found = islices.diff({"e": slices([[np.nan, 1.0]], [3])}, {"e": slices([[2.0, np.inf]], [3]), "more": np.ones(2)})
-    said = json.loads(json.dumps(found.to_json(), allow_nan=False))
-    assert {"equal", "names", "tensors", "only_a", "only_b", "causes", "notes"} <= set(said)
-    assert said["only_b"] == ["more"]
-    assert said["tensors"][0]["differing"]["first"] == [[3, [["nan", 1.0], [2.0, "inf"]]]]
+    statement = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert {"equal", "names", "tensors", "only_a", "only_b", "causes", "notes"} <= set(statement)
+    assert statement["only_b"] == ["more"]
+    assert statement["tensors"][0]["differing"]["first"] == [[3, [["nan", 1.0], [2.0, "inf"]]]]
     named = islices.diff(G, G * -1, names=("x", "y")).to_json()["causes"][0]["causes"][0]
     assert named["name"] == "sign"
     assert named["text"] == "sign: x has the opposite sign of y"
@@ -176,8 +176,8 @@ def test_every_cause_is_in_the_docs_and_in_the_help(capsys: pytest.CaptureFixtur
     documented = {name for line in page.splitlines() if line[:3] == "| `" for name in line.split("|")[1].split("`")}
     assert CAUSES.keys() - documented == set()
     assert main(["diff", "--help"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert [name for name in CAUSES if name not in said] == []
+    statement = " ".join(capsys.readouterr().out.split())
+    assert [name for name in CAUSES if name not in statement] == []
 
 
 def test_a_cause_is_its_record_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,15 +239,15 @@ USAGE = [
 ]
 
 
-@pytest.mark.parametrize(("label", "words", "said"), USAGE, ids=[label for label, *_ in USAGE])
+@pytest.mark.parametrize(("label", "words", "statement"), USAGE, ids=[label for label, *_ in USAGE])
 def test_usage_errors_exit_with_2(
-    files: Path, capsys: pytest.CaptureFixture[str], label: str, words: tuple[str, ...], said: str
+    files: Path, capsys: pytest.CaptureFixture[str], label: str, words: tuple[str, ...], statement: str
 ) -> None:
     if "--plot" in words:
         pytest.importorskip("matplotlib")
     assert run(files, *words) == 2
     shown = capsys.readouterr()
-    assert said in shown.err
+    assert statement in shown.err
     assert "Traceback" not in shown.err
 
 

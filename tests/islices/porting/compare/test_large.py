@@ -64,8 +64,8 @@ def test_what_is_named_by_some_rows_and_all_is_what_all_at_once_say(name: str, i
     expected = islices.diff(a, b, **options)
     in_parts()
     got = islices.diff(a, b, **options)
-    told = [[(e.names, e.exact) for e in x.causes] for x in (got, expected)]
-    assert told[0] == told[1], f"{got}\n{expected}"
+    reported = [[(e.names, e.exact) for e in x.causes] for x in (got, expected)]
+    assert reported[0] == reported[1], f"{got}\n{expected}"
     assert [set(e.names) for e in got.causes] == ([] if name in ("nothing", "rounding") else [set(name.split(", "))])
     assert (got.rounding, got.equal) == (expected.rounding, expected.equal)
 

@@ -18,7 +18,7 @@ def causes(names: tuple[str, ...]) -> set[str]:
     return {CHANGES[n].cause for n in names}
 
 
-def told(found: Any) -> list[set[str]]:
+def reported(found: Any) -> list[set[str]]:
     """Return the names of the causes in each explanation."""
     return [set(e.names) for e in found.causes]
 
@@ -26,8 +26,8 @@ def told(found: Any) -> list[set[str]]:
 @pytest.mark.parametrize("name", CHANGES)
 def test_what_a_gradient_went_through_is_named(name: str) -> None:
     found = compared(Batch(1), (name,))
-    assert told(found), str(found)
-    assert told(found)[0] == causes((name,)), str(found)
+    assert reported(found), str(found)
+    assert reported(found)[0] == causes((name,)), str(found)
 
 
 def test_a_gradient_of_a_real_autocast_run_is_said_to_be_of_16_bits() -> None:
@@ -42,7 +42,7 @@ def test_a_gradient_of_a_real_autocast_run_is_said_to_be_of_16_bits() -> None:
         loss.backward()
         grads.append({"table": table.weight.grad})
     found = islices.diff(*grads)
-    assert told(found)[:1] == [{"autocast"}], str(found)
+    assert reported(found)[:1] == [{"autocast"}], str(found)
     assert "mend: in b, compute the layers in float32" in str(found)
     (cause,) = found.causes[0].causes
     assert cause.details["dtype"] == "bfloat16", "whose eight bits float16 holds too"
@@ -57,7 +57,7 @@ def test_a_table_whose_rows_are_renormed_is_said_to_be_bounded(by: str) -> None:
         bounded = torch.from_numpy(table.copy())
         torch.nn.functional.embedding(torch.arange(60), bounded, max_norm=2.5)
     found = islices.diff(table, bounded)
-    assert told(found)[:1] == [{"row_clip"}], str(found)
+    assert reported(found)[:1] == [{"row_clip"}], str(found)
     assert found.causes[0].causes[0].details["limit"] == 2.5
 
 
@@ -72,4 +72,4 @@ def test_where_two_causes_leave_the_same_bits_both_are_told() -> None:
     torch.nn.utils.clip_grad_norm_(parameters, 0.2)
     ours = {n: p.grad for n, p in zip(g, parameters, strict=True)}
     found = islices.diff(ours, each_clipped_by_torch(d, g), before=g, max_norm=0.2)
-    assert sorted(map(sorted, told(found))) == [["left_out"], ["per_tensor"]], str(found)
+    assert sorted(map(sorted, reported(found))) == [["left_out"], ["per_tensor"]], str(found)

@@ -114,8 +114,8 @@ def test_what_ports_differ_in(name: str, tmp_path: Path) -> None:
     make, clip, tx, first, names = PORTS[name]
     found = judged(tmp_path, lambda f: torch_run(f, make, clip), lambda f: optax_run(f, tx, first))
     assert found.stop is not None
-    told = found.stop.difference.causes
-    assert set(told[0].names) == names or any(set(e.names) == names for e in told), str(found)
+    reported = found.stop.difference.causes
+    assert set(reported[0].names) == names or any(set(e.names) == names for e in reported), str(found)
 
 
 def test_a_class_that_islices_does_not_have_is_named_and_not_taken_for_another(tmp_path: Path) -> None:

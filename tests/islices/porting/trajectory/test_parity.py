@@ -294,12 +294,14 @@ def test_order_of_duplicates_is_rounding() -> None:
     ],
 )
 def test_lines_that_mend_are_of_the_recorded_framework(framework: str, line: str, tmp_path: Path) -> None:
-    said = {"name": "adam", "semantics": "keras", "rows": "all", "lr": 0.05, "eps": 1e-7}
+    statement = {"name": "adam", "semantics": "keras", "rows": "all", "lr": 0.05, "eps": 1e-7}
     for name, semantics in (("a", "keras"), ("b", "torch")):
         recorder = islices.Recorder(tmp_path / name)
         recorder.framework = framework
         for step in training(optim.adam(0.05, semantics=semantics, rows="all"), steps=1):
-            recorder.step(**step, optimizer=said if name == "a" else {**said, "semantics": "torch", "eps": 1e-8})
+            recorder.step(
+                **step, optimizer=statement if name == "a" else {**statement, "semantics": "torch", "eps": 1e-8}
+            )
     found = islices.parity(tmp_path / "a", tmp_path / "b")
     assert (found.stop.step, found.stop.position) == (1, "step")
     made = line.format("lr=0.05, semantics='keras', rows='all'")
@@ -406,11 +408,11 @@ def test_json_and_picture(tmp_path: Path) -> None:
     found = islices.parity(
         training(), training(fault=at(4, "gradients", scaled("gradients", -1.0))), names=("old", "new")
     )
-    told = json.loads(json.dumps(found.to_json(), allow_nan=False))
-    assert told["stop"]["step"] == 4
-    assert told["stop"]["difference"]["names"] == ["old", "new"]
-    assert [step["step"] for step in told["steps"]] == [1, 2, 3, 4]
-    assert told["same_bits"] == 3
+    reported = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert reported["stop"]["step"] == 4
+    assert reported["stop"]["difference"]["names"] == ["old", "new"]
+    assert [step["step"] for step in reported["steps"]] == [1, 2, 3, 4]
+    assert reported["same_bits"] == 3
     pytest.importorskip("matplotlib")
     found.plot(tmp_path / "curves.png")
     assert (tmp_path / "curves.png").stat().st_size > 10_000
