@@ -219,8 +219,9 @@ class Capture:
         for use in uses:
             if isinstance(use, OtherUse):
                 raise TypeError(
-                    f"capture: the weights of layer {name!r} {use.subject}, and what that adds to their gradient is "
-                    "not captured; accepted are stock embedding layers, and stock output layers that share their weights"
+                    f"capture: the weights of layer {name!r} {use.subject}, and what that adds to their gradient "
+                    "is not captured; accepted are stock embedding layers, and stock output layers that share their "
+                    "weights"
                 )
         found = [use for use in uses if not isinstance(use, OtherUse) and use.upstream is not None]
         products = [use for use in found if isinstance(use, ProductUse)]
