@@ -559,10 +559,10 @@ HALVES = ("float16", "bfloat16")
 def _refuse_influence(b: int, subject: str) -> NoReturn:
     """Raise the error for a sample that others influence."""
     raise ValueError(
-        f"per_sample: got samples that influence each other: {subject}, sample {b}; accepted is fn where the loss "
-        "of each sample depends on that sample only, sample_axis being its axis in ids and arguments (no batch norm, no "
-        "rows or l2 term shared by the batch, no division by the batch's size; random numbers per sample; the whole batch "
-        "among the arguments, or none of it). check=False leaves this check out"
+        f"per_sample: got samples that influence each other: {subject}, sample {b}; accepted is fn where the loss of "
+        "each sample depends on that sample only, sample_axis being its axis in ids and arguments (no batch norm, no "
+        "rows or l2 term shared by the batch, no division by the batch's size; random numbers per sample; the whole "
+        "batch among the arguments, or none of it). check=False leaves this check out"
     )
 
 
