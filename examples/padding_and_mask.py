@@ -44,8 +44,8 @@ def main() -> dict[str, bool]:
     expected = torch_gradient()
     raw, dropped = keras_gradient()
     same = {
-        "Keras' own gradient": np.array_equal(raw, expected),
-        "Keras' without its padding row": np.array_equal(dropped, expected),
+        "Keras's gradient": np.array_equal(raw, expected),
+        "Keras's without its padding row": np.array_equal(dropped, expected),
         "lookup(padding_idx=0)": np.array_equal(lookup_gradient(padding_idx=0), expected),
         "lookup(mask=ids != 0)": np.array_equal(lookup_gradient(mask=IDS != 0), expected),
     }

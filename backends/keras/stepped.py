@@ -97,7 +97,7 @@ class Stepped(Coalesced):
             raise TypeError(f"rule: got {describe(rule)}; accepted is an optimizer of islices.optim")
         if rule.rows == "touched" and kwargs.get("weight_decay") is not None:
             raise ValueError(
-                f"weight_decay: got {kwargs['weight_decay']}; accepted beside a rule of rows='touched' is None: Keras' "
+                f"weight_decay: got {kwargs['weight_decay']}; accepted with a rule of rows='touched' is None: Keras's "
                 "moves every row, that of the rule the rows of the gradient"
             )
         rate = kwargs.pop("learning_rate", None)

@@ -1,4 +1,4 @@
-"""keras.optimizers on one of Keras' backends: that of KERAS_BACKEND.
+"""keras.optimizers on the backend of KERAS_BACKEND.
 
 On the TensorFlow backend row-sparse gradients are tf.IndexedSlices; the others have none.
 """
