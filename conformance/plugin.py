@@ -224,10 +224,10 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 @pytest.fixture
 def islices_verdict(request: pytest.FixtureRequest) -> Any:
     """Return a function (outcome, **details) that records what came of the case, and ends the test accordingly."""
-    return Verdict(request)
+    return CaseVerdict(request)
 
 
-class Verdict:
+class CaseVerdict:
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self.item = request.node
         self.report = request.config.stash.get(_REPORT, None)

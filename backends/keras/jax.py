@@ -16,7 +16,7 @@ import keras
 import numpy as np
 
 from islices.backends.jax import backend
-from islices.backends.keras.sparse_gradients import ArrayHooks, Slices, cast, divided, divisible
+from islices.backends.keras.sparse_gradients import ArrayHooks, DivisibleGradient, cast, divided, divisible
 from islices.core.conversion import is_sparse
 from islices.core.registry import describe
 from islices.core.rows import coalesce as summed
@@ -24,7 +24,7 @@ from islices.core.scatter import scatter
 from islices.core.slices import IndexedSlices
 from islices.embedding.autodiff import value_and_grad
 
-__all__ = ["Hooks", "Sum", "accumulate", "cast", "divisible", "keep", "methods", "replicas"]
+__all__ = ["DenseSum", "Hooks", "accumulate", "cast", "divisible", "keep", "methods", "replicas"]
 __all__ += ["stock", "summed", "take_if", "taken"]
 
 Hooks = ArrayHooks
@@ -118,7 +118,7 @@ def take_if(flag: Any, variables: Sequence[Any], step: Callable[[], None]) -> No
 
 
 # ---------------------------------------------------------------------- micro-batches
-class Sum:
+class DenseSum:
     """The sum of some gradients of a variable: an array of the variable's shape, and flags of the gradients' rows."""
 
     def __init__(self, variable: Any, shape: tuple[int, ...], dtype: str) -> None:
@@ -133,7 +133,7 @@ class Sum:
         """Add a gradient, slot after slot; return the sum: coalesced slices, or an array if the gradient is one."""
         self.in_use = True
         rows, values = self.shape[0], self.values.value
-        gradient = cast(gradient.slices if isinstance(gradient, Slices) else gradient, self.dtype)
+        gradient = cast(gradient.slices if isinstance(gradient, DivisibleGradient) else gradient, self.dtype)
         if not is_sparse(gradient):
             self.values.assign(values + gradient.reshape(self.shape))
             self.named.assign(jnp.ones(rows, bool))

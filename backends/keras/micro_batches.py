@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from islices.backends.keras.native import native
-from islices.backends.keras.sparse_gradients import Slices, accepted, divided
+from islices.backends.keras.sparse_gradients import DivisibleGradient, accepted, divided
 from islices.core.conversion import is_sparse, to_native
 from islices.core.linear import add, concat
 from islices.core.rows import coalesce
@@ -47,7 +47,7 @@ class Sum:
         """Return the sum with a gradient added: coalesced slices, or an array if the gradient is one."""
         self.in_use = True
         own = IndexedSlices(*self._held(), self.shape, coalesced=True, validate=False)
-        gradient = native.cast(gradient.slices if isinstance(gradient, Slices) else gradient, self.dtype)
+        gradient = native.cast(gradient.slices if isinstance(gradient, DivisibleGradient) else gradient, self.dtype)
         if is_sparse(gradient):
             return coalesce(concat([own, accepted(gradient, self, validate=False)]))
         return add(own, keras.ops.reshape(gradient, self.shape))

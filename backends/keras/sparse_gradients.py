@@ -1,6 +1,6 @@
 """Pass row-sparse gradients through a Keras optimizer, on the backends whose optimizers only accept arrays.
 
-Keras divides gradients by its loss scale: `Slices` has this division.
+Keras divides gradients by its loss scale: `DivisibleGradient` has this division.
 TensorFlow's gradients stay tf.IndexedSlices, which tf.distribute sums over replicas (tensorflow.py).
 May import: `keras`, the core.
 """
@@ -18,7 +18,7 @@ from islices.core.rows import coalesce, to_dense
 from islices.core.slices import IndexedSlices
 from islices.norms.norm import parts
 
-__all__ = ["ArrayHooks", "Slices", "accepted", "as_array", "cast", "divided", "divisible", "within"]
+__all__ = ["ArrayHooks", "DivisibleGradient", "accepted", "as_array", "cast", "divided", "divisible", "within"]
 
 
 def accepted(grad: Any, variable: Any, *, validate: bool) -> Any:
@@ -33,7 +33,7 @@ def cast(grad: Any, dtype: str) -> Any:
 
 def divisible(grad: Any, variable: Any) -> Any:
     """Return a gradient that may be divided by numbers."""
-    return Slices(accepted(grad, variable, validate=False)) if is_sparse(grad) else grad
+    return DivisibleGradient(accepted(grad, variable, validate=False)) if is_sparse(grad) else grad
 
 
 def divided(gradient: Any, c: float) -> Any:
@@ -56,14 +56,14 @@ def as_array(gradient: Any) -> Any:
     return to_dense(gradient) if isinstance(gradient, IndexedSlices) else gradient
 
 
-class Slices:
+class DivisibleGradient:
     """`IndexedSlices` that may be divided by a number, as Keras does by its loss_scale_factor."""
 
     def __init__(self, slices: IndexedSlices) -> None:
         self.slices = slices
 
-    def __truediv__(self, c: float) -> Slices:
-        return Slices(divided(self.slices, c))
+    def __truediv__(self, c: float) -> DivisibleGradient:
+        return DivisibleGradient(divided(self.slices, c))
 
 
 class ArrayHooks(keras.optimizers.Optimizer):  # type: ignore[misc]
@@ -81,7 +81,7 @@ class ArrayHooks(keras.optimizers.Optimizer):  # type: ignore[misc]
         super()._backend_apply_gradients(grads, trainable_variables)
 
     def _accepted(self, grad: Any) -> Any:
-        return grad.slices if isinstance(grad, Slices) else grad
+        return grad.slices if isinstance(grad, DivisibleGradient) else grad
 
     def _sums_first(self) -> bool:
         return True

@@ -31,7 +31,7 @@ ACCUMULATOR = "gradient_accumulator"
 #: `Stepped` warns of the dense gradient of a table with at least this many rows.
 MANY_ROWS = 100_000
 #: In a compiled step of JAX, where shapes are fixed, a sum has the table's size.
-Total: Any = native.Sum if BACKEND == "jax" else Sum
+Total: Any = native.DenseSum if BACKEND == "jax" else Sum
 SCHEDULES = keras.optimizers.schedules
 SCHEDULE = SCHEDULES.LearningRateSchedule
 

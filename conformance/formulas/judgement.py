@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from islices.conformance.formulas.formula import Formula
-from islices.conformance.formulas.scores import Place, Score
+from islices.conformance.formulas.scores import Score, ScorePlace
 
 CLAUSE = "28"
 
@@ -120,7 +120,7 @@ def _failing(x: Judgement) -> list[str]:
     return [*found, "No known mistake gives these values."]
 
 
-def _at(head: str, score: Score, place: Place) -> str:
+def _at(head: str, score: Score, place: ScorePlace) -> str:
     step, row, column = place.at
     return (
         f"{head}: {score.array}[{row}, {column}] after step {step} of {score.trajectory!r} is {place.got:.9g}; "

@@ -19,7 +19,7 @@ Got = dict[int, dict[str, Array]]
 
 
 @dataclass(frozen=True)
-class Place:
+class ScorePlace:
     """An element after a step."""
 
     #: step, row, column
@@ -38,9 +38,9 @@ class Score:
     #: the largest error in bounds: of grade 1, and of grade 2
     by_grade: tuple[float, float]
     #: where grade 1's stands
-    furthest: Place
+    furthest: ScorePlace
     #: the first step after which an element is outside of both grades, and that element; None where none is
-    first: Place | None = None
+    first: ScorePlace | None = None
 
 
 def ratios(got: Array, right: Array, bound: Array) -> Array:
@@ -71,7 +71,7 @@ def score_of(trajectory: str, got: Got, right: Mapping[int, Mapping[str, Expecte
             yield Score(trajectory, name, (largest[0], largest[1]), best, first)
 
 
-def _place(t: int, ratios: Array, got: Array, right: Array) -> Place:
+def _place(t: int, ratios: Array, got: Array, right: Array) -> ScorePlace:
     """Describe where the largest ratio stands after step t."""
     row, column = np.unravel_index(int(np.argmax(ratios)), ratios.shape)
-    return Place((t, int(row), int(column)), float(got[row, column]), float(right[row, column]))
+    return ScorePlace((t, int(row), int(column)), float(got[row, column]), float(right[row, column]))

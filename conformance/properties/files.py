@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import islices
 from islices.conformance.properties.hostile import PATIENCE
 from islices.conformance.properties.hostile_files import handmade
-from islices.conformance.properties.mutations import Mutant, mutant
+from islices.conformance.properties.mutations import FileMutant, mutant
 from islices.conformance.properties.running import search
 from islices.files import read_header
 
@@ -74,7 +74,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 # ---------------------------------------------------------------------- whether a file keeps the promise
-def loaded(path: Path, made: Mutant, original: Any, *, foreign: bool = False) -> str:
+def loaded(path: Path, made: FileMutant, original: Any, *, foreign: bool = False) -> str:
     """Load a file and return its outcome: a word of FINE ("valid": forged or foreign), or else the fault."""
     try:
         got = islices.load(path, foreign=foreign)
@@ -89,7 +89,7 @@ def loaded(path: Path, made: Mutant, original: Any, *, foreign: bool = False) ->
     return "valid" if made.forged else f"loaded something else: {got!r:.500}"
 
 
-def outcome_of(path: Path, made: Mutant, original: Any) -> str:
+def outcome_of(path: Path, made: FileMutant, original: Any) -> str:
     """Return the outcome as a file of islices and as a foreign one: the fault of either, else the former outcome."""
     path.write_bytes(made.data)
     result, other = (loaded(path, made, original, foreign=foreign) for foreign in (False, True))
@@ -124,7 +124,7 @@ def attack(examples: int, seed: int, log: Path | None = None) -> tuple[Counter[s
     folder = Path(tempfile.mkdtemp(prefix="islices-files-"))
     path, good = folder / "mutant.safetensors", good_files(folder)
 
-    def problem_of(drawn: tuple[Mutant, Any]) -> str:
+    def problem_of(drawn: tuple[FileMutant, Any]) -> str:
         made, tree = drawn
         if log:
             log.write_text(f"{path} ({made.kind})", "utf-8")
@@ -134,14 +134,14 @@ def attack(examples: int, seed: int, log: Path | None = None) -> tuple[Counter[s
         came[outcome if outcome in FINE else "wrong"] += 1
         return "" if outcome in FINE else f"{path} ({made.kind}): {outcome}"
 
-    def changed(which: int, source: Any) -> tuple[Mutant, Any]:
+    def changed(which: int, source: Any) -> tuple[FileMutant, Any]:
         data, tree = good[which]
         made = mutant(source, data)
         return (made, tree) if tree is not None else (made._replace(foreign=True), object())
 
     drawn = st.builds(changed, st.integers(0, len(good) - 1), st.randoms(use_true_random=False))
     for name, data in handmade().items():
-        if problem := problem_of((Mutant(name, data, foreign=True), object())):
+        if problem := problem_of((FileMutant(name, data, foreign=True), object())):
             return came, problem
     found = search(drawn, examples, seed, problem_of)
     if not found:

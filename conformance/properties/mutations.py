@@ -18,7 +18,7 @@ ODD: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-class Mutant(NamedTuple):
+class FileMutant(NamedTuple):
     kind: str
     data: bytes
     forged: bool = False
@@ -26,11 +26,11 @@ class Mutant(NamedTuple):
     foreign: bool = False
 
 
-def mutant(random: random.Random, data: bytes) -> Mutant:
+def mutant(random: random.Random, data: bytes) -> FileMutant:
     """Make one file of a good one."""
     kinds = [_flip_bits, _cut, _insert, _edit_header, _edit_header]
     change = random.choice([*kinds, _forge] if b"islices.json" in data else kinds)
-    return Mutant(change.__name__.strip("_"), change(random, data), change is _forge)
+    return FileMutant(change.__name__.strip("_"), change(random, data), change is _forge)
 
 
 # ---------------------------------------------------------------------- bytes, whatever they mean

@@ -12,7 +12,7 @@ from typing import Any
 
 from islices.cli import Command, UsageError
 from islices.conformance.outputs import need_rich
-from islices.conformance.report.differences import KINDS, Change, Differences, compare
+from islices.conformance.report.differences import KINDS, Differences, ReportChange, compare
 from islices.conformance.report.grid import NOTHING
 from islices.conformance.report.html import html_page
 from islices.conformance.report.markdown import markdown
@@ -182,7 +182,7 @@ def print_differences(found: Differences, console: Any) -> None:
     console.print(f"{line}  ({found.compared} cases compared)", highlight=False)
 
 
-def _print_changes(changes: Sequence[Change], kind: str, console: Any) -> None:
+def _print_changes(changes: Sequence[ReportChange], kind: str, console: Any) -> None:
     from rich.markup import escape
 
     style = "bold red" if kind in ("regression", "vanished") else "bold"

@@ -28,7 +28,7 @@ Key = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Change:
+class ReportChange:
     """One case of one column; ``old`` and ``new`` are outcomes, empty where a report has no such case."""
 
     kind: str
@@ -43,12 +43,12 @@ class Change:
 
 @dataclass
 class Differences:
-    changes: list[Change] = field(default_factory=list)
+    changes: list[ReportChange] = field(default_factory=list)
     versions: list[str] = field(default_factory=list)
     """ "torch: version 2.12.0 -> 2.13.0", for each pair of runs that have such a change."""
     compared: int = 0
 
-    def of_kind(self, kind: str) -> list[Change]:
+    def of_kind(self, kind: str) -> list[ReportChange]:
         return [change for change in self.changes if change.kind == kind]
 
     def counts(self) -> dict[str, int]:
@@ -95,7 +95,7 @@ def compare(old: Sequence[Run], new: Sequence[Run], *, common: bool = False) -> 
             case = y or x
             label = " ".join(filter(None, column))
             reason = reasons[1] or reasons[0] or ("" if now else _befell(column, new))
-            found.changes.append(Change(kind, label, id, case["group"], case["clause"], was, now, reason))
+            found.changes.append(ReportChange(kind, label, id, case["group"], case["clause"], was, now, reason))
     if common and not found.compared:
         raise UsageError("--common: the two reports have no case of a column in common")
     return found

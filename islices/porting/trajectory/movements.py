@@ -71,7 +71,7 @@ def furthest(found: Iterable[Found]) -> Found:
 
 # ---------------------------------------------------------------------- what earlier steps leave
 @dataclass(frozen=True, eq=False)
-class Rows:
+class MovingRows:
     """A number for each element of some rows, ascending, and 0 for the other rows."""
 
     ids: Array
@@ -81,10 +81,10 @@ class Rows:
         """Return the numbers of some rows, ascending."""
         return wide(placed(self.ids, self.values, rows))
 
-    def joined(self, other: Rows, by: Callable[[Array, Array], Array]) -> Rows:
+    def joined(self, other: MovingRows, by: Callable[[Array, Array], Array]) -> MovingRows:
         """Return both in one, element by element."""
         ids = np.union1d(self.ids, other.ids)
-        return Rows(ids, by(self.at(ids), other.at(ids)))
+        return MovingRows(ids, by(self.at(ids), other.at(ids)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +106,7 @@ class Past:
     last: Steps | None = None
     count: int = 0
     reach: Mapping[str, float] = field(default_factory=dict)
-    relative: Mapping[str, Rows] = field(default_factory=dict)
+    relative: Mapping[str, MovingRows] = field(default_factory=dict)
 
 
 def advance(past: Past, a: Step, b: Step) -> Past:
@@ -138,21 +138,21 @@ def _tables(a: Step, b: Step) -> Iterator[_Table]:
             yield _Table(name, *arrays)
 
 
-def _gradients_apart(a: Step, b: Step, t: _Table) -> Rows:
+def _gradients_apart(a: Step, b: Step, t: _Table) -> MovingRows:
     """Return the relative distances of a table's gradients, and of the orders in which duplicates may be summed."""
-    none = Rows(np.zeros(0, np.int64), np.zeros((0, *t.w.shape[1:])))
+    none = MovingRows(np.zeros(0, np.int64), np.zeros((0, *t.w.shape[1:])))
     gradients = [x for s in (a, b) if (x := rows_named(s).get(t.name)) is not None]
     pairs = beside(*gradients) if len(gradients) == 2 else None
     parts = [(ids, relative(x, y)) for ids, x, y in pairs or ()]
-    found = Rows(*(np.concatenate(x) for x in zip(*parts, strict=True))) if parts else none
+    found = MovingRows(*(np.concatenate(x) for x in zip(*parts, strict=True))) if parts else none
     order = none
     for x in gradients:
         duplicates = summed(x)
         if duplicates is not None:
-            order = order.joined(Rows(*duplicates), np.maximum)
+            order = order.joined(MovingRows(*duplicates), np.maximum)
     found = found.joined(order, np.add) if len(order.ids) else found
     some = np.flatnonzero(found.values.reshape(len(found.ids), -1).any(axis=1))
-    return Rows(found.ids[some], found.values[some].astype(np.float32))
+    return MovingRows(found.ids[some], found.values[some].astype(np.float32))
 
 
 # ---------------------------------------------------------------------- one step

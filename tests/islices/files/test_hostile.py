@@ -12,7 +12,7 @@ import pytest
 import islices
 from islices.conformance.properties import files
 from islices.conformance.properties.hostile_files import handmade
-from islices.conformance.properties.mutations import Mutant
+from islices.conformance.properties.mutations import FileMutant
 from islices.files import saving
 
 pytest.importorskip("safetensors")
@@ -96,7 +96,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_truncated(tmp_path: Path, monke
 
 # ---------------------------------------------------------------------- the soak itself
 def outcome(path: Path, data: bytes, tree: Any, **options: bool) -> str:
-    return files.outcome_of(path, Mutant("test", data, **options), tree)
+    return files.outcome_of(path, FileMutant("test", data, **options), tree)
 
 
 def test_the_soak_sees_a_wrong_load(tmp_path: Path) -> None:
