@@ -78,7 +78,7 @@ def same(got: Any, expected: Any, subject: str) -> None:
 
 
 # ---------------------------------------------------------------------- conversion
-class Gradients(NamedTuple):
+class SampleGradients(NamedTuple):
     table: Any
     bias: Any
 
@@ -146,10 +146,10 @@ def type_in_type_out(backend: Backend, *, name: str) -> None:
     if name == "add":
         return
     ordered = collections.OrderedDict(z=native, a=None)
-    tree = [native, None, (s, native), {"k": [native]}, Gradients(native, None), ordered]
+    tree = [native, None, (s, native), {"k": [native]}, SampleGradients(native, None), ordered]
     result = ours(tree)
     assert [type(x) for x in result] == [type(x) for x in tree], "container types"
-    assert type(result[4]) is Gradients, "named tuples stay"
+    assert type(result[4]) is SampleGradients, "named tuples stay"
     assert list(result[5]) == ["z", "a"], "dict order stays"
     assert result[1] is None, "None stays"
     assert type(result[4].table) is type(native), "native leaf of a named tuple"
