@@ -43,7 +43,7 @@ def writable_view(x: paddle.Tensor) -> np.ndarray[Any, Any] | None:
 
 
 def share(array: np.ndarray[Any, Any], place: Any = None) -> paddle.Tensor:
-    """Return a tensor over a NumPy array that the caller gives up (uint16: bfloat16); copy read-only ones."""
+    """Make a tensor over a NumPy array that the caller gives up (uint16: bfloat16); copy read-only or strided ones."""
     if not (array.flags.writeable and array.flags.c_contiguous):
         array = array.copy()  # DLPack raises for the first, Paddle misreads negative strides
     bits = array.dtype == np.uint16
