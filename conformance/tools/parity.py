@@ -107,4 +107,4 @@ def _metadata(folder: str) -> dict[str, str]:
     return read_metadata(files[0][1]) if files else {}
 
 
-COMMAND = Command("compare two recorded trainings step by step; say where they part", arguments, compare)
+COMMAND = Command("compare two recorded trainings step by step; report the first difference", arguments, compare)

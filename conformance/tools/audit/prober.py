@@ -57,7 +57,7 @@ def main(module: str, words: str, first: int) -> int:
         say(outcome="not run", got=str(missing))
     for k, probe in enumerate(table, 1):
         about |= {"number": f"{name}-{k}", **probe._asdict(), "expected": text(probe.expected)}
-        del about["ask"]
+        del about["request"]
         about_it = f"{about['number']} {probe.call} {probe.claim} clause {probe.clause}"
         if k < first or words.lower() not in about_it.lower():
             continue

@@ -124,7 +124,7 @@ def _fixes(found: Difference) -> list[str]:
     of_step = [c for c in causes if "step" in c.details]
     lines = [step_line(of_step, front, alike=framework == other)] if of_step else []
     lines += [CAUSES[c.name].line(c.details, framework) for c in causes if "step" not in c.details and c.name in CAUSES]
-    return [f"mend: in {found.names[1]}, {line}" for line in lines if line]
+    return [f"fix: in {found.names[1]}, {line}" for line in lines if line]
 
 
 def _without_cause(found: Difference) -> list[str]:

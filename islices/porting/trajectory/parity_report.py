@@ -65,7 +65,7 @@ def _verdict(found: Parity) -> str:
         return f"{a} and {b} are no further apart than rounding explains in {_steps(count)}{apart}"
     stop = found.stop
     before = "" if count == 1 else f"; rounding explains the {_steps(count - 1)} before"
-    return f"{a} and {b} part at step {stop.step}, in {TITLES[stop.position]}{before}"
+    return f"{a} and {b} differ from step {stop.step}, in {TITLES[stop.position]}{before}"
 
 
 def _steps(count: int) -> str:

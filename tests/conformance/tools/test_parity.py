@@ -20,7 +20,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "same" in capsys.readouterr().out
     assert main(["parity", str(tmp_path / "a"), str(tmp_path / "b")]) == 1
     reported = capsys.readouterr().out
-    assert "a and b part at step 1, in gradients" in reported
+    assert "a and b differ from step 1, in gradients" in reported
     assert "divided by 2 (batch size)" in reported
     for words, message in (
         (["x", "y"], "accepted is a folder of steps"),

@@ -64,7 +64,7 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
 def test_the_line_fixes_the_port(name: str) -> None:
     meant, wrong, options, line = CASES[name]
     found = islices.diff(meant, wrong, **options)
-    lead = "mend: in b, "
+    lead = "fix: in b, "
     lines = [x.strip().removeprefix(lead) for x in str(found).splitlines() if x.strip().startswith(lead)]
     assert lines == [line], str(found)
     given: dict[str, Any] = {"islices": islices, "np": np}

@@ -43,7 +43,7 @@ def test_a_gradient_of_a_real_autocast_run_is_said_to_be_of_16_bits() -> None:
         grads.append({"table": table.weight.grad})
     found = islices.diff(*grads)
     assert reported(found)[:1] == [{"autocast"}], str(found)
-    assert "mend: in b, compute the layers in float32" in str(found)
+    assert "fix: in b, compute the layers in float32" in str(found)
     (cause,) = found.causes[0].causes
     assert cause.details["dtype"] == "bfloat16", "whose eight bits float16 holds too"
 

@@ -147,7 +147,7 @@ def test_fault_is_found_where_it_begins(name: str) -> None:
     assert not found.equal
     assert not found.stop.difference.equal
     assert cause is None or [cause] in [list(e.names) for e in found.stop.difference.causes], str(found)
-    assert f"part at step {step}" in str(found)
+    assert f"differ from step {step}" in str(found)
 
 
 OTHERS = {
@@ -305,7 +305,7 @@ def test_lines_that_mend_are_of_the_recorded_framework(framework: str, line: str
     found = islices.parity(tmp_path / "a", tmp_path / "b")
     assert (found.stop.step, found.stop.position) == (1, "step")
     made = line.format("lr=0.05, semantics='keras', rows='all'")
-    assert f"mend: in b, optimizer = {made}" in str(found)
+    assert f"fix: in b, optimizer = {made}" in str(found)
 
 
 # ---------------------------------------------------------------------- folders
