@@ -1,4 +1,4 @@
-"""Runs a formula over the inputs of a trajectory, in whichever numbers.
+"""Run a formula over a trajectory's inputs in a chosen type of numbers.
 
 May import: `numpy`, this folder.
 """

@@ -1,4 +1,4 @@
-"""Properties: laws that hold whatever is drawn, the same call on several backends, and hostile input.
+"""Tests by random input: laws, one call on several backends, and hostile input.
 
 Nothing here is a case of the matrix. ``python -m islices.conformance.properties laws`` looks for counterexamples.
 ``python -m islices.conformance.properties hostile`` looks for input that ends the process, raises an error that no

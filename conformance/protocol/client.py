@@ -151,7 +151,7 @@ class _Process:
 
 # ---------------------------------------------------------------------- the conversation
 class Client:
-    """An adapter, to be called.
+    """An adapter program that the suite calls.
 
     Parameters
     ----------

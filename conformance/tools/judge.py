@@ -134,7 +134,7 @@ def _code(found: list[Judgement], grade: int) -> int:
 
 
 def _show(found: list[Judgement], options: argparse.Namespace, *, of_all: bool = False) -> None:
-    """The report, or one JSON object; of all formulas a list of objects."""
+    """Print the report or its JSON: one object, or a list for all formulas."""
     if options.json:
         reported = [json_of(x) for x in found]
         print(json.dumps(reported if of_all else reported[0], indent=1))

@@ -99,7 +99,7 @@ class Memory(Arrays):
         """Return whether `set_rows` writes into x itself. Raise ValueError for an x that it could not write into."""
         return False
 
-    @optional("`host_view` says it")
+    @optional("`host_view` answers it")
     def memory_span(self, x: Array) -> tuple[int, int] | None:
         """Return the addresses of the first byte of x's elements and of the byte after the last.
 
@@ -120,7 +120,7 @@ class Memory(Arrays):
         """
         return None
 
-    @optional("nobody has to know")
+    @optional("no framework state depends on it")
     def mark_written(self, arrays: Sequence[Array]) -> None:
         """Report to autograd, or whatever else needs it, that arrays of `plain_tables` are written now."""
 

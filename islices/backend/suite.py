@@ -27,12 +27,12 @@ class ForTheSuite(Arrays):
     own_calls: ClassVar[str] = ""
 
     # ------------------------------------------------------------------ devices and modes
-    @optional("the CPU alone")
+    @optional("only the CPU")
     def devices(self) -> tuple[str, ...]:
         """Return the names of the devices on which the framework can compute here, CPU first."""
         return ("cpu",)
 
-    @optional("there is no device beside the CPU")
+    @optional("the CPU is the only device")
     def on_device(self, x: Array, device: str) -> Array:
         """Return x on a device, one of `devices`: for the conformance suite."""
         raise self.lacks("on_device")
@@ -54,7 +54,7 @@ class ForTheSuite(Arrays):
         """Return fn compiled by the framework (jax.jit, tf.function): for the conformance suite."""
         raise self.lacks("trace", "the framework has no tracing compiler")
 
-    @optional("nothing is compiled that could be let go of")
+    @optional("no compiled program is kept")
     def forget_compiled(self) -> None:
         """Release the programs that `trace` and the framework itself have compiled: for the conformance suite.
 

@@ -142,7 +142,7 @@ def backend_of_leaf(x: Any, argument: str) -> Backend:
 
 
 def accept(x: Any, argument: str = "x") -> Any:
-    """Return x as the library computes on it: an IndexedSlices, or a dense array. See `restored`."""
+    """Convert x to an IndexedSlices or a dense array; `restored` converts back."""
     if isinstance(x, IndexedSlices):
         return x
     backend = backend_of_leaf(x, argument)

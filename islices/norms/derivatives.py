@@ -193,7 +193,7 @@ def attach_scaled(
 def _attached(
     backend: Backend, value: Array, arrays: tuple[Array, ...], gradient: Callable[..., tuple[Array | None, ...]]
 ) -> Array:
-    """Return value as a function of arrays with the gradient gradient(B, upstream, *arrays)."""
+    """Return value as a function of arrays whose gradient is `gradient(B, upstream, *arrays)`."""
 
     def backward(value: Array, arrays: tuple[Array, ...], upstream: Array) -> tuple[Array | None, ...]:
         return modes.run(gradient, backend, (upstream, *arrays))  # type: ignore[no-any-return]

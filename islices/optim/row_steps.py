@@ -326,7 +326,7 @@ def _chosen(B: Backend, digit: Any, a: Array, b: Array) -> Array:
 
 
 def _digits(B: Backend, exponent: Array, one: Array) -> tuple[list[Any], list[Any]]:
-    """Return the digits of (the whole part, units first; the fraction, halves first) as bools or traced masks."""
+    """Return the binary digits of the whole part, units first, and of the fraction, halves first: bools or masks."""
     count = FRACTION[B.dtype(exponent)]
     if not B.is_traced(exponent):
         number = float(B.to_numpy(exponent).item())

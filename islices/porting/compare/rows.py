@@ -176,7 +176,7 @@ def _differ(x: Held, y: Held, ids: Array) -> Iterator[Array]:
 
 
 def spread(x: Array, n: int) -> Array:
-    """Return n elements, spread evenly, or all where there are no more."""
+    """Return n evenly spaced elements, or all if there are at most n."""
     return x if len(x) <= n else x[np.linspace(0, len(x) - 1, n).astype(np.int64)]
 
 

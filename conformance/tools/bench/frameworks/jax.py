@@ -1,4 +1,4 @@
-"""JAX: jitted and donated, with optax, and by hand."""
+"""Steps of JAX to time: jitted with donated buffers, with optax, and by hand."""
 
 from __future__ import annotations
 
