@@ -16,6 +16,7 @@ import json
 import os
 import signal
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
@@ -150,11 +151,20 @@ def _terminated(number: int, frame: object) -> NoReturn:
     raise SystemExit(128 + number)
 
 
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """A formatter that wraps the lines of a description or epilogue to the terminal, except indented ones."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(x if x.startswith(" ") else textwrap.fill(x, width) for x in text.splitlines())
+
+
 def _parser(command: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="islices",
+        formatter_class=_HelpFormatter,
         description="Row-sparse gradients of NumPy, TensorFlow, PyTorch, JAX and MXNet: one meaning, one API.",
-        epilog="exit codes: 0 fine, 1 fails found, 2 usage, 3 harness error.  More: islices COMMAND --help",
+        epilog="exit codes: 0 fine, 1 failures or differences found, 2 usage, 3 internal error\n"
+        "more: islices COMMAND --help",
     )
     parser.add_argument("--version", action="version", version=f"islices {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -162,9 +172,7 @@ def _parser(command: str | None) -> argparse.ArgumentParser:
     for name in names:
         if name == command:
             found = load_command(name)
-            found.arguments(
-                commands.add_parser(name, description=found.help, formatter_class=argparse.RawDescriptionHelpFormatter)
-            )
+            found.arguments(commands.add_parser(name, description=found.help, formatter_class=_HelpFormatter))
         else:  # the help needs one line of each other command, and only if no command is given
             line = "" if command in {*names, "--version"} else _help(name)
             commands.add_parser(name, help=line.replace("%", "%%"))

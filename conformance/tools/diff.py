@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +27,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "      what both were clipped from\n"
         "  islices diff a.safetensors b.safetensors --pair weight=embeddings\n"
         "  islices diff a.safetensors b.safetensors --json | python -m json.tool\n\n"
-        "files: what islices.save writes (.safetensors), and others' .safetensors files, whose tensors\n"
-        "are dense. Options that are not given are taken from the files' metadata, where save was told them\n"
-        "(metadata={'padding_idx': '0'}).\n"
-        f"{_causes()}\n"
-        "What is not proven on enough elements is not named.\n"
+        "files: .safetensors, written by islices.save, or by others, whose tensors are dense. Options come from the "
+        "files' metadata if you leave them out: islices.save(..., metadata={'padding_idx': '0'}).\n"
+        f"causes that are tried, also in pairs (docs/diff.md): {', '.join(CAUSES)}. Causes seen on too few elements "
+        "are not reported.\n"
         "exit codes: 0 equal, 1 different, 2 usage, or a file that cannot be read"
     )
     parser.add_argument("a", metavar="A", help="a file of gradients or tables")
@@ -43,16 +41,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=int, metavar="N", help="samples in the batch")
     parser.add_argument("--tokens", type=int, metavar="N", help="tokens in the batch, padding included")
     parser.add_argument(
-        "--pair", action="append", default=[], metavar="A=B", help="the tensor called A in one file is B in the other"
+        "--pair", action="append", default=[], metavar="NAME=NAME", help="the names of one tensor in A and in B"
     )
-    parser.add_argument("--tables", metavar="F", help="for gradients: the tables, which a regulariser adds to them")
+    parser.add_argument("--tables", metavar="F", help="the tables, to find a missing regularizer")
     parser.add_argument("-v", "--verbose", action="store_true", help="every tensor, with the rows that differ")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout instead of the report")
     parser.add_argument("--plot", metavar="FILE.png", help="draw the rows that differ (needs matplotlib)")
-
-
-def _causes() -> str:
-    return textwrap.fill(f"causes that are tried, alone and by twos (docs/diff.md): {', '.join(CAUSES)}.", 112)
 
 
 def compare(options: argparse.Namespace) -> int:

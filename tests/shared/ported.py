@@ -63,7 +63,7 @@ def by_tensorflow(change: Callable[[Any], Any]) -> Callable[[Batch, Tree], Tree]
     return lambda d, g: {n: change(tf.constant(x)).numpy() for n, x in g.items()}
 
 
-def regularised(penalty: Any) -> Callable[[Batch, Tree], Tree]:
+def regularized(penalty: Any) -> Callable[[Batch, Tree], Tree]:
     """Keras's, by TensorFlow's tape."""
 
     def made(d: Batch, g: Tree) -> Tree:
@@ -124,7 +124,7 @@ class Change(NamedTuple):
 #: In the order in which programs do it.
 CHANGES: dict[str, Change] = {
     "last wins": Change(last_wins, "last_duplicate"),
-    "l2": Change(regularised(keras.regularizers.L2(1e-3)), "regulariser"),
+    "l2": Change(regularized(keras.regularizers.L2(1e-3)), "regularizer"),
     "float16": Change(by_torch(lambda x: x.half().float()), "autocast"),
     "bfloat16": Change(by_torch(lambda x: x.bfloat16().float()), "autocast"),
     "value clip": Change(values_clipped, "value_clip"),
@@ -145,7 +145,7 @@ def compared(d: Batch, names: tuple[str, ...]) -> Any:
         ours, reported["max_norm"] = clipped(d, summed(d)), LIMIT
     for c in changes:
         theirs = c.make(d, theirs)
-    tables = d.tables if any(c.cause == "regulariser" for c in changes) else None
+    tables = d.tables if any(c.cause == "regularizer" for c in changes) else None
     return islices.diff(ours, theirs, before=d.raw, tables=tables, **reported)
 
 

@@ -113,7 +113,7 @@ def diff(
     pair : mapping of str to str, optional
         Names in a -> names in b, for tensors with different names.
     tables : tree like a, optional
-        For gradients: their tables, which a regulariser may have added to them.
+        For gradients: their tables, which a regularizer may have added to them.
 
     Returns
     -------

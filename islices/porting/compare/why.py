@@ -25,7 +25,7 @@ def side_by_side(
 ) -> Comparison | None:
     """Return the comparison before any change; None for whole numbers that float64 does not hold.
 
-    raw: the gradient from which both were computed. tables: the tables that a regulariser may add.
+    raw: the gradient from which both were computed. tables: the tables that a regularizer may add.
     """
     if any(x.beyond_float64 for pair in stored for x in pair):
         return None

@@ -68,7 +68,7 @@ def _position(position: str, tensor: str, a: Step, b: Step, known: Known) -> Dif
 
 
 def _all_or_one(tensor: str, a: Leaves, b: Leaves, known: Known, instead: Sequence[Explanation] = ()) -> Difference:
-    """Explain tensors without clipping or regularisers: all together, else the one that is furthest off."""
+    """Explain tensors without clipping or regularizers: all together, else the one that is furthest off."""
     found = _of_arrays(diff(a, b, **known), instead)
     if found.causes or tensor not in a or tensor not in b:
         return found
@@ -93,7 +93,7 @@ def _begun(a: Leaves, b: Leaves, names: tuple[str, str]) -> tuple[Explanation, .
 
 
 def _of_arrays(found: Difference, instead: Sequence[Explanation] = ()) -> Difference:
-    """Return the difference without causes that only gradients have, for arrays without clipping or regularisers."""
+    """Return the difference without causes that only gradients have, for arrays without clipping or regularizers."""
     kept = [e for e in found.causes if all(c.name in OF_ARRAYS or "step" in c.details for c in e.causes)]
     return _unmended(replace(found, causes=tuple(kept or instead)), OF_ARRAYS)
 

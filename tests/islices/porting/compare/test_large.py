@@ -48,7 +48,7 @@ def made() -> dict[str, Any]:
     )  # fmt: skip
     return {
         "mean": (g, slices(v / f4(96), ids), {"batch_size": 96}),
-        "regulariser": (c, islices.to_dense(c) + f4(1e-2) * w, {"tables": w}),
+        "regularizer": (c, islices.to_dense(c) + f4(1e-2) * w, {"tables": w}),
         "last_duplicate": (g, c.replace(values=last), {}),
         "padding, mean": (c, slices(k[1:] / f4(8), held[1:]), {"batch_size": 8}),
         "duplicates": (clipped, unsummed, {}),

@@ -208,7 +208,7 @@ def test_a_state_is_not_explained_as_a_gradient() -> None:
     assert found.stop is not None
     assert found.stop.position == "state"
     named = {name for cause in found.stop.difference.causes for name in cause.names}
-    assert not named & {"clipped", "per_tensor", "row_clip", "value_clip", "regulariser"}, str(found)
+    assert not named & {"clipped", "per_tensor", "row_clip", "value_clip", "regularizer"}, str(found)
 
 
 # ---------------------------------------------------------------------- names

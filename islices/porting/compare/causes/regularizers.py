@@ -19,7 +19,7 @@ from islices.porting.compare.stored import Array, wide
 FEW = 4
 
 
-def regulariser(both: Comparison, which: int) -> Iterator[Change]:
+def regularizer(both: Comparison, which: int) -> Iterator[Change]:
     """One side has the gradient of a penalty, the other has not; it may be scaled too."""
     strengths: dict[str, float] = {}
     cost = 0.0
@@ -42,7 +42,7 @@ def regulariser(both: Comparison, which: int) -> Iterator[Change]:
         return _penalised(x, found[0], strengths[pair.name] * found[1], y.sparse) if found else None
 
     shown = ", ".join(sorted({f"{s:.6g}" for s in strengths.values()}))
-    text = f"regulariser: {{y}} adds {shown} times the table to its gradient (l2), {{x}} does not"
+    text = f"regularizer: {{y}} adds {shown} times the table to its gradient (l2), {{x}} does not"
     yield Change(add, text, {"strengths": strengths}, cost)
 
 
@@ -57,7 +57,7 @@ def _penalties(details: Mapping[str, Any]) -> Lines:
     )}  # fmt: skip
 
 
-REGULARISER = Cause("regulariser", 35, propose=regulariser, exact="never", fix=_penalties)
+REGULARIZER = Cause("regularizer", 35, propose=regularizer, exact="never", fix=_penalties)
 
 
 def _table(x: Rows, y: Rows, pair: TwoSides) -> tuple[Array, Array] | None:
