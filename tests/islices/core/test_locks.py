@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -76,12 +77,13 @@ def test_nor_while_parts_run_in_other_threads() -> None:
     assert gc.isenabled()
 
 
-def test_nor_while_numba_compiles() -> None:
-    pytest.importorskip("numba")
+def test_nor_while_numba_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    numba = pytest.importorskip("numba")
     from numba.core import event
 
     from islices.kernels.compiling import compile_kernel, vector
 
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))  # an earlier run's kernel is not compiled again
     on: list[bool] = []
 
     class Listener(event.Listener):
