@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from islices.backends.torch.adapter import backend
-from islices.backends.torch.optim.hyperparameters import Rate, complete, in_islices, made_from, torch_names
+from islices.backends.torch.optim.hyperparameters import (
+    Rate,
+    check_decoupled,
+    complete,
+    in_islices,
+    made_from,
+    torch_names,
+)
 from islices.core.arguments import show, whole_number
 from islices.core.linear import wide_dtype
 from islices.core.registry import describe
@@ -143,13 +150,8 @@ def checked(optimizer: RowOptimizer, state_dict: dict[str, Any]) -> dict[str, An
 
 def _whole_group(optimizer: RowOptimizer, old: Mapping[str, Any], group: Mapping[str, Any]) -> dict[str, Any]:
     """Return a saved group, completed with the optimizer's values for options that torch's class lacks."""
-    record, decoupled = RECORDS[optimizer.rule], old.get("decoupled_weight_decay")
+    check_decoupled(optimizer.rule, old.get("decoupled_weight_decay"), ", where its state belongs")
     own = torch_names(optimizer.rule)
-    if "decoupled_weight_decay" not in own and decoupled is not None and bool(decoupled) != bool(record.decoupled):
-        family = {optimizer.rule, record.variant_of}
-        others = [x.title for x in RECORDS.values() if x is not record and {x.name, x.variant_of} & family - {""}]
-        where = f"{' or '.join(others)}, where its state belongs" if others else f"{record.title} is {record.decoupled}"
-        raise ValueError(f"decoupled_weight_decay: got {decoupled}; accepted by optim.{where}")
     kept = {name: x for name, x in old.items() if name not in OF_TORCH or name in own}
     if "semantics" not in old:  # the semantics need not have an option that is off
         kept = {name: x or None if group.get(name, x) is None else x for name, x in kept.items()}

@@ -123,18 +123,16 @@ def check_group(rule: str, group: Group) -> None:
     made_from(rule, group, Rate(group["lr"], rule))
 
 
-def check_decoupled(rule: str, requested: bool | None) -> None:
-    """Raise ValueError if decoupled_weight_decay selects the weight decay of another class."""
+def check_decoupled(rule: str, requested: bool | None, hint: str = "") -> None:
+    """Raise ValueError if decoupled_weight_decay selects the weight decay of another class; hint follows its name."""
     record = RECORDS[rule]
     accepted = bool(record.decoupled)
     if requested is None or bool(requested) == accepted or "decoupled_weight_decay" in record.arguments:
         return
     family = {rule, record.variant_of} - {""}
     others = [x.title for x in RECORDS.values() if bool(x.decoupled) != accepted and family & {x.name, x.variant_of}]
-    raise ValueError(
-        f"decoupled_weight_decay: got {requested}; accepted by {record.title} is {accepted}"
-        + "".join(f", {title} has {requested}" for title in others)
-    )
+    where = f"{' or '.join(others)}{hint}" if others else f"{record.title} is {accepted}"
+    raise ValueError(f"decoupled_weight_decay: got {requested}; accepted by optim.{where}")
 
 
 def requested_options(rule: str, group: Group) -> tuple[Any, ...]:
