@@ -132,7 +132,7 @@ def differentiate(
         for recorder in recorders:
             recorder.open = False
     upstreams = iter(gradients[len(leaves) :])
-    lookups = [[LookedUp(next(upstreams), *subject) for _, *subject in r.lookups] for r in recorders]
+    lookups = [[LookedUp(next(upstreams), *use) for _, *use in r.lookups] for r in recorders]
     return loss.detach(), aux, gradients[: len(leaves)], lookups
 
 

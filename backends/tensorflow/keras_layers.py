@@ -89,22 +89,22 @@ def _reversible() -> Any:
 def _check_layer(name: str, layer: Any) -> None:
     stock = [kind.call for kind in (sys.modules["keras"].layers.Embedding, _reversible()) if kind is not None]
     if type(layer).call not in stock:
-        subject = f"a {type(layer).__name__}, whose call is its own"
-        variant = "keras.layers.Embedding or ReversibleEmbedding as they are"
+        came = f"a {type(layer).__name__}, whose call is its own"
+        accepted = "keras.layers.Embedding or ReversibleEmbedding as they are"
     elif not layer.built:
-        subject, variant = "a layer that has no weights yet", "a built layer: call the model once before"
+        came, accepted = "a layer that has no weights yet", "a built layer: call the model once before"
     elif layer.quantization_mode is not None:
-        subject, variant = f"a layer quantized to {layer.quantization_mode}", "weights in floating point"
+        came, accepted = f"a layer quantized to {layer.quantization_mode}", "weights in floating point"
     elif layer.lora_enabled:
-        subject, variant = "a layer with LoRA, whose table is a product", "a layer without it"
+        came, accepted = "a layer with LoRA, whose table is a product", "a layer without it"
     elif layer.embeddings_regularizer is not None:
-        subject, variant = (
+        came, accepted = (
             "a layer with embeddings_regularizer, whose gradient does not pass the lookup",
             "a layer without it",
         )
     else:
         return
-    raise TypeError(f"model: layer {name!r}: got {subject}; accepted is {variant}")
+    raise TypeError(f"model: layer {name!r}: got {came}; accepted is {accepted}")
 
 
 # ---------------------------------------------------------------------- the hook

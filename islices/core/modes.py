@@ -35,8 +35,7 @@ def execution(mode: str) -> Iterator[None]:
     mode : {"host", "framework"}
         "host", the default: in NumPy or compiled kernels, on views of the framework's CPU memory. "framework": by the
         framework's operations, on any device. Arrays that are not in CPU memory, arrays whose gradient is being
-        recorded, and traced code (jax.jit, tf.function) use these in either mode. "native" is the deprecated name of
-        "framework".
+        recorded, and traced code (jax.jit, tf.function) use these in either mode.
 
     Raises
     ------

@@ -131,8 +131,8 @@ def _to_owners(
     mine = np.stack([np.diff(places) for places in cuts], 1)  # for each rank, of each leaf
     theirs: list[Any] = [mine[group.rank]] * group.size  # of dense leaves every rank sends as many as this one keeps
     if sparse:
-        reported = [row.view(np.uint8) for row in mine]
-        theirs = [x.view(np.int64) for x in group.all_to_all(reported, [len(x) for x in reported])]
+        sent = [row.view(np.uint8) for row in mine]
+        theirs = [x.view(np.int64) for x in group.all_to_all(sent, [len(x) for x in sent])]
     parts = [
         pack([x for leaf, at in zip(leaves, cuts, strict=True) for x in leaf.arrays(int(at[r]), int(at[r + 1]))])
         for r in ranks

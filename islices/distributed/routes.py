@@ -39,7 +39,7 @@ def _row_number_dtype(bounds: Host) -> np.dtype[Any]:
 
 def received(group: Group, agreed: Agreement) -> list[int]:
     """Return each rank's number of rows for this one, after all have exchanged their counts."""
-    return [int(reported[group.rank]) for reported in agreed.counts]
+    return [int(counts[group.rank]) for counts in agreed.counts]
 
 
 def find_routes(group: Group, agreed: Agreement, bounds: Host, ids: Host, cuts: Host) -> Routes:

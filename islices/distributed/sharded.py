@@ -129,7 +129,7 @@ class ShardedTable:
             self.group, "ShardedTable", check, lambda _: self._description(), lambda _: np.array([_made[0]]),
             error=error,
         )  # fmt: skip
-        self._number = _made[0] = max(int(reported[0]) for reported in agreed.counts) + 1
+        self._number = _made[0] = max(int(counts[0]) for counts in agreed.counts) + 1
 
     @classmethod
     def from_full(cls, weights: Array, group: Any = None, **options: Any) -> ShardedTable:

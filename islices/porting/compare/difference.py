@@ -149,9 +149,9 @@ def diff(
     both = read_both(a, b, pair)
     raw, held = (leaves_beside(tree, both.pairs, name) for tree, name in ((before, "before"), (tables, "tables")))
 
-    def explain(reported: Sequence[int]) -> Explained:
-        leaves = (None if x is None else [x[k] for k in reported] for x in (raw, held))
-        return why(side_by_side([both.stored[k] for k in reported], context, *leaves))
+    def explain(chosen: Sequence[int]) -> Explained:
+        leaves = (None if x is None else [x[k] for k in chosen] for x in (raw, held))
+        return why(side_by_side([both.stored[k] for k in chosen], context, *leaves))
 
     return compared(both, called, explain)
 

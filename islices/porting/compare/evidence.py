@@ -153,8 +153,8 @@ class Evidence(NamedTuple):
 
 def evidence(p: Paired, was: Array, *, exact: bool, factor: float = 1.0) -> Evidence:
     """Return the evidence of x being factor * y, if elements had the distances `was` (flat, >= 0) before."""
-    reported = np.flatnonzero((was > 0) & np.isfinite(p.y) & np.isfinite(p.x))
-    q, was = p.at(reported), was[reported]
+    counted = np.flatnonzero((was > 0) & np.isfinite(p.y) & np.isfinite(p.x))
+    q, was = p.at(counted), was[counted]
     if not len(was):
         return Evidence(0.0, 0)
     finest = 0.25 * q.eps * np.abs(q.x) if q.eps else np.full(len(was), 0.5)  # half the spacing, or less

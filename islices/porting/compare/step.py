@@ -84,10 +84,10 @@ def explain_steps(a: Step, b: Step, *, names: Sequence[str] = ("a", "b")) -> Dif
         states = (states_beside(getattr(x, n), both.pairs, f"{side}.{n}") for n in ("state", "state_after"))
         given.append(list(zip(before, gradient, *states, strict=True)))
 
-    def explain(reported: Sequence[int]) -> Explained:
-        some = [both.stored[k] for k in reported]
+    def explain(chosen: Sequence[int]) -> Explained:
+        some = [both.stored[k] for k in chosen]
         causes = steps_differ(
-            *(Side.of([(both.stored[k][n], *given[n][k]) for k in reported], x.optimizer) for n, x in enumerate((a, b)))
+            *(Side.of([(both.stored[k][n], *given[n][k]) for k in chosen], x.optimizer) for n, x in enumerate((a, b)))
         )
         near = None if causes else side_by_side(some, Context())
         return causes, near is not None and near.agree(exact=False), None

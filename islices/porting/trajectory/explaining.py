@@ -101,11 +101,11 @@ def _of_arrays(found: Difference, instead: Sequence[Explanation] = ()) -> Differ
 def _unmended(found: Difference, names: Collection[str]) -> Difference:
     """Return the difference without the lines that fix some causes."""
 
-    def reported(c: Finding) -> Finding:
+    def without_fix(c: Finding) -> Finding:
         unknown = c.name in names and "step" not in c.details
         return replace(c, details={**c.details, "mends": False}) if unknown else c
 
-    return replace(found, causes=tuple(replace(e, causes=tuple(map(reported, e.causes))) for e in found.causes))
+    return replace(found, causes=tuple(replace(e, causes=tuple(map(without_fix, e.causes))) for e in found.causes))
 
 
 # ---------------------------------------------------------------------- the step
