@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from islices.conformance.tools.bench.load import is_disturbed
 
-HEADS = ("backend", "what", "way", "ms", "x copy", "x own")
+HEADS = ("backend", "what", "way", "ms", "x own")
 #: The first so many columns are words, the others numbers.
 WORDS = 3
 
@@ -51,20 +51,11 @@ def measured(run: dict[str, Any]) -> Iterator[TextTable]:
 
 def _lines(record: dict[str, Any]) -> list[list[str]]:
     words = (record["backend"], record["version"].partition("+")[0], "*" if is_disturbed(record) else "")
-    start, times, limit = (
-        [" ".join(filter(None, words)), record["operation"]],
-        record["milliseconds"],
-        record.get("limit"),
-    )
-    lines = []
+    start, times, lines = [" ".join(filter(None, words)), record["operation"]], record["milliseconds"], []
     for label in sorted(times, key=times.__getitem__):
-        copies, factor = times[label] / limit["milliseconds"] if limit else None, record["times_as_fast"].get(label)
-        numbers = ("" if x is None else f"{x:.{digits}f}" for x, digits in ((copies, 1), (factor, 2)))
-        lines.append([*start, label, _figures(times[label]), *numbers])
+        factor = record["times_as_fast"].get(label)
+        lines.append([*start, label, _figures(times[label]), "" if factor is None else f"{factor:.2f}"])
         start = ["", ""]
-    if limit:
-        copy = f"a copy of {limit['bytes'] / 1e6:.1f} MB"
-        lines.append([*start, copy, _figures(limit["milliseconds"]), "1.0", ""])
     return lines
 
 

@@ -6,8 +6,7 @@
 A record has "backend", "version", "part", "operation" and "others", the cores that other processes used meanwhile.
 Measured ones have "title", of their table, and "milliseconds" and "quartiles" by label. "own" is the framework's
 fastest implementation (and a second one, if that is faster and does less). "times_as_fast", by label, is relative to
-the first of these: the median of the ratios within a round. Some have "limit" {"bytes", "bandwidth", "milliseconds"},
-and "remarks" by label.
+the first of these: the median of the ratios within a round. Some have "remarks" by label.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rounds that interleave several implementations of one operation, and the evaluation of their times."""
+"""Row numbers to draw gradients by, rounds that interleave several implementations, and the evaluation of times."""
 
 from __future__ import annotations
 
@@ -88,3 +88,12 @@ def summary(times: Times, own: list[str]) -> dict[str, Any]:
         "own": best,
         "times_as_fast": {label: ratio(times[best[0]], t) for label, t in times.items()} if best else {},
     }
+
+
+def zipf_ids(count: int, rows: int) -> np.ndarray[Any, Any]:
+    """Return row numbers whose frequencies follow Zipf's law with exponent 1.1, scattered over the table."""
+    rng = np.random.default_rng(0)
+    cumulated = np.cumsum(np.arange(1, rows + 1, dtype=np.float64) ** -1.1)
+    ranks = np.searchsorted(cumulated, rng.random(count) * cumulated[-1])
+    scattered: np.ndarray[Any, Any] = rng.permutation(rows)[ranks]
+    return scattered

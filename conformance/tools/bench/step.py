@@ -15,10 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from islices import Table, clip_by_global_norm, get_backend, lookup, value_and_grad
-from islices.conformance.tools.bench.benchmarks import zipf_ids
-from islices.conformance.tools.bench.limit import Copying
-from islices.conformance.tools.bench.rates import OPTIMIZERS, bytes_of_rows
-from islices.conformance.tools.bench.rounds import blocking, does_less, measure, summary
+from islices.conformance.tools.bench.rates import OPTIMIZERS
+from islices.conformance.tools.bench.rounds import blocking, does_less, measure, summary, zipf_ids
 from islices.conformance.tools.bench.variants import Ready, Way, block_of, framework_of, index_dtype, our_variant
 
 #: The loss is half the squared distance times this: a power of two, so that compilers which contract products into sums
@@ -82,8 +80,8 @@ def cases_of(backend: str) -> list[Training]:
 def title_of(case: Training) -> str:
     """Return the title of the table that a case stands in."""
     return (
-        f"whole steps: lookup, loss, gradient, optimizer; {case.model}; x copy: times a copy of the bytes that must "
-        "move; x own: times as fast as the fastest own way of the same step"
+        f"whole steps: lookup, loss, gradient, optimizer; {case.model}; x own: times as fast as the fastest own way of "
+        "the same step"
     )
 
 
@@ -107,20 +105,6 @@ class Problem:
     def feed(self, ids: Callable[[Any], Any], target: Callable[[Any], Any]) -> Iterator[Any]:
         """Return the batches again and again, as a framework's arrays."""
         return cycle([([ids(x) for x in batch], target(wanted)) for batch, wanted in self.batches])
-
-    def nbytes(self) -> dict[str, int]:
-        """Return the bytes that a step must read and write at least, each thing once: the mean of the batches.
-
-        Clipping moves nothing more: a step that has the norm of the gradient's sums need not write them.
-        """
-        model = self.case.model
-        distinct = sum(len(np.unique(x)) for ids, _ in self.batches for x in ids) / len(self.batches)
-        bags = model.bags * model.dim * 4
-        return {
-            "ids": sum(x.nbytes for x in self.batches[0][0]),
-            **bytes_of_rows(self.case.optimizer, distinct, model.dim),
-            **dict.fromkeys(("bags", "targets", "upstream gradient"), bags),
-        }
 
 
 # ---------------------------------------------------------------------- islices, the same on each framework
@@ -180,16 +164,11 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
     variants = {label: ready() for label, ready in (ours | own).items()}
     compare(f"{name} {case}", variants, block)
     calls = blocking({label: variant.timed for label, variant in variants.items()}, block)
-    nbytes = problem.nbytes()
-    times, limit = Copying(job["threads"]).limit(
-        sum(nbytes.values()), lambda: measure(calls, job["repeat"], seconds=job["seconds"])
-    )
+    times = measure(calls, job["repeat"], seconds=job["seconds"])
     left_out = name == "torch" and not clip and not importlib.util.find_spec("fbgemm_gpu")
     emit(
         title=title_of(case),
         operation=str(case),
-        bytes=nbytes,
-        limit=limit,
         remarks={"FBGEMM": "left out, not installed: pip install fbgemm-gpu-cpu==1.8.0"} if left_out else {},
         **summary(times, list(own)),
     )

@@ -91,7 +91,7 @@ def test_an_entry_that_does_not_end_is_told(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(processes, "LIMIT", 3)
     source = KERNELS.replace("os.abort()", "time.sleep(60)").replace("import os", "import time")
     found = run_library("kernels", [sys.executable], own_library(tmp_path, source))
-    assert [x.get("raised") for x in found["entries"]][:2] == [None, "it was ended after 3 s"]
+    assert [x.get("raised") for x in found["entries"]][:2] == [None, "no answer within 3 s"]
     assert found["entries"][-1]["grade"] == 1
 
 

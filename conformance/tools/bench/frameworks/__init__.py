@@ -2,7 +2,7 @@
 
 Each has
     zeros(shape)                float32, in an array that updates accept
-    small(values, ids, rows, max_norm) -> {operation: {label: call}}
+    calls(v, i, rows, max_norm) -> {operation: {label: call}}   the same on the framework's arrays of float32
 and those that differentiate
     table(array), total(x)      weights that may be written to, and the sum of all elements
     compiled(step, tables, states)

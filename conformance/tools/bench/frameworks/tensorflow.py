@@ -102,17 +102,37 @@ def steps(problem: Problem) -> dict[str, Ready]:
     return variants
 
 
-# ---------------------------------------------------------------------- small calls
-def small(values: Any, ids: Any, rows: int, max_norm: float) -> dict[str, dict[str, Call]]:
-    v, i, shape = tf.constant(values), tf.constant(ids), (rows, values.shape[1])
+# ---------------------------------------------------------------------- single calls
+def calls(v: Any, i: Any, rows: int, max_norm: float) -> dict[str, dict[str, Call]]:
+    """TensorFlow has no public coalesce, and its clipping takes duplicates for different rows."""
+    shape = (rows, v.shape[1])
     gradient = tf.IndexedSlices(v, i, tf.constant(shape, tf.int64))
     scaled = tf.IndexedSlices(RATE * v, i, gradient.dense_shape)
     table, variable, sgd = zeros(shape), keras.Variable(tf.zeros(shape)), keras.optimizers.SGD(RATE)
     sgd.build([variable])
+
+    def unsorted() -> Any:
+        ids, sums = _unique(v, i)
+        return tf.IndexedSlices(sums, ids, gradient.dense_shape)
+
+    def by_sorting() -> Any:
+        order = tf.argsort(i, stable=True)
+        ids, place = tf.unique(tf.gather(i, order))
+        return tf.IndexedSlices(tf.math.segment_sum(tf.gather(v, order), place), ids, gradient.dense_shape)
+
+    def clip(g: Any) -> Any:
+        return tf.clip_by_global_norm([g], max_norm)[0][0]
+
     return {
-        "coalesce": {"unique + unsorted_segment_sum (rows unsorted)": lambda: _unique(v, i)},
-        "clip_by_global_norm": {
-            "clip_by_global_norm (duplicates not summed)": lambda: tf.clip_by_global_norm([gradient], max_norm)
+        "coalesce": {
+            "unique + unsorted_segment_sum (rows unsorted)": unsorted,
+            "argsort + segment_sum": by_sorting,
+            "tf.function of argsort + segment_sum": tf.function(by_sorting),
+        },
+        "clip_by_global_norm": {  # which does not mind the order of rows
+            "clip_by_global_norm (duplicates not summed)": lambda: clip(gradient),
+            "unique + unsorted_segment_sum, clip_by_global_norm": lambda: clip(unsorted()),
+            "tf.function of unique + unsorted_segment_sum, clip_by_global_norm": tf.function(lambda: clip(unsorted())),
         },
         "sgd step": {
             "Variable.scatter_sub (of scaled values)": lambda: table.scatter_sub(scaled),

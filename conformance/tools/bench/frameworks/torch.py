@@ -180,10 +180,7 @@ def steps(problem: Problem) -> dict[str, Ready]:
             bags = functional.embedding_bag(ids, arrays[0], mode="sum").requires_grad_()
             loss = _loss(bags, target)
             (upstream,) = torch.autograd.grad(loss, bags)
-            ordered, order = torch.sort(ids.reshape(-1))
-            first = torch.ones(len(ordered), dtype=torch.bool)
-            torch.ne(ordered[1:], ordered[:-1], out=first[1:])
-            starts = first.nonzero()[:, 0]
+            starts, order, ordered = _sorted(ids.reshape(-1))
             g = functional.embedding_bag(bag_of[order], upstream, starts, mode="sum")
             if case.clip:
                 g.mul_(torch.clamp(MAX_NORM / (torch.linalg.vector_norm(g) + 1e-6), max=1.0))
@@ -217,21 +214,49 @@ def steps(problem: Problem) -> dict[str, Ready]:
     return variants
 
 
-# ---------------------------------------------------------------------- small calls
-def small(values: Any, ids: Any, rows: int, max_norm: float) -> dict[str, dict[str, Call]]:
-    v, shape = torch.from_numpy(values), (rows, values.shape[1])
-    gradient = torch.sparse_coo_tensor(torch.from_numpy(ids)[None], v, shape, check_invariants=False)
+# ---------------------------------------------------------------------- single calls
+def calls(v: Any, i: Any, rows: int, max_norm: float) -> dict[str, dict[str, Call]]:
+    """torch.nn.utils.clip_grad_norm_ raises on sparse gradients: the labels say what a user writes instead."""
+    shape = (rows, v.shape[1])
     dense, table = torch.nn.Parameter(torch.zeros_like(v)), torch.nn.Parameter(zeros(shape))
-    dense.grad, table.grad = v.clone(), gradient
 
-    def by_hand() -> Any:
-        return v * torch.clamp(max_norm / (torch.linalg.vector_norm(v) + 1e-6), max=1.0)
+    def sparse(ids: Any, values: Any, is_coalesced: bool) -> Any:
+        return torch.sparse_coo_tensor(ids[None], values, shape, is_coalesced=is_coalesced, check_invariants=False)
 
+    dense.grad, table.grad = v.clone(), sparse(i, v, False)
+
+    def unique_index_add() -> Any:
+        ids, inverse = torch.unique(i, return_inverse=True)
+        return sparse(ids, v.new_zeros((len(ids), v.shape[1])).index_add_(0, inverse, v), True)
+
+    def sort_embedding_bag() -> Any:
+        starts, order, ordered = _sorted(i)
+        return sparse(ordered[starts], functional.embedding_bag(order, v, starts, mode="sum"), True)
+
+    def clipped(summed: Callable[[], Any]) -> Any:
+        g = summed()
+        factor = torch.clamp(max_norm / (torch.linalg.vector_norm(g._values()) + 1e-6), max=1.0)
+        return sparse(g._indices()[0], g._values() * factor, True)
+
+    coalesce: dict[str, Call] = {
+        "coalesce()": lambda: sparse(i, v, False).coalesce(),  # of a new one: a coalesced one is not coalesced again
+        "unique + index_add_": unique_index_add,
+        "sort + embedding_bag": sort_embedding_bag,
+    }
     return {
-        "coalesce": {"coalesce()": gradient.coalesce},
+        "coalesce": coalesce,
         "clip_by_global_norm": {
-            "nn.utils.clip_grad_norm_ (of dense values)": lambda: torch.nn.utils.clip_grad_norm_([dense], max_norm),
-            "vector_norm, clamp, * (of dense values)": by_hand,
-        },
+            f"{label}, vector_norm, * factor": lambda summed=summed: clipped(summed)
+            for label, summed in coalesce.items()
+        }
+        | {"nn.utils.clip_grad_norm_ (of dense values)": lambda: torch.nn.utils.clip_grad_norm_([dense], max_norm)},
         "sgd step": {"optim.SGD.step": torch.optim.SGD([table], RATE).step},
     }
+
+
+def _sorted(ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return (the start of each row's ids in the sorted ids, the order that sorts, the sorted ids)."""
+    ordered, order = torch.sort(ids, stable=True)
+    first = torch.ones(len(ordered), dtype=torch.bool)
+    torch.ne(ordered[1:], ordered[:-1], out=first[1:])
+    return first.nonzero()[:, 0], order, ordered

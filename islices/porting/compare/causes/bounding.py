@@ -42,7 +42,7 @@ LAST_DUPLICATE = Cause(
 
 
 # ---------------------------------------------------------------------- values and rows
-def _bounded(name: str, rank: int, subject: str, sizes: Callable[[Rows], Array], fix: str) -> Cause:
+def _bounded(name: str, rank: int, bounded: str, sizes: Callable[[Rows], Array], fix: str) -> Cause:
     """Return the cause by which none of some sizes is larger than a limit on one side, which several reach."""
 
     def propose(both: Comparison, which: int) -> Iterator[Change]:
@@ -54,7 +54,7 @@ def _bounded(name: str, rank: int, subject: str, sizes: Callable[[Rows], Array],
                 terms = None if x.terms is None else x.terms * factor
                 return x.having(x.values * factor, terms) if (own > limit * (1 + 1e-6)).any() else None
 
-            text = f"{name.split('_')[0]}s clipped: {{y}} bounds {subject} by {limit:.6g}, {{x}} does not"
+            text = f"{name.split('_')[0]}s clipped: {{y}} bounds {bounded} by {limit:.6g}, {{x}} does not"
             yield Change(clip, text, {"limit": limit}, bits)
 
     return Cause(name, rank, propose=propose, exact="never", fix=(f"grads = {fix}", f"take `{fix}` out"))
