@@ -79,7 +79,7 @@ weight: $(READY)  ## the tokens of the code by folder, without docstrings and co
 	$(BIN)/python tests/shared/weight.py
 
 dist: $(READY)  ## the wheel and the sdist, with the same bytes from the same commit: dist/
-	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation $(ARGS)
+	umask 022; SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation $(ARGS)
 
 vectors: $(READY)  ## write the golden vectors again (they must not change)
 	$(BIN)/python -m islices.conformance.generate
