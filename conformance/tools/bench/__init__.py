@@ -7,7 +7,7 @@ Each backend runs in a separate process. A framework's operations are in `islice
     command   the subcommand: which cases, which processes    measuring one process
     rounds    interleaved rounds, medians                     limit     how fast memory moves the bytes that must move
     results   the JSON                                        report    its tables
-    load      how busy others keep the cores                  rates     the optimizers that are measured
-    variants  the ways that run side by side                frameworks/  what the users of each framework write
-    and one module a part: operations, small, step
+    load      how busy others keep the cores                  formulas  the optimizers that are measured
+    ways      islices' ways to take a step                    frameworks/  what the users of each framework write
+    and one module a part: operations, small, updates, embedding, step
 """

@@ -17,12 +17,13 @@ from islices.conformance.outputs import check_backends, check_writable, print_te
 from islices.conformance.progress import bar
 from islices.conformance.tools.bench import frameworks, results, small
 from islices.conformance.tools.bench.benchmarks import AXES, cross, default_cases
+from islices.conformance.tools.bench.rates import OPTIMIZERS
 from islices.conformance.tools.bench.report import markdown, tables
 from islices.conformance.tools.bench.step import cases_of
 from islices.core.registry import list_backends
 
-PARTS = ("operations", "small", "step")
-DEFAULT_PARTS = PARTS[:2]
+PARTS = ("operations", "small", "updates", "embedding", "step")
+DEFAULT_PARTS = PARTS[:3]
 
 #: Seconds after which a process counts as hung.
 PATIENCE = 3600
@@ -32,7 +33,10 @@ parts
   operations  coalesce, clip_by_global_norm, norm and to_dense, from a framework's arrays of values and indices
               (validated) to a result that is computed
   small       coalesce, clip and an SGD step on 64 x 16: what a call costs
-and only when asked for (NumPy differentiates nothing)
+  updates     a step of sgd, adagrad, rowwise_adagrad and adam on the rows of an uncoalesced gradient, next to
+              torch.optim, FBGEMM, JAX's donated scatter, and formulas by hand
+and only when asked for (NumPy has neither)
+  embedding   value_and_grad of a lookup on 1e5 and on 1e8 rows; up to 5 GB of memory
   step        whole training steps: lookup, loss, gradient, clipping, optimizer, eager and compiled, next to formulas by
               hand, the frameworks' optimizers and FBGEMM's; on torch also 26 tables; up to 12 GB of memory
 
@@ -51,7 +55,7 @@ examples
   islices bench                                           the default set, some minutes for five backends
   islices bench -b torch --json run.json                  one backend; figures for later
   islices bench --part operations --operation coalesce --slices 1024 --slices 65536 --dim 64
-  islices bench --part small --threads 1                  on one core
+  islices bench --part updates --threads 1                on one core
   islices bench --part step -b torch --repeat 15          whole steps on torch, some minutes
   islices bench --read run.json                           the tables of an earlier run again
 
@@ -143,7 +147,13 @@ def _jobs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 yield job | {"cases": cases, "records": len(cases)}
             elif part == "small":
                 yield job | {"records": len(small.OPERATIONS)}
-            elif name != "numpy":  # a process a case, for its tables take gigabytes
+            elif part == "updates":
+                yield job | {"optimizers": list(OPTIMIZERS), "records": len(OPTIMIZERS)}
+            elif name == "numpy":  # differentiates nothing
+                continue
+            elif part == "embedding":
+                yield job | {"records": 2}
+            else:  # a process a case, for its tables take gigabytes
                 yield from (job | {"case": case, "records": 1} for case in cases_of(name))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from islices.conformance.tools.bench import report, rounds, small, step
+from islices.conformance.tools.bench import embedding, report, rounds, small, step, updates
 from islices.conformance.tools.bench.benchmarks import AXES, Benchmark
 from islices.conformance.tools.bench.step import Model, Training
 from islices.conformance.tools.bench.variants import Way
@@ -79,27 +79,40 @@ def test_usage_errors(arguments: list[str], words: str) -> None:
 
 
 # ---------------------------------------------------------------------- every part on every backend, in small
+SIZES = [
+    (updates, {"ROWS": 2_000, "DIM": 4, "IDS": 256}),
+    (embedding, {"TABLE_ROWS": (1_000, 10_000), "IDS": 256}),
+    (small, {"INNER": 1, "ROUNDS": 2}),
+]
 SMALL = Model((1_000,), 8, 64, 4)
 #: part -> what else its job says
 JOBS: dict[str, dict[str, Any]] = {
     "operations": {"cases": [Benchmark(x, 64, 4) for x in AXES["operation"]]},
     "small": {},
+    "updates": {"optimizers": ["sgd", "adam"]},
+    "embedding": {},
     "step": {"case": Training(SMALL, "adam", True)},
 }
-RECORDS = {"operations": 4, "small": 3, "step": 1}
+RECORDS = {"operations": 4, "small": 3, "updates": 2, "embedding": 2, "step": 1}
 RUNS = [
-    pytest.param(name, part, JOBS[part], marks=[pytest.mark.soak] if (name, part) != ("torch", "small") else [])
+    pytest.param(
+        name,
+        part,
+        JOBS[part],
+        marks=[] if (name, part) in (("torch", "updates"), ("torch", "embedding")) else [pytest.mark.soak],
+    )
     for name in ("numpy", "torch", "tensorflow", "jax")
     for part in JOBS
-    if (name, part) != ("numpy", "step")
+    if name != "numpy" or part not in ("embedding", "step")
 ]
 
 
 @pytest.mark.parametrize(("name", "part", "job"), RUNS, ids=lambda x: x if isinstance(x, str) else "")
 def test_every_part_runs(name: str, part: str, job: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip(name)
-    monkeypatch.setattr(small, "INNER", 1)
-    monkeypatch.setattr(small, "ROUNDS", 2)
+    for module, sizes in SIZES:
+        for constant, size in sizes.items():
+            monkeypatch.setattr(module, constant, size)
     run = importlib.import_module(f"islices.conformance.tools.bench.{part}").run
     records: list[dict[str, Any]] = []
     given = json.loads(json.dumps(job | {"backend": name, "threads": 1, "repeat": 2, "seconds": 0}))

@@ -11,13 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from islices import Table, lookup, value_and_grad
 from islices.conformance.own_calls.jax import timed_calls
 from islices.conformance.tools.bench.rates import BETA1, BETA2, EPS, RATE, corrections, rule, shapes
 from islices.conformance.tools.bench.rounds import Call
 from islices.conformance.tools.bench.step import LOSS_SCALE, MAX_NORM, Problem
 from islices.conformance.tools.bench.variants import Ready, Way, our_variant
 
-zeros, table, total = jnp.zeros, jnp.array, jnp.sum
+zeros, ones, table, total = jnp.zeros, jnp.ones, jnp.array, jnp.sum
 
 
 def compiled(step: Callable[..., Any], tables: Any, states: Any) -> Callable[..., Any]:
@@ -55,6 +56,28 @@ def _by_hand(kind: str, start: Any, feed: Iterator[Any], gradient: Callable[...,
         return loss
 
     return Way(call, lambda: arrays[:1])
+
+
+def updates(kind: str, values: Any, ids: Any, rows: int) -> dict[str, Ready]:
+    v, i, shape = jnp.asarray(values), jnp.asarray(ids), (rows, values.shape[1])
+
+    def add() -> Way:
+        step = jax.jit(lambda table, state, v, i: (table.at[i].add(-RATE * v), state, None), donate_argnums=0)
+        return our_variant(step, zeros(shape), None, repeat((v, i)))
+
+    def summed(rows: Any, place: Any, v: Any) -> Any:
+        return 0.0, jax.ops.segment_sum(v, place, len(rows))
+
+    if kind == "sgd":
+        return {"jit donated .at[].add": add}
+    return {
+        "jit donated unique(size) + segment_sum, formula on rows": lambda: _by_hand(
+            kind, zeros(shape), repeat((i, v)), summed, on_host=False
+        ),
+        "np.unique + jit donated segment_sum, formula on rows": lambda: _by_hand(
+            kind, zeros(shape), repeat((ids, v)), summed, on_host=True
+        ),
+    }
 
 
 def _loss(rows: Any, place: Any, target: Any) -> Any:
@@ -101,8 +124,7 @@ def steps(problem: Problem) -> dict[str, Ready]:
 # ---------------------------------------------------------------------- small calls
 def small(values: Any, ids: Any, rows: int, max_norm: float) -> dict[str, dict[str, Call]]:
     v, i = jnp.asarray(values), jnp.asarray(ids)
-    step = jax.jit(lambda table, state, v, i: (table.at[i].add(-RATE * v), state, None), donate_argnums=0)
-    add = our_variant(step, zeros((rows, values.shape[1])), None, repeat((v, i)))
+    add = updates("sgd", values, ids, rows)["jit donated .at[].add"]()
 
     def jitted(operation: str) -> dict[str, Call]:
         variants = timed_calls(operation, v, i, rows, max_norm)
@@ -112,4 +134,24 @@ def small(values: Any, ids: Any, rows: int, max_norm: float) -> dict[str, dict[s
         "coalesce": jitted("coalesce"),
         "clip_by_global_norm": jitted("clip_by_global_norm"),
         "sgd step": {"jit donated .at[].add": add.timed},
+    }
+
+
+# ---------------------------------------------------------------------- gradients
+def gradient(table: Any, ids: Any, upstream: Any) -> dict[str, Call]:
+    i, u, wrapped = jnp.asarray(ids), jnp.asarray(upstream), Table(table)
+    step = value_and_grad(lambda table, i, u: jnp.sum(lookup(table, i) * u))
+
+    def ours(table: Any, i: Any, u: Any) -> Any:
+        value, g = step(table, i, u)
+        return value, g.values, g.indices
+
+    def own(table: Any, i: Any, u: Any) -> Any:
+        return *jax.value_and_grad(lambda rows: jnp.sum(rows * u))(table[i]), i
+
+    jitted, by_hand = jax.jit(ours), jax.jit(own)
+    return {
+        "islices": lambda: ours(wrapped, i, u),
+        "islices, compiled": lambda: jitted(wrapped, i, u),
+        "jit of grad by the gathered rows": lambda: by_hand(table, i, u),
     }

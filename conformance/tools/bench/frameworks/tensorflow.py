@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import count
+from itertools import count, repeat
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from islices import Table, lookup, value_and_grad
 from islices.conformance.tools.bench.rates import BETA1, BETA2, EPS, RATE, corrections, rule, shapes
 from islices.conformance.tools.bench.rounds import Call
 from islices.conformance.tools.bench.step import LOSS_SCALE, MAX_NORM, Problem
@@ -19,6 +20,10 @@ table, total = tf.Variable, tf.reduce_sum
 
 def zeros(shape: tuple[int, ...]) -> Any:
     return tf.Variable(tf.zeros(shape), trainable=False)
+
+
+def ones(shape: tuple[int, ...]) -> Any:
+    return tf.Variable(tf.ones(shape))
 
 
 def compiled(step: Callable[..., Any], tables: Any, states: Any) -> Callable[..., Any]:
@@ -54,6 +59,24 @@ def _by_hand(kind: str, start: Any, feed: Iterator[Any], gradient: Callable[...,
 def _unique(values: Any, ids: Any) -> tuple[Any, Any]:
     distinct, place = tf.unique(ids)
     return distinct, tf.math.unsorted_segment_sum(values, place, tf.size(distinct))
+
+
+def updates(kind: str, values: Any, ids: Any, rows: int) -> dict[str, Ready]:
+    v, i, shape = tf.constant(values), tf.constant(ids), (rows, values.shape[1])
+
+    def scatter() -> Way:
+        table = zeros(shape)
+        return Way(lambda: table.scatter_add(tf.IndexedSlices(-RATE * v, i)), lambda: [table])
+
+    def by_hand() -> Way:
+        def gradient(table: Any, ids: Any, values: Any) -> Any:
+            return 0.0, *_unique(values, ids)
+
+        return _by_hand(kind, tf.zeros(shape), repeat((i, v)), gradient)
+
+    if kind == "sgd":
+        return {"Variable.scatter_add": scatter}
+    return {"tf.function of unique + unsorted_segment_sum, formula on rows": by_hand}
 
 
 def _taped(table: Any, ids: Any, target: Any) -> Any:
@@ -118,4 +141,27 @@ def small(values: Any, ids: Any, rows: int, max_norm: float) -> dict[str, dict[s
             "Variable.scatter_sub (of scaled values)": lambda: table.scatter_sub(scaled),
             "keras SGD.apply": lambda: sgd.apply([gradient], [variable]),
         },
+    }
+
+
+# ---------------------------------------------------------------------- gradients
+def gradient(table: Any, ids: Any, upstream: Any) -> dict[str, Call]:
+    i, u, wrapped = tf.constant(ids), tf.constant(upstream), Table(table)
+    step = value_and_grad(lambda table: tf.reduce_sum(lookup(table, i) * u))
+
+    def ours() -> Any:
+        value, g = step(wrapped)
+        return value, g.values, g.indices
+
+    def own() -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(table, i) * u)
+        g = tape.gradient(loss, table)
+        return loss, g.values, g.indices
+
+    return {
+        "islices": ours,
+        "islices, compiled": tf.function(ours),
+        "gather, GradientTape": own,
+        "tf.function of gather, GradientTape": tf.function(own),
     }

@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from islices import Table, lookup, value_and_grad
 from islices.backends.torch import clip_grad_norm_, optim
 from islices.conformance.tools.bench.rates import BETA1, BETA2, EPS, RATE, corrections, shapes
 from islices.conformance.tools.bench.rounds import Call
 from islices.conformance.tools.bench.step import LOSS_SCALE, MAX_NORM, Problem
 from islices.conformance.tools.bench.variants import Ready, Way
 
-table, total = torch.from_numpy, torch.sum
+ones, table, total = torch.ones, torch.from_numpy, torch.sum
 #: The numbers of `rates.OPTIMIZERS` by the names of torch's arguments.
 NUMBERS: dict[str, dict[str, Any]] = {
     "sgd": {}, "adagrad": {"eps": EPS}, "rowwise_adagrad": {"eps": EPS}, "adam": {"betas": (BETA1, BETA2), "eps": EPS},
@@ -84,6 +85,40 @@ def _fbgemm(kind: str, start: Sequence[Any]) -> tuple[Any, list[Any]]:
 
 def _has_fbgemm(kind: str) -> bool:
     return kind in FBGEMM and importlib.util.find_spec("fbgemm_gpu") is not None
+
+
+# ---------------------------------------------------------------------- a step on a gradient
+def updates(kind: str, values: Any, ids: Any, rows: int) -> dict[str, Ready]:
+    v, i, dim = torch.from_numpy(values), torch.from_numpy(ids), values.shape[1]
+
+    def optimizer() -> Way:
+        parameter = torch.nn.Parameter(zeros((rows, dim)))
+        theirs = THEIRS[kind]([parameter], RATE, **NUMBERS[kind])
+
+        def step() -> None:  # a new gradient for each call: one known to be coalesced is not coalesced again
+            parameter.grad = torch.sparse_coo_tensor(
+                i[None], v, (rows, dim), is_coalesced=False, check_invariants=False
+            )
+            theirs.step()
+
+        return Way(step, lambda: [parameter.detach()])
+
+    def index_add() -> Way:
+        table = zeros((rows, dim))
+        return Way(lambda: table.index_add_(0, i, v, alpha=-RATE), lambda: [table])
+
+    def by_hand() -> Way:
+        arrays, times = [zeros((rows, dim)), *_states(kind, rows, dim)], count(1)
+
+        def step() -> None:
+            distinct, place = torch.unique(i, return_inverse=True)
+            _on_rows(kind, arrays, distinct, v.new_zeros((len(distinct), dim)).index_add_(0, place, v), next(times))
+
+        return Way(step, lambda: arrays[:1])
+
+    variants: dict[str, Ready] = {f"optim.{THEIRS[kind].__name__}": optimizer} if kind in THEIRS else {}
+    label, ready = ("index_add_", index_add) if kind == "sgd" else ("unique + index_add_, formula on rows", by_hand)
+    return variants | {label: ready}
 
 
 # ---------------------------------------------------------------------- whole steps
@@ -235,3 +270,21 @@ def small(values: Any, ids: Any, rows: int, max_norm: float) -> dict[str, dict[s
         },
         "sgd step": {"optim.SGD.step": torch.optim.SGD([table], RATE).step},
     }
+
+
+# ---------------------------------------------------------------------- gradients
+def gradient(table: Any, ids: Any, upstream: Any) -> dict[str, Call]:
+    i, u, wrapped = torch.from_numpy(ids), torch.from_numpy(upstream), Table(table)
+    step = value_and_grad(lambda table: (lookup(table, i) * u).sum())
+    parameter = table.detach().requires_grad_(True)
+
+    def ours() -> Any:
+        value, g = step(wrapped)
+        return value, g.values, g.indices
+
+    def own() -> Any:
+        loss = (functional.embedding(i, parameter, sparse=True) * u).sum()
+        (g,) = torch.autograd.grad(loss, parameter)
+        return loss, g._values(), g._indices()[0]
+
+    return {"islices": ours, "embedding(sparse=True), backward": own}
