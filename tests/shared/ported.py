@@ -108,6 +108,10 @@ def each_clipped_by_torch(d: Batch, g: Tree) -> Tree:
     return out
 
 
+def clipped_but_one(d: Batch, g: Tree) -> Tree:
+    return {**clipped(d, {n: g[n] for n in "uw"}), "v": g["v"]}
+
+
 class Change(NamedTuple):
     """make: (batch, gradients) -> what one side makes of them. clips: the other side clips all tensors together."""
 
@@ -127,6 +131,7 @@ CHANGES: dict[str, Change] = {
     "row clip": Change(by_tensorflow(lambda x: tf.clip_by_norm(x, 0.05, axes=[1])), "row_clip"),
     "mean": Change(by_torch(lambda x: x / COUNT), "mean", reported={"batch_size": COUNT}),
     "each tensor": Change(each_clipped, "per_tensor", True),
+    "left out": Change(clipped_but_one, "left_out", True),
 }
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from islices.core.locks import lazy_property
 from islices.porting.compare.evidence import Paired, agrees, fitted, paired
 from islices.porting.compare.rows import Held, Norm, Rows, sample_rows
-from islices.porting.compare.stored import BLOCK, Array, contained
+from islices.porting.compare.stored import BLOCK, Array, Stored, contained
 
 if TYPE_CHECKING:
     from islices.porting.compare.cause import Cause, Change
@@ -51,7 +51,7 @@ class TwoSides:
 
     def changed(self, which: int, change: Change) -> TwoSides:
         """Return both sides with one of them changed, or the very same."""
-        rows = change.apply(self.side(which), self.side(1 - which), self)
+        rows = change.apply and change.apply(self.side(which), self.side(1 - which), self)
         return self if rows is None else replace(self, b=rows) if which else replace(self, a=rows)
 
     @property
@@ -87,6 +87,10 @@ class Tensors:
     def large(self) -> bool:
         """Return True if causes are tried on some rows first."""
         return sum(max(x.size, y.size) for x, y in zip(self.a, self.b, strict=True)) > LARGE
+
+    def side(self, which: int) -> tuple[Held, ...]:
+        """Return a for 0, b for 1."""
+        return self.b if which else self.a
 
     @property
     def sides(self) -> tuple[Sequence[Held | None], ...]:
@@ -160,6 +164,12 @@ class Comparison:
         done = Done(cause, which, change, frozenset(tensors))
         past, chain = (*self.past, self), (*self.chain, done)
         return replace(self, pairs=tuple(pairs), chain=chain, past=past) if tensors else None
+
+    def rearranged(self, cause: Cause, side: Sequence[Stored | None], change: Change) -> Comparison:
+        """Return the comparison of tensors whose rows have other numbers in a."""
+        held = tuple(old if x is None else Held(x) for x, old in zip(side, self.source.a, strict=True))
+        done = Done(cause, 0, change, frozenset(t for t, x in enumerate(side) if x is not None))
+        return replace(replace(self.source, a=held).compared(self.context), chain=(done,), past=(self,))
 
     def blocks(self) -> Iterator[tuple[int, TwoSides]]:
         """Yield every row of each tensor, block by block, with all changes made."""

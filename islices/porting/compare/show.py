@@ -119,11 +119,11 @@ def _fixes(found: Difference) -> list[str]:
         return []
     front = found.frameworks[1]
     kinds = zip(found.frameworks, apart[0].kinds, strict=True)
-    other, framework = (name or kind.split()[0] for name, kind in kinds)
+    other, framework = ({"keras": "tensorflow"}.get(name, name) or kind.split()[0] for name, kind in kinds)
     causes = [c for c in found.causes[0].causes if c.details.get("mends", True)]
     of_step = [c for c in causes if "step" in c.details]
     lines = [step_line(of_step, front, alike=framework == other)] if of_step else []
-    lines += [CAUSES[c.name].line(c.details) for c in causes if "step" not in c.details and c.name in CAUSES]
+    lines += [CAUSES[c.name].line(c.details, framework) for c in causes if "step" not in c.details and c.name in CAUSES]
     return [f"fix: in {found.names[1]}, {line}" for line in lines if line]
 
 

@@ -23,7 +23,7 @@ OWN = {"torch": "torch", "keras": "keras", "jax": "optax"}
 #: The number of other tensors to explain if the step of the furthest tensor has no explanation.
 LARGER = 2
 #: Causes of gradients that tables and states may have as well; their fix is unknown there.
-OF_ARRAYS = ("dtype", "factor", "rounded", "sign")
+OF_ARRAYS = ("dtype", "factor", "off_by_one", "rounded", "sign")
 #: For some positions, other positions of the step that may show the cause.
 OTHERS = {
     "outputs": ("gradients",), "loss": ("gradients",), "step": ("gradients", "clipped"),

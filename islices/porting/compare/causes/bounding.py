@@ -37,7 +37,8 @@ def _last(x: Rows, y: Rows, pair: TwoSides) -> Rows | None:
 
 LAST_DUPLICATE = Cause(
     "last_duplicate", 55, propose=last_duplicate,
-    fix=("grad = np.zeros(shape, rows.dtype); grad[ids] = rows", "grad = islices.IndexedSlices(rows, ids, shape)"),
+    fix={"": ("grad = np.zeros(shape, rows.dtype); grad[ids] = rows",
+              "grad = islices.IndexedSlices(rows, ids, shape)")},
 )  # fmt: skip
 
 
@@ -57,7 +58,8 @@ def _bounded(name: str, rank: int, subject: str, sizes: Callable[[Rows], Array],
             text = f"{name.split('_')[0]}s clipped: {{y}} bounds {subject} by {limit:.6g}, {{x}} does not"
             yield Change(clip, text, {"limit": limit}, bits)
 
-    return Cause(name, rank, propose=propose, exact="never", fix=(f"grads = {fix}", f"take `{fix}` out"))
+    lines = {"": (f"grads = {fix}", f"take `{fix}` out")}
+    return Cause(name, rank, propose=propose, exact="never", fix=lines)
 
 
 def _limits(both: Comparison, which: int, sizes: Callable[[Rows], Array]) -> Iterator[tuple[float, float]]:

@@ -10,25 +10,30 @@ Norms are sums of squares in the framework's order. Blocked or pairwise sums ove
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from itertools import permutations
+from typing import Any, NamedTuple
 
-from islices.porting.compare.cause import Cause, Factor, Lines
+from islices.norms.clip_formulas import BY_GLOBAL_NORM
+from islices.porting.compare.cause import Cause, Factor, Lines, both_directions
 from islices.porting.compare.comparison import Comparison
 
 #: The cost of a factor from one tensor's norms: the norms agree on the limit as well.
 COST = 6.0
 #: All tensors clipped by their common norm, each tensor by its norm, and all with unsummed duplicates.
-TOGETHER: Lines = (
-    "grads, _ = islices.clip_by_global_norm(grads, {max_norm:.6g})",
-    "take `islices.clip_by_global_norm(grads, {max_norm:.6g})` out",
-)
-EACH: Lines = (
-    "grads = islices.clip_by_norm(grads, {max_norm:.6g})", "take `islices.clip_by_norm(grads, {max_norm:.6g})` out",
-)  # fmt: skip
-UNSUMMED: Lines = (
-    "grads, _ = islices.clip_by_global_norm(grads, {max_norm:.6g}, semantics='tensorflow')", TOGETHER[0],
-)  # fmt: skip
+TOGETHER: Lines = {
+    "": ("grads, _ = islices.clip_by_global_norm(grads, {max_norm:.6g})",
+         "take `islices.clip_by_global_norm(grads, {max_norm:.6g})` out"),
+    "jax": ("optimizer = optax.chain(optax.clip_by_global_norm({max_norm:.6g}), optimizer)",
+            "take `optax.clip_by_global_norm({max_norm:.6g})` out"),
+}  # fmt: skip
+EACH: Lines = {
+    "": ("grads = islices.clip_by_norm(grads, {max_norm:.6g})",
+         "take `islices.clip_by_norm(grads, {max_norm:.6g})` out"),
+}  # fmt: skip
+UNSUMMED: Lines = {
+    "": ("grads, _ = islices.clip_by_global_norm(grads, {max_norm:.6g}, semantics='tensorflow')", TOGETHER[""][0]),
+}
 
 
 # ---------------------------------------------------------------------- norms
@@ -176,17 +181,19 @@ DUPLICATES = Cause(
 )  # fmt: skip
 
 
-# ---------------------------------------------------------------------- each tensor by its own norm
+# ---------------------------------------------------------------------- norms of other sets of tensors
+def _ratios(now: Comparison) -> list[float]:
+    """Return a / b of each tensor by their norms; none where one is zero."""
+    pairs = list(zip(*(n.each for n in _norms(now)), strict=True))
+    return [x / y for x, y in pairs] if all(0 < x < math.inf and 0 < y < math.inf for x, y in pairs) else []
+
+
 def per_tensor(now: Comparison) -> Iterator[Factor]:
     """Yield factors for a side that clips all tensors by their common norm, and one that clips each by its norm."""
-    tolerance, norms = _tolerance(now), _norms(now.original)
-    sizes = [n.each for n in _norms(now)]
-    if len(sizes[0]) < 2 or not all(0 < x < math.inf for side in sizes for x in side):
-        return
-    ratios = [x / y for x, y in zip(*sizes, strict=True)]
+    tolerance, norms, ratios = _tolerance(now), _norms(now.original), _ratios(now)
     for each in (1, 0):
         whole, largest = norms[1 - each].true, max(norms[each].each)
-        if not _is_limit(now, whole) or not _near(largest, whole, tolerance + _added(whole)):
+        if len(ratios) < 2 or not _is_limit(now, whole) or not _near(largest, whole, tolerance + _added(whole)):
             continue
         if max(ratios) <= min(ratios) * (1 + 8 * tolerance):
             continue
@@ -200,5 +207,71 @@ def per_tensor(now: Comparison) -> Iterator[Factor]:
 
 PER_TENSOR = Cause(
     "per_tensor", 222, foretell=per_tensor,
-    subsumes=("clipped",), side_does=True, fix=(EACH[0], TOGETHER[0]),
+    subsumes=("clipped",), side_does=True, fix={"": (EACH[""][0], TOGETHER[""][0])},
 )  # fmt: skip
+
+
+def left_out(now: Comparison) -> Iterator[Factor]:
+    """One side clips without one of the tensors."""
+    tolerance, norms, ratios = _tolerance(now), _norms(now.original), _ratios(now)
+    for side in (1, 0):
+        limit, own = norms[1 - side].true, norms[side].each
+        near = tolerance + _added(limit)
+        statement = _round_number(limit, near) or limit
+        for k, pair in enumerate(now.pairs if len(ratios) > 1 and _is_limit(now, limit) else ()):
+            others = [r for t, r in enumerate(ratios) if t != k]
+            if not _near(math.hypot(*(n for t, n in enumerate(own) if t != k)), limit, near):
+                continue
+            if max(others) > min(others) * (1 + 8 * tolerance):
+                continue
+            raw = now.original.norms[2][k].rows if pair.raw is not None else own[k]
+            if _near(ratios[k], others[0], 8 * tolerance) or (not now.chain and not _near(own[k], raw, tolerance)):
+                continue  # it is not as it was before clipping
+            text = (
+                f"left out of the norm: {{{'ab'[side]}}} clips to {statement:.6g} without counting "
+                f"{pair.name or 'this tensor'}, and does not clip it"
+            )
+            yield Factor(
+                ratios, text, {"side": "ab"[side], "tensor": pair.name, "max_norm": statement}, tolerance, COST
+            )
+
+
+#: One tensor is left as it is.
+ALONE: Lines = {
+    "": ("grads = {{**islices.clip_by_global_norm({{n: g for n, g in grads.items() if n != {tensor!r}}}, "
+         "{max_norm:.6g})[0], {tensor!r}: grads[{tensor!r}]}}", TOGETHER[""][0]),
+}  # fmt: skip
+LEFT_OUT = Cause(
+    "left_out", 224, foretell=left_out,
+    subsumes=("clipped",), side_does=True, fix=ALONE,
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------------- the epsilon of a formula
+def epsilon(now: Comparison) -> Iterator[Factor]:
+    """Predict a / b by each pair of formulas, given the norm before clipping."""
+    norm = _norm_before(now.original)
+    if not norm:
+        return
+    known: dict[float, list[str]] = {}  # epsilon -> the formulas that add it to the norm
+    for name, formula in BY_GLOBAL_NORM.items():
+        known.setdefault(formula.slack, []).append(name)
+    pairs = list(permutations(known, 2))
+    for p, q in pairs:
+        a, b = ((f" + {e:g}" if e else "") + f" ({', '.join(known[e])})" for e in (p, q))
+        details: dict[str, Any] = {
+            "epsilon": [p, q], "semantics": [known[p], known[q]], "norm": norm,
+            "max_norm": _norms(now.original)[0].true * (norm + p) / norm,
+        }  # fmt: skip
+        text = f"epsilon of the clip formula: {{a}} divides by the norm{a}, {{b}} by the norm{b}"
+        # sums of squares have equal errors on both sides, so only the roundings of two factors remain
+        yield Factor([(norm + q) / (norm + p)] * len(now.pairs), text, details, 2 * now.eps, math.log2(len(pairs)))
+
+
+def _fix_epsilon(details: Mapping[str, Any]) -> Lines:
+    """Return the clip by the first side's formula."""
+    formula = details["semantics"][0][0]
+    return both_directions(f"grads, _ = islices.clip_by_global_norm(grads, {{max_norm:.6g}}, semantics={formula!r})")
+
+
+EPSILON = Cause("epsilon", 250, foretell=epsilon, fix=_fix_epsilon)

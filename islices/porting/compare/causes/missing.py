@@ -61,7 +61,7 @@ def padding_row(both: Comparison, which: int) -> Iterator[Change]:
 
 PADDING = Cause(
     "padding", 40, propose=padding_row, drops=True,
-    fix=("rows = islices.lookup(table, ids, padding_idx={rows[0]})", "rows = islices.lookup(table, ids)"),
+    fix={"": ("rows = islices.lookup(table, ids, padding_idx={rows[0]})", "rows = islices.lookup(table, ids)")},
 )  # fmt: skip
 
 

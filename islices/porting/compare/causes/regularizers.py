@@ -52,8 +52,9 @@ def _penalties(details: Mapping[str, Any]) -> Lines:
     for name, strength in details["strengths"].items():
         of.setdefault(strength, []).append(name)
     terms = [f"{s / 2:.6g} * (table ** 2).sum()" + f" of {', '.join(names)}" * (len(of) > 1) for s, names in of.items()]
-    added, taken = (f"loss = loss + {term}" for term in terms), (f"take `{term}` off the loss" for term in terms)
-    return "; ".join(added), "; ".join(taken)
+    return {"": (
+        "; ".join(f"loss = loss + {term}" for term in terms), "; ".join(f"take `{term}` off the loss" for term in terms)
+    )}  # fmt: skip
 
 
 REGULARIZER = Cause("regularizer", 35, propose=regularizer, exact="never", fix=_penalties)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from islices.core.host import bfloat16_bits
-from islices.porting.compare.cause import Cause, Change
+from islices.porting.compare.cause import Cause, Change, both_directions
 from islices.porting.compare.comparison import Comparison, TwoSides
 from islices.porting.compare.rows import PRECISION, Rows
 from islices.porting.compare.stored import Array, wide
@@ -65,7 +65,7 @@ def sign(both: Comparison, which: int) -> Iterator[Change]:
     yield Change(lambda x, y, pair: replace(x, values=-x.values), text, everywhere=True)
 
 
-SIGN = Cause("sign", 20, propose=sign, symmetric=True, fix=("loss = -loss", "loss = -loss"))
+SIGN = Cause("sign", 20, propose=sign, symmetric=True, fix=both_directions("loss = -loss"))
 
 
 # ---------------------------------------------------------------------- 16 bits
@@ -94,7 +94,7 @@ def autocast(both: Comparison, which: int) -> Iterator[Change]:
 
 AUTOCAST = Cause(
     "autocast", 140, propose=autocast, narrows=True, exact="never",
-    fix=("compute the layers in {dtype}", "compute the layers in float32"),
+    fix={"": ("compute the layers in {dtype}", "compute the layers in float32")},
 )  # fmt: skip
 
 

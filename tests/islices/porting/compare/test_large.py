@@ -29,8 +29,8 @@ def in_parts(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return make
 
 
-def slices(values: Any, ids: Any) -> IndexedSlices:
-    return IndexedSlices(np.asarray(values), np.asarray(ids), (ROWS, *np.shape(values)[1:]))
+def slices(values: Any, ids: Any, rows: int = ROWS) -> IndexedSlices:
+    return IndexedSlices(np.asarray(values), np.asarray(ids), (rows, *np.shape(values)[1:]))
 
 
 def made() -> dict[str, Any]:
@@ -52,6 +52,7 @@ def made() -> dict[str, Any]:
         "last_duplicate": (g, c.replace(values=last), {}),
         "padding, mean": (c, slices(k[1:] / f4(8), held[1:]), {"batch_size": 8}),
         "duplicates": (clipped, unsummed, {}),
+        "off_by_one": (c, slices(k, held + 1, ROWS + 1), {}),
         "nothing": (g, slices(r.standard_normal(v.shape).astype(f4), ids), {"batch_size": 4}),
         "rounding": (g, slices(np.nextafter(v, f4(9)), ids), {}),
     }  # fmt: skip
