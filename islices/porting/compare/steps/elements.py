@@ -23,7 +23,7 @@ FEW = 3000
 
 @dataclass(frozen=True, eq=False)
 class Taken:
-    """One tensor of one side: before, after, its gradient, and its state before where it is known."""
+    """One tensor of one side before and after a step, with its gradient and, if known, its state before."""
 
     before: Stored
     after: Stored
@@ -32,7 +32,7 @@ class Taken:
 
 
 class Elements(NamedTuple):
-    """Elements of a side. terms: of g, the sum of |slots|; counts: how many slots each has."""
+    """Elements of a side. terms is the sum of |slots| of each g; counts is the number of slots of each."""
 
     w: Array
     after: Array
@@ -48,7 +48,7 @@ class Elements(NamedTuple):
 
 # ---------------------------------------------------------------------- which rows
 def sample(tensors: Sequence[Taken]) -> Elements:
-    """Return some rows of each tensor: those with duplicates, others that the gradient names, and others."""
+    """Return some rows of each tensor: rows with duplicates, other rows of the gradient, and further rows."""
     parts = [_elements(t, _some_rows(t, FEW // len(tensors))) for t in tensors]
     joined = _each(lambda *arrays: np.concatenate(arrays), *parts)
     return joined._replace(eps=max(p.eps for p in parts), precision=min(p.precision for p in parts))
@@ -94,17 +94,17 @@ def _elements(t: Taken, rows: Array) -> Elements:
 
 
 def _flat(x: Array, rows: int, width: int) -> Array:
-    """Return a state's array on rows: as large as the table, or one number a row."""
+    """Return a state's array on some rows. It is as large as the table, or has one number per row."""
     return np.broadcast_to(wide(x).reshape(rows, -1), (rows, width)).ravel()
 
 
 def part_of(e: Elements, at: Array) -> Elements:
-    """Return some elements: a mask, or their places."""
+    """Return the elements that a mask or places select."""
     return _each(lambda x: x[at], e)
 
 
 def _each(of: Callable[..., Array], *parts: Elements) -> Elements:
-    """Return the elements with each array made from the parts' arrays of the same name."""
+    """Return the elements whose arrays join the parts' arrays of the same names."""
     made: dict[str, Any] = {}
     for name, x in zip(Elements._fields, parts[0], strict=True):
         same = [getattr(p, name) for p in parts]

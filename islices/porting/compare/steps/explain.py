@@ -1,4 +1,4 @@
-"""Explain the difference of two steps: find the recipe of each side's step, and the traits in which they differ.
+"""Explain the difference of two steps by the recipe of each side's step and the traits in which they differ.
 
 Each side is explained separately (`islices.porting.compare.steps.identify`). The pair of recipes with the smallest
 difference is used. A trait is reported only if the step would differ without it, on enough elements.
@@ -24,7 +24,8 @@ PAIRS, WEIGHT = 12, 12.0
 
 
 def steps_differ(a: Side | None, b: Side | None) -> tuple[Explanation, ...]:
-    """Return the explanations of the steps' difference; none if a step has no recipe, or one recipe makes both."""
+    """Return the explanations of the steps' difference. There are none if a step has no recipe, or one recipe makes
+    both."""
     if a is None or b is None:
         return ()
     found, others = recipes(a), recipes(b)
@@ -43,14 +44,14 @@ def _one_step(x: Recipe, y: Recipe) -> bool:
 
 
 def _distance(x: Recipe, y: Recipe) -> float:
-    """Return the distance of two recipes in bits: their differing traits, and the cost of numbers from the data."""
+    """Return the distance of two recipes in bits, from their differing traits and the cost of numbers from the data."""
     apart = sum(t.weight for t in TRAITS if t.differs(x, y))
     apart += x.name == y.name and (x.get("eps") is None) != (y.get("eps") is None)  # only one recipe has eps
     return WEIGHT * apart + x.bits + y.bits
 
 
 def _explained(x: Recipe, y: Recipe, a: Side, b: Side) -> Explanation | None:
-    """Explain the steps by those differing traits of two recipes that matter; None without enough evidence."""
+    """Explain the steps by the differing traits of two recipes that matter. Return None without enough evidence."""
     apart = [t for t in TRAITS if t.differs(x, y)]
     if any(t.name == "optimizer" for t in apart):
         apart = [t for t in apart if t.name in ("optimizer", "weight_decay", "sign")]
@@ -77,7 +78,7 @@ def _details(r: Recipe) -> dict[str, object]:
 
 
 def _bits(r: Recipe, other: Recipe, side: Side) -> float:
-    """Measure the evidence that separates a recipe from another: the elements that would come out otherwise."""
+    """Measure the evidence that separates two recipes: the elements for which their results differ."""
     try:
         made, instead = side.stepped(r), side.stepped(other)
     except (ValueError, KeyError):  # the formula does not have the trait, so its result is unknown
@@ -91,14 +92,15 @@ def _bits(r: Recipe, other: Recipe, side: Side) -> float:
 
 
 def _with(traits: Sequence[Trait], x: Recipe, y: Recipe) -> Recipe:
-    """Return y with these traits of x."""
+    """Return recipe y with the given traits of x."""
     for t in traits:
         y = t.take(y, x)
     return replace(y, rows=y.rows if y.rows in y.formula.rows else x.rows)
 
 
 def _suffices(traits: Sequence[Trait], x: Recipe, y: Recipe, side: Side) -> bool:
-    """Return True if the other's step is this one's with these traits of this one: nothing else differs."""
+    """Return True if these traits explain the whole difference: with them, the other recipe makes this recipe's
+    step."""
     y = _with(traits, x, y)
     rate, own = float(y.get("lr")), float(x.get("lr"))
     if abs(rate - own) <= CLOSE * own:  # numbers that a semantics rounds otherwise

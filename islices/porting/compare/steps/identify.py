@@ -33,7 +33,7 @@ CONSTANTS = {"eps": (1e-10, 1e-8, 1e-7, 1e-6, 1e-5), "initial_accumulator": (0.0
 
 
 def recipes(side: Side) -> list[Recipe]:
-    """Return the recipes that make a sample of a side's elements: one if the description has all its numbers."""
+    """Return the recipes that reproduce a sample of a side's elements. A description with all numbers gives one."""
     e, steps, statement = side.elements, side.steps, dict(side.optimizer)
     words = {
         **statement,
@@ -72,7 +72,7 @@ def _described(name: str = "", semantics: str = "", rows: str = "", **given: Any
 
 
 def _formulas(side: Side) -> Iterator[Recipe]:
-    """Yield the stock formulas that may have made a side's step, each with all numbers but the learning rate."""
+    """Yield the stock formulas that may have made a side's step, with all numbers except the learning rate."""
     e = side.elements
     kept = side.kept
     moved = ("all",) if (e.after != e.w)[~e.named].any() else ("touched", "all")
@@ -101,7 +101,7 @@ def _formulas(side: Side) -> Iterator[Recipe]:
 def _with_constants(plain: Recipe, begins: float | None) -> Iterator[Recipe]:
     """Yield a recipe with its defaults first, then with each other constant.
 
-    begins: the initial accumulator, where the state before a first step shows it.
+    begins: the initial accumulator, if the state before a first step shows it.
     """
     names = [name for name in CONSTANTS if plain.get(name) is not None]
     if begins is not None and "initial_accumulator" in names:
