@@ -158,8 +158,8 @@ def parity(
     -----
     The comparison stops at the first step that rounding does not explain, and judges each step's positions in order.
     The positions are the batch, the start (later: changes of tables between two steps), outputs, loss, gradients,
-    clipped gradients, tables after the step, and state. Each position has a separate rule for rounding (SPEC clause
-    23, docs/parity.md).
+    clipped gradients, tables after the step, and state. Each position has its rule for rounding (SPEC clause 23,
+    docs/parity.md).
 
     Examples
     --------
