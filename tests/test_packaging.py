@@ -42,8 +42,8 @@ OPTIONAL = {
 }  # fmt: skip
 
 
-def run(*command: object, cwd: Path, code: int = 0) -> str:
-    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTEST_ADDOPTS")}
+def run(*command: object, cwd: Path, code: int = 0, **settings: str) -> str:
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTEST_ADDOPTS")} | settings
     done = subprocess.run(
         [str(c) for c in command], cwd=cwd, env=environment, text=True, capture_output=True, check=False, timeout=600
     )
@@ -54,8 +54,12 @@ def run(*command: object, cwd: Path, code: int = 0) -> str:
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the sdist, and the wheel made from the sdist."""
-    folder = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT, cwd=folder)
+    return build(tmp_path_factory.mktemp("dist"))
+
+
+def build(folder: Path) -> Path:
+    command = (sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT)
+    run(*command, cwd=folder, SOURCE_DATE_EPOCH="1700000000")
     return folder
 
 
@@ -85,6 +89,13 @@ def test_files(built: Path) -> None:
         inside = {name.partition("/")[2] for name in archive.getnames()}
     assert {"LICENSE", "README.md", "pyproject.toml", "islices/core/slices.py"} <= inside
     assert {"islices/backends/torch/__init__.py", "islices/conformance/vectors/errors.json", "setup.py"} <= inside
+
+
+def test_the_same_files_give_the_same_bytes(built: Path, tmp_path: Path) -> None:
+    again = build(tmp_path)
+    assert {file.name: file.read_bytes() == (built / file.name).read_bytes() for file in again.iterdir()} == {
+        file.name: True for file in built.iterdir()
+    }
 
 
 def test_every_part_imports(environment: Path, tmp_path: Path) -> None:

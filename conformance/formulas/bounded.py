@@ -189,7 +189,9 @@ def _result(value: Decimal, propagated: float, count: int) -> Real:
 def mean(beta: Real, gain: Real, old: Real, new: Real) -> Real:
     """Return beta old + gain new, where gain is 1 - beta.
 
-    The bound covers this form, old + gain (new - old) and, where gain >= 1/2, new - beta (new - old)."""
+    The bound covers this form, old + gain (new - old) and, where gain >= 1/2, new - beta (new - old). In each form the
+    factors of old and new are at most b and c in size. In the second, old is multiplied by 1 minus the rounded gain.
+    """
     if old.exact_zero and new.exact_zero:
         return old
     value = beta.value * old.value + gain.value * new.value

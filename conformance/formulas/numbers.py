@@ -186,7 +186,7 @@ class BoundedNumbers(Numbers):
 
     def power(self, name: str, t: int) -> Any:
         exact = Decimal(self.h[name]) ** t
-        relative = (2 * t + 4) * U
+        relative = (2 * t + 4) * U  # of a product of t factors, each off by U, or of a pow within 4 U
         single = relative * (1.0 + relative) * float(exact)
         return self.formed(exact, single) if t else self.number(1.0)
 
