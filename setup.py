@@ -1,4 +1,4 @@
-"""Build wheels: README's links are absolute, as a package index needs them, and the golden vectors are one packed file.
+"""Build wheels, with README's links absolute for a package index and the golden vectors packed into one file.
 
 The links begin with the one address that pyproject.toml has for the project. With SOURCE_DATE_EPOCH, equal files give
 the same bytes: `make dist`.
@@ -20,12 +20,12 @@ ADDRESS = tomllib.loads(Path("pyproject.toml").read_text("utf-8"))["tool"]["isli
 
 
 def readme(text: str, address: str) -> str:
-    """Return the text with links to files of the repository absolute; without an address, as it is."""
+    """Return the text with absolute links to files of the repository, or unchanged without an address."""
     return re.sub(r"\]\((?!\w+:|#)", f"]({address}/blob/main/", text) if address else text
 
 
 class BuildPacked(build_py):
-    """Copy the packages, then put vectors.xz in place of the files that it packs: they would be half of the wheel."""
+    """A build step that copies the packages and replaces the golden vectors, half of the wheel, by vectors.xz."""
 
     def run(self) -> None:
         super().run()

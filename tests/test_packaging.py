@@ -1,4 +1,4 @@
-"""The wheel and the sdist, built for real and installed in an empty environment away from the checkout."""
+"""Test the wheel and the sdist, built and installed in an empty environment away from the checkout."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def build(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the bin folder of an environment that holds the wheel and NumPy, nothing else."""
+    """Return the bin folder of an environment with only the wheel and NumPy."""
     folder = tmp_path_factory.mktemp("env")
     venv.create(folder, with_pip=True)
     (wheel,) = built.glob("*.whl")
@@ -124,7 +124,8 @@ def test_backends_command(environment: Path, tmp_path: Path) -> None:
 
 
 def test_conform_with_numpy_alone(environment: Path, tmp_path: Path) -> None:
-    """Without pytest it says what to install; with it, one column, and the lines that add the others."""
+    """Check that without pytest it names the install command, and with it shows one column and the lines that add
+    others."""
     out = run(environment / "islices", "conform", cwd=tmp_path, code=2)
     assert 'pip install "islices[conformance]"' in out
     run(environment / "python", "-m", "pip", "install", "-q", "pytest>=8", "rich>=13", cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""Every example runs, shows what it says, and stays short."""
+"""Test that every example runs, prints the expected output, and stays short."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_per_sample_gradients() -> None:
     "backend", ["torch", *(pytest.param(x, marks=pytest.mark.soak) for x in ("tensorflow", "jax"))]
 )
 def test_keras_fit(backend: str) -> None:
-    """The weights agree, but for Adam: Keras moves all rows, islices those of the batch."""
+    """Check that weights agree except for Adam, where Keras moves all rows and islices those of the batch."""
     command = [sys.executable, str(FOLDER / "keras_fit.py"), "5000", "8", backend]
     done = subprocess.run(command, text=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
