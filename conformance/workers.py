@@ -30,7 +30,9 @@ def last_lines(path: Path, count: int) -> str:
     return "\n".join(path.read_text("utf-8", "replace").splitlines()[-count:])
 
 
-def run_worker(command: Sequence[str], environment: Mapping[str, str], limit: float) -> tuple[list[dict[str, Any]], str]:
+def run_worker(
+    command: Sequence[str], environment: Mapping[str, str], limit: float
+) -> tuple[list[dict[str, Any]], str]:
     """Run a process that prints JSON lines, and return (the lines, how it ended: "" if well).
 
     If there is no line, the end includes what the process wrote to its error output last. limit: seconds.

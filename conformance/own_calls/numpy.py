@@ -1,16 +1,86 @@
-"""NumPy's calls as a NumPy user writes them by hand. Nothing here imports islices.
+"""NumPy's calls as its users write them by hand. This module does not import islices.
 
 NumPy has no embedding layer, no autodiff and no sparse type, so a gradient is the pair (upstream rows, ids).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 #: A layer is a step of a Python loop.
 MOST_LAYERS = 256
+
+
+def timed_calls(
+    operation: str, values: np.ndarray[Any, Any], indices: np.ndarray[Any, Any], num_rows: int, max_norm: float
+) -> dict[str, Callable[[], Any]]:
+    """Return label -> call for NumPy's equivalents of islices' operations."""
+    shape = values.shape[1:]
+
+    def wide() -> np.ndarray[Any, Any]:  # NumPy's sums of bfloat16 would stay where they are from 256 on
+        return values.astype(np.float32) if values.itemsize == 2 else values
+
+    def unique_add_at() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        ids, inverse = np.unique(indices, return_inverse=True)
+        rows = wide()
+        sums = np.zeros((len(ids), *shape), rows.dtype)
+        np.add.at(sums, inverse.reshape(-1), rows)
+        return sums.astype(values.dtype, copy=False), ids
+
+    def sort_reduceat() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        order, ids, starts = _grouped(indices)
+        return np.add.reduceat(wide()[order], starts, axis=0).astype(values.dtype, copy=False), ids
+
+    def by_layers() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        order, ids, starts = _grouped(indices)
+        rows, counts = wide(), np.diff(starts, append=len(order))
+        sums = rows[order[starts]]
+        for k in range(1, int(counts.max(initial=1))):
+            more = np.flatnonzero(counts > k)
+            sums[more] += rows[order[starts[more] + k]]
+        return sums.astype(values.dtype, copy=False), ids
+
+    def dense_add_at() -> np.ndarray[Any, Any]:
+        dense = np.zeros((num_rows, *shape), values.dtype)
+        np.add.at(dense, indices, values)
+        return dense
+
+    def total(sums: np.ndarray[Any, Any]) -> Any:
+        return np.linalg.norm(sums.astype(np.float32, copy=False).reshape(-1))
+
+    def clipped(summed: Callable[[], Any]) -> Callable[[], Any]:
+        def call() -> Any:
+            factor = np.float32(min(1.0, max_norm / total(summed()[0])))
+            return (wide() * factor).astype(values.dtype, copy=False), indices
+
+        return call
+
+    variants: dict[str, Callable[[], Any]] = {
+        "unique + add.at": unique_add_at,
+        "argsort + add.reduceat": sort_reduceat,
+    }
+    if np.unique(indices, return_counts=True)[1].max(initial=0) <= MOST_LAYERS:
+        variants["argsort + layers of k-th occurrences"] = by_layers
+    if operation == "coalesce":
+        return variants
+    if operation == "to_dense":
+        return {"add.at": dense_add_at}
+    if operation == "norm":
+        return {f"{label}, norm": lambda variant=variant: total(variant()[0]) for label, variant in variants.items()}  # type: ignore[misc]
+    return {f"{label}, norm, scale": clipped(variant) for label, variant in variants.items()}
+
+
+def _grouped(
+    indices: np.ndarray[Any, Any],
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return (an order that sorts, the distinct indices, the starts of their runs)."""
+    order = np.argsort(indices, kind="stable")
+    ordered = indices[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    return order, ordered[starts], starts
 
 
 def trainable(array: np.ndarray) -> Any:

@@ -1,7 +1,7 @@
 """TensorFlow's and Keras's calls on sparse gradients, for the conformance suite's real gradients, the audit and
 the bench.
 
-This module does not import islices: it has the calls of a TensorFlow user.
+This module does not import islices, because it has the calls of a TensorFlow user.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tensorflow as tf
 
 
 def weighted_sum(rows: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """sum(rows * weights): a loss whose gradient at rows is weights, to the bit."""
+    """Return sum(rows * weights), a loss whose gradient at rows is weights, to the bit."""
     return tf.reduce_sum(rows * weights)
 
 
@@ -28,12 +28,13 @@ def embedding_gradient(
     ids : int32 array of any shape
     upstream : float32 array, shape (*ids.shape, dim)
     num_rows, padding_idx : int
-        padding_idx is ignored: the layer has none (mask_zero only hands a mask on). The caller drops the padding.
+        padding_idx is ignored, because the layer has none (mask_zero only passes a mask on). The caller drops the
+        padding row.
 
     Returns
     -------
     tf.IndexedSlices, dense_shape (num_rows, dim)
-        Uncoalesced, one slice an occurrence, the padding's included.
+        Uncoalesced, with one slice per occurrence, padding included.
     """
     import keras
 
@@ -46,8 +47,8 @@ def embedding_gradient(
 
 
 def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
-    """IndexedSlices that TensorFlow builds although they contradict themselves: label -> (call that builds it, the name
-    of the error islices answers with). TensorFlow checks nothing when it builds them."""
+    """Return label -> (call that builds it, the name of islices' error) for inconsistent IndexedSlices. TensorFlow
+    checks nothing when it builds them."""
 
     def slices(indices: Any, values: Any = None, shape: Any = (4, 2)) -> tf.IndexedSlices:
         values = tf.ones((len(indices), 2)) if values is None else values
@@ -64,11 +65,75 @@ def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
     }
 
 
+def timed_calls(
+    operation: str, v: tf.Tensor, i: tf.Tensor, num_rows: int, max_norm: float
+) -> dict[str, Callable[[], Any]]:
+    """Return label -> call for TensorFlow's equivalents of islices' operations.
+
+    TensorFlow has no public coalesce, and its clipping treats duplicates as different rows. The labels say what users
+    write instead.
+    """
+    shape = tf.constant((num_rows, *v.shape[1:]), tf.int64)
+    gradient = tf.IndexedSlices(v, i, shape)
+
+    def wide(x: tf.Tensor) -> tf.Tensor:  # sums of 16 bits stay where they are from a size on
+        return tf.cast(x, tf.float32) if v.dtype.size == 2 else x
+
+    def unique_segments() -> tf.IndexedSlices:
+        ids, place = tf.unique(i)
+        sums = tf.math.unsorted_segment_sum(wide(v), place, tf.size(ids))
+        return tf.IndexedSlices(tf.cast(sums, v.dtype), ids, shape)
+
+    def unique_segments_sorted() -> tf.IndexedSlices:
+        ids, place = tf.unique(i)
+        order = tf.argsort(ids)
+        sums = tf.math.unsorted_segment_sum(wide(v), place, tf.size(ids))
+        return tf.IndexedSlices(tf.cast(tf.gather(sums, order), v.dtype), tf.gather(ids, order), shape)
+
+    def sort_segments() -> tf.IndexedSlices:
+        order = tf.argsort(i, stable=True)
+        ids, place = tf.unique(tf.gather(i, order))
+        sums = tf.math.segment_sum(wide(tf.gather(v, order)), place)
+        return tf.IndexedSlices(tf.cast(sums, v.dtype), ids, shape)
+
+    def clip(g: tf.IndexedSlices) -> tf.IndexedSlices:
+        return tf.clip_by_global_norm([g], max_norm)[0][0]
+
+    by_hand = {
+        "unique + unsorted_segment_sum (rows unsorted)": unique_segments,
+        "unique + unsorted_segment_sum + argsort": unique_segments_sorted,
+        "argsort + segment_sum": sort_segments,
+    }
+    if operation == "coalesce":
+        return by_hand | {
+            "tf.function of unique + unsorted_segment_sum + argsort": tf.function(unique_segments_sorted),
+            "tf.function of argsort + segment_sum": tf.function(sort_segments),
+        }
+    if operation == "to_dense":
+        return {"convert_to_tensor": lambda: tf.convert_to_tensor(gradient)}
+    fast, last = "unique + unsorted_segment_sum", "argsort + segment_sum"  # neither norm nor scale mind the order
+    if operation == "norm":
+        return {
+            "linalg.global_norm (duplicates not summed)": lambda: tf.linalg.global_norm([gradient]),
+            f"{fast}, linalg.global_norm": lambda: tf.linalg.global_norm([unique_segments()]),
+            f"{last}, linalg.global_norm": lambda: tf.linalg.global_norm([sort_segments()]),
+            f"tf.function of {fast}, linalg.global_norm": tf.function(
+                lambda: tf.linalg.global_norm([unique_segments()])
+            ),
+        }
+    return {
+        "clip_by_global_norm (duplicates not summed)": lambda: clip(gradient),
+        f"{fast}, clip_by_global_norm": lambda: clip(unique_segments()),
+        f"{last}, clip_by_global_norm": lambda: clip(sort_segments()),
+        f"tf.function of {fast}, clip_by_global_norm": tf.function(lambda: clip(unique_segments())),
+    }
+
+
 def trainable(array: np.ndarray) -> Any:
     return tf.Variable(array)
 
 
 def block(x: Any) -> None:
-    """Wait until x is computed: at once on the CPU, the end of the queues on accelerators."""
+    """Wait until x is computed, which on accelerators is the end of the queues."""
     if tf.config.list_logical_devices("GPU"):
         tf.test.experimental.sync_devices()

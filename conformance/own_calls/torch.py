@@ -1,6 +1,6 @@
 """PyTorch's calls on sparse gradients, for the conformance suite's real gradients, the audit and the bench.
 
-This module does not import islices: it has the calls of a PyTorch user.
+This module does not import islices, because it has the calls of a PyTorch user.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 
 def weighted_sum(rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """sum(rows * weights): a loss whose gradient at rows is weights, to the bit."""
+    """Return sum(rows * weights), a loss whose gradient at rows is weights, to the bit."""
     return (rows * weights).sum()
 
 
@@ -32,7 +32,7 @@ def embedding_gradient(
     Returns
     -------
     sparse COO tensor, shape (num_rows, dim)
-        Uncoalesced, one slice per occurrence, without those of padding_idx, which the layer drops.
+        Uncoalesced, with one slice per occurrence. The layer drops the slices of padding_idx.
     """
     table = torch.zeros(num_rows, upstream.shape[-1])
     layer: Any = torch.nn.Embedding(num_rows, upstream.shape[-1], padding_idx=padding_idx, sparse=True, _weight=table)
@@ -41,8 +41,8 @@ def embedding_gradient(
 
 
 def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
-    """Sparse tensors that torch builds although they contradict themselves: label -> (call that builds it, the name
-    of the error islices answers with). Computing on the first three, torch may end the process or return wrong sums."""
+    """Return label -> (call that builds it, the name of islices' error) for inconsistent sparse tensors, which torch
+    builds. Computing on the first three may end the process or give wrong sums."""
 
     def sparse(indices: list[int], *, is_coalesced: bool = False) -> torch.Tensor:
         return torch.sparse_coo_tensor(
@@ -69,11 +69,75 @@ def _compressed_rows() -> torch.Tensor:
         return torch.eye(4, 2).to_sparse_csr()
 
 
+def timed_calls(
+    operation: str, v: torch.Tensor, indices: torch.Tensor, num_rows: int, max_norm: float
+) -> dict[str, Callable[[], Any]]:
+    """Return label -> call for PyTorch's equivalents of islices' operations.
+
+    `clip_grad_norm_` of torch.nn.utils raises on sparse gradients. The label says what users write instead.
+    """
+    shape = (num_rows, *v.shape[1:])
+
+    def gradient() -> torch.Tensor:
+        # a new one for each call: coalesce() of a gradient known to be coalesced does nothing
+        return torch.sparse_coo_tensor(indices.long()[None], v, shape, is_coalesced=False, check_invariants=False)
+
+    def wide() -> torch.Tensor:  # sums of 16 bits stay where they are from a size on
+        return v.float() if v.itemsize == 2 else v
+
+    def unique_index_add() -> torch.Tensor:
+        ids, inverse = torch.unique(indices, return_inverse=True)
+        rows = wide()
+        sums = rows.new_zeros((len(ids), *v.shape[1:])).index_add_(0, inverse, rows).to(v.dtype)
+        return torch.sparse_coo_tensor(ids.long()[None], sums, shape, is_coalesced=True, check_invariants=False)
+
+    def sort_embedding_bag() -> torch.Tensor:
+        ordered, order = torch.sort(indices, stable=True)
+        first = torch.ones(len(indices), dtype=torch.bool)
+        torch.ne(ordered[1:], ordered[:-1], out=first[1:])
+        starts = first.nonzero()[:, 0]
+        sums = torch.nn.functional.embedding_bag(order, v.reshape(len(v), -1), starts, mode="sum")
+        sums = sums.reshape(-1, *v.shape[1:])
+        return torch.sparse_coo_tensor(
+            ordered[starts].long()[None], sums, shape, is_coalesced=True, check_invariants=False
+        )
+
+    def norm_of(summed: Callable[[], torch.Tensor]) -> torch.Tensor:
+        return torch.linalg.vector_norm(summed()._values(), dtype=torch.float32 if v.itemsize == 2 else None)  # type: ignore[no-any-return]
+
+    def clipped(summed: Callable[[], torch.Tensor]) -> torch.Tensor:
+        g = summed()
+        total = torch.linalg.vector_norm(g._values(), dtype=torch.float32 if v.itemsize == 2 else None)
+        factor = torch.clamp(max_norm / (total + 1e-6), max=1.0).to(v.dtype)
+        return torch.sparse_coo_tensor(
+            g._indices(), g._values() * factor, shape, is_coalesced=True, check_invariants=False
+        )
+
+    variants: dict[str, Callable[[], torch.Tensor]] = {
+        "coalesce()": lambda: gradient().coalesce(),
+        "unique + index_add_": unique_index_add,
+        "sort + embedding_bag": sort_embedding_bag,
+    }
+    if operation == "coalesce":
+        return {**variants}
+    if operation == "to_dense":
+        return {
+            "to_dense()": lambda: gradient().to_dense(),
+            "zeros.index_add_": lambda: v.new_zeros(shape).index_add_(0, indices, v),
+        }
+    if operation == "norm":
+        found: dict[str, Callable[[], Any]] = {"norm() of the sparse tensor": lambda: gradient().norm()}
+        return found | {
+            f"{k}, vector_norm": lambda variant=variant: norm_of(variant) for k, variant in variants.items()
+        }
+    return {f"{k}, vector_norm, * factor": lambda variant=variant: clipped(variant) for k, variant in variants.items()}  # type: ignore[misc]
+
+
 def trainable(array: np.ndarray) -> Any:
     return torch.nn.Parameter(torch.from_numpy(array.copy()))
 
 
 def block(x: Any) -> None:
-    """Wait until x is computed: at once on the CPU, the end of the queue on CUDA."""
+    """Wait until x is computed, which on CUDA is the end of the queue."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""`islices diff`: compare two saved gradients or tables and say why they differ."""
+"""Define `islices diff`, which compares two saved gradients or tables and says why they differ."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Read, compare, show; 0 where the files are equal, else 1."""
+    """Read, compare and show the files. Return 0 if they are equal, else 1."""
     if options.plot is not None:
         check_picture("--plot", options.plot)
         check_writable("--plot", options.plot)

@@ -43,7 +43,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Read, compare and show; return 0 where rounding explains everything, else 1."""
+    """Read, compare and show the recordings. Return 0 if rounding explains all differences, else 1."""
     if options.plot:
         check_picture("--plot", options.plot)
     if options.json:

@@ -1,6 +1,6 @@
 """Run the probes, each module in a process, and write the findings as Markdown.
 
-A process that ends or hangs in the middle of a probe is that probe's finding; another process runs the rest.
+If a process ends or hangs during a probe, this is the probe's finding, and another process runs the rest.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def modules() -> list[str]:
 
 
 def framework_of(module: str) -> str:
-    """Return the framework of a module: torch for torch_compile."""
+    """Return the framework of a module, such as torch for torch_compile."""
     return module.partition("_")[0]
 
 
@@ -54,7 +54,8 @@ def run_module(module: str, words: str, patience: float = PATIENCE) -> Iterator[
 
 
 def _status(finding: Finding) -> str:
-    """Return "as measured", "gone" if the trap no longer exists, "changed" if another answer is wrong, or ""."""
+    """Return "as measured", "gone" if the trap no longer exists, "changed" if the answer is wrong in another way, or
+    ""."""
     outcome = finding["outcome"]
     if outcome in ("broken", "not run"):
         return ""

@@ -1,4 +1,4 @@
-"""`islices bench`: which cases, each backend in a separate process, and what is written."""
+"""Define `islices bench`: choose the cases, run each backend in a separate process, and write the results."""
 
 from __future__ import annotations
 
@@ -12,24 +12,31 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from islices.cli import Command
+from islices.cli import Command, UsageError
 from islices.conformance.outputs import check_backends, check_writable, print_text, write
 from islices.conformance.progress import bar
-from islices.conformance.tools.bench import frameworks, results
-from islices.conformance.tools.bench.operations import OPERATIONS, SIZES
+from islices.conformance.tools.bench import frameworks, results, small
+from islices.conformance.tools.bench.benchmarks import AXES, cross, default_cases
+from islices.conformance.tools.bench.rates import OPTIMIZERS
 from islices.conformance.tools.bench.report import markdown, tables
 from islices.conformance.tools.bench.step import cases_of
 from islices.core.registry import list_backends
 
-PARTS = ("operations", "step")
+PARTS = ("operations", "small", "updates", "embedding", "step")
+DEFAULT_PARTS = PARTS[:3]
 
 #: Seconds after which a process counts as hung.
 PATIENCE = 3600
 
 EPILOG = """\
 parts
-  operations  coalesce, clip_by_global_norm and an SGD step on 64 x 16, where a call's cost counts, and on 131,072 x 64
-and only when asked for (NumPy differentiates nothing)
+  operations  coalesce, clip_by_global_norm, norm and to_dense, from a framework's arrays of values and indices
+              (validated) to a result that is computed
+  small       coalesce, clip and an SGD step on 64 x 16: what a call costs
+  updates     a step of sgd, adagrad, rowwise_adagrad and adam on the rows of an uncoalesced gradient, next to
+              torch.optim, FBGEMM, JAX's donated scatter, and formulas by hand
+and only when asked for (NumPy has neither)
+  embedding   value_and_grad of a lookup on 1e5 and on 1e8 rows; up to 5 GB of memory
   step        whole training steps: lookup, loss, gradient, clipping, optimizer, eager and compiled, next to formulas by
               hand, the frameworks' optimizers and FBGEMM's; on torch also 26 tables; up to 12 GB of memory
 
@@ -39,13 +46,16 @@ columns
               result: duplicates summed, rows ascending where islices sorts them. A label that ends in a remark in
               brackets does less, and is no measure of the others.
   ms          the median; the fastest way stands first
+  x copy      by the time of a copy of the bytes that must move (each input read once, each output written once) by as
+              many threads, measured next to each case
   x own       how many times as fast as the fastest way without islices: above 1 is faster. The median of the ratios
               within a round.
 
 examples
   islices bench                                           the default set, some minutes for five backends
   islices bench -b torch --json run.json                  one backend; figures for later
-  islices bench --slices 1024 --dim 64 --threads 1        one size, on one core
+  islices bench --part operations --operation coalesce --slices 1024 --slices 65536 --dim 64
+  islices bench --part updates --threads 1                on one core
   islices bench --part step -b torch --repeat 15          whole steps on torch, some minutes
   islices bench --read run.json                           the tables of an earlier run again
 
@@ -59,8 +69,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("-b", "--backend", metavar="NAME", help="only this backend (may be repeated)", **several)
     add("--part", choices=PARTS, help="only this part (may be repeated)", **several)
-    add("--slices", type=_positive, metavar="N", help="stored rows of the gradient (may be repeated)", **several)
-    add("--dim", type=_positive, metavar="D", default=64, help="elements of a row, with --slices (%(default)s)")
+    add("--operation", choices=AXES["operation"], help="only this operation (may be repeated, as the next three)",
+        **several)  # fmt: skip
+    add("--slices", type=_positive, metavar="N", help="stored rows of the gradient", **several)
+    add("--dim", type=_positive, metavar="D", help="elements of a row", **several)
+    add("--distribution", choices=AXES["distribution"], help="how ids are drawn (zipf: exponent 1.1)", **several)
     add("--repeat", type=_positive, default=5, metavar="N", help="rounds of each case, at least (%(default)s)")
     add("--seconds", type=float, default=0.5, metavar="S", help="rounds go on until so long (%(default)s)")
     add("--threads", type=_positive, metavar="N", help="of islices; the frameworks get as many cores (all)")
@@ -79,7 +92,7 @@ def _positive(text: str) -> int:
 
 
 def bench(options: argparse.Namespace) -> int:
-    """Measure, or read, and show."""
+    """Measure or read a run, and show it."""
     run = results.read_run(options.read) if options.read else _measured(options)
     if options.json:
         write("--json", options.json, json.dumps(run, indent=1) + "\n")
@@ -120,21 +133,32 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _jobs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Yield the processes that measure, and how many records each is expected to find."""
+    """Yield the measuring processes, with the expected number of records of each."""
     known = [name for name in list_backends() if importlib.util.find_spec(f"{frameworks.__name__}.{name}")]
     check_backends(options.backend, known)
-    sizes = [(slices, options.dim) for slices in options.slices] if options.slices else SIZES
-    for part in dict.fromkeys(options.part or PARTS[:1]):
+    given = {axis: getattr(options, axis) for axis in AXES if getattr(options, axis)}
+    cases = cross(given) if given else default_cases()
+    if not cases:
+        raise UsageError('no case is left: the ids of "unique" are at most as many as the rows, 65,536 of to_dense')
+    for part in dict.fromkeys(options.part or DEFAULT_PARTS):
         for name in dict.fromkeys(options.backend or known):
             job = {"part": part, "backend": name}
             if part == "operations":
-                yield job | {"sizes": sizes, "records": len(sizes) * len(OPERATIONS)}
-            elif name != "numpy":  # a process a case, for its tables take gigabytes
+                yield job | {"cases": cases, "records": len(cases)}
+            elif part == "small":
+                yield job | {"records": len(small.OPERATIONS)}
+            elif part == "updates":
+                yield job | {"optimizers": list(OPTIMIZERS), "records": len(OPTIMIZERS)}
+            elif name == "numpy":  # differentiates nothing
+                continue
+            elif part == "embedding":
+                yield job | {"records": 2}
+            else:  # a process a case, for its tables take gigabytes
                 yield from (job | {"case": case, "records": 1} for case in cases_of(name))
 
 
 def _records(job: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what one process finds. RuntimeError if it ends badly, or hangs."""
+    """Return the records of one process. Raise RuntimeError if it fails or hangs."""
     command = [sys.executable, "-m", "islices.conformance.tools.bench.measuring", json.dumps(job)]
     environment = {"TF_CPP_MIN_LOG_LEVEL": "3", "ISLICES_KERNELS": "1", **os.environ}
     try:

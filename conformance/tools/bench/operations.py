@@ -1,98 +1,135 @@
-"""The part "operations": coalesce, clip_by_global_norm and a step of SGD on one gradient, small and large.
+"""The part "operations": coalesce, clipping, norms and to_dense on several kinds of gradients.
 
-islices validates its input. "islices" gets a gradient, "builds" also builds it in each call, "native" gets and returns
-the framework's sparse object. All others are the framework's calls. Each is run once, and the norm of its result
-compared, before anything is timed. The report says which of the framework's calls is off or raises.
+A measurement goes from a framework's arrays of values and indices to a computed result. Every implementation runs
+once before the timing, and its result's norm is compared with the float64 norm. The report says which of the
+framework's calls is wrong or raises.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import islices
-from islices import IndexedSlices, get_backend, optim
-from islices.conformance.tools.bench.rates import RATE
-from islices.conformance.tools.bench.rounds import Call, blocking, does_less, measure, summary, zipf_ids
-from islices.conformance.tools.bench.variants import block_of, framework_of, index_dtype
+from islices import IndexedSlices, get_backend
+from islices.backend import Backend
+from islices.conformance.tools.bench.benchmarks import Benchmark, draw_ids
+from islices.conformance.tools.bench.limit import Copying
+from islices.conformance.tools.bench.rounds import Call, blocking, does_less, measure, summary
+from islices.conformance.tools.bench.variants import index_dtype
 
-OPERATIONS = ("coalesce", "clip_by_global_norm", "sgd step")
-#: (slices, dim) of the default gradients, and rows of the table for each slice.
-SIZES, ROWS = ((64, 16), (131_072, 64)), 8
-#: Elements from which on a call is timed by itself; of shorter ones, which vary most, so many together in more rounds.
-LONG, INNER, ROUNDS = 1 << 16, 20, 30
 TOLERANCE = 1e-3
 
 
+class Gradient(NamedTuple):
+    """A gradient as the framework's arrays, with its rows and its norm in float64."""
+
+    v: Any
+    i: Any
+    distinct: np.ndarray[Any, Any]
+    norm: float
+
+    @property
+    def max_norm(self) -> float:
+        """A limit below the norm, so that the clip has an effect."""
+        return self.norm / 2
+
+
+@lru_cache(maxsize=1)
+def _gradient(B: Backend, slices: int, dim: int, distribution: str, rows: int) -> Gradient:
+    ids = draw_ids(distribution, slices, rows).astype(index_dtype(B.name))
+    values = np.random.default_rng(1).standard_normal((slices, dim), np.float32)
+    order = np.argsort(ids, kind="stable")
+    distinct, starts = np.unique(ids[order], return_index=True)
+    norm = np.sqrt((np.add.reduceat(values[order], starts, axis=0).astype(np.float64) ** 2).sum())
+    return Gradient(B.asarray(values), B.asarray(ids), distinct, float(norm))
+
+
+def bytes_of_operation(case: Benchmark, distinct: int, index: int) -> int:
+    """Return the bytes that must be read and written.
+
+    distinct is the number of distinct rows. clip_by_global_norm returns values for the given indices; norm returns
+    one number.
+    """
+    row = case.dim * 4
+    written = {
+        "coalesce": distinct * (row + index),
+        "clip_by_global_norm": case.slices * row,
+        "norm": 0,
+        "to_dense": case.rows * row,
+    }
+    return case.slices * (row + index) + written[case.operation]
+
+
 def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
-    """Measure the operations on every size of the job."""
-    name = job["backend"]
-    for slices, dim in job["sizes"]:
-        rows = ROWS * slices
-        values = np.random.default_rng(1).standard_normal((slices, dim), np.float32)
-        ids = zipf_ids(slices, rows).astype(index_dtype(name))
-        short = values.size < LONG
-        inner, rounds = (INNER, max(ROUNDS, job["repeat"])) if short else (1, job["repeat"])
-        for operation, (variants, own, remarks) in _calls(name, values, ids, rows).items():
-            times = measure(variants, rounds, seconds=job["seconds"], inner=inner)
-            title = f"{operation}, milliseconds; builds: it builds the IndexedSlices too"
-            emit(title=title, operation=f"{slices:,} x {dim}", remarks=remarks, **summary(times, own))
-
-
-def _calls(name: str, values: Any, ids: Any, rows: int) -> dict[str, tuple[dict[str, Call], list[str], dict[str, str]]]:
-    """Return {operation: (all calls, the labels of the framework's, remarks on calls that raise)}."""
-    B, framework, shape = get_backend(name), framework_of(name), (rows, values.shape[1])
-    v, i = B.asarray(values), B.asarray(ids)
-    slices = IndexedSlices(v, i, shape)
-    norm = float(islices.norm(slices))
-    own = framework.calls(v, i, rows, norm / 2)
-    gradients: dict[str, Call] = {"islices": lambda: slices, "builds": lambda: IndexedSlices(v, i, shape)}
-    if B.native_name and not B.native_needs_coalesced:
-        native = islices.to_native(slices)
-        gradients["native"] = lambda: native
-    found = {}
-    for operation in OPERATIONS:
-        ours = {label: _our_call(framework, operation, make, shape, norm / 2) for label, make in gradients.items()}
-        expected = {"coalesce": norm, "clip_by_global_norm": norm / 2}.get(operation)
-        calls, remarks = _checked(B, shape, blocking(ours | own[operation], block_of(name)), expected)
-        found[operation] = calls, [label for label in calls if label not in gradients], remarks
-    return found
-
-
-def _our_call(framework: Any, operation: str, gradient: Call, shape: tuple[int, int], max_norm: float) -> Call:
-    if operation == "coalesce":
-        return lambda: islices.coalesce(gradient())
-    if operation == "clip_by_global_norm":
-        return lambda: islices.clip_by_global_norm([gradient()], max_norm)[0][0]
-    optimizer, table = optim.sgd(RATE), framework.zeros(shape)
-    held = [table, optimizer.init(table)]
-
-    def step() -> Any:
-        held[:] = optimizer.step(held[0], gradient(), held[1], donate=True)
-        return held[0]
-
-    return step
-
-
-def _checked(
-    B: Any, shape: tuple[int, int], given: dict[str, Call], expected: float | None
-) -> tuple[dict[str, Call], dict[str, str]]:
-    """Return the calls, with remarks on wrong results, and why others raised; expected: the norm of the result."""
-    found, failed = {}, {}
-    for label, call in given.items():
+    """Measure every case of the job."""
+    B, copying = get_backend(job["backend"]), Copying(job["threads"])
+    for case in (Benchmark(*x) for x in job["cases"]):
+        subject = f"{case.slices:,} x {case.dim} {case.distribution}"
         try:
-            result = call()
+            found = _measured(B, case, copying, job)
+        except Exception as error:  # a case that fails is reported, and the others are measured all the same
+            found = {"error": f"{type(error).__name__}: {error}"}
+        emit(title=f"{case.operation}, milliseconds", operation=subject, **found)
+
+
+def _measured(B: Backend, case: Benchmark, copying: Copying, job: dict[str, Any]) -> dict[str, Any]:
+    own_calls = importlib.import_module(f"islices.conformance.own_calls.{B.name}")
+    g = _gradient(B, case.slices, case.dim, case.distribution, case.rows)
+    ours = blocking({"islices": _ours(case, g)}, own_calls.block)
+    for label, variant in ours.items():
+        error = _error(B, case, g, variant())
+        if not error <= TOLERANCE:
+            raise RuntimeError(f"{B.name} {case}, {label}: off by {error:.2g}")
+    calls = own_calls.timed_calls(case.operation, g.v, g.i, case.rows, g.max_norm)
+    own, failed = _checked(B, case, g, blocking(calls, own_calls.block))
+
+    def rounds() -> Any:
+        return measure(ours | own, job["repeat"], seconds=job["seconds"])
+
+    times, limit = copying.limit(bytes_of_operation(case, len(g.distinct), np.dtype(B.dtype(g.i)).itemsize), rounds)
+    return {**summary(times, list(own)), "limit": limit, "remarks": failed}
+
+
+def _ours(case: Benchmark, g: Gradient) -> Call:
+    functions: dict[str, Callable[[IndexedSlices], Any]] = {
+        "coalesce": islices.coalesce,
+        "to_dense": islices.to_dense,
+        "norm": islices.norm,
+        "clip_by_global_norm": lambda s: islices.clip_by_global_norm([s], g.max_norm)[0],
+    }
+
+    return lambda: functions[case.operation](IndexedSlices(g.v, g.i, (case.rows, case.dim)))
+
+
+def _checked(B: Backend, case: Benchmark, g: Gradient, own: dict[str, Call]) -> tuple[dict[str, Call], dict[str, str]]:
+    """Return the framework's calls with remarks on wrong results, and the reasons why others raised."""
+    found, failed = {}, {}
+    for label, variant in own.items():
+        try:
+            result = variant()
         except Exception as error:  # whatever a framework raises for what it does not have: the others are measured
             failed[label] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
             continue
-        if expected is not None and not does_less(label):
-            if isinstance(result, tuple):  # JAX's and NumPy's: values have room for a power of two
-                values, ids = result
-                pair = B.asarray(values[: len(ids)]), B.asarray(ids)
-                result = IndexedSlices(*pair, shape, padded=True, validate=False)
-            off = abs(float(islices.norm(result)) / expected - 1)
+        if not does_less(label):
+            off = _error(B, case, g, result)
             label += "" if off <= TOLERANCE else f" (off by {off:.0%})"
-        found[label] = call
+        found[label] = variant
+        del result
     return found, failed
+
+
+def _error(B: Backend, case: Benchmark, g: Gradient, result: Any) -> float:
+    """Return the relative error of a result's norm."""
+    if isinstance(result, list):
+        (result,) = result
+    if isinstance(result, tuple):  # JAX's and NumPy's: values have room for a power of two, spare ids are padding
+        values, ids = result
+        pair = B.asarray(values[: len(ids)]), B.asarray(ids)
+        result = IndexedSlices(*pair, (case.rows, case.dim), padded=True, validate=False)
+    norm = result if case.operation == "norm" else islices.norm(result)
+    return abs(float(norm) / (g.max_norm if case.operation == "clip_by_global_norm" else g.norm) - 1)

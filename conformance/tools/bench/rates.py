@@ -40,3 +40,12 @@ def shapes(kind: str, rows: int, dim: int) -> list[tuple[int, int]]:
     """Return the shapes of the state arrays."""
     wide, narrow = STATES[kind]
     return [(rows, dim)] * wide + [(rows, 1)] * narrow
+
+
+def bytes_of_rows(kind: str, distinct: float, dim: int) -> dict[str, int]:
+    """Return the bytes of the rows of table and state that a step reads and writes, each row once, in float32."""
+    wide, narrow = STATES[kind]
+    return {
+        "rows of tables": round(2 * distinct * dim * 4),
+        "rows of state": round(2 * distinct * (wide * dim + narrow) * 4),
+    }

@@ -1,4 +1,4 @@
-"""The tables of a run in Markdown: a line per implementation."""
+"""The tables of a run in Markdown, with a line per implementation."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any, NamedTuple
 
 from islices.conformance.tools.bench.load import is_disturbed
 
-HEADS = ("backend", "what", "way", "ms", "x own")
+HEADS = ("backend", "what", "way", "ms", "x copy", "x own")
 #: The first so many columns are words, the others numbers.
 WORDS = 3
 
 
 class TextTable(NamedTuple):
-    """A title and rows of text under `HEADS`; without rows a remark."""
+    """A title with rows of text under `HEADS`, or a remark without rows."""
 
     title: str
     rows: list[list[str]]
 
 
 def tables(run: dict[str, Any]) -> list[TextTable]:
-    """Return all tables of a run; the first has no rows, and says where it was made."""
+    """Return all tables of a run. The first has no rows and describes the machine."""
     machine, disturbed = run["machine"], [r["others"] for r in run["records"] if is_disturbed(r)]
     text = (
         f"{run['date'][:10]}, {machine['system']}, {machine['processor']}, {machine['cores']} cores, "
@@ -36,7 +36,7 @@ def tables(run: dict[str, Any]) -> list[TextTable]:
 
 
 def measured(run: dict[str, Any]) -> Iterator[TextTable]:
-    """Yield the tables of what was measured, a title each, and the remarks."""
+    """Yield one table per title of the records, and the remarks."""
     found: dict[str, list[list[str]]] = {}
     remarks: dict[str, None] = {}
     for record in run["records"]:
@@ -51,11 +51,20 @@ def measured(run: dict[str, Any]) -> Iterator[TextTable]:
 
 def _lines(record: dict[str, Any]) -> list[list[str]]:
     words = (record["backend"], record["version"].partition("+")[0], "*" if is_disturbed(record) else "")
-    start, times, lines = [" ".join(filter(None, words)), record["operation"]], record["milliseconds"], []
+    start, times, limit = (
+        [" ".join(filter(None, words)), record["operation"]],
+        record["milliseconds"],
+        record.get("limit"),
+    )
+    lines = []
     for label in sorted(times, key=times.__getitem__):
-        factor = record["times_as_fast"].get(label)
-        lines.append([*start, label, _figures(times[label]), "" if factor is None else f"{factor:.2f}"])
+        copies, factor = times[label] / limit["milliseconds"] if limit else None, record["times_as_fast"].get(label)
+        numbers = ("" if x is None else f"{x:.{digits}f}" for x, digits in ((copies, 1), (factor, 2)))
+        lines.append([*start, label, _figures(times[label]), *numbers])
         start = ["", ""]
+    if limit:
+        copy = f"a copy of {limit['bytes'] / 1e6:.1f} MB"
+        lines.append([*start, copy, _figures(limit["milliseconds"]), "1.0", ""])
     return lines
 
 

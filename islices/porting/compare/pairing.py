@@ -1,4 +1,4 @@
-"""Pair the tensors of one tree with those of another, and of further trees: by name, else by position."""
+"""Pair the tensors of two or more trees by name, else by position."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Pairs: TypeAlias = Sequence[tuple[str, str]]
 
 
 class Both(NamedTuple):
-    """The tensors of two trees in pairs, and those that only one tree has."""
+    """The paired tensors of two trees, and the tensors that only one tree has."""
 
     pairs: list[tuple[str, str]]
     stored: list[tuple[Stored, Stored]]
@@ -25,7 +25,7 @@ class Both(NamedTuple):
 
 
 def read_both(a: Any, b: Any, pair: Mapping[str, str] | None = None) -> Both:
-    """Read two trees and pair their tensors, by name, by `pair`, or by position; None among leaves is on no side."""
+    """Read two trees and pair their tensors, by name, by `pair`, or by position. Skip leaves that are None."""
     left, right = ({n: x for n, x in named_leaves(t, s).items() if x is not None} for t, s in ((a, "a"), (b, "b")))
     pairs = list(pair_names(left, right, pair).items())
     notes: tuple[str, ...] = ()

@@ -21,7 +21,7 @@ TENSORS = 2
 def report(found: Difference, *, verbose: bool = False) -> str:
     """Return the report as plain text: the verdict, the causes, their fixes, and the differing rows.
 
-    verbose: list every tensor with its differing rows.
+    If verbose is True, list every tensor with its differing rows.
     """
     a, b = found.names
     lines = [_verdict(found)]
@@ -113,17 +113,17 @@ def _why(found: Difference) -> list[str]:
 
 
 def _fixes(found: Difference) -> list[str]:
-    """Return a line for each cause of the first explanation that has one; causes of one step have one together."""
+    """Return the lines that fix the causes of the first explanation. The causes of a step share one line."""
     apart = [t for t in found.tensors if not t.equal]
     if not found.causes or not apart:
         return []
     front = found.frameworks[1]
     kinds = zip(found.frameworks, apart[0].kinds, strict=True)
-    other, framework = (name or kind.split()[0] for name, kind in kinds)
+    other, framework = ({"keras": "tensorflow"}.get(name, name) or kind.split()[0] for name, kind in kinds)
     causes = [c for c in found.causes[0].causes if c.details.get("mends", True)]
     of_step = [c for c in causes if "step" in c.details]
     lines = [step_line(of_step, front, alike=framework == other)] if of_step else []
-    lines += [CAUSES[c.name].line(c.details) for c in causes if "step" not in c.details and c.name in CAUSES]
+    lines += [CAUSES[c.name].line(c.details, framework) for c in causes if "step" not in c.details and c.name in CAUSES]
     return [f"fix: in {found.names[1]}, {line}" for line in lines if line]
 
 

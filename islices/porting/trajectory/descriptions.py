@@ -39,7 +39,7 @@ def as_description(x: Any) -> dict[str, Any]:
 
 
 def optimizers_of(given: Any, argument: str) -> dict[str, Any]:
-    """Return {a tensor's name, or "" for all: its optimizer's description}; raise TypeError for wrong arguments."""
+    """Map a tensor's name, or "" for all, to the description of its optimizer. Raise TypeError for wrong arguments."""
     if given is None:
         return {}
     if isinstance(given, Optimizer) or (

@@ -1,4 +1,4 @@
-"""`islices bench`: small runs of the real thing, and clear errors."""
+"""Test `islices bench` by small real runs, the limit's arithmetic by hand, and clear errors."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from islices.conformance.tools.bench import operations, report, rounds, step
+from islices.conformance.tools.bench import embedding, report, rounds, small, step, updates
+from islices.conformance.tools.bench.benchmarks import AXES, Benchmark
 from islices.conformance.tools.bench.step import Model, Training
 from islices.conformance.tools.bench.variants import Way
 
-TINY = ("--slices", "64", "--slices", "9000", "--dim", "8", "--repeat", "2", "--seconds", "0")
+TINY = ("--slices", "64", "--slices", "128", "--dim", "4", "--repeat", "2", "--seconds", "0")
 
 
 def bench(*arguments: str, code: int = 0, path: str = "") -> subprocess.CompletedProcess[str]:
@@ -33,21 +34,22 @@ def bench(*arguments: str, code: int = 0, path: str = "") -> subprocess.Complete
 @pytest.mark.outside
 def test_a_run_as_json_and_as_tables(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    done = bench("-b", "numpy", *TINY, "--json", str(path))
+    done = bench("--part", "operations", "--part", "small", "-b", "numpy", *TINY, "--json", str(path))
     run = json.loads(path.read_text())
     assert run.keys() == {"form", "date", "islices", "machine", "threads", "versions", "seconds", "failures", "records"}
     assert (run["versions"].keys(), run["failures"]) == ({"numpy"}, [])
-    assert [(r["title"].split(",")[0], r["operation"]) for r in run["records"]] == [
-        (operation, size) for size in ("64 x 8", "9,000 x 8") for operation in operations.OPERATIONS
+    measured = [r for r in run["records"] if r["part"] == "operations"]
+    assert [(r["title"].split(",")[0], r["operation"]) for r in measured] == [
+        (operation, f"{n} x 4 zipf") for operation in AXES["operation"] for n in (64, 128)
     ]
-    for record in run["records"]:
+    for record in measured:
         assert record["milliseconds"].keys() == record["times_as_fast"].keys() == record["quartiles"].keys()
         assert record["times_as_fast"][record["own"][0]] == 1
         assert not record["remarks"], record
     lines = done.stdout.splitlines()
     assert "\x1b" not in done.stdout
-    for operation in operations.OPERATIONS:
-        start = next(k for k, line in enumerate(lines) if line.startswith(f"{operation}, milliseconds")) + 2
+    for operation in AXES["operation"]:
+        start = lines.index(f"{operation}, milliseconds") + 2
         assert lines[start].startswith("| backend"), done.stdout
         assert len(set(map(len, lines[start : start + 6]))) == 1, "columns are aligned"
     assert bench("--read", str(path)).stdout == done.stdout, "an earlier run shows as it did"
@@ -55,10 +57,11 @@ def test_a_run_as_json_and_as_tables(tmp_path: Path) -> None:
 
 @pytest.mark.outside
 def test_a_process_that_fails_is_a_harness_error(tmp_path: Path) -> None:
-    """A framework that breaks when it is imported: the other one is measured, and the exit code says so."""
+    """Check that if a framework fails at its import, the other is measured and the exit code shows the failure."""
     (tmp_path / "jax").mkdir()
     (tmp_path / "jax" / "__init__.py").write_text("raise ImportError('jaxlib is missing')\n")
-    done = bench("-b", "jax", "-b", "numpy", *TINY, code=3, path=str(tmp_path))
+    names = ("-b", "jax", "-b", "numpy", "--part", "operations", "--operation", "norm")
+    done = bench(*names, *TINY, code=3, path=str(tmp_path))
     assert "could not measure jax operations" in done.stderr
     assert "jaxlib is missing" in done.stderr
     assert "| numpy" in done.stdout
@@ -76,26 +79,40 @@ def test_usage_errors(arguments: list[str], words: str) -> None:
 
 
 # ---------------------------------------------------------------------- every part on every backend, in small
+SIZES = [
+    (updates, {"ROWS": 2_000, "DIM": 4, "IDS": 256}),
+    (embedding, {"TABLE_ROWS": (1_000, 10_000), "IDS": 256}),
+    (small, {"INNER": 1, "ROUNDS": 2}),
+]
 SMALL = Model((1_000,), 8, 64, 4)
 #: part -> what else its job says
 JOBS: dict[str, dict[str, Any]] = {
-    "operations": {"sizes": [(64, 4)]},
+    "operations": {"cases": [Benchmark(x, 64, 4) for x in AXES["operation"]]},
+    "small": {},
+    "updates": {"optimizers": ["sgd", "adam"]},
+    "embedding": {},
     "step": {"case": Training(SMALL, "adam", True)},
 }
-RECORDS = {"operations": 3, "step": 1}
+RECORDS = {"operations": 4, "small": 3, "updates": 2, "embedding": 2, "step": 1}
 RUNS = [
-    pytest.param(name, part, JOBS[part], marks=[pytest.mark.soak] if (name, part) != ("torch", "operations") else [])
+    pytest.param(
+        name,
+        part,
+        JOBS[part],
+        marks=[] if (name, part) in (("torch", "updates"), ("torch", "embedding")) else [pytest.mark.soak],
+    )
     for name in ("numpy", "torch", "tensorflow", "jax")
     for part in JOBS
-    if (name, part) != ("numpy", "step")
+    if name != "numpy" or part not in ("embedding", "step")
 ]
 
 
 @pytest.mark.parametrize(("name", "part", "job"), RUNS, ids=lambda x: x if isinstance(x, str) else "")
 def test_every_part_runs(name: str, part: str, job: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip(name)
-    monkeypatch.setattr(operations, "INNER", 1)
-    monkeypatch.setattr(operations, "ROUNDS", 2)
+    for module, sizes in SIZES:
+        for constant, size in sizes.items():
+            monkeypatch.setattr(module, constant, size)
     run = importlib.import_module(f"islices.conformance.tools.bench.{part}").run
     records: list[dict[str, Any]] = []
     given = json.loads(json.dumps(job | {"backend": name, "threads": 1, "repeat": 2, "seconds": 0}))
@@ -103,8 +120,8 @@ def test_every_part_runs(name: str, part: str, job: dict[str, Any], monkeypatch:
     assert len(records) == RECORDS[part]
     for record in records:
         assert not any(key in record for key in ("error", "skipped")), record
-        assert any(label.startswith("islices") for label in record["milliseconds"])
-        assert record["own"], "a way of the framework's own"
+        assert any(label.startswith(("islices", "outside")) for label in record["milliseconds"])
+        assert record["own"] or part == "small", "a way of the framework's own"
         table = next(report.measured({"records": [record | {"backend": name, "version": "1"}]}))
         assert {row[2] for row in table.rows} >= record["milliseconds"].keys()
 

@@ -1,4 +1,4 @@
-"""Steps of JAX to time: jitted with donated buffers, with optax, and by hand."""
+"""JAX's steps: jitted with donated buffers, with optax, and by hand."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
-from jax.experimental import sparse
 
+from islices import Table, lookup, value_and_grad
+from islices.conformance.own_calls.jax import timed_calls
 from islices.conformance.tools.bench.rates import BETA1, BETA2, EPS, RATE, corrections, rule, shapes
 from islices.conformance.tools.bench.rounds import Call
 from islices.conformance.tools.bench.step import LOSS_SCALE, MAX_NORM, Problem
 from islices.conformance.tools.bench.variants import Ready, Way, our_variant
 
-zeros, table, total = jnp.zeros, jnp.array, jnp.sum
+zeros, ones, table, total = jnp.zeros, jnp.ones, jnp.array, jnp.sum
 
 
 def compiled(step: Callable[..., Any], tables: Any, states: Any) -> Callable[..., Any]:
@@ -56,6 +56,28 @@ def _by_hand(kind: str, start: Any, feed: Iterator[Any], gradient: Callable[...,
         return loss
 
     return Way(call, lambda: arrays[:1])
+
+
+def updates(kind: str, values: Any, ids: Any, rows: int) -> dict[str, Ready]:
+    v, i, shape = jnp.asarray(values), jnp.asarray(ids), (rows, values.shape[1])
+
+    def add() -> Way:
+        step = jax.jit(lambda table, state, v, i: (table.at[i].add(-RATE * v), state, None), donate_argnums=0)
+        return our_variant(step, zeros(shape), None, repeat((v, i)))
+
+    def summed(rows: Any, place: Any, v: Any) -> Any:
+        return 0.0, jax.ops.segment_sum(v, place, len(rows))
+
+    if kind == "sgd":
+        return {"jit donated .at[].add": add}
+    return {
+        "jit donated unique(size) + segment_sum, formula on rows": lambda: _by_hand(
+            kind, zeros(shape), repeat((i, v)), summed, on_host=False
+        ),
+        "np.unique + jit donated segment_sum, formula on rows": lambda: _by_hand(
+            kind, zeros(shape), repeat((ids, v)), summed, on_host=True
+        ),
+    }
 
 
 def _loss(rows: Any, place: Any, target: Any) -> Any:
@@ -99,44 +121,37 @@ def steps(problem: Problem) -> dict[str, Ready]:
     return variants
 
 
-# ---------------------------------------------------------------------- single calls
-def _gathered_sum(v: Any, i: Any, rows: int) -> Any:
-    """Sum the values after sorting them by row."""
-    n = len(i)
-    ordered, order = lax.sort((i, lax.iota(jnp.int32, n)), num_keys=1, is_stable=True)
-    first = jnp.concatenate([jnp.zeros((1,), bool), ordered[1:] != ordered[:-1]])
-    place = jnp.cumsum(first.astype(jnp.int32))
-    ids = jnp.full((n,), rows, jnp.int32).at[place].set(ordered)
-    return jax.ops.segment_sum(v[order], place, n, indices_are_sorted=True), ids
+# ---------------------------------------------------------------------- small calls
+def small(values: Any, ids: Any, rows: int, max_norm: float) -> dict[str, dict[str, Call]]:
+    v, i = jnp.asarray(values), jnp.asarray(ids)
+    add = updates("sgd", values, ids, rows)["jit donated .at[].add"]()
 
+    def jitted(operation: str) -> dict[str, Call]:
+        variants = timed_calls(operation, v, i, rows, max_norm)
+        return {label: variant for label, variant in variants.items() if label.startswith("jit")}
 
-def _scaled(v: Any, sums: Any, max_norm: float) -> Any:
-    return v * jnp.minimum(1.0, max_norm / jnp.linalg.norm(sums))
-
-
-def calls(v: Any, i: Any, rows: int, max_norm: float) -> dict[str, dict[str, Call]]:
-    shape, host = (rows, v.shape[1]), np.asarray(i)
-    bcoo = sparse.BCOO((v, i[:, None]), shape=shape)
-    summed = jax.jit(lambda v, i: _gathered_sum(v, i, rows))
-    clipped = jax.jit(lambda v, i: (_scaled(v, _gathered_sum(v, i, rows)[0], max_norm), i))
-    segment_sum, scaled = jax.jit(jax.ops.segment_sum, static_argnums=2), jax.jit(_scaled)
-    step = jax.jit(lambda table, state, v, i: (table.at[i].add(-RATE * v), state, None), donate_argnums=0)
-
-    def on_host() -> Any:
-        """Sum in XLA with room for a power of two, so that few shapes compile."""
-        ids, place = np.unique(host, return_inverse=True)
-        return segment_sum(v, place.astype(np.int32).reshape(-1), 1 << (len(ids) - 1).bit_length()), ids
-
-    inside = "jit sort + gather + segment_sum(indices_are_sorted)"
     return {
-        "coalesce": {
-            inside: lambda: summed(v, i),
-            "BCOO.sum_duplicates": lambda: bcoo.sum_duplicates(nse=bcoo.nse, remove_zeros=False),
-            "np.unique + jit segment_sum": on_host,
-        },
-        "clip_by_global_norm": {
-            f"{inside}, clipped": lambda: clipped(v, i),
-            "np.unique + jit segment_sum, clipped": lambda: (scaled(v, on_host()[0], max_norm), i),
-        },
-        "sgd step": {"jit donated .at[].add": our_variant(step, zeros(shape), None, repeat((v, i))).timed},
+        "coalesce": jitted("coalesce"),
+        "clip_by_global_norm": jitted("clip_by_global_norm"),
+        "sgd step": {"jit donated .at[].add": add.timed},
+    }
+
+
+# ---------------------------------------------------------------------- gradients
+def gradient(table: Any, ids: Any, upstream: Any) -> dict[str, Call]:
+    i, u, wrapped = jnp.asarray(ids), jnp.asarray(upstream), Table(table)
+    step = value_and_grad(lambda table, i, u: jnp.sum(lookup(table, i) * u))
+
+    def ours(table: Any, i: Any, u: Any) -> Any:
+        value, g = step(table, i, u)
+        return value, g.values, g.indices
+
+    def own(table: Any, i: Any, u: Any) -> Any:
+        return *jax.value_and_grad(lambda rows: jnp.sum(rows * u))(table[i]), i
+
+    jitted, by_hand = jax.jit(ours), jax.jit(own)
+    return {
+        "islices": lambda: ours(wrapped, i, u),
+        "islices, compiled": lambda: jitted(wrapped, i, u),
+        "jit of grad by the gathered rows": lambda: by_hand(table, i, u),
     }

@@ -1,46 +1,45 @@
-"""NumPy: sums by np.unique or by sorting."""
+"""NumPy's steps: formulas on rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from itertools import count
 from typing import Any
 
 import numpy as np
 
-from islices.conformance.tools.bench.rates import RATE
+from islices.conformance.tools.bench.rates import RATE, corrections, rule, shapes
 from islices.conformance.tools.bench.rounds import Call
-
-Sums = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+from islices.conformance.tools.bench.variants import Ready, Way
 
 
 def zeros(shape: tuple[int, ...]) -> Any:
     return np.full(shape, 0.0, np.float32)
 
 
-def calls(v: Any, i: Any, rows: int, max_norm: float) -> dict[str, dict[str, Call]]:
-    table = zeros((rows, v.shape[1]))
+def updates(kind: str, values: Any, ids: Any, rows: int) -> dict[str, Ready]:
+    dim = values.shape[1]
 
-    def unique_add_at() -> Sums:
-        ids, inverse = np.unique(i, return_inverse=True)
-        sums = np.zeros((len(ids), v.shape[1]), np.float32)
-        np.add.at(sums, inverse.reshape(-1), v)
-        return sums, ids
+    def add_at() -> Way:
+        table = zeros((rows, dim))
+        return Way(lambda: np.add.at(table, ids, -RATE * values), lambda: [table])
 
-    def sort_reduceat() -> Sums:
-        order = np.argsort(i, kind="stable")
-        ordered = i[order]
-        starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
-        return np.add.reduceat(v[order], starts, axis=0), ordered[starts]
+    def by_hand() -> Way:
+        arrays, times = [zeros(shape) for shape in ((rows, dim), *shapes(kind, rows, dim))], count(1)
 
-    def clipped(summed: Callable[[], Sums]) -> Sums:
-        return v * np.float32(min(1.0, max_norm / float(np.linalg.norm(summed()[0])))), i
+        def step() -> None:
+            distinct, place = np.unique(ids, return_inverse=True)
+            g = np.zeros((len(distinct), dim), values.dtype)
+            np.add.at(g, place.reshape(-1), values)
+            numbers = corrections(kind, next(times))
+            new = rule(kind, np.sqrt, lambda x: x.mean(1, keepdims=True), g, *(x[distinct] for x in arrays), *numbers)
+            for x, part in zip(arrays, new, strict=True):
+                x[distinct] = part
 
-    coalesce: dict[str, Callable[[], Sums]] = {
-        "unique + add.at": unique_add_at, "argsort + add.reduceat": sort_reduceat
-    }  # fmt: skip
-    return {
-        "coalesce": {**coalesce},
-        "clip_by_global_norm": {f"{label}, norm, scale": partial(clipped, x) for label, x in coalesce.items()},
-        "sgd step": {"add.at": lambda: np.add.at(table, i, -RATE * v)},
-    }
+        return Way(step, lambda: arrays[:1])
+
+    variants: dict[str, Ready] = {"unique + add.at, formula on rows": by_hand}
+    return variants | {"add.at": add_at} if kind == "sgd" else variants
+
+
+def small(values: Any, ids: Any, rows: int, max_norm: float) -> dict[str, dict[str, Call]]:
+    return {}

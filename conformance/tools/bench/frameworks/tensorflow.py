@@ -1,14 +1,15 @@
-"""TensorFlow: in tf.function, with Keras, and by hand."""
+"""TensorFlow's steps: in tf.function, with Keras, and by hand."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import count
+from itertools import count, repeat
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from islices import Table, lookup, value_and_grad
 from islices.conformance.tools.bench.rates import BETA1, BETA2, EPS, RATE, corrections, rule, shapes
 from islices.conformance.tools.bench.rounds import Call
 from islices.conformance.tools.bench.step import LOSS_SCALE, MAX_NORM, Problem
@@ -21,6 +22,10 @@ def zeros(shape: tuple[int, ...]) -> Any:
     return tf.Variable(tf.zeros(shape), trainable=False)
 
 
+def ones(shape: tuple[int, ...]) -> Any:
+    return tf.Variable(tf.ones(shape))
+
+
 def compiled(step: Callable[..., Any], tables: Any, states: Any) -> Callable[..., Any]:
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]
     def run(*batch: Any) -> Any:
@@ -31,7 +36,7 @@ def compiled(step: Callable[..., Any], tables: Any, states: Any) -> Callable[...
 
 # ---------------------------------------------------------------------- steps
 def _by_hand(kind: str, start: Any, feed: Iterator[Any], gradient: Callable[..., Any], *, graph: bool = True) -> Way:
-    """Return the formula on rows; gradient(table, ids, batch) -> (loss, row numbers, their sums)."""
+    """Return the formula on rows, given gradient(table, ids, batch) -> (loss, row numbers, their sums)."""
     arrays = [tf.Variable(start), *(zeros(shape) for shape in shapes(kind, *start.shape))]
     times = count(1)
 
@@ -54,6 +59,24 @@ def _by_hand(kind: str, start: Any, feed: Iterator[Any], gradient: Callable[...,
 def _unique(values: Any, ids: Any) -> tuple[Any, Any]:
     distinct, place = tf.unique(ids)
     return distinct, tf.math.unsorted_segment_sum(values, place, tf.size(distinct))
+
+
+def updates(kind: str, values: Any, ids: Any, rows: int) -> dict[str, Ready]:
+    v, i, shape = tf.constant(values), tf.constant(ids), (rows, values.shape[1])
+
+    def scatter() -> Way:
+        table = zeros(shape)
+        return Way(lambda: table.scatter_add(tf.IndexedSlices(-RATE * v, i)), lambda: [table])
+
+    def by_hand() -> Way:
+        def gradient(table: Any, ids: Any, values: Any) -> Any:
+            return 0.0, *_unique(values, ids)
+
+        return _by_hand(kind, tf.zeros(shape), repeat((i, v)), gradient)
+
+    if kind == "sgd":
+        return {"Variable.scatter_add": scatter}
+    return {"tf.function of unique + unsorted_segment_sum, formula on rows": by_hand}
 
 
 def _taped(table: Any, ids: Any, target: Any) -> Any:
@@ -102,40 +125,43 @@ def steps(problem: Problem) -> dict[str, Ready]:
     return variants
 
 
-# ---------------------------------------------------------------------- single calls
-def calls(v: Any, i: Any, rows: int, max_norm: float) -> dict[str, dict[str, Call]]:
-    """TensorFlow has no public coalesce, and its clipping takes duplicates for different rows."""
-    shape = (rows, v.shape[1])
+# ---------------------------------------------------------------------- small calls
+def small(values: Any, ids: Any, rows: int, max_norm: float) -> dict[str, dict[str, Call]]:
+    v, i, shape = tf.constant(values), tf.constant(ids), (rows, values.shape[1])
     gradient = tf.IndexedSlices(v, i, tf.constant(shape, tf.int64))
     scaled = tf.IndexedSlices(RATE * v, i, gradient.dense_shape)
     table, variable, sgd = zeros(shape), keras.Variable(tf.zeros(shape)), keras.optimizers.SGD(RATE)
     sgd.build([variable])
-
-    def unsorted() -> Any:
-        ids, sums = _unique(v, i)
-        return tf.IndexedSlices(sums, ids, gradient.dense_shape)
-
-    def by_sorting() -> Any:
-        order = tf.argsort(i, stable=True)
-        ids, place = tf.unique(tf.gather(i, order))
-        return tf.IndexedSlices(tf.math.segment_sum(tf.gather(v, order), place), ids, gradient.dense_shape)
-
-    def clip(g: Any) -> Any:
-        return tf.clip_by_global_norm([g], max_norm)[0][0]
-
     return {
-        "coalesce": {
-            "unique + unsorted_segment_sum (rows unsorted)": unsorted,
-            "argsort + segment_sum": by_sorting,
-            "tf.function of argsort + segment_sum": tf.function(by_sorting),
-        },
-        "clip_by_global_norm": {  # which does not mind the order of rows
-            "clip_by_global_norm (duplicates not summed)": lambda: clip(gradient),
-            "unique + unsorted_segment_sum, clip_by_global_norm": lambda: clip(unsorted()),
-            "tf.function of unique + unsorted_segment_sum, clip_by_global_norm": tf.function(lambda: clip(unsorted())),
+        "coalesce": {"unique + unsorted_segment_sum (rows unsorted)": lambda: _unique(v, i)},
+        "clip_by_global_norm": {
+            "clip_by_global_norm (duplicates not summed)": lambda: tf.clip_by_global_norm([gradient], max_norm)
         },
         "sgd step": {
             "Variable.scatter_sub (of scaled values)": lambda: table.scatter_sub(scaled),
             "keras SGD.apply": lambda: sgd.apply([gradient], [variable]),
         },
+    }
+
+
+# ---------------------------------------------------------------------- gradients
+def gradient(table: Any, ids: Any, upstream: Any) -> dict[str, Call]:
+    i, u, wrapped = tf.constant(ids), tf.constant(upstream), Table(table)
+    step = value_and_grad(lambda table: tf.reduce_sum(lookup(table, i) * u))
+
+    def ours() -> Any:
+        value, g = step(wrapped)
+        return value, g.values, g.indices
+
+    def own() -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(table, i) * u)
+        g = tape.gradient(loss, table)
+        return loss, g.values, g.indices
+
+    return {
+        "islices": ours,
+        "islices, compiled": tf.function(ours),
+        "gather, GradientTape": own,
+        "tf.function of gather, GradientTape": tf.function(own),
     }

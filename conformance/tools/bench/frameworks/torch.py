@@ -1,4 +1,4 @@
-"""torch: its compiler, its optimizers, FBGEMM's, and by hand.
+"""torch's steps: by its compiler, its optimizers, FBGEMM, and by hand.
 
 FBGEMM is optional: ``pip install fbgemm-gpu-cpu==1.8.0``. 1.9 does not load with torch 2.13.
 """
@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from islices import Table, lookup, value_and_grad
 from islices.backends.torch import clip_grad_norm_, optim
 from islices.conformance.tools.bench.rates import BETA1, BETA2, EPS, RATE, corrections, shapes
 from islices.conformance.tools.bench.rounds import Call
 from islices.conformance.tools.bench.step import LOSS_SCALE, MAX_NORM, Problem
 from islices.conformance.tools.bench.variants import Ready, Way
 
-table, total = torch.from_numpy, torch.sum
+ones, table, total = torch.ones, torch.from_numpy, torch.sum
 #: The numbers of `rates.OPTIMIZERS` by the names of torch's arguments.
 NUMBERS: dict[str, dict[str, Any]] = {
     "sgd": {}, "adagrad": {"eps": EPS}, "rowwise_adagrad": {"eps": EPS}, "adam": {"betas": (BETA1, BETA2), "eps": EPS},
@@ -44,7 +45,7 @@ def _states(kind: str, rows: int, dim: int) -> list[torch.Tensor]:
 
 
 def _on_rows(kind: str, arrays: list[torch.Tensor], ids: torch.Tensor, g: torch.Tensor, t: int) -> None:
-    """Apply the formula on the rows of distinct ids, in place where it can be."""
+    """Apply the formula to the rows of distinct ids, in place if possible."""
     w, *state = arrays
     if kind == "sgd":
         w.index_add_(0, ids, g, alpha=-RATE)
@@ -64,7 +65,7 @@ def _on_rows(kind: str, arrays: list[torch.Tensor], ids: torch.Tensor, g: torch.
 
 
 def _fbgemm(kind: str, start: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """Return the layer of some tables, which sums bags and steps within the backward pass, and its tables as views."""
+    """Return FBGEMM's layer, which sums bags and steps within the backward pass, and its tables as views."""
     from fbgemm_gpu.split_embedding_configs import EmbOptimType
     from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
     from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
@@ -86,13 +87,47 @@ def _has_fbgemm(kind: str) -> bool:
     return kind in FBGEMM and importlib.util.find_spec("fbgemm_gpu") is not None
 
 
+# ---------------------------------------------------------------------- a step on a gradient
+def updates(kind: str, values: Any, ids: Any, rows: int) -> dict[str, Ready]:
+    v, i, dim = torch.from_numpy(values), torch.from_numpy(ids), values.shape[1]
+
+    def optimizer() -> Way:
+        parameter = torch.nn.Parameter(zeros((rows, dim)))
+        theirs = THEIRS[kind]([parameter], RATE, **NUMBERS[kind])
+
+        def step() -> None:  # a new gradient for each call: one known to be coalesced is not coalesced again
+            parameter.grad = torch.sparse_coo_tensor(
+                i[None], v, (rows, dim), is_coalesced=False, check_invariants=False
+            )
+            theirs.step()
+
+        return Way(step, lambda: [parameter.detach()])
+
+    def index_add() -> Way:
+        table = zeros((rows, dim))
+        return Way(lambda: table.index_add_(0, i, v, alpha=-RATE), lambda: [table])
+
+    def by_hand() -> Way:
+        arrays, times = [zeros((rows, dim)), *_states(kind, rows, dim)], count(1)
+
+        def step() -> None:
+            distinct, place = torch.unique(i, return_inverse=True)
+            _on_rows(kind, arrays, distinct, v.new_zeros((len(distinct), dim)).index_add_(0, place, v), next(times))
+
+        return Way(step, lambda: arrays[:1])
+
+    variants: dict[str, Ready] = {f"optim.{THEIRS[kind].__name__}": optimizer} if kind in THEIRS else {}
+    label, ready = ("index_add_", index_add) if kind == "sgd" else ("unique + index_add_, formula on rows", by_hand)
+    return variants | {label: ready}
+
+
 # ---------------------------------------------------------------------- whole steps
 def _loss(bags: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return (bags - target).square().sum() * (0.5 * LOSS_SCALE)
 
 
 def _backward(problem: Problem, stepped: Callable[[list[Any]], Callable[[], None]]) -> Way:
-    """Return torch's sparse backward pass, and a step on what it left."""
+    """Return torch's sparse backward pass, followed by a step on its gradients."""
     parameters = [torch.nn.Parameter(torch.from_numpy(x)) for x in problem.start()]
     step, feed = stepped(parameters), problem.feed(torch.from_numpy, torch.from_numpy)
 
@@ -113,7 +148,7 @@ def _backward(problem: Problem, stepped: Callable[[list[Any]], Callable[[], None
 
 
 def _by_class(problem: Problem, make: Any, clip: Callable[[list[Any]], Any] | None, **options: Any) -> Ready:
-    """Return a torch optimizer's steps behind the backward pass."""
+    """Return the backward pass followed by a torch optimizer's step."""
 
     def stepped(parameters: list[Any]) -> Callable[[], None]:
         optimizer = make(parameters, lr=RATE, **NUMBERS[problem.case.optimizer], **options)
@@ -169,7 +204,7 @@ def steps(problem: Problem) -> dict[str, Ready]:
         return step
 
     def of_upstream() -> Way:
-        """Return the rows' sums straight from the gradient of the bags: no slice of an id is written."""
+        """Return the rows' sums directly from the gradient of the bags, without writing a slice per id."""
         (start,) = problem.start()
         arrays, times = [torch.from_numpy(start), *_states(kind, *start.shape)], count(1)
         feed = problem.feed(torch.from_numpy, torch.from_numpy)
@@ -180,7 +215,10 @@ def steps(problem: Problem) -> dict[str, Ready]:
             bags = functional.embedding_bag(ids, arrays[0], mode="sum").requires_grad_()
             loss = _loss(bags, target)
             (upstream,) = torch.autograd.grad(loss, bags)
-            starts, order, ordered = _sorted(ids.reshape(-1))
+            ordered, order = torch.sort(ids.reshape(-1))
+            first = torch.ones(len(ordered), dtype=torch.bool)
+            torch.ne(ordered[1:], ordered[:-1], out=first[1:])
+            starts = first.nonzero()[:, 0]
             g = functional.embedding_bag(bag_of[order], upstream, starts, mode="sum")
             if case.clip:
                 g.mul_(torch.clamp(MAX_NORM / (torch.linalg.vector_norm(g) + 1e-6), max=1.0))
@@ -214,49 +252,39 @@ def steps(problem: Problem) -> dict[str, Ready]:
     return variants
 
 
-# ---------------------------------------------------------------------- single calls
-def calls(v: Any, i: Any, rows: int, max_norm: float) -> dict[str, dict[str, Call]]:
-    """torch.nn.utils.clip_grad_norm_ raises on sparse gradients: the labels say what a user writes instead."""
-    shape = (rows, v.shape[1])
+# ---------------------------------------------------------------------- small calls
+def small(values: Any, ids: Any, rows: int, max_norm: float) -> dict[str, dict[str, Call]]:
+    v, shape = torch.from_numpy(values), (rows, values.shape[1])
+    gradient = torch.sparse_coo_tensor(torch.from_numpy(ids)[None], v, shape, check_invariants=False)
     dense, table = torch.nn.Parameter(torch.zeros_like(v)), torch.nn.Parameter(zeros(shape))
+    dense.grad, table.grad = v.clone(), gradient
 
-    def sparse(ids: Any, values: Any, is_coalesced: bool) -> Any:
-        return torch.sparse_coo_tensor(ids[None], values, shape, is_coalesced=is_coalesced, check_invariants=False)
+    def by_hand() -> Any:
+        return v * torch.clamp(max_norm / (torch.linalg.vector_norm(v) + 1e-6), max=1.0)
 
-    dense.grad, table.grad = v.clone(), sparse(i, v, False)
-
-    def unique_index_add() -> Any:
-        ids, inverse = torch.unique(i, return_inverse=True)
-        return sparse(ids, v.new_zeros((len(ids), v.shape[1])).index_add_(0, inverse, v), True)
-
-    def sort_embedding_bag() -> Any:
-        starts, order, ordered = _sorted(i)
-        return sparse(ordered[starts], functional.embedding_bag(order, v, starts, mode="sum"), True)
-
-    def clipped(summed: Callable[[], Any]) -> Any:
-        g = summed()
-        factor = torch.clamp(max_norm / (torch.linalg.vector_norm(g._values()) + 1e-6), max=1.0)
-        return sparse(g._indices()[0], g._values() * factor, True)
-
-    coalesce: dict[str, Call] = {
-        "coalesce()": lambda: sparse(i, v, False).coalesce(),  # of a new one: a coalesced one is not coalesced again
-        "unique + index_add_": unique_index_add,
-        "sort + embedding_bag": sort_embedding_bag,
-    }
     return {
-        "coalesce": coalesce,
+        "coalesce": {"coalesce()": gradient.coalesce},
         "clip_by_global_norm": {
-            f"{label}, vector_norm, * factor": lambda summed=summed: clipped(summed)
-            for label, summed in coalesce.items()
-        }
-        | {"nn.utils.clip_grad_norm_ (of dense values)": lambda: torch.nn.utils.clip_grad_norm_([dense], max_norm)},
+            "nn.utils.clip_grad_norm_ (of dense values)": lambda: torch.nn.utils.clip_grad_norm_([dense], max_norm),
+            "vector_norm, clamp, * (of dense values)": by_hand,
+        },
         "sgd step": {"optim.SGD.step": torch.optim.SGD([table], RATE).step},
     }
 
 
-def _sorted(ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return (the start of each row's ids in the sorted ids, the order that sorts, the sorted ids)."""
-    ordered, order = torch.sort(ids, stable=True)
-    first = torch.ones(len(ordered), dtype=torch.bool)
-    torch.ne(ordered[1:], ordered[:-1], out=first[1:])
-    return first.nonzero()[:, 0], order, ordered
+# ---------------------------------------------------------------------- gradients
+def gradient(table: Any, ids: Any, upstream: Any) -> dict[str, Call]:
+    i, u, wrapped = torch.from_numpy(ids), torch.from_numpy(upstream), Table(table)
+    step = value_and_grad(lambda table: (lookup(table, i) * u).sum())
+    parameter = table.detach().requires_grad_(True)
+
+    def ours() -> Any:
+        value, g = step(wrapped)
+        return value, g.values, g.indices
+
+    def own() -> Any:
+        loss = (functional.embedding(i, parameter, sparse=True) * u).sum()
+        (g,) = torch.autograd.grad(loss, parameter)
+        return loss, g._values(), g._indices()[0]
+
+    return {"islices": ours, "embedding(sparse=True), backward": own}

@@ -3,37 +3,42 @@
 With the limit M, clipping leaves g * M / N. The effective norm N is the norm, or the norm of the unsummed slots, plus a
 formula's epsilon. So two sides that are clipped to one limit have a / b = N_b / N_a.
 
-Norms are sums of squares in the framework's order. Blocked or pairwise sums over n elements lose fewer than
-4 log2(n) + 16 halves of an eps. This is the tolerance of every factor that contains a norm.
+Frameworks sum the squares of a norm in different orders. Blocked or pairwise sums over n elements lose less than 4
+log2(n) + 16 halves of an eps. This is the tolerance of every factor that contains a norm.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from itertools import permutations
+from typing import Any, NamedTuple
 
-from islices.porting.compare.cause import Cause, Factor, Lines
+from islices.norms.clip_formulas import BY_GLOBAL_NORM
+from islices.porting.compare.cause import Cause, Factor, Lines, both_directions
 from islices.porting.compare.comparison import Comparison
 
 #: The cost of a factor from one tensor's norms: the norms agree on the limit as well.
 COST = 6.0
 #: All tensors clipped by their common norm, each tensor by its norm, and all with unsummed duplicates.
-TOGETHER: Lines = (
-    "grads, _ = islices.clip_by_global_norm(grads, {max_norm:.6g})",
-    "take `islices.clip_by_global_norm(grads, {max_norm:.6g})` out",
-)
-EACH: Lines = (
-    "grads = islices.clip_by_norm(grads, {max_norm:.6g})", "take `islices.clip_by_norm(grads, {max_norm:.6g})` out",
-)  # fmt: skip
-UNSUMMED: Lines = (
-    "grads, _ = islices.clip_by_global_norm(grads, {max_norm:.6g}, semantics='tensorflow')", TOGETHER[0],
-)  # fmt: skip
+TOGETHER: Lines = {
+    "": ("grads, _ = islices.clip_by_global_norm(grads, {max_norm:.6g})",
+         "take `islices.clip_by_global_norm(grads, {max_norm:.6g})` out"),
+    "jax": ("optimizer = optax.chain(optax.clip_by_global_norm({max_norm:.6g}), optimizer)",
+            "take `optax.clip_by_global_norm({max_norm:.6g})` out"),
+}  # fmt: skip
+EACH: Lines = {
+    "": ("grads = islices.clip_by_norm(grads, {max_norm:.6g})",
+         "take `islices.clip_by_norm(grads, {max_norm:.6g})` out"),
+}  # fmt: skip
+UNSUMMED: Lines = {
+    "": ("grads, _ = islices.clip_by_global_norm(grads, {max_norm:.6g}, semantics='tensorflow')", TOGETHER[""][0]),
+}
 
 
 # ---------------------------------------------------------------------- norms
 class Norms(NamedTuple):
-    """The norm of all tensors of a side, that of their slots, None if unknown, and the norm of each tensor."""
+    """The norm of all tensors of a side, the norm of their slots (None if unknown), and the norm of each tensor."""
 
     true: float
     raw: float | None
@@ -41,7 +46,7 @@ class Norms(NamedTuple):
 
 
 def _norms(both: Comparison) -> tuple[Norms, Norms]:
-    """Return those of a and b; multiples of one gradient have one ratio of raw to true norms."""
+    """Return the norms of a and b. Multiples of one gradient have the same ratio of raw to true norm."""
     holders = [side for side in both.norms if any(n.slots is not None for n in side)]
     out = []
     for side in both.norms[:2]:
@@ -62,13 +67,13 @@ def _norm_before(both: Comparison) -> float | None:
 
 
 def _tolerance(now: Comparison) -> float:
-    """Return how far a factor that holds a norm may be off, relatively."""
+    """Return the relative tolerance of a factor that contains a norm."""
     n = sum(p.a.size for p in now.original.pairs) + 2
     return now.original.eps * (4 * math.log2(n) + 16) / 2 + now.slack
 
 
 def _added(norm: float) -> float:
-    """Return the largest relative effect on the limit of an epsilon that a formula adds to a norm: torch's is 1e-6."""
+    """Return the largest relative effect on the limit of the epsilon that a formula adds to a norm (torch: 1e-6)."""
     return 1e-6 / norm if norm > 0 else 0.0
 
 
@@ -77,15 +82,15 @@ def _near(x: float, y: float, tolerance: float) -> bool:
 
 
 def _is_limit(now: Comparison, norm: float) -> bool:
-    """Return whether a norm may be the limit that is given; any may be where none is."""
+    """Return True if a norm may be the given limit, or if no limit is given."""
     given = now.context.max_norm
     return 0 < norm < math.inf and (given is None or _near(norm, given, _tolerance(now) + _added(given)))
 
 
 def _round_number(x: float, tolerance: float) -> float | None:
-    """Return x as a decimal of at most two digits, which people write for max_norm; None if it is none.
+    """Return x if it is a decimal of at most two digits, as people write max_norm; else None.
 
-    In 16 bits too many numbers are close to short decimals, so the user has to give the limit.
+    In 16 bits too many numbers are close to short decimals, so the user must give the limit.
     """
     if not 0 < x < math.inf or tolerance > 1e-4:
         return None
@@ -104,7 +109,7 @@ def _by_norms(now: Comparison, kinds: tuple[str, str]) -> tuple[float, float] | 
 
 
 def clipped_after(now: Comparison) -> Iterator[Factor]:
-    """Yield the factor of two sides that are clipped to one limit, after the changes so far."""
+    """Yield the factor between two sides that are clipped to the same limit, after the changes so far."""
     for kind in ("true", "raw") if now.chain else ():
         found = _by_norms(now, (kind, kind))
         if found and _is_limit(now, found[1]):
@@ -118,7 +123,7 @@ CLIP_AFTER = Cause("clip_after", 220, foretell=clipped_after)
 
 # ---------------------------------------------------------------------- one is clipped
 def clipped(now: Comparison) -> Iterator[Factor]:
-    """Yield factors of one side that was clipped, while the other was not.
+    """Yield factors for one clipped side and one unclipped side.
 
     The limit is the given one, a round number, or any number if the other side is the raw gradient.
     """
@@ -162,7 +167,7 @@ CLIPPED = Cause(
 
 # ---------------------------------------------------------------------- duplicates
 def unsummed(now: Comparison) -> Iterator[Factor]:
-    """Yield factors of one side that computes the clipping norm before it sums duplicates."""
+    """Yield factors for a side that computes the clipping norm before it sums duplicates."""
     for side, kinds in (("b", ("true", "raw")), ("a", ("raw", "true"))):
         if found := _by_norms(now, kinds):
             text = f"duplicates: {{{side}}} has not summed duplicates before it took the norm for clipping"
@@ -176,17 +181,19 @@ DUPLICATES = Cause(
 )  # fmt: skip
 
 
-# ---------------------------------------------------------------------- each tensor by its own norm
+# ---------------------------------------------------------------------- norms of other sets of tensors
+def _ratios(now: Comparison) -> list[float]:
+    """Return a / b of each tensor from the norms, except where a norm is zero."""
+    pairs = list(zip(*(n.each for n in _norms(now)), strict=True))
+    return [x / y for x, y in pairs] if all(0 < x < math.inf and 0 < y < math.inf for x, y in pairs) else []
+
+
 def per_tensor(now: Comparison) -> Iterator[Factor]:
     """Yield factors for a side that clips all tensors by their common norm, and one that clips each by its norm."""
-    tolerance, norms = _tolerance(now), _norms(now.original)
-    sizes = [n.each for n in _norms(now)]
-    if len(sizes[0]) < 2 or not all(0 < x < math.inf for side in sizes for x in side):
-        return
-    ratios = [x / y for x, y in zip(*sizes, strict=True)]
+    tolerance, norms, ratios = _tolerance(now), _norms(now.original), _ratios(now)
     for each in (1, 0):
         whole, largest = norms[1 - each].true, max(norms[each].each)
-        if not _is_limit(now, whole) or not _near(largest, whole, tolerance + _added(whole)):
+        if len(ratios) < 2 or not _is_limit(now, whole) or not _near(largest, whole, tolerance + _added(whole)):
             continue
         if max(ratios) <= min(ratios) * (1 + 8 * tolerance):
             continue
@@ -200,5 +207,71 @@ def per_tensor(now: Comparison) -> Iterator[Factor]:
 
 PER_TENSOR = Cause(
     "per_tensor", 222, foretell=per_tensor,
-    subsumes=("clipped",), side_does=True, fix=(EACH[0], TOGETHER[0]),
+    subsumes=("clipped",), side_does=True, fix={"": (EACH[""][0], TOGETHER[""][0])},
 )  # fmt: skip
+
+
+def left_out(now: Comparison) -> Iterator[Factor]:
+    """Yield factors for a side that leaves one tensor out of its clip."""
+    tolerance, norms, ratios = _tolerance(now), _norms(now.original), _ratios(now)
+    for side in (1, 0):
+        limit, own = norms[1 - side].true, norms[side].each
+        near = tolerance + _added(limit)
+        statement = _round_number(limit, near) or limit
+        for k, pair in enumerate(now.pairs if len(ratios) > 1 and _is_limit(now, limit) else ()):
+            others = [r for t, r in enumerate(ratios) if t != k]
+            if not _near(math.hypot(*(n for t, n in enumerate(own) if t != k)), limit, near):
+                continue
+            if max(others) > min(others) * (1 + 8 * tolerance):
+                continue
+            raw = now.original.norms[2][k].rows if pair.raw is not None else own[k]
+            if _near(ratios[k], others[0], 8 * tolerance) or (not now.chain and not _near(own[k], raw, tolerance)):
+                continue  # it is not as it was before clipping
+            text = (
+                f"left out of the norm: {{{'ab'[side]}}} clips to {statement:.6g} without counting "
+                f"{pair.name or 'this tensor'}, and does not clip it"
+            )
+            yield Factor(
+                ratios, text, {"side": "ab"[side], "tensor": pair.name, "max_norm": statement}, tolerance, COST
+            )
+
+
+#: One tensor is left as it is.
+ALONE: Lines = {
+    "": ("grads = {{**islices.clip_by_global_norm({{n: g for n, g in grads.items() if n != {tensor!r}}}, "
+         "{max_norm:.6g})[0], {tensor!r}: grads[{tensor!r}]}}", TOGETHER[""][0]),
+}  # fmt: skip
+LEFT_OUT = Cause(
+    "left_out", 224, foretell=left_out,
+    subsumes=("clipped",), side_does=True, fix=ALONE,
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------------- the epsilon of a formula
+def epsilon(now: Comparison) -> Iterator[Factor]:
+    """Predict a / b by each pair of formulas, given the norm before clipping."""
+    norm = _norm_before(now.original)
+    if not norm:
+        return
+    known: dict[float, list[str]] = {}  # epsilon -> the formulas that add it to the norm
+    for name, formula in BY_GLOBAL_NORM.items():
+        known.setdefault(formula.slack, []).append(name)
+    pairs = list(permutations(known, 2))
+    for p, q in pairs:
+        a, b = ((f" + {e:g}" if e else "") + f" ({', '.join(known[e])})" for e in (p, q))
+        details: dict[str, Any] = {
+            "epsilon": [p, q], "semantics": [known[p], known[q]], "norm": norm,
+            "max_norm": _norms(now.original)[0].true * (norm + p) / norm,
+        }  # fmt: skip
+        text = f"epsilon of the clip formula: {{a}} divides by the norm{a}, {{b}} by the norm{b}"
+        # sums of squares have equal errors on both sides, so only the roundings of two factors remain
+        yield Factor([(norm + q) / (norm + p)] * len(now.pairs), text, details, 2 * now.eps, math.log2(len(pairs)))
+
+
+def _fix_epsilon(details: Mapping[str, Any]) -> Lines:
+    """Return the clip by the first side's formula."""
+    formula = details["semantics"][0][0]
+    return both_directions(f"grads, _ = islices.clip_by_global_norm(grads, {{max_norm:.6g}}, semantics={formula!r})")
+
+
+EPSILON = Cause("epsilon", 250, foretell=epsilon, fix=_fix_epsilon)

@@ -1,4 +1,4 @@
-"""Causes that change the values of rows: types, signs, 16 bits."""
+"""Causes that change the values of rows by types, signs or 16-bit rounding."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from islices.core.host import bfloat16_bits
-from islices.porting.compare.cause import Cause, Change
+from islices.porting.compare.cause import Cause, Change, both_directions
 from islices.porting.compare.comparison import Comparison, TwoSides
 from islices.porting.compare.rows import PRECISION, Rows
 from islices.porting.compare.stored import Array, wide
@@ -34,7 +34,7 @@ DTYPE = Cause(
 
 
 def rounded(both: Comparison, which: int) -> Iterator[Change]:
-    """One side is the other, rounded to a narrower type."""
+    """Propose that one side is the other, rounded to a narrower type."""
     for type_ in sorted({y.dtype for p in both.pairs if _narrower(p.side(which), y := p.side(1 - which))}):
 
         def change(x: Rows, y: Rows, pair: TwoSides) -> Rows | None:
@@ -49,7 +49,7 @@ def _narrower(x: Rows, y: Rows) -> bool:
 
 
 def _round_to(x: Array, dtype: str) -> Array:
-    """Return float64 values as they come back from another type."""
+    """Return float64 values after rounding to another type."""
     with np.errstate(over="ignore", invalid="ignore"):
         if dtype in HALVES:
             return wide(HALVES[dtype](x.astype(np.float32)))
@@ -65,12 +65,12 @@ def sign(both: Comparison, which: int) -> Iterator[Change]:
     yield Change(lambda x, y, pair: replace(x, values=-x.values), text, everywhere=True)
 
 
-SIGN = Cause("sign", 20, propose=sign, symmetric=True, fix=("loss = -loss", "loss = -loss"))
+SIGN = Cause("sign", 20, propose=sign, symmetric=True, fix=both_directions("loss = -loss"))
 
 
 # ---------------------------------------------------------------------- 16 bits
 def autocast(both: Comparison, which: int) -> Iterator[Change]:
-    """Find slots on the other side that hold numbers of 16 bits, though their type is wider."""
+    """Find slots of the other side that hold 16-bit numbers in a wider type."""
     for dtype in HALVES:
         tops: dict[str, float] = {}  # of each tensor
         for pair in both.pairs:
@@ -94,7 +94,7 @@ def autocast(both: Comparison, which: int) -> Iterator[Change]:
 
 AUTOCAST = Cause(
     "autocast", 140, propose=autocast, narrows=True, exact="never",
-    fix=("compute the layers in {dtype}", "compute the layers in float32"),
+    fix={"": ("compute the layers in {dtype}", "compute the layers in float32")},
 )  # fmt: skip
 
 

@@ -41,14 +41,15 @@ def case(*names: str) -> Callable[[Case], Case]:
 class Data:
     """A batch of sentences that end in padding, upstream weights of each token, and a start."""
 
-    def __init__(self, r: np.random.Generator) -> None:
+    def __init__(self, r: np.random.Generator, scale: float = 1.0, padding: bool = True) -> None:
         ids = np.minimum(1 + r.zipf(1.3, (BATCH, LENGTH)), ROWS - 2).astype(np.int64)
-        for line, n in enumerate(r.integers(3, LENGTH, BATCH)):
-            ids[line, n:] = PAD
+        if padding:
+            for line, n in enumerate(r.integers(3, LENGTH, BATCH)):
+                ids[line, n:] = PAD
         self.ids = ids
-        self.weights = r.standard_normal((BATCH, LENGTH, DIM)).astype(np.float32)
+        self.weights = (scale * r.standard_normal((BATCH, LENGTH, DIM))).astype(np.float32)
         self.start = r.standard_normal((ROWS, DIM)).astype(np.float32)
-        self.dense = r.standard_normal((DIM, 5)).astype(np.float32)
+        self.dense = (scale * r.standard_normal((DIM, 5))).astype(np.float32)
 
     @property
     def real_tokens(self) -> int:
@@ -56,18 +57,18 @@ class Data:
 
 
 def by_torch(d: Data, reduce: Callable[[Any], Any] = torch.sum, **options: Any) -> Any:
-    """Return the sparse gradient of torch.nn.Embedding."""
-    layer = torch.nn.Embedding(ROWS, DIM, sparse=True, **options)
+    """Return the gradient of torch.nn.Embedding, sparse unless options say otherwise."""
+    layer = torch.nn.Embedding(ROWS, DIM, **{"sparse": True, **options})
     out = layer(torch.from_numpy(d.ids))
     reduce((out * torch.from_numpy(d.weights)).sum(-1)).backward()
     return layer.weight.grad
 
 
-def by_keras(d: Data, reduce: Callable[[Any], Any] = tf.reduce_sum, masked: bool = False) -> Any:
+def by_keras(d: Data, reduce: Callable[[Any], Any] = tf.reduce_sum, masked: bool = False, ids: Any = None) -> Any:
     """Return the gradient of keras.layers.Embedding; masked: with mask_zero, and a loss that uses the mask."""
     layer = keras.layers.Embedding(ROWS, DIM, mask_zero=masked)
     layer.build()
-    given = tf.constant(d.ids)
+    given = tf.constant(d.ids if ids is None else ids)
     with tf.GradientTape() as tape:
         losses = tf.reduce_sum(layer(given) * tf.constant(d.weights), -1)
         if masked:
@@ -76,11 +77,12 @@ def by_keras(d: Data, reduce: Callable[[Any], Any] = tf.reduce_sum, masked: bool
     return tape.gradient(loss, layer.embeddings.value)
 
 
-def by_jax(d: Data) -> Any:
+def by_jax(d: Data, reduce: Callable[[Any], Any] = jnp.sum, ids: Any = None, rows: int = ROWS) -> Any:
     """Return the gradient of a gather as a BCOO: by the gathered rows, as JAX's users write it."""
-    ids = jnp.asarray(d.ids)
-    gathered = jax.grad(lambda x: (x * d.weights).sum())(jnp.zeros((ROWS, DIM))[ids])
-    return jsparse.BCOO((gathered.reshape(-1, DIM), ids.reshape(-1, 1)), shape=(ROWS, DIM))
+    ids = jnp.asarray(d.ids if ids is None else ids)
+    loss = lambda x: reduce((x * d.weights).sum(-1))  # noqa: E731
+    gathered = jax.grad(loss)(jnp.zeros((rows, DIM))[ids])
+    return jsparse.BCOO((gathered.reshape(-1, DIM), ids.reshape(-1, 1)), shape=(rows, DIM))
 
 
 def torch_clipped(tree: dict[str, Any], max_norm: float) -> dict[str, Any]:
@@ -110,6 +112,13 @@ def tensorflow_clips_without_summing_duplicates(r: np.random.Generator) -> Any:
     d = Data(r)
     a = torch_clipped({"embedding": by_torch(d), "head": torch.from_numpy(d.dense)}, 2.0)
     return a, tf_clipped({"embedding": by_keras(d), "head": tf.constant(d.dense)}, 2.0), {}
+
+
+@case("epsilon")
+def torch_and_optax_clip_small_gradients(r: np.random.Generator) -> Any:
+    d = Data(r, scale=1e-4)
+    a = torch_clipped({"e": by_torch(d)}, 1e-4)["e"]
+    return a, optax_clipped({"e": by_jax(d).todense()}, 1e-4)["e"], {"before": by_torch(d)}
 
 
 # ---------------------------------------------------------------------- padding, masks

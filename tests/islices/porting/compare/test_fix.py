@@ -1,9 +1,10 @@
-"""The line that a report gives fixes the second side: with it, `islices.diff` finds nothing."""
+"""Test that the line in a report fixes the second side, so that `islices.diff` finds no difference."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from ported import Batch, summed
@@ -15,16 +16,22 @@ G = summed(D)
 RAW = D.raw
 CLIPPED = islices.clip_by_global_norm(G, 0.2)[0]
 EACH = islices.clip_by_norm(G, 0.2)
+OTHERS = {n: G[n] for n in "uw"}
+ALONE = {**islices.clip_by_global_norm(OTHERS, 0.2)[0], "v": G["v"]}
 UNSUMMED, SUMMED = (islices.clip_by_global_norm(RAW, 0.2, semantics=s)[0] for s in ("tensorflow", "islices"))
 LAST = {n: np.zeros_like(G[n]) for n in G}
 for n in LAST:
     LAST[n][D.ids[n]] = D.rows[n]
 CLIP, CLIP_EACH = "grads, _ = islices.clip_by_global_norm(grads, 0.2)", "grads = islices.clip_by_norm(grads, 0.2)"
+LEFT = "{n: g for n, g in grads.items() if n != 'v'}"
 KNOWN = {"before": RAW, "max_norm": 0.2}
 #: (what was meant, what the port does, options) -> the line.
 CASES: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "clipped": (CLIPPED, G, {"max_norm": 0.2}, CLIP),
     "each, not together": (EACH, CLIPPED, KNOWN, CLIP_EACH),
+    "a tensor left as it is": (
+        ALONE, CLIPPED, KNOWN, f"grads = {{**islices.clip_by_global_norm({LEFT}, 0.2)[0], 'v': grads['v']}}"
+    ),
     "duplicates not summed": (
         UNSUMMED, SUMMED, {"before": RAW}, "grads, _ = islices.clip_by_global_norm(grads, 0.2, semantics='tensorflow')"
     ),
@@ -43,6 +50,13 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     ),
     "mean": (islices.scale(G, 0.25), G, {"batch_size": 4}, "loss = loss / 4"),
     "sign": (islices.scale(G, -1.0), G, {}, "loss = -loss"),
+    "ids": (
+        {n: RAW[n].replace(indices=RAW[n].indices + 1) for n in RAW}, RAW, {}, "ids = ids - (-1)"
+    ),
+    "under optax": (
+        {n: jnp.asarray(x) for n, x in CLIPPED.items()}, {n: jnp.asarray(x) for n, x in G.items()}, {"max_norm": 0.2},
+        "optimizer = optax.chain(optax.clip_by_global_norm(0.2), optimizer)",
+    ),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The differences that ports meet, each made by the frameworks themselves: each is explained."""
+"""Test that the typical differences of ports, made by the frameworks, are explained."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import torch
-from ported import CHANGES, Batch, compared
+from ported import CHANGES, Batch, compared, each_clipped_by_torch, summed
 
 import islices
 
@@ -59,3 +59,18 @@ def test_a_table_whose_rows_are_renormed_is_said_to_be_bounded(by: str) -> None:
     found = islices.diff(table, bounded)
     assert reported(found)[:1] == [{"row_clip"}], str(found)
     assert found.causes[0].causes[0].details["limit"] == 2.5
+
+
+def test_where_two_causes_leave_the_same_bits_both_are_told() -> None:
+    """Check that both causes are reported: u is clipped by its norm, and v, under the limit, was left out or clipped
+    separately."""
+    d = Batch(1)
+    g = summed(d)
+    g = {"u": g["u"], "v": g["v"] * np.float32(0.2)}
+    parameters = [torch.nn.Parameter(torch.zeros(x.shape)) for x in g.values()]
+    for p, x in zip(parameters, g.values(), strict=True):
+        p.grad = torch.from_numpy(x.copy())
+    torch.nn.utils.clip_grad_norm_(parameters, 0.2)
+    ours = {n: p.grad for n, p in zip(g, parameters, strict=True)}
+    found = islices.diff(ours, each_clipped_by_torch(d, g), before=g, max_norm=0.2)
+    assert sorted(map(sorted, reported(found))) == [["left_out"], ["per_tensor"]], str(found)

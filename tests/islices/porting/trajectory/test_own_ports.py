@@ -77,8 +77,8 @@ def sgd(p: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(p, 0.05)
 
 
-def clip_norm(limit: float) -> Clip:
-    return lambda ps: torch.nn.utils.clip_grad_norm_(ps, limit)
+def clip_norm(limit: float, which: slice = slice(None)) -> Clip:
+    return lambda ps: torch.nn.utils.clip_grad_norm_(ps[which], limit)
 
 
 def clip_each(limit: float) -> Clip:
@@ -98,6 +98,7 @@ PORTS: dict[str, tuple[Make, Clip | None, Any, Any, set[str]]] = {
     "initial accumulator": (of("Adagrad", 0.05), None, optax.adagrad(0.05), None, {"initial_accumulator"}),
     "one clips": (sgd, clip_norm(LIMIT), SGD, None, {"clipped"}),
     "by tensor": (sgd, clip_each(LIMIT), SGD, NORM(LIMIT), {"per_tensor"}),
+    "one table is not clipped": (sgd, clip_norm(LIMIT, slice(1, None)), SGD, NORM(LIMIT), {"left_out"}),
     "values": (sgd, clip_values, SGD, None, {"value_clip"}),
     "values and norm": (sgd, clip_values, SGD, NORM(LIMIT), {"value_clip", "clipped"}),
 }  # fmt: skip

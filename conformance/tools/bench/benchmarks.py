@@ -1,0 +1,74 @@
+"""Gradients for the bench's operations, described by the number of slices, their rows, and the length of rows."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+AXES: dict[str, tuple[Any, ...]] = {
+    "operation": ("coalesce", "clip_by_global_norm", "norm", "to_dense"),
+    "slices": (64, 1_024, 8_192, 65_536, 131_072, 1_048_576),
+    "dim": (1, 16, 64, 256),
+    "distribution": ("unique", "uniform", "zipf"),
+}
+ROWS = 1_000_000
+#: to_dense is measured on small tables only.
+DENSE_ROWS = 65_536
+
+
+class Benchmark(NamedTuple):
+    """One operation on one kind of gradient."""
+
+    operation: str
+    slices: int = 131_072
+    dim: int = 64
+    distribution: str = "zipf"
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of the table."""
+        return DENSE_ROWS if self.operation == "to_dense" else max(ROWS, self.slices)
+
+    @property
+    def sensible(self) -> bool:
+        """Return whether the table has as many distinct rows as the case needs."""
+        return self.distribution != "unique" or self.slices <= self.rows
+
+    def __str__(self) -> str:
+        return f"{self.operation} {self.slices:,} x {self.dim} {self.distribution}"
+
+
+def default_cases() -> list[Benchmark]:
+    """Return one size with all operations, then changes along one axis at a time. Together they take minutes."""
+    first = [Benchmark(operation) for operation in AXES["operation"]]
+    others = [case._replace(**{axis: value}) for case in first[:2] for axis in list(AXES)[1:] for value in AXES[axis]]
+    return list(dict.fromkeys(first + others))
+
+
+def cross(given: Mapping[str, Sequence[Any]]) -> list[Benchmark]:
+    """Return every combination of the given values of each axis, with all operations if none is given."""
+    defaults = {"operation": AXES["operation"], **{axis: (x,) for axis, x in Benchmark._field_defaults.items()}}
+    values = [given.get(axis) or defaults[axis] for axis in AXES]
+    return [case for case in itertools.starmap(Benchmark, itertools.product(*values)) if case.sensible]
+
+
+@lru_cache(maxsize=2)
+def draw_ids(distribution: str, slices: int, rows: int) -> np.ndarray[Any, Any]:
+    """Return the row numbers of a gradient. Those of "unique" have no order."""
+    rng = np.random.default_rng(0)
+    if distribution == "unique":
+        return rng.permutation(rows)[:slices]
+    return rng.integers(0, rows, slices) if distribution == "uniform" else zipf_ids(slices, rows)
+
+
+def zipf_ids(count: int, rows: int) -> np.ndarray[Any, Any]:
+    """Return row numbers whose frequencies follow Zipf's law with exponent 1.1, scattered over the table."""
+    rng = np.random.default_rng(0)
+    cumulated = np.cumsum(np.arange(1, rows + 1, dtype=np.float64) ** -1.1)
+    ranks = np.searchsorted(cumulated, rng.random(count) * cumulated[-1])
+    scattered: np.ndarray[Any, Any] = rng.permutation(rows)[ranks]
+    return scattered

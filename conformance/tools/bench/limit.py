@@ -1,0 +1,45 @@
+"""The limit of a call: the bytes that it must move, at the speed at which as many threads copy memory."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+#: Copied at a time: more than the caches hold.
+BYTES = 1 << 26
+
+
+class Copying:
+    """Threads that copy memory. NumPy releases the GIL while it copies."""
+
+    def __init__(self, threads: int, nbytes: int = BYTES) -> None:
+        self.threads = threads
+        self._source, self._target = np.ones(nbytes, np.uint8), np.ones(nbytes, np.uint8)  # ones: memory is there
+        self._pool = ThreadPoolExecutor(threads)
+
+    def bandwidth(self, rounds: int = 6) -> float:
+        """Return the bytes read and written per second in the best of several copies."""
+        best = min(self._timed() for _ in range(rounds))
+        return 2 * self._source.nbytes / best
+
+    def _timed(self) -> float:
+        before = time.perf_counter()
+        list(self._pool.map(self._copy, range(self.threads)))
+        return time.perf_counter() - before
+
+    def _copy(self, part: int) -> None:
+        size = math.ceil(self._source.nbytes / self.threads)
+        here = slice(part * size, (part + 1) * size)
+        np.copyto(self._target[here], self._source[here])
+
+    def limit(self, nbytes: int, measure: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
+        """Return the result of measure, and the limit for that many bytes, from copies before and after it."""
+        best = self.bandwidth()
+        result = measure()
+        best = max(best, self.bandwidth())
+        return result, {"bytes": nbytes, "bandwidth": best, "milliseconds": nbytes / best * 1e3}

@@ -1,0 +1,90 @@
+"""The part "updates": steps of optimizers, compared with each framework's.
+
+The gradient has the duplicates of a lookup. Every implementation has a separate table and state, and takes its first
+step from the same start. The result is compared with the formula in float64 before the timing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+
+from islices import IndexedSlices, get_backend
+from islices.conformance.tools.bench.benchmarks import zipf_ids
+from islices.conformance.tools.bench.limit import Copying
+from islices.conformance.tools.bench.rates import OPTIMIZERS, bytes_of_rows, corrections, rule, shapes
+from islices.conformance.tools.bench.rounds import blocking, does_less, measure, summary
+from islices.conformance.tools.bench.variants import Way, block_of, framework_of, index_dtype, our_variant
+
+ROWS, DIM, IDS = 1_000_000, 64, 65_536
+#: The framework's own users know their gradient coalesced: this changes no result.
+COALESCED = " (of a gradient coalesced before)"
+
+
+def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
+    """Measure a step of every optimizer."""
+    name = job["backend"]
+    framework, block, B, copying = framework_of(name), block_of(name), get_backend(name), Copying(job["threads"])
+    values = np.random.default_rng(1).standard_normal((IDS, DIM), np.float32)
+    ids = zipf_ids(IDS, ROWS).astype(index_dtype(name))
+    v, i, distinct = B.asarray(values), B.asarray(ids), np.unique(ids)
+    title = (
+        f"a step, uncoalesced gradient in: {IDS:,} Zipf(1.1) ids ({len(distinct):,} distinct) over {ROWS:,} x {DIM} "
+        "float32, milliseconds"
+    )
+    for kind in job["optimizers"]:
+        ours = {"islices": _ours(framework, kind, v, i)}
+        if name in ("tensorflow", "jax"):
+            ours["compiled"] = _ours(framework, kind, v, i, framework.compiled)
+        own = {label: ready() for label, ready in framework.updates(kind, values, ids, ROWS).items()}
+        expected, variants = (
+            _expected(kind, values, ids),
+            blocking({k: x.timed for k, x in (ours | own).items()}, block),
+        )
+        for label, variant in variants.items():
+            result = B.to_numpy(B.read_rows(variant()[1][0], B.asarray(distinct)))
+            if not does_less(label.removesuffix(COALESCED)):
+                _check(f"{name} {kind}, {label}", result, expected)
+
+        def rounds(variants: dict[str, Callable[[], Any]] = variants) -> Any:
+            return measure(variants, job["repeat"], seconds=job["seconds"])  # slow ones too: people use them
+
+        nbytes = IDS * (4 * DIM + ids.itemsize) + sum(bytes_of_rows(kind, len(distinct), DIM).values())
+        times, limit = copying.limit(nbytes, rounds)
+        emit(title=title, operation=kind, limit=limit, **summary(times, list(own)))
+        del variants, ours, own, rounds
+
+
+def _ours(framework: Any, kind: str, v: Any, i: Any, compiled: Any = None) -> Way:
+    """Return an implementation that takes islices' step on a new table."""
+    table = framework.zeros((ROWS, DIM))
+    state = OPTIMIZERS[kind].init(table)
+    if get_backend(table).name in ("numpy", "torch"):  # whose zeros are not given memory before they are written
+        for x in state.values():
+            x += 0
+
+    def step(table: Any, state: Any, v: Any, i: Any) -> Any:
+        return *OPTIMIZERS[kind].step(table, IndexedSlices(v, i, (ROWS, DIM)), state, donate=True), None
+
+    return our_variant(compiled(step, table, state) if compiled else step, table, state, repeat((v, i)))
+
+
+def _expected(kind: str, values: Any, ids: Any) -> np.ndarray[Any, Any]:
+    """Return the changed rows after one step from zeros, in float64."""
+    distinct, place = np.unique(ids, return_inverse=True)
+    g = np.zeros((len(distinct), DIM))
+    np.add.at(g, place.reshape(-1), values)
+    state = [np.zeros(shape) for shape in shapes(kind, *g.shape)]
+    new = rule(kind, np.sqrt, lambda x: x.mean(1, keepdims=True), g, np.zeros_like(g), *state, *corrections(kind, 1))
+    found: np.ndarray[Any, Any] = new[0]
+    return found
+
+
+def _check(subject: str, got: Any, expected: Any) -> None:
+    # where a sum all but vanishes, what eps does to it depends on where eps stands: one in a thousand may be off
+    error = float(np.quantile(np.abs(got - expected), 0.999)) / float(np.max(np.abs(expected)))
+    if not error <= 1e-3:
+        raise RuntimeError(f"{subject}: off by {error:.2g} of the largest, expected at most 0.001")
