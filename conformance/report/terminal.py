@@ -84,12 +84,10 @@ def problem_lines(run: Run, name: str) -> list[str]:
     lines = []
     errors = Counter(case.get("reason") for case in problems(run) if case["outcome"] == "harness error")
     for case in problems(run):
-        more = ""
-        if case["outcome"] == "harness error":
-            count = errors.pop(case.get("reason"), 0)
-            if not count:
-                continue
-            more = f", and {count - 1} more cases" if count > 1 else ""
+        count = errors.pop(case.get("reason"), 0) if case["outcome"] == "harness error" else 1
+        if not count:
+            continue
+        more = f", and {count - 1} more cases" if count > 1 else ""
         style = STYLES[case["outcome"]]
         where = escape(f"{name} {case['mode']}  {case['id']}, clause {case['clause']}{more}")
         lines.append(f"[{style}]{case['outcome']}[/] {where}")
