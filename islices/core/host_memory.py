@@ -1,7 +1,7 @@
 """Host memory: arrays that frameworks use without a copy, with reused memory for large ones.
 
 The system must fill new memory with zeros first, page by page, which needs several times as long as writing a result.
-So the memory of large results is kept for later ones, up to `KEPT` bytes. May import: `numpy`.
+So the memory of large results is kept for later ones, up to `KEPT` bytes. May import: `numpy`, `islices.backend`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-Host = np.ndarray[Any, Any]
+from islices.backend import Host
 
 #: the alignment at which frameworks use NumPy memory without a copy (XLA requires it, and TensorFlow aborts otherwise)
 ALIGNMENT = 64
