@@ -24,7 +24,7 @@ from islices.core.shapes import MOST_NDIM
 
 
 class IndexedSlices:
-    """A row-sparse gradient: rows of a table with their indices; duplicates stand for their sum.
+    """A row-sparse gradient: rows of a table with their indices. Duplicate rows stand for their sum.
 
     It stands for the dense array T of shape ``dense_shape``, where T[r] is the sum of ``values[k]`` over all k with
     ``indices[k] == r`` (SPEC clause 1). Instances are immutable. `islices.testing.assert_equal` compares two of them;
@@ -42,14 +42,14 @@ class IndexedSlices:
     coalesced : bool
         True declares that indices are strictly ascending; this is checked unless validate is False.
     padded : bool
-        True makes the index ``rows`` legal: it marks an empty slot, as traced code with static shapes makes.
+        True makes the index ``rows`` legal. It marks an empty slot, which traced code with static shapes makes.
     validate : bool
         False skips the checks that read the indices. Shapes and types are always checked.
 
     Raises
     ------
     TypeError
-        An argument is no array, belongs to another framework than values, or has a dtype that is not supported.
+        An argument is not an array, belongs to another framework than values, or has a dtype that is not supported.
     ValueError
         Shapes do not fit, or indices do not ascend although coalesced is True.
     IndexError
@@ -110,7 +110,7 @@ class IndexedSlices:
         padded: bool = False,
         self: Any = None,
     ) -> IndexedSlices:
-        """Return an instance of parts that are known to be right, or set the parts of self."""
+        """Return an instance of valid parts, or set the parts of self."""
         if self is None:
             self = object.__new__(cls)
         _backend(self, backend)
@@ -122,7 +122,7 @@ class IndexedSlices:
         return self  # type: ignore[no-any-return]
 
     def _like(self, values: Array | Deferred, indices: NativeIndices | None = None) -> IndexedSlices:
-        """Return these slices with other values, trusted; indices, if given, have a look at these values."""
+        """Return these slices with other values, unchecked; indices, if given, have a look at these values."""
         return IndexedSlices._trusted(
             self.backend, values, self.indices if indices is None else indices, self.dense_shape,
             coalesced=self.coalesced, padded=self.padded,
@@ -203,7 +203,7 @@ class IndexedSlices:
         Returns
         -------
         IndexedSlices
-            Rounded by the framework, to nearest, ties to even.
+            The framework rounds to nearest, ties to even.
 
         Raises
         ------
@@ -236,11 +236,11 @@ class IndexedSlices:
         Parameters
         ----------
         values : array, optional
-            Of the same length n; another floating dtype is allowed.
+            They have the same length n; another floating dtype is allowed.
         indices : array, optional
             The copy is no longer `coalesced`.
         dense_shape : sequence of int, optional
-            Another number of rows, in which all indices lie.
+            Another number of rows, above every index.
 
         Returns
         -------
@@ -406,7 +406,7 @@ def check_dense_shape(dense_shape: Any) -> Shape:
 
 
 def is_known(shape: Shape) -> bool:
-    """Return True if `check_dense_shape` accepts a shape as it is, all of it ints."""
+    """Return True if a shape consists of ints and `check_dense_shape` accepts it unchanged."""
     for n in shape:
         if type(n) is not int or not 0 <= n <= LARGEST:
             return False

@@ -43,7 +43,7 @@ OF_TORCH = ("capturable", "decoupled_weight_decay", "differentiable", "foreach",
 def opened(
     optimizer: Optimizer, table: torch.Tensor, held: Mapping[str, torch.Tensor], *, master: bool
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Return the state for islices.optim, and its new arrays: at a first step all of them are new."""
+    """Return the state for islices.optim, and its new arrays. At the first step all arrays are new."""
     names, state, names_there = ["step"], {}, RECORDS[optimizer.name].stored
     for spec in optimizer._formula.state:
         names.append(spec.name)
@@ -173,7 +173,7 @@ def _refuse_other_options(optimizer: RowOptimizer, old: Mapping[str, Any], place
 
 
 def _refuse_other_terms(rule: str, semantics: str, states: list[Mapping[str, Any]], place: str) -> None:
-    """Raise ValueError for arrays of torch's class that the semantics keeps in other terms."""
+    """Raise ValueError for arrays of torch's class that the semantics keeps in other units."""
     record = RECORDS[rule]
     for name in record.presets[semantics].terms:
         stored, terms = record.stored.get(name, name), terms_of(name, record)
@@ -186,7 +186,7 @@ def _refuse_other_terms(rule: str, semantics: str, states: list[Mapping[str, Any
 
 
 def _sealed(optimizer: RowOptimizer, made: Optimizer, held: Any, p: torch.Tensor) -> dict[str, Sealed]:
-    """Return a copy of a parameter's state: the next step initializes missing arrays."""
+    """Return a copy of a parameter's state. The next step initializes missing arrays."""
     if not isinstance(held, Mapping):
         raise TypeError(f"got a state that is {describe(held)}; accepted is a dict of Tensors")
     held = {name: x for name, x in held.items() if x is not None}

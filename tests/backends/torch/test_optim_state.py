@@ -1,4 +1,5 @@
-"""Test checkpoints of islices.backends.torch.optim: an interrupted run ends with the same bits; torch's states load."""
+"""Test checkpoints of islices.backends.torch.optim: an interrupted run ends with the same bits, and torch's states
+load."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ def assert_same_state(a: Any, b: Any) -> None:
 
 
 def written(*objects: Any) -> list[Any]:
-    """Through torch.save and torch.load(weights_only=True)."""
+    """Return an object after torch.save and torch.load(weights_only=True)."""
     file = io.BytesIO()
     torch.save([x.state_dict() for x in objects], file)
     file.seek(0)
