@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 from islices.conformance.adapters.run import AdapterJob, run_adapter
 from islices.conformance.data import SPEC_VERSION, vectors_hash
 from islices.conformance.interpreters import Interpreter
-from islices.conformance.logs import last_lines, whole_lines
 from islices.conformance.progress import Watched, board
 from islices.conformance.report import Run, read_runs
 from islices.conformance.selection import Selection
 from islices.conformance.variants import Variant
+from islices.conformance.workers import last_lines, whole_lines
 
 #: Slowest first, so that two at a time end together; but NumPy, beside the slowest, compiles the kernels for all.
 ORDER = ("jax", "numpy", "tensorflow", "torch", "mxnet")

@@ -223,8 +223,12 @@ def backends_arguments(parser: argparse.ArgumentParser) -> None:
 
 def backends(options: argparse.Namespace) -> int:
     """Load and list every installed backend. A broken one is listed with its error, and the exit code is 3."""
-    installed = list_backends()
-    found = [_describe_backend(name) for name in installed]
+    installed, found = list_backends(), []
+    with load_module("islices.conformance.progress").bar("", len(installed)) as done:
+        for name in installed:
+            done.tell(f"importing {name}")
+            found.append(_describe_backend(name))
+            done(name)
     missing = {name: line for name, line in BUILTIN.items() if name not in installed}
     if options.json:
         print(json.dumps({"backends": found, "missing": missing}))
@@ -234,6 +238,7 @@ def backends(options: argparse.Namespace) -> int:
         widths = [max(len(row[k]) for row in rows) for k in range(4)]
         for row in rows:
             print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        print("modes: host, NumPy computes; framework, its own operations; traced, its compiled code")
         for name, line in missing.items():
             print(f"{name} is not installed: {line}")
     for backend in found:

@@ -226,6 +226,8 @@ def per_sample_gradients(
     fn: Callable[[list[Array], list[Array]], Array], variables: Sequence[Array], data: Sequence[Array]
 ) -> list[Array]:
     """See `Backend.per_sample_gradients`."""
+    if not len(data[0]):  # several operations raise under vmap over an empty batch
+        return [x.new_zeros((0, *x.shape)) for x in variables]
     if is_nested():
         raise NotImplementedError(
             "per_sample: gradients of dense arrays inside value_and_grad, which would be constants to it; accepted "

@@ -187,8 +187,8 @@ def get_total_norm(
         ord = _order(norm_type, exact=over)
         for position, x in enumerate(_listed(tensors, "tensors", GRADIENTS)):
             leaves.append(_leaf(x, f"tensors: the one at position {position}"))
-        statement = {"norm_type": ord, "error_if_nonfinite": bool(error_if_nonfinite)}
-        return Question(leaves, replicated, ord, statement=statement)
+        facts = {"norm_type": ord, "error_if_nonfinite": bool(error_if_nonfinite)}
+        return Question(leaves, replicated, ord, facts=facts)
 
     _, norm = _measured("get_total_norm", request, group, over=over)
     if error_if_nonfinite:

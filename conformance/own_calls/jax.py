@@ -65,24 +65,17 @@ def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
 Sums = tuple[jax.Array, Any]
 
 
-def _wide(values: jax.Array) -> jax.Array:
-    """Return True for 16-bit sums that stop growing from a size on."""
-    return values.astype(jnp.float32) if values.dtype.itemsize == 2 else values
-
-
 def _gathered_sum(values: jax.Array, indices: jax.Array, num_rows: int) -> Sums:
     """Sum the values after sorting them by row."""
     n = len(indices)
     ordered, order = lax.sort((indices, lax.iota(jnp.int32, n)), num_keys=1, is_stable=True)
-    place = _places(ordered)
-    ids = jnp.full((n,), num_rows, jnp.int32).at[place].set(ordered)
-    sums = jax.ops.segment_sum(_wide(values)[order], place, n, indices_are_sorted=True)
-    return sums.astype(values.dtype), ids
-
-
-def _places(ordered: jax.Array) -> jax.Array:
     first = jnp.concatenate([jnp.zeros((1,), bool), ordered[1:] != ordered[:-1]])
-    return jnp.cumsum(first.astype(jnp.int32))
+    place = jnp.cumsum(first.astype(jnp.int32))
+    ids = jnp.full((n,), num_rows, jnp.int32).at[place].set(ordered)
+    return jax.ops.segment_sum(values[order], place, n, indices_are_sorted=True), ids
+
+
+_segment_sum = jax.jit(jax.ops.segment_sum, static_argnums=2)
 
 
 def _host_sum(values: jax.Array, indices: np.ndarray[Any, Any]) -> Sums:
@@ -92,28 +85,17 @@ def _host_sum(values: jax.Array, indices: np.ndarray[Any, Any]) -> Sums:
     return _segment_sum(values, place.astype(np.int32).reshape(-1), 1 << (len(ids) - 1).bit_length()), ids
 
 
-def _segment_sum_of(values: jax.Array, place: np.ndarray[Any, Any], room: int) -> jax.Array:
-    return jax.ops.segment_sum(_wide(values), place, room).astype(values.dtype)
-
-
-_segment_sum = jax.jit(_segment_sum_of, static_argnums=2)
-
-
 # ---------------------------------------------------------------------- to_dense, clipping
 def _dense(values: jax.Array, indices: jax.Array, num_rows: int) -> jax.Array:
     return jnp.zeros((num_rows, *values.shape[1:]), values.dtype).at[indices].add(values)
 
 
 def _norm(sums: jax.Array) -> jax.Array:
-    return jnp.sqrt(jnp.sum(jnp.square(_wide(sums))))
-
-
-def _factor(sums: jax.Array, max_norm: float) -> jax.Array:
-    return jnp.minimum(1.0, max_norm / _norm(sums)).astype(sums.dtype)
+    return jnp.sqrt(jnp.sum(jnp.square(sums)))
 
 
 def _scale(values: jax.Array, sums: jax.Array, max_norm: float) -> jax.Array:
-    return values * _factor(sums, max_norm)
+    return values * jnp.minimum(1.0, max_norm / _norm(sums))
 
 
 def timed_calls(

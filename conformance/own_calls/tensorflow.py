@@ -76,25 +76,22 @@ def timed_calls(
     shape = tf.constant((num_rows, *v.shape[1:]), tf.int64)
     gradient = tf.IndexedSlices(v, i, shape)
 
-    def wide(x: tf.Tensor) -> tf.Tensor:  # sums of 16 bits stay where they are from a size on
-        return tf.cast(x, tf.float32) if v.dtype.size == 2 else x
-
     def unique_segments() -> tf.IndexedSlices:
         ids, place = tf.unique(i)
-        sums = tf.math.unsorted_segment_sum(wide(v), place, tf.size(ids))
-        return tf.IndexedSlices(tf.cast(sums, v.dtype), ids, shape)
+        sums = tf.math.unsorted_segment_sum(v, place, tf.size(ids))
+        return tf.IndexedSlices(sums, ids, shape)
 
     def unique_segments_sorted() -> tf.IndexedSlices:
         ids, place = tf.unique(i)
         order = tf.argsort(ids)
-        sums = tf.math.unsorted_segment_sum(wide(v), place, tf.size(ids))
-        return tf.IndexedSlices(tf.cast(tf.gather(sums, order), v.dtype), tf.gather(ids, order), shape)
+        sums = tf.math.unsorted_segment_sum(v, place, tf.size(ids))
+        return tf.IndexedSlices(tf.gather(sums, order), tf.gather(ids, order), shape)
 
     def sort_segments() -> tf.IndexedSlices:
         order = tf.argsort(i, stable=True)
         ids, place = tf.unique(tf.gather(i, order))
-        sums = tf.math.segment_sum(wide(tf.gather(v, order)), place)
-        return tf.IndexedSlices(tf.cast(sums, v.dtype), ids, shape)
+        sums = tf.math.segment_sum(tf.gather(v, order), place)
+        return tf.IndexedSlices(sums, ids, shape)
 
     def clip(g: tf.IndexedSlices) -> tf.IndexedSlices:
         return tf.clip_by_global_norm([g], max_norm)[0][0]

@@ -82,13 +82,9 @@ def timed_calls(
         # a new one for each call: coalesce() of a gradient known to be coalesced does nothing
         return torch.sparse_coo_tensor(indices.long()[None], v, shape, is_coalesced=False, check_invariants=False)
 
-    def wide() -> torch.Tensor:  # sums of 16 bits stay where they are from a size on
-        return v.float() if v.itemsize == 2 else v
-
     def unique_index_add() -> torch.Tensor:
         ids, inverse = torch.unique(indices, return_inverse=True)
-        rows = wide()
-        sums = rows.new_zeros((len(ids), *v.shape[1:])).index_add_(0, inverse, rows).to(v.dtype)
+        sums = v.new_zeros((len(ids), *v.shape[1:])).index_add_(0, inverse, v)
         return torch.sparse_coo_tensor(ids.long()[None], sums, shape, is_coalesced=True, check_invariants=False)
 
     def sort_embedding_bag() -> torch.Tensor:
@@ -103,12 +99,12 @@ def timed_calls(
         )
 
     def norm_of(summed: Callable[[], torch.Tensor]) -> torch.Tensor:
-        return torch.linalg.vector_norm(summed()._values(), dtype=torch.float32 if v.itemsize == 2 else None)  # type: ignore[no-any-return]
+        return torch.linalg.vector_norm(summed()._values())  # type: ignore[no-any-return]
 
     def clipped(summed: Callable[[], torch.Tensor]) -> torch.Tensor:
         g = summed()
-        total = torch.linalg.vector_norm(g._values(), dtype=torch.float32 if v.itemsize == 2 else None)
-        factor = torch.clamp(max_norm / (total + 1e-6), max=1.0).to(v.dtype)
+        total = torch.linalg.vector_norm(g._values())
+        factor = torch.clamp(max_norm / (total + 1e-6), max=1.0)
         return torch.sparse_coo_tensor(
             g._indices(), g._values() * factor, shape, is_coalesced=True, check_invariants=False
         )

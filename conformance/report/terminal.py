@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
@@ -74,13 +75,21 @@ def _say(console: Any, text: str, style: str = "") -> None:
 
 
 def problem_lines(run: Run, name: str) -> list[str]:
-    """List the failures of a run, in rich markup: the call, the result and the expectation."""
+    """List the failures of a run, in rich markup: the call, the result and the expectation.
+
+    Harness errors with one reason are one entry, because one broken thing breaks many cases.
+    """
     from rich.markup import escape
 
     lines = []
+    errors = Counter(case.get("reason") for case in problems(run) if case["outcome"] == "harness error")
     for case in problems(run):
+        count = errors.pop(case.get("reason"), 0) if case["outcome"] == "harness error" else 1
+        if not count:
+            continue
+        more = f", and {count - 1} more cases" if count > 1 else ""
         style = STYLES[case["outcome"]]
-        where = escape(f"{name} {case['mode']}  {case['id']}, clause {case['clause']}")
+        where = escape(f"{name} {case['mode']}  {case['id']}, clause {case['clause']}{more}")
         lines.append(f"[{style}]{case['outcome']}[/] {where}")
         lines += [f"  {escape(indented(line))}" for line in details(case)]
     if run.error:

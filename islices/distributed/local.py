@@ -25,7 +25,7 @@ class LocalOptimizer(NamedTuple):
     #: that ranks freeze the same rows of the whole table: how many, and their digest
     frozen: str
 
-    def statement(self, taken: int) -> dict[str, str]:
+    def facts(self, taken: int) -> dict[str, str]:
         """Return the facts that are the same on every rank at a step. A schedule is compared by its value, because
         its name says little and may contain an address in memory.
         """

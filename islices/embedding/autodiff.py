@@ -285,7 +285,7 @@ def _differentiate_rows(
 
 def _as_samples(B: Backend, s: IndexedSlices, count: int) -> PerSample:
     """Return the gradients of samples from slices in the order of samples, with equally many slices per sample."""
-    each = B.shape(s.indices)[0] // count  # type: ignore[operator]
+    each = B.shape(s.indices)[0] // max(count, 1)  # type: ignore[operator]
     numbers = B.asarray(np.repeat(np.arange(count, dtype=np.int32), each), s.indices)
     return with_samples(s, numbers, count, None, absent=True)
 

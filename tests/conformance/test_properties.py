@@ -16,7 +16,6 @@ from islices.conformance.properties.__main__ import main
 from islices.conformance.properties.running import LAWS, Counterexample, break_law, columns
 
 BACKENDS = islices.list_backends()
-SPEC = (Path(__file__).parents[2] / "conformance" / "SPEC.md").read_text("utf-8")
 EXAMPLES = 3
 #: Where rows are summed, the last contribution wins: what a wrong adapter does.
 LAST_WINS = """

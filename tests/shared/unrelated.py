@@ -12,7 +12,8 @@ import numpy as np
 
 import islices
 from islices import IndexedSlices
-from islices.porting.compare import Step, explain_steps
+from islices.porting.compare.step import explain_step
+from islices.porting.compare.steps.side import TableStep
 
 try:
     import ml_dtypes
@@ -88,13 +89,11 @@ def random_pair(seed: int) -> Any:
         extra = {"before": tree(one)} if r.random() < 0.3 else {}
         extra |= {"tables": table(one)} if r.random() < 0.4 else {}
         return islices.diff(tree(one), tree(other), **extra, **reported(r))
-    before = table(one)
-    after = [
-        {n: (x.astype("f8") + 0.01 * VALUES[values](r, x.shape)).astype(one) for n, x in before.items()} for _ in "ab"
-    ]
-    grads = [tree(one), tree(one)]
+    before = table(one)["u"]
+    after = [(before.astype("f8") + 0.01 * VALUES[values](r, before.shape)).astype(one) for _ in "ab"]
+    grads = [tree(one)["u"], tree(one)["u"]]
     both = grads if r.random() < 0.3 else grads[:1] * 2  # each side has another gradient
-    return explain_steps(*(Step(before, x, g) for x, g in zip(after, both, strict=True)))
+    return explain_step(*(TableStep(before, x, g) for x, g in zip(after, both, strict=True)))
 
 
 # ---------------------------------------------------------------------- made to mislead
@@ -120,7 +119,7 @@ class Near:
     def stepped(self, update: Array) -> Any:
         """Return tables after two different steps of SGD."""
         after = [(self.table - x).astype(self.dtype) for x in (0.01 * self.g, update)]
-        return explain_steps(*(Step(self.table, x, self.g) for x in after))
+        return explain_step(*(TableStep(self.table, x, self.g) for x in after))
 
     def slots(self) -> IndexedSlices:
         """Return the gradient with three slots per row."""

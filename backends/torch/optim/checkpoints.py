@@ -137,6 +137,8 @@ def checked(optimizer: RowOptimizer, state_dict: dict[str, Any]) -> dict[str, An
         if "semantics" not in old:
             held = [state.get(key, {}) for key in old["params"]]
             _refuse_other_terms(optimizer.rule, whole["semantics"], held, place)
+        if not any(key in state for key in old["params"]):
+            _refuse_other_options(optimizer, old, place)
         loaded.append(whole)
         for position, (key, p) in enumerate(zip(old["params"], group["params"], strict=True)):
             if key not in state:
@@ -156,6 +158,18 @@ def _whole_group(optimizer: RowOptimizer, old: Mapping[str, Any], group: Mapping
     if "semantics" not in old:  # the semantics need not have an option that is off
         kept = {name: x or None if group.get(name, x) is None else x for name, x in kept.items()}
     return complete(optimizer.rule, kept, group)
+
+
+def _refuse_other_options(optimizer: RowOptimizer, old: Mapping[str, Any], place: str) -> None:
+    """Raise ValueError for another optimizer's group, which only its options show before its first step."""
+    own = torch_names(optimizer.rule)
+    names = {name for rule in RECORDS for name in torch_names(rule)}.difference(own, OF_TORCH)
+    others = [name for name in old if name in names]
+    if others:
+        raise ValueError(
+            f"{place}: got {', '.join(map(repr, others))}; accepted by {type(optimizer).__name__} are "
+            f"{', '.join(map(repr, own))}"
+        )
 
 
 def _refuse_other_terms(rule: str, semantics: str, states: list[Mapping[str, Any]], place: str) -> None:

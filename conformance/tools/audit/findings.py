@@ -5,21 +5,16 @@ If a process ends or hangs during a probe, this is the probe's finding, and anot
 
 from __future__ import annotations
 
-import json
 import os
 import pkgutil
-import signal
-import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-from islices.conformance.logs import last_lines
 from islices.conformance.report import CLAUSES
 from islices.conformance.tools.audit import probes
+from islices.conformance.workers import run_worker
 
 #: Seconds after which a process counts as hung. Imports of frameworks on a busy machine are within.
 PATIENCE = 300
@@ -44,7 +39,8 @@ def run_module(module: str, words: str, patience: float = PATIENCE) -> Iterator[
     """Yield the findings of the probes that mention the words, by number."""
     first: int | None = 1
     while first is not None:
-        lines, end = _work([module, words, str(first)], patience)
+        command = [sys.executable, "-m", "islices.conformance.tools.audit.prober", module, words, str(first)]
+        lines, end = run_worker(command, {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ}, patience)
         found = {line["number"]: line for line in lines if "outcome" in line}
         first = lines[-1].get("next") if lines else None
         if end and not found:
@@ -64,31 +60,6 @@ def _status(finding: Finding) -> str:
     if outcome in ("broken", "not run"):
         return ""
     return "as measured" if outcome == finding["trap"] else "gone" if outcome == "agrees" else "changed"
-
-
-def _work(arguments: Sequence[str], patience: float) -> tuple[list[Finding], str]:
-    """Run a prober, and return its output and a description of its end, "" if it ended well."""
-    command = [sys.executable, "-m", "islices.conformance.tools.audit.prober", *arguments]
-    environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ}
-    with tempfile.TemporaryDirectory(prefix="islices-audit-") as folder:
-        out, log = Path(folder) / "out", Path(folder) / "log"
-        with out.open("wb") as file, log.open("wb") as errors:
-            try:
-                code = subprocess.run(
-                    command, stdout=file, stderr=errors, cwd=folder, env=environment, timeout=patience
-                ).returncode
-                end = _ended(code)
-            except subprocess.TimeoutExpired:
-                end = f"no answer within {patience:.0f} s"
-        lines = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
-        return lines, end if lines or not end else f"{end}\n{last_lines(log, 5)}"
-
-
-def _ended(code: int) -> str:
-    """Describe how a process ended, or return "" if it ended well."""
-    if code >= 0:
-        return f"the process ended with exit code {code}" if code else ""
-    return f"the process ended by {signal.Signals(-code).name}"
 
 
 # ---------------------------------------------------------------------- Markdown

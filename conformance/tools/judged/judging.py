@@ -8,32 +8,20 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.metadata
 import itertools
 import json
 import os
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any, TextIO
+from typing import Any
 
 from islices.conformance.formulas.judge import judge
 from islices.conformance.formulas.judgement import Judgement
 from islices.conformance.tools.audit.probe import first_line
 from islices.conformance.tools.judged import libraries
 from islices.conformance.tools.judged.entry import Judged
-
-#: library -> the distribution that has its version, where the names differ
-DISTRIBUTIONS = {"tensorflow": "tensorflow-cpu", "fbgemm_gpu": "fbgemm-gpu-cpu", "paddle": "paddlepaddle"}
-
-
-def version(library: str) -> str:
-    for name in (DISTRIBUTIONS.get(library, library), library):
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return "?"
+from islices.conformance.workers import version_of
 
 
 def described(found: Judgement) -> dict[str, Any]:
@@ -62,7 +50,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--skip", type=int, default=0, metavar="N", help="leave out the first N entries")
     parser.add_argument("--formula", action="append", metavar="NAME", help="only the entries of this one")
     options = parser.parse_args(arguments)
-    channel = _channel()
+    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")  # what libraries print goes to the error output
+    os.dup2(2, 1)
 
     def say(line: dict[str, Any]) -> None:
         print(json.dumps(line), file=channel, flush=True)
@@ -78,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
     except (ImportError, OSError, RuntimeError) as error:  # of its shared libraries, or beside what is there
         say({"missing": f"it does not load: {type(error).__name__}: {first_line(error)}"})
         return 0
-    say({"library": library.LIBRARY, "version": getattr(library, "VERSION", None) or version(library.LIBRARY)})
+    say({"library": library.LIBRARY, "version": getattr(library, "VERSION", None) or version_of(library.LIBRARY)})
     wanted = (x for x in library.entries() if options.formula is None or x.formula in options.formula)
     for entry in itertools.islice(wanted, options.skip, None):
         about = {"call": entry.call, "formula": entry.formula, "variant": entry.variant}
@@ -86,13 +75,6 @@ def main(arguments: Sequence[str]) -> int:
         say({**about, **judged(entry)})
     say({"done": True})
     return 0
-
-
-def _channel() -> TextIO:
-    """Return our standard output, and redirect the libraries' output to the error output."""
-    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return channel
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import numpy as np
 from islices.core.locks import lazy_property
 from islices.porting.compare.evidence import Paired, agrees, fitted, paired
 from islices.porting.compare.rows import Held, Norm, Rows, sample_rows
-from islices.porting.compare.stored import BLOCK, Array, Stored, contained
+from islices.porting.compare.stored import BLOCK, Array, contained
 
 if TYPE_CHECKING:
     from islices.porting.compare.cause import Cause, Change
@@ -156,6 +156,10 @@ class Comparison:
 
     def after(self, cause: Cause, which: int, change: Change) -> Comparison | None:
         """Return the comparison with a side changed; None if that changes nothing."""
+        if change.moved:
+            held = tuple(old if x is None else Held(x) for x, old in zip(change.moved, self.source.a, strict=True))
+            done = Done(cause, 0, change, frozenset(t for t, x in enumerate(change.moved) if x is not None))
+            return replace(replace(self.source, a=held).compared(self.context), chain=(done,), past=(self,))
         pairs, tensors = list(self.pairs), set()
         for t, pair in enumerate(pairs):
             if change.everywhere or not pair.same:
@@ -164,12 +168,6 @@ class Comparison:
         done = Done(cause, which, change, frozenset(tensors))
         past, chain = (*self.past, self), (*self.chain, done)
         return replace(self, pairs=tuple(pairs), chain=chain, past=past) if tensors else None
-
-    def rearranged(self, cause: Cause, side: Sequence[Stored | None], change: Change) -> Comparison:
-        """Return the comparison after a's rows have got other numbers."""
-        held = tuple(old if x is None else Held(x) for x, old in zip(side, self.source.a, strict=True))
-        done = Done(cause, 0, change, frozenset(t for t, x in enumerate(side) if x is not None))
-        return replace(replace(self.source, a=held).compared(self.context), chain=(done,), past=(self,))
 
     def blocks(self) -> Iterator[tuple[int, TwoSides]]:
         """Yield every row of each tensor, block by block, with all changes made."""

@@ -128,7 +128,7 @@ def diff(
     -----
     Gradients are compared by coalesced rows (SPEC clause 4). A cause is reported only if it makes the sides equal, to
     the bit or within a bound on rounding. More elements must agree than would by chance (SPEC clause 22).
-    `islices.porting.explain_steps` explains tables after steps.
+    `islices.parity` compares tables after steps.
 
     Examples
     --------

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from islices.backend import FLOATS
-from islices.porting.compare.stored import Array, Stored, apart, bits_equal, blocks, contained, nonzero_rows, wide
+from islices.porting.compare.stored import Array, Stored, apart, blocks, contained, nonzero_rows, rows_differ, wide
 
 #: Rows of each kind, and elements of each row, that a report shows.
 SHOWN, WIDTH = 10, 6
@@ -159,10 +159,7 @@ class _Block(NamedTuple):
 
 
 def _block(x: Array, y: Array, ids: Array) -> _Block:
-    if x.dtype != y.dtype:
-        x, y = _common(x, y)
-    same = bits_equal(x, y)
-    differing = np.flatnonzero(~same.reshape(len(same), math.prod(same.shape[1:])).all(axis=1))
+    differing = np.flatnonzero(rows_differ(x, y))
     u, v, ids = wide(x[differing]), wide(y[differing]), ids[differing]
     gaps = apart(u, v)
     return _Block(differing, _row_tops(gaps), _place(gaps, ids, u, v))
@@ -188,13 +185,6 @@ def _notes(a: Stored, b: Stored) -> tuple[str, ...]:
 def same_shape(a: tuple[int | None, ...], b: tuple[int | None, ...]) -> bool:
     """Return True if the shapes agree, or if one has an unknown number of rows."""
     return a == b or (len(a) == len(b) and a[1:] == b[1:] and None in (a[0], b[0]))
-
-
-def _common(x: Array, y: Array) -> tuple[Array, Array]:
-    """Return both in the wider type if it holds the other, else in float64."""
-    x, y = (wide(z).astype(np.float32) if z.dtype == np.uint16 else z for z in (x, y))
-    common = np.result_type(x.dtype, y.dtype)
-    return x.astype(common), y.astype(common)
 
 
 def _place(sizes: Array, rows: Array, x: Array, y: Array) -> Place | None:

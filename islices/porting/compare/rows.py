@@ -14,7 +14,7 @@ import numpy as np
 
 from islices.backend import FLOATS
 from islices.core.locks import lazy_property
-from islices.porting.compare.stored import Array, Stored, bits_equal, blocks, contained, nonzero_rows, norm_of, wide
+from islices.porting.compare.stored import Array, Stored, blocks, contained, nonzero_rows, norm_of, rows_differ, wide
 
 #: Bits of each type's significand; of integers as many as float64 holds.
 PRECISION = {
@@ -23,6 +23,11 @@ PRECISION = {
 }  # fmt: skip
 #: The fewest rows of a sample.
 LEAST = 64
+
+
+def eps_of(dtype: str) -> float:
+    """Return the spacing of a type at 1; 0 for integers, which are never rounded."""
+    return float(2.0 ** (1 - PRECISION[dtype])) if dtype in FLOATS else 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +51,7 @@ class Rows:
 
     @property
     def eps(self) -> float:
-        """Return the spacing of the type at 1; 0 for integers, which are never rounded."""
-        return float(2.0 ** (1 - PRECISION[self.dtype])) if self.dtype in FLOATS else 0.0
+        return eps_of(self.dtype)
 
     @property
     def flat(self) -> Array:
@@ -103,6 +107,10 @@ class Held:
         """Return the values of the rows at places of ids."""
         return wide(self.stored.values[self._places[places]])
 
+    def at_rows(self, ids: Array) -> Array:
+        """Return the places of ids, which it has, in the stored values."""
+        return self._places[np.searchsorted(self.ids, ids)]
+
     def at(self, places: Any) -> Rows:
         """Return the rows at places of ids."""
         x, ids = self.stored, self.ids[places]
@@ -136,12 +144,6 @@ class Held:
         return x.ids[x.counts > 1] if x.sparse and x.has_duplicates else x.ids[:0]
 
 
-def _kept(now: Array, then: Array) -> Array:
-    same = bits_equal(now, then) if now.dtype == then.dtype else bits_equal(wide(now), wide(then))
-    kept: Array = np.all(same.reshape(len(same), math.prod(same.shape[1:])), axis=1)
-    return kept
-
-
 # ---------------------------------------------------------------------- some rows of large tensors
 def sample_rows(x: Held, y: Held, elements: int) -> Array:
     """Return the numbers of the rows on which causes are tried.
@@ -157,7 +159,9 @@ def sample_rows(x: Held, y: Held, elements: int) -> Array:
         some.append(s.ids[_largest(np.concatenate(list(_tops(s))), few)])
     if x.stored.row_shape == y.stored.row_shape:
         ids = x.ids[contained(x.ids, y.ids)]
-        some.append(spread(ids[np.concatenate(list(_differ(x, y, ids)))], rows // 8))
+        parts = [ids[part] for part in blocks(len(ids), x.stored.row_shape)]
+        differ = [rows_differ(*(s.stored.values[s.at_rows(part)] for s in (x, y))) for part in parts]
+        some.append(spread(ids[np.concatenate(differ)], rows // 8))
     return np.unique(np.concatenate(some))
 
 
@@ -166,13 +170,6 @@ def _tops(s: Held) -> Iterator[Array]:
     for part in blocks(len(s.ids), s.stored.row_shape):
         flat = np.abs(s.values_at(part).reshape(part.stop - part.start, math.prod(s.stored.row_shape)))
         yield np.nan_to_num(flat, nan=math.inf, posinf=math.inf).max(axis=1, initial=0.0)
-
-
-def _differ(x: Held, y: Held, ids: Array) -> Iterator[Array]:
-    """Yield whether each row differs, block by block."""
-    for block in blocks(len(ids), x.stored.row_shape):
-        one, other = (s.values_at(np.searchsorted(s.ids, ids[block])) for s in (x, y))
-        yield ~_kept(one, other)
 
 
 def spread(x: Array, n: int) -> Array:

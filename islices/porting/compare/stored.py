@@ -130,6 +130,15 @@ def bits_equal(a: Array, b: Array) -> Array:
     return same
 
 
+def rows_differ(x: Array, y: Array) -> Array:
+    """Return a mask (k,) of the rows of two arrays of one shape that have other bits, computed block by block."""
+    out = np.zeros(len(x), bool)
+    for part in blocks(len(x), x.shape[1:]):
+        p, q = (x[part], y[part]) if x.dtype == y.dtype else (wide(x[part]), wide(y[part]))
+        out[part] = ~bits_equal(p, q).reshape(len(p), math.prod(p.shape[1:])).all(axis=1)
+    return out
+
+
 def apart(x: Array, y: Array) -> Array:
     """Return |x - y|. It is 0 if both are NaN or the same infinity, and infinite if only one is NaN."""
     with np.errstate(invalid="ignore"):

@@ -21,7 +21,7 @@ import numpy as np
 
 from islices.porting.compare.evidence import MOST_SLACK
 from islices.porting.compare.steps.recipe import corrected_digits
-from islices.porting.compare.stored import apart, bits_equal, blocks, placed, wide
+from islices.porting.compare.stored import apart, blocks, placed, rows_differ, wide
 from islices.porting.trajectory.distances import beside, eps_of, gap, relative, summed
 from islices.porting.trajectory.positions import Step, described, rows_named
 
@@ -212,7 +212,8 @@ def _furthest_element(name: str, before: Pair, after: Pair, allowed: Callable[[A
     found = Found(0.0, 0.0, name)
     for rows, w, v, p, q in _moved_rows(before, after):
         away = apart(p - w, q - v)
-        may = allowed(rows, _size(w, v, p, q)) + np.abs(w - v)
+        size: Array = np.maximum.reduce([np.abs(x) for x in (w, v, p, q)])
+        may = allowed(rows, size) + np.abs(w - v)
         with np.errstate(invalid="ignore", divide="ignore"):
             share = np.where(away > 0, away / may, 0.0)
         at = int(np.argmax(np.nan_to_num(share, nan=np.inf)))
@@ -222,15 +223,11 @@ def _furthest_element(name: str, before: Pair, after: Pair, allowed: Callable[[A
 
 def _moved_rows(before: Pair, after: Pair) -> Iterator[tuple[Array, Array, Array, Array, Array]]:
     """Yield blocks of the rows that moved on either side, with both sides' values before and after in float64."""
-    rows = np.flatnonzero(_rows_differ(before[0], after[0]) | _rows_differ(before[1], after[1]))
+    rows = np.flatnonzero(rows_differ(before[0], after[0]) | rows_differ(before[1], after[1]))
     for part in blocks(len(rows), before[0].shape[1:]):
         if len(at := rows[part]):
             w, v, p, q = (wide(x[at]) for x in (*before, *after))
             yield at, w, v, p, q
-
-
-def _size(*arrays: Array) -> Array:
-    return np.maximum.reduce([np.abs(x) for x in arrays])  # type: ignore[no-any-return]
 
 
 def _relative(a: Step, b: Step, t: _Table, past: Past) -> Callable[[Array], Array]:
@@ -269,13 +266,3 @@ def _arrays(s: Step, position: str, name: str) -> dict[str, Array]:
 def _common_states(a: Step, b: Step, name: str) -> list[tuple[Array, Array]]:
     x, y = (_arrays(s, "state", name) for s in (a, b))
     return [(x[key], y[key]) for key in x if key in y and key != "step"]
-
-
-def _rows_differ(x: Array, y: Array) -> Array:
-    out = np.zeros(len(x), bool)
-    for part in blocks(len(x), x.shape[1:]):
-        p, q = x[part], y[part]
-        if p.dtype != q.dtype:
-            p, q = wide(p), wide(q)
-        out[part] = ~bits_equal(p, q).reshape(len(p), math.prod(p.shape[1:])).all(axis=1)
-    return out

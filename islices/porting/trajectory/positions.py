@@ -104,10 +104,10 @@ def read_step(given: Any, argument: str, number: int) -> Step:
         accepted = ", ".join(map(repr, (*POSITIONS, *BESIDE)))
         raise ValueError(f"{argument}: got a step with {show(unknown[0])}; accepted are {accepted}")
     if given.get("step") is not None:
-        statement = whole_number(given["step"])
-        if statement is None or statement < 0:
+        own = whole_number(given["step"])
+        if own is None or own < 0:
             raise ValueError(f"{argument}: got the step {show(given['step'])}; accepted is a whole number >= 0")
-        number = statement
+        number = own
     trees = {
         position: host_leaves(given[position], f"{argument}, step {number}, {position}")
         for position in POSITIONS

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from islices.core.slices import IndexedSlices
-from islices.porting.compare.pairing import check_tensor
+from islices.porting.compare.pairing import pair_names
 from islices.porting.trajectory.positions import Leaf, Leaves, Step
 
 #: Positions whose leaves have the tables' names, or a table's name with a suffix.
@@ -95,17 +95,10 @@ def shape_of(x: Leaf) -> tuple[Any, ...]:
 
 
 # ---------------------------------------------------------------------- settled at the first step
-def pair_names(a: Step, b: Step, pair: Mapping[str, str]) -> Pairing:
+def settle_names(a: Step, b: Step, pair: Mapping[str, str] | None) -> Pairing:
     """Pair the tensors of two sides' first steps. Raise ValueError if a name does not exist, or if nothing matches."""
     left, right = _tensors(a), _tensors(b)
-    for p, q in pair.items():
-        check_tensor(p, left, "pair", "a")
-        check_tensor(q, right, "pair", "b")
-    taken = set(pair.values())
-    names = {q: p for p, q in pair.items()}
-    names |= {p: p for p in left if p in right and p not in pair and p not in taken}
-    if not names:
-        names = _by_shape(left, right)
+    names = {q: p for p, q in pair_names(left, right, pair).items()} or _by_shape(left, right)
     if not names:
         one, other = (", ".join(map(repr, side)) or "none" for side in (left, right))
         raise ValueError(

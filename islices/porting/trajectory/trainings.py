@@ -15,7 +15,6 @@ from islices.core.arguments import check_name
 from islices.core.registry import describe
 from islices.porting.compare.difference import Difference, diff, side_names
 from islices.porting.compare.explanation import name_sides
-from islices.porting.compare.pairing import checked_pair
 from islices.porting.reports import Reported
 from islices.porting.trajectory.curves import draw
 from islices.porting.trajectory.descriptions import optimizers_of, other_class
@@ -24,7 +23,7 @@ from islices.porting.trajectory.folder import is_folder, read_folder
 from islices.porting.trajectory.movements import Past
 from islices.porting.trajectory.parity_report import report
 from islices.porting.trajectory.positions import AFTER, BEFORE, Step, read_step
-from islices.porting.trajectory.tensor_names import Pairing, pair_names
+from islices.porting.trajectory.tensor_names import Pairing, settle_names
 from islices.porting.trajectory.verdict import ORDER, Verdict, judge
 
 
@@ -191,7 +190,7 @@ def parity(
     stop, notes, past = None, dict[str, str](), Past()
     for x, y in _together(_read(a, "a", optimizers[0]), _read(b, "b", optimizers[1]), notes):
         if pairing is None:
-            pairing = pair_names(x, y, checked_pair(pair))
+            pairing = settle_names(x, y, pair)
             notes |= _description_of(pairing, called, x, y)
         y = pairing.renamed(y, x)
         verdict, past = judge(x, y, past, ignored, notes)
@@ -203,9 +202,9 @@ def parity(
             break
     if pairing is None:
         raise ValueError("a, b: got no step that both have; accepted are sides that have some of the same numbers")
-    reported = tuple(name_sides(note, called) for note in notes.values())
+    texts = tuple(name_sides(note, called) for note in notes.values())
     pairs = {p: q for q, p in pairing.names.items()}
-    return Parity(stop is None, stop, tuple(verdicts), called, pairs, tuple(sorted(pairing.transposed)), reported)
+    return Parity(stop is None, stop, tuple(verdicts), called, pairs, tuple(sorted(pairing.transposed)), texts)
 
 
 # ---------------------------------------------------------------------- the steps of both sides

@@ -44,6 +44,15 @@ def test_a_failing_case_takes_20_lines_and_json_has_the_rest(tmp_path: Path) -> 
     assert json.loads(json_lines(runs).splitlines()[1])["got"] == long
 
 
+def test_harness_errors_with_one_reason_are_one_entry(tmp_path: Path) -> None:
+    names = ("norms/a", "norms/b", "norms/c")
+    broken = [case(name, "harness error", reason="no memory") for name in names]
+    (run,) = runs_of(tmp_path, lines(*run_of(header("fw"), *broken, case("norms/d", "fail", reason="no memory"))))
+    heads = [line for line in problem_lines(run, "fw") if not line.startswith("  ")]
+    assert [word in head for word, head in zip(("norms/a", "norms/d"), heads, strict=True)] == [True, True]
+    assert "and 2 more cases" in heads[0]
+
+
 # ---------------------------------------------------------------------- reading
 def test_a_real_run_is_read_whole(tmp_path: Path) -> None:
     (run,) = runs_of(tmp_path, real_report())

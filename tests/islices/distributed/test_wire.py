@@ -67,14 +67,14 @@ def test_counts_reach_every_rank(count: int) -> None:
 
     for agreed, collectives in thread_results(3, run):
         assert [x.tolist() for x in agreed.counts] == [counts_of(rank) for rank in range(3)]
-        assert agreed.statement is None, "all said the same"
+        assert agreed.each is None, "all said the same"
         assert collectives == (1 if count <= WITHIN else 2)
 
 
 @pytest.mark.parametrize("text", ["größer als 表 𝛿", "x" * 100_000], ids=["words", "long"])
 def test_what_ranks_say_may_be_any_text(text: str) -> None:
     agreed = thread_results(3, lambda group: agree(group, "call", {"text": text, "n": [1, None, [2]]}))
-    assert all(one.statement is None for one in agreed)
+    assert all(one.each is None for one in agreed)
 
     def differing(group: Group) -> None:
         agree(group, "call", {"text": text if group.rank == 1 else "other"}, [group.rank])

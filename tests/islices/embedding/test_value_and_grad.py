@@ -29,7 +29,7 @@ class Framework:
         """Return the sum of each x[b]."""
         if self.name == "tensorflow":
             return importlib.import_module("tensorflow").reduce_sum(x, list(range(1, len(x.shape))))
-        return x.reshape((x.shape[0], -1)).sum(1)
+        return x.sum(tuple(range(1, len(x.shape))))
 
     def array(self, x: Any, dtype: Any = np.float32) -> Any:
         return self.backend.asarray(np.asarray(x, dtype))
@@ -233,6 +233,17 @@ def test_per_sample_is_what_each_sample_gives_alone(fw: Framework) -> None:
     _, together = islices.value_and_grad(whole)(table, w, ids, up)
     np.testing.assert_array_equal(dense(t.sum()), dense(together))
     np.testing.assert_allclose(fw.numpy(t.norms()), [np.linalg.norm(dense(t.slices(b))) for b in range(2)], rtol=1e-6)
+
+
+@with_vmap
+def test_an_empty_batch_has_empty_gradients(fw: Framework) -> None:
+    w, ids, up = fw.array([1.0, 2.0, -1.0]), fw.array(IDS[:0], np.int32), fw.upstream(0, 3, WIDTH)
+    value, (t, d) = islices.value_and_grad(squared(fw), (0, 1), per_sample=True)(fw.table(), w, ids, up)
+    assert [tuple(fw.backend.shape(x)) for x in (value, d)] == [(0,), (0, WIDTH)]
+    assert (t.dense_shape, len(t.values)) == ((0, ROWS, WIDTH), 0)
+    if fw.name == "jax":
+        step = islices.value_and_grad(lambda w, ids: fw.losses(w[ids]), sparse=True, per_sample=True)
+        assert step(fw.table()._source.weights, ids)[1].dense_shape == (0, ROWS, WIDTH)
 
 
 def test_what_per_sample_refuses(fw: Framework) -> None:

@@ -43,7 +43,7 @@ LAST_DUPLICATE = Cause(
 
 
 # ---------------------------------------------------------------------- values and rows
-def _bounded(name: str, rank: int, subject: str, sizes: Callable[[Rows], Array], fix: str) -> Cause:
+def _bounded(name: str, rank: int, bounded: str, sizes: Callable[[Rows], Array], fix: str) -> Cause:
     """Return the cause that bounds some sizes on one side, if several of them reach the limit."""
 
     def propose(both: Comparison, which: int) -> Iterator[Change]:
@@ -55,7 +55,7 @@ def _bounded(name: str, rank: int, subject: str, sizes: Callable[[Rows], Array],
                 terms = None if x.terms is None else x.terms * factor
                 return x.having(x.values * factor, terms) if (own > limit * (1 + 1e-6)).any() else None
 
-            text = f"{name.split('_')[0]}s clipped: {{y}} bounds {subject} by {limit:.6g}, {{x}} does not"
+            text = f"{name.split('_')[0]}s clipped: {{y}} bounds {bounded} by {limit:.6g}, {{x}} does not"
             yield Change(clip, text, {"limit": limit}, bits)
 
     lines = {"": (f"grads = {fix}", f"take `{fix}` out")}

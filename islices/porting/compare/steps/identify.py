@@ -51,20 +51,24 @@ def recipes(side: Side) -> list[Recipe]:
 
 
 def _described(name: str = "", semantics: str = "", rows: str = "", **given: Any) -> Sequence[Recipe]:
-    """Return the recipes of a complete description, with either kind of decay if a formula contains decay."""
+    """Return the recipes of a complete description, with either kind of decay, and of duplicates, if it names none."""
     preset = RECORDS[name].presets.get(semantics) if name in RECORDS else None
     if preset is None or "lr" not in given or not rows or given.get("lr_decay") or name == "rowwise_adagrad":
         return ()
-    up, duplicates = bool(given.pop("maximize", False)), str(given.pop("duplicates", "sum"))
+    up = bool(given.pop("maximize", False))
+    duplicates = [str(given.pop("duplicates"))] if "duplicates" in given else ["sum", "raw"]
     if not all(isinstance(x, bool) or is_real(x) for x in given.values()):
         return ()
     hyper = {k: v for k, v in {**preset.defaults, **given}.items() if k not in NO_DECAY}
-    plain = Recipe(name.removesuffix("w"), semantics, rows, duplicates, hyper, up=up)
     decay = given.get("weight_decay")
-    if not decay:
-        return (plain,)
-    kinds = ("decoupled",) if name == "adamw" else ("coupled", "decoupled")
-    return [replace(plain.having(weight_decay=float(decay)), decay=kind) for kind in kinds]
+    kinds = [""] if not decay else ["decoupled"] if name == "adamw" else ["coupled", "decoupled"]
+    if decay:
+        hyper["weight_decay"] = float(decay)
+    made = (
+        Recipe(name.removesuffix("w"), semantics, rows, squared, hyper, decay=kind, up=up)
+        for squared, kind in product(duplicates, kinds)
+    )
+    return [recipe for recipe in made if _exists(recipe)]
 
 
 def _formulas(side: Side) -> Iterator[Recipe]:
@@ -82,15 +86,16 @@ def _formulas(side: Side) -> Iterator[Recipe]:
         flags = {"momentum": momentum, "amsgrad": "v_max" in kept, "nesterov": nesterov, "lr": 1.0}
         hyper = {k: flags.get(k, v) for k, v in preset.defaults.items() if k not in NO_DECAY}
         plain = Recipe(name, semantics, rows, squared, hyper, bits=PRIOR[name])
-        try:
-            formula = plain.formula
-        except ValueError:  # the semantics does not have the formula
-            continue
-        names = {spec.name for spec in formula.state}
-        if rows not in formula.rows or formula.raw != (squared == "raw"):
-            continue
-        if names == kept or (not kept and not side.steps):
+        if _exists(plain) and ({spec.name for spec in plain.formula.state} == kept or (not kept and not side.steps)):
             yield from _with_constants(plain, begins)
+
+
+def _exists(r: Recipe) -> bool:
+    """Return whether a semantics has the formula."""
+    try:
+        return r.rows in r.formula.rows and r.formula.raw == (r.duplicates == "raw")
+    except ValueError:
+        return False
 
 
 def _with_constants(plain: Recipe, begins: float | None) -> Iterator[Recipe]:
