@@ -3,7 +3,7 @@
 Every primitive is one or a few of TensorFlow's operations, so it runs on any device and under any trace. The backend
 handles properties that the operations do not guarantee:
 
-- `tf.scatter_nd` computes sums, on CPU as a left fold whatever the number of threads. (`tf.math.segment_sum` is no left
+- `tf.scatter_nd` computes sums, on CPU as a left fold for any number of threads. (`tf.math.segment_sum` is not a left
   fold; `tf.math.unsorted_segment_sum` is one, but slower with several threads.)
 - Grappler, the optimizer of tf.function's graphs, turns divisions into products: by a constant's reciprocal, or by
   `rsqrt` for a root. It merges products with constants and reassociates sums. `opaque` prevents this.

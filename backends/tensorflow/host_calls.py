@@ -3,9 +3,9 @@
 TensorFlow calls back into this process by `tf.numpy_function`, without a copy in either direction. For variables it
 uses `tf.py_function` on their handles, so that TensorFlow orders the call among their reads and writes. A graph may
 also run in another process (a SavedModel, a remote worker) or in another session, without these callbacks. So each
-call stands in a `tf.cond` with the framework's operations as the other branch. The condition is a mark in this
-process's memory: a variable that no other process and no loaded model has under this name. XLA cannot compile the
-calls. Within XLA and with accelerators, `kernels_here` returns None, and only the framework's operations run.
+call is in a `tf.cond` with the framework's operations as the other branch. The condition is a mark in this process's
+memory: a variable that no other process and no loaded model has under this name. XLA cannot compile the calls. Within
+XLA and with accelerators, `kernels_here` returns None, and only the framework's operations run.
 
 Calls run in TensorFlow's pool of threads, where no call may wait for a lock of Python. The holder of the lock may be
 running the collector, which destroys an iterator, which waits for the pool. So the function that builds a graph makes

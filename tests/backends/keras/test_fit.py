@@ -2,7 +2,7 @@
 
 The reference is a Keras layer that multiplies one-hot ids by its table, so that its gradient is an array.
 `islices.parity` compares trajectories over recorded, hence eager, steps, as in SPEC clause 23. test_each_backend.py
-shows that compiled steps have the same bits where the model rounds nothing.
+shows that compiled steps have the same bits for models without rounding.
 """
 
 from __future__ import annotations
