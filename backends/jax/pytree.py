@@ -207,5 +207,6 @@ def _column(x: Any, like: Any) -> Any:
 def _refuse() -> NoReturn:
     raise ValueError(
         "gradient: got one whose arrays, row numbers included, jax.tree.map, lax.psum, optax.tree or the like has "
-        "computed with; accepted are islices.add(g1, g2), islices.scale(g, c) and islices.distributed.all_reduce"
+        "computed with; accepted are islices.add(g1, g2), islices.scale(g, c), islices.distributed.all_reduce, and "
+        "islices.backends.jax.optax.on_rows(...) around transformations of optax"
     )

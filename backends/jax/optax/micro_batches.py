@@ -51,8 +51,8 @@ def accumulate(inner: Any, every_k: int, *, use_grad_mean: bool = True, slots: i
     use_grad_mean : bool
         Step on the mean of the k gradients, or on their sum.
     slots : int, optional
-        The largest number of slices in a table's gradient. In jit a step has room for k times as many rows, at most the
-        table's. None uses the largest number seen when the step is compiled.
+        The largest number of slices in a table's gradient; required in jit, where a step has room for k times as many
+        rows, at most the table's.
 
     Returns
     -------
@@ -63,15 +63,13 @@ def accumulate(inner: Any, every_k: int, *, use_grad_mean: bool = True, slots: i
     ------
     TypeError, ValueError
         inner is no transformation; every_k or slots is no int, or below 1. In update: a gradient has more slices than
-        slots, or more than a compiled step has room for. The state has not been changed then.
+        slots, or slots is None in traced code. The state has not been changed then.
 
     Notes
     -----
-    If micro-batches differ in size, compile the largest one first, or set slots. A compiled step from jax.export cannot
-    raise: its updates are NaN where it has no room for a row. Each micro-step sums duplicates first. The sums of 16-bit
-    gradients are float32; they are divided by k at the end and rounded to the gradients' type, as inner's state is.
-    (optax keeps a running mean, on all rows.) The sums need an array like the parameters. A step reads one flag per
-    row.
+    Each micro-step sums duplicates first. The sums of 16-bit gradients are float32; they are divided by k at the end
+    and rounded to the gradients' type, as inner's state is. (optax keeps a running mean, on all rows.) The sums need an
+    array like the parameters. A step reads one flag per row.
 
     Examples
     --------
@@ -93,33 +91,20 @@ def accumulate(inner: Any, every_k: int, *, use_grad_mean: bool = True, slots: i
     if slots is not None and not (whole_number(slots) or 0) >= 1:
         kind = TypeError if whole_number(slots) is None else ValueError
         raise kind(f"slots: got {show(slots)}; accepted is an int >= 1, or None")
-    largest: dict[Any, int] = {}  # the most slices of a gradient of each table so far
-    compiled: dict[Any, int] = {}  # table -> number of rows that its first compiled step has room for
 
-    def room(leaf: int, rows: Any, named: Array, due: Array) -> int:
-        """Return the number of rows for a step; raise ValueError if a compiled step has no room for them."""
+    def room(rows: Any, named: Array, *, due: Array) -> int:
+        """Return the number of rows that a step gets."""
         if not isinstance(rows, NamedRows):
             return 0
-        shape, n = rows.slices.dense_shape, rows.slices.indices.shape[0]
-        if slots is not None and n > slots:
+        n, traced = rows.slices.indices.shape[0], rows.B.is_traced(named) or rows.B.is_traced(due)
+        if traced if slots is None else n > slots:
             raise ValueError(
-                f"updates: got {n} slices for a table of shape {shape}; accepted are at most slots={slots}"
+                f"slots: got {slots}, and {n} slices for a table of shape {rows.slices.dense_shape}; accepted in "
+                "traced code is the most slices of a gradient"
             )
-        key = (leaf, shape)
-        most = slots or max(n, largest.get(key, 0))
-        size: int = min(count * most, named.shape[0])
-        if count > 1 and size > compiled.get(key, size):
-            raise ValueError(
-                f"updates: got {n} slices for a table of shape {shape}, after a step was compiled that has room for "
-                f"{compiled[key]} rows of {count} gradients; accepted is accumulate(..., slots=N), N the most slices "
-                "of a gradient"
-            )
-        largest[key] = most
-        if rows.B.is_traced(named) or rows.B.is_traced(due):
-            compiled.setdefault(key, size)
-        elif bool(due):
-            return int(jnp.count_nonzero(named))
-        return size
+        if slots is not None and traced:
+            return min(count * slots, named.shape[0])  # type: ignore[no-any-return]
+        return int(jnp.count_nonzero(named)) if due else 0
 
     def init(params: Any) -> Accumulated:
         sums = jax.tree.map(lambda x: jnp.zeros_like(x, jnp.promote_types(x.dtype, jnp.float32)), weights_of(params))
@@ -127,7 +112,7 @@ def accumulate(inner: Any, every_k: int, *, use_grad_mean: bool = True, slots: i
         return Accumulated(jnp.zeros([], jnp.int32), inner.init(params), sums, named)
 
     def update(updates: Any, state: Accumulated, params: Any = None, **extra: Any) -> tuple[Any, Accumulated]:
-        rows = map_slices(named_rows, checked(updates, "accumulate"))
+        rows = map_slices(named_rows, checked(updates))
         sums = jax.tree.map(_added, rows, state.sums)
         named = jax.tree.map(_marked, rows, state.named)
 
@@ -135,10 +120,7 @@ def accumulate(inner: Any, every_k: int, *, use_grad_mean: bool = True, slots: i
         due = mini_step == 0
 
         # sums and flags stay outside of the branches, where XLA would copy them
-        structure: Any
-        leaves, structure = jax.tree.flatten(rows)
-        marks = structure.flatten_up_to(named)
-        sizes = structure.unflatten([room(k, r, m, due) for k, (r, m) in enumerate(zip(leaves, marks, strict=True))])
+        sizes = jax.tree.map(partial(room, due=due), rows, named)
 
         def gather() -> Any:
             return jax.tree.map(partial(_mean, divisor=divisor), rows, sums, named, sizes)
@@ -175,7 +157,6 @@ def _mean(rows: Any, total: Array, named: Array, size: int, *, divisor: int) -> 
     (ids,) = jnp.nonzero(named, size=size, fill_value=named.shape[0])
     ids = ids.astype(s.indices.dtype)
     mean = B.astype(B.div(B.read_rows(total, ids), float(divisor)), B.dtype(s.values))
-    mean = jnp.where(jnp.count_nonzero(named) > size, jnp.asarray(jnp.nan, mean.dtype), mean)
     return NamedRows(IndexedSlices._trusted(B, mean, ids, s.dense_shape, coalesced=True, padded=True)).update(mean)
 
 
