@@ -24,12 +24,16 @@ from islices.core.arguments import show
 from islices.core.slices import IndexedSlices
 from islices.embedding import marking
 
-__all__ = ["per_sample", "value_and_grad"]
+__all__ = ["differentiate_rows"]
 
 
 # ---------------------------------------------------------------------- the transformation
-def value_and_grad(B: Backend, fn: Callable[[Any], tuple[Any, Any]], tree: Any, sparse: Any) -> tuple[Any, Any, Any]:
+def differentiate_rows(
+    B: Backend, fn: Callable[..., tuple[Any, Any]], tree: Any, sparse: Any, data: Sequence[Any] | None = None
+) -> tuple[Any, Any, Any]:
     """See `Backend.differentiate_rows`."""
+    if data is not None:
+        return _per_sample(B, fn, tree, sparse, data)
     paths, structure = tree_util.tree_flatten_with_path(tree)
     names = [tree_util.keystr(path) for path, _ in paths]
     leaves = [x for _, x in paths]
@@ -90,14 +94,14 @@ def _check_unchanged(names: list[str], states: list[list[Any]], rest: Any) -> No
         )
 
 
-def per_sample(
+def _per_sample(
     B: Backend, fn: Callable[..., tuple[Any, Any]], tree: Any, sparse: Any, data: Sequence[Any]
 ) -> tuple[Any, Any, Any]:
     """Return the same for fn(tree, one sample of each of data): vmap over samples, and concatenate their slices."""
 
     def one(sample: list[Any]) -> tuple[Any, Any]:
         cut = [x[None] for x in sample]
-        loss, _, grads = value_and_grad(B, lambda tree: fn(tree, cut), tree, sparse)
+        loss, _, grads = differentiate_rows(B, lambda tree: fn(tree, cut), tree, sparse)
         return loss, grads
 
     def together(x: Any) -> Any:

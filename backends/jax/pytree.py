@@ -6,7 +6,7 @@ would add them. So gradients have one more leaf, a guard, which arithmetic chang
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 import jax
@@ -52,10 +52,6 @@ def _register_slices(backend: Backend) -> None:
         leaves = s._leaves or _guarded(s, (s.values, s.indices), () if s.coalesced else s.indices.shape)
         return leaves, (s.dense_shape, s.coalesced, s.padded)
 
-    def flatten_with_keys(s: IndexedSlices) -> tuple[Any, tuple[Any, ...]]:
-        children, static = flatten(s)
-        return _keyed(("values", "indices", "guard"), children), static
-
     def unflatten(static: tuple[Any, ...], children: Iterable[Any]) -> IndexedSlices:
         shape, coalesced, padded = static
         *part, guard = leaves = tuple(children)
@@ -65,7 +61,7 @@ def _register_slices(backend: Backend) -> None:
         values, indices = _intact(part, guard, shape[0])
         return IndexedSlices._trusted(owner, values, indices, shape, **flags, leaves=leaves)
 
-    tree_util.register_pytree_with_keys(IndexedSlices, flatten_with_keys, unflatten, flatten)
+    _register(IndexedSlices, ("values", "indices", "guard"), flatten, unflatten)
     IndexedSlices._check_leaves = staticmethod(lambda values, indices, guard: _check([(values, indices)], guard))
 
 
@@ -73,26 +69,18 @@ def _register_table(backend: Backend) -> None:
     def flatten(t: Table) -> tuple[tuple[Array], tuple[Any, ...]]:
         return (t._source.weights,), (t.padding_idx, t.scale_by_freq)
 
-    def flatten_with_keys(t: Table) -> tuple[Any, tuple[Any, ...]]:
-        children, static = flatten(t)
-        return _keyed(("weights",), children), static
-
     def unflatten(static: tuple[Any, ...], children: Iterable[Any]) -> Table:
         (weights,) = children
         recorder = RECORDER if isinstance(weights, Tracer) else None
         return Table._trusted(_owner(backend, weights), Source(weights, recorder), *static)
 
-    tree_util.register_pytree_with_keys(Table, flatten_with_keys, unflatten, flatten)
+    _register(Table, ("weights",), flatten, unflatten)
 
 
 def _register_per_sample(backend: Backend) -> None:
 
     def flatten(g: PerSample) -> tuple[tuple[Any, ...], tuple[int, ...]]:
         return g._leaves or _guarded(g, (g.values, g.indices, g.samples, g.products), ()), g.dense_shape
-
-    def flatten_with_keys(g: PerSample) -> tuple[Any, tuple[int, ...]]:
-        children, shape = flatten(g)
-        return _keyed(("values", "indices", "samples", "products", "guard"), children), shape
 
     def parts(slots: Part, products: Any) -> list[Part]:
         return [slots, *((x,) for x in tree_util.tree_leaves(products))]
@@ -106,12 +94,16 @@ def _register_per_sample(backend: Backend) -> None:
         products = tree_util.tree_map(lambda x: _intact((x,), guard)[0], products)
         return PerSample._trusted(owner, values, indices, samples, shape, products, leaves)
 
-    tree_util.register_pytree_with_keys(PerSample, flatten_with_keys, unflatten, flatten)
+    _register(PerSample, ("values", "indices", "samples", "products", "guard"), flatten, unflatten)
     PerSample._check_leaves = staticmethod(lambda *leaves: _check(parts(leaves[:3], leaves[3]), leaves[4]))
 
 
-def _keyed(names: Sequence[str], children: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(zip(map(tree_util.GetAttrKey, names), children, strict=True))
+def _register(kind: type, names: Sequence[str], flatten: Callable[[Any], Any], unflatten: Callable[..., Any]) -> None:
+    def flatten_with_keys(x: Any) -> tuple[Any, Any]:
+        children, static = flatten(x)
+        return zip(map(tree_util.GetAttrKey, names), children, strict=True), static
+
+    tree_util.register_pytree_with_keys(kind, flatten_with_keys, unflatten, flatten)
 
 
 # ---------------------------------------------------------------------- the guard

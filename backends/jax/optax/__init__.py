@@ -17,7 +17,6 @@ try:
 except ImportError as missing:
     raise ImportError('islices.backends.jax.optax needs optax: pip install "islices[optax]"') from missing
 
-from islices.backends.jax.optax.micro_batches import accumulate
 from islices.backends.jax.optax.named_rows import add_to_rows, checked, is_leaf
 from islices.backends.jax.optax.named_state import start_from, state_of
 from islices.backends.jax.optax.recorded_steps import recorded
@@ -32,7 +31,6 @@ from islices.core.slices import IndexedSlices
 from islices.embedding.table import Table
 
 __all__ = [
-    "accumulate",
     "adaptive_grad_clip",
     "apply_updates",
     "clip_by_block_rms",

@@ -269,7 +269,7 @@ def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Trans
         if rows == "touched" and any(isinstance(x, WAITING) for x in nodes):
             raise ValueError(
                 "inner: got optax.MultiSteps or apply_every, which would not step rows that its last micro-step does "
-                'not name; accepted are accumulate(...), and rows="all"'
+                'not name; accepted is rows="all", or a step on islices.add(...) of the micro-batches\' gradients'
             )
         return state
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp  # noqa: E402
 import islices  # noqa: E402
 import islices.backends.jax.optax as front  # noqa: E402
 from islices import IndexedSlices, Table, optim  # noqa: E402
-from islices.backends.jax.optax import micro_batches, transforms  # noqa: E402
+from islices.backends.jax.optax import named_state, transforms  # noqa: E402
 from islices.optim.record import RECORDS  # noqa: E402
 
 ROWS, DIM = 13, 3
@@ -43,11 +43,6 @@ def gradient(seed: int, n: int = 9, *, every_row: bool = False) -> Any:
     values = rng.standard_normal((len(ids), DIM)).astype(np.float32)
     table = IndexedSlices(jnp.asarray(values), jnp.asarray(ids, jnp.int32), (ROWS, DIM))
     return {"table": table, "w": jnp.asarray(rng.standard_normal(4).astype(np.float32))}
-
-
-def one(*rows: int) -> Any:
-    """Slices of ones for a table of nine rows."""
-    return IndexedSlices(jnp.ones((len(rows), 1)), jnp.array(rows), (9, 1))
 
 
 def dense(grads: Any) -> Any:
@@ -134,28 +129,27 @@ def test_rows_have_the_bits_of_optax(make: Any) -> None:
     assert_same(train(front.on_rows(make()), START, few), lazily(make(), few))
 
 
-NOISE, OTHERS = "gives equal rows without a gradient different updates", "computes a row's update from the other rows"
-#: what on_rows finds in a transformation of optax; "" where it has optax's updates on named rows
-PROBED: dict[str, tuple[Callable[[], Any], str]] = {
-    "noise": (lambda: optax.chain(optax.add_noise(0.1, 0.55, 0), optax.sgd(0.1)), NOISE),
-    "lamb, warming up": (lambda: optax.lamb(optax.linear_schedule(0, 0.1, 1000)), OTHERS),
-    "columns": (lambda: optax.adaptive_grad_clip(0.1), OTHERS),
-    "norm of moments": (lambda: optax.chain(optax.scale_by_adam(), optax.clip_by_global_norm(1.0)), OTHERS),
-    "value": (lambda: optax.polyak_sgd(), ""),
+#: Transformations of optax, and whether their updates of a row depend on that row only.
+PROBED: dict[str, tuple[Callable[[], Any], bool]] = {
+    "noise": (lambda: optax.chain(optax.add_noise(0.1, 0.55, 0), optax.sgd(0.1)), False),
+    "lamb, warming up": (lambda: optax.lamb(optax.linear_schedule(0, 0.1, 1000)), False),
+    "columns": (lambda: optax.adaptive_grad_clip(0.1), False),
+    "norm of moments": (lambda: optax.chain(optax.scale_by_adam(), optax.clip_by_global_norm(1.0)), False),
+    "value": (lambda: optax.polyak_sgd(), True),
 }
 
 
 @pytest.mark.parametrize("name", PROBED)
 def test_what_on_rows_cannot_do_is_found_by_trying(name: str) -> None:
-    make, found = PROBED[name]
+    make, by_rows = PROBED[name]
     tx, grads = front.on_rows(make()), gradient(3)
-    if not found:
+    if by_rows:
         ids, own = jnp.unique(grads["table"].indices), optax.with_extra_args_support(make())
         expected, _ = own.update(dense(grads), own.init(START), START, value=1.0)
         updates, _ = jax.jit(tx.update)(grads, tx.init(START), START, value=jnp.float32(1.0))
         np.testing.assert_allclose(islices.to_dense(updates["table"])[ids], expected["table"][ids], rtol=1e-5)
         return
-    with pytest.raises(ValueError, match=rf"inner: got a transformation that {found}.*rows=.all."):
+    with pytest.raises(ValueError, match=r"inner: got a transformation that computes a row's update from.*rows=.all."):
         jax.jit(tx.update)(grads, tx.init(START), START)
 
 
@@ -230,7 +224,7 @@ def test_nothing_of_a_tables_size_is_made() -> None:
     table, size = Table(jnp.zeros((rows, dim))), rows * dim * 4
     for name, tx in {
         "chain": optax.chain(front.clip_by_global_norm(1.0), front.on_rows(optax.apply_if_finite(optax.adamw(0.1), 3))),
-        "accumulate": front.accumulate(front.from_optim(optim.adam(0.1)), 2, slots=n),
+        "from_optim": front.from_optim(optim.adam(0.1)),
     }.items():
 
         def step(params: Any, state: Any, values: Any, ids: Any, tx: Any = tx) -> Any:
@@ -268,58 +262,6 @@ def test_wrappers_that_leave_leaves_alone(wrap: Any) -> None:
     assert_same({**found, "table": found["table"].weights}, lazily(optax.sgd(0.1, 0.9), grads)[0])
 
 
-# ---------------------------------------------------------------------- accumulation
-@pytest.mark.parametrize(
-    ("ids", "jit", "slots"),
-    [
-        (([0, 1, 2], [5]), True, 3),
-        (([5], [0, 1, 2]), True, 3),
-        (([5], [0, 1, 2]), False, None),
-        (([5], [0, 1, 2]), True, None),
-        (([5], [0, 1, 2]), False, 2),
-    ],
-)
-def test_accumulate_leaves_no_row_out(ids: tuple[list[int], ...], jit: bool, slots: int | None) -> None:
-    """Whatever the last gradient's number of slices, a step has room for the rows of all."""
-    tx = front.accumulate(front.on_rows(optax.sgd(1.0)), len(ids), use_grad_mean=False, slots=slots)
-    update, table = jax.jit(tx.update) if jit else tx.update, jnp.zeros((9, 1))
-    state = tx.init(table)
-    if (jit and slots is None) or slots == 2:
-        with pytest.raises(ValueError, match=rf"slots: got {slots}, and 3 slices .*; accepted in traced code is"):
-            update(one(0, 1, 2), state, table)
-        return
-    for some in ids:
-        updates, state = update(one(*some), state, table)
-    expected = np.zeros((9, 1), np.float32)
-    np.subtract.at(expected, np.concatenate(ids), 1.0)
-    np.testing.assert_array_equal(np.asarray(front.apply_updates(table, updates)), expected)
-    assert not np.any(state.sums)
-
-
-def exact(seed: int) -> Any:
-    """Return a gradient whose sums and quarters are exact."""
-    return jax.tree.map(lambda x: jnp.round(8 * x) / 4 if x.dtype == "float32" else x, gradient(seed, 5))
-
-
-def test_accumulate() -> None:
-    inner = optax.chain(front.clip_by_global_norm(1.0), front.from_optim(optim.adagrad(0.1)))
-    tx = front.accumulate(inner, 4, slots=5)
-    step = jax.jit(lambda p, s, g: tx.update(g, s, p))
-    params, state = START, tx.init(START)
-    expected, own = START, inner.init(START)
-    for k in range(8):
-        updates, state = step(params, state, exact(k))
-        params = front.apply_updates(params, updates)
-        if k % 4 == 3:
-            some = [exact(j) for j in range(k - 3, k + 1)]
-            joined = islices.coalesce(islices.add(*(g["table"] for g in some)))
-            means = {"table": islices.scale(joined, 0.25), "w": sum(g["w"] for g in some) * 0.25}
-            more, own = inner.update(means, own, expected)
-            expected = front.apply_updates(expected, more)
-        assert_same((params, state.inner_state), (expected, own), k)
-        assert isinstance(updates["table"], IndexedSlices)
-
-
 # ---------------------------------------------------------------------- errors
 SLICES = gradient(0)["table"]
 WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
@@ -328,7 +270,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "waiting": (
         lambda: front.on_rows(optax.MultiSteps(optax.sgd(0.1), 2)).init(START),
         ValueError,
-        "inner: got optax.MultiSteps or apply_every.*accumulate",
+        "inner: got optax.MultiSteps or apply_every.*islices.add",
     ),
     "optimizer": (lambda: front.from_optim(optax.adam(0.1)), TypeError, "optimizer: got .*islices.optim"),
     "ftrl": (lambda: front.from_optim(optim.ftrl(0.1)), ValueError, "accepted are those without .*ftrl"),
@@ -370,8 +312,8 @@ def test_optax_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         spec.loader.exec_module(util.module_from_spec(spec))
 
 
-@pytest.mark.parametrize("module", [front, transforms, micro_batches], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [front, transforms, named_state], ids=lambda m: m.__name__)
 def test_examples(module: Any) -> None:
     results = doctest.testmod(module, optionflags=doctest.IGNORE_EXCEPTION_DETAIL)
-    assert results.attempted > 5
+    assert results.attempted > 3
     assert results.failed == 0

@@ -166,7 +166,7 @@ def test_optim_and_clips_take_pytrees() -> None:
 def test_checkpoints(tmp_path: Path) -> None:
     serialization = pytest.importorskip("flax.serialization", reason="flax is not installed")
     ocp = pytest.importorskip("orbax.checkpoint", reason="orbax is not installed")
-    tx = front.chain(front.from_optim(optim.adam(0.1)), front.accumulate(front.on_rows(optax.adam(0.1)), 2))
+    tx = optax.chain(front.from_optim(optim.adam(0.1)), front.on_rows(optax.adam(0.1)))
     state = tx.init(PARAMS)
     _, grads = auto(plain)(PARAMS, IDS, TARGET)
     _, state = tx.update(grads, state, PARAMS)
