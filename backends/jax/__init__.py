@@ -235,7 +235,7 @@ class JaxBackend(Backend):
     def row_amax(self, x: Array) -> Array:
         if x.shape[1] == 0:
             return jnp.zeros(x.shape[:1], x.dtype)
-        return _row_amax(x)
+        return jnp.max(lax.abs(x), axis=1)
 
     def row_sum(self, x: Array) -> Array:
         return jnp.sum(x, axis=1)
@@ -265,7 +265,7 @@ class JaxBackend(Backend):
         least = constant(0, indices.dtype)
         if rows is None or not _fits(rows, indices.dtype):
             return indices >= least
-        return _between(indices, least, constant(rows, indices.dtype))
+        return (indices >= least) & (indices < constant(rows, indices.dtype))
 
     def isin(self, indices: Array, rows: Array) -> Array:
         ordered = lax.sort(rows)
@@ -384,17 +384,6 @@ class JaxBackend(Backend):
             f"model: got {describe(model)}; JAX's models are functions without a backward pass to hook. Accepted is "
             "islices.value_and_grad(loss, sparse=lambda path: 'embedding' in path) of its parameters as they are"
         )
-
-
-# ---------------------------------------------------------------------- a program each, for eager code
-@partial(jax.jit, inline=True)
-def _row_amax(x: Array) -> Array:
-    return jnp.max(lax.abs(x), axis=1)
-
-
-@partial(jax.jit, inline=True)
-def _between(indices: Array, least: Array, end: Array) -> Array:
-    return (indices >= least) & (indices < end)
 
 
 # ---------------------------------------------------------------------- dtypes

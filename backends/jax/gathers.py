@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax, tree_util
+from jax import tree_util
 
 from islices.backend import Backend
 from islices.backends.jax.differentiation import Aux, taken, trace
@@ -23,6 +23,7 @@ from islices.backends.jax.row_reads import FLOATS, Marked, whole
 from islices.core.arguments import show
 from islices.core.slices import IndexedSlices
 from islices.embedding import marking
+from islices.embedding.lookup_gradients import empty_slices
 
 __all__ = ["differentiate_rows"]
 
@@ -75,7 +76,7 @@ def differentiate_rows(
     for k in marked:
         out[k] = _slices(B, leaves[k], [(upstream, ids) for slot, upstream, (ids,) in reads if slot.leaf == k])
     grads = structure.unflatten(out)  # type: ignore[attr-defined]
-    return loss, aux.put_together(rest, [None] * len(rest)), grads
+    return loss, aux.put_together(rest), grads
 
 
 def _check_unchanged(names: list[str], states: list[list[Any]], rest: Any) -> None:
@@ -134,10 +135,9 @@ def _pays(plan: Plan, leaf: int, x: Any, sparse: str) -> bool:
 
 def _slices(B: Backend, table: Any, parts: list[tuple[Any, Any]]) -> IndexedSlices:
     """Return the stored rows of all slots. Slots without a row are dropped, or become padding in traced code."""
-    rows, row_shape = table.shape[0], table.shape[1:]
     if not parts:
-        values, indices = lax.full((0, *row_shape), 0, table.dtype), lax.full((0,), 0, np.int32)
-        return IndexedSlices._trusted(B, values, indices, table.shape)
+        return empty_slices(B, table)
+    rows, row_shape = table.shape[0], table.shape[1:]
     dtype = np.result_type(*(i.dtype for _, i in parts))
     values = _concatenated([g.reshape(-1, *row_shape) for g, _ in parts])
     indices = _concatenated([i.reshape(-1).astype(dtype) for _, i in parts])

@@ -155,27 +155,6 @@ def test_slices_are_stored_in_order_and_padded_where_traced() -> None:
     assert not g.values[1].any()
 
 
-# ---------------------------------------------------------------------- libraries
-def test_flax_linen() -> None:
-    nn = pytest.importorskip("flax.linen")
-
-    class Scaled(nn.Embed):  # type: ignore[name-defined,misc]
-        def __call__(self, ids: Any) -> Any:
-            return super().__call__(ids) * 10
-
-    class Model(nn.Module):  # type: ignore[name-defined,misc]
-        @nn.compact
-        def __call__(self, ids: Any) -> Any:
-            x = nn.Embed(ROWS, WIDTH)(ids) + Scaled(ROWS, WIDTH)(ids) + nn.Embed(ROWS, WIDTH, dtype=jnp.bfloat16)(ids)
-            return nn.Dense(3)(x)
-
-    model = Model()
-    params = model.init(jax.random.key(0), IDS)
-    sparse = lambda path: "embedding" in path  # noqa: E731
-    grads = check(lambda p, ids: out(model.apply(p, ids)), params, IDS, sparse=sparse, tolerance=0.1)
-    assert isinstance(grads["params"]["Scaled_0"]["embedding"], IndexedSlices)
-
-
 # ---------------------------------------------------------------------- other uses
 @jax.custom_vjp
 def clipped(w: Any, ids: Any) -> Any:

@@ -232,19 +232,6 @@ def test_a_table_is_the_same_pytree_while_it_is_differentiated() -> None:
     np.testing.assert_allclose(dense_of(g), jax.grad(evaluate)(Table(W, padding_idx=1)).weights, rtol=1e-6)
 
 
-def test_equinox_embedding() -> None:
-    eqx = pytest.importorskip("equinox", reason="equinox is not installed")
-
-    def loss(layer: Any) -> Any:
-        return (jax.vmap(jax.vmap(layer))(IDS) ** 2 * D).sum()
-
-    layer = eqx.nn.Embedding(weight=W)
-    sparse = eqx.tree_at(lambda m: m.weight, layer, Table(W))
-    for run in (value_and_grad(loss), jax.jit(value_and_grad(loss))):
-        _, grads = run(sparse)
-        np.testing.assert_allclose(dense_of(grads.weight), jax.grad(loss)(layer).weight, rtol=1e-5)
-
-
 # ---------------------------------------------------------------------- ids made within, 32-bit mode, rounds
 @pytest.mark.parametrize("combiner", [None, "max"])
 def test_ids_that_are_constants_of_fn(combiner: str | None) -> None:
