@@ -1,4 +1,4 @@
-"""The output so far of a watched process."""
+"""Read the output of a watched process so far."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def whole_lines(path: Path, position: int) -> bytes:
-    """Return the complete lines of a growing file from a position on; none while it does not exist."""
+    """Return the complete lines of a growing file from a position on, or none while it does not exist."""
     if not path.exists():
         return b""
     with path.open("rb") as file:
@@ -16,5 +16,5 @@ def whole_lines(path: Path, position: int) -> bytes:
 
 
 def last_lines(path: Path, count: int) -> str:
-    """Return the last lines of a log, whatever bytes are in it."""
+    """Return the last lines of a log with any bytes."""
     return "\n".join(path.read_text("utf-8", "replace").splitlines()[-count:])

@@ -1,4 +1,4 @@
-"""Evaluate a jaxpr again, with an input of zeros for each read of rows of a marked parameter.
+"""Evaluate a jaxpr again, with one input of zeros for each read of rows of a marked parameter.
 
 `Plan` walks the jaxpr by a table from primitive to rule. Each read of whole rows of a marked parameter is a *slot*;
 every other read is recorded as an other use. `evaluate` runs the jaxpr with one more input per slot, whose gradient is
@@ -33,7 +33,7 @@ Wanted = tuple[bool, ...]
 
 
 class Plan:
-    """The static plan of a jaxpr some of whose inputs are marked leaves.
+    """The static plan of a jaxpr with marked leaves among its inputs.
 
     wanted has a flag per output that may have a gradient; None means all.
     """
@@ -86,7 +86,7 @@ class Plan:
 
 
 def _needed(jaxpr: Any, wanted: Sequence[bool]) -> tuple[set[int], set[Any]]:
-    """Return the ids of equations with effects or used results, and the variables that have a gradient."""
+    """Return the ids of equations that have effects or used results, and the variables that have a gradient."""
     live = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
     moving = {v for v, w in zip(jaxpr.outvars, wanted, strict=True) if w and _moves(v)}
     needed = set()
@@ -104,7 +104,7 @@ def _moves(v: Any) -> bool:
 
 
 def _line(eqn: Any) -> str:
-    """Return the user's line that made an equation; "" in JAX's functions, whose jaxprs JAX keeps between calls."""
+    """Return the user's line that made an equation, or "" in JAX's functions, whose jaxprs JAX keeps between calls."""
     found = eqn.source_info.traceback
     frames = [] if found is None else traceback.extract_tb(found.as_python_traceback())
     users = [f for f in frames if not f.filename.startswith(_LIBRARIES)]
@@ -116,7 +116,7 @@ _LIBRARIES = (os.path.dirname(__file__), os.path.dirname(os.path.dirname(jax.__f
 
 
 def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """Return the outputs of a jaxpr and the found values of each slot; an output that is a marked leaf is None."""
+    """Return the outputs of a jaxpr and the found values of each slot. An output that is a marked leaf is None."""
     jaxpr = plan.jaxpr
     consts = [_as_jax(c, v) for c, v in zip(consts, jaxpr.constvars, strict=True)]
     env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
@@ -157,7 +157,7 @@ def _last_uses(jaxpr: Any) -> list[list[Any]]:
 
 
 def _as_jax(x: Any, v: Any) -> Any:
-    """Return a constant of a jaxpr as a JAX array: in some versions it is a NumPy array, which jit does not convert."""
+    """Return a constant of a jaxpr as a JAX array. In some versions it is a NumPy array, which jit does not convert."""
     if not isinstance(x, np.ndarray):
         return x
     with precision.wide():
@@ -264,7 +264,7 @@ def _looped(
 
 
 def _uses(plans: Sequence[Plan], outputs: Marks, name: str) -> dict[int, Use]:
-    """Return the other uses of plans that all have these marks as outputs."""
+    """Return the other uses of plans whose outputs all have these marks."""
     out = ((m, whole) for plan in plans for m, whole in zip(plan.outputs, outputs, strict=True))
     returned = {m.leaf: Use(f"{name} (as a result)") for m, whole in out if m is not None and whole is None}
     for plan in plans:

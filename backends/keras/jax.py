@@ -1,4 +1,4 @@
-"""Keras on JAX: the step of a model computes gradients by `islices.value_and_grad`, which finds the reads of rows.
+"""Keras on JAX. The step of a model computes gradients by `islices.value_and_grad`, which finds the reads of rows.
 
 The step stays one jitted function with donated state, so it writes tables and states in place.
 See `islices.backends.keras.native`. May import: `keras`, `jax`, `numpy`, `islices.backends.jax`, the core, this
@@ -78,20 +78,20 @@ _flagged: ContextVar[tuple[Any, set[int]] | None] = ContextVar("flagged", defaul
 
 
 def taken() -> Any:
-    """Return whether the current step is taken: True, or a traced flag."""
+    """Return True, or a traced flag that says whether to take the current step."""
     flagged = _flagged.get()
     return True if flagged is None else flagged[0]
 
 
 def keep(variables: Sequence[Any]) -> None:
-    """Note variables that the current step does not change if its flag is false."""
+    """Record the variables that the current step leaves unchanged if its flag is false."""
     flagged = _flagged.get()
     if flagged is not None:
         flagged[1].update(map(id, variables))
 
 
 def take_if(flag: Any, variables: Sequence[Any], step: Callable[[], None]) -> None:
-    """Take a step on variables if a flag is true; a traced flag selects values, because XLA's branches copy tables."""
+    """Take a step on variables if a flag is true. A traced flag selects values, because XLA's branches copy tables."""
     if not backend.is_traced(flag):
         if flag:
             step()
@@ -111,7 +111,7 @@ def take_if(flag: Any, variables: Sequence[Any], step: Callable[[], None]) -> No
 
 # ---------------------------------------------------------------------- micro-batches
 class DenseSum:
-    """The sum of some gradients of a variable: an array of the variable's shape, and flags of the gradients' rows."""
+    """The sum of some gradients of a variable, as an array of its shape with a flag for each of the gradients' rows."""
 
     def __init__(self, variable: Any, shape: tuple[int, ...], dtype: str) -> None:
         self.shape, self.dtype = shape, dtype

@@ -21,7 +21,7 @@ __all__ = ["Share", "Sum"]
 
 
 class Share:
-    """The gradient of one micro-batch: Keras adds it to a `Sum`, and divides it."""
+    """The gradient of one micro-batch, which Keras adds to a `Sum` and divides."""
 
     def __init__(self, gradient: Any) -> None:
         self.gradient = gradient  # the framework's type; after an addition, slices are IndexedSlices

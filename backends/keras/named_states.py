@@ -50,7 +50,7 @@ def state_of(optimizer: Any) -> dict[str, dict[str, np.ndarray[Any, Any]]]:
     Raises
     ------
     TypeError
-        The argument is no Keras optimizer, or its variables have no names here (Adafactor's variables are factors).
+        The argument is not a Keras optimizer, or its variables have no names here, such as Adafactor's factors.
 
     Notes
     -----

@@ -9,7 +9,7 @@ handles properties that the operations do not guarantee:
   `rsqrt` for a root. It merges products with constants and reassociates sums. `opaque` prevents this.
 - Autograph rewrites the code that a tf.function calls; a rule excludes the library. The library would also work after
   rewriting, which takes seconds, but tracing would take twice as long.
-- There is no ``isin``, and ``unique`` does not sort; both are built on a sort of the distinct ids.
+- TensorFlow has no ``isin``, and its ``unique`` does not sort; both are built on a sort of the distinct ids.
 - `islices.backends.tensorflow.tensor_memory` shares memory between NumPy and TensorFlow, `tapes` has gradients by
   looked-up rows, and `keras_layers` handles Keras's layers.
 

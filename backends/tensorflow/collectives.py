@@ -13,7 +13,7 @@ the operations:
 - All ranks' messages must have one length: shorter ones are padded. An all-to-all of all ranks would pad every message
   to the longest one, which no rank knows beforehand. Two ranks know both lengths, so their exchange pads to the longer
   one.
-- Gathering or exchanging no elements is a segmentation fault: each message has at least one element.
+- Gathering or exchanging no elements is a segmentation fault, so each message has at least one element.
 
 May import: `tensorflow`, `numpy`, the core, this folder.
 """
@@ -78,7 +78,7 @@ def inside(group: Any = None, traced: bool = False) -> ArrayGroup | None:
     Raises
     ------
     ValueError
-        group is another replica context than the present one.
+        group is not the present replica context.
     RuntimeError
         The tensors are symbolic outside of ``strategy.run``, where no engine moves them.
 
@@ -112,7 +112,8 @@ def inside(group: Any = None, traced: bool = False) -> ArrayGroup | None:
 class Replicas(ArrayGroup):
     """The replicas of a tf.distribute strategy, in the order of their ids.
 
-    There is no all_to_all: tf.distribute has none, and the operation below it needs keys that only the strategy gives.
+    There is no all_to_all. tf.distribute has none, and the operation below it needs keys that only the strategy
+    gives.
     """
 
     in_loops = False  # replicas meet outside of control flow
@@ -231,7 +232,7 @@ class TensorFlowGroup(Group):
     strategy : tf.distribute.MultiWorkerMirroredStrategy
     timeout : float
         Seconds to wait for another rank; 0 waits for ever, as TensorFlow does unless the strategy's
-        CommunicationOptions have a timeout_seconds. The death of a rank is noticed before.
+        CommunicationOptions have a timeout_seconds. If a rank dies, the call fails earlier.
     """
 
     engine = "tf.distribute (MultiWorkerMirroredStrategy)"

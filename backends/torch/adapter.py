@@ -444,8 +444,8 @@ def _view(x: torch.Tensor) -> np.ndarray[Any, Any] | None:
 def _plain_parts(x: torch.Tensor) -> NativeParts | None:
     """Return the checked parts of an ordinary sparse tensor, as `TorchBackend.from_native` does, or None for another.
 
-    An ordinary tensor is in CPU memory, has a dtype of NumPy, and is neither recorded nor traced. A tensor of the row
-    of indices would take as long as all of the views.
+    An ordinary tensor is in CPU memory, has a dtype of NumPy, and is neither recorded nor traced. Making a tensor of
+    the row of indices would take as long as all views together.
     """
     if type(x) is not torch.Tensor or x.layout is not torch.sparse_coo or x.requires_grad:
         return None
@@ -514,7 +514,7 @@ def _holds_anywhere(mask: torch.Tensor) -> bool:
 
 
 def check_data(x: torch.Tensor) -> None:
-    """Raise TypeError for a tensor that has a shape but no data, where its values must be known."""
+    """Raise TypeError for a tensor without data if its values must be known."""
     fake = type(x) is not torch.Tensor and hasattr(x, "fake_mode")
     if x.is_meta or fake:
         kind = "fake tensor" if fake else "tensor on the device meta"
@@ -535,7 +535,7 @@ def check_data(x: torch.Tensor) -> None:
 
 
 def shares_elements(x: torch.Tensor) -> bool:
-    """Return whether elements of a tensor share memory by its strides."""
+    """Return whether a tensor's strides make its elements share memory."""
     return not x.is_contiguous() and elements_meet(x.shape, x.stride(), 1)
 
 

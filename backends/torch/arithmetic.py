@@ -22,7 +22,7 @@ SPLITTER = 2.0**27 + 1.0
 
 
 def as_tensors(a: Any, b: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return two operands as tensors: torch divides differently by a Python number and by a tensor."""
+    """Return two operands as tensors, because torch divides differently by a Python number and by a tensor."""
     if not isinstance(a, torch.Tensor):
         a = torch.full((), a, dtype=b.dtype, device=b.device)
     elif not isinstance(b, torch.Tensor):
@@ -54,7 +54,7 @@ def _shift(x: torch.Tensor, root: torch.Tensor) -> torch.Tensor:
 
 
 def in_bags(values: torch.Tensor) -> bool:
-    """Return whether `sum_bags` sums these rows: on the CPU it is only fast for float32.
+    """Return whether `sum_bags` sums these rows. On the CPU it is only fast for float32.
 
     torch lacks the second derivative and the forward mode of `sum_bags`.
     """
@@ -65,7 +65,7 @@ def in_bags(values: torch.Tensor) -> bool:
 
 
 def sum_bags(values: torch.Tensor, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return sums and ids: for each distinct index, ascending, add its rows of values left to right.
+    """Return sums and ids. For each distinct index, in ascending order, add its rows of values left to right.
 
     embedding_bag gives every bag to one thread, which adds its members in order, on the CPU and on CUDA alike.
     """

@@ -1,7 +1,7 @@
 """Differentiate by looked-up rows, and define functions with given gradients, in torch's autograd.
 
-Rows are read outside the graph and become leaves of it, so that autograd stops at them. The table is not part of the
-graph, and no table-sized gradient exists. May import: `torch`, `islices.backend`, `islices.backends.torch.tracers`.
+Rows are read outside the graph and become its leaves, so autograd stops at them. The table is not part of the graph,
+and no table-sized gradient exists. May import: `torch`, `islices.backend`, `islices.backends.torch.tracers`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class LookupRecorder:
 
 
 class _Unchanged:
-    """A check that fn does not change tensors in place, which would make the recorded facts wrong."""
+    """A check that fn does not change tensors in place, because a change would make the recorded facts wrong."""
 
     def __init__(self) -> None:
         self.versions: list[tuple[torch.Tensor, int, str]] = []
@@ -218,7 +218,7 @@ def _gradients(loss: torch.Tensor, inputs: list[torch.Tensor], *, create_graph: 
 
 
 def as_dense(g: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor:
-    """Return a gradient of x as an array: stock layers with sparse=True give sparse ones, unused tensors None."""
+    """Return a gradient of x as an array. Stock layers with sparse=True give sparse gradients, unused tensors None."""
     return torch.zeros_like(x) if g is None else g if g.layout is torch.strided else g.to_dense()
 
 
@@ -226,6 +226,8 @@ def per_sample_gradients(
     fn: Callable[[list[Array], list[Array]], Array], variables: Sequence[Array], data: Sequence[Array]
 ) -> list[Array]:
     """See `Backend.per_sample_gradients`."""
+    if not len(data[0]):  # several operations raise under vmap over an empty batch
+        return [x.new_zeros((0, *x.shape)) for x in variables]
     if is_nested():
         raise NotImplementedError(
             "per_sample: gradients of dense arrays inside value_and_grad, which would be constants to it; accepted "

@@ -1,7 +1,7 @@
 """JAX's calls on sparse gradients as its users write them, and the fastest formulation known.
 
 Independent of islices, so that the conformance suite and the bench compare with the framework itself. JAX has no
-embedding layer and no sparse gradient of a gather: its users differentiate with respect to the gathered rows.
+embedding layer and no sparse gradient of a gather, so its users differentiate with respect to the gathered rows.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from jax.experimental import sparse
 
 
 def weighted_sum(rows: jax.Array, weights: jax.Array) -> jax.Array:
-    """sum(rows * weights): a loss whose gradient at rows is weights, to the bit."""
+    """Return sum(rows * weights), a loss whose gradient at rows is weights, to the bit."""
     return jnp.sum(rows * weights)
 
 
 def embedding_gradient(
     ids: np.ndarray[Any, Any], upstream: np.ndarray[Any, Any], num_rows: int, padding_idx: int
 ) -> sparse.BCOO:
-    """Return the gradient of sum(table[ids] * upstream) as a BCOO, one slot an occurrence.
+    """Return the gradient of sum(table[ids] * upstream) as a BCOO, with one slot per occurrence.
 
-    A gather has no padding_idx: it is ignored, and the caller drops the padding row.
+    A gather has no padding_idx, so this ignores it, and the caller drops the padding row.
     """
     del padding_idx
     row_shape = upstream.shape[ids.ndim :]
@@ -42,9 +42,9 @@ def embedding_gradient(
 
 
 def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
-    """Return {label: (a call that builds it, islices' error)} of inconsistent BCOOs, which JAX builds nevertheless.
+    """Return {label: (a call that builds it, islices' error)} for inconsistent BCOOs, which JAX builds nevertheless.
 
-    An index equal to the number of rows is valid: it is BCOO's padding.
+    An index equal to the number of rows is valid, since it is BCOO's padding.
     """
 
     def bcoo(indices: list[int], **claims: bool) -> sparse.BCOO:
@@ -66,7 +66,7 @@ Sums = tuple[jax.Array, Any]
 
 
 def _wide(values: jax.Array) -> jax.Array:
-    """Sums of 16 bits stay where they are from a size on."""
+    """Return True for 16-bit sums that stop growing from a size on."""
     return values.astype(jnp.float32) if values.dtype.itemsize == 2 else values
 
 
@@ -86,7 +86,8 @@ def _places(ordered: jax.Array) -> jax.Array:
 
 
 def _host_sum(values: jax.Array, indices: np.ndarray[Any, Any]) -> Sums:
-    """Distinct rows on the host, sums in XLA with room for a power of two, so that few shapes compile."""
+    """Find distinct rows on the host, and sum in XLA with room for a power of two of rows, so that few shapes
+    compile."""
     ids, place = np.unique(indices, return_inverse=True)
     return _segment_sum(values, place.astype(np.int32).reshape(-1), 1 << (len(ids) - 1).bit_length()), ids
 
@@ -118,7 +119,7 @@ def _scale(values: jax.Array, sums: jax.Array, max_norm: float) -> jax.Array:
 def timed_calls(
     operation: str, v: jax.Array, i: jax.Array, num_rows: int, max_norm: float
 ) -> dict[str, Callable[[], Any]]:
-    """Return JAX's calls on its arrays: label -> call. "np.unique" leaves the framework, for the host."""
+    """Return label -> call for JAX's calls on its arrays. "np.unique" runs on the host, outside the framework."""
     shape = (num_rows, *v.shape[1:])
     host = np.asarray(i)
     bcoo = sparse.BCOO((v, i[:, None]), shape=shape)

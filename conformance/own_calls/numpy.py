@@ -1,4 +1,4 @@
-"""NumPy's calls as a NumPy user writes them by hand. Nothing here imports islices.
+"""NumPy's calls as its users write them by hand. This module does not import islices.
 
 NumPy has no embedding layer, no autodiff and no sparse type, so a gradient is the pair (upstream rows, ids).
 """
@@ -17,7 +17,7 @@ MOST_LAYERS = 256
 def timed_calls(
     operation: str, values: np.ndarray[Any, Any], indices: np.ndarray[Any, Any], num_rows: int, max_norm: float
 ) -> dict[str, Callable[[], Any]]:
-    """Return NumPy's equivalents of islices' operations: label -> call."""
+    """Return label -> call for NumPy's equivalents of islices' operations."""
     shape = values.shape[1:]
 
     def wide() -> np.ndarray[Any, Any]:  # NumPy's sums of bfloat16 would stay where they are from 256 on
@@ -76,7 +76,7 @@ def timed_calls(
 def _grouped(
     indices: np.ndarray[Any, Any],
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return (an order that sorts, distinct indices, the start of each one's run)."""
+    """Return (an order that sorts, the distinct indices, the starts of their runs)."""
     order = np.argsort(indices, kind="stable")
     ordered = indices[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])

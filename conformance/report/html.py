@@ -1,8 +1,8 @@
-"""The report as one HTML page that needs nothing else: no network, no server, and for the matrix itself no JavaScript.
+"""The report as one self-contained HTML page. It needs no network and no server, and the matrix needs no JavaScript.
 
-No text of a report can become markup: all text in the page is escaped. The cases come as JSON with escaped ``<``, and
-page.js inserts text only as text. The page's policy admits this one style and this one script by their hashes, and
-nothing from outside.
+No text of a report can become markup, because all text in the page is escaped. The cases come as JSON with escaped
+``<``, and page.js inserts text only as text. The page's policy admits this one style and this one script by their
+hashes, and nothing from outside.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _hash(text: str) -> str:
 
 
 def _script_json(data: Any) -> str:
-    """JSON that cannot end the element it stands in, nor begin a comment there."""
+    """Return JSON that cannot end its element or begin a comment in it."""
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
@@ -101,7 +101,7 @@ def _chips(runs: Sequence[Run]) -> str:
 
 
 def _glance(whole: Compact) -> str:
-    """Return the compact form: a group of columns is a backend, each of its modes a column of marks."""
+    """Return the compact form, in which a backend is a group of columns and each mode a column of marks."""
     if not whole.labels:
         return ""
     backends = "".join(
@@ -130,7 +130,7 @@ def _begins(first: bool) -> str:
 
 
 def _glance_rows(whole: Compact, lines: Sequence[Line], *, totals: bool = False) -> Iterator[str]:
-    """Yield the rows of a table body; a total spans the modes of its backend."""
+    """Yield the rows of a table body. A total spans the modes of its backend."""
     columns = sum(max(1, len(modes)) for modes in whole.modes) + 2
     head = f'<tr><th scope="rowgroup" colspan="{columns}">passed in</th></tr>' if totals else ""
     yield f'\n<tbody class="{"totals" if totals else "marks"}">{head}'
@@ -231,7 +231,7 @@ def _runs(runs: Sequence[Run], names: Sequence[str]) -> str:
 
 # ---------------------------------------------------------------------- data for page.js
 def _data(whole: Grid) -> dict[str, Any]:
-    """Return the cases, column by column: one letter for each outcome, and texts by number, each of them once."""
+    """Return the cases by column, with one letter per outcome and texts by number, each text once."""
     rows = {(row.group, row.clause): r for r, row in enumerate(whole.rows)}
     numbers: dict[tuple[int, str], int] = {}
     calls: dict[int, str] = {}
@@ -266,7 +266,7 @@ def _data(whole: Grid) -> dict[str, Any]:
 
 
 def _befell(run: Run) -> list[dict[str, Any]]:
-    """Return the outcome of a whole run, as a case of its row."""
+    """Return the outcome of a whole run as a case of its row."""
     outcome, reason = run.befell
     case = {"group": RUN.group, "clause": RUN.clause, "id": RUN.title, "outcome": outcome, "reason": reason}
     return [case] if outcome else []

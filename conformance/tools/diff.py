@@ -1,4 +1,4 @@
-"""`islices diff`: compare two saved gradients or tables and say why they differ."""
+"""Define `islices diff`, which compares two saved gradients or tables and says why they differ."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Read, compare, show; 0 where the files are equal, else 1."""
+    """Read, compare and show the files. Return 0 if they are equal, else 1."""
     if options.plot is not None:
         check_picture("--plot", options.plot)
         check_writable("--plot", options.plot)
@@ -95,7 +95,7 @@ def _load(path: str) -> Any:
 
 
 def _names(a: str, b: str) -> tuple[str, str]:
-    """Return the names of the files in the report: the parts that differ."""
+    """Return the names of the files in the report, which are the differing parts of their paths."""
     short = Path(a).stem, Path(b).stem
     if short[0] == short[1]:
         short = Path(a).name, Path(b).name

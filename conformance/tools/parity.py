@@ -67,7 +67,7 @@ def _positive(text: str) -> float:
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Read, compare and show; return 0 where rounding explains everything, else 1."""
+    """Read, compare and show the recordings. Return 0 if rounding explains all differences, else 1."""
     if options.plot:
         check_picture("--plot", options.plot)
     if options.json:
@@ -96,7 +96,7 @@ def compare(options: argparse.Namespace) -> int:
 
 
 def _names(a: str, b: str) -> tuple[str, str]:
-    """Return the names of the folders in the report: the last parts of their paths, if these differ."""
+    """Return the names of the folders in the report, which are the last parts of their paths if these differ."""
     short = Path(a).resolve().name, Path(b).resolve().name
     return short if short[0] != short[1] else (a, b)
 

@@ -1,4 +1,4 @@
-"""Arguments that all comparing commands share: pairs of tensors, and metadata of the sides' files."""
+"""Arguments of all comparing commands, for pairs of tensors and metadata of the sides' files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def from_metadata(
     known: Mapping[str, Any],
     place: str,
 ) -> dict[str, Any]:
-    """Options nobody gave that the metadata of (path, metadata) state, where they do not contradict one another."""
+    """Return options that the user has not given, from the metadata of (path, metadata) if they do not contradict
+    each other."""
     statement: dict[str, set[Any]] = {}
     for path, metadata in sides:
         for name, kind in kinds.items():

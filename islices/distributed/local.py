@@ -26,8 +26,8 @@ class LocalOptimizer(NamedTuple):
     frozen: str
 
     def statement(self, taken: int) -> dict[str, str]:
-        """Return the facts that are the same on every rank at a step. A schedule stands for its value: its name says
-        little of it, and its place in memory, which is part of some names, differs.
+        """Return the facts that are the same on every rank at a step. A schedule is compared by its value, because
+        its name says little and may contain an address in memory.
         """
         hyper = known_hyper(self.whole.hyper, np.array([taken]), self.whole._formula.limits)
         options = {name: getattr(self.whole, name) for name in ("rows", "semantics", "maximize")}

@@ -1,4 +1,4 @@
-"""Memory over thousands of training steps: a step leaves nothing behind, eagerly or compiled, on each framework."""
+"""Test that memory stays flat over thousands of training steps, eager or compiled, on each framework."""
 
 from __future__ import annotations
 

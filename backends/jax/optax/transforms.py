@@ -207,7 +207,7 @@ def adaptive_grad_clip(
 
 # ---------------------------------------------------------------------- optax itself, on rows
 def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Transformation:
-    """Make a transformation of optax accept sparse updates: it gets the rows of the gradient as arrays.
+    """Make a transformation of optax accept sparse updates. It gets the rows of the gradient as arrays.
 
     Parameters
     ----------
@@ -227,9 +227,9 @@ def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Trans
     Raises
     ------
     TypeError, ValueError, IndexError
-        inner is no transformation. Another transformation has changed the indices of updates, or updates do not fit the
-        parameters. In the first update with a sparse leaf: a probe of inner on small arrays finds that its rows depend
-        on each other.
+        inner is not a transformation. Another transformation has changed the indices of updates, or updates do not
+        fit the parameters. In the first update with a sparse leaf: a probe of inner on small arrays finds that its
+        rows depend on each other.
 
     Notes
     -----
@@ -295,7 +295,7 @@ def from_optim(optimizer: Optimizer) -> Transformation:
     Raises
     ------
     TypeError, ValueError
-        The argument is no optimizer, or its step is no addition.
+        The argument is not an optimizer, or its step is not an addition.
 
     Notes
     -----

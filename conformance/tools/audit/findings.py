@@ -1,6 +1,6 @@
 """Run the probes, each module in a process, and write the findings as Markdown.
 
-A process that ends or hangs in the middle of a probe is that probe's finding; another process runs the rest.
+If a process ends or hangs during a probe, this is the probe's finding, and another process runs the rest.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def modules() -> list[str]:
 
 
 def framework_of(module: str) -> str:
-    """Return the framework of a module: torch for torch_compile."""
+    """Return the framework of a module, such as torch for torch_compile."""
     return module.partition("_")[0]
 
 
@@ -58,7 +58,8 @@ def run_module(module: str, words: str, patience: float = PATIENCE) -> Iterator[
 
 
 def _status(finding: Finding) -> str:
-    """Return "as measured", "gone" if the trap no longer exists, "changed" if another answer is wrong, or ""."""
+    """Return "as measured", "gone" if the trap no longer exists, "changed" if the answer is wrong in another way, or
+    ""."""
     outcome = finding["outcome"]
     if outcome in ("broken", "not run"):
         return ""
@@ -66,7 +67,7 @@ def _status(finding: Finding) -> str:
 
 
 def _work(arguments: Sequence[str], patience: float) -> tuple[list[Finding], str]:
-    """Run a prober and return (what it printed, how it ended: "" if well)."""
+    """Run a prober, and return its output and a description of its end, "" if it ended well."""
     command = [sys.executable, "-m", "islices.conformance.tools.audit.prober", *arguments]
     environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ}
     with tempfile.TemporaryDirectory(prefix="islices-audit-") as folder:
@@ -84,7 +85,7 @@ def _work(arguments: Sequence[str], patience: float) -> tuple[list[Finding], str
 
 
 def _ended(code: int) -> str:
-    """Say how a process ended; "" if well."""
+    """Describe how a process ended, or return "" if it ended well."""
     if code >= 0:
         return f"the process ended with exit code {code}" if code else ""
     return f"the process ended by {signal.Signals(-code).name}"

@@ -1,7 +1,7 @@
 """Run a module of probes in this process: ``python -m islices.conformance.tools.audit.prober MODULE WORDS FIRST``.
 
-Prints JSON lines, two for a probe: one before its call, which stands if the call ends the process, and the finding.
-A probe that is isolated is the first or not run; the process ends after it. The last line says that all are done.
+It prints two JSON lines per probe: one before its call, which remains if the call ends the process, and the finding.
+An isolated probe runs only as the first, and the process ends after it. The last line says that all are done.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Judges a library's entries in this process: ``python -m islices.conformance.tools.judged.judging LIBRARY``.
+"""Judge a library's entries in this process: ``python -m islices.conformance.tools.judged.judging LIBRARY``.
 
-It prints JSON lines: the missing module, or a line before and a line after each judged entry. So the output of a
-process that ends shows in which entry it ended.
+It prints JSON lines: the missing module, or one line before and one after each entry. So if the process ends early,
+its output shows the entry.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def version(library: str) -> str:
 
 
 def described(found: Judgement) -> dict[str, Any]:
-    """Return a judgement in a line of the table: scores over all trajectories, the cause, what was not judged."""
+    """Return a judgement as a line of the table, with the scores over all trajectories, the cause, and the unjudged
+    parts."""
     one, two = (max((s.by_grade[k] for s in found.scores), default=0.0) for k in (0, 1))
     worst = found.worst
     return {
@@ -88,7 +89,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _channel() -> TextIO:
-    """Our standard output; what the libraries print goes to the error output."""
+    """Return our standard output, and redirect the libraries' output to the error output."""
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return channel

@@ -1,6 +1,6 @@
-"""Judges every library, each in a separate process and in the first environment that has it.
+"""Judge every library in a separate process, in the first environment that has it.
 
-A process that ends in an entry is that entry's result; a fresh one goes on with the next.
+If a process ends during an entry, this is the entry's result, and a new process goes on with the next.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def environment(python: str) -> dict[str, str]:
 
 # ---------------------------------------------------------------------- a library
 def run_library(name: str, pythons: Sequence[str], variables: dict[str, str], formulas: Sequence[str] = ()) -> Line:
-    """{module, library, version, entries}, or {module, missing} where no environment has it; formulas: none are all."""
+    """Return {module, library, version, entries}, or {module, missing} if no environment has it. No formulas means
+    all."""
     found: Line = {}
     for python in pythons:
         found = _judged(name, python, {**environment(python), **variables}, formulas)
@@ -95,7 +96,7 @@ def _work(name: str, given: Sequence[str], python: str, variables: dict[str, str
 
 
 def _program(python: str) -> str:
-    """Its path from anywhere, links kept."""
+    """Return a program's absolute path, with links kept."""
     return os.path.abspath(python) if os.sep in python else python
 
 
@@ -106,7 +107,7 @@ def ended(code: int) -> str:
 
 # ---------------------------------------------------------------------- a finding
 def run_finding(script: Path, pythons: Sequence[str]) -> Line:
-    """{output}, what a script prints in the first environment that has its imports, or {missing}."""
+    """Return {output} of a script in the first environment that has its imports, or {missing}."""
     found: Line = {}
     for python in pythons:
         found = _printed([_program(python), str(script.absolute())], environment(python))

@@ -1,4 +1,4 @@
-"""`Cause`: one possible reason of a difference, with its test, its traits and the line that fixes it.
+"""Define `Cause`, one possible reason for a difference, with its test, its traits and the line that fixes it.
 
 Search and report read only the record of a cause, and contain no names of causes. To add a cause, write its record and
 its function in a module of `islices.porting.compare.causes`, which collects them.
@@ -20,18 +20,18 @@ Lines: TypeAlias = Mapping[str, tuple[str, str]]
 
 
 def both_directions(line: str) -> Lines:
-    """Return the lines of a cause that one line fixes, whichever side has it."""
+    """Return the lines of a cause that the same line fixes on either side."""
     return {"": (line, line)}
 
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """One side as it would be, had it been treated as the other one may have been.
+    """A change of one side by a treatment that the other side may have had.
 
-    apply: (rows of the side, those of the other, the tensor) -> the rows changed, None where nothing changes. It takes
-    any rows of a tensor, and has read off the data all that it needs. text speaks of {x}, the side that is changed, and
-    {y}, the other one. cost: bits read off the data. everywhere: it acts on equal tensors as well. Without apply the
-    rows have been moved already.
+    apply: (rows of the side, rows of the other side, the tensor) -> the changed rows, or None without a change. It
+    accepts any rows of a tensor; its numbers are already read from the data. text uses {x} for the changed side and
+    {y} for the other one. cost: the bits read from the data. everywhere: the change also applies to equal tensors.
+    Without apply the rows have been moved already.
     """
 
     apply: Callable[[Rows, Rows, TwoSides], Rows | None] | None
@@ -43,9 +43,9 @@ class Change:
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """a / b of each tensor, as a cause foretells it: nothing in it is fitted to the elements.
+    """The factor a / b of each tensor that a cause predicts without fitting it to the elements.
 
-    text speaks of {a} and {b}. cost: bits read off the data.
+    text uses {a} and {b} for the sides. cost: the bits read from the data.
     """
 
     ratios: Sequence[float]
@@ -57,11 +57,11 @@ class Factor:
 
 @dataclass(frozen=True, eq=False)
 class Cause:
-    """One possible reason of a difference.
+    """One possible reason for a difference.
 
-    Its function decides the test: a change of rows (`propose`), rows in other places (`move`), or a factor. A factor is
-    known in advance (`foretell`), or estimated from the elements (`fit`). `fit` runs only if no other cause explains
-    the difference. The other attributes are traits.
+    Its function has one of three forms: it changes rows (`propose`), moves rows (`move`), or gives a factor. A factor
+    is known in advance (`foretell`), or estimated from the elements (`fit`). `fit` runs only if no other cause
+    explains the difference. The other attributes are traits.
     """
 
     #: Programs read the name, so it never changes; docs/diff.md has a line for each.

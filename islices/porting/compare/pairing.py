@@ -1,4 +1,4 @@
-"""Pair the tensors of one tree with those of another, and of further trees: by name, else by position."""
+"""Pair the tensors of two or more trees by name, else by position."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Pairs: TypeAlias = Sequence[tuple[str, str]]
 
 
 class Both(NamedTuple):
-    """The tensors of two trees in pairs, and those that only one tree has."""
+    """The paired tensors of two trees, and the tensors that only one tree has."""
 
     pairs: list[tuple[str, str]]
     stored: list[tuple[Stored, Stored]]
@@ -25,7 +25,7 @@ class Both(NamedTuple):
 
 
 def read_both(a: Any, b: Any, pair: Mapping[str, str] | None = None) -> Both:
-    """Read two trees and pair their tensors, by name, by `pair`, or by position; None among leaves is on no side."""
+    """Read two trees and pair their tensors by name, by `pair`, or by position. Skip leaves that are None."""
     pair = checked_pair(pair)
     left, right = ({n: x for n, x in named_leaves(t, s).items() if x is not None} for t, s in ((a, "a"), (b, "b")))
     for p, q in pair.items():
@@ -77,7 +77,7 @@ def states_beside(tree: Any, pairs: Pairs, argument: str) -> list[Any]:
 
 
 def _beside(leaves: Mapping[str, Any], pairs: Pairs, argument: str) -> list[Any]:
-    """Return the leaf with a's name of each pair, else with b's name, else the only leaf."""
+    """Return the leaf with each pair's name in a, else with its name in b, else the only leaf."""
     found = [next((leaves[n] for n in names if n in leaves), None) for names in pairs]
     if len(leaves) == len(pairs) == 1:
         return list(leaves.values())

@@ -1,4 +1,4 @@
-"""`Rows`: one tensor of one side, in float64, which causes transform; and `Held`, the tensor that provides rows.
+"""Define `Rows`, some float64 rows of a tensor, which causes transform, and `Held`, the tensor that provides them.
 
 May import: `numpy`, the core below `islices.porting.compare.comparison`.
 """
@@ -51,7 +51,7 @@ class Rows:
 
     @property
     def flat(self) -> Array:
-        """Return the values, one line for each row."""
+        """Return the values as a matrix with one line per row."""
         return self.values.reshape(len(self.ids), math.prod(self.values.shape[1:]))
 
     def meets(self, other: Rows) -> bool:
@@ -59,7 +59,7 @@ class Rows:
         return self.values.shape == other.values.shape and np.array_equal(self.ids, other.ids)
 
     def having(self, values: Array, terms: Array | None = None, **more: Any) -> Rows:
-        """Return the rows with other values; their slots are not known any more."""
+        """Return the rows with other values and without slots."""
         return replace(self, values=values, terms=terms, slot_ids=None, slots=None, **more)
 
     def select(self, keep: Array) -> Rows:
@@ -73,7 +73,7 @@ class Rows:
 
 
 class Norm(NamedTuple):
-    """The norm of a whole tensor, and of its slots with duplicates not summed, None where they are not known."""
+    """The norm of a whole tensor, and the norm of its unsummed slots, or None if they are unknown."""
 
     rows: float = 0.0
     slots: float | None = None
@@ -87,7 +87,7 @@ class Norm(NamedTuple):
 
 
 class Held:
-    """A tensor as it was read; `at` returns any of its rows."""
+    """A tensor as it was read, which returns any of its rows by `at`."""
 
     def __init__(self, x: Stored) -> None:
         self.stored = x
@@ -144,9 +144,9 @@ def _kept(now: Array, then: Array) -> Array:
 
 # ---------------------------------------------------------------------- some rows of large tensors
 def sample_rows(x: Held, y: Held, elements: int) -> Array:
-    """Return the numbers of the rows of two sides that causes are tried on.
+    """Return the numbers of the rows on which causes are tried.
 
-    Some are spread evenly; others stand on one side only, have several slots or the largest values, or differ.
+    Some rows are evenly spaced. Others belong to one side only, have several slots or the largest values, or differ.
     """
     width = max(1, math.prod(x.stored.row_shape), math.prod(y.stored.row_shape))
     rows = max(LEAST, elements // width)
@@ -181,5 +181,5 @@ def spread(x: Array, n: int) -> Array:
 
 
 def _largest(x: Array, n: int) -> Array:
-    """Return where the n largest are."""
+    """Return the positions of the n largest."""
     return np.arange(len(x)) if len(x) <= n else np.argpartition(-x, n)[:n]

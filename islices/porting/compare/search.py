@@ -1,4 +1,4 @@
-"""The search for causes: test candidates one by one, then two at a time, and rank those that hold.
+"""The search for causes. It tests candidates singly, then in pairs, and ranks those that hold.
 
 A candidate is a comparison in which a cause has changed one side. It holds if both sides are then equal, to the bit or
 within the bound, with enough evidence for each change. A single cause is preferred to two. If several explain the
@@ -72,7 +72,7 @@ def _pairs(singles: Sequence[Comparison], *, exactly: bool) -> list[Explanation]
 
 # ---------------------------------------------------------------------- candidates
 def candidates(both: Comparison) -> list[Comparison]:
-    """Return the comparison after each single change of one side."""
+    """Return the comparisons after each single change of one side."""
     return [*_moves(both), *_changes(both, set())]
 
 
@@ -85,7 +85,7 @@ def _changes(both: Comparison, used: set[tuple[str, int]]) -> Iterator[Compariso
 
 
 def _moves(both: Comparison) -> Iterator[Comparison]:
-    """Yield the comparisons of tensors whose rows have other numbers in a."""
+    """Yield the comparisons after moves, which give a's rows other numbers."""
     for cause in CAUSES.values():
         if cause.move is not None:
             yield from (both.rearranged(cause, *one) for one in cause.move(both.source.a, both.source.b))
@@ -93,7 +93,7 @@ def _moves(both: Comparison) -> Iterator[Comparison]:
 
 # ---------------------------------------------------------------------- tests
 def _held(now: Comparison, *, exactly: bool) -> Explanation | None:
-    """Return the explanation by the changes made, if both sides are equal and enough speaks for each change."""
+    """Return the explanation by the changes made, if both sides are equal and each change has enough evidence."""
     kinds = {d.cause.exact for d in now.chain}
     modes = [] if "never" in kinds else [True]
     modes += [] if exactly or "always" in kinds else [False]
@@ -106,7 +106,7 @@ def _held(now: Comparison, *, exactly: bool) -> Explanation | None:
 
 
 def _least(now: Comparison, *, exact: bool) -> float | None:
-    """Return the least that speaks for one of the changes; None where it is not enough."""
+    """Return the evidence of the weakest change, or None if it is not enough."""
     found = []
     for k, d in enumerate(now.chain):
         pairs = ((t, p) for t, p in enumerate(now.elements) if p is not None)
@@ -127,7 +127,7 @@ def _described_as(now: Comparison) -> tuple[Finding, ...]:
 
 
 def _was(now: Comparison, k: int, t: int, p: Paired) -> Array:
-    """Return for each element how much the kth change has changed there, or how much agrees, as it is paired."""
+    """Return, for each paired element, the size of the kth change there, or of the agreement."""
     cause, which, _, tensors = now.chain[k]
     final = now.pairs[t].side(which)
     here: Array = np.abs(final.values)  # the evidence is the agreement of all other elements
@@ -154,13 +154,13 @@ def _named_factors(now: Comparison) -> list[Explanation]:
 
 
 def _says_the_same(e: Explanation, other: Explanation) -> bool:
-    """Return whether one name would be given twice: for the same side, or where it says the same of both."""
+    """Return whether two changes would give one name twice, for the same side or with the same meaning."""
     one, two = e.causes[-1], other.causes[-1]
     return one.name == two.name and one.details.get("side") == two.details.get("side")
 
 
 def _constant(now: Comparison) -> list[Explanation]:
-    """Return one factor for all tensors, read off the elements."""
+    """Return one factor for all tensors, estimated from the elements."""
     c = fitted(now.elements)
     if not 0 < c < math.inf or None in now.elements or now.agree(exact=False):
         return []
@@ -175,7 +175,8 @@ def _constant(now: Comparison) -> list[Explanation]:
 
 
 def _by_factor(now: Comparison, finding: Finding, f: Factor, *, read_off: bool = False) -> Explanation | None:
-    """Return the explanation by the changes made and a factor, if it fits every row and enough speaks for each."""
+    """Return the explanation by the changes made and a factor, if it fits every row and each part has enough
+    evidence."""
     for ratio, fit in zip(f.ratios, now.fits, strict=True):
         if not ratio > 0 or (fit and not read_off and 2**f.cost * 2 * abs(ratio / fit - 1.0) > CHANCE):
             return None

@@ -21,7 +21,7 @@ TENSORS = 2
 def report(found: Difference, *, verbose: bool = False) -> str:
     """Return the report as plain text: the verdict, the causes, their fixes, and the differing rows.
 
-    verbose: list every tensor with its differing rows.
+    If verbose is True, list every tensor with its differing rows.
     """
     a, b = found.names
     lines = [_verdict(found)]
@@ -113,7 +113,7 @@ def _why(found: Difference) -> list[str]:
 
 
 def _fixes(found: Difference) -> list[str]:
-    """Return a line for each cause of the first explanation that has one; causes of one step have one together."""
+    """Return the lines that fix the causes of the first explanation. The causes of a step share one line."""
     apart = [t for t in found.tensors if not t.equal]
     if not found.causes or not apart:
         return []

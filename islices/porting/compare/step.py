@@ -16,7 +16,7 @@ from islices.porting.compare.why import side_by_side
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """The input of one side's step, and its result: trees by name, of any framework.
+    """The input and the result of one side's step, as trees by name, of any framework.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class Step:
         treated as the first.
     optimizer : mapping, optional
         The description of the step's optimizer: "name", "semantics", "rows" and its numbers ("lr", "eps" ...). A
-        description without numbers decides between formulas that make the same step. Without a description, stock
+        description without numbers chooses between formulas that make the same step. Without a description, stock
         optimizers are tried (SPEC clause 22). {"class": name} stands for a class that `islices.optim` does not have.
     """
 

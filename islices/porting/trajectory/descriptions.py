@@ -39,7 +39,7 @@ def as_description(x: Any) -> dict[str, Any]:
 
 
 def optimizers_of(given: Any, argument: str) -> dict[str, Any]:
-    """Return {a tensor's name, or "" for all: its optimizer's description}; raise TypeError for wrong arguments."""
+    """Map a tensor's name, or "" for all, to the description of its optimizer. Raise TypeError for wrong arguments."""
     if given is None:
         return {}
     if isinstance(given, Optimizer) or (
@@ -55,7 +55,7 @@ def optimizers_of(given: Any, argument: str) -> dict[str, Any]:
 
 
 def other_class(statement: Any) -> str | None:
-    """Return the class from a description of an optimizer that `islices.optim` does not have; else None."""
+    """Return the class in a description of an optimizer that `islices.optim` does not have, else None."""
     known = isinstance(statement, Mapping) and list(statement) == ["class"] and isinstance(statement["class"], str)
     return statement["class"] if known else None
 

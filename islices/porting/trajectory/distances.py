@@ -81,9 +81,10 @@ def relative(x: Array, y: Array) -> Array:
 
 
 def summed(x: Leaf) -> tuple[Array, Array] | None:
-    """Return rows with duplicates and how far two orders of summation may be apart there; None without duplicates.
+    """Return the rows with duplicates, and the distance that two orders of summation may cause there; None without
+    any.
 
-    The distance is relative, element by element. m terms may differ by (m - 1) eps of the sum of their sizes.
+    The distance is relative, per element. Sums of m terms may differ by (m - 1) eps of the sum of |terms|.
     """
     if isinstance(x, np.ndarray) or x.coalesced:
         return None

@@ -36,7 +36,7 @@ Known = dict[str, Any]
 
 
 def explain(position: str, tensor: str, a: Step, b: Step, known: Known) -> tuple[Difference, dict[str, Difference]]:
-    """Return the difference at a position, and those at other positions of the step that name a cause."""
+    """Return the difference at a position, and the differences at other positions of the step that name a cause."""
     found = _position(position, tensor, a, b, known)
     also = {}
     for other in () if found.causes else OTHERS.get(position, ()):
@@ -68,7 +68,7 @@ def _position(position: str, tensor: str, a: Step, b: Step, known: Known) -> Dif
 
 
 def _all_or_one(tensor: str, a: Leaves, b: Leaves, known: Known, instead: Sequence[Explanation] = ()) -> Difference:
-    """Explain tensors without clipping or regularizers: all together, else the one that is furthest off."""
+    """Explain tensors without clipping or regularizers, first together, then only the one that is furthest off."""
     found = _of_arrays(diff(a, b, **known), instead)
     if found.causes or tensor not in a or tensor not in b:
         return found
@@ -77,7 +77,7 @@ def _all_or_one(tensor: str, a: Leaves, b: Leaves, known: Known, instead: Sequen
 
 
 def _begun(a: Leaves, b: Leaves, names: tuple[str, str]) -> tuple[Explanation, ...]:
-    """Return the explanation of states whose elements all begin with one number, which differs between the sides."""
+    """Return the explanation of states that begin with one number per side, if these numbers differ."""
     begins: list[set[float]] = [set(), set()]
     size = 0
     for name, x in a.items():

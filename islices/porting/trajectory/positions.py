@@ -1,4 +1,4 @@
-"""A step of a training for comparison: trees by position, as host arrays that no later step overwrites.
+"""Steps of a training for comparison, as trees of host arrays by position, which no later step overwrites.
 
 May import: `numpy`, the core below `islices.files`, `islices.porting.trajectory.descriptions`.
 """
@@ -37,8 +37,8 @@ BESIDE = ("step", "optimizer")
 class Step:
     """A step of one side.
 
-    number counts from 1. trees: position -> leaves by name, None leaves left out. optimizers: the name of a tensor,
-    or "" for all, -> the description of its optimizer. framework: its name, or "".
+    number counts from 1. trees maps positions to leaves by name, without None. optimizers maps a tensor's name, or ""
+    for all, to the description of its optimizer. framework is its name, or "".
     """
 
     number: int

@@ -36,11 +36,11 @@ class Stop:
     ----------
     step : int
     position : {"batch", "start", "between", "outputs", "loss", "gradients", "clipped", "step", "state"}
-        The first position that rounding does not explain; all positions before it agree.
+        The first position that rounding does not explain. All positions before it agree.
     tensor : str
         The tensor that is furthest beyond its allowance.
     apart, allowed : float
-        The distance, and the distance that rounding may cause: see `islices.porting.trajectory.movements.Found`.
+        The distance, and the distance that rounding may cause (see `islices.porting.trajectory.movements.Found`).
     difference : Difference
         The result of `islices.diff` for both sides at the position.
     also : dict of str to Difference
@@ -92,7 +92,7 @@ class Parity(Reported):
         return next((k for k, step in enumerate(self.steps) if not step.same_bits), len(self.steps))
 
     def report(self) -> str:
-        """Return the report, plain text.
+        """Return the report as plain text.
 
         Returns
         -------
@@ -138,8 +138,8 @@ def parity(
     pair : mapping of str to str, optional
         Names in a -> names in b, for tensors with different names.
     ignore : sequence of str
-        Positions that are not judged: of "batch", "start", "between", "outputs", "loss", "gradients", "clipped",
-        "step", "state".
+        Positions to skip, from "batch", "start", "between", "outputs", "loss", "gradients", "clipped", "step" and
+        "state".
     max_norm, padding_idx, batch_size, tokens
         Options of `islices.diff`.
 
@@ -156,9 +156,10 @@ def parity(
 
     Notes
     -----
-    It stops at the first step that rounding does not explain, and judges its positions in order. These are the batch,
-    the start (later: changes of tables between two steps), outputs, loss, gradients, clipped gradients, tables after
-    the step, and state. Each position has a separate rule for rounding (SPEC clause 23, docs/parity.md).
+    The comparison stops at the first step that rounding does not explain, and judges each step's positions in order.
+    The positions are the batch, the start (later: changes of tables between two steps), outputs, loss, gradients,
+    clipped gradients, tables after the step, and state. Each position has its rule for rounding (SPEC clause 23,
+    docs/parity.md).
 
     Examples
     --------
@@ -229,7 +230,7 @@ def _numbered(given: Iterable[Any], argument: str) -> Iterator[Step]:
 
 
 def _linked(steps: Iterable[Step]) -> Iterator[Step]:
-    """Use the end of a step as the begin of the next, or the reverse, where one is missing."""
+    """Use the end of a step as the beginning of the next, or the reverse, if one is missing."""
     held: Step | None = None
     for step in steps:
         if held is not None:

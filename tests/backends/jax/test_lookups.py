@@ -1,4 +1,4 @@
-"""Lookups under JAX's transformations: each against jax.grad of the dense ``W[ids]``, eagerly and under jit."""
+"""Test lookups under JAX's transformations against jax.grad of the dense ``W[ids]``, eagerly and under jit."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_nothing_of_a_tables_size_is_in_the_program() -> None:
 
 
 def test_segment_sum_mapped_with_constant_segments() -> None:
-    """The zeros that the sums start from must not become one array with the segments (`segments.fold`)."""
+    """Check that XLA does not share the zeros, from which sums start, with the segments (`scatters.fold`)."""
 
     def sums(x: Any) -> Any:
         with B.scope():

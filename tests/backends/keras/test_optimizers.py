@@ -38,7 +38,7 @@ def gradients(step: int) -> list[Any]:
 
 
 def stepped(optimizer: Any, change: Callable[[list[Any]], list[Any]] = list, steps: int = 4) -> list[np.ndarray]:
-    """Weights and variables of the optimizer after some steps on gradients changed first."""
+    """Return the weights and the optimizer's variables after some steps on changed gradients."""
     variables = weights()
     for k in range(steps):
         optimizer.apply(change(gradients(k)), variables)
@@ -122,7 +122,7 @@ def test_bad_input_is_named(label: str) -> None:
 
 # ---------------------------------------------------------------------- in model.fit
 def test_xla_compiles_it() -> None:
-    """Numbers that every order of sums and products leaves exact."""
+    """Check that XLA compiles it, with numbers that are exact in every order of sums and products."""
     ids = np.array([[1, 1, 1, 2], [1, 3, 3, 2]], np.int32)
     m = keras.Sequential(
         [keras.Input((4,), dtype="int32"), keras.layers.Embedding(5, 2, embeddings_initializer="ones")]

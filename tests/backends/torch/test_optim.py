@@ -39,7 +39,7 @@ CLASSES: list[tuple[str, dict[str, Any], Callable[..., Any], dict[str, Any]]] = 
 
 
 class Bags(torch.nn.Module):
-    """A sparse table of bags with padding and weights, a dense head, and a scalar without dimensions."""
+    """A model with a sparse table of bags with padding and weights, a dense head, and a 0-d scalar."""
 
     def __init__(self, dtype: torch.dtype = torch.float32, *, sparse: bool = True) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ def train(model: Any, optimizer: Any, steps: range = range(STEPS), **how: Any) -
 
 
 def train_by_hand(model: Any, optimizer: Any, steps: int = STEPS, **how: Any) -> dict[str, Any]:
-    """The same with functions of islices; the state of each parameter."""
+    """Train with functions of islices, and return the state of each parameter."""
     states: dict[str, Any] = {}
     for step in range(steps):
         model.zero_grad()
@@ -96,7 +96,7 @@ def test_examples_in_docstrings() -> None:
 
 @pytest.mark.parametrize(("name", "hyper", "function", "in_islices"), CLASSES)
 def test_steps_are_those_of_islices_optim(name: str, hyper: Any, function: Any, in_islices: Any) -> None:
-    """Dense gradients use the dense formula, if the semantics has one."""
+    """Compare steps with islices.optim. Dense gradients use the dense formula, if the semantics has one."""
     model, twin, start = Bags(), Bags(), Bags()
     optimizer = getattr(optim, name)(model.parameters(), **hyper)
     train(model, optimizer)
@@ -160,7 +160,7 @@ def test_a_group_changed_and_another_added_in_mid_training() -> None:
     ],
 )
 def test_bad_hyperparameters(cls: str, given: dict[str, Any], error: type[Exception], message: str) -> None:
-    """The optimizer, a new group and a group changed between steps raise, and nothing has moved."""
+    """Check that the optimizer, a new group and a changed group raise for bad hyperparameters and move nothing."""
     one, two = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2))
     with pytest.raises(error, match=message):
         getattr(optim, cls)([one], **given)
@@ -266,7 +266,7 @@ def test_sparse_adam_is_torchs() -> None:
 
 
 def test_names_of_torch_optim() -> None:
-    """The module stands in the place of torch.optim."""
+    """Check that the module has the names of torch.optim."""
     schedule = optim.lr_scheduler.StepLR(optim.SGD([torch.nn.Parameter(torch.ones(1))]), 1)
     assert isinstance(schedule.optimizer, optim.Optimizer)
     with pytest.raises(AttributeError, match=r"^optim\.LBFGS: .* accepted are SGD, .*torch\.optim\.LBFGS"):
@@ -316,7 +316,7 @@ STOCK: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", STOCK)
 def test_stock_arguments_on_a_dense_model(name: str) -> None:
-    """Only semantics="torch" is added to the arguments of torch's class; then either loads the other's state."""
+    """Check that with torch's arguments and semantics="torch" each class loads the other's state."""
     given = STOCK[name]
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)).double()

@@ -1,4 +1,4 @@
-"""Reports: read, shown in four ways, joined, and never believed more than their lines say."""
+"""Test that reports are read, shown in four forms, merged, and never trusted beyond their lines."""
 
 from __future__ import annotations
 
@@ -196,7 +196,8 @@ jax@1.0: unsupported, 2 cases: no such type
 def test_at_80_columns_groups_stand_beside_backends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All of it, to the letter: a mark a mode, settings as totals, what has no column in a line, what fails by name."""
+    """Check the whole output: one mark per mode, totals of settings, a line for missing columns, and failing cases by
+    name."""
     path = tmp_path / "r.jsonl"
     dense = {"clause": "5", "group": "densify"}
     path.write_text(lines(

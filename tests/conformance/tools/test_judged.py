@@ -66,7 +66,7 @@ def entries():
 
 
 def own_library(folder: Path, source: str) -> dict[str, str]:
-    """Variables of a process that has a library of ours besides."""
+    """Return the environment of a process that also has a library of the test."""
     own = folder / "more"
     own.mkdir()
     (own / "kernels.py").write_text(source, "utf-8")

@@ -1,4 +1,4 @@
-"""Causes that divide: the possible divisors of a loss, and a factor without a known origin."""
+"""Causes that divide by the possible divisors of a loss, and a factor without a known origin."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def constant(c: float) -> tuple[str, dict[str, Any]]:
 
 
 def _times(details: Mapping[str, Any]) -> Lines:
-    """Return the line with the factor, over a number where that is a whole one."""
+    """Return the line with the factor, written as a division if its reciprocal is a whole number."""
     c = details["factor"]
     over = _whole(1 / c)
     return both_directions(f"loss = loss / {over}" if over else f"loss = loss * {c:.9g}")
 
 
 def _whole(x: float) -> int:
-    """Return x, where it is a whole number above 1, else 0."""
+    """Return x if it is a whole number above 1, else 0."""
     n = round(x)
     return n if n > 1 and abs(x - n) <= 1e-12 * n else 0
 

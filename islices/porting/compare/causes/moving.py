@@ -12,7 +12,7 @@ from islices.porting.compare.stored import Stored, contained
 
 
 def shifted(side: Sequence[Held], others: Sequence[Held]) -> Iterator[tuple[Sequence[Stored | None], Change]]:
-    """Yield tensors with ids that are one more, or one less."""
+    """Yield tensors whose ids are increased or decreased by one."""
     for step in (1, -1):
         moved = [_shifted(x, y, step) for x, y in zip(side, others, strict=True)]
         if any(moved):
@@ -21,7 +21,7 @@ def shifted(side: Sequence[Held], others: Sequence[Held]) -> Iterator[tuple[Sequ
 
 
 def _shifted(one: Held, other: Held, step: int) -> Stored | None:
-    """Return a tensor with other numbers of its rows; None where that brings no more rows together."""
+    """Return a tensor with shifted row numbers, or None if this matches no further rows."""
     x, y = one.stored, other.stored
     limit = y.shape[0] if y.shape and y.shape[0] is not None else math.inf
     more = contained(one.ids + step, other.ids).sum() > contained(one.ids, other.ids).sum()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,18 +32,26 @@ class Taken:
 
 
 class Elements(NamedTuple):
-    """Elements of a side. terms: of g, the sum of |slots|; counts: how many slots each has."""
+    """Elements of a side: the table before and after, the gradient g, and the state before.
+
+    terms: the sum of |slots| of g. raw: the sum of their squares. counts: how many slots each has. named: True in the
+    rows of the gradient.
+    """
 
     w: Array
     after: Array
     g: Array
     terms: Array
+    raw: Array
     counts: Array
-    named: Array  # bool
-    squares: Mapping[str, Array]  # "element", "raw"
+    named: Array
     state: Mapping[str, Array]
     eps: float
     precision: int
+
+    def at(self, places: Array) -> Elements:
+        """Return some elements: a mask, or their places."""
+        return _each(lambda x: x[places], self)
 
 
 # ---------------------------------------------------------------------- which rows
@@ -77,8 +85,7 @@ def _elements(t: Taken, rows: Array) -> Elements:
     g = t.grad.at(np.flatnonzero(contained(t.grad.ids, rows)))
     width = math.prod(t.before.row_shape)
     values, terms = (onto(rows, g, x) for x in (g.values, np.abs(g.values) if g.terms is None else g.terms))
-    square = values * values
-    raw = square.copy()
+    raw = values * values
     if g.slots is not None and g.slot_ids is not None:
         raw[:] = 0.0
         np.add.at(raw, np.searchsorted(rows, g.slot_ids), wide(g.slots) ** 2)
@@ -87,8 +94,7 @@ def _elements(t: Taken, rows: Array) -> Elements:
     dtype = t.after.dtype
     return Elements(
         wide(t.before.values[rows]).ravel(), wide(t.after.values[rows]).ravel(), values.ravel(), terms.ravel(),
-        np.repeat(counts, width), np.repeat(contained(rows, g.ids), width),
-        {"element": square.ravel(), "raw": raw.ravel()}, state,
+        raw.ravel(), np.repeat(counts, width), np.repeat(contained(rows, g.ids), width), state,
         2.0 ** (1 - PRECISION[dtype]) if dtype in FLOATS else 0.0, PRECISION[dtype],
     )  # fmt: skip
 
@@ -98,18 +104,11 @@ def _flat(x: Array, rows: int, width: int) -> Array:
     return np.broadcast_to(wide(x).reshape(rows, -1), (rows, width)).ravel()
 
 
-def part_of(e: Elements, at: Array) -> Elements:
-    """Return some elements: a mask, or their places."""
-    return _each(lambda x: x[at], e)
-
-
 def _each(of: Callable[..., Array], *parts: Elements) -> Elements:
     """Return the elements with each array made from the parts' arrays of the same name."""
-    made: dict[str, Any] = {}
-    for name, x in zip(Elements._fields, parts[0], strict=True):
-        same = [getattr(p, name) for p in parts]
-        if isinstance(x, Mapping):
-            made[name] = {k: of(*(s[k] for s in same)) for k in x if all(k in s for s in same)}
-        elif isinstance(x, np.ndarray):
-            made[name] = of(*same)
-    return parts[0]._replace(**made)
+    names = [name for name, x in parts[0]._asdict().items() if isinstance(x, np.ndarray)]
+    kept = [name for name in parts[0].state if all(name in p.state for p in parts)]
+    return parts[0]._replace(
+        state={name: of(*(p.state[name] for p in parts)) for name in kept},
+        **{name: of(*(getattr(p, name) for p in parts)) for name in names},
+    )

@@ -16,7 +16,6 @@ import numpy as np
 import islices.optim  # noqa: F401  # its records
 from islices.core.arguments import is_real
 from islices.optim.record import RECORDS
-from islices.porting.compare.steps.elements import part_of
 from islices.porting.compare.steps.fit import rated, rounded_rate
 from islices.porting.compare.steps.recipe import NO_DECAY, Recipe
 from islices.porting.compare.steps.side import Side
@@ -34,18 +33,15 @@ CONSTANTS = {"eps": (1e-10, 1e-8, 1e-7, 1e-6, 1e-5), "initial_accumulator": (0.0
 
 def recipes(side: Side) -> list[Recipe]:
     """Return the recipes that make a sample of a side's elements: one if the description has all its numbers."""
-    e, steps, statement = side.elements, side.steps, dict(side.optimizer)
-    words = {
-        **statement,
-        "name": statement.get("name", "").removesuffix("w"),
-    }  # AdamW is Adam with a decay of another kind
-    if not e.eps or np.array_equal(e.w, e.after) or statement.get("class"):
+    e, steps, given = side.elements, side.steps, side.optimizer
+    if not e.eps or np.array_equal(e.w, e.after) or given.get("class"):
         return []
-    described = next(filter(side.confirms, _described(**statement)), None)
+    described = next(filter(side.confirms, _described(**given)), None)
     if described:
         return [described]
+    words = {**given, "name": given.get("name", "").removesuffix("w")}  # AdamW is Adam with a decay of another kind
     order = np.argsort(np.abs(e.g), kind="stable")
-    few = part_of(e, np.unique(order[np.linspace(0, len(order) - 1, FEW).astype(np.int64)]))
+    few = e.at(np.unique(order[np.linspace(0, len(order) - 1, FEW).astype(np.int64)]))
     found = []
     for recipe in _formulas(side):
         if rated(recipe, few, steps) and (made := rated(recipe, e, steps)) and (made := rounded_rate(made, e, steps)):
@@ -63,7 +59,7 @@ def _described(name: str = "", semantics: str = "", rows: str = "", **given: Any
     if not all(isinstance(x, bool) or is_real(x) for x in given.values()):
         return ()
     hyper = {k: v for k, v in {**preset.defaults, **given}.items() if k not in NO_DECAY}
-    plain = Recipe(name.removesuffix("w"), semantics, rows, duplicates, tuple(hyper.items()), up=up)
+    plain = Recipe(name.removesuffix("w"), semantics, rows, duplicates, hyper, up=up)
     decay = given.get("weight_decay")
     if not decay:
         return (plain,)
@@ -73,8 +69,7 @@ def _described(name: str = "", semantics: str = "", rows: str = "", **given: Any
 
 def _formulas(side: Side) -> Iterator[Recipe]:
     """Yield the stock formulas that may have made a side's step, each with all numbers but the learning rate."""
-    e = side.elements
-    kept = side.kept
+    e, kept = side.elements, side.kept
     moved = ("all",) if (e.after != e.w)[~e.named].any() else ("touched", "all")
     duplicates = ("sum", "raw") if (e.counts > 1).any() else ("sum",)
     x = e.state.get("accumulator")
@@ -86,7 +81,7 @@ def _formulas(side: Side) -> Iterator[Recipe]:
             continue
         flags = {"momentum": momentum, "amsgrad": "v_max" in kept, "nesterov": nesterov, "lr": 1.0}
         hyper = {k: flags.get(k, v) for k, v in preset.defaults.items() if k not in NO_DECAY}
-        plain = Recipe(name, semantics, rows, squared, tuple(hyper.items()), bits=PRIOR[name])
+        plain = Recipe(name, semantics, rows, squared, hyper, bits=PRIOR[name])
         try:
             formula = plain.formula
         except ValueError:  # the semantics does not have the formula
@@ -103,12 +98,12 @@ def _with_constants(plain: Recipe, begins: float | None) -> Iterator[Recipe]:
 
     begins: the initial accumulator, where the state before a first step shows it.
     """
-    names = [name for name in CONSTANTS if plain.get(name) is not None]
+    names = [name for name in CONSTANTS if plain.hyper.get(name) is not None]
     if begins is not None and "initial_accumulator" in names:
         plain = plain.having(initial_accumulator=begins)
         names.remove("initial_accumulator")
     elif begins:  # this formula begins with 0
         return
-    for values in product(*({plain.get(name): None, **dict.fromkeys(CONSTANTS[name])} for name in names)):
+    for values in product(*(dict.fromkeys((plain.hyper[name], *CONSTANTS[name])) for name in names)):
         made = plain.having(**dict(zip(names, values, strict=True)))
-        yield replace(made, bits=plain.bits + UNUSUAL * sum(made.get(n) != plain.get(n) for n in names))
+        yield replace(made, bits=plain.bits + UNUSUAL * sum(made.hyper[n] != plain.hyper[n] for n in names))

@@ -30,9 +30,9 @@ class Side:
 
     @classmethod
     def of(cls, given: Sequence[tuple[Any, ...]], optimizer: Mapping[str, Any] | None) -> Side | None:
-        """Return a side; None where its tensors are no tables that took a step.
+        """Return a side, or None if its tensors are not tables that took a step.
 
-        given: of each tensor the table after the step and before it, the gradient, the state before and after.
+        given: for each tensor the tables after and before the step, the gradient, and the states before and after.
         """
         tensors: list[Taken] = []
         counts: set[int] = set()
@@ -61,7 +61,8 @@ class Side:
         return bound(recipe, self.elements, self.steps, made)
 
     def confirms(self, recipe: Recipe) -> bool:
-        """Return whether a recipe makes the whole tables; each is tried once, since that reads them all."""
+        """Return whether a recipe reproduces the whole tables. Each recipe is tried once, because this reads all
+        tables."""
         if recipe not in self._confirmed:
             self._confirmed[recipe] = all(holds(recipe, e, self.steps) for e in all_elements(self.tensors))
         return self._confirmed[recipe]

@@ -25,7 +25,8 @@ def test_what_makes_a_step_another_is_named(name: str) -> None:
 
 
 def test_an_optimizer_that_keeps_nothing_beside_one_that_does() -> None:
-    """The state of plain SGD is an empty dict; momentum's has an array for each table after the second step."""
+    """Check plain SGD, whose state is an empty dict, against momentum, whose state has an array per table after step
+    two."""
     d = Batch(2)
     g = summed(d)
 
@@ -65,7 +66,7 @@ DESCRIBED = {
 
 @pytest.mark.parametrize("name", DESCRIBED)
 def test_what_is_described_in_full_is_what_steps(name: str) -> None:
-    """Adagrad from zeros makes the same first step as Adam: the description decides."""
+    """Check that the description decides between Adagrad from zeros and Adam, whose first steps are equal."""
     make, description, names = DESCRIBED[name]
     d = Batch(2)
     g = summed(d)
@@ -78,7 +79,7 @@ def test_what_is_described_in_full_is_what_steps(name: str) -> None:
 
 
 def test_a_state_on_one_side_does_not_hide_what_its_sums_began_with() -> None:
-    """MXNet makes its Adagrad's state in the first step, optax before it."""
+    """Check the initial accumulator. MXNet makes Adagrad's state in the first step, optax before it."""
     d = Batch(2)
     table, g = d.tables["u"], summed(d)["u"]
     sides = []
@@ -91,7 +92,7 @@ def test_a_state_on_one_side_does_not_hide_what_its_sums_began_with() -> None:
 
 
 def test_a_class_that_is_not_known_is_not_taken_for_another() -> None:
-    """torch's RAdam begins as gradient descent does, by its documentation."""
+    """Check that torch's RAdam, whose first steps are gradient descent, is not mistaken for it."""
     d = Batch(2)
     g = summed(d)
     a, b = (torch_step(d, lambda p, make=make: make(p, 1e-2), g) for make in (torch.optim.RAdam, torch.optim.Adam))
@@ -101,7 +102,7 @@ def test_a_class_that_is_not_known_is_not_taken_for_another() -> None:
 
 @pytest.mark.parametrize("make", [lambda p: torch.optim.Adam(p, 1e-3), lambda p: torch.optim.SGD(p, 0.1)])
 def test_of_one_optimizer_from_other_tables_no_cause_is_named(make: Any) -> None:
-    """The report names no cause if either of two recipes explains both sides."""
+    """Check that the report names no cause if one recipe explains both sides."""
     steps = []
     for d in (Batch(2), Batch(5)):
         g = summed(d)
