@@ -1,6 +1,6 @@
 """Compute sums, bags, norms and steps of optimizers in traced code, by compiled kernels on CPU.
 
-May import: `jax`, `numpy`, the core, this folder, `islices.backends.jax.scatters` and `.host_views`.
+May import: `jax`, `numpy`, the core, this folder, `islices.backends.jax.scatters`, `islices.backends.jax.host_views`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import DictKey, GetAttrKey, SequenceKey, tree_flatten_with_path
+from jax.tree_util import DictKey, GetAttrKey, SequenceKey, tree_flatten_with_path, tree_unflatten
 
 from islices.backends.jax.optax.named_rows import weights_of
 from islices.core.arguments import show
@@ -178,7 +178,7 @@ def start_from(
         given = count if place.array == "step" else states[place.parameter][place.array]
         return jnp.asarray(_host(given), old.dtype).reshape(old.shape)
 
-    return structure.unflatten([new(place, old) for place, (_, old) in zip(places, leaves, strict=True)])
+    return tree_unflatten(structure, [new(place, old) for place, (_, old) in zip(places, leaves, strict=True)])
 
 
 def _kept_otherwise(kinds: set[str]) -> Iterator[tuple[str, Record]]:
