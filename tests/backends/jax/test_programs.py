@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -163,25 +162,7 @@ def test_optim_and_clips_take_pytrees() -> None:
         optimizer.step(params, leaves[0], state)
 
 
-# ---------------------------------------------------------------------- what is stored, given away, sharded
-def test_checkpoints(tmp_path: Path) -> None:
-    serialization = pytest.importorskip("flax.serialization", reason="flax is not installed")
-    ocp = pytest.importorskip("orbax.checkpoint", reason="orbax is not installed")
-    tx = front.chain(front.from_optim(optim.adam(0.1)), front.accumulate(front.on_rows(optax.adam(0.1)), 2))
-    state = tx.init(PARAMS)
-    _, grads = auto(plain)(PARAMS, IDS, TARGET)
-    _, state = tx.update(grads, state, PARAMS)
-    held = {"params": PARAMS, "state": state, "gradient": grads}  # a gradient has its guard
-    with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(tmp_path / "step", held)
-        checkpointer.wait_until_finished()
-        found = checkpointer.restore(tmp_path / "step", held)
-    assert_close(found, held)
-    assert islices.global_norm(found["gradient"]) == islices.global_norm(grads)
-    del held["gradient"]
-    assert_close(serialization.from_bytes(held, serialization.to_bytes(held)), held)
-
-
+# ---------------------------------------------------------------------- what is given away
 def test_donated_tables_are_not_copied() -> None:
     optimizer = optim.adam(0.1)
     params = {"table": jax.ShapeDtypeStruct((20_000, 16), np.float32), "out": jax.ShapeDtypeStruct((16,), np.float32)}
