@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from islices.backend import Array, Slots
+from islices.backend import Array, Host, Slots
 from islices.core import modes
 from islices.core.rows import drop_ordered
-from islices.core.scatter import Host, as_given, open_tables
+from islices.core.scatter import as_given, open_tables
 from islices.core.slices import IndexedSlices
 from islices.core.slots import SlotValues, deferred, known_factor, slots_in, slots_of
 from islices.kernels.expanding import has_source

@@ -119,9 +119,9 @@ def _watched(given: Any, position: int) -> Transformation:
             WITNESSES.reset(token)
             if outer is not None:
                 outer.extend(seen)
-        known = {id(x._as_they_are()[1]) for x in before}
+        known = {id(x._held(1)) for x in before}
         after = [x for x in leaves_of(updates) if isinstance(x, IndexedSlices)]
-        if not seen and any(id(x._as_they_are()[1]) not in known for x in after):
+        if not seen and any(id(x._held(1)) not in known for x in after):
             raise TypeError(
                 f"args[{position}]: got {name}, which changed the indices of sparse updates as if they were gradients; "
                 f"{WAY_OUT}"

@@ -85,7 +85,7 @@ def checked(updates: Any, name: str) -> Any:
 
 
 def _check_slices(s: IndexedSlices, argument: str) -> None:
-    B, ours, (values, indices) = s.backend, get_backend("jax"), s._as_they_are()
+    B, ours, values, indices = s.backend, get_backend("jax"), s._held(0), s._held(1)
     if B is not ours or not all(map(ours.is_array, (values, indices))):
         raise TypeError(f"{argument}: got {describe(values)}; accepted are slices of JAX arrays")
     if B.dtype(indices) not in INDICES:
