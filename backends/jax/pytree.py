@@ -77,10 +77,6 @@ def _register_slices(backend: Backend) -> None:
             object.__setattr__(s, "_indices", known)
         return leaves, static
 
-    def flatten_with_keys(s: IndexedSlices) -> tuple[Any, tuple[Any, ...]]:
-        children, static = flatten(s)
-        return _keyed(("values", "indices", "guard"), children), static
-
     def unflatten(static: tuple[Any, ...], children: Iterable[Any]) -> IndexedSlices:
         shape, coalesced, padded = static
         *part, guard = leaves = tuple(children)
@@ -92,23 +88,19 @@ def _register_slices(backend: Backend) -> None:
     def check(values: Any, indices: Any, guard: Any) -> None:
         _check([(values, indices)], guard)
 
-    tree_util.register_pytree_with_keys(IndexedSlices, flatten_with_keys, unflatten, flatten)
+    _register(IndexedSlices, ("values", "indices", "guard"), flatten, unflatten)
 
 
 def _register_table(backend: Backend) -> None:
     def flatten(t: Table) -> tuple[tuple[Array], tuple[Any, ...]]:
         return (t._source.weights,), (t.padding_idx, t.scale_by_freq)
 
-    def flatten_with_keys(t: Table) -> tuple[Any, tuple[Any, ...]]:
-        children, static = flatten(t)
-        return _keyed(("weights",), children), static
-
     def unflatten(static: tuple[Any, ...], children: Iterable[Any]) -> Table:
         (weights,) = children
         recorder = RECORDER if isinstance(weights, Tracer) else None
         return Table._trusted(_owner(backend, weights), Source(weights, recorder), *static)
 
-    tree_util.register_pytree_with_keys(Table, flatten_with_keys, unflatten, flatten)
+    _register(Table, ("weights",), flatten, unflatten)
 
 
 def _register_per_sample(backend: Backend) -> None:
@@ -120,10 +112,6 @@ def _register_per_sample(backend: Backend) -> None:
         if known is not None:
             object.__setattr__(g, "_parts", known)
         return leaves, g.dense_shape
-
-    def flatten_with_keys(g: PerSample) -> tuple[Any, tuple[int, ...]]:
-        children, shape = flatten(g)
-        return _keyed(("values", "indices", "samples", "products", "guard"), children), shape
 
     def parts(slots: Part, products: Any) -> list[Part]:
         return [slots, *((x,) for x in tree_util.tree_leaves(products))]
@@ -140,11 +128,15 @@ def _register_per_sample(backend: Backend) -> None:
     def check(*leaves: Any) -> None:
         _check(parts(leaves[:3], leaves[3]), leaves[4])
 
-    tree_util.register_pytree_with_keys(PerSample, flatten_with_keys, unflatten, flatten)
+    _register(PerSample, ("values", "indices", "samples", "products", "guard"), flatten, unflatten)
 
 
-def _keyed(names: Sequence[str], children: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(zip(map(tree_util.GetAttrKey, names), children, strict=True))
+def _register(kind: type, names: Sequence[str], flatten: Callable[[Any], Any], unflatten: Callable[..., Any]) -> None:
+    def flatten_with_keys(x: Any) -> tuple[Any, Any]:
+        children, static = flatten(x)
+        return zip(map(tree_util.GetAttrKey, names), children, strict=True), static
+
+    tree_util.register_pytree_with_keys(kind, flatten_with_keys, unflatten, flatten)
 
 
 # ---------------------------------------------------------------------- the guard
@@ -239,5 +231,6 @@ def _column(x: Any, like: Any) -> Any:
 def _refuse() -> NoReturn:
     raise ValueError(
         "gradient: got one whose arrays, row numbers included, jax.tree.map, lax.psum, optax.tree or the like has "
-        "computed with; accepted are islices.add(g1, g2), islices.scale(g, c) and islices.distributed.all_reduce"
+        "computed with; accepted are islices.add(g1, g2), islices.scale(g, c), islices.distributed.all_reduce, and "
+        "islices.backends.jax.optax.on_rows(...) around transformations of optax"
     )

@@ -93,7 +93,7 @@ _library = torch.library.Library("islices", "FRAGMENT")
 
 
 class Node:
-    """A function of islices that may stand in a graph.
+    """A function of islices that may be a node of a graph.
 
     Parameters
     ----------

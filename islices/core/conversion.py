@@ -112,7 +112,7 @@ def to_native(s: IndexedSlices, *, like: Any = None) -> Any:
 
     Notes
     -----
-    Indices widen to int64 where the type requires it (torch, MXNet). MXNet's type holds no duplicates, so s is
+    Indices widen to int64 if the type requires it (torch, MXNet). MXNet's type holds no duplicates, so s is
     coalesced. SPEC clause 1.
 
     Examples

@@ -72,7 +72,7 @@ def keeps_slots(backend: Backend, *arrays: Array) -> bool:
 
 
 def on_host() -> bool:
-    """Return True if the host computes where it can (`execution`)."""
+    """Return True if the host computes whenever it can (`execution`)."""
     return _mode.get() == "host"
 
 

@@ -36,7 +36,7 @@ class IndexedSlices:
         float16, bfloat16, float32, float64, int32 or int64, of any framework that islices knows. n may be 0.
     indices : array, shape (n,)
         int32 or int64, of the same framework, each in [0, rows). A NumPy array is converted to the framework; any
-        other array is stored as it is.
+        other array is stored unchanged.
     dense_shape : sequence of int
         (rows, *row_shape). rows may be None for unknown: then no upper bound is checked, and `to_dense` raises.
     coalesced : bool
@@ -454,7 +454,7 @@ def check_indices(
 ) -> None:
     """Raise IndexError for an index out of range, and ValueError for a false claim of coalesced (SPEC clause 2).
 
-    look is the backend's `Look` at values and indices, where it is known.
+    look is the backend's `Look` at values and indices, if the caller knows it.
     """
     view = look.views[1] if look and look.views else backend.host_view(indices)
     if view is None:

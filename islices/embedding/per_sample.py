@@ -380,7 +380,7 @@ def with_product(x: PerSample, product: Any, argument: str, axis: int = 0) -> Pe
 
 
 def batch_of(B: Backend, ids: Array, axis: int = 0) -> int:
-    """Return the number of samples, or raise ValueError where it is unknown."""
+    """Return the number of samples, or raise ValueError if it is unknown."""
     batch = B.shape(ids)[axis]
     if batch is None:
         raise ValueError(

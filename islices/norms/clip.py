@@ -296,7 +296,7 @@ def scale_by_numbers(leaf: Any, steps: Sequence[tuple[str, float]]) -> Any:
 
 # ---------------------------------------------------------------------- by a norm that is traced
 def _scale_traced(leaf: Any, E: Backend, steps: Steps, finite: Array | None) -> Any:
-    """Multiply and divide a leaf's values by arrays of E; return zeros where finite is False."""
+    """Multiply and divide a leaf's values by arrays of E. Return zeros if finite is False."""
     B, values = parts(leaf)
     dtype = wide_dtype(B.dtype(values))
     with B.scope():
@@ -334,7 +334,7 @@ def clip_by_row_norm(x: T, max_norm: float, *, nonfinite: Nonfinite = "propagate
     Raises
     ------
     ValueError, TypeError
-        max_norm is no number >= 0.
+        max_norm is not a number >= 0.
     FloatingPointError
         nonfinite="raise" and the norm of a row is NaN or infinite (ValueError under a trace).
 

@@ -276,8 +276,8 @@ def test_samples_that_influence_each_other_are_found(fw: Framework, name: str) -
 
 
 def test_a_gradient_that_is_nan_everywhere_is_no_influence(fw: Framework) -> None:
-    """Check that NaN everywhere is no influence. Every framework forms 0 * inf for the root of 0, also in other
-    samples."""
+    """Check that a gradient of NaN everywhere does not count as an influence. Every framework forms 0 * inf for the
+    root of 0, also in other samples."""
     step = islices.value_and_grad(lambda t, ids: fw.losses(t[ids] * 0.0) ** 0.5, per_sample=True)
     _, g = step(fw.table(), fw.array(IDS, np.int32))
     assert np.isnan(fw.numpy(g.values)).all()
