@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def nnx_(vg: Any, tx: Any, apply: Any) -> Any:
     return nnx.to_pure_dict(nnx.state((model, optimizer)))
 
 
-def equinox(vg: Any, tx: Any, apply: Any) -> Any:
+def equinox(vg: Any, tx: Any, apply: Any, whole: bool = False) -> Any:
     eqx = pytest.importorskip("equinox", reason="equinox is not installed")
 
     class Model(eqx.Module):  # type: ignore[name-defined, misc]
@@ -88,7 +89,7 @@ def equinox(vg: Any, tx: Any, apply: Any) -> Any:
     @eqx.filter_jit
     def step(model: Any, state: Any) -> Any:
         _, grads = vg(lambda m: ((jax.vmap(m)(IDS) - TARGET) ** 2).mean())(model)
-        updates, state = tx.update(grads, state, eqx.filter(model, eqx.is_array))
+        updates, state = tx.update(grads, state, model if whole else eqx.filter(model, eqx.is_array))
         return apply(model, updates), state
 
     apply = eqx.apply_updates if apply is optax.apply_updates else apply
@@ -101,7 +102,7 @@ def stock() -> Any:
     return optax.chain(optax.clip_by_global_norm(0.1), optax.adam(0.1))
 
 
-@pytest.mark.parametrize("program", [nnx_, equinox])
+@pytest.mark.parametrize("program", [nnx_, equinox, partial(equinox, whole=True)])
 def test_two_changed_lines(program: Callable[..., Any]) -> None:
     expected = program(jax.value_and_grad, stock(), optax.apply_updates)
     assert_close(program(auto, front.on_rows(stock()), front.apply_updates), expected)
