@@ -39,7 +39,8 @@ class BuildPacked(build_py):
 
 
 class DatedSdist(sdist):
-    """Write an archive of one date, owner and order: setuptools, unlike wheel, records those of the build."""
+    """Write an archive with one date, owner and order. setuptools, unlike wheel, records the date, owner and order of
+    the build."""
 
     def make_archive(self, base_name, format, root_dir=None, base_dir=None, **owner):
         date = os.environ.get("SOURCE_DATE_EPOCH")
