@@ -67,5 +67,12 @@ if __name__ == "__main__":
         cmdclass={"build_py": BuildPacked, "sdist": DatedSdist},
         long_description=readme(Path("README.md").read_text("utf-8"), ADDRESS),
         long_description_content_type="text/markdown",
-        project_urls={"Source": ADDRESS, "Documentation": f"{ADDRESS}/blob/main/docs/index.md"} if ADDRESS else {},
+        project_urls={
+            "Source": ADDRESS,
+            "Documentation": f"{ADDRESS}/blob/main/docs/index.md",
+            "Changelog": f"{ADDRESS}/blob/main/CHANGELOG.md",
+            "Issues": f"{ADDRESS}/issues",
+        }
+        if ADDRESS
+        else {},
     )
