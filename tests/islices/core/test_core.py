@@ -10,9 +10,11 @@ import copy
 import gc
 import operator
 import pickle
+import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -22,6 +24,7 @@ from numpy.testing import assert_array_equal
 
 import islices
 from islices import IndexedSlices
+from islices.core.modes import host_views
 
 IDS = np.array([4, 1, 4, 0, 1, 4], np.int64)
 SHAPE = (6, 2)
@@ -296,3 +299,36 @@ def test_leaves_of_structures() -> None:
     assert (doubled.h[0], doubled.h[1].tolist()) == (None, [2.0, 2.0])
     with pytest.raises(TypeError, match="tree: got generator"):
         islices.leaves(x for x in pair)
+
+
+def test_threads_do_not_see_each_others_mode() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed: with NumPy alone there is one mode")
+    calls: dict[str, int] = {"host": 0, "framework": 0}
+    backend = islices.get_backend("torch")
+    barrier = threading.Barrier(2)
+
+    def work(mode: str) -> None:
+        with islices.config.execution(mode):
+            barrier.wait()
+            calls[mode] = sum(host_views(backend, [torch.ones(2)]) is not None for _ in range(100))
+            barrier.wait()
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(work, ("host", "framework")))
+    assert calls == {"host": 100, "framework": 0}
+
+
+# ---------------------------------------------------------------------- from_dense, keep_rows, drop_rows
+
+
+@pytest.mark.parametrize(
+    "rows", [[4, 0], (4, 0, 4), np.array([True, False, False, False, True, False])], ids=["list", "tuple", "mask"]
+)
+def test_rows_may_be_numbers_or_a_mask(rows: Any) -> None:
+    s, d = make(), np.arange(12, dtype=np.float32).reshape(6, 2) + 1
+    kept, dropped = islices.keep_rows(s, rows), islices.drop_rows(s, rows)
+    assert kept.indices.tolist() == [4, 4, 0, 4]
+    assert dropped.indices.tolist() == [1, 1]
+    assert_array_equal(kept.values, s.values[[0, 2, 3, 5]])
+    assert_array_equal(np.flatnonzero(islices.keep_rows(d, rows).any(1)), [0, 4])
+    assert_array_equal(islices.keep_rows(d, rows) + islices.drop_rows(d, rows), d)

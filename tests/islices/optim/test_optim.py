@@ -374,3 +374,14 @@ def test_optimizers_pickle_and_copy(frozen: Any) -> None:
     for again in (pickle.loads(pickle.dumps(made)), copy.deepcopy(made), copy.copy(made)):
         assert repr(again) == repr(made)
         equal(contents(*train("numpy", START.copy(), again)), contents(*train("numpy", START.copy(), made)))
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_one_array_in_two_places_is_refused(name: str) -> None:
+    B, optimizer = islices.get_backend(name), optim.adam(0.1)
+    table = B.asarray(START)
+    state = optimizer.init(table)
+    for shared in ({**state, "v": state["m"]}, {**state, "m": table}):
+        with pytest.raises(ValueError, match=r"state\[.*got memory of"):
+            optimizer.step(table, gradient(name, BATCHES[0]), shared, donate=True)
+    equal(contents(table, state), contents(START, optim.adam(0.1).init(START)))
