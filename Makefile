@@ -17,7 +17,7 @@ SOAK := soak-hostile soak-files soak-laws soak-audit soak-paddle soak-judged soa
 	soak-conform soak-tests
 TIMED := bash -c 'time "$$@"' --
 
-.PHONY: conform conform-all test test-all judged soak bench docs lint weight vectors clean $(SOAK)
+.PHONY: conform conform-all test test-all judged soak bench docs lint weight dist vectors clean $(SOAK)
 
 conform: $(READY)  ## the conformance matrix of every backend: the quick profile
 	$(BIN)/islices conform $(ARGS)
@@ -77,6 +77,9 @@ lint: $(READY)
 
 weight: $(READY)  ## the tokens of the code by folder, without docstrings and comments
 	$(BIN)/python tests/shared/weight.py
+
+dist: $(READY)  ## the wheel and the sdist, with the same bytes from the same commit: dist/
+	umask 022; SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation $(ARGS)
 
 vectors: $(READY)  ## write the golden vectors again (they must not change)
 	$(BIN)/python -m islices.conformance.generate

@@ -1,7 +1,7 @@
 """The pytest plugin of islices: the options of the conformance suite, and the fixture `islices_judge`.
 
-pytest imports this module in each run of an environment that has islices. It lies outside of the package, whose import
-loads NumPy: nothing else is imported until an option or a fixture is used.
+pytest imports this module in each run of an environment that has islices. It lies outside of the package, because
+importing the package loads NumPy. It imports nothing until an option or a fixture is used.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def islices_judge() -> Callable[..., Judgement]:
     """Return a function (step, formula, *, grade=2) that judges a step by a documented formula (SPEC clause 28).
 
-    It returns the `Judgement`, and fails the test with the report where the step is outside the bound of that grade.
+    It returns the `Judgement`, and fails the test with the report if the step is outside the bound of that grade.
     """
     from islices.conformance.formulas.judge import judge
 

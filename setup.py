@@ -1,26 +1,31 @@
-"""Build wheels: README's links are absolute, as a package index needs them, and the golden vectors are one packed file.
+"""Build wheels, with README's links absolute for a package index and the golden vectors packed into one file.
 
-The links begin with the one address that pyproject.toml has for the project.
+The links begin with the one address that pyproject.toml has for the project. With SOURCE_DATE_EPOCH, equal files give
+the same bytes: `make dist`.
 """
 
+import gzip
+import os
 import re
 import runpy
+import tarfile
 import tomllib
 from pathlib import Path
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 
 ADDRESS = tomllib.loads(Path("pyproject.toml").read_text("utf-8"))["tool"]["islices"]["address"]
 
 
 def readme(text: str, address: str) -> str:
-    """Return the text with links to files of the repository absolute; without an address, as it is."""
+    """Return the text with absolute links to files of the repository, or unchanged without an address."""
     return re.sub(r"\]\((?!\w+:|#)", f"]({address}/blob/main/", text) if address else text
 
 
 class BuildPacked(build_py):
-    """Copy the packages, then put vectors.xz in place of the files that it packs: they would be half of the wheel."""
+    """A build step that copies the packages and replaces the golden vectors, half of the wheel, by vectors.xz."""
 
     def run(self) -> None:
         super().run()
@@ -33,9 +38,32 @@ class BuildPacked(build_py):
                 file.unlink()
 
 
+class DatedSdist(sdist):
+    """Write an archive of one date, owner and order: setuptools, unlike wheel, records those of the build."""
+
+    def make_archive(self, base_name, format, root_dir=None, base_dir=None, **owner):
+        date = os.environ.get("SOURCE_DATE_EPOCH")
+        if format != "gztar" or date is None:
+            return super().make_archive(base_name, format, root_dir, base_dir, **owner)
+
+        def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+            member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+            member.mtime, member.uid, member.gid, member.uname, member.gname = int(date), 0, 0, "", ""
+            return member
+
+        name = f"{base_name}.tar.gz"
+        with (
+            open(name, "wb") as file,
+            gzip.GzipFile("", "wb", fileobj=file, mtime=int(date)) as packed,
+            tarfile.open(fileobj=packed, mode="w") as archive,
+        ):
+            archive.add(base_dir, filter=plain)  # in the order of names
+        return name
+
+
 if __name__ == "__main__":
     setup(
-        cmdclass={"build_py": BuildPacked},
+        cmdclass={"build_py": BuildPacked, "sdist": DatedSdist},
         long_description=readme(Path("README.md").read_text("utf-8"), ADDRESS),
         long_description_content_type="text/markdown",
         project_urls={"Source": ADDRESS, "Documentation": f"{ADDRESS}/blob/main/docs/index.md"} if ADDRESS else {},

@@ -12,7 +12,7 @@ __all__ = ["Judgement", "judge"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load `judge` and `Judgement` on first use: importing the suite stays fast."""
+    """Load `judge` and `Judgement` on first use, so that importing the suite stays fast."""
     if name in __all__:
         from islices.conformance.formulas import judge as module
 

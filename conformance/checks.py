@@ -62,8 +62,8 @@ def check(
     """Register a check.
 
     ``wide``: run it with the framework's 64-bit types switched on. ``full``: run it only in the full profile.
-    ``traced``: it compiles, and belongs to the column of traced code, not to host and framework. ``host``: it belongs
-    only to the column of host."""
+    ``traced``: it compiles, and belongs to the column of traced code only. ``host``: it belongs to the column of host
+    only."""
 
     def register(fn: Checker) -> Checker:
         CHECKS.append(Check(id, clause, functools.partial(fn, **fixed), wide, full, traced, host))
@@ -216,7 +216,7 @@ def rows_unknown(backend: Backend) -> None:
 
 @check("conversion/invalid-native", "2", wide=True, full=True)
 def invalid_native(backend: Backend) -> None:
-    """Native objects that contradict themselves raise before their framework computes on them."""
+    """Check that native objects that contradict themselves raise before their framework computes on them."""
     if not backend.native_name:
         raise UnsupportedError(f"{backend.name} has no sparse type")
     for label, (make, expected) in own_calls_of(backend).invalid_gradients().items():
@@ -272,7 +272,7 @@ MEMORY_FACTOR = 16
 
 
 def memory(backend: Backend, *, operation: str) -> None:
-    """100,000 slices of a table of 1e9 x 64 (256 GB dense): peak memory follows the slices."""
+    """Check that peak memory follows the slices, with 100,000 slices of a table of 1e9 x 64 (256 GB dense)."""
     rng = np.random.default_rng(0)
     ids = rng.integers(0, TABLE_ROWS, STORED).astype(np.int32)
     ids[::3] = ids[0]
@@ -314,7 +314,7 @@ for _operation in ("coalesce", "norm", "clip"):
 # ---------------------------------------------------------------------- ids that compiled code cannot refuse
 @check("embedding/absent/beyond-the-table", "19", traced=True)
 def ids_beyond_the_table(backend: Backend) -> None:
-    """Rows of zeros, in no bag; where compiled code runs our calls as eager code does, they raise as there."""
+    """Check that ids beyond the table read as zeros and are in no bag. Compiled code that runs eager calls raises."""
     rows = np.arange(1, 9, dtype=np.float32).reshape(4, 2)
     ids = np.array([[0, 7, 2], [-1, 4, 9]], np.int32)
     expected = ""
@@ -344,7 +344,7 @@ def ids_beyond_the_table(backend: Backend) -> None:
 
 @check("padding/left-out-slots-are-zeros", "2", traced=True)
 def left_out_slots(backend: Backend) -> None:
-    """A slot that is left out where shapes are fixed has the sentinel index and zeros."""
+    """Check that a slot left out under fixed shapes has the sentinel index and zeros."""
     ids = np.array([1, 3, 1], np.int32)
     values = np.array([[3.0], [4.0], [5.0]], np.float32)
 
@@ -365,7 +365,7 @@ FORMULAS: tuple[Literal["islices", "keras", "mxnet", "optax", "tensorflow", "tor
 
 @check("clipping/presets-below-the-limit", "11", host=True)
 def presets_below_the_limit(backend: Backend) -> None:
-    """Check that every formula leaves a gradient below the limit unchanged; all numbers are powers of two."""
+    """Check that every formula leaves a gradient below the limit unchanged. All numbers are powers of two."""
     plain = Slices(Array("float32", (1, 2), [1.0, 0.0]), Array("int32", (1,), [2]), (4, 2))
     for semantics in FORMULAS:
         (clipped,), norm = islices.clip_by_global_norm([to_backend(backend, plain)], 4.0, semantics=semantics)

@@ -1,5 +1,5 @@
-"""Checks too large for golden vectors: compiled kernels share the work and keep NumPy's bits for any number of
-threads."""
+"""Checks that are too large for golden vectors. Compiled kernels share the work and keep NumPy's bits for any number
+of threads."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ OPERATIONS: dict[str, Operation] = {
 
 
 def numbers(B: Backend, x: Any) -> list[np.ndarray[Any, Any]]:
-    """Copies of the arrays of a result, flat."""
+    """Return flat copies of the arrays of a result."""
     if isinstance(x, (list, tuple)):
         return [part for item in x for part in numbers(B, item)]
     if isinstance(x, islices.IndexedSlices):
@@ -60,7 +60,7 @@ def numbers(B: Backend, x: Any) -> list[np.ndarray[Any, Any]]:
 
 
 def same_bits(B: Backend, *, operation: str, dtype: str) -> None:
-    """The operation on slices with duplicates: kernels off, and on with several numbers of threads."""
+    """Check an operation on slices with duplicates, with kernels off and with several numbers of threads."""
     if dtype not in B.float_dtypes:
         raise UnsupportedError(f"{B.name} has no {dtype}")
     rng = np.random.default_rng(0)

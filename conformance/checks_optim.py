@@ -1,4 +1,5 @@
-"""Checks of optimizers beyond golden vectors: a hundred steps of one compiled program, large tables, memory."""
+"""Checks of optimizers beyond golden vectors, such as a hundred steps of one compiled program, large tables and
+memory."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ for _label in OPTIMIZERS:
 
 # ---------------------------------------------------------------------- large tables
 def other_rows(backend: Backend, *, label: str) -> None:
-    """A step on 65,536 ids of a 1M x 4 table: all other rows keep their bits, of the table and of the state."""
+    """Check that a step on 65,536 ids of a 1M x 4 table keeps the bits of all other rows, in the table and in the
+    state."""
     count, width = 1_000_000, 4
     rng = np.random.default_rng(0)
     ids = rng.integers(0, count, 65_536).astype(np.int32)
@@ -90,7 +92,7 @@ for _label in OPTIMIZERS:
 
 @check("optimizers/memory-1e7-rows", "16")
 def step_memory(backend: Backend) -> None:
-    """A step on a table of 1e7 x 4 (160 MB, and as much for each state) makes nothing of its size."""
+    """Check that a step on a table of 1e7 x 4 (160 MB, and as much for each state) allocates no table-sized array."""
     table = own_calls_of(backend).trainable(np.zeros((10_000_000, 4), np.float32))
     optimizer = islices.optim.adam(0.01)
     state = optimizer.init(table)

@@ -1,4 +1,4 @@
-"""Checks of any framework's sparse type, a plug-in's too, without calls of the framework."""
+"""Checks of any framework's sparse type, also a plug-in's, without calls of the framework."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def native_over(backend: Backend, indices: list[int]) -> tuple[Any, Slices]:
 
 
 def refusal(operation: Callable[[Any], Any], native: Any) -> str:
-    """Return the message of the IndexError that an operation raises, or a description of another outcome."""
+    """Return the message of the IndexError that an operation raises, or a description of any other outcome."""
     try:
         return f"(no error, but {operation(native)!r})"
     except IndexError as error:
@@ -36,7 +36,7 @@ def refusal(operation: Callable[[Any], Any], native: Any) -> str:
 
 
 def index_out_of_range(backend: Backend, *, index: int) -> None:
-    """An index that is no row, within a native object: it raises, named as it came, neither wrapped nor dropped."""
+    """Check that an out-of-range index in a native object raises and is named unchanged, not wrapped or dropped."""
     native, _ = native_over(backend, [1, index, 3])
     for operation in (islices.from_native, islices.coalesce, islices.to_dense, islices.norm):
         got = refusal(operation, native)

@@ -1,4 +1,4 @@
-"""`islices conform`: what to run, and how its outcome is shown; `jobs` runs it."""
+"""Define `islices conform`: choose what to run, let `jobs` run it, and show the outcome."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _selection(options: argparse.Namespace) -> Selection:
 def _plan(options: argparse.Namespace, selection: Selection, folder: Path) -> list[Job | AdapterJob]:
     """Return the jobs, in the order of the matrix: interpreters, backends, variants.
 
-    It imports no framework, and a variant without a case never imports one.
+    This imports no framework. A variant without a case never imports one.
     """
     accepted = [*VARIANTS, "all"]
     for name in options.variant or ():

@@ -1,8 +1,8 @@
-"""A real text as embedding input: the documentation topics every CPython carries (pydoc_data.topics), as ids.
+"""A real text as embedding input. It has the documentation topics of CPython (pydoc_data.topics) as ids.
 
 Words and marks become ids by falling frequency, id 0 is padding, and each paragraph is a row cut or padded to one
-length. Upstream gradients are drawn from a seeded generator. All of it in plain Python, so every framework and the
-oracle get the same numbers.
+length. Upstream gradients are drawn from a seeded generator. Everything is computed in plain Python, so every
+framework and the oracle get the same numbers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def batch(rows: int, length: int) -> tuple[Array, int]:
 
 
 def upstream(ids: Array, width: int, seed: int = 0) -> Array:
-    """Return a float32 gradient for each looked-up row, shape (*ids.shape, width), between 1/16 and 2 in size."""
+    """Return a float32 gradient for each looked-up row, shape (*ids.shape, width), with absolute values between 1/16
+    and 2."""
     rng = random.Random(seed)
     count = len(ids.data) * width
     sizes = (Fraction(rng.getrandbits(40) | 1, 2**40) * 2 + Fraction(1, 16) for _ in range(count))

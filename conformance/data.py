@@ -1,7 +1,8 @@
 """The values of a conformance case, independent of any framework, and their JSON form.
 
-`Array` and `Slices` hold plain Python numbers, so that the oracle can work on them exactly. In JSON a float stands as
-its shortest decimal form, which names a float64 exactly (every narrower float is one); NaN and infinities as strings.
+`Array` and `Slices` hold plain Python numbers, so that the oracle can work on them exactly. In JSON a float has its
+shortest decimal form, which identifies a float64 exactly (every narrower float is one). NaN and infinities are
+strings.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ GROUPS = (
 
 @dataclass(frozen=True)
 class Array:
-    """A dense array: dtype name, shape, and its elements in C order as Python numbers."""
+    """A dense array, given by its dtype's name, its shape, and its elements in C order as Python numbers."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -196,7 +197,7 @@ def _vectors() -> tuple[str, list[str]]:
 
 
 class Entry(NamedTuple):
-    """A golden case as it stands in its file: what it is called, and its JSON, which is read when it is needed."""
+    """A golden case as its file has it: its name, and its JSON, which is decoded when it is needed."""
 
     id: str
     clause: str
@@ -218,7 +219,7 @@ HEAD = re.compile(r'\{"id":"([^"]+)","clause":"(\d+)","flags":\[([^]]*)\]')
 
 @functools.cache
 def entries() -> tuple[Entry, ...]:
-    """All golden cases, in the order of GROUPS, none of them decoded: that takes ten times as long."""
+    """Return all golden cases in the order of GROUPS without decoding them, which would take ten times as long."""
     found = []
     for line in _vectors()[1]:
         if head := HEAD.match(line):
@@ -234,9 +235,9 @@ def load_cases(wanted: Callable[[Entry], bool] = lambda entry: True) -> list[Cas
 
 @functools.cache
 def quick_ids(mode: str) -> frozenset[str]:
-    """Return the golden cases that the quick profile runs in a mode: quick.json lists them, all but bad input.
+    """Return the golden cases that the quick profile runs in a mode. quick.json lists them, except bad input.
 
-    Bad input runs nothing, so all of it is quick, except where it imports a second framework or traces a model.
+    Bad input computes nothing, so all of it is quick, unless it imports a second framework or traces a model.
     """
     marked = json.loads((resources.files("islices.conformance") / "quick.json").read_text("utf-8"))
     bad = {entry.id for entry in entries() if entry.group == "errors" and mode in ("host", "framework")}
@@ -244,5 +245,5 @@ def quick_ids(mode: str) -> frozenset[str]:
 
 
 def vectors_hash() -> str:
-    """SHA-256 over the vector files: reports of different vectors are not comparable."""
+    """Return the SHA-256 of the vector files. Reports of different vectors are not comparable."""
     return _vectors()[0]

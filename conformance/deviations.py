@@ -1,4 +1,4 @@
-"""Deviations a backend declares, strictly: a declared case that passes is a failure.
+"""Deviations that a backend declares. A declared case that passes is a failure.
 
 ``deviations.toml`` in the adapter's folder holds tables
 

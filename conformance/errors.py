@@ -1,4 +1,5 @@
-"""The table of bad input: each call, the exception the spec gives it, and the words its message must hold.
+"""The table of bad input, with each call, the exception that the specification states, and words that its message
+must contain.
 
 A message contains the argument, the value, and the accepted values. SPEC.md, "Bad input".
 """

@@ -12,7 +12,7 @@ from islices.conformance.errors import DENSE, GOOD, INTEGERS, OTHER_SHAPE, WIDE,
 def _refused(
     id: str, raises: str, words: list[str], name: str, hyper: dict[str, Any], *rest: Any, **options: Any
 ) -> None:
-    """A row of the table: an optimizer that is not made, or a step that is not taken."""
+    """Return a row of the table for an optimizer that cannot be made, or for a step that raises."""
     table, grads = rest or (DENSE, [GOOD])
     row(f"optimizer-{id}", "16", raises, words, "optimizer_steps", name, hyper, table, grads, **options)
 

@@ -1,4 +1,4 @@
-"""Runs one case on one backend in one mode, and reads the result back as plain data.
+"""Run one case on one backend in one mode, and read the result as plain data.
 
 Three failures are distinct: the case cannot be set up (`HarnessError`), the call raises, or its result differs from the
 expected one.
@@ -24,16 +24,17 @@ DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "bool")
 
 
 class HarnessError(Exception):
-    """The suite itself failed: says nothing about the backend."""
+    """An error of the suite itself, which says nothing about the backend."""
 
 
 class ChangedInputError(AssertionError):
-    """A call changed an argument that it must not change."""
+    """The error for a call that changed an argument that it must not change."""
 
 
 # ---------------------------------------------------------------------- data to arrays and back
 def to_numpy(x: Array) -> np.ndarray[Any, Any]:
-    """Return the data as NumPy; bfloat16 as uint16 patterns, cut from float32 (the values are exact there)."""
+    """Return the data as NumPy arrays. bfloat16 becomes uint16 patterns, cut from float32, where the values are
+    exact."""
     if x.dtype == "bfloat16":
         bits = np.array(x.data, np.float32).reshape(x.shape).view(np.uint32)
         return (bits >> np.uint32(16)).astype(np.uint16)
@@ -42,7 +43,7 @@ def to_numpy(x: Array) -> np.ndarray[Any, Any]:
 
 
 def to_backend(backend: Backend, x: Any, traced: Iterator[Any] | None = None) -> Any:
-    """Plain data as arguments of a backend; arrays come from the iterator where they are traced."""
+    """Return plain data as arguments of a backend. Traced arrays come from the iterator."""
     if isinstance(x, Array):
         if traced is not None:
             return next(traced)
@@ -86,7 +87,7 @@ def _foreign(backend: Backend, x: Array) -> Any:
 
 
 def read(x: Any) -> Any:
-    """Return a result as plain data; sentinel slots are left out."""
+    """Return a result as plain data, without sentinel slots."""
     if isinstance(x, islices.IndexedSlices):
         values, indices = (x.backend.to_numpy(part) for part in (x.values, x.indices))
         if x.padded:
@@ -194,13 +195,13 @@ def _placed(backend: Backend, x: Any, device: str) -> Any:
 
 
 def forget_compiled(backend: Backend) -> None:
-    """Let go of the programs that traced cases have compiled."""
+    """Release the programs that traced cases have compiled."""
     _compiled.cache_clear()
     backend.forget_compiled()
 
 
 def _is_wide(case: Case) -> bool:
-    """Return whether 64-bit data is involved (JAX needs its x64 mode for those)."""
+    """Return whether 64-bit data is involved, for which JAX needs its x64 mode."""
     text = repr((case.args, case.kwargs, case.expect))
     return "float64" in text or "int64" in text
 
@@ -224,7 +225,7 @@ def _arrays(x: Any) -> Iterator[Array]:
 
 
 class _Skeleton:
-    """A case's arguments, equal to another's where only the numbers in the arrays differ."""
+    """The form of a case's arguments. Two are equal if only the numbers in their arrays differ."""
 
     def __init__(self, tree: Any, key: str) -> None:
         self.tree, self.key = tree, key
@@ -251,7 +252,7 @@ def _skeleton(tree: Any) -> _Skeleton:
 
 @functools.cache
 def _compiled(backend: Backend, op: str, skeleton: _Skeleton) -> tuple[Callable[..., Any], list[Any]]:
-    """Return the operation compiled for arguments of one form, and its result's form (known once it was traced)."""
+    """Return the operation compiled for arguments of one form, and the form of its result, known after tracing."""
     shells: list[Any] = []
 
     def fn(*arrays: Any) -> list[Any]:
@@ -267,7 +268,7 @@ def _compiled(backend: Backend, op: str, skeleton: _Skeleton) -> tuple[Callable[
 
 
 def take_apart(x: Any, leaves: list[Any]) -> Any:
-    """Return the form of a result, and add its arrays to leaves: compilers accept and return only arrays."""
+    """Return the form of a result, and add its arrays to leaves, because compilers accept and return only arrays."""
     if isinstance(x, islices.IndexedSlices):
         leaves += [x.values, x.indices]
         return (islices.IndexedSlices, x.dense_shape, x.coalesced, x.padded)
@@ -282,7 +283,7 @@ def take_apart(x: Any, leaves: list[Any]) -> Any:
 
 
 def reassemble(backend: Backend, shell: Any, leaves: Iterator[Any]) -> Any:
-    """Return a result of that form with the leaves as its arrays."""
+    """Return a result of a form with the leaves as its arrays."""
     if shell is None:
         return None
     if shell == "array":
@@ -299,7 +300,7 @@ def reassemble(backend: Backend, shell: Any, leaves: Iterator[Any]) -> Any:
 
 # ---------------------------------------------------------------------- comparison
 def difference(got: Any, expected: Any, *, path: str = "result") -> str:
-    """Describe the difference in a line, empty if there is none. Compare bits, but NaN equals NaN and -0 equals +0."""
+    """Describe the difference in a line, or return "". Compare bits, except that NaN equals NaN and -0 equals +0."""
     if isinstance(expected, Slices) and isinstance(got, Slices):
         if expected.padded:
             slots = [k for k, i in enumerate(expected.indices.data) if i != expected.dense_shape[0]]

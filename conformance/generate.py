@@ -1,7 +1,7 @@
-"""Writes the golden vectors: ``python -m islices.conformance.generate [FOLDER]``.
+"""Write the golden vectors: ``python -m islices.conformance.generate [FOLDER]``.
 
-Inputs are small numbers drawn from a seeded generator, chosen so that rounding happens and subnormals do not; the
-expected results come only from `islices.conformance.oracle`. Running it again writes the same bytes.
+Inputs are small numbers from a seeded generator, chosen so that rounding happens but subnormal numbers do not. The
+expected results come only from `islices.conformance.oracle`. Another run writes the same bytes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ONE_SHAPE = ("empty", "one", "unsorted-unique", "unsorted-duplicates", "unsorted
 
 
 def number(rng: random.Random, dtype: str) -> float | int:
-    """Between 1/16 and 16 in size, either sign, with every bit of its type in use."""
+    """Return a number of either sign, with an absolute value from 1/16 to 16, that uses every bit of its type."""
     if dtype.startswith("int"):
         return rng.randint(-1000, 1000)
     size = Fraction(rng.getrandbits(60) | 1, 2**60) * 2 ** rng.randint(-2, 4) + Fraction(1, 16)
@@ -89,7 +89,7 @@ def full_cross(seed: str) -> Iterator[tuple[str, Slices]]:
 
 
 def some_cross(seed: str) -> Iterator[tuple[str, Slices]]:
-    """Every layout with every dtype; index types and row shapes take turns."""
+    """Yield every layout with every dtype. Index types and row shapes alternate."""
     for k, (layout, dtype) in enumerate(itertools.product(LAYOUTS, FLOATS)):
         row_shape = ROW_SHAPES[0] if layout in ONE_SHAPE else ROW_SHAPES[k % 3]
         index_type = INDEX_TYPES[(k + k // 4) % 2]
@@ -239,7 +239,8 @@ def norms() -> Iterator[Case]:
 
 
 def midpoints() -> Iterator[Case]:
-    """Sums on a midpoint of two float64, and so near to one that the bit which decides lies hundreds below."""
+    """Return sums on the midpoint of two float64 numbers, or so near to it that a bit hundreds of places below
+    decides."""
     far = 2.0**-200
     equal = slices_of("float64", [[0.9999999999999998] * 7], [0], (2, 7))
     yield case("norms/midpoint/equal", "7", "norm", equal)
@@ -260,7 +261,7 @@ EXTREMES = {"huge": 1e150, "tiny": 1e-150, "large": 1e121}
 
 
 def extreme(size: float) -> list[Any]:
-    """Return a float64 gradient of that size together with an ordinary float32 one."""
+    """Return a float64 gradient of that size and an ordinary float32 gradient."""
     return [Array("float32", (2,), [1.5, 0.25]), slices_of("float64", [[size], [size]], [1, 1], (3, 1))]
 
 
@@ -359,7 +360,7 @@ def updates() -> Iterator[Case]:
 
 
 def factors(s: Slices) -> Slices:
-    """Return the same slices with values near 1, so that products of many stay in range."""
+    """Return the same slices with values near 1, so that products of many values stay in range."""
     kind = s.values.dtype
     near = [-1 if v < 0 else 2 for v in s.values.data] if kind.startswith("int") else [
         round_to(Fraction(1) + Fraction(v) / 64, kind) for v in s.values.data

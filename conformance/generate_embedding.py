@@ -1,4 +1,4 @@
-"""The golden cases of lookups, bags and per-sample gradients: a part of `islices.conformance.generate`."""
+"""The golden cases of lookups, bags and per-sample gradients, a part of `islices.conformance.generate`."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def bags(case: Maker, dense: Dense) -> Iterator[Case]:
 
 
 def special_bags(case: Maker) -> Iterator[Case]:
-    """Ties, NaN and infinities, divisors of zero, left folds."""
+    """Yield bags with ties, NaN and infinities, zero divisors, and left folds."""
     table = Array("float32", (4, 2), [1.0, -2.0, 1.0, -2.0, math.nan, 5.0, -math.inf, -math.inf])
     ids = Array("int64", (3, 3), [1, 0, 1, 0, 2, 2, 3, 3, 3])
     up = Array("float32", (3, 2), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
@@ -283,13 +283,14 @@ def ragged_samples(case: Maker, dense: Dense) -> Iterator[Case]:
 
 
 def whole(dtype: str, shape: tuple[int, ...], seed: str, most: int = 3) -> Array:
-    """Small whole numbers, whose products and sums round nowhere, in whatever order they are formed."""
+    """Return small whole numbers, whose products and sums never round in any order."""
     rng = random.Random(f"whole/{dtype}/{shape}/{seed}")
     return Array(dtype, shape, [float(rng.randint(-most, most)) for _ in range(math.prod(shape))])
 
 
 def tied(case: Maker) -> Iterator[Case]:
-    """Yield a table that is an output layer too: (B, T) outputs of ROWS each, T below, at and above the width."""
+    """Yield a table that is also an output layer, with (B, T) outputs of ROWS each and T below, at and above the
+    width."""
     pair, empty = ids_of("pair", "int64"), Array("int64", (2, 0), [])
     every = Array("int32", (2, ROWS), [*range(ROWS)] * 2)  # all rows are named: float64 norms are exact
     for dtype, (form, lead) in itertools.product(

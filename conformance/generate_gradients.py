@@ -1,7 +1,7 @@
-"""The cases of gradients through norms and clips, on whole numbers, for which every step is exact, in any order.
+"""The cases of gradients through norms and clips. They use whole numbers, for which every step is exact in any order.
 
-The distinct rows are those of `TABLE`: norms are powers of two, and so is what they are clipped to. Upstream gradients
-are drawn until what they sum to against the values is a multiple of 16, which keeps results within 8 bits.
+The distinct rows are those of `TABLE`, so that norms and limits are powers of two. Upstream gradients are drawn until
+their dot product with the values is a multiple of 16, which keeps results within 8 bits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Rows = list[tuple[int, ...]]
 
 
 def stored(table: Mapping[int, tuple[int, ...]], kind: str, rng: random.Random) -> tuple[list[int], Rows]:
-    """Return indices and values whose dense array is the table; zeros where the kind is "zero".
+    """Return indices and values whose dense array is the table, or zeros if the kind is "zero".
 
     There are 0, 4 or 8 slots, since compilers compile for each number of them.
     """
@@ -46,7 +46,7 @@ def stored(table: Mapping[int, tuple[int, ...]], kind: str, rng: random.Random) 
 
 
 def upstream_for(ids: list[int], rows: Rows, rng: random.Random, *, by_row: bool = False) -> Rows:
-    """Small whole numbers, whose products with the values sum to a multiple of 16 (in each row, by_row)."""
+    """Return small whole numbers whose products with the values sum to a multiple of 16, in each row if by_row."""
     given: Rows = [()] * len(rows)
     for unit in dict.fromkeys(ids) if by_row else [None]:
         own = [k for k, i in enumerate(ids) if unit is None or i == unit]

@@ -1,4 +1,4 @@
-"""The golden cases of optimizers: a part of `islices.conformance.generate`."""
+"""The golden cases of optimizers, a part of `islices.conformance.generate`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Layouts = Callable[[str, str, str, tuple[int, ...], str], Slices]
 
 
 def state_of(name: str, hyper: dict[str, Any], table: Array, steps: int, seed: str) -> dict[str, Array]:
-    """Some state that a table could have after so many steps."""
+    """Return a state that a table could have after that many steps."""
     rng = random.Random(f"state/{name}/{table.dtype}/{table.shape}/{seed}")
     kind = wide(table.dtype)
 
@@ -39,7 +39,7 @@ def state_of(name: str, hyper: dict[str, Any], table: Array, steps: int, seed: s
 
 def optimizer_cases(case: Maker, dense: Dense, slices: Layouts) -> Iterator[Case]:
     def make(id: str, *args: Any, **options: Any) -> Case:
-        """Return the arguments of `optimizer_steps`: the optimizer's name, its hyperparameters, table, gradients."""
+        """Return the arguments of `optimizer_steps`: the optimizer's name, hyperparameters, table and gradients."""
         return case(f"optimizers/{id}", "16", "optimizer_steps", *args, **options)
 
     yield from single_steps(make, dense, slices)
@@ -50,7 +50,8 @@ def optimizer_cases(case: Maker, dense: Dense, slices: Layouts) -> Iterator[Case
 
 
 def scheduled_steps(make: Maker, dense: Dense, slices: Layouts) -> Iterator[Case]:
-    """Hyperparameters that change by the step, and those that are arrays of one, traced where steps are."""
+    """Yield hyperparameters that change with the step, or are arrays of one number, which are traced in traced
+    steps."""
     for label, (name, hyper) in SCHEDULED.items():
         for rows in ("touched", "all"):
             table = dense("float32", (ROWS, 3), "weights")

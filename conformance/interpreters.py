@@ -1,7 +1,7 @@
-"""Other environments' interpreters: the suite as it is here, on the frameworks that are there.
+"""Interpreters of other environments, which run this suite on their frameworks.
 
-Old and new versions of one framework run the same islices as this process, so that their results can be compared. Its
-path gets a folder that holds only islices.
+Old and new versions of a framework run the same islices as this process, so their results can be compared. The
+interpreter's path gets a folder that contains only islices.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ print(json.dumps({"missing": missing, "backends": found, "prefix": sys.prefix}))
 
 
 class Interpreter(NamedTuple):
-    """A Python, the backends whose frameworks it has, the folder it finds islices in ("" where it has it itself), and
-    the folder of its environment."""
+    """A Python interpreter with its backends, its environment's folder, and the folder of islices ("" if it is
+    installed there)."""
 
     path: str
     backends: tuple[str, ...]

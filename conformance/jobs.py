@@ -1,4 +1,4 @@
-"""Runs the suite: each backend of each interpreter in a separate process, two at a time.
+"""Run the suite, with each backend of each interpreter in a separate process, two at a time.
 
 The variants of a backend share its process, and so its imports and compiled programs. Variants that need a separate
 environment have a separate process.
@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 from islices.conformance.adapters.run import AdapterJob, run_adapter
 from islices.conformance.data import SPEC_VERSION, vectors_hash
 from islices.conformance.interpreters import Interpreter
-from islices.conformance.logs import last_lines, whole_lines
 from islices.conformance.progress import Watched, board
 from islices.conformance.report import Run, read_runs
 from islices.conformance.selection import Selection
 from islices.conformance.variants import Variant
+from islices.conformance.workers import last_lines, whole_lines
 
 #: Slowest first, so that two at a time end together; but NumPy, beside the slowest, compiles the kernels for all.
 ORDER = ("jax", "numpy", "tensorflow", "torch", "mxnet")
@@ -36,7 +36,7 @@ TESTS = ("islices.conformance.test_checks", "islices.conformance.test_ranks", "i
 
 
 class Job(NamedTuple):
-    """One process, the file it reports to, and which modes its cases may be in."""
+    """One process, the file for its report, and the modes of its cases."""
 
     interpreter: Interpreter
     backend: str
@@ -54,7 +54,7 @@ class Job(NamedTuple):
 
 
 def run_all(jobs: Sequence[Job | AdapterJob], selection: Selection) -> list[Run]:
-    """Return the runs of the jobs, job by job and variant by variant, and report their progress."""
+    """Return the runs of the jobs, ordered by job and variant, and report their progress."""
     order = sorted(range(len(jobs)), key=lambda k: jobs[k].rank)
     with board([jobs[k].name for k in order]) as watched, ThreadPoolExecutor(max_workers=2) as pool:
         stopped = threading.Event()
@@ -138,7 +138,7 @@ def _environment(job: Job) -> dict[str, str]:
 def programs_kept() -> dict[str, str]:
     """Return the settings by which JAX keeps compiled programs in the user's cache.
 
-    Each operation on each shape is a program, which takes 20 to 50 ms to compile and a quarter of that to load."""
+    Each operation on each shape is a program, which compiles in 20 to 50 ms and loads in a quarter of that time."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     if not os.path.isabs(home):
         return {}
@@ -150,7 +150,7 @@ def programs_kept() -> dict[str, str]:
 
 
 def _follow(process: subprocess.Popen[Any], report: Path, watched: Watched, stopped: threading.Event) -> bool:
-    """Wait for the process, telling how far its report is; True if it was killed: nothing moved, or all is stopped."""
+    """Wait for the process and report its progress. Return True if it was killed, because it hung or all jobs stop."""
     read, moved = 0, time.monotonic()
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,7 +1,8 @@
-"""`islices new-backend`: the skeleton of an adapter, stage 1 of `islices.backend.Backend` with a guess in each method.
+"""Define `islices new-backend`, which writes the skeleton of an adapter: stage 1 of `islices.backend.Backend` with a
+guess in each method.
 
-The guesses are those that the array API makes likely. With stage 1 right, mode host conforms: NumPy stands in for every
-other primitive. `islices conform` counts the cases of mode framework that wait for each: see `to_do`.
+The array API makes the guesses likely. Once stage 1 is right, mode host conforms, because NumPy replaces every other
+primitive. `islices conform` counts the cases of mode framework that wait for each primitive (see `to_do`).
 """
 
 from __future__ import annotations
@@ -56,12 +57,12 @@ COMMAND = Command("write the skeleton of an adapter for another framework", argu
 
 
 def to_do(cases: Iterable[dict[str, Any]]) -> list[tuple[str, int]]:
-    """Return (primitive, number of cases that end in it) of what a skeleton still declares, most cases first.
+    """Return the primitives that a skeleton still lacks, with the number of cases that end in each, most cases first.
 
     Parameters
     ----------
     cases : iterable of dict
-        The case lines of a report. A case counts for the first missing primitive it meets.
+        The case lines of a report. A case counts for its first missing primitive.
 
     Examples
     --------
@@ -119,7 +120,7 @@ def _write(folder: Path, files: dict[str, str]) -> None:
 
 # ---------------------------------------------------------------------- the files
 def skeleton(name: str, module: str) -> dict[str, str]:
-    """path -> text of the distribution islices-NAME."""
+    """Return path -> text for the files of the distribution islices-NAME."""
     package = f"islices_{name}"
     values = {
         "NAME": name, "MODULE": module, "PACKAGE": package, "CLASS": f"{name.title().replace('_', '')}Backend",

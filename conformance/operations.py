@@ -1,4 +1,4 @@
-"""Operations of cases that are no public functions: several calls as one, and the framework's gradients."""
+"""Operations of cases that are not public functions, such as several calls in one, and the framework's gradients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from islices.norms.limits import Nonfinite
 
 
 class UnsupportedError(Exception):
-    """The backend declares that it does not have what the case needs."""
+    """The error for a case that needs a feature that the backend declares as missing."""
 
 
 def _replace_values(s: Any, values: Any) -> Any:
@@ -28,7 +28,7 @@ def _replace_values(s: Any, values: Any) -> Any:
 
 
 def own_calls_of(backend: Backend) -> Any:
-    """Return the module of the framework's calls: the suite's, or the one that a plug-in brings, an `OwnCalls`."""
+    """Return the module of the framework's calls, an `OwnCalls`, from the suite or from a plug-in."""
     if callable(backend.own_calls):
         backend.own_calls()  # a declaration that it is missing, which says so
     if backend.own_calls:
@@ -44,7 +44,7 @@ def own_calls_of(backend: Backend) -> Any:
 
 
 def gradients(loss: Callable[..., Any], *args: Any, **options: Any) -> tuple[Any, ...]:
-    """Return the gradients of a loss by all its arguments, or raise UnsupportedError if there are none."""
+    """Return the gradients of a loss with respect to all its arguments, or raise UnsupportedError without autodiff."""
     try:
         return islices.value_and_grad(loss, tuple(range(len(args))), **options)(*args)[1]  # type: ignore[no-any-return]
     except NotImplementedError as error:
@@ -88,8 +88,8 @@ def _double_lookup_gradient(table: Any, ids: Any, upstream: Any, other_ids: Any,
 def _gradient(op: str, leaves: list[Any], upstream: list[Any], *limit: float, **options: Any) -> list[Any]:
     """Return the gradient of the sum of an operation's results for the leaves, times upstream.
 
-    The gradient is by the stored values of each leaf. upstream has one array for each leaf. It has the form of the
-    stored values, or of the table if the operation coalesces; for a norm it is one number.
+    The gradient is taken with respect to the stored values of each leaf. upstream has one array for each leaf. It has
+    the form of the stored values, or of the table if the operation coalesces; for a norm it is one number.
     """
     own, function = own_calls_of(islices.get_backend(upstream[0])), getattr(islices, op)
     bare = [x.values if isinstance(x, islices.IndexedSlices) else x for x in leaves]
@@ -132,7 +132,7 @@ def _per_sample_slices(upstream: Any, ids: Any, num_rows: int, b: int, **options
 
 
 def _samples_of_loss(table: Any, ids: Any, kind: str, **options: Any) -> Any:
-    """Return the gradient per sample of a loss of the sum of each sample's rows: bad ones, by kind."""
+    """Return the gradients per sample of a loss over each sample's rows. kind selects a loss that must raise."""
     own = own_calls_of(islices.get_backend(table))
 
     def loss(t: Any) -> Any:
@@ -159,7 +159,7 @@ def _optimizer_steps(
     master: bool = False,
     **options: Any,
 ) -> Any:
-    """Return the table and the state after some steps, which use gradients and hyperparameters in lists in turn."""
+    """Return the table and the state after some steps, which take gradients and hyperparameters from lists in turn."""
     hyper = {k: functools.partial(_in_turn, v) if isinstance(v, list) else v for k, v in hyper.items()}
     optimizer = getattr(islices.optim, name)(**hyper, **options)
     if state is None:
@@ -170,7 +170,7 @@ def _optimizer_steps(
 
 
 def _in_turn(values: list[float], step: Any) -> Any:
-    """Return the number of a step, as a function of the steps before: a traced one is below the number of values."""
+    """Return a schedule of the listed numbers by the count of earlier steps. A traced count is below their number."""
     if isinstance(step, int):
         return values[step % len(values)]
     B = islices.get_backend(step)

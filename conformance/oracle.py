@@ -1,8 +1,8 @@
 """The expected results, in exact rational arithmetic.
 
-Every number is a `fractions.Fraction` until the spec says "rounded"; then it is rounded once, to nearest even, into
-the format named. Nothing here uses NumPy's arithmetic, islices' code or a framework. NaN and infinities are Python
-floats and follow IEEE 754. May import: `islices.conformance.data`.
+Every number is a `fractions.Fraction` until the specification says "rounded". Then it is rounded once, to nearest
+even, to the named format. Nothing here uses NumPy's arithmetic, islices' code or a framework. NaN and infinities are
+Python floats and follow IEEE 754. May import: `islices.conformance.data`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FORMATS = {
 
 # ---------------------------------------------------------------------- rounding
 def round_to(x: Fraction | float | int, dtype: str) -> float | int:
-    """x rounded to nearest even in a format; overflow gives infinity. Integers are returned as they are."""
+    """Return x rounded to nearest even in a format. Overflow gives infinity; integers stay unchanged."""
     if dtype in ("int32", "int64"):
         return int(x)
     if isinstance(x, float) and not math.isfinite(x):
@@ -35,7 +35,7 @@ def round_to(x: Fraction | float | int, dtype: str) -> float | int:
 
 
 def round_ratio(n: int, d: int, dtype: str) -> float:
-    """n / d (d > 0, not necessarily in lowest terms) rounded to nearest even in a format."""
+    """Return n / d (d > 0, not necessarily in lowest terms), rounded to nearest even in a format."""
     if n == 0:
         return 0.0
     precision, emin, emax = FORMATS[dtype]
@@ -50,13 +50,13 @@ def round_ratio(n: int, d: int, dtype: str) -> float:
 
 
 def floor_log2(n: int, d: int) -> int:
-    """floor(log2(n / d)) for n, d > 0."""
+    """Return floor(log2(n / d)) for n, d > 0."""
     e = n.bit_length() - d.bit_length()
     return e if (n << -e if e < 0 else n) >= (d << e if e > 0 else d) else e - 1
 
 
 def square_root(x: float) -> float:
-    """Return the float64 nearest to the root of a float64 (ties cannot occur: a root is never half-way)."""
+    """Return the float64 nearest to the root of a float64. There are no ties, since a root is never a midpoint."""
     if not math.isfinite(x) or x == 0:
         return x
     n, d = x.as_integer_ratio()
@@ -90,7 +90,7 @@ def times(a: float | int, b: float | int, dtype: str) -> float | int:
 
 
 def over(a: float, b: float, dtype: str) -> float:
-    """Return a / b, where b is zero except where a is a number."""
+    """Return a / b. b is zero unless a is a number."""
     if b == 0:
         return math.nan if a == 0 or math.isnan(a) else math.copysign(math.inf, a) * math.copysign(1.0, b)
     if not (math.isfinite(a) and math.isfinite(b)):
@@ -119,7 +119,8 @@ def halves(terms: list[Any], kind: str) -> Any:
 
 
 def fold(contributions: list[list[Any]], dtype: str) -> list[Any]:
-    """Rows added left to right, each addition rounded to the wide type, 16-bit results rounded at the end (3)."""
+    """Return the rows' sum, added left to right (clause 3). Each addition rounds to the wide type; 16-bit results
+    round at the end."""
     total = contributions[0]
     for row in contributions[1:]:
         total = [plus(a, b, wide(dtype)) for a, b in zip(total, row, strict=True)]
@@ -211,7 +212,8 @@ def add(*xs: Any) -> Any:
 
 # ---------------------------------------------------------------------- norms
 def exact_norm(leaves: list[Any], ord: Any) -> float:
-    """Return the float64 norm of all leaves together (7): the exact sum and its root, each rounded to float64."""
+    """Return the float64 norm of all leaves together (clause 7): the exact sum and its root, each rounded to
+    float64."""
     data = [v for leaf in leaves for v in values_of(coalesce(leaf)).data]
     if any(math.isnan(v) for v in data):
         return math.nan
@@ -331,7 +333,7 @@ def clip_by_row_norm(x: Any, max_norm: float, nonfinite: str = "propagate") -> A
 
 # ---------------------------------------------------------------------- rows and padding
 def filtered(x: Any, keep: Any) -> Any:
-    """Rows r with keep(r): sparse without the others, dense with zeros there."""
+    """Return the rows r with keep(r). A sparse gradient lacks the others, a dense one has zeros there."""
     values = values_of(x)
     if isinstance(x, Slices):
         chosen = [k for k, i in enumerate(x.indices.data) if keep(i)]
@@ -407,7 +409,7 @@ def embedding_grad(
 
 
 def scatter(op: str, table: Array, x: Slices) -> Array:
-    """Return the table after every slice in order (15); x has no padding."""
+    """Return the table after applying every slice in order (clause 15). x has no padding."""
     kind, width = wide(table.dtype), math.prod(table.shape[1:])
     data = list(table.data)
     for index, row in zip(x.indices.data, x.values.rows(), strict=True):

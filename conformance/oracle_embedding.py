@@ -1,6 +1,6 @@
 """The expected results of lookups, bags and per-sample gradients, in exact rational arithmetic.
 
-As `islices.conformance.oracle`, whose rounding it uses: clauses 12, 14 and 19.
+It follows clauses 12, 14 and 19, and rounds by `islices.conformance.oracle`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def values_of_ids(ids: Ids) -> Array:
 
 
 def absent_of(ids: Ids, offsets: Array | None, invalid: str) -> set[int]:
-    """Return the positions without a row: negative ids where they are dropped, and positions after the last bag."""
+    """Return the positions without a row: dropped negative ids, and positions after the last bag."""
     values = values_of_ids(ids)
     gone = {k for k, i in enumerate(values.data) if invalid == "drop" and i < 0}
     if isinstance(ids, tuple) or offsets is not None:
@@ -66,13 +66,13 @@ def absent_of(ids: Ids, offsets: Array | None, invalid: str) -> set[int]:
 
 
 def without(s: Slices, gone: set[int]) -> Slices:
-    """Return the slices of a lookup, one for each of its ids, without those of some positions."""
+    """Return the slices of a lookup, one for each id, without some positions."""
     return s.at([k for k in range(len(s.indices.data)) if k not in gone])
 
 
 # ---------------------------------------------------------------------- bags
 class Bag:
-    """One bag: the positions of its members in ids, and of those that count."""
+    """One bag, with the positions in ids of its members, and of the members that count."""
 
     def __init__(
         self, positions: list[int], ids: Array, padding: int | None, mask: Array | None, gone: set[int]
@@ -98,7 +98,7 @@ def bags_of(
 
 
 def root(x: float, kind: str) -> float:
-    """Return the correctly rounded root: a float32 root is the float64 one rounded, which is innocuous."""
+    """Return the correctly rounded root. Rounding the float64 root gives the right float32 root."""
     return float(round_to(square_root(x), kind))
 
 
@@ -117,7 +117,7 @@ def divisor(bag: Bag, weights: list[Any] | None, combiner: str, kind: str) -> fl
 
 
 def reduced(bag: Bag, row: Any, width: int, weights: list[Any] | None, combiner: str, kind: str) -> list[Any]:
-    """Return the bag's row in the wide type; row(k) is member k's."""
+    """Return the bag's row in the wide type. row(k) is the row of member k."""
     by = divisor(bag, weights, combiner, kind) if combiner != "max" else None
     if not bag.counting or by == 0:
         return [0.0] * width
@@ -347,7 +347,7 @@ def clipped(s: Slices, norm64: float, max_norm: float, nonfinite: str) -> Slices
 
 
 def clipped_product(product: Any, norms: list[float], max_norm: float, nonfinite: str) -> Any:
-    """Return the factors with x clipped, and a zero gradient where zeros replace a gradient that is not finite."""
+    """Return the factors with x clipped, or a zero gradient if zeros replace a gradient that is not finite."""
     g, x = product
     upstream: list[Any] = []
     inputs: list[Any] = []

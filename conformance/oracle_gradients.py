@@ -1,7 +1,7 @@
 """The expected gradients of norms and clips, in exact rational arithmetic (clauses 7, 9 and 10).
 
-For data that make every step exact: the norms are rational, and the results have few bits. Another order of
-operations, which clauses 7 and 10 allow, gives the same bits then; what is not exact is an error here.
+The data make every step exact: norms are rational, and results have few bits. So other orders of operations, which
+clauses 7 and 10 allow, give the same bits. A result that is not exact raises an error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Place = tuple[int, int, int]
 
 
 def gradient(op: str, leaves: list[Any], upstream: list[Array], limit: Any = None, **options: Any) -> list[Array]:
-    """Return one array for each leaf."""
+    """Return one gradient array for each leaf."""
     terms = [(k, place, Fraction(v)) for k, x in enumerate(leaves) for place, v in zip(*places(x), strict=True)]
     sums: dict[Place, Fraction] = defaultdict(Fraction)
     for k, (row, column), v in terms:
@@ -50,7 +50,7 @@ def places(x: Any) -> tuple[list[tuple[int, int]], list[Any]]:
 
 
 def norm_slopes(sums: dict[Place, Fraction], ord: Any) -> dict[Place, Fraction]:
-    """Return the derivative of a norm by each element of T."""
+    """Return the derivative of a norm with respect to each element of T."""
     if ord == 1:
         return {place: Fraction((s > 0) - (s < 0)) for place, s in sums.items()}
     if ord == "inf":
@@ -66,7 +66,7 @@ def norm_slopes(sums: dict[Place, Fraction], ord: Any) -> dict[Place, Fraction]:
 def clip_slopes(
     terms: list[Any], sums: dict[Place, Fraction], given: list[Fraction], most: Any, *, by_row: bool
 ) -> list[Fraction]:
-    """Return the derivatives by each stored number."""
+    """Return the derivatives with respect to each stored number."""
 
     def unit_of(leaf: int, row: int) -> tuple[int, ...]:
         return (leaf, row) if by_row else ()
@@ -91,7 +91,7 @@ def clip_slopes(
 
 
 def root(square: Fraction) -> Fraction:
-    """Return the root of a rational number, which must be one."""
+    """Return the root of a rational number, which must be rational too."""
     r = Fraction(math.isqrt(square.numerator), math.isqrt(square.denominator))
     if r * r != square:
         raise ValueError(f"the root of {square} is not rational")
@@ -99,7 +99,7 @@ def root(square: Fraction) -> Fraction:
 
 
 def exact(x: Any, dtype: str) -> Any:
-    """Return a result, which its type must hold exactly."""
+    """Return a result that its type must represent exactly."""
     rounded = round_to(x, dtype)
     if Fraction(rounded) != x:
         raise ValueError(f"{x} is no {dtype}")

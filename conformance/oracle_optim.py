@@ -1,7 +1,7 @@
-"""The expected results of optimizers, in exact rational arithmetic: clause 16, element by element.
+"""The expected results of optimizers (clause 16), element by element, in exact rational arithmetic.
 
-As `islices.conformance.oracle`, whose rounding it uses. `Rounded` is a number of a format whose operations round once.
-The module also has the hyperparameters of the suite's cases.
+It rounds by `islices.conformance.oracle`. `Rounded` is a number of a format whose operations round once. The module
+also has the hyperparameters of the suite's cases.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FRACTION = {"float32": 32, "float64": 64}
 
 
 class Rounded:
-    """A number of a format, with operations that round once."""
+    """A number in a floating format, with operations that round once."""
 
     __slots__ = ("kind", "x")
 
@@ -46,7 +46,7 @@ class Rounded:
         return Rounded(round_to(square_root(self.x), self.kind), self.kind)
 
     def raised(self, exponent: Rounded) -> Rounded:
-        """Return x to a power >= 0 whose digits are those of a number of the same format."""
+        """Return x to a power >= 0 that is a number of the same format."""
         digits = f"{int(exponent.x % 1 * 2 ** FRACTION[self.kind]):b}".zfill(FRACTION[self.kind])
         result, root = Rounded(1.0, self.kind), self.root()
         for digit in reversed(digits.rstrip("0")):  # behind the last 1, 1 is its own root
@@ -70,7 +70,7 @@ Row = list[Rounded]
 # ---------------------------------------------------------------------- numbers of a step
 @functools.lru_cache(maxsize=512)
 def power(base: float, t: int) -> Rounded:
-    """base^t in float64, from repeated squares multiplied by halves."""
+    """Return base^t in float64, as a product by halves of repeated squares."""
     squares = [Rounded(base, "float64")]
     for _ in range(31):
         square = squares[-1] * squares[-1]
@@ -84,13 +84,13 @@ def power(base: float, t: int) -> Rounded:
 
 
 def at_step(h: dict[str, Any], t: int) -> dict[str, Any]:
-    """Return the hyperparameters of step t: a list holds one for each step, in turn; an array of one is that number."""
+    """Return the hyperparameters of step t. A list has one per step, in turn; an array of one number is that number."""
     now = {k: v[(t - 1) % len(v)] if isinstance(v, list) else v for k, v in h.items()}
     return {k: v.data[0] if isinstance(v, Array) else v for k, v in now.items()}
 
 
 def is_on(x: Any) -> bool:
-    """Return whether the formula has the term: a schedule counts, whatever its value."""
+    """Return whether the formula has the term. A schedule counts for any value."""
     return isinstance(x, (list, Array)) or x != 0
 
 
@@ -116,7 +116,8 @@ def numbers_of(name: str, h: dict[str, Any], t: int) -> dict[str, Rounded]:
 
 @functools.lru_cache
 def fading_product(c: float, t: int) -> Rounded:
-    """Return the product of 1 - 0.5 c^k for k from 1 to t, 0 below 1e-290; factors that round to 1 change nothing."""
+    """Return the product of 1 - 0.5 c^k for k from 1 to t, or 0 below 1e-290. Factors that round to 1 change
+    nothing."""
     one, product = Rounded(1.0, "float64"), Rounded(1.0, "float64")
     for k in range(1, t + 1):
         factor = one - Rounded(0.5, "float64") * power(c, k)
@@ -290,7 +291,8 @@ def optimizer_steps(
     frozen: list[int] | None = None,
     master: bool = False,
 ) -> dict[str, Array]:
-    """Return the table and the state after some steps with the gradients in turn; state is that before the first."""
+    """Return the table and the state after some steps with the gradients in turn, given the state before the first
+    step."""
     record = RECORDS[name]
     h = {**record.presets["islices"].defaults, **hyper}
     kind, width = wide(table.dtype), math.prod(table.shape[1:])

@@ -16,7 +16,7 @@ def shape_of(x: Any) -> tuple[int, ...]:
 
 
 def unit_of_each(x: Any, axes: Any) -> list[tuple[int, ...]]:
-    """For each stored number the coordinates, along the other axes, of the unit it belongs to; x is coalesced."""
+    """Return, for each stored number, the coordinates of its unit along the other axes. x is coalesced."""
     rank = len(shape_of(x))
     reduced = {axis % rank for axis in ([axes] if isinstance(axes, int) else axes)}
     rows = x.indices.data if isinstance(x, Slices) else None
@@ -36,7 +36,7 @@ def unit_norms(x: Any, axes: Any) -> dict[tuple[int, ...], float]:
 
 
 def clipped_units(x: Any, axes: Any, norms: dict[Any, float], limits: Any, nonfinite: str) -> Any:
-    """x coalesced, each unit clipped to its limit."""
+    """Return x coalesced, with each unit clipped to its limit."""
     x = coalesce(x)
     values = values_of(x)
     data = []

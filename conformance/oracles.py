@@ -1,4 +1,4 @@
-"""All oracles: operation -> the function that computes its expected result."""
+"""All oracles, as a mapping of operations to the functions that compute their expected results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of a command's arguments and output files, made before minutes of work."""
+"""Check a command's arguments and output files before minutes of work."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def need_rich() -> None:
 
 
 def wrapped(line: str, width: int) -> list[str]:
-    """Return a line cut between words to a width; further lines are indented as it is, or by four spaces."""
+    """Return a line wrapped to a width. Further lines get the same indentation, or four spaces."""
     indent = line[: len(line) - len(line.lstrip())] or "    "
     pieces = textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
     return pieces or [""]
 
 
 def print_text(text: str) -> None:
-    """Print a report; on a terminal, lines that are too long for it are cut between words."""
+    """Print a report. On a terminal, wrap lines that are too long."""
     if not sys.stdout.isatty():
         print(text)
         return
@@ -49,7 +49,7 @@ def print_text(text: str) -> None:
 
 
 def write(option: str, path: str, text: str, mode: str = "w") -> None:
-    """Write the text to a file, or for "-" to standard output; errors of the system contain the option."""
+    """Write the text to a file, or for "-" to standard output. Errors of the system name the option."""
     if path == "-":
         sys.stdout.write(text)
         return
@@ -61,7 +61,7 @@ def write(option: str, path: str, text: str, mode: str = "w") -> None:
 
 
 def check_writable(option: str, path: str) -> None:
-    """Check that `write` can write; an existing file stays as it is, and no new one is left."""
+    """Check that `write` can write, without changing an existing file or leaving a new one."""
     if path == "-":
         return
     new = not Path(path).exists()
@@ -71,7 +71,7 @@ def check_writable(option: str, path: str) -> None:
 
 
 def check_picture(option: str, path: str) -> None:
-    """Check that matplotlib can draw a picture there."""
+    """Check that matplotlib can write a picture to this file."""
     if importlib.util.find_spec("matplotlib") is None:
         raise UsageError(f'{option}: needs matplotlib: pip install "islices[plot]"')
     if not path.endswith(".png"):

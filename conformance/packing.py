@@ -1,6 +1,6 @@
-"""Golden vectors as one compressed text, in which floating-point arrays stand as their bits: what a wheel carries.
+"""Golden vectors of a wheel, as one compressed text in which floating-point arrays are written as their bits.
 
-setup.py runs this file by itself. May import: the standard library.
+setup.py runs this file without the package. May import: the standard library.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LETTERS = {"float16": "e", "bfloat16": "f", "float32": "f", "float64": "d"}
 
 
 def pack(files: Sequence[bytes]) -> bytes:
-    """Return the files, one case a line, as one compressed text after the SHA-256 of them all."""
+    """Return the SHA-256 of all files, then the files as one compressed text with one case per line."""
     cases = [_with_bits(case) for file in files for case in json.loads(file)["cases"]]
     lines = [json.dumps(case, separators=(",", ":"), ensure_ascii=False) for case in cases]
     best = {"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 1 << 24, "pb": 0}

@@ -10,7 +10,7 @@ from islices.conformance.operations import UnsupportedError
 
 
 def peak_growth(call: Callable[[], Any]) -> tuple[Any, int]:
-    """Return (result, bytes by which the process' resident memory grew at most during a call)."""
+    """Return a call's result, and the largest growth of the process's resident memory during it, in bytes."""
     try:
         Path("/proc/self/clear_refs").write_text("5", "ascii")  # the high-water mark starts again from what is used now
     except OSError as error:

@@ -1,6 +1,6 @@
-"""The suite's tests under pytest: choosing cases by the options, and the report as JSON lines.
+"""Run the suite's tests under pytest: select cases by the options, and write the report as JSON lines.
 
-The module `islices_pytest`, which has the options, registers this one where ``--islices-backend`` is given. A test of
+The module `islices_pytest`, which has the options, registers this one if ``--islices-backend`` is given. A test of
 the suite reports through the fixture ``islices_verdict``, and --islices-report writes each report as a line.
 """
 
@@ -75,7 +75,7 @@ def _check_environment(variant: Variant) -> None:
 
 
 def chosen_modes(config: pytest.Config, variant: Variant) -> list[str]:
-    """Return the backend's modes that the variant and --islices-modes allow; none if the variant cannot run here."""
+    """Return the backend's modes that the variant and --islices-modes allow, or none if the variant cannot run here."""
     backend = islices.get_backend(chosen_backend(config))
     given = config.getoption("islices_modes")
     modes = [] if variant.absent(backend) else variant.modes_of(backend)
@@ -86,8 +86,8 @@ def chosen_modes(config: pytest.Config, variant: Variant) -> list[str]:
 def parametrize(
     metafunc: pytest.Metafunc, find: Callable[[Selection, list[str]], list[Item]], runs: Callable[[Variant], bool]
 ) -> None:
-    """Give a test function of (subject, mode, variant) the items that find(selection, modes) finds, once for each
-    variant that runs such."""
+    """Give a test function of (subject, mode, variant) the items of find(selection, modes), once for each variant
+    that runs such items."""
     selection, variants = chosen(metafunc.config), chosen_variants(metafunc.config)
     params = [
         pytest.param(
@@ -102,8 +102,8 @@ def parametrize(
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Variant by variant; within one the host's cases last: another process, which has no other cases, compiles the
-    kernels meanwhile and keeps them for all."""
+    """Order the cases by variant, with the host's cases last. Meanwhile another process, which runs only host cases,
+    compiles the kernels for all."""
     if config.stash.get(_REPORT, None) is not None:
         variants = chosen_variants(config)
         items.sort(key=lambda item: _place(item, variants))
@@ -123,8 +123,8 @@ def variant_of(item: pytest.Item) -> Variant:
 
 
 class Report:
-    """The JSON lines of a process' runs, one a variant: header, a line when a case starts and one when it ends,
-    footer."""
+    """The JSON lines of a process's runs, one run per variant: a header, a line at the start and at the end of each
+    case, a footer."""
 
     def __init__(self, config: pytest.Config) -> None:
         path = config.getoption("islices_report")
@@ -155,7 +155,7 @@ class Report:
             self._header(self.present)
 
     def end(self, exit: int) -> None:
-        """End the present run: what pytest says of the process as a whole, or what came of its cases."""
+        """End the present run with pytest's exit status for the process, or with that of the run's cases."""
         if self.present is not None:
             failed = self.counts["fail"] + self.counts["harness error"]
             self.write("footer", counts=dict(self.counts), exit=exit if exit > 1 else int(failed > 0))
@@ -223,7 +223,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 @pytest.fixture
 def islices_verdict(request: pytest.FixtureRequest) -> Any:
-    """Return a function (outcome, **details) that records what came of the case, and ends the test accordingly."""
+    """Return a function (outcome, **details) that records the outcome of the case and ends the test accordingly."""
     return CaseVerdict(request)
 
 

@@ -1,7 +1,8 @@
 """Progress of commands on the error output.
 
-A terminal with rich shows moving lines, which always name what the command waits for. Elsewhere bars are silent, and a
-board prints one plain line per finished part. So a CI log has no control characters and no long silence.
+A terminal with rich shows moving lines, which always name the work that the command waits for. Elsewhere bars are
+silent, and a board prints one plain line per finished part. So a CI log has no control characters and no long
+silence.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ HEARTBEAT = 60.0
 # ---------------------------------------------------------------------- bars
 @contextlib.contextmanager
 def error_console() -> Iterator[Any]:
-    """A console on the error output as it is now, wherever `islices.cli.stderr_aside` puts it meanwhile."""
+    """Return a console on the present error output, also while `islices.cli.stderr_aside` redirects it."""
     from rich.console import Console
 
     try:
@@ -38,7 +39,7 @@ def error_console() -> Iterator[Any]:
 
 @contextlib.contextmanager
 def shown() -> Iterator[Any]:
-    """A `rich.progress.Progress`, gone from the terminal afterwards."""
+    """Return a `rich.progress.Progress` that disappears from the terminal at its end."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.table import Column
 
@@ -57,7 +58,7 @@ def shown() -> Iterator[Any]:
 
 
 class Bar:
-    """One task that moves on: called with what goes on now, one more is done; `tell` only says what goes on."""
+    """One task in progress. Each call counts one more part and names the next; `tell` only names the present part."""
 
     def __init__(self, progress: Any = None, task: Any = None) -> None:
         self._progress, self._task = progress, task
@@ -73,7 +74,7 @@ class Bar:
 
 @contextlib.contextmanager
 def bar(subject: str, total: int, done: int = 0) -> Iterator[Bar]:
-    """A bar that begins with what goes on first."""
+    """Return a bar that begins with its first part."""
     if importlib.util.find_spec("rich") is None:
         yield Bar()
         return
@@ -83,7 +84,7 @@ def bar(subject: str, total: int, done: int = 0) -> Iterator[Bar]:
 
 @contextlib.contextmanager
 def bars(names: Sequence[str], total: int) -> Iterator[Callable[[str, int], None]]:
-    """advance(name, done), for several long runs."""
+    """Return advance(name, done) for several long runs."""
     if importlib.util.find_spec("rich") is None:
         yield lambda name, done: None
         return
@@ -94,7 +95,7 @@ def bars(names: Sequence[str], total: int) -> Iterator[Callable[[str, int], None
 
 # ---------------------------------------------------------------------- processes that report
 class Watched:
-    """A process of the suite, as its report shows it."""
+    """A process of the suite, described by its report."""
 
     def __init__(self, name: str, changed: Callable[[Watched], None]) -> None:
         self.name, self._changed = name, changed
@@ -104,12 +105,12 @@ class Watched:
         self.begun = time.monotonic()
 
     def begin(self) -> None:
-        """Note that its process starts."""
+        """Record that the process starts."""
         self.running, self.begun = True, time.monotonic()
         self.now("starting Python")
 
     def now(self, says: str) -> None:
-        """Note what it does from now on."""
+        """Record the present work of the process."""
         self.says = says
         self._changed(self)
 
@@ -127,7 +128,7 @@ class Watched:
         self._changed(self)
 
     def end(self, outcome: str = "") -> None:
-        """Note that it is over, with what came of it where that is no count of cases."""
+        """Record the end of the process, with an outcome unless it is a count of cases."""
         reported = [f"{self.counts[word]} {word}" for word in ("pass", "fail")] if self.counts else ["no case"]
         reported += [f"{self.counts[w]} {w}" for w in ("deviation", "unsupported", "harness error") if self.counts[w]]
         self.running = False
@@ -136,7 +137,8 @@ class Watched:
 
 @contextlib.contextmanager
 def board(names: Sequence[str]) -> Iterator[list[Watched]]:
-    """Show what several processes do: a moving line each on a terminal, elsewhere a line for each that ended."""
+    """Show the work of several processes: one moving line each on a terminal, elsewhere one line for each that
+    ended."""
     with shown() as progress:
         tasks = {name: progress.add_task(name, total=None, visible=False, start=False) for name in names}
 

@@ -1,4 +1,4 @@
-"""Selection of cases by name: in the command, before a framework is imported, and in its processes."""
+"""Select cases by name, in the command before a framework is imported, and in its processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Subject = Entry | Check | Collective | Mistake
 
 
 class Item(NamedTuple):
-    """One case in one mode: a line of a report."""
+    """One case in one mode, which is a line of a report."""
 
     subject: Subject
     id: str
@@ -47,11 +47,11 @@ class Selection(NamedTuple):
     Attributes
     ----------
     profile : "quick" or "full"
-        quick: the cases that quick.json lists; full: all.
+        "quick" runs the cases in quick.json, "full" all cases.
     expression : str
-        In the language of pytest's -k, of words that an id or mode holds; empty: everything.
+        An expression in the language of pytest's -k, over words in an id or mode. Empty selects everything.
     clauses, groups : tuple of str
-        Only these clauses of the spec and groups of cases; empty: all.
+        The clauses of the specification and the groups of cases to run. Empty selects all.
     """
 
     profile: Profile = "quick"
@@ -134,7 +134,7 @@ def nearest(expression: str, count: int = 3) -> list[str]:
 
 
 def how_many(selection: Selection, variant: Variant) -> int:
-    """Count the cases that a variant runs, whatever the modes of a backend."""
+    """Count the cases that a variant runs, for any modes of a backend."""
     modes = list(variant.modes or MODES)
     if variant.group:
         return len(selection.ranks(modes))

@@ -1,4 +1,4 @@
-"""The checks of `islices.conformance.checks`, on one backend, in the modes host and framework, or traced."""
+"""Run the checks of `islices.conformance.checks` on one backend, in the modes host and framework, or traced."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The common cases of all_reduce on one backend, in processes that the framework's engine connects.
+"""Run the common cases of all_reduce on one backend, in processes that the framework's engine connects.
 
-All cases run in one launch, whose ranks say what came of each; a case passes where every rank passed, with the same
+All cases run in one launch, whose ranks report each outcome. A case passes if it passes on every rank with the same
 bits. They belong to the variant "ranks".
 """
 

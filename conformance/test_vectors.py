@@ -1,4 +1,4 @@
-"""Every golden case, on one backend, in every mode it has."""
+"""Run every golden case on one backend, in each of its modes."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def backend(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture(autouse=True)
 def few_programs(backend: Any, request: pytest.FixtureRequest) -> Iterator[None]:
-    """Compiled programs are let go of before a process has mapped all the memory that it may: XLA ends it then. What is
-    let go of is compiled again where another case needs it."""
+    """Release compiled programs before the process reaches its limit of memory mappings, at which XLA ends it. A case
+    that needs a released program compiles it again."""
     yield
     done = request.session.stash.get(CASES_RUN, 0) + 1
     request.session.stash[CASES_RUN] = done
@@ -46,7 +46,7 @@ def few_programs(backend: Any, request: pytest.FixtureRequest) -> Iterator[None]
 
 
 def _mapped() -> int:
-    """Return the pieces of memory that this process has mapped; 0 where the system does not say."""
+    """Return the number of memory mappings of this process, or 0 if the system does not report it."""
     try:
         return Path("/proc/self/maps").read_bytes().count(b"\n")
     except OSError:

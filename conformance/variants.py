@@ -1,7 +1,7 @@
-"""Variants of a run: the same cases under another setting, each a column of the matrix.
+"""Variants of a run, which run the same cases under other settings. Each is a column of the matrix.
 
-A variant is declared for backends and modes. Where it cannot run on this machine it says why, and its column shows that
-instead of numbers; it is never counted as a pass.
+A variant is declared for backends and modes. If it cannot run on this machine, its column shows the reason instead of
+numbers. It never counts as a pass.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from islices.distributed.engines import engine_of
 
 
 class Variant(NamedTuple):
-    """A setting the suite runs under.
+    """A setting of the suite.
 
     Attributes
     ----------
@@ -32,22 +32,22 @@ class Variant(NamedTuple):
     says : str
         A short description.
     backends : tuple of str
-        The backends with this variant; empty: all.
+        The backends with this variant. Empty means all.
     modes : tuple of str
-        The modes that it runs; empty: all modes of the backend.
+        The modes that it runs. Empty means all modes of the backend.
     environment : mapping of str to str
-        Variables of the process' environment from its start. A variant with variables has a separate process; all
+        Variables of the process's environment from its start. A variant with variables has a separate process; all
         others of a backend share one.
     around : callable -> context manager
-        Entered around each case.
+        The context manager that is entered around each case.
     arrange : callable of (case, arguments, keyword arguments), or None
-        Changes the arguments of a golden case before the call.
+        The function that changes the arguments of a golden case before the call.
     device : callable of Backend -> str, or None
-        The backend's device for arrays; None: the framework's default.
+        The backend's device for arrays. None means the framework's default.
     group : str
-        The only group of cases that it runs, and no other variant runs; empty: all groups without such a variant.
+        The only group of cases that it runs, and that no other variant runs. Empty means all other groups.
     absent : callable of Backend -> str
-        Returns the reason why it cannot run here; "" if it can.
+        The function that returns the reason why the variant cannot run here, or "".
     """
 
     name: str
@@ -83,7 +83,7 @@ WRITTEN = {"optimizer_steps": 2, "renorm_rows": 0}
 
 
 def freeze(case: Case, arguments: list[Any], options: dict[str, Any]) -> None:
-    """Make NumPy arrays among the arguments read-only, all but the table and the state that the call writes into."""
+    """Make NumPy arrays among the arguments read-only, except the table and the state that the call writes."""
     written = 0 if case.op.startswith("scatter_") else WRITTEN.get(case.op)
     _freeze([x for k, x in enumerate(arguments) if k != written])
     _freeze([x for name, x in options.items() if name != "state"])

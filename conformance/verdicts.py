@@ -1,4 +1,4 @@
-"""Outcomes of cases; the one module that knows what a deviation is."""
+"""Outcomes of cases. Only this module knows deviations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from islices.conformance.operations import UnsupportedError
 
 
 class MismatchError(AssertionError):
-    """A result, or an exception, that is not the expected one; ``raised`` names the exception, if that is what came."""
+    """The error for an unexpected result or exception. ``raised`` names the exception, if there is one."""
 
     def __init__(self, reason: str, *, raised: str = "", **details: str) -> None:
         super().__init__(reason)
@@ -19,10 +19,10 @@ class MismatchError(AssertionError):
 
 
 def judge(attempt: Callable[[], None], declared: Deviation | None) -> tuple[str, dict[str, Any]]:
-    """Return (outcome, details) of an attempt, which raises unless all is well.
+    """Return (outcome, details) of an attempt, which raises unless it succeeds.
 
-    A deviation counts only if it fails as it was declared; a declared case that passes is a fail. Where there is none,
-    a case that ended in a primitive declared `not_implemented` is unsupported, for the reason declared.
+    A deviation counts only if the case fails as declared. A declared case that passes is a fail. Without a deviation,
+    a case that ends in a primitive declared `not_implemented` is unsupported, for the declared reason.
     """
     try:
         attempt()

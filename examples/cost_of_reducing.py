@@ -16,7 +16,7 @@ weights /= weights.sum()
 
 
 def different(draws: int) -> float:
-    """Return how many different rows are expected among so many ids."""
+    """Return the expected number of different rows among that many ids."""
     return float(-np.expm1(draws * np.log1p(-weights)).sum())
 
 

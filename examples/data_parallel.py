@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 4 examples/data_parallel.py   # or one process: python examples/data_parallel.py
 
-Only rows that some rank has used travel, each once. All ranks hold the same tables, to the bit, after every step.
+Ranks send only rows that some rank has used, each once. All ranks hold the same tables, to the bit, after every step.
 """
 
 from __future__ import annotations

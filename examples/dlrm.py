@@ -18,7 +18,7 @@ from islices.backends.torch import optim
 
 
 def by_kind(sparse: type, dense: type, **numbers: float) -> type:
-    """One optimizer of two: tables have sparse gradients, the rest has dense ones."""
+    """Return one optimizer made of two, for tables with sparse gradients and for the dense rest."""
 
     class ByKind(torch.optim.Optimizer):
         def __init__(self, params: Any, lr: float) -> None:

@@ -1,7 +1,7 @@
 """The same model stepped on four frameworks: one table, one loss, the same rows after ten steps.
 
-Each framework needs only a separate `score`: the framework's product and sum. The lookup, its gradient, the clipping
-and lazy Adam are from islices, with the same bits everywhere. All inputs are whole numbers, so nothing else rounds.
+Each framework needs only a separate `score`, its product and sum. The lookup, its gradient, the clipping and lazy
+Adam are from islices, with the same bits everywhere. All inputs are whole numbers, so nothing else rounds.
 """
 
 import numpy as np

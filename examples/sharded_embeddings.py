@@ -1,4 +1,4 @@
-"""An embedding that no rank holds whole: its rows lie on the ranks, and each step moves the rows that it needs.
+"""An embedding whose rows are spread over the ranks. Each step fetches the rows that it needs.
 
     mpiexec -n 4 python -m mpi4py examples/sharded_embeddings.py  # one process: python examples/sharded_embeddings.py
 

@@ -1,4 +1,4 @@
-"""Train only the new words of a pre-trained table; every other row keeps its bits.
+"""Train only the new words of a pre-trained table. Every other row keeps its bits.
 
 The optimizer's frozen rows keep their bits, weight decay included, and their slots in the gradient cost nothing.
 """

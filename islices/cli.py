@@ -1,4 +1,4 @@
-"""The `islices` command: parser and report.
+"""Define the `islices` command: its parser and its subcommands.
 
 Subcommands are entry points of the group ``islices.commands``. Each is a `Command`, which is loaded when it is called
 or when the help lists it.
@@ -48,7 +48,7 @@ class Command(NamedTuple):
     Attributes
     ----------
     help : str
-        A description in one line: `islices --help` shows it next to the name.
+        A one-line description, which `islices --help` shows next to the name.
     arguments : callable of argparse.ArgumentParser
         Adds the subcommand's arguments, and the epilog of its help.
     run : callable of argparse.Namespace -> int
@@ -127,7 +127,7 @@ def _plain(error: UnicodeError) -> tuple[str, int]:
 
 
 def _print_any_text() -> None:
-    """Let stdout and stderr print any text in any encoding: a pipe on Windows has the system's old one."""
+    """Let stdout and stderr print any text in any encoding, such as the system's old encoding of a Windows pipe."""
     codecs.register_error("islices", _plain)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -136,7 +136,7 @@ def _print_any_text() -> None:
 
 @contextlib.contextmanager
 def _sigterm_raises() -> Iterator[None]:
-    """Make SIGTERM end a command by an exception, as Ctrl-C does, so that the processes it has started end with it."""
+    """Make SIGTERM end a command by an exception, as Ctrl-C does, so that its child processes end too."""
     ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if ours:
         signal.signal(signal.SIGTERM, _terminated)
@@ -181,7 +181,7 @@ def _parser(command: str | None) -> argparse.ArgumentParser:
 
 # ---------------------------------------------------------------------- commands
 def command_names() -> list[str]:
-    """Return the names of the subcommands, alphabetically; none is imported."""
+    """Return the names of the subcommands in alphabetical order. This imports none of them."""
     return sorted({*OWN, *SUITE, *entry_points(GROUP)})
 
 
@@ -193,7 +193,7 @@ def load_command(name: str) -> Command:
     ImportError
         The subcommand does not load.
     TypeError
-        The object is no `Command`.
+        The object is not a `Command`.
     ValueError
         Several distributions claim the name.
     """
@@ -222,9 +222,13 @@ def backends_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def backends(options: argparse.Namespace) -> int:
-    """Load every installed backend and list it; a broken one is listed with its error, and the exit code is 3."""
-    installed = list_backends()
-    found = [_describe_backend(name) for name in installed]
+    """Load and list every installed backend. A broken one is listed with its error, and the exit code is 3."""
+    installed, found = list_backends(), []
+    with load_module("islices.conformance.progress").bar("", len(installed)) as done:
+        for name in installed:
+            done.tell(f"importing {name}")
+            found.append(_describe_backend(name))
+            done(name)
     missing = {name: line for name, line in BUILTIN.items() if name not in installed}
     if options.json:
         print(json.dumps({"backends": found, "missing": missing}))
@@ -234,6 +238,7 @@ def backends(options: argparse.Namespace) -> int:
         widths = [max(len(row[k]) for row in rows) for k in range(4)]
         for row in rows:
             print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        print("modes: host, NumPy computes; framework, its own operations; traced, its compiled code")
         for name, line in missing.items():
             print(f"{name} is not installed: {line}")
     for backend in found:
@@ -267,7 +272,7 @@ OWN = {
 
 @contextlib.contextmanager
 def stderr_aside() -> Iterator[None]:
-    """Hide the text that C++ libraries write to stderr while they load, from the reader of a table."""
+    """Hide the text that C++ libraries write to stderr while they load."""
     try:
         saved = os.dup(2)
     except OSError:  # no stderr at all

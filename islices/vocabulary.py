@@ -1,4 +1,4 @@
-"""Rows of a table and of its optimizer's state, renumbered, dropped and added when a vocabulary changes.
+"""Renumber, drop and add the rows of a table and of its optimizer's state when a vocabulary changes.
 
 SPEC clause 27. May import: `numpy`, the core below `islices.vocabulary`.
 """
@@ -34,12 +34,12 @@ NEW = DROPPED = -1
 
 
 class RowMap:
-    """A mapping from the rows of a new table to those of the old one.
+    """A mapping from the rows of a new table to the rows of the old one.
 
     Parameters
     ----------
     old_ids : 1-D integers, one for each row of the new table
-        The number of the old row for each new one, each at most once, or -1 for a new row. Other old rows are dropped.
+        The old row of each new row, each at most once, or -1 for an added row. All other old rows are dropped.
     old_rows : int, optional
         The number of rows of the old table; `renumber` reads it from the table.
 
@@ -53,7 +53,7 @@ class RowMap:
     Raises
     ------
     TypeError, ValueError, IndexError
-        Values are no integers, an old row occurs twice, or the old table does not have it.
+        Values are not integers, an old row occurs twice, or the old table does not have it.
 
     Notes
     -----
@@ -118,7 +118,7 @@ class RowMap:
         Raises
         ------
         TypeError
-            The numbers are no integers of 64 bits.
+            The numbers are not 64-bit integers.
 
         Examples
         --------
@@ -141,7 +141,7 @@ class RowMap:
         ----------
         ids : int32 or int64 array of any shape and framework
         missing : int, optional
-            The new row for ids of dropped rows, for example an unknown token's. By default such ids raise.
+            The new row for ids of dropped rows, such as the row of an unknown token. By default such ids raise.
 
         Returns
         -------
@@ -152,8 +152,8 @@ class RowMap:
         IndexError
             The old table does not have an id, or an id's row is dropped.
         TypeError
-            Values are no ids, missing is no int, or ids are traced. In traced code read the new ids from the array
-            ``new_ids(range(old_rows))``. SPEC clause 27.
+            Values are not ids, missing is not an int, or ids are traced. In traced code read the new ids from the
+            array ``new_ids(range(old_rows))``. SPEC clause 27.
 
         Examples
         --------
@@ -207,15 +207,15 @@ def renumber(
     Parameters
     ----------
     table : Table, array of shape (rows, *row_shape), or sparse gradient; or a list, tuple or dict of them
-        All of one vocabulary: an embedding and its output layer, gradients of the table.
+        Tables, or gradients of a table, with one vocabulary, such as an embedding and its output layer.
     mapping : RowMap, or 1-D integers
-        The old row of each new row, -1 for rows that are new.
+        The old row of each new row, or -1 for an added row.
     state : tree of arrays, optional
         The state of an optimizer of islices, or of a framework. Arrays with as many rows as the table are renumbered;
         "step", arrays of one number, None and other objects are unchanged.
     fill : number, "mean", array, or function of a shape
         The new rows of the table. An array has their shape, or ``(1, *row_shape)``; a function is called with their
-        shape. "mean" is the mean of the old rows except the padding's.
+        shape. "mean" is the mean of the old rows without the padding row.
     state_fill : Optimizer, number, or mapping of name to number
         The new rows of the state: the initial values of the islices optimizer, or numbers. Required if a state gets new
         rows.
@@ -231,8 +231,8 @@ def renumber(
     Raises
     ------
     TypeError, ValueError, IndexError
-        The mapping drops the padding's row or is another table's. Arrays have another number of rows, or no leaf has a
-        given name.
+        The mapping drops the padding row or belongs to another table. Arrays have another number of rows, or no leaf
+        has a given name.
 
     Notes
     -----
@@ -375,7 +375,7 @@ def _leaf(x: Any, argument: str) -> _Leaf:
 
 
 def _copied(B: Backend, x: Array) -> Array:
-    """Return a copy of a number: where arrays change in place, each state counts its steps separately."""
+    """Return a copy of a number, because states whose arrays change in place must count their steps separately."""
     if B.is_traced(x):
         return x
     with B.scope():
@@ -385,7 +385,7 @@ def _copied(B: Backend, x: Array) -> Array:
 
 # ---------------------------------------------------------------------- rows
 def _mean(rows: Host, padding: int | None) -> Host:
-    """Return the mean row in float64, added up in order without the padding's row."""
+    """Return the mean row in float64, summed in order without the padding row."""
     kept = rows if padding is None else np.delete(rows, padding, axis=0)
     wide = np.concatenate([np.zeros((1, *rows.shape[1:])), _cast(kept, "float64")])
     total = modes.run("segment_sum", modes.HOST, (wide, np.zeros(len(wide), np.int32)), count=1)
@@ -417,7 +417,7 @@ def _new_rows(fill: Any, argument: str, shape: tuple[int, ...], dtype: str) -> H
 
 
 def _cast(rows: Host, dtype: str) -> Host:
-    """Return rows in the host's array of a dtype; bfloat16 is stored as its bits, on both sides."""
+    """Return rows as a host array of a dtype. bfloat16 is stored as its bits in both arrays."""
     if dtype not in FLOATS:
         return rows.astype(dtype)
     with modes.HOST.scope():

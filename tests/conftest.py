@@ -1,4 +1,4 @@
-"""The tests of a checkout test that checkout, or what has been built of it and installed, but no other checkout."""
+"""Make the tests of a checkout test this checkout, or an installation built from it, and no other checkout."""
 
 import os
 from pathlib import Path
@@ -31,7 +31,7 @@ def place(item: pytest.Item) -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """XLA's programs are compiled once for all workers and all processes that tests start."""
+    """Compile XLA's programs once for all workers and all processes that tests start."""
     if hasattr(config, "cache"):
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(config.cache.mkdir("jax")))
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")

@@ -1,6 +1,6 @@
-"""All of islices comes from one checkout, whatever is installed, whichever folder is the working directory.
+"""Test that all of islices comes from one checkout, for any installation and any working directory.
 
-Two real clones, one of them installed as editable in an environment, as pip does it.
+There are two real clones, one of them installed as editable in an environment by pip.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def copied(to: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def clones(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
-    """Return (the clone that is installed, another one, an environment's python)."""
+    """Return the installed clone, another clone, and an environment's python."""
     folder = tmp_path_factory.mktemp("clones")
     installed, other = copied(folder / "installed"), copied(folder / "other")
     environment = folder / "environment"
@@ -114,7 +114,7 @@ def test_what_the_checkout_lacks_is_not_taken_from_elsewhere(clones: tuple[Path,
 
 
 def test_an_installed_islices_is_left_alone(clones: tuple[Path, Path, Path], tmp_path: Path) -> None:
-    """All in one folder, as wheels have it, within a zip file."""
+    """Check an installed islices in one folder, as in wheels, within a zip file."""
     installed, _, python = clones
     with zipfile.ZipFile(tmp_path / "whole.zip", "w") as archive:
         for part in ("islices", "backends", "conformance"):

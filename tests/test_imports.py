@@ -1,13 +1,13 @@
-"""Imports go one way, and no module imports itself by way of others: read from the source, nothing is run.
+"""Test that imports go one way without cycles, by reading the source without running it.
 
-An import counts wherever it stands: at the head of a module, within a function, or as ``load_module("...")`` of a
-module that is named there. What stands under ``if TYPE_CHECKING:`` is for checkers, and counts as none. ``from
-islices.optim import factory`` is an import of the module `islices.optim.factory`, and of the package `islices.optim`
-where the name is no module. Python runs a package's ``__init__`` before its modules, but this counts as no import:
-otherwise any package that exports its modules' names would be a circle. Modules that are found by name while a program
-runs (backends, engines, commands, probes) are no imports either.
+An import counts anywhere: at the head of a module, within a function, or as ``load_module("...")`` of a named module.
+Imports under ``if TYPE_CHECKING:`` are for checkers and do not count. ``from islices.optim import factory`` is an
+import of the module `islices.optim.factory`, and of the package `islices.optim` where the name is no module. Python
+runs a package's ``__init__`` before its modules, but this does not count. Otherwise any package that exports its
+modules' names would be a cycle. Modules found by name at run time (backends, engines, commands, probes) do not count
+either.
 
-A module's docstring may hold a line that this test holds it to::
+A module's docstring may have a line that this test checks::
 
     May import: `numpy`, `islices.core.arguments`, the core below `islices.norms.clip`, this folder.
 
@@ -66,7 +66,7 @@ LATE = {
 
 
 class Import(NamedTuple):
-    """A module imports another."""
+    """One module's import of another."""
 
     target: str
     line: int
@@ -76,7 +76,7 @@ class Import(NamedTuple):
 
 # ---------------------------------------------------------------------- reading the source
 def _modules() -> Iterator[tuple[str, Path]]:
-    """Yield the modules of the three packages; not the adapters of others that lie in the suite as examples."""
+    """Yield the modules of the three packages, without the adapters in the suite that are examples."""
     for package, folder in PACKAGES.items():
         for path in sorted(folder.rglob("*.py")):
             parts = path.relative_to(folder).with_suffix("").parts
@@ -99,7 +99,7 @@ def package_of(name: str) -> str:
 
 
 def constants(name: str) -> dict[str, str]:
-    """Return the strings that a module gives names to."""
+    """Return the strings to which a module gives names."""
     return {
         target.id: node.value.value
         for node in tree(name).body
@@ -111,7 +111,7 @@ def constants(name: str) -> dict[str, str]:
 
 @cache
 def imports(name: str) -> tuple[Import, ...]:
-    """Return the imports of a module, wherever they stand."""
+    """Return all imports of a module."""
     found: list[Import] = []
 
     def look(node: ast.AST, function: str) -> None:
@@ -160,12 +160,13 @@ def top(name: str) -> str:
 
 
 def is_outside(name: str) -> bool:
-    """Return True if it has to be installed in addition to NumPy."""
+    """Return True if the module must be installed in addition to NumPy."""
     return top(name) not in (sys.stdlib_module_names | {"islices", "numpy"})
 
 
 def needs(names: Iterable[str], *, heads: bool = False) -> set[str]:
-    """Return all that modules import, directly or not, and they themselves; heads: at the head of modules."""
+    """Return these modules and all that they import, directly or not. With heads, count only imports at the head of
+    modules."""
     seen: set[str] = set()
     waiting = list(names)
     while waiting:
@@ -223,7 +224,7 @@ def test_importing_islices_asks_for_numpy_alone() -> None:
 
 # ---------------------------------------------------------------------- no circles
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Return the sets of modules that import one another, by Tarjan's algorithm."""
+    """Return the sets of modules that import each other, by Tarjan's algorithm."""
     found: list[list[str]] = []
     number: dict[str, int] = {}
     low: dict[str, int] = {}
@@ -260,7 +261,8 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 
 # ---------------------------------------------------------------------- imports within functions
 def test_what_is_imported_within_functions_needs_a_framework_or_says_why() -> None:
-    """A framework, an extra, or a module of ours that imports one at its head; all else stands in the table."""
+    """Check that functions import only a framework, an extra, a module that imports one at its head, or a module in
+    the table."""
     late = {
         (name, i.target): f"{name}:{i.line}"
         for name in MODULES
@@ -277,7 +279,7 @@ ITEM = re.compile(r"the standard library|the core|the core below `(?P<above>[\w.
 
 
 def statement(name: str) -> list[str] | None:
-    """Return the items of the line in a module's docstring, None where it has none."""
+    """Return the items of the line in a module's docstring, or None without one."""
     text = " ".join((ast.get_docstring(tree(name)) or "").split())
     lines = SAYS.findall(text)
     assert len(lines) == len(re.findall(r"\b[Mm](?:ay|ust not) import\b", text)) <= 1, f"{name}: not the form: {text}"

@@ -1,4 +1,4 @@
-"""The wheel and the sdist, built for real and installed in an empty environment away from the checkout."""
+"""Test the wheel and the sdist, built and installed in an empty environment away from the checkout."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ OPTIONAL = {
 }  # fmt: skip
 
 
-def run(*command: object, cwd: Path, code: int = 0) -> str:
-    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTEST_ADDOPTS")}
+def run(*command: object, cwd: Path, code: int = 0, **settings: str) -> str:
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTEST_ADDOPTS")} | settings
     done = subprocess.run(
         [str(c) for c in command], cwd=cwd, env=environment, text=True, capture_output=True, check=False, timeout=600
     )
@@ -54,14 +54,18 @@ def run(*command: object, cwd: Path, code: int = 0) -> str:
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the sdist, and the wheel made from the sdist."""
-    folder = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT, cwd=folder)
+    return build(tmp_path_factory.mktemp("dist"))
+
+
+def build(folder: Path) -> Path:
+    command = (sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT)
+    run(*command, cwd=folder, SOURCE_DATE_EPOCH="1700000000")
     return folder
 
 
 @pytest.fixture(scope="module")
 def environment(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the bin folder of an environment that holds the wheel and NumPy, nothing else."""
+    """Return the bin folder of an environment with only the wheel and NumPy."""
     folder = tmp_path_factory.mktemp("env")
     venv.create(folder, with_pip=True)
     (wheel,) = built.glob("*.whl")
@@ -85,6 +89,13 @@ def test_files(built: Path) -> None:
         inside = {name.partition("/")[2] for name in archive.getnames()}
     assert {"LICENSE", "README.md", "pyproject.toml", "islices/core/slices.py"} <= inside
     assert {"islices/backends/torch/__init__.py", "islices/conformance/vectors/errors.json", "setup.py"} <= inside
+
+
+def test_the_same_files_give_the_same_bytes(built: Path, tmp_path: Path) -> None:
+    again = build(tmp_path)
+    assert {file.name: file.read_bytes() == (built / file.name).read_bytes() for file in again.iterdir()} == {
+        file.name: True for file in built.iterdir()
+    }
 
 
 def test_every_part_imports(environment: Path, tmp_path: Path) -> None:
@@ -113,7 +124,8 @@ def test_backends_command(environment: Path, tmp_path: Path) -> None:
 
 
 def test_conform_with_numpy_alone(environment: Path, tmp_path: Path) -> None:
-    """Without pytest it says what to install; with it, one column, and the lines that add the others."""
+    """Check that without pytest it names the install command, and with it shows one column and the lines that add
+    others."""
     out = run(environment / "islices", "conform", cwd=tmp_path, code=2)
     assert 'pip install "islices[conformance]"' in out
     run(environment / "python", "-m", "pip", "install", "-q", "pytest>=8", "rich>=13", cwd=tmp_path)

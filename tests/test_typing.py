@@ -1,4 +1,4 @@
-"""A user's type checker on islices: the calls of tests/typing_consumer.py, right ones and wrong ones."""
+"""Test type checkers on the right and wrong calls in tests/typing_consumer.py."""
 
 from __future__ import annotations
 

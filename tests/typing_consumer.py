@@ -1,6 +1,6 @@
-"""A user's program as type checkers see it: tests/test_typing.py has mypy --strict, and pyright, agree with every line.
+"""A user's program, for which tests/test_typing.py checks that mypy --strict and pyright agree with every line.
 
-The last four functions hold a mistake each; an ignored error that is none is itself an error (warn_unused_ignores).
+The last four functions have one mistake each. An unnecessary ignore is an error too (warn_unused_ignores).
 """
 
 from __future__ import annotations

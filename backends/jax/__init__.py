@@ -4,7 +4,8 @@ It handles these properties of JAX (`precision`, `scatters` and `host_views` hav
 
 - Inside `jax.jit` shapes are static. A slot cannot be dropped, so it is moved to the sentinel row ``rows``. `BCOO` uses
   the same row for its padding, where data need not be zero.
-- XLA rewrites a / broadcast(b) to a product by the reciprocal, 1 ulp off, eagerly as well. `div` spreads the divisor
+- XLA rewrites a / broadcast(b) to a product by the reciprocal, also in eager code, which is 1 ulp off. `div` spreads
+the divisor
   first, behind a barrier under a trace. XLA contracts a product and a sum to a fused multiply-add, and moves additions
   into scatters, even across a barrier. Only a selection between them prevents this: `precision.apart`.
 - Every new shape compiles. So operations that only move memory use NumPy views of CPU arrays, at no cost. Sums use

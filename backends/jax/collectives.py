@@ -6,7 +6,7 @@ It handles these properties of JAX:
   lengthened to one of a few lengths (`LENGTHS`). Parts of very unequal lengths go in rounds; the longest part sets the
   length of its round.
 - A collective waits for another process as long as that process lives. Some collectives run before the call returns,
-  others after. So a thread keeps the timeout, and is left behind if it expires.
+  others after. So each collective runs in a thread, which is abandoned when the timeout expires.
 """
 
 from __future__ import annotations

@@ -84,7 +84,8 @@ def trace(fn: Callable[..., Any], *args: Any) -> Any:
 def taken(
     plan: Plan, consts: Sequence[Any], args: Sequence[Any], dense: Sequence[int]
 ) -> tuple[list[Any], list[Array], list[tuple[Slot, Array, Any]]]:
-    """Return outputs, gradients of the arguments of these numbers, and each slot with its gradient and found values."""
+    """Return the outputs, the gradients of the arguments at these positions, and each slot with its gradient and
+    found values."""
 
     def run(variables: list[Array], deltas: list[Array]) -> tuple[Array, tuple[list[Any], list[Any]]]:
         given = list(args)
@@ -112,7 +113,7 @@ def _check_unchecked(jaxpr: Any) -> None:
 
 
 def _zeros(slot: Slot, args: Sequence[Any]) -> Array:
-    """Return the input whose gradient is that of a slot's rows; under a trace it is no constant of the program."""
+    """Return the input that gets the gradient of a slot's rows. Under a trace it is not a constant of the program."""
     if any(isinstance(x, Tracer) for x in args):
         return lax.full(slot.shape, 0, slot.dtype)
     return host_views.put(zeros(slot.shape, slot.dtype), args[0])
@@ -130,7 +131,7 @@ class Aux:
         return [x for x, t in zip(arrays, self.traced, strict=True) if t]
 
     def put_together(self, arrays: list[Array], sources: list[Source | None]) -> Any:
-        """Return the tree with the arrays' values; sources are given where the array is a differentiated table's."""
+        """Return the tree with the arrays' values, and with sources for the arrays of differentiated tables."""
         values = iter(zip(arrays, sources, strict=True))
         restored = (_restored(x, *next(values)) if t else x for x, t in zip(self.leaves, self.traced, strict=True))
         return tree_util.tree_unflatten(self.structure, list(restored))
@@ -157,7 +158,7 @@ def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callab
 
 
 def with_gradient(value: Array, arrays: Sequence[Array], backward: GradientOfValue) -> Array:
-    """See `Backend.with_gradient`; in forward mode a tangent passes through the transposed gradient."""
+    """See `Backend.with_gradient`. In forward mode a tangent passes through the transposed gradient."""
     if not any(isinstance(x, Tracer) for x in arrays):
         return value
 

@@ -93,7 +93,8 @@ def _check_unchanged(names: list[str], states: list[list[Any]], rest: Any) -> No
 def per_sample(
     B: Backend, fn: Callable[..., tuple[Any, Any]], tree: Any, sparse: Any, data: Sequence[Any]
 ) -> tuple[Any, Any, Any]:
-    """Return the same for fn(tree, one sample of each of data): vmap over samples, and concatenate their slices."""
+    """Return the same result for fn(tree, one sample of each of data), by vmap over samples and concatenation of
+    their slices."""
 
     def one(sample: list[Any]) -> tuple[Any, Any]:
         cut = [x[None] for x in sample]
@@ -123,7 +124,7 @@ def _plan(jaxpr: Any, floats: list[int], marked: set[int]) -> Plan:
 
 
 def _pays(plan: Plan, leaf: int, x: Any, sparse: str) -> bool:
-    """Return whether a leaf is only read by rows, and by so few that sparse marks it."""
+    """Return whether a leaf is only read by rows, and by few enough that sparse marks it."""
     reads = sum(slot.reads for slot in plan.slots if slot.leaf == leaf)
     return leaf not in plan.others and marking.pays(sparse, reads, x.shape[0])
 

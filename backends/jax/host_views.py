@@ -1,4 +1,5 @@
-"""View JAX's CPU memory as NumPy arrays and NumPy's as JAX arrays, without a copy; bfloat16 as uint16 outside.
+"""View JAX's CPU memory as NumPy arrays and NumPy's memory as JAX arrays, without a copy. Outside of JAX, bfloat16 is
+uint16.
 
 Both directions share memory (JAX's `device_put` does so for memory aligned to 64 bytes). A view keeps its array alive,
 and JAX does not reuse a donated buffer that has a view. DLPack is no faster, rejects read-only and bfloat16 memory, and
@@ -50,7 +51,7 @@ Tracer = jax.core.Tracer  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def view(x: Array) -> np.ndarray | None:
-    """Return a NumPy view of x's memory, or None unless it is one CPU device's."""
+    """Return a NumPy view of x's memory, or None unless the memory belongs to one CPU device."""
     # `device` of an array spread over several devices is a sharding, which has no platform
     if isinstance(x, Tracer):
         return None
@@ -71,7 +72,7 @@ def bits(array: np.ndarray) -> np.ndarray:
 
 
 def put(array: np.ndarray, like: Array) -> Array:
-    """Return the JAX array over a NumPy array, of the same dtype whatever the value of jax_enable_x64."""
+    """Return the JAX array over a NumPy array, with the same dtype for any value of jax_enable_x64."""
     if array.dtype == np.uint16:
         array = array.view(BFLOAT16)
     wide = array.dtype.itemsize == 8 and not jax.config.jax_enable_x64  # type: ignore[attr-defined]
@@ -139,7 +140,7 @@ def writable(arrays: Sequence[Array], *, donate: bool) -> tuple[list[np.ndarray]
 
 @cache
 def _handed_over(count: int) -> Any:
-    """Return the function that passes the memory of count arrays to new ones: XLA reuses donated inputs for outputs.
+    """Return the function that passes the memory of count arrays to new ones. XLA reuses donated inputs for outputs.
 
     The barrier keeps JAX from returning its arguments without a computation, so that they would not be donated.
     """
@@ -153,7 +154,8 @@ def power_of_two(n: int) -> int:
 
 
 def lengthened(values: Array, ids: Array, nowhere: int) -> tuple[Array, Array]:
-    """Return values and ids padded to a power of two of slots; the padding goes to row nowhere, which is dropped."""
+    """Return values and ids padded to a power of two of slots. The padding has the row number nowhere, which is
+    dropped."""
     n = values.shape[0]
     slots = power_of_two(n)
     views = view(values), view(ids)

@@ -77,7 +77,7 @@ def _lookup_batched(args: Any, dims: Any, *, static: Any, axes: tuple[str, ...])
 
 
 def mapped_in_front(arrays: Sequence[Any], dims: Sequence[int | None]) -> list[Any]:
-    """Return the arrays with the mapped axis first; arrays without one (None) are repeated."""
+    """Return the arrays with the mapped axis first, and repeat arrays without one (None)."""
     size = next(x.shape[d] for x, d in zip(arrays, dims, strict=True) if d is not None)
     return [
         jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)

@@ -1,4 +1,4 @@
-"""Evaluate a jaxpr again, with an input of zeros for each read of rows of a marked parameter.
+"""Evaluate a jaxpr again, with one input of zeros for each read of rows of a marked parameter.
 
 `Plan` walks the jaxpr by a table from primitive to rule. Each read of whole rows of a marked parameter is a *slot*;
 every other read is recorded as an other use. `evaluate` runs the jaxpr with one more input per slot, whose gradient is
@@ -36,7 +36,7 @@ Wanted = tuple[bool, ...]
 
 
 class Plan:
-    """The static plan of a jaxpr some of whose inputs are marked leaves.
+    """The static plan of a jaxpr with marked leaves among its inputs.
 
     wanted has a flag per output that may have a gradient; None means all.
     """
@@ -89,7 +89,7 @@ class Plan:
 
 
 def _needed(jaxpr: Any, wanted: Sequence[bool]) -> tuple[set[int], set[Any]]:
-    """Return the ids of equations with effects or used results, and the variables that have a gradient."""
+    """Return the ids of equations that have effects or used results, and the variables that have a gradient."""
     live = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
     moving = {v for v, w in zip(jaxpr.outvars, wanted, strict=True) if w and _moves(v)}
     needed = set()
@@ -107,7 +107,7 @@ def _moves(v: Any) -> bool:
 
 
 def _line(eqn: Any) -> str:
-    """Return the user's line that made an equation; "" in JAX's functions, whose jaxprs JAX keeps between calls."""
+    """Return the user's line that made an equation, or "" in JAX's functions, whose jaxprs JAX keeps between calls."""
     found = eqn.source_info.traceback
     frames = [] if found is None else traceback.extract_tb(found.as_python_traceback())
     outside = [f for f in frames if not f.filename.startswith(_OWN)]
@@ -119,7 +119,7 @@ _OWN = tuple(os.path.dirname(path or "") + os.sep for path in (jax.__file__, np.
 
 
 def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """Return the outputs of a jaxpr and the found values of each slot; an output that is a marked leaf is None."""
+    """Return the outputs of a jaxpr and the found values of each slot. An output that is a marked leaf is None."""
     jaxpr = plan.jaxpr
     consts = [_as_jax(c, v) for c, v in zip(consts, jaxpr.constvars, strict=True)]
     env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
@@ -160,7 +160,7 @@ def _last_uses(jaxpr: Any) -> list[list[Any]]:
 
 
 def _as_jax(x: Any, v: Any) -> Any:
-    """Return a constant of a jaxpr as a JAX array: in some versions it is a NumPy array, which jit does not convert."""
+    """Return a constant of a jaxpr as a JAX array. In some versions it is a NumPy array, which jit does not convert."""
     if not isinstance(x, np.ndarray):
         return x
     with precision.wide():
@@ -271,7 +271,7 @@ def _looped(
 
 
 def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
-    """Run ranks that read rows each for itself: their slots are concatenated along a new first axis."""
+    """Run ranks that read rows separately, and concatenate their slots along a new first axis."""
     p = eqn.params
     mesh, checked, jaxpr = p["mesh"], p["check_vma"], p["jaxpr"]
     manual = p["newly_manual_axes"] if "newly_manual_axes" in p else p["manual_axes"]
@@ -289,7 +289,7 @@ def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
     specs = [PartitionSpec(names) for names in axes]
 
     def whole(slot: Slot, ids: Any) -> Any:
-        """Return the leaf's row numbers for row numbers of a part."""
+        """Return the leaf's row numbers for the row numbers of a part."""
         axis = parts[slot.leaf]
         if not axis:
             return ids
@@ -325,7 +325,7 @@ def _size(mesh: Any, axes: Any) -> int:
 
 
 def _uses(plans: Sequence[Plan], outputs: Marks, name: str) -> dict[int, Use]:
-    """Return the other uses of plans that all have these marks as outputs."""
+    """Return the other uses of plans whose outputs all have these marks."""
     out = ((m, whole) for plan in plans for m, whole in zip(plan.outputs, outputs, strict=True))
     returned = {m.leaf: Use(f"{name} (as a result)") for m, whole in out if m is not None and whole is None}
     for plan in plans:

@@ -88,7 +88,7 @@ def apart(x: Any) -> Any:
 
 @partial(jax.custom_vjp, nondiff_argnums=(1,))
 def leave(x: Any, dtype: str) -> Any:
-    """Return the core's traced float64 in the user's dtype; only types that x64 allows are differentiated."""
+    """Return the core's traced float64 in the user's dtype. Only dtypes that x64 allows are differentiated."""
     return lax.convert_element_type(x, dtype)
 
 

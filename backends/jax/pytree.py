@@ -1,7 +1,7 @@
 """Register IndexedSlices, Table and PerSample as JAX pytrees, so that jax.jit, jax.tree and others accept them.
 
-For JAX every array of a pytree is a leaf like any other, row numbers too: `jax.tree.map(jnp.add, a, b)` and `lax.psum`
-would add them. So gradients have one more leaf, a guard, which arithmetic changes and copies do not change.
+For JAX every array of a pytree is a leaf, row numbers included, so `jax.tree.map(jnp.add, a, b)` and `lax.psum` would
+add them. So gradients have one more leaf, a guard, which arithmetic changes and copies do not change.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Part = Sequence[Any]
 
 
 def register(backend: Backend) -> None:
-    """Register their arrays as children, and other attributes as static."""
+    """Register the classes with their arrays as children and their other attributes as static."""
     _register_slices(backend)
     _register_table(backend)
     _register_per_sample(backend)
@@ -188,7 +188,7 @@ def _within(x: Any, bound: int | None) -> Any:
 
 
 def _unchanged(values: Any, *integers: Any, guard: Any) -> Any:
-    """Return the mask of unchanged values: those with an intact guard, and zeros as jnp.zeros_like makes them."""
+    """Return the mask of unchanged values, which have an intact guard or are the zeros of jnp.zeros_like."""
     zero = _equals(values, 0)
     for x in (guard, *integers):
         zero &= _column(_equals(x, 0), values)

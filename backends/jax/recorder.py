@@ -22,13 +22,13 @@ class JaxRecorder(Recorder):
 
     Parameters
     ----------
-    folder, every, suffix, overwrite, metadata
-        Options, as `islices.Recorder` has them.
+    folder, every, overwrite, metadata
+        The options of `islices.Recorder`.
 
     Raises
     ------
     TypeError, ValueError, OSError
-        `islices.Recorder` raises them.
+        The errors of `islices.Recorder`.
 
     Notes
     -----

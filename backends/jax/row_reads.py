@@ -27,7 +27,7 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 class Marked(NamedTuple):
-    """A variable that holds a marked leaf, whose rows are cast after they are read."""
+    """A variable that holds a marked leaf. The leaf's rows are cast after they are read."""
 
     leaf: int
     dtype: Any
@@ -40,7 +40,7 @@ Marks = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Slot:
-    """One read of a leaf: the delta with the gradient of the read values, and other found values."""
+    """One read of a leaf. Its delta gets the gradient of the read values; it may also have other found values."""
 
     leaf: int
     shape: tuple[int, ...]  # shape of the delta: (*loops, n, *row_shape)
@@ -59,7 +59,7 @@ class Slot:
         return math.prod(self.found[0].shape)
 
     def repeated(self, length: int) -> Slot:
-        """Return the slot of a loop's body as seen by the loop; a dense gradient is that of all rounds."""
+        """Return the slot of a loop's body as the loop sees it. A dense gradient is the sum over all rounds."""
         if not self.found:
             return self
         found = tuple(jax.ShapeDtypeStruct((length, *x.shape), x.dtype) for x in self.found)
@@ -67,7 +67,7 @@ class Slot:
         return replace(self, shape=(length, *self.shape), found=found, axes=("scan", *self.axes), rounds=rounds)
 
     def in_branch(self) -> Slot:
-        """Return the slot of a branch as seen by its condition."""
+        """Return the slot of a branch as the condition sees it."""
         return self if self.rounds is not None else replace(self, rounds=0)
 
     def not_run(self) -> tuple[Any, ...]:
@@ -78,7 +78,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The step of an equation that reads a marked leaf: ``run(values, deltas)`` returns outputs and found values.
+    """The step of an equation that reads a marked leaf. ``run(values, deltas)`` returns outputs and found values.
 
     outputs has the mark of each result that is a marked leaf again. others has the leaves with other uses in nested
     jaxprs.
@@ -110,7 +110,7 @@ def bind(eqn: Any, values: Sequence[Any]) -> Sequence[Any]:
 
 
 def whole(x: Any, mark: Marked | None) -> Any:
-    """Return a leaf, or rows of one, with its casts."""
+    """Return a leaf, or some of its rows, with its casts."""
     for dtype in () if mark is None else mark.casts:
         x = lax.convert_element_type(x, dtype)
         if dtype.itemsize == 2:  # XLA may skip a rounding to 16 bits that is widened again right after
@@ -224,7 +224,8 @@ def _reading(
 
 
 def _on_mesh(x: Any, like: Any) -> Any:
-    """Return the array with the mesh in another array's type: they differ in explicit sharding, within auto_axes."""
+    """Return the array with the mesh of another array's type. With explicit sharding the meshes differ within
+    auto_axes."""
     mesh = jax.typeof(like).sharding.mesh
     if mesh.empty or jax.typeof(x).sharding.mesh == mesh:
         return x
@@ -238,7 +239,7 @@ def _index_dtype(dtype: Any, rows: int = 0) -> Any:
 
 
 def _signed(x: Any, dtype: Any) -> Any:
-    """Return starts in a signed type; those that it cannot represent become its largest number."""
+    """Return starts in a signed type. Starts that it cannot represent become its largest number."""
     if jnp.issubdtype(x.dtype, np.unsignedinteger) and x.dtype.itemsize >= dtype.itemsize:
         x = jnp.minimum(x, np.asarray(np.iinfo(dtype).max, x.dtype))
     return x.astype(dtype)
@@ -246,7 +247,7 @@ def _signed(x: Any, dtype: Any) -> Any:
 
 # ---------------------------------------------------------------------- rules: a leaf handed on
 def _same(eqn: Any, marks: Marks) -> Evaluation | None:
-    """Return a step that passes the leaf on: the operation changes no number and is left out."""
+    """Return a step that passes the leaf on and leaves out the operation, which changes no number."""
     return Evaluation(lambda values, deltas: (list(values), []), marks)
 
 

@@ -1,8 +1,8 @@
 """Group, sum and scatter rows in XLA, for traced code and for mode framework.
 
-On CPU XLA's scatter runs in order of the updates, so a scatter-add is a left fold there. This module calls it directly,
-because ``x.at[ids]`` wraps -1 to the last row: here a negative row is dropped like every other row out of range. The
-functions never declare indices as sorted, which would give wrong results on GPU.
+On CPU XLA's scatter runs in the order of the updates, so a scatter-add is a left fold there. This module calls it
+directly, because ``x.at[ids]`` wraps -1 to the last row. Here a negative row is dropped like every other row out of
+range. The functions never declare indices as sorted, which would give wrong results on GPU.
 
 XLA on CPU scatters into its operand in place even if the indices are that very array. It then reads the indices that
 it has just overwritten. So `fold` never passes two arrays that could become one.
@@ -64,21 +64,21 @@ _OTHER_SIGN = {"i": "u", "u": "i"}
 def group(indices: Array, rows: int | None) -> tuple[Array, Array]:
     """Return ids and places of traced indices.
 
-    ids are the distinct indices, ascending, in as many slots; spare slots at the end contain rows. places has the place
-    of each slot in ids. Indices out of range count as one more row, `rows`.
+    ids are the ascending distinct indices in as many slots as indices. Spare slots at the end contain rows. places
+    has the place of each slot in ids. Indices out of range count as one more row, `rows`.
     """
     sentinel = check_sentinel(rows, indices.dtype)
     return unique_padded(within(indices, indices, sentinel, sentinel), sentinel)
 
 
 def within(x: Array, indices: Array, rows: int, nowhere: int) -> Array:
-    """Return x, with nowhere in the slots whose indices are out of range."""
+    """Return x with the value nowhere in the slots whose indices are out of range."""
     inside = (indices >= constant(0, indices.dtype)) & (indices < constant(rows, indices.dtype))
     return jnp.where(inside, x, constant(nowhere, x.dtype))
 
 
 def unique_padded(indices: Array, rows: int | None) -> tuple[Array, Array]:
-    """Return ids and the inverse; ids has as many slots as indices, and spare slots at the end contain rows."""
+    """Return ids and the inverse. ids has as many slots as indices; spare slots at the end contain rows."""
     sentinel = check_sentinel(rows, indices.dtype)
     n = indices.shape[0]
     if n == 0:
@@ -119,12 +119,12 @@ def _dimensions(updates: Array) -> lax.ScatterDimensionNumbers:
 
 
 def set_at(x: Array, ids: Array, updates: Array) -> Array:
-    """Return x with rows ids (unique, or with equal updates) set to updates."""
+    """Return x with the rows at ids set to updates. ids are unique, or have equal updates."""
     return lax.scatter(x, ids[:, None], updates, _dimensions(updates), mode="drop")
 
 
 def add_at(x: Array, ids: Array, updates: Array) -> Array:
-    """Return x with updates added to rows ids, one after the other."""
+    """Return x with updates added to the rows at ids in order."""
     return lax.scatter_add(x, ids[:, None], updates, _dimensions(updates), mode="drop")
 
 
@@ -141,7 +141,7 @@ def fold(values: Array, segments: Array, count: int) -> Array:
 
 
 def maximum(values: Array, segments: Array, count: int, least: float | None = None) -> Array:
-    """Return the largest values by segment, NaN if one is; an empty segment gets `least` or the least number."""
+    """Return the largest value per segment, or NaN if one is NaN. An empty segment gets `least` or the least number."""
     if least is None:
         least = -np.inf if jnp.issubdtype(values.dtype, np.floating) else np.iinfo(values.dtype).min
     start = jnp.broadcast_to(constant(least, values.dtype), (count, *values.shape[1:]))
@@ -151,7 +151,7 @@ def maximum(values: Array, segments: Array, count: int, least: float | None = No
 
 
 def fold_rows(op: str, rows: Array, values: Array, segments: Array) -> Array:
-    """Return rows multiplied or divided by the values of their segment, one after the other."""
+    """Return rows multiplied or divided by the values of their segment in order."""
     if 0 in values.shape or 0 in rows.shape:
         return rows
     if op == "mul":  # XLA's scatter goes through the updates in order on CPU
@@ -179,12 +179,12 @@ set_jitted = partial(jax.jit, static_argnums=2)(_set_rows)
 
 
 def replace_donated(table: Array, ids: Array, values: Array) -> Array:
-    """Return the table's memory with rows ids set to values."""
+    """Return the table's memory with the rows at ids set to values."""
     return _donated(_replace_donated, table, ids, values)
 
 
 def add_donated(table: Array, ids: Array, values: Array) -> Array:
-    """Return the table's memory with values added to rows ids, one after the other."""
+    """Return the table's memory with values added to the rows at ids in order."""
     return _donated(_add_donated, table, ids, values)
 
 

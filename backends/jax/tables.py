@@ -1,6 +1,6 @@
 """Define the rules of the operations that read a Table, or its weights as an array.
 
-A lookup is a slot whose gradient is that of its rows, or bags. If the code reads the weights as an array
+A lookup is a slot that gets the gradient of its rows or bags. If the code reads the weights as an array
 (`islices_operand`), each product with them is a slot too. Its gradient and inputs are kept as factors. Any other use
 is a slot of the weights, with a dense gradient. May import: `jax`, `numpy`, the core, this folder.
 """
@@ -30,7 +30,7 @@ class _Weights:
 
 @dataclass(frozen=True)
 class TableWeights(_Weights):
-    """The weights of a Table, which are read by lookups."""
+    """The weights of a Table, which lookups read."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def _as_array(x: Any, dtype: Any) -> Array:
 
 
 def _as_it_is(eqn: Any, marks: Marks) -> Evaluation | None:
-    """Run an equation whose weights are constant: another differentiation handles them, or none."""
+    """Run an equation whose weights are constant, because another differentiation handles them or none does."""
     return Evaluation(lambda values, deltas: (bind(eqn, values), []), (None,))
 
 
@@ -149,7 +149,7 @@ OPERAND_RULES: dict[str, Rule] = {
 
 # ---------------------------------------------------------------------- what a slot found, for the core
 def use_of(slot: Slot, found: tuple[Array, ...], upstream: Array, dtype: Any) -> TableUse | None:
-    """Return the use that a slot of a table of that dtype found; None for a branch that is known not to have run."""
+    """Return the use that a slot of a table of that dtype found, or None for a branch that did not run."""
     if isinstance(slot.static, Operand):
         return WholeUse((upstream.T if slot.static.transposed else upstream).astype(dtype))
     if isinstance(slot.static, _Product):

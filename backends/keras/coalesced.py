@@ -1,7 +1,7 @@
 """Sum and clip row-sparse gradients before a Keras optimizer steps on them.
 
-This happens when the gradients of all replicas have been added up. The loss scale and the accumulation of micro-batches
-come before, the rule of the optimizer after it. May import: `keras`, the core, this folder.
+This happens after the gradients of all replicas have been added up. The loss scale and micro-batches come first; the
+optimizer's rule comes last. May import: `keras`, the core, this folder.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Keras on JAX: the step of a model computes gradients by `islices.value_and_grad`, which finds the reads of rows.
+"""Keras on JAX. The step of a model computes gradients by `islices.value_and_grad`, which finds the reads of rows.
 
 The step stays one jitted function with donated state, so it writes tables and states in place.
 See `islices.backends.keras.native`. May import: `keras`, `jax`, `numpy`, `islices.backends.jax`, the core, this
@@ -54,7 +54,7 @@ def methods(model: Any) -> dict[str, Any]:
 
 
 def _gradients(model: Any, state: Any, data: Any) -> tuple[Any, list[Any]]:
-    """Return the results of compute_loss_and_updates besides the loss, and the gradients of the trainable variables."""
+    """Return the other results of compute_loss_and_updates, and the gradients of the trainable variables."""
     trainable, others, of_optimizer, of_metrics = state
     if keras.distribution.distribution() is not None:
         raise ValueError(
@@ -86,20 +86,20 @@ _flagged: ContextVar[tuple[Any, set[int]] | None] = ContextVar("flagged", defaul
 
 
 def taken() -> Any:
-    """Return whether the current step is taken: True, or a traced flag."""
+    """Return True, or a traced flag that says whether to take the current step."""
     flagged = _flagged.get()
     return True if flagged is None else flagged[0]
 
 
 def keep(variables: Sequence[Any]) -> None:
-    """Note variables that the current step does not change if its flag is false."""
+    """Record the variables that the current step leaves unchanged if its flag is false."""
     flagged = _flagged.get()
     if flagged is not None:
         flagged[1].update(map(id, variables))
 
 
 def take_if(flag: Any, variables: Sequence[Any], step: Callable[[], None]) -> None:
-    """Take a step on variables if a flag is true; a traced flag selects values, because XLA's branches copy tables."""
+    """Take a step on variables if a flag is true. A traced flag selects values, because XLA's branches copy tables."""
     if not backend.is_traced(flag):
         if flag:
             step()
@@ -119,7 +119,7 @@ def take_if(flag: Any, variables: Sequence[Any], step: Callable[[], None]) -> No
 
 # ---------------------------------------------------------------------- micro-batches
 class DenseSum:
-    """The sum of some gradients of a variable: an array of the variable's shape, and flags of the gradients' rows."""
+    """The sum of some gradients of a variable, as an array of its shape with a flag for each of the gradients' rows."""
 
     def __init__(self, variable: Any, shape: tuple[int, ...], dtype: str) -> None:
         self.shape, self.dtype, self.in_use = shape, dtype, False
@@ -130,7 +130,8 @@ class DenseSum:
         self.named = optimizer.add_variable(self.shape[:1], dtype="bool", name="sum_named")
 
     def plus(self, gradient: Any) -> Any:
-        """Add a gradient, slot after slot; return the sum: coalesced slices, or an array if the gradient is one."""
+        """Add a gradient slot by slot. Return the sum as coalesced slices, or as an array if the gradient is an
+        array."""
         self.in_use = True
         rows, values = self.shape[0], self.values.value
         gradient = cast(gradient.slices if isinstance(gradient, DivisibleGradient) else gradient, self.dtype)

@@ -25,12 +25,12 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
     Parameters
     ----------
     inner_optimizer, initial_scale, dynamic_growth_steps, name
-        Arguments, as keras.optimizers.LossScaleOptimizer has them.
+        The arguments of keras.optimizers.LossScaleOptimizer.
 
     Notes
     -----
-    Duplicates are summed first. If one of the sums is not finite, no step is taken and the scale is halved. In a
-    compiled step of JAX, `Stepped` then writes nothing; the other variables get their values back.
+    Duplicates are summed first. If a sum is not finite, the optimizer takes no step and halves the scale. In a
+    compiled step of JAX, `Stepped` then writes nothing, and the other variables get their old values.
 
     Examples
     --------
@@ -47,7 +47,7 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
         return stock  # type: ignore[no-any-return]
 
     def check_finite(self, grads: Sequence[Any]) -> Any:
-        """Return True if all gradients are finite; for sparse gradients, check the sums of duplicates."""
+        """Return True if all gradients are finite. Check the sums of duplicates in sparse gradients."""
         return super().check_finite([_sums(g) for g in grads])
 
     #: Keras's method of this class uses a branch in XLA, which copies tables; the base class's method calls `apply`.

@@ -21,7 +21,7 @@ __all__ = ["Share", "Sum"]
 
 
 class Share:
-    """The gradient of one micro-batch: Keras adds it to a `Sum`, and divides it."""
+    """The gradient of one micro-batch, which Keras adds to a `Sum` and divides."""
 
     def __init__(self, gradient: Any) -> None:
         self.gradient = gradient  # the framework's type; after an addition, slices are IndexedSlices
@@ -44,7 +44,7 @@ class Sum:
         self.indices = native.cell(np.zeros(0, np.int64), variable)
 
     def plus(self, gradient: Any) -> Any:
-        """Return the sum with a gradient added: coalesced slices, or an array if the gradient is one."""
+        """Return the sum with a gradient added, as coalesced slices, or as an array if the gradient is an array."""
         self.in_use = True
         own = IndexedSlices(*self._held(), self.shape, coalesced=True, validate=False)
         gradient = native.cast(gradient.slices if isinstance(gradient, DivisibleGradient) else gradient, self.dtype)

@@ -50,7 +50,7 @@ def state_of(optimizer: Any) -> dict[str, dict[str, np.ndarray[Any, Any]]]:
     Raises
     ------
     TypeError
-        The argument is no Keras optimizer, or its variables have no names here (Adafactor's variables are factors).
+        The argument is not a Keras optimizer, or its variables have no names here, such as Adafactor's factors.
 
     Notes
     -----
@@ -95,7 +95,7 @@ def _names(optimizer: Any) -> dict[str, str]:
 
 
 def _held(optimizer: Any, path: str, names: dict[str, str]) -> dict[str, Any]:
-    """Return the optimizer's variables for one variable of the model: Keras joins the two names."""
+    """Return the optimizer's variables for one variable of the model. Keras joins the two names."""
     prefix = path.replace("/", "_").replace(":", "_")
     own = {variable.name: variable for variable in optimizer.variables}
     return {new: own[f"{prefix}_{old}"] for old, new in names.items() if f"{prefix}_{old}" in own}

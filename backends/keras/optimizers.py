@@ -28,10 +28,10 @@ Rule = tuple[optim.Optimizer, dict[str, Any]]
 
 
 class ByRows(Coalesced):
-    """Mixin of optimizers whose step `islices.optim` has too: on torch and JAX that step uses slices."""
+    """Mixin of optimizers whose step `islices.optim` also has. On torch and JAX they use that step, on slices."""
 
     def _rule(self, rate: Any) -> Rule | None:
-        """Return the same step in `islices.optim`, or None if there is none with these options."""
+        """Return the same step in `islices.optim`, or None if it has no step with these options."""
         raise NotImplementedError
 
     def _for_rule(self, grad: Any) -> Any:

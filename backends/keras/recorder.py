@@ -38,12 +38,12 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
     folder : str or path
         The folder of the records: see `islices.Recorder`.
     **options
-        Options, as `islices.Recorder` has them: every, suffix, overwrite, metadata.
+        The options of `islices.Recorder`: every, overwrite, metadata.
 
     Raises
     ------
     TypeError, ValueError, OSError
-        `islices.Recorder` raises them.
+        The errors of `islices.Recorder`.
 
     Notes
     -----
@@ -182,7 +182,7 @@ def _state(optimizer: Any) -> dict[str, Any]:
 def _described(optimizer: Any, gradient: Any) -> dict[str, Any] | None:
     """Describe a variable's optimizer in the terms of `islices.optim`.
 
-    The description of a Keras class that `islices.optim` lacks is its name; None is that of another unknown formula.
+    A Keras class that `islices.optim` lacks is described by its name, another unknown formula by None.
     """
     config, name = optimizer.get_config(), type(optimizer).__name__.lower()
     record = RECORDS.get(name)

@@ -27,7 +27,7 @@ def accepted(grad: Any, variable: Any, *, validate: bool) -> Any:
 
 
 def cast(grad: Any, dtype: str) -> Any:
-    """Return a gradient of another type, a sparse one as slices."""
+    """Return a gradient in another dtype; a sparse gradient becomes slices."""
     return from_native(grad).astype(dtype) if is_sparse(grad) else keras.ops.cast(grad, dtype)
 
 
@@ -44,7 +44,7 @@ def divided(gradient: Any, c: float) -> Any:
 
 
 def within(optimizer: Any) -> Iterator[Any]:
-    """Yield an optimizer and the optimizers that it passes gradients to."""
+    """Yield an optimizer and the optimizers to which it passes gradients."""
     yield optimizer
     inner = getattr(optimizer, "inner_optimizer", None)
     for one in (*getattr(optimizer, "optimizers", ()), *([] if inner is None else [inner])):

@@ -60,7 +60,7 @@ class Stepped(Coalesced):
     Raises
     ------
     TypeError
-        rule is no optimizer of islices.optim, or has a function that is no Keras schedule as a hyperparameter.
+        rule is not an optimizer of islices.optim, or a hyperparameter is a function that is not a Keras schedule.
     ValueError
         Keras's weight_decay is set with a rule of rows="touched": use the rule's weight_decay.
         gradient_accumulation_steps is set under a strategy of several replicas, which Keras lacks, or with use_ema on
@@ -185,7 +185,8 @@ class Stepped(Coalesced):
         )
 
     def _missing(self, variable: Any) -> Any:
-        """Return the replacement for the gradient None: None, or zero rows where micro-batches may have had some."""
+        """Return the replacement for the gradient None: None, or zero rows if earlier micro-batches may have had
+        rows."""
         if not (self.gradient_accumulation_steps and self.built):
             return None
         index = self._trainable_variables_indices.get(self._var_key(variable))
@@ -245,7 +246,8 @@ class Stepped(Coalesced):
         return [total for total in totals if isinstance(total, Total)]
 
     def _saved(self) -> list[Any]:
-        """Return the variables that all backends have: JAX's variables of sums are saved as sums, as elsewhere."""
+        """Return the variables that all backends have. JAX's variables of sums are saved as sums, like those of other
+        backends."""
         sums = {id(x) for total in self._totals() if BACKEND == "jax" for x in (total.values, total.named)}
         return [v for v in self.variables if id(v) not in sums]
 
@@ -257,7 +259,8 @@ class Stepped(Coalesced):
             store[f"{ACCUMULATOR}_{k}_values"], store[f"{ACCUMULATOR}_{k}_indices"] = total.save()
 
     def load_own_variables(self, store: Any) -> None:
-        """Load what `save_own_variables` stored; a store without sums of micro-batches starts with none."""
+        """Load the variables that `save_own_variables` stored. A store without sums of micro-batches starts with
+        none."""
         own = {k: store[k] for k in store.keys() if not k.startswith(ACCUMULATOR)}  # noqa: SIM118
         if len(own) == len(self._saved()):
             for k, variable in enumerate(self._saved()):
@@ -322,7 +325,7 @@ def take_step(
 
 # ---------------------------------------------------------------------- the rule, and what Keras knows of it
 def _held(name: str, x: Any) -> Any:
-    """Return a hyperparameter in the form that Keras holds: a flag, a float or a schedule."""
+    """Return a hyperparameter as Keras holds it: a flag, a float or a schedule."""
     if isinstance(x, (bool, np.bool_)):
         return bool(x)
     if isinstance(x, SCHEDULE):
@@ -347,9 +350,9 @@ def _function_of(name: str, custom_objects: dict[str, Any] | None) -> Any:
 
 
 def _described(rule: optim.Optimizer) -> dict[str, Any]:
-    """Return the arguments that make the rule again, except its learning rate.
+    """Return the arguments that recreate the rule, except its learning rate.
 
-    They are numbers, flags and schedules; frozen is an array.
+    The arguments are numbers, flags and schedules; frozen is an array.
     """
     hyper = {name: _held(name, x) for name, x in rule.hyper.items() if name != "lr"}
     options = {"rows": rule.rows, "maximize": rule.maximize, "frozen": rule._frozen[0]}
@@ -372,7 +375,7 @@ def _shape_of_rows(variable: Any) -> tuple[int, ...]:
 
 
 def _cast(grad: Any, variable: Any) -> Any:
-    """Return the gradient in the variable's type; for a variable of 16 bits, a float32 gradient stays unchanged."""
+    """Return the gradient in the variable's type. For a 16-bit variable, a float32 gradient stays unchanged."""
     own = _dtype(variable)
     if not is_sparse(grad):
         grad = keras.ops.convert_to_tensor(grad)

@@ -1,4 +1,4 @@
-"""`row_sparse`: a stock model of Keras, whose `fit` then trains with row-sparse gradients on every backend.
+"""Define `row_sparse`, which makes `fit` of a stock Keras model train with row-sparse gradients on every backend.
 
 May import: `keras`, the core, this folder.
 """
@@ -30,13 +30,14 @@ def row_sparse(model: Model) -> Model:
     """Let `fit` and `train_on_batch` of a stock Keras model train by rows, on TensorFlow, torch and JAX.
 
     Each trainable weight that the model reads by rows (``ops.take(weight, ids, axis=0)``, which is how
-    keras.layers.Embedding reads) gets a gradient of the looked-up rows. Layers and model stay Keras's.
+    keras.layers.Embedding reads) gets a gradient of the looked-up rows. The layers and the model stay Keras's
+    objects.
 
     Parameters
     ----------
     model : keras.Model
-        Sequential, functional or subclassed; built, compiled, or neither yet. Pass the model that you fit, not a part
-        of it.
+        A sequential, functional or subclassed model, built and compiled or not yet. Pass the model that you fit, not
+        a part of it.
 
     Returns
     -------
@@ -47,9 +48,9 @@ def row_sparse(model: Model) -> Model:
     Raises
     ------
     TypeError
-        The object is no keras.Model. On JAX: the model's class has a `train_step`, which computes its gradients itself.
-        Raised by `compile`: the optimizer only accepts dense gradients (Muon, ScheduleFreeAdamW, and classes outside
-        keras.optimizers).
+        The object is not a keras.Model. On JAX: the model's class has a `train_step`, which computes its gradients
+        itself. Raised by `compile`: the optimizer only accepts dense gradients (Muon, ScheduleFreeAdamW, and classes
+        outside keras.optimizers).
     ValueError
         Raised by `compile`: jit_compile=True on torch, or gradient_accumulation_steps under a strategy of several
         replicas. Raised by `fit`: a keras.distribution on JAX.

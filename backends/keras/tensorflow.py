@@ -1,4 +1,4 @@
-"""Keras on TensorFlow: the tape makes tf.IndexedSlices eagerly, in graphs and in strategies.
+"""Keras on TensorFlow. The tape makes tf.IndexedSlices in eager code, in graphs and in strategies.
 
 See `islices.backends.keras.native`. May import: `keras`, `numpy`, `tensorflow`,
 `islices.backends.tensorflow`, the core, this folder.
@@ -56,7 +56,7 @@ def methods(model: Any) -> dict[str, Any]:
     """Return the replacements of a model's methods; TensorFlow's tape already makes sparse gradients."""
 
     def make_train_function(method: Any, *args: Any, **kwargs: Any) -> Any:
-        """Build the optimizer first: a tf.function that makes variables is traced twice."""
+        """Build the optimizer first, because a tf.function that makes variables is traced twice."""
         if model.built and model.optimizer is not None and not model.optimizer.built:
             with model.distribute_strategy.scope():
                 model.optimizer.build(model.trainable_variables)
@@ -100,7 +100,7 @@ def replicas(model: Any = None) -> int:
 
 
 def check_step() -> None:
-    """Raise ValueError where XLA compiles the step."""
+    """Raise ValueError if XLA compiles the step."""
     if compiled_by_xla():
         raise ValueError("jit_compile: got True; accepted by Stepped is False, since shapes are fixed in XLA")
 

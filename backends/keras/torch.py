@@ -1,4 +1,4 @@
-"""Keras on torch: torch's backward pass gives an embedding's gradient as a sparse COO tensor.
+"""Keras on torch. torch's backward pass gives an embedding's gradient as a sparse COO tensor.
 
 See `islices.backends.keras.native`. May import: `keras`, `numpy`, `torch`, `islices.backends.torch`, the core,
 this folder.
@@ -75,7 +75,7 @@ def writable(variable: Any) -> Any:
 
 
 def stock(kind: Any) -> Any:
-    """Return the class that a class of keras.optimizers makes: on torch its `__new__` returns a special class."""
+    """Return the class that a class of keras.optimizers makes. On torch its `__new__` returns a special class."""
     return type(kind())
 
 

@@ -1,1 +1,1 @@
-"""MPI: an engine of `islices.distributed` without arrays, so it is not in a framework's folder."""
+"""MPI, an engine of `islices.distributed` without arrays, which is therefore not in a framework's folder."""

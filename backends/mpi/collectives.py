@@ -62,7 +62,7 @@ def default_group(timeout: float | None) -> Group:
 
 
 def running() -> Group | None:
-    """Return the group of all ranks if mpi4py.MPI is imported, which starts MPI, and MPI has not ended; else None."""
+    """Return the group of all ranks if MPI is running, which importing mpi4py.MPI starts; else None."""
     MPI = sys.modules.get("mpi4py.MPI")
     if MPI is None or not MPI.Is_initialized() or MPI.Is_finalized():
         return None
@@ -89,7 +89,7 @@ def wrap(x: Any, timeout: float | None) -> Group | None:
 
 
 def _group_of(communicator: Any, timeout: float | None) -> MPIGroup:
-    """Return the MPIGroup of a communicator: all callers share its errors and its counts of bytes."""
+    """Return the MPIGroup of a communicator. All callers share its errors and its counts of bytes."""
     if not _keyval:
         _keyval.append(type(communicator).Create_keyval())
     group: MPIGroup | None = communicator.Get_attr(_keyval[0])
@@ -102,7 +102,7 @@ def _group_of(communicator: Any, timeout: float | None) -> MPIGroup:
 
 
 def _check_running(MPI: Any) -> None:
-    """Raise RuntimeError where MPI would end the process: outside of its running time, or in an unsupported thread."""
+    """Raise RuntimeError if MPI would end the process, because it does not run or does not support this thread."""
     if not MPI.Is_initialized() or MPI.Is_finalized():
         state = "has ended (MPI_Finalize)" if MPI.Is_initialized() else "has not been started: call MPI.Init() first"
         raise RuntimeError(f"MPI {state}")
@@ -172,7 +172,7 @@ class MPIGroup(Group):
         return outs
 
     def _wait(self, requests: list[Any], ranks: Sequence[int]) -> None:
-        """Wait until all requests are done; ranks are their other ends."""
+        """Wait until all requests are done. ranks has the other rank of each request."""
         from mpi4py import MPI
 
         started = time.monotonic()

@@ -1,7 +1,7 @@
-"""Clip Gluon's gradients, which may be row_sparse: a function that clips in place, and a Trainer that clips.
+"""Clip Gluon's gradients, which may be row_sparse, by a function that works in place and by a Trainer.
 
 mxnet.gluon.utils.clip_global_norm multiplies by an array, and MXNet's product of row_sparse and an array is dense. So
-that function writes a sparse gradient out as a table, and a NaN norm fills all rows. The functions here keep the
+that function turns a sparse gradient into a whole table, and a NaN norm fills all rows. The functions here keep the
 gradient's type and rows, and a training script only needs another import.
 
 May import: the core, this folder. `ndarrays` imports MXNet with its stand-in for NumPy.
@@ -43,7 +43,7 @@ def clip_global_norm(
     max_norm : float
         Not negative.
     check_isfinite : bool
-        Warn where the norm is NaN or infinite, which waits for the arrays.
+        Warn if the norm is NaN or infinite; this check waits for the arrays.
     semantics : {"mxnet", "islices", "tensorflow", "keras", "torch", "optax"}
         The library whose factor is used. "mxnet", the default, uses min(1, max_norm / (norm + 1e-8)), so that existing
         trainings keep their results. "islices" uses max_norm / norm where the norm exceeds max_norm. SPEC clauses 10
@@ -60,9 +60,9 @@ def clip_global_norm(
     Raises
     ------
     TypeError, ValueError, IndexError
-        An argument or an array is invalid. No array has been changed then.
+        An argument or an array is invalid. No array has changed.
     FloatingPointError
-        nonfinite is "raise", and the norm is NaN or infinite. No array has been changed then.
+        nonfinite is "raise", and the norm is NaN or infinite. No array has changed.
 
     Examples
     --------
@@ -128,16 +128,16 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
     Raises
     ------
     TypeError, ValueError
-        clip_global_norm is negative or no number, or semantics or nonfinite is unknown. With clip_global_norm:
+        clip_global_norm is negative or not a number, or semantics or nonfinite is unknown. With clip_global_norm:
         update_on_kvstore is True, a weight is row_sparse (MXNet updates it in the kvstore), or the batch size is not
         above 0.
 
     Notes
     -----
     The Trainer clips after the gradients of all contexts have been added up, before weight decay and before the
-    optimizer's clip_gradient. The norm covers the parameters that the update moves: parameters with grad_req "null" and
-    stale ones under ignore_stale_grad are left out. Sparse gradients stay row_sparse, so lazy updates stay lazy. The
-    gradients change in place.
+    optimizer's clip_gradient. The norm covers the parameters that the update moves. It leaves out parameters with
+    grad_req "null", and stale ones under ignore_stale_grad. Sparse gradients stay row_sparse, so lazy updates stay
+    lazy. The gradients change in place.
 
     Examples
     --------
@@ -189,7 +189,7 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
         self._nonfinite: Nonfinite = nonfinite
 
     def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
-        """Add up the gradients of all contexts, clip them and update; gradients are divided by batch_size."""
+        """Add up the gradients of all contexts, divide them by batch_size, clip them and update."""
         if self.clip_global_norm is None:
             super().step(batch_size, ignore_stale_grad)
             return
@@ -197,7 +197,7 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
         self.update(batch_size, ignore_stale_grad)
 
     def update(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
-        """Clip and update, after `allreduce_grads`; gradients are divided by batch_size."""
+        """After `allreduce_grads`, divide the gradients by batch_size, clip them and update."""
         if self.clip_global_norm is not None:
             if not is_real(batch_size):
                 raise TypeError(f"batch_size: got {describe(batch_size)}; accepted is a number above 0")

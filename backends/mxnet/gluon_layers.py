@@ -27,7 +27,7 @@ Embedding = gluon.nn.Embedding
 
 
 class RecordedUse(LayerUse):
-    """A use whose upstream is read when it is needed: MXNet computes it after `backward` has returned."""
+    """A use whose upstream is read when it is needed, because MXNet computes it after `backward` has returned."""
 
     delta: Any = None
 
@@ -148,7 +148,7 @@ def _following(name: str, layer: Any, uses: list[Use], inside: threading.local) 
 
 
 def _with_delta(out: Any) -> tuple[Any, Any]:
-    """Return out + delta, and delta: it is -0.0 everywhere and changes no bit."""
+    """Return out + delta, and delta, which is -0.0 everywhere and changes no bit."""
     rows = out.as_nd_ndarray()
     with mx.util.np_shape(True):
         with paused():

@@ -1,4 +1,4 @@
-"""Adapt MXNet's autograd to the core: gradients of rows, and functions with given gradients.
+"""Adapt MXNet's autograd to the core, with gradients of rows and functions with given gradients.
 
 It handles these properties of MXNet's autograd:
 
@@ -40,7 +40,7 @@ def paused() -> AbstractContextManager[Any]:
 
 
 def is_recorded(x: Any) -> bool:
-    """Return whether autograd records and has x in its graph: MXNet's in-place operators raise for such arrays."""
+    """Return whether autograd records and has x in its graph. MXNet's in-place operators raise for such arrays."""
     if not autograd.is_recording():
         return False
     try:
@@ -65,7 +65,7 @@ class GraphReads:
         return self.bags(*use, self.backend.read_rows)
 
     def bags(self, weights: Any, ids: Any, extras: tuple[Any, ...], static: Any, read: Reader) -> Any:
-        """Return the result of read on weights and ids; recorded as in `lookup`."""
+        """Return the result of read on weights and ids, recorded as in `lookup`."""
         if not self.open:
             raise TypeError(
                 "table: got one that value_and_grad gave to a function which has returned; accepted is its use within "
@@ -86,7 +86,8 @@ class GraphReads:
 
 
 class _Watch:
-    """A record of the gradient functions of one differentiation: their number, and the errors of those that failed."""
+    """A record of the gradient functions of one differentiation, with their number and the errors of those that
+    failed."""
 
     def __init__(self) -> None:
         self.recorded = 0
@@ -154,7 +155,8 @@ def _check_untouched(leaves: list[Any]) -> None:
 
 
 def _gradients(loss: Any, leaves: list[Any]) -> list[Any]:
-    """Return the gradients of the loss, zeros where it depends on nothing; call it within autograd.record()."""
+    """Return the gradients of the loss, with zeros for variables that it does not depend on. Call this within
+    autograd.record()."""
     if not leaves:
         return []
     with mx.util.np_shape(True):

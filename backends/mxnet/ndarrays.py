@@ -1,4 +1,4 @@
-"""Convert between MXNet's arrays and NumPy's: dtypes by name, views of memory, arrays over memory, numbers as arrays.
+"""Convert between MXNet's arrays and NumPy's, with dtypes by name, views of memory, arrays over memory and numbers.
 
 Everything here works whether `mx.util.np_shape` is on or not.
 May import: `numpy`, `islices.core.host`, `islices.core.host_memory`, this folder.
@@ -39,13 +39,13 @@ LIMIT = 2**31 - 1
 
 
 def check_size(shape: Sequence[int]) -> None:
-    """Raise ValueError for a shape that MXNet could make, but not compute on."""
+    """Raise ValueError for a shape that MXNet can make but cannot compute on."""
     if math.prod(shape) >= LIMIT:
         raise ValueError(f"shape: got {tuple(shape)}; accepted by MXNet are fewer than 2**31 - 1 elements")
 
 
 def view(x: Any, *, writable: bool = False) -> Host | None:
-    """Return x's memory after x is computed, bfloat16 as uint16; None if it is not a CPU's.
+    """Return x's memory after x is computed, with bfloat16 as uint16, or None if it is not CPU memory.
 
     If writable, also wait until all pending reads of x are done.
     """
@@ -67,7 +67,8 @@ def view(x: Any, *, writable: bool = False) -> Host | None:
 
 
 def share(array: Host, context: Any) -> Any:
-    """Return an NDArray over a donated NumPy array, uint16 as bfloat16; copied where MXNet cannot share it."""
+    """Return an NDArray over a donated NumPy array, with uint16 as bfloat16. Copy the array if MXNet cannot share
+    it."""
     check_size(array.shape)
     if array.size == 0:
         return zeros(array.shape, "bfloat16" if array.dtype == np.uint16 else array.dtype.name, context)
@@ -102,7 +103,7 @@ def zeros(shape: Sequence[int], dtype: str, context: Any) -> Any:
 
 
 def operands(a: Any, b: Any) -> tuple[Any, Any]:
-    """Return a and b as NDArrays: one may be a Python number, which gets the other's dtype and rank."""
+    """Return a and b as NDArrays. One may be a Python number, which gets the other's dtype and rank."""
     if not isinstance(a, mx.nd.NDArray):
         return _number(a, b), b
     return (a, b) if isinstance(b, mx.nd.NDArray) else (a, _number(b, a))

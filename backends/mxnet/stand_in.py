@@ -29,12 +29,12 @@ _lock = Lock()
 
 
 def import_mxnet() -> Any:
-    """The module ``mxnet``: the one already imported, or else imported now behind the stand-in, without a warning.
+    """Return the module ``mxnet``. If it is not imported yet, import it now with the stand-in, without a warning.
 
     Raises
     ------
     ImportError
-        MXNet is not installed, or cannot be loaded here; whatever it had imported of itself is taken back.
+        MXNet is not installed or cannot be loaded here. Its partly imported modules are removed.
     """
     with _lock:
         if PACKAGE in sys.modules:

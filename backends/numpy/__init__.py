@@ -1,4 +1,4 @@
-"""The NumPy backend: the host arithmetic itself, plus bfloat16 arrays of ml_dtypes where that is installed."""
+"""The NumPy backend, which is the host arithmetic itself, with bfloat16 arrays if ml_dtypes is installed."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ handles properties that the operations do not guarantee:
   `rsqrt` for a root. It merges products with constants and reassociates sums. `opaque` prevents this.
 - Autograph rewrites the code that a tf.function calls; a rule excludes the library. The library would also work after
   rewriting, which takes seconds, but tracing would take twice as long.
-- There is no ``isin``, and ``unique`` does not sort; both are built on a sort of the distinct ids.
+- TensorFlow has no ``isin``, and its ``unique`` does not sort; both are built on a sort of the distinct ids.
 - `islices.backends.tensorflow.tensor_memory` shares memory between NumPy and TensorFlow, `tapes` has gradients by
   looked-up rows, and `keras_layers` handles Keras's layers.
 
@@ -425,7 +425,8 @@ def _dtype_name(dtype: Any) -> str:
 
 
 def _one_type(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return both as tensors; a Python number gets the type of the other (TensorFlow makes it float32)."""
+    """Return both as tensors. A Python number gets the type of the other operand, where TensorFlow would use
+    float32."""
     if not isinstance(a, DENSE) and isinstance(b, DENSE):
         return _number(a, b.dtype), b
     if not isinstance(b, DENSE) and isinstance(a, DENSE):

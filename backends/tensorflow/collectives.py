@@ -10,11 +10,12 @@ the operations:
 
 - They accept neither bytes nor bfloat16. Between processes all data are words of 8 bytes; within a program bfloat16 is
   sent as int32.
-- They order ranks by their tasks' names as text, worker 10 before worker 2: each message contains its rank.
-- All ranks' messages must have one length: shorter ones are padded. An all-to-all of all ranks would pad every message
+- They order ranks by their tasks' names as text, worker 10 before worker 2. So each message contains its rank.
+- All ranks' messages must have one length, so shorter ones are padded. An all-to-all of all ranks would pad every
+message
   to the longest one, which no rank knows beforehand. Two ranks know both lengths, so their exchange pads to the longer
   one.
-- Gathering or exchanging no elements is a segmentation fault: each message has at least one element.
+- Gathering or exchanging no elements is a segmentation fault, so each message has at least one element.
 
 May import: `tensorflow`, `numpy`, the core, this folder.
 """
@@ -85,7 +86,7 @@ def inside(group: Any = None, traced: bool = False) -> ArrayGroup | None:
     Raises
     ------
     ValueError
-        group is another replica context than the present one.
+        group is not the present replica context.
     RuntimeError
         The tensors are symbolic outside of ``strategy.run``, where no engine moves them.
 
@@ -119,7 +120,8 @@ def inside(group: Any = None, traced: bool = False) -> ArrayGroup | None:
 class Replicas(ArrayGroup):
     """The replicas of a tf.distribute strategy, in the order of their ids.
 
-    There is no all_to_all: tf.distribute has none, and the operation below it needs keys that only the strategy gives.
+    There is no all_to_all. tf.distribute has none, and the operation below it needs keys that only the strategy
+    gives.
     """
 
     in_loops = False  # replicas meet outside of control flow
@@ -242,7 +244,7 @@ class TensorFlowGroup(Group):
     strategy : tf.distribute.MultiWorkerMirroredStrategy
     timeout : float
         Seconds to wait for another rank; 0 waits for ever, as TensorFlow does unless the strategy's
-        CommunicationOptions have a timeout_seconds. The death of a rank is noticed before.
+        CommunicationOptions have a timeout_seconds. If a rank dies, the call fails earlier.
     """
 
     engine = "tf.distribute (MultiWorkerMirroredStrategy)"

@@ -1,7 +1,7 @@
 """Register IndexedSlices and PerSample as TensorFlow's composite tensors, for tf.function, loops and data sets.
 
-Composite tensors are leaves to tf.nest, as tf.IndexedSlices are: `tf.nest.map_structure` never computes on row numbers.
-May import: `tensorflow`, the core.
+Composite tensors are leaves to tf.nest, like tf.IndexedSlices, so `tf.nest.map_structure` never computes on row
+numbers. May import: `tensorflow`, the core.
 """
 
 from __future__ import annotations

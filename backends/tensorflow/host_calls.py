@@ -1,9 +1,9 @@
-"""Run compiled kernels inside the graphs of tf.function, on CPU: bags of rows, sums of rows, norms, optimizers' steps.
+"""Run compiled kernels inside the graphs of tf.function on CPU, for bags, sums of rows, norms and optimizers' steps.
 
-TensorFlow calls back into this process for them by `tf.numpy_function`, without a copy in either direction. For
-variables it uses `tf.py_function` on their handles, so that TensorFlow orders the call among their reads and writes.
-A graph may also run in another process (a SavedModel, a remote worker) or in another session, without these callbacks.
-So each call stands in a `tf.cond` with the framework's operations as the other branch. The condition is a mark in this
+TensorFlow calls back into this process by `tf.numpy_function`, without a copy in either direction. For variables it
+uses `tf.py_function` on their handles, so that TensorFlow orders the call among their reads and writes. A graph may
+also run in another process (a SavedModel, a remote worker) or in another session, without these callbacks. So each
+call stands in a `tf.cond` with the framework's operations as the other branch. The condition is a mark in this
 process's memory: a variable that no other process and no loaded model has under this name. XLA cannot compile the
 calls. Within XLA and with accelerators, `kernels_here` returns None, and only the framework's operations run.
 
@@ -64,7 +64,7 @@ def kernels_here() -> ModuleType | None:
 
 @cache
 def _mark() -> str | None:
-    """Return the name of a variable that is only initialized in this process; None without eager TensorFlow."""
+    """Return the name of a variable that is only initialized in this process, or None without eager TensorFlow."""
     name = f"islices_{uuid.uuid4().hex}"
     with tf.init_scope(), tf.device("CPU:0"):
         if not tf.executing_eagerly():
@@ -114,7 +114,7 @@ def sum_rows(
     rows: int | None,
     otherwise: Callable[[Array, Array], tuple[Array, Array]],
 ) -> tuple[Array, Array] | None:
-    """Return sums and ids of slices in a graph, without those out of range; None if no kernel runs."""
+    """Return sums and ids of the slices in range, in a graph. Return None if no kernel runs."""
     if kernels_here() is None or values.shape.rank is None:
         return None
     callback = partial(_sum_rows, rows=rows)
@@ -146,7 +146,7 @@ def sum_rows(
 
 
 def _at_slots(of_rows: Array, ids: Array, indices: Array) -> Array:
-    """Return the row per index, found by its place among the ascending ids; zeros for other indices."""
+    """Return the row of each index, found by its place among the ascending ids, and zeros for other indices."""
     ordered, queries = tf.cast(ids, tf.int64), tf.cast(indices, tf.int64)
     place = tf.raw_ops.LowerBound(sorted_inputs=ordered[None], values=queries[None], out_type=tf.int64)[0]
     nowhere = tf.size(ordered, tf.int64)
@@ -173,7 +173,7 @@ def _sum_rows(values: Host, indices: Host, *, rows: int | None) -> list[Host]:
 def _grouped(slots: Slots) -> list[Array]:
     """Return the groups of the slots whose indices are in range, by a separate call, and their number of values.
 
-    Norm and step of a gradient use the same groups: a graph has them once.
+    Norm and step of a gradient use the same groups, which a graph has once.
     """
     assert slots.indices is not None, "nothing is grouped of dense leaves"
     graph = tf.compat.v1.get_default_graph()
@@ -221,7 +221,8 @@ def _check_lengths(indices: int, values: int) -> None:
 
 # ---------------------------------------------------------------------- bags of rows
 def bags(table: Array, members: Sequence[Array], keep: Array | None, otherwise: Callable[..., Array]) -> Array | None:
-    """See `Backend.traced_bags`; the table is a tensor or variable of TensorFlow. members: ids, segments, bags."""
+    """See `Backend.traced_bags`. The table is a tensor or variable of TensorFlow; members has ids, segments and
+    bags."""
     given = [*members, *([] if keep is None else [keep])]
     variable = not isinstance(table, tf.Tensor)
     if kernels_here() is None or not (memory.is_plain(table) if variable else table.shape[1:].is_fully_defined()):
@@ -357,7 +358,8 @@ def _step_in_place(take: Callable[..., None], kinds: Sequence[tuple[Any, tuple[i
 
 
 def _step(formula: Formula, tables: Sequence[Host], values: Host, *given: Host) -> None:
-    """Step on writable tables; given has the groups of `_grouped`, the numbers, and the factor if there is one."""
+    """Take a step on writable tables. given has the groups of `_grouped`, the numbers, and the factor if there is
+    one."""
     groups, numbers, *factor = _of_values(values, *given[:4]), *given[4:]
     scale = float(factor[0][0]) if factor else None
     compiled = _compiled()

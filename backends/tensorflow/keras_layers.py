@@ -203,7 +203,8 @@ def _noted(use: Any, layer: Any, output: Array, uses: list[Use]) -> Array:
 
 @cache
 def _probe() -> tf.Variable:
-    """Return a trainable variable without influence; one per process, because graphs that read it may live as long."""
+    """Return a trainable variable without influence. A process has one, because graphs that read it may live as
+    long."""
     with tf.init_scope():
         return tf.Variable(0.0, name="islices_probe")
 

@@ -33,7 +33,7 @@ __all__ = [
 
 
 def number(segments: Array) -> Array:
-    """Return the number of segments: one more than the largest, if the number is not known."""
+    """Return the number of segments, or one more than the largest segment if the number is unknown."""
     return tf.reduce_max(tf.concat([[-1], tf.cast(segments, tf.int64)], 0)) + 1
 
 
@@ -59,7 +59,7 @@ def isin(indices: Array, rows: Array) -> Array:
 
 
 def sums_in_place(values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
-    """Return sums and ids in as many slots, sorted: a row's first slot contains its sum, other slots zeros.
+    """Return sums and ids in as many sorted slots. A row's first slot contains its sum, its other slots zeros.
 
     XLA has no operation whose result length depends on values. Rows out of range contain zeros too (SPEC clause 2).
     """
@@ -122,7 +122,7 @@ def segment_max(values: Array, segments: Array, count: int | None, least: float 
 
 
 def fold_rows(op: str, rows: Array, values: Array, segments: Array) -> Array:
-    """Return rows multiplied or divided by the values of their segment: layer k has each row's k-th value."""
+    """Return rows multiplied or divided by the values of their segment. Layer k has each row's k-th value."""
     if rows_hold_nothing(values):
         return rows
     segments = tf.cast(segments, tf.int64)

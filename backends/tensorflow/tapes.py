@@ -1,4 +1,4 @@
-"""Compute gradients by looked-up rows: a GradientTape watches the rows that a table gave, never the table.
+"""Compute gradients by looked-up rows. A GradientTape watches the rows that a table gave, never the table.
 
 A tape keeps results that depend on watched tensors. This module's tape watches the dense variables and each lookup's
 rows, so it computes nothing of a table's size. The weights are not watched, so only outer tapes record the reads of the
@@ -131,8 +131,8 @@ def differentiate(
 def _apart(variables: Sequence[Array], sources: Sequence[Source]) -> tuple[list[Array], list[Array]]:
     """Return variables for fn and for the tape, each known to the tape separately.
 
-    A variable that comes twice, or is a table too, is read into a tensor. If the tape watched the variable, its
-    gradient would be that of all its places.
+    A variable that comes twice, or is also a table, is read into a tensor. If the tape watched the variable, its
+    gradient would cover all its uses.
     """
     taken = {id(plain(s.weights)) for s in sources}
     given, watched = [], []
@@ -157,7 +157,7 @@ def dense_gradient(g: Any, x: Array) -> Array:
 
 
 def _flat(g: tf.IndexedSlices, x: Array, dense_shape: Any) -> tf.IndexedSlices:
-    """Return a gradient of x with one axis of slots: that of a gather has the axes of its ids."""
+    """Return a gradient of x with one axis of slots. The gradient of a gather has the axes of its ids."""
     values = tf.reshape(g.values, [-1, *x.shape[1:]]) if 0 not in tuple(x.shape) else g.values
     return tf.IndexedSlices(values, tf.reshape(g.indices, [-1]), dense_shape)
 
@@ -198,7 +198,7 @@ def differentiate_rows(
 
 
 def _pays(sparse: str, indices: Array, x: Array) -> bool:
-    """See `marking.pays`; an unknown number of reads counts as few."""
+    """See `marking.pays`. An unknown number of reads counts as few."""
     reads, rows = indices.shape.num_elements(), x.shape[0]
     return marking.pays(sparse, 1 if reads is None else reads, 2 if rows is None else rows)
 

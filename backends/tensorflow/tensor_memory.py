@@ -100,7 +100,7 @@ def _is_here(x: Array) -> bool:
 
 
 def is_plain(x: Array) -> bool:
-    """Return whether a variable is one resource and the shape of its rows is known."""
+    """Return whether a variable is one resource with a known row shape."""
     return isinstance(x, BaseResourceVariable) and x.shape.rank != 0 and x.shape.is_fully_defined()
 
 
@@ -113,7 +113,7 @@ def _copied(tensor: Array) -> np.ndarray[Any, Any]:
 
 
 def exclusive(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Return the memory of the variable of a resource, with no other holder until the view is dropped.
+    """Return the memory of a resource's variable, which has no other holder until the view is dropped.
 
     A tensor that was read from a variable may share its memory. A scatter, even of no rows, first gives the variable
     new memory if there is another holder. After a scatter TensorFlow copies on each read of the variable. This function
@@ -132,7 +132,7 @@ def exclusive(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> np.nd
 
 
 def shared(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Return a view of the memory of the variable of a resource; drop it before anything is written.
+    """Return a view of the memory of a resource's variable. Drop it before anything is written.
 
     Reading would copy after a scatter, so the copy is disabled: see `exclusive`.
     """
@@ -168,7 +168,8 @@ def fetch(x: Array) -> np.ndarray[Any, Any]:
 
 
 def accept(array: np.ndarray[Any, Any]) -> Array:
-    """Return an eager CPU tensor over donated memory, copied if it cannot be shared; uint16 is bfloat16."""
+    """Return an eager CPU tensor over donated memory, or over a copy if the memory cannot be shared. uint16 is
+    bfloat16."""
     flags = array.flags
     if not (flags.writeable and flags.c_contiguous and array.__array_interface__["data"][0] % ALIGNMENT == 0):
         aligned = empty(array.shape, array.dtype.newbyteorder("="))

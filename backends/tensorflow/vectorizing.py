@@ -1,4 +1,4 @@
-"""Convert operations that tf.vectorized_map does not know, and would run in a loop over the members.
+"""Convert operations that tf.vectorized_map lacks and would otherwise run in a loop over the members.
 
 Import this module for its effect: it registers each operation, unless a new TensorFlow knows it.
 May import: `tensorflow`.
@@ -16,7 +16,7 @@ __all__: list[str] = []
 
 
 def _mark(given: Any) -> Any:
-    """Return one answer for all members: whether the graph runs in this process."""
+    """Return one flag for all members: whether the graph runs in this process."""
     attributes = {name: given.get_attr(name) for name in ("dtype", "shape", "shared_name", "container")}
     return pfor.wrap(tf.raw_ops.VarHandleOp(**attributes), False)
 
@@ -38,7 +38,7 @@ def _hidden(given: Any) -> Any:
 
 
 def _scatter_nd(given: Any) -> Any:
-    """Return one scatter with the member as the first coordinate: each member's additions keep their order."""
+    """Return one scatter with the member as the first coordinate, so each member's additions keep their order."""
     given.stack_inputs([0, 1])
     indices, updates, shape = given.stacked_input(0), given.stacked_input(1), given.unstacked_input(2)
     members = tf.shape(indices, indices.dtype)[0]

@@ -410,8 +410,8 @@ def _holds(x: torch.Tensor, view: Host) -> bool:
 def _plain_parts(x: torch.Tensor) -> NativeParts | None:
     """Return the checked parts of a sparse tensor without a gradient, as `TorchBackend.from_native` does.
 
-    Return None for a tensor that is not in CPU memory, or whose dtype NumPy lacks. A tensor of the row of indices would
-    take as long as all of the views.
+    Return None for a tensor that is not in CPU memory, or whose dtype NumPy lacks. Making a tensor of the row of
+    indices would take as long as all views together.
     """
     values, indices = x._values(), x._indices()
     try:
@@ -468,7 +468,7 @@ def _holds_anywhere(mask: torch.Tensor) -> bool:
 
 
 def check_data(x: torch.Tensor) -> None:
-    """Raise TypeError for a tensor that has a shape but no data, where its values must be known."""
+    """Raise TypeError for a tensor without data if its values must be known."""
     fake = type(x) is not torch.Tensor and hasattr(x, "fake_mode")
     if x.is_meta or fake:
         kind = "fake tensor" if fake else "tensor on the device meta"
@@ -489,7 +489,7 @@ def check_data(x: torch.Tensor) -> None:
 
 
 def shares_elements(x: torch.Tensor) -> bool:
-    """Return whether elements of a tensor share memory by its strides."""
+    """Return whether a tensor's strides make its elements share memory."""
     return not x.is_contiguous() and elements_meet(x.shape, x.stride(), 1)
 
 

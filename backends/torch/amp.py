@@ -42,8 +42,8 @@ class GradScaler(torch.amp.GradScaler):
     ) -> dict[torch.device, torch.Tensor]:
         """Sum duplicates, then unscale as torch does: `unscale_` and `step` call this.
 
-        An invalid sparse gradient (an index out of range, for example) raises TypeError, ValueError or IndexError. The
-        message names the parameter; no gradient has changed then.
+        An invalid sparse gradient (an index out of range, for example) raises TypeError, ValueError or IndexError and
+        changes no gradient. The message names the parameter.
         """
         summed = []
         for number, group in enumerate(optimizer.param_groups):

@@ -64,7 +64,7 @@ def _shift(x: torch.Tensor, root: torch.Tensor) -> torch.Tensor:
 
 
 def in_bags(values: torch.Tensor) -> bool:
-    """Return whether `sum_bags` sums these rows: on the CPU it is only fast for float32.
+    """Return whether `sum_bags` sums these rows. On the CPU it is only fast for float32.
 
     torch lacks the second derivative and the forward mode of `sum_bags`.
     """
@@ -75,7 +75,7 @@ def in_bags(values: torch.Tensor) -> bool:
 
 
 def sum_bags(values: torch.Tensor, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return sums and ids: for each distinct index, ascending, add its rows of values left to right.
+    """Return sums and ids. For each distinct index, in ascending order, add its rows of values left to right.
 
     embedding_bag gives every bag to one thread, which adds its members in order, on the CPU and on CUDA alike.
     """

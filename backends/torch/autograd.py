@@ -1,7 +1,7 @@
 """Differentiate by looked-up rows, and define functions with given gradients, in torch's autograd.
 
-Rows are read outside the graph and become leaves of it, so that autograd stops at them. The table is not part of the
-graph, and no table-sized gradient exists. May import: `torch`, `islices.backend`, `islices.backends.torch.tracers`.
+Rows are read outside the graph and become its leaves, so autograd stops at them. The table is not part of the graph,
+and no table-sized gradient exists. May import: `torch`, `islices.backend`, `islices.backends.torch.tracers`.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def _gradients(loss: torch.Tensor, inputs: list[torch.Tensor], *, create_graph: 
 
 
 def as_dense(g: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor:
-    """Return a gradient of x as an array: stock layers with sparse=True give sparse ones, unused tensors None."""
+    """Return a gradient of x as an array. Stock layers with sparse=True give sparse gradients, unused tensors None."""
     return torch.zeros_like(x) if g is None else g if g.layout is torch.strided else g.to_dense()
 
 

@@ -84,7 +84,7 @@ class TorchGroup(Group):
     The default timeout is that of the process group (``init_process_group(timeout=)``). If nccl is the only backend,
     the bytes are copied to the current CUDA device and back. nccl's watchdog ends the process if a rank is late; with
     ``TORCH_NCCL_BLOCKING_WAIT=1`` nccl raises. So "cpu:gloo,cuda:nccl" is the better group. The code for nccl follows
-    torch's documentation and has not been run.
+    torch's documentation, and has not been run.
     """
 
     def __init__(self, process_group: Any) -> None:
@@ -166,5 +166,5 @@ class TorchGroup(Group):
 
 
 def _tensor(data: Bytes) -> torch.Tensor:
-    """Return the bytes as a tensor, copied only if they are read-only, because torch warns of those."""
+    """Return the bytes as a tensor. Copy read-only bytes only, because torch warns of them."""
     return torch.from_numpy(data if data.flags.writeable else data.copy())

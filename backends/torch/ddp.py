@@ -36,18 +36,18 @@ def register_ddp_hook(
     Parameters
     ----------
     model : torch.nn.parallel.DistributedDataParallel
-        The model; DDP accepts only one communication hook per model.
+        The model. DDP accepts only one communication hook per model.
     dense : {"ddp", "islices"} or communication hook
         The reduction of dense gradients. "ddp" gives the bits of DDP without a hook. "islices" uses `all_reduce`,
         whose bits do not depend on the engine. A communication hook of DDP, such as torch's fp16_compress_hook, gets
         the process group and each dense bucket.
     strategy
-        Strategy, as for `islices.distributed.all_reduce`.
+        The strategy of `islices.distributed.all_reduce`.
 
     Raises
     ------
     TypeError, ValueError
-        model is no DistributedDataParallel, or dense or strategy is invalid.
+        model is not a DistributedDataParallel, or dense or strategy is invalid.
     RuntimeError
         model has a hook already.
 

@@ -1,4 +1,4 @@
-"""Handle calls into islices under torch.compile: they become nodes of its graph, or run eagerly.
+"""Make calls into islices under torch.compile become nodes of its graph, or run eagerly.
 
 Dynamo would trace the library's Python, registry and execution modes included, with endless guards. Dynamo skips the
 frames of a list of folders. This module adds the library to the list, without the modules of `TRACED`, and the kernels'
@@ -47,7 +47,7 @@ def forget() -> None:
 
 
 def shield() -> None:
-    """Make Dynamo turn the library's calls into nodes of its graphs, and skip all other code of the library; once."""
+    """Make Dynamo turn the library's calls into graph nodes and skip all other code of the library. Do this once."""
     if hasattr(sys.modules.get(DYNAMO), "reset"):  # otherwise it is about to be imported
         _teach()
     elif not any(isinstance(finder, _WhenImported) for finder in sys.meta_path):

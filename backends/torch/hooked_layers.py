@@ -108,7 +108,7 @@ _eager = _Eager()
 
 # ---------------------------------------------------------------------- hooks
 class LayerHook:
-    """The forward hooks of one layer: between them `Watch` sees its functional calls.
+    """The forward hooks of one layer, between which `Watch` sees its functional calls.
 
     Copies of the object (in a model copied or saved meanwhile) do nothing.
     """
@@ -213,7 +213,7 @@ class FrozenOutput(torch.autograd.Function):
 
 # ---------------------------------------------------------------------- the weights
 class Alias(torch.autograd.Function):
-    """A function that gives the weights another name, which receives the gradient of captured uses."""
+    """A function that returns an alias of the weights, which receives the gradient of captured uses."""
 
     @staticmethod
     def forward(ctx: Any, weight: torch.Tensor, gradient_of: WeightGradient) -> torch.Tensor:

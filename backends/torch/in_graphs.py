@@ -1,4 +1,4 @@
-"""Define substitutes that Dynamo traces for functions of islices; it traces no other module of the library.
+"""Define substitutes that Dynamo traces instead of functions of islices. It traces no other module of the library.
 
 A call becomes a node of the graph (`islices.backends.torch.nodes`). value_and_grad is traced, because the user's
 function is. A call without a form in a graph is a graph break, as all other calls of islices are, and runs in eager
@@ -35,7 +35,8 @@ _nodes: dict[str, Callable[..., Any]] = {}
 
 
 def substitute() -> None:
-    """Make Dynamo trace the functions below in place of those of islices; once, if torch has the required hooks."""
+    """Make Dynamo trace the functions below instead of those of islices. Do this once, if torch has the required
+    hooks."""
     if _nodes:
         return
     pytree.register_pytree_node(IndexedSlices, _slices_apart, _slices_together)
@@ -169,7 +170,8 @@ def _as_node(node: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _called(node: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a node. A graph has no None: `NOTHING` stands for it among arguments, a tensor of `ABSENT` among results."""
+    """Call a node. A graph has no None, so `NOTHING` stands for it among arguments, and a tensor of `ABSENT` among
+    results."""
     args, kwargs = pytree.tree_map(_something, (args, kwargs), is_leaf=_is_ours)
     return pytree.tree_map(_or_none, node(*args, **kwargs), is_leaf=_is_ours)
 
@@ -215,7 +217,7 @@ class Recorded:
 
 
 def capture(model: Any) -> Any:
-    """Substitute for `islices.capture`: break the graph, and raise as in eager code where that raises."""
+    """Substitute for `islices.capture`: break the graph, and raise the errors of eager code."""
     torch._dynamo.graph_break(msg=INSIDE)
     return models.Capture(backend, model)
 
@@ -313,7 +315,7 @@ def _is_leaf(x: Any) -> bool:
 
 
 def _recorded(x: Any, tables: list[Recorded], variables: list[torch.Tensor]) -> Any:
-    """Return the leaf that the function gets in place of x: tables and tensors are recorded."""
+    """Return the recorded table or tensor that the function gets in place of x."""
     if isinstance(x, Recorded) or (isinstance(x, Table) and x._source.recorder is not None):
         _break("value_and_grad within a differentiation")
     if isinstance(x, Table):

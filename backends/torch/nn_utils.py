@@ -83,9 +83,9 @@ def clip_grad_norm_(
     Raises
     ------
     TypeError, ValueError, IndexError
-        An argument or a gradient is invalid. No gradient has been changed then.
+        An argument or a gradient is invalid. The call changes no gradient.
     RuntimeError
-        error_if_nonfinite is True, and the norm is not finite. No gradient has been changed then.
+        error_if_nonfinite is True, and the norm is not finite. The call changes no gradient.
     RankError, RankTimeout
         Another rank's arguments are invalid, or another rank did not call the function in time.
 
@@ -94,8 +94,8 @@ def clip_grad_norm_(
     With a group the norm and the factor have the same bits on every rank. `islices.clip_by_global_norm` with that
     group computes these bits too, and so does one process with all parameters. SPEC clause 25.
 
-    A sparse gradient stays the same object, uncoalesced if it was. It gets new values, because the old values may share
-    memory with tensors of the caller. Rows that the gradient lacks stay zero, also where the norm is NaN.
+    A sparse gradient stays the same object, uncoalesced if it was. It gets new values, because the old values may
+    share memory with the caller's tensors. Rows that the gradient lacks stay zero, even if the norm is NaN.
 
     Examples
     --------
@@ -186,8 +186,8 @@ def get_total_norm(
         ord = _order(norm_type, exact=over)
         for position, x in enumerate(_listed(tensors, "tensors", GRADIENTS)):
             leaves.append(_leaf(x, "tensors: the one", position))
-        statement = {"norm_type": ord, "error_if_nonfinite": bool(error_if_nonfinite)}
-        return Question(leaves, replicated, ord, statement=statement)
+        facts = {"norm_type": ord, "error_if_nonfinite": bool(error_if_nonfinite)}
+        return Question(leaves, replicated, ord, facts=facts)
 
     _, norm = _measured("get_total_norm", request, group, over=over)
     if error_if_nonfinite:
@@ -204,7 +204,7 @@ def clip_grads_with_norm_(
     *,
     semantics: Semantics = "torch",
 ) -> None:
-    """Clip the gradients of parameters, in place, by a known norm: the second half of `clip_grad_norm_`.
+    """Clip the gradients of parameters in place by a known norm. This is the second half of `clip_grad_norm_`.
 
     Parameters
     ----------
@@ -217,12 +217,12 @@ def clip_grads_with_norm_(
     foreach : bool, optional
         Accepted for compatibility, without effect.
     semantics : {"torch", "islices", "tensorflow", "keras", "mxnet", "optax"}
-        The library whose factor is used, as `clip_grad_norm_` has it.
+        The library whose factor is used, as in `clip_grad_norm_`.
 
     Raises
     ------
     TypeError, ValueError, IndexError
-        An argument or a gradient is invalid. No gradient has been changed then.
+        An argument or a gradient is invalid. The call changes no gradient.
 
     Notes
     -----
@@ -263,7 +263,7 @@ def clip_grad_value_(
     Raises
     ------
     TypeError, ValueError, IndexError
-        An argument or a gradient is invalid. No gradient has been changed then.
+        An argument or a gradient is invalid. The call changes no gradient.
 
     Notes
     -----

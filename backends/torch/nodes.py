@@ -96,12 +96,12 @@ class Node:
     Parameters
     ----------
     function : callable
-        What runs.
+        The function that runs.
     form : callable
-        Of the same arguments: the result, with a `New` for each tensor that is none of the arguments. What it raises
-        leaves the call to eager code.
+        A function of the same arguments that returns the result, with a `New` for each tensor that is not an
+        argument. If it raises, the call runs in eager code.
     writes : sequence of int
-        The arguments, by place, whose tensors are changed in place; there is no result then.
+        The positions of the arguments whose tensors change in place; there is then no result.
     """
 
     def __init__(self, function: Callable[..., Any], form: Callable[..., Any], writes: Sequence[int] = ()) -> None:
@@ -159,7 +159,7 @@ def _is_nothing(x: Any) -> bool:
 
 
 def _parts(tree: Any) -> Iterator[Any]:
-    """Yield the parts of a tree's leaves; slices always have four."""
+    """Yield the parts of a tree's leaves. Slices always have four parts."""
     for leaf in flatten(tree):
         yield from _apart(leaf) if isinstance(leaf, IndexedSlices) else (leaf,)
 
@@ -169,12 +169,14 @@ def _apart(s: IndexedSlices) -> tuple[Any, ...]:
 
 
 def _known(x: Any) -> Any:
-    """Return a number as a constant of this graph if torch would leave it open: another number makes another graph."""
+    """Return a number as a constant of this graph if torch would make it dynamic. Another number makes another
+    graph."""
     return int(x) if isinstance(x, torch.SymInt) else float(x) if isinstance(x, torch.SymFloat) else x
 
 
 def _registered(call: NodeCall) -> str:
-    """Return the name of a call, which identifies the form of its result: graphs are kept on disk by their text."""
+    """Return the name of a call, which identifies the form of its result, because graphs are stored on disk by their
+    text."""
     text, number = f"{call.constants} {call.spec}".replace(repr(TENSOR), "_"), 0
     while _calls.setdefault(name := f"{call.name} {text} {number}", call) != call:
         number += 1
@@ -242,7 +244,7 @@ def _coalesced(leaf: Any) -> Any:
 def _slices(
     B: Any, values: torch.Tensor, index: torch.dtype, shape: Any, count: Any, *, coalesced: bool = False
 ) -> IndexedSlices:
-    """Return the form of new slices of a dense shape, count of them."""
+    """Return the form of count new slices of a dense shape."""
     rows, names = New(values, (count, *shape[1:])), New(values, (count,), index)
     return IndexedSlices._trusted(B, rows, names, shape, coalesced=coalesced)
 
@@ -309,7 +311,7 @@ def lookup_gradient(table: Table, reads: Sequence[Read]) -> IndexedSlices:
 
 
 class _Replayed:
-    """A recorder for a lookup whose upstream is known: it reads nothing."""
+    """A recorder for a lookup whose upstream is known, which reads nothing."""
 
     used: LookedUp
 

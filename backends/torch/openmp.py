@@ -1,10 +1,10 @@
 """Run compiled kernels in torch's threads.
 
-After an operation, OpenMP's threads wait for the next one by spinning for some milliseconds, unless OMP_WAIT_POLICY is
-PASSIVE. With separate threads for kernels, they would take a core from every kernel that follows. So kernels that the
-main thread calls run in the team of its operations, which is available at once. Every other thread has a separate team,
-which may not exist yet: for other threads, the pool of `islices.kernels.threads` runs the kernels.
-May import: `torch`, `islices.kernels.threads`.
+After an operation, OpenMP's threads wait for the next one by spinning for some milliseconds, unless OMP_WAIT_POLICY
+is PASSIVE. With separate threads for kernels, they would take a core from every kernel that follows. So kernels that
+the main thread calls run in the team of its operations, which is available at once. Every other thread has a separate
+team, which may not exist yet, so there the pool of `islices.kernels.threads` runs the kernels. May import: `torch`,
+`islices.kernels.threads`.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ __all__ = ["TorchRecorder"]
 
 
 class TorchRecorder(Recorder):
-    """A recorder of an unchanged training loop: batch, outputs, gradients before and after clipping, tables, state.
+    """A recorder of an unchanged training loop, with batch, outputs, gradients before and after clipping, tables and
+    state.
 
     Parameters
     ----------
@@ -29,7 +30,7 @@ class TorchRecorder(Recorder):
     optimizer : torch.optim.Optimizer
         An optimizer of torch.optim or of `islices.backends.torch.optim`. Parameters have the model's names.
     **options
-        Options, as `islices.Recorder` has them: every, suffix, overwrite, metadata.
+        The options of `islices.Recorder`: every, overwrite, metadata.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Compute row-sparse gradients of functions of plain tensors: reads of rows get torch's sparse gradient.
+"""Compute row-sparse gradients of functions of plain tensors, whose reads of rows get torch's sparse gradient.
 
 torch only has a sparse gradient for embedding(sparse=True). `RowReads` is a mode that turns each read of whole rows of
 a marked tensor into that call. torch differentiates other uses densely, and adds both. May import: `numpy`, `torch`,
@@ -112,7 +112,7 @@ class RowReads(TorchFunctionMode):
         return out
 
     def _table(self, x: Any) -> Any:
-        """Return the table that x is, or that x is a cast copy of; None for anything else."""
+        """Return the table if x is the table or a cast copy of it, else None."""
         return x if self.is_table(x) else getattr(x, "_islices_cast_from", None)
 
 

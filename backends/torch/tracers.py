@@ -1,4 +1,5 @@
-"""Detect transforms, modes and tracers of torch around a call: torch.func, fake tensors, torch.jit.trace and make_fx.
+"""Detect torch's transforms, modes and tracers around a call, such as torch.func, fake tensors, torch.jit.trace and
+make_fx.
 
 Where one of them is active, NumPy's view of a tensor is no longer just its memory. A transform wraps the tensors that
 it sees, and a tracer treats values read from its inputs as constants. May import: `torch`.
@@ -66,7 +67,7 @@ def in_functorch() -> bool:
 
 
 def below(x: torch.Tensor) -> torch.Tensor | None:
-    """Return the tensor below the wrappers of torch.func.grad and jvp, or None if vmap's wrapper is among them."""
+    """Return the tensor inside the wrappers of torch.func.grad and jvp, or None if vmap's wrapper is among them."""
     while is_wrapped(x):
         if _C._functorch.is_batchedtensor(x):
             return None

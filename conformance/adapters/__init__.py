@@ -1,4 +1,5 @@
-"""Adapters in any language in the matrix: the golden cases over the line protocol, graded to the bit or within a bound.
+"""Run the golden cases on adapters in any language over the line protocol, and grade them to the bit or within a
+bound.
 
 run.py      a command's cases, one after the other, as the JSON lines of a report
 grade.py    an answer to the outcome of its case

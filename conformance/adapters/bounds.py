@@ -1,7 +1,8 @@
 """Bounds within which the specification counts an adapter's result as rounding.
 
-Three clauses do: 20 for sums in any order, 22 for norms and factors formed from them, 23 for steps of optimizers. The
-sums of |terms|, the numbers of terms and the movements are those of islices on NumPy, on the case's arguments.
+Three clauses have bounds: 20 for sums in any order, 22 for norms and factors formed from them, 23 for steps of
+optimizers. islices on NumPy computes the sums of |terms|, the numbers of terms and the movements from the case's
+arguments.
 
 May import: `islices`, `numpy`.
 """
@@ -39,7 +40,8 @@ class Bound(NamedTuple):
 
 
 def bound_of(case: Case) -> Bound | None:
-    """Return the bound of a case's result, its arrays in order (values of slices); None if no clause bounds it."""
+    """Return the bounds of a result's arrays in order (slices by their values), or None if no clause bounds the
+    case."""
     want = list(_floats(case.expect))
     if not want or any(x.dtype not in EPS for x in _arrays(case.expect)):
         return None if case.op != "optimizer_steps" else _steps(case)
@@ -54,7 +56,8 @@ def bound_of(case: Case) -> Bound | None:
 
 
 def _sums(case: Case, want: list[Array]) -> Bound:
-    """Clause 20: n eps (sum of |terms|); a result of 16 bits may fall to the other side of a rounding, too."""
+    """Return clause 20's bound, n eps (sum of |terms|). A 16-bit result may also fall to the other side of a
+    rounding."""
     sizes = _floats(_evaluated(case, _absolute))
     counts = _floats(_evaluated(case, _ones))
     allowed = []
@@ -66,7 +69,8 @@ def _sums(case: Case, want: list[Array]) -> Bound:
 
 
 def _steps(case: Case) -> Bound | None:
-    """Clause 23: (64 + k) eps R + 2 eps |w| for step k, R the largest movement so far, |w| the largest value."""
+    """Return clause 23's bound for step k: (64 + k) eps R + 2 eps |w|, with R the largest movement so far and |w| the
+    largest value."""
     grads = case.args[3]
     count = case.kwargs.get("steps") or len(grads)
     before: dict[str, Any] = {"table": case.args[2], **(case.kwargs.get("state") or {})}
@@ -87,7 +91,7 @@ def _steps(case: Case) -> Bound | None:
 
 
 def _stepped(case: Case, before: dict[str, Any], grad: Any) -> Any:
-    """Table and state after one more step."""
+    """Return the table and the state after one more step."""
     table, state = before["table"], {key: x for key, x in before.items() if key != "table"}
     first = {} if state else {"master": case.kwargs["master"]} if "master" in case.kwargs else {}
     options = {key: x for key, x in case.kwargs.items() if key not in ("steps", "state", "master")}
@@ -102,7 +106,7 @@ def _largest(x: Any) -> float:
 
 # ---------------------------------------------------------------------- the case on other numbers
 def _evaluated(case: Case, change: Callable[[Any], Any], kwargs: dict[str, Any] | None = None) -> Any:
-    """Return the case's result by islices on NumPy, with changed numbers in its arguments."""
+    """Return the case's result by islices on NumPy, after changing the numbers in its arguments."""
     B = islices.get_backend("numpy")
     options = dict(case.kwargs if kwargs is None else kwargs)
     with islices.config.execution("host"), islices.config.use_kernels(False), np.errstate(all="ignore"):

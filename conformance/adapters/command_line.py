@@ -1,4 +1,4 @@
-"""``--command`` as it is written on a command line.
+"""The argument ``--command`` of the command line.
 
 May import: `islices.cli`.
 """

@@ -1,4 +1,4 @@
-"""An adapter's optimizers and embedding kernels, as `islices judge` takes them: the operation ``formula_step``.
+"""The operation ``formula_step``, by which `islices judge` calls an adapter's optimizers and embedding kernels.
 
 May import: `numpy`, `islices.core.slices`, `islices.conformance.data`, `islices.conformance.formulas`,
 `islices.conformance.protocol`.
@@ -25,8 +25,8 @@ class AdapterStep:
     """A step of a formula that an adapter computes, for `islices.conformance.judge` calls.
 
     Each call contains all inputs of the step, so an adapter need not remember the trajectory. The state in its answer
-    comes back in the next call. Unsupported becomes NotImplementedError. An error, or an answer of another form,
-    becomes CallError, which ends the trajectory.
+    comes back in the next call. An unsupported call becomes NotImplementedError. An error, or an answer of another
+    form, becomes CallError and ends the trajectory.
     """
 
     def __init__(self, client: Client, formula: Formula) -> None:

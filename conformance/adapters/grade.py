@@ -1,6 +1,6 @@
-"""Grade an adapter's answer: equal to the bit, within a bound of the specification, or neither.
+"""Grade an adapter's answer as equal to the bit, within a bound of the specification, or neither.
 
-Only the kind of an error is compared with the case's: the words of its message belong to this library.
+Only the kind of an error is compared with the case, because the words of its message belong to this library.
 
 May import: `islices`, `numpy`.
 """
@@ -95,7 +95,7 @@ def _within(pairs: list[tuple[Array, Array]], wanted: Bound) -> bool:
 
 # ---------------------------------------------------------------------- distances
 def _pairs(got: Any, expected: Any) -> Iterator[tuple[Array, Array]]:
-    """Yield the arrays in the same places of two results, in the form of `bounds`: slices by their values."""
+    """Yield the arrays in the same places of two results, with slices given by their values as in `bounds`."""
     if isinstance(expected, Slices) and isinstance(got, Slices):
         yield got.values, expected.values
     elif isinstance(expected, Array) and isinstance(got, Array):
@@ -109,7 +109,7 @@ def _pairs(got: Any, expected: Any) -> Iterator[tuple[Array, Array]]:
 
 
 def _filled(got: Any, expected: Any) -> Any:
-    """Return a result with the expected numbers in place of floats of the same type; other differences remain."""
+    """Return a result whose floats are replaced by the expected floats of the same type. Other differences remain."""
     if isinstance(expected, Slices) and isinstance(got, Slices):
         values = _filled(got.values, expected.values)
         return Slices(values, got.indices, got.dense_shape, coalesced=got.coalesced, padded=got.padded)
@@ -124,7 +124,7 @@ def _filled(got: Any, expected: Any) -> Any:
 
 
 def ulps(got: Array, want: Array) -> list[float]:
-    """Count the floats of the dtype between each two elements; infinite where only one is a NaN."""
+    """Count the floats of the dtype between each two elements. The count is infinite if only one is NaN."""
     if got.dtype not in EPS:
         return [0.0 if g == w else math.inf for g, w in zip(got.data, want.data, strict=True)]
     places = []

@@ -1,8 +1,9 @@
-"""A command's column of the matrix: the golden cases through its adapter, one after the other, as a report's lines.
+"""A command's column of the matrix. Its adapter gets the golden cases one after the other, which gives a report's
+lines.
 
-Three outcomes are distinct from the adapter's answers. If it breaks in a call, that case is a harness error, and it is
-started again. If it breaks too often or cannot be started, the whole run is a harness error. If it does not have the
-operation, the case is unsupported.
+Three outcomes are distinct from the adapter's answers. If the adapter breaks in a call, that case is a harness error
+and the adapter starts again. If it breaks too often or cannot start, the whole run is a harness error. If it lacks
+the operation, the case is unsupported.
 
 May import: this folder, `islices`.
 """
@@ -32,7 +33,7 @@ MOST = 10
 
 
 class AdapterJob(NamedTuple):
-    """An adapter, the seconds that it has for a call, and the file it is reported to."""
+    """An adapter, its time limit for a call, and the file for its report."""
 
     text: str
     command: tuple[str, ...]
@@ -49,7 +50,7 @@ class AdapterJob(NamedTuple):
 
 
 class _Lines:
-    """The report as it is written, shown to the watcher."""
+    """The lines of the report, which are also shown to the watcher."""
 
     def __init__(self, file: IO[str], watched: Watched) -> None:
         self._file, self._watched = file, watched
@@ -84,7 +85,7 @@ def run_adapter(job: AdapterJob, selection: Selection, watched: Watched, stopped
 
 
 def _cases(client: Client, selection: Selection, lines: _Lines, stopped: threading.Event) -> str:
-    """Write what came of each case; why it was given up, if it was."""
+    """Write the outcome of each case. Return the reason if the run was abandoned."""
     items, hello = selection.golden([COMMAND]), client.hello
     counts: Counter[str] = Counter()
     lines.write(
@@ -117,7 +118,7 @@ def _cases(client: Client, selection: Selection, lines: _Lines, stopped: threadi
 
 
 def _attempt(client: Client, case: Case) -> tuple[str, dict[str, str]]:
-    """Return (outcome, details) of a case; raise CallError if the adapter broke in it."""
+    """Return (outcome, details) of a case, or raise CallError if the adapter broke."""
     if client.hello.ops is not None and case.op not in client.hello.ops:
         return "unsupported", {"reason": "not among its operations"}
     try:
@@ -128,7 +129,7 @@ def _attempt(client: Client, case: Case) -> tuple[str, dict[str, str]]:
 
 
 def _numbers(x: Any) -> Any:
-    """Return the arguments with infinities, which vector files write as texts."""
+    """Return the arguments with infinities for the texts that vector files contain."""
     if isinstance(x, (list, tuple)):
         return type(x)(_numbers(item) for item in x)
     if isinstance(x, dict):

@@ -1,4 +1,4 @@
-"""Optimizers as frameworks document them: formulas, vectors with proven bounds, and a judge of anyone's kernel.
+"""Optimizers as frameworks document them, with formulas, vectors with proven bounds, and a judge of any kernel.
 
 Each formula of a framework is a record of a table (`records`) over a few rules (`rules`). Rules are evaluated three
 times. `bounded` evaluates them in 64 decimal digits, with a bound on the error of any faithful float32 evaluation; this

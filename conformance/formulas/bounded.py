@@ -1,4 +1,4 @@
-"""Exact numbers with a bound of the error that float32 evaluations of the same formula may have. SPEC clause 28.
+"""Exact numbers with a bound on the error of float32 evaluations of the same formula. SPEC clause 28.
 
 A `Real` is a number of 64 decimal digits and a bound on its distance from every admissible evaluation in float32. Sums
 stay open until something else needs them, so that the bound of a sum holds for
@@ -47,7 +47,7 @@ def roundings(count: int) -> float:
 
 
 class Real:
-    """A number, and how far an admissible evaluation may be off.
+    """A number, and a bound on the error of an admissible evaluation.
 
     It has ``count`` terms of a sum before rounding. The absolute computed values of these terms add up to
     ``magnitude``, and ``raw`` is the sum of their bounds.
@@ -89,7 +89,7 @@ class Real:
         return (abs(float(self.value)) + self.error) * SLACK
 
     def rounded(self) -> Real:
-        """Return the stored number instead of a sum."""
+        """Return the rounded number instead of an open sum."""
         return self if self.count == 1 else Real(self.value, self.error)
 
     # ------------------------------------------------------------------ sums
@@ -121,7 +121,8 @@ class Real:
         return _result(self.value * other.value, propagated, 1)
 
     def shared(self, factor: Real) -> Real:
-        """Return the factor times a sum, as that product or as a sum of each term's: an open sum of as many terms."""
+        """Return the factor times a sum as an open sum of as many terms. Evaluations may multiply the sum or each
+        term."""
         if self.count == 1 or factor.exact_zero:
             return factor * self
         y = abs(float(factor.value))
@@ -142,7 +143,7 @@ class Real:
         return _result(value, propagated, 2)
 
     def sqrt(self, *, positive: bool = True) -> Real:
-        """Its root; positive: no evaluation makes it negative, as no sum of squares."""
+        """Return the root. positive: no evaluation makes the number negative, such as a sum of squares."""
         if self.exact_zero:
             return self
         value, error = float(self.value), self.error
@@ -162,7 +163,7 @@ class Real:
         return Real(max(self.value, other.value), max(self.error, other.error))
 
     def sign(self) -> Real:
-        """-1, 0 or 1; where it is not sure which, any of them."""
+        """Return the sign: -1, 0 or 1, or any of them if the sign is uncertain."""
         if self.exact_zero:
             return self
         one = Decimal(1) if self.value >= ZERO else Decimal(-1)
@@ -174,7 +175,7 @@ class Real:
 
 
 def _times(x: float, y: float) -> float:
-    """x y, where nothing times infinity is nothing: a bound of a product with what is 0."""
+    """Return x y, where 0 times infinity is 0, to bound a product with a number that is 0."""
     return x * y if x and y else 0.0
 
 
@@ -188,7 +189,9 @@ def _result(value: Decimal, propagated: float, count: int) -> Real:
 def mean(beta: Real, gain: Real, old: Real, new: Real) -> Real:
     """Return beta old + gain new, where gain is 1 - beta.
 
-    The bound covers this form, old + gain (new - old) and, where gain >= 1/2, new - beta (new - old)."""
+    The bound covers this form, old + gain (new - old) and, where gain >= 1/2, new - beta (new - old). In each form the
+    factors of old and new are at most b and c in size. In the second, old is multiplied by 1 minus the rounded gain.
+    """
     if old.exact_zero and new.exact_zero:
         return old
     value = beta.value * old.value + gain.value * new.value
@@ -208,7 +211,7 @@ def mean(beta: Real, gain: Real, old: Real, new: Real) -> Real:
 
 
 def scaled(x: Real, factor: Real, norm: Real, limit: Real) -> Real:
-    """x times the factor where the norm exceeds the limit, else x; where it is not sure which, either."""
+    """Return x times the factor if the norm exceeds the limit, else x. Either is allowed if this is uncertain."""
     product, off = x * factor, (norm.error + limit.error) * SLACK
     more = float(norm.value - limit.value)
     if more > off:
@@ -219,7 +222,7 @@ def scaled(x: Real, factor: Real, norm: Real, limit: Real) -> Real:
 
 
 def shrink(x: Real, threshold: Real) -> Real:
-    """x moved towards 0 by the threshold, 0 where that passes it: continuous, so that no comparison decides."""
+    """Return x moved towards 0 by the threshold, but not beyond 0. This is continuous, so no comparison decides."""
     rest = abs(x.value) - threshold.value
     error = x.error + threshold.error
     if float(rest) < -error * SLACK:

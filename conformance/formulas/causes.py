@@ -35,8 +35,8 @@ def wrong_steps(wrong: Formula, trajectory: Trajectory) -> Got:
 
 
 def distances(got: Got, wrong: Got, right: dict[int, dict[str, Expected]]) -> tuple[Array, Array]:
-    """Return the distance of each judged element from a mistake's result, in bounds, and whether the right bound
-    excludes it. A mistake that gives the right value there is infinitely far."""
+    """Return the distance of each judged element from a mistake's result in units of the bound, and whether the right
+    bound excludes it. A mistake that gives the right value there is infinitely far."""
     far, outside = [], []
     for t, arrays in got.items():
         for name, x in arrays.items():
@@ -54,7 +54,7 @@ def distances(got: Got, wrong: Got, right: dict[int, dict[str, Expected]]) -> tu
 
 
 def cause_of(formula: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> str | None:
-    """Return the mistake that explains every trajectory and the most elements; without one, two mistakes at once."""
+    """Return the mistake that explains every trajectory and the most elements, or else two mistakes at once."""
     for known in (mutants, pairs):
         found = {title: _explained(wrong, gots) for title, wrong in known(formula)}
         title = max(found, key=lambda name: found[name], default=None)
@@ -64,7 +64,8 @@ def cause_of(formula: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> str | 
 
 
 def _explained(wrong: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> float:
-    """Return the share of elements that a mistake gives, of all and of those outside: the least of any trajectory."""
+    """Return the least share, over all trajectories, of elements that a mistake explains, of all and of those
+    outside."""
     shares = [1.0]
     for trajectory, got in gots:
         far, outside = distances(got, wrong_steps(wrong, trajectory), trajectory.expected)

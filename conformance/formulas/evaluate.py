@@ -39,7 +39,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """Some steps of a formula: its options, and what it starts from and is given."""
+    """Some steps of a formula, with its options, initial arrays and inputs."""
 
     formula: Formula
     name: str
@@ -49,13 +49,13 @@ class Trajectory:
     rates: tuple[float, ...] = field(default=(1.0,))
 
     def options(self, t: int) -> dict[str, Any]:
-        """Return the options that a step is called with."""
+        """Return the options with which a step is called."""
         h = {**self.formula.options, **self.given}
         return {**h, "lr": h["lr"] * self.rates[(t - 1) % len(self.rates)]} if "lr" in h else h
 
     @cached_property
     def expected(self) -> dict[int, dict[str, Expected]]:
-        """Return what each array is after a step: {step: {"weights", or a state: Expected}}, at the checkpoints."""
+        """Return the expected arrays at the checkpoints: {step: {"weights", or a state's name: Expected}}."""
         graded = [bounded_steps(self, grade) for grade in GRADES]
         found: dict[int, dict[str, Expected]] = {}
         for t in inputs(self.inputs).checkpoints:
@@ -71,7 +71,7 @@ class Trajectory:
 
 
 def rounded_up(x: Array) -> Array:
-    """Return float64 numbers rounded up to the upper half of a float32, as the files hold bounds."""
+    """Return float64 numbers rounded up to the upper half of a float32, the form of bounds in the files."""
     with np.errstate(over="ignore"):
         single = x.astype(np.float32)
     single = np.where(single.astype(np.float64) < x, np.nextafter(single, np.float32(np.inf)), single)
@@ -83,7 +83,7 @@ def rounded_up(x: Array) -> Array:
 def initial_state(
     formula: Formula, h: Mapping[str, Any], shape: tuple[int, ...], *, unused: bool = False
 ) -> dict[str, Array]:
-    """Return the initial arrays of the state for weights of that shape: float32, a column if they are per row.
+    """Return the initial float32 arrays of the state for weights of that shape, as columns if they are per row.
     unused adds the arrays that the options do not use."""
     own = (shape[0], 1) if h.get("per_row") else shape
     begin = formula.begins(h) if unused else formula.initial(h)
@@ -93,7 +93,7 @@ def initial_state(
 def steps(
     formula: Formula, trajectory: Trajectory, made: Inputs, making: Making, lift: Callable[[Any], Any]
 ) -> Iterator[tuple[Array, dict[str, Array]]]:
-    """Weights, or the clipped gradient, and state after each step."""
+    """Yield the weights, or the clipped gradient, and the state after each step."""
     w = lift(made.weights)
     h = formula.hyper(trajectory.options(1))
     state = {name: lift(x) for name, x in initial_state(formula, h, w.shape).items()}
@@ -110,7 +110,7 @@ def step(
     formula: Formula, h: Mapping[str, Any], t: int, w: Array, g: Gradient, state: dict[str, Array],
     making: Making, lift: Callable[[Any], Any],
 ) -> tuple[Array, dict[str, Array]]:  # fmt: skip
-    """One step; nothing that comes in is changed."""
+    """Return the weights and the state after one step, without changing the arguments."""
     if isinstance(g, Bags):
         return formula.rule(making(h, t), g.lifted(lift), w, state)
     if not isinstance(g, Rows):
@@ -132,7 +132,7 @@ def step(
 
 
 def _written(x: Array, rows: Any, moved: Array) -> Array:
-    """Return a copy of x with its rows moved; a mistake may make rows of another width."""
+    """Return a copy of x with its rows moved. A mistake may make rows of another width."""
     found = x.copy() if x.shape[1] == moved.shape[1] else np.repeat(x, moved.shape[1], axis=1)
     found[rows] = moved
     return found
@@ -163,7 +163,7 @@ _rounded = np.frompyfunc(lambda x: x.rounded(), 1, 1)
 
 
 class _Stored:
-    """A rule whose results are stored: sums end there."""
+    """A rule whose results are stored, which closes their open sums."""
 
     def __init__(self, rule: Any) -> None:
         self.rule = rule
@@ -176,7 +176,7 @@ class _Stored:
 def bounded_steps(
     trajectory: Trajectory, grade: int, made: Inputs | None = None
 ) -> list[tuple[Array, dict[str, Array]]]:
-    """Weights and state after each step as arrays of `Real`."""
+    """Yield weights and state after each step as arrays of `Real`."""
     formula = replace(trajectory.formula, rule=_Stored(trajectory.formula.rule))
     making = partial(BoundedNumbers, grade=grade)
     with localcontext(CONTEXT), np.errstate(invalid="ignore"):  # math.fsum subtracts an infinity from itself
@@ -186,7 +186,7 @@ def bounded_steps(
 def plain_steps(
     trajectory: Trajectory, formula: Formula | None = None, made: Inputs | None = None
 ) -> Iterator[tuple[Array, dict[str, Array]]]:
-    """Weights and state after each step in float64, by the formula of the trajectory or another, such as a mutant."""
+    """Yield weights and state after each step in float64, by the trajectory's formula or another, such as a mutant."""
     lift = partial(np.asarray, dtype=np.float64)
     with np.errstate(all="ignore"):
         yield from steps(

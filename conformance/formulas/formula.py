@@ -49,7 +49,7 @@ class Formula:
         return self.name.partition(".")[0]
 
     def hyper(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """All options of a trajectory, with the form."""
+        """Return all options of a trajectory, including the form's."""
         if unknown := given.keys() - self.options.keys():
             raise ValueError(
                 f"{self.name}: got options {', '.join(sorted(unknown))}; accepted are {', '.join(self.options)}"

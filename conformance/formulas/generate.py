@@ -1,4 +1,4 @@
-"""Writes the vectors of formulas again, to the same bytes: ``python -m islices.conformance.formulas.generate``.
+"""Write the vectors of formulas again, to the same bytes: ``python -m islices.conformance.formulas.generate``.
 
 May import: this folder, `islices.conformance`, `islices.conformance.formulas.records`.
 """

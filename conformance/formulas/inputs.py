@@ -30,7 +30,7 @@ ALMOST = (1e-9, 1e-7, 1e-5, 1e-2, 1.0, 1e3, 1e15, 3e37)
 
 @dataclass(frozen=True)
 class Rows:
-    """A row-sparse gradient: values[k] belongs to row indices[k]; a row may be named several times."""
+    """A row-sparse gradient. values[k] belongs to row indices[k]; a row may occur several times."""
 
     indices: Array
     values: Array
@@ -43,7 +43,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Bags:
-    """Lookups: bag k has the ids of places offsets[k] to offsets[k + 1]."""
+    """Lookups in which bag k has the ids at offsets[k] to offsets[k + 1] - 1."""
 
     ids: Array
     offsets: Array
@@ -158,7 +158,7 @@ def _bags(seed: int, sizes: tuple[float, ...], batches: Any = BAGS, *, weighted:
 
 
 def _light(made: Inputs) -> Inputs:
-    """Weights so small that what is added to a norm counts."""
+    """Return weights so small that the epsilon added to a norm matters."""
     return Inputs(made.weights * np.float32(1e-5), made.gradients)
 
 

@@ -1,4 +1,4 @@
-"""Judges anyone's step by a documented formula. SPEC clause 28.
+"""Judge any step function by a documented formula. SPEC clause 28.
 
 May import: `numpy`, `islices.core.slices`, this folder, `islices.conformance.formulas.records`.
 """
@@ -65,9 +65,9 @@ def judge(step: Step, formula: str) -> Judgement:
     Raises
     ------
     TypeError
-        A step that takes other arguments than these, or needs an option that the formula lacks.
+        The step takes other arguments, or needs an option that the formula lacks.
     ValueError
-        No formula of that name; weights or state of another shape than they were, or of 16 bits.
+        The formula does not exist, or the step returns weights or a state of another shape or of 16 bits.
 
     Notes
     -----
@@ -125,7 +125,7 @@ def unmoved(formula: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> bool:
 
 # ---------------------------------------------------------------------- running it
 def run(step: Step, trajectory: Trajectory, takes: frozenset[str] | None = None) -> Got:
-    """Run a step over a trajectory; return the weights and the formula's states at each checkpoint."""
+    """Run a step over a trajectory, and return the weights and the formula's states at each checkpoint."""
     made = inputs(trajectory.inputs)
     w: Array = made.weights.copy()
     h = trajectory.formula.hyper(trajectory.options(1))
@@ -172,7 +172,7 @@ def _gradient(g: Any, shape: tuple[int, ...], *, several: bool = False) -> Any:
 
 
 def _joined(tensors: Any) -> Array:
-    """Several tensors as the rows that they were."""
+    """Return several tensors as the rows of one array."""
     found = [_plain(x) for x in tensors] if isinstance(tensors, list | tuple) else []
     if [x.shape for x in found] != list(TENSORS):
         came = ", ".join(str(x.shape) for x in found) or type(tensors).__name__
@@ -189,7 +189,7 @@ def _shape(gives: str, g: Any, w: Array) -> tuple[int, ...]:
 
 
 def _plain(x: Any) -> Array:
-    """Return a NumPy array; for row-sparse slices, which have the vectors' number of rows, the sums."""
+    """Return a NumPy array. For row-sparse slices, which have the vectors' number of rows, return the sums."""
     if isinstance(x, IndexedSlices):
         dense = np.zeros([n or 0 for n in x.dense_shape], np.float32)
         np.add.at(dense, x.indices, x.values)
@@ -221,7 +221,7 @@ def _array(name: str, x: Any, shape: tuple[int, ...]) -> Array:
 
 # ---------------------------------------------------------------------- options
 def options_of(step: Step, formula: Formula) -> frozenset[str] | None:
-    """Return the options that a step takes by name; None: all. Raise TypeError if `judge` cannot call it."""
+    """Return the options that a step takes by name, or None for all. Raise TypeError if `judge` cannot call it."""
     if not callable(step):
         raise TypeError(f"step: got {type(step).__name__}; accepted is a callable")
     try:

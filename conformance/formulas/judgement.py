@@ -1,4 +1,4 @@
-"""A judgement, its report, and what `--json` prints.
+"""A judgement with its report and its JSON.
 
 May import: `islices.conformance.formulas.formula`, `islices.conformance.formulas.scores`.
 """
@@ -33,7 +33,8 @@ class Judgement:
 
     @property
     def grade(self) -> int | None:
-        """Return 1 within the bound for scalars formed in float64, 2 within that for float32, None outside of both."""
+        """Return grade 1 within the bound for float64 scalars, 2 within the bound for float32 scalars, None outside
+        of both."""
         if not self.scores:
             return None
         return next((grade for grade in (1, 2) if all(s.by_grade[grade - 1] <= 1.0 for s in self.scores)), None)
@@ -46,7 +47,8 @@ class Judgement:
     def worst(self) -> Score | None:
         """Return the largest score of grade 1.
 
-        If scores are outside of both grades, it is the largest of these; if those contain the weights, it is theirs."""
+        If scores are outside of both grades, return the largest of these. If they include the weights, return the
+        weights' score."""
         outside = [s for s in self.scores if self.grade is None and s.by_grade[1] > 1.0]
         given = [s for s in outside if s.array == self.formula.gives]
         return max(given or outside or self.scores, key=lambda s: s.by_grade[0], default=None)
@@ -65,7 +67,7 @@ class Judgement:
 
 
 def number(x: float) -> str:
-    """Return a score as a short text; it is infinite if a value differs where the bound is zero."""
+    """Return a score as a short text. A score is infinite if a value with a zero bound differs."""
     return "inf" if math.isinf(x) else f"{x:.3g}" if x < 1e4 else f"{x:.1e}"
 
 

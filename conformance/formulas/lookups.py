@@ -1,6 +1,6 @@
-"""The rules of lookups: bags of rows, and the gradients of lookups by the table and by the weights.
+"""The rules of lookups: bags of rows, and the gradients with respect to the table and to the weights.
 
-A rule takes `Numbers`, `Bags`, the table and a state without arrays, as those of `rules` take a gradient.
+A rule takes `Numbers`, `Bags`, the table and an empty state; the rules in `rules` take a gradient instead of bags.
 
 May import: `numpy`, this folder.
 """
@@ -28,7 +28,7 @@ def bag(n: Numbers, x: Bags, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
 
 
 def kept_rows(n: Numbers, w: Any) -> Any:
-    """Rows of more than max_norm are looked up as max_norm / norm times themselves; the table stays."""
+    """Scale the looked-up rows with a norm above max_norm by max_norm / norm. The table does not change."""
     if not n.h.get("max_norm"):
         return w
     norm, limit = n.sqrt(n.row_sum(w * w)), n["max_norm"]
@@ -75,8 +75,8 @@ def _weights(n: Numbers, x: Bags) -> Any:
 
 # ---------------------------------------------------------------------- gradients
 def bag_gradient(n: Numbers, x: Bags, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
-    """Differentiate the sum of upstream times `bag` by the table: each id adds its share. A maximum, which has no
-    ties, adds to its row only."""
+    """Differentiate the sum of upstream times `bag` with respect to the table. Each id adds its share; a maximum,
+    which has no ties, adds to its row only."""
     found = w * n.number(0.0)
     for k, upstream in enumerate(x.upstream):
         places = members(n, x, k)
@@ -96,12 +96,12 @@ def bag_gradient(n: Numbers, x: Bags, w: Any, s: State) -> tuple[Any, dict[str, 
 
 
 def embedding_gradient(n: Numbers, x: Bags, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
-    """`bag_gradient` of bags of one id each."""
+    """Return `bag_gradient` for bags of one id each."""
     return bag_gradient(n, x, w, s)
 
 
 def by_frequency(n: Numbers, x: Bags, found: Any) -> Any:
-    """Divide each row by the number of occurrences of its id among all (scale_grad_by_freq)."""
+    """Divide each row by the number of occurrences of its id (scale_grad_by_freq)."""
     if n.h.get("scale_grad_by_freq"):
         for row, count in zip(*np.unique(x.ids, return_counts=True), strict=True):
             found[row] = n.shared(n.number(1.0) / n.number(float(count)), found[row])
@@ -109,7 +109,8 @@ def by_frequency(n: Numbers, x: Bags, found: Any) -> Any:
 
 
 def weight_gradient(n: Numbers, x: Bags, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
-    """Differentiate by the weight of each id: its row times the upstream of its bag; 0 for padding_idx."""
+    """Differentiate with respect to each id's weight, which gives its row times its bag's upstream, or 0 for
+    padding_idx."""
     found = np.stack([w[0] * n.number(0.0)] * len(x.ids))[:, :1]
     for k, upstream in enumerate(x.upstream):
         for j in members(n, x, k):

@@ -1,4 +1,4 @@
-"""Known mistakes: formulas wrong on purpose, which the vectors must detect, and whose names a report gives as the cause.
+"""Known mistakes as deliberately wrong formulas. The vectors must detect them, and a report names them as causes.
 
 May import: `islices.conformance.formulas.rules`, `islices.conformance.formulas.lookups`,
 `islices.conformance.formulas.formula`, `islices.conformance.formulas.numbers`.
@@ -20,7 +20,7 @@ Hyper = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Mutant:
-    """A mistake: what it changes of a formula."""
+    """A mistake, and its change of a formula."""
 
     #: as a report says it
     title: str
@@ -33,7 +33,7 @@ class Mutant:
     only: tuple[Any, ...] = ()
 
     def fits(self, formula: Formula) -> bool:
-        """Return whether it can be made in a formula."""
+        """Return whether the mistake can be made in a formula."""
         if self.only and formula.rule not in self.only:
             return False
         if self.fields is None:
@@ -43,7 +43,7 @@ class Mutant:
         return formula.gradients != "dense" and not weightless and not same
 
     def made_in(self, formula: Formula) -> Formula:
-        """Return the formula, which may have another mistake, with this one."""
+        """Return the formula with this mistake. It may already have another one."""
         if self.fields is not None:
             return replace(formula, **self.fields)
 
@@ -155,13 +155,13 @@ MUTANTS = (
 
 
 def mutants(formula: Formula) -> Iterator[tuple[str, Formula]]:
-    """Yield the mistakes that can be made in a formula, by their titles."""
+    """Yield the mistakes that can be made in a formula, by title."""
     for mutant in MUTANTS:
         if mutant.fits(formula):
             yield mutant.title, mutant.made_in(formula)
 
 
 def pairs(formula: Formula) -> Iterator[tuple[str, Formula]]:
-    """Two of them at once."""
+    """Yield pairs of mistakes."""
     for one, other in combinations([mutant for mutant in MUTANTS if mutant.fits(formula)], 2):
         yield f"{one.title}; {other.title}", one.made_in(other.made_in(formula))

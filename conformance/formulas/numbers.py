@@ -1,7 +1,7 @@
-"""The language of the rules: numbers of a step and operations on arrays, exact with a bound or float64.
+"""The language of the rules, which has a step's numbers and operations on arrays, exact with a bound or in float64.
 
-A rule uses only `Numbers`, arrays and + - * /. So the same code gives the vectors (`BoundedNumbers`: arrays of `Real`)
-and a float64 trajectory (`PlainNumbers`).
+A rule uses only `Numbers`, arrays and the operators + - * /. So the same code gives the vectors (`BoundedNumbers`:
+arrays of `Real`) and a float64 trajectory (`PlainNumbers`).
 
 May import: `numpy`, this folder.
 """
@@ -21,7 +21,7 @@ DOUBLE = 2.0**-50
 
 
 class Numbers:
-    """The options of a trajectory at step t, from 1, as numbers that arrays are multiplied by.
+    """The options of a trajectory at step t (from 1), as factors for arrays.
 
     ``h`` has the options themselves. Scalars in which digits cancel have separate methods, since the grades of
     clause 28 differ there: gain (1 - beta), power (beta^t), correction (1 - beta^t).
@@ -41,19 +41,19 @@ class Numbers:
         raise NotImplementedError
 
     def gain(self, name: str) -> Any:
-        """1 - beta."""
+        """Return 1 - beta."""
         raise NotImplementedError
 
     def power(self, name: str, t: int) -> Any:
-        """beta^t."""
+        """Return beta^t."""
         raise NotImplementedError
 
     def correction(self, name: str, t: int | None = None) -> Any:
-        """1 - beta^t, of this step if none is given."""
+        """Return 1 - beta^t, by default for this step."""
         raise NotImplementedError
 
     def mean(self, name: str, old: Any, new: Any) -> Any:
-        """beta old + (1 - beta) new."""
+        """Return beta old + (1 - beta) new."""
         raise NotImplementedError
 
     def sqrt(self, x: Any, *, positive: bool = True) -> Any:
@@ -63,7 +63,7 @@ class Numbers:
         raise NotImplementedError
 
     def largest(self, x: Any) -> Any:
-        """Return the place of the largest in each column, the first of equal ones."""
+        """Return the place of the largest element in each column, the first of equal ones."""
         raise NotImplementedError
 
     def sign(self, x: Any) -> Any:
@@ -78,11 +78,11 @@ class Numbers:
         return factor * total
 
     def scaled(self, x: Any, factor: Any, norm: Any, limit: Any) -> Any:
-        """Return x times the factor where the norm exceeds the limit, else x."""
+        """Return x times the factor if the norm exceeds the limit, else x."""
         raise NotImplementedError
 
     def off_by(self, x: Any, count: int) -> Any:
-        """x, for which that many roundings more are admitted."""
+        """Return x, and allow that many further roundings."""
         raise NotImplementedError
 
     def square(self, g: Any) -> Any:
@@ -112,7 +112,7 @@ class Numbers:
 
 
 class PlainNumbers(Numbers):
-    """float64, as NumPy computes it: a mistake may divide by 0."""
+    """float64 numbers, computed by NumPy. A mistake may divide by 0."""
 
     def number(self, value: float, operations: int = 0) -> Any:
         return np.float64(value)
@@ -163,7 +163,7 @@ _off_by = np.frompyfunc(lambda x, count: x.off_by(count), 2, 1)
 
 
 class BoundedNumbers(Numbers):
-    """`Real` numbers; grade 1 forms scalars in float64 and rounds them to float32, grade 2 forms them in float32."""
+    """`Real` numbers. Grade 1 forms scalars in float64 and rounds them to float32; grade 2 forms them in float32."""
 
     def __init__(self, h: Mapping[str, Any], t: int, squares: Any = None, *, grade: int = 1) -> None:
         super().__init__(h, t, squares)
@@ -176,7 +176,7 @@ class BoundedNumbers(Numbers):
         return Real(Decimal(float(value)), (roundings(count) + DOUBLE) * abs(value))
 
     def formed(self, exact: Decimal, single: float) -> Real:
-        """Return a scalar in which digits cancel; single: what float32 may be off by ahead of the last rounding."""
+        """Return a scalar in which digits cancel. single is the error of float32 before the last rounding."""
         off = DOUBLE * (1 + self.t) if self.grade == 1 else single
         size = abs(float(exact)) + off
         return Real(exact, (off + U * size) * (1.0 + U))
@@ -186,7 +186,7 @@ class BoundedNumbers(Numbers):
 
     def power(self, name: str, t: int) -> Any:
         exact = Decimal(self.h[name]) ** t
-        relative = (2 * t + 4) * U
+        relative = (2 * t + 4) * U  # of a product of t factors, each off by U, or of a pow within 4 U
         single = relative * (1.0 + relative) * float(exact)
         return self.formed(exact, single) if t else self.number(1.0)
 

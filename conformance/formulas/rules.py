@@ -1,4 +1,4 @@
-"""The rules: what becomes of weights and state in a step, once for all frameworks.
+"""The rules, which compute weights and state after a step, once for all frameworks.
 
 A rule takes `Numbers`, the gradient, the weights and the state, and gives the weights and the state after the step.
 If frameworks compute different formulas, an option selects one (`epsilon`, `correction`, `decay` ...). If they differ
@@ -31,12 +31,12 @@ def coupled(n: Numbers, g: Any, w: Any) -> Any:
 
 
 def squared(n: Numbers, g: Any, joined: Any) -> Any:
-    """Return the squares of the gradient with added decay; "not squared", a mutant: only of the gradient."""
+    """Return the squares of the gradient with added decay. The mutant "not squared" squares only the gradient."""
     return n.square(g if n.h["decay"] == "not squared" else joined)
 
 
 def shrunk(n: Numbers, w: Any, c: Any) -> Any:
-    """Return w - c w, which may be formed as (1 - c) w: 1 - c is rounded there, a rounding more for w."""
+    """Return w - c w, which may be computed as (1 - c) w. That form rounds 1 - c, which adds a rounding of w."""
     return n.off_by(w, 1) - c * w
 
 
@@ -75,7 +75,7 @@ def sgd(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
 
 # ---------------------------------------------------------------------- Adagrad
 def rooted(n: Numbers, x: Any, epsilon: str, *, positive: bool = True) -> Any:
-    """sqrt(x) + eps, or sqrt(x + eps)."""
+    """Return sqrt(x) + eps, or sqrt(x + eps)."""
     if epsilon == "none" or not n.h["eps"]:
         return n.sqrt(x, positive=positive)
     if epsilon == "subtracted":  # a mutant
@@ -107,7 +107,7 @@ def adagrad(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
 
 
 def adadelta(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
-    """Zeiler 2012: both roots with eps inside."""
+    """Apply Adadelta (Zeiler 2012), with eps inside both roots."""
     g = coupled(n, g, w)
     a = n.mean("rho", s["square"], n.square(g))
     under = s["square"] if n.h.get("average") == "last" else a  # last: a mutant
@@ -192,7 +192,8 @@ def adamax(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
 
 
 def nadam(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
-    """Dozat 2016: mu_t = beta1 (1 - 0.96^(t momentum_decay) / 2), whose product implementations keep in float32."""
+    """Apply Nadam (Dozat 2016) with mu_t = beta1 (1 - 0.96^(t momentum_decay) / 2). Implementations keep the product
+    of mu in float32."""
     m, v = moments(n, g, w, s)
     g = coupled(n, g, w)
     beta, fade = n.h["beta1"], 0.96 ** n.h["momentum_decay"]
@@ -206,7 +207,8 @@ def nadam(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
 
 
 def radam(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
-    """Liu et al. 2020: the quotient once its variance is tractable (rho_t > 5), only m before."""
+    """Apply RAdam (Liu et al. 2020), which divides once the variance is tractable (rho_t > 5), and uses only m
+    before."""
     m, v = moments(n, g, w, s)
     last = 2.0 / (1.0 - n.h["beta2"]) - 1.0
     power = n.h["beta2"] ** n.t
@@ -226,7 +228,8 @@ def lion(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
 
 
 def laprop(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
-    """Ziyin et al. 2020, as SparseCore has it: eps joins the squares, sqrt(1 - beta1^2) weighs the quotient."""
+    """Apply LaProp (Ziyin et al. 2020) as in SparseCore: eps is added to the squares, sqrt(1 - beta1^2) weighs the
+    quotient."""
     v = n.mean("beta2", s["v"], n.square(g) + n["eps"])
     m = n["beta1"] * s["m"] + n.sqrt(n.correction("beta1", 2)) * n.off_by(g / n.sqrt(v), 1)
     return w - n["lr"] * m, {"m": m, "v": v}
@@ -234,7 +237,7 @@ def laprop(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
 
 # ---------------------------------------------------------------------- norms
 def clip(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
-    """Clip the gradient to the norm max_norm: multiply by max_norm / (norm + eps), at most 1.
+    """Clip the gradient to the norm max_norm by the factor max_norm / (norm + eps), at most 1.
 
     With eps 0 the factor is max_norm / max(norm, max_norm). The norm of several tensors may be the norm of their norms.
     """
@@ -249,7 +252,7 @@ def clip(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
 
 
 def clip_norm(n: Numbers, squares: Any) -> Any:
-    """Clip by the norm of all tensors, or of each tensor ("row"); the other kinds are mistakes."""
+    """Clip by the norm of all tensors, or of each tensor ("row"). The other kinds are mistakes."""
     kind = n.h["norm"]
     rows = n.sqrt(n.row_sum(squares))
     if kind == "row":
@@ -263,14 +266,14 @@ def clip_norm(n: Numbers, squares: Any) -> Any:
 
 
 def clip_value(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
-    """Return the gradient, each element kept within -limit and limit."""
+    """Return the gradient with each element limited to [-limit, limit]."""
     limit = n["limit"]
     found = n.minimum(g, limit)
     return (found if n.h["sides"] == "upper" else n.maximum(found, -limit)), {}
 
 
 def renorm(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
-    """Each row of more than max_norm scaled by max_norm / (norm + eps)."""
+    """Scale each row with a norm above max_norm by max_norm / (norm + eps)."""
     norm = n.sqrt(n.total(w * w)) if n.h["norm"] == "table" else n.sqrt(n.row_sum(w * w))
     limit = n["max_norm"]
     factor = n.off_by(limit / (norm + n.number(n.h["epsilon"])), 1)
@@ -279,7 +282,8 @@ def renorm(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
 
 # ---------------------------------------------------------------------- FTRL
 def ftrl(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
-    """Apply FTRL (McMahan et al. 2013, algorithm 1), lr_power -1/2; "twice": TensorFlow doubles l2 and l2_shrinkage."""
+    """Apply FTRL (McMahan et al. 2013, algorithm 1) with lr_power -1/2. "twice" doubles l2 and l2_shrinkage as
+    TensorFlow does."""
     lr, twice = n["lr"], n.number(2.0 if n.h["twice"] else 1.0)
     total = s["n"] + n.square(g)
     z = s["z"] + g - (n.sqrt(total) - n.sqrt(s["n"])) / lr * w

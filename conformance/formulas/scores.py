@@ -30,7 +30,7 @@ class ScorePlace:
 
 @dataclass(frozen=True)
 class Score:
-    """The element of an array, over the steps of a trajectory, that is furthest off."""
+    """The element of an array that is furthest off, over the steps of a trajectory."""
 
     trajectory: str
     #: "weights", or a state
@@ -44,7 +44,7 @@ class Score:
 
 
 def ratios(got: Array, right: Array, bound: Array) -> Array:
-    """Error by bound, element by element: 0 where nothing is checked, infinite where a bound of 0 is missed."""
+    """Return error / bound for each element: 0 if the element is not checked, infinite if it misses a bound of 0."""
     with np.errstate(all="ignore"):
         error = np.abs(got.astype(np.float64) - right)
         found = np.where(error == 0.0, 0.0, error / bound)
@@ -72,6 +72,6 @@ def score_of(trajectory: str, got: Got, right: Mapping[int, Mapping[str, Expecte
 
 
 def _place(t: int, ratios: Array, got: Array, right: Array) -> ScorePlace:
-    """Describe where the largest ratio stands after step t."""
+    """Describe the place of the largest ratio after step t."""
     row, column = np.unravel_index(int(np.argmax(ratios)), ratios.shape)
     return ScorePlace((t, int(row), int(column)), float(got[row, column]), float(right[row, column]))

@@ -1,4 +1,4 @@
-"""Trajectories of a formula: the options and inputs on which known mistakes land far outside the bound.
+"""Trajectories of a formula, with options and inputs for which known mistakes lie far outside the bound.
 
 Rates and decays are larger than in practice. A decay applied after the update differs by lr decay |step|, which for
 usual numbers is less than the rounding of the weight.
@@ -115,7 +115,7 @@ SETTINGS: dict[Any, tuple[Setting, ...]] = {
 
 
 def trajectories(formula: Formula) -> Iterator[Trajectory]:
-    """Those of a formula."""
+    """Return the trajectories of a formula."""
     sparse = "" if formula.gradients == "dense" else "rows "
     for name, given, inputs, scheduled in SETTINGS[formula.rule]:
         if _fits(formula, given, inputs):

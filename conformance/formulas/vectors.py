@@ -1,8 +1,8 @@
-"""Arrays in the files of vectors, which any language can read: hexadecimal in JSON.
+"""Arrays in the vector files, as hexadecimal in JSON, which any language can read.
 
-An array is its elements row by row, each big-endian IEEE 754. Inputs are float32 (8 digits), expected values float64
-(16 digits). Bounds are the upper half of a float32, rounded up (4 digits). A bound of 7f80 is infinite: the element is
-not judged. A bound of 0000 requires the exact value.
+An array has its elements row by row, each as big-endian IEEE 754. Inputs are float32 (8 digits), expected values
+float64 (16 digits). Bounds are the upper half of a float32, rounded up (4 digits). A bound of 7f80 is infinite: the
+element is not judged. A bound of 0000 requires the exact value.
 
 May import: `numpy`, this folder.
 """
@@ -32,7 +32,7 @@ def bound_hex(x: Array) -> str:
 
 
 def inputs_json() -> dict[str, Any]:
-    """All inputs, as their file has them."""
+    """Return all inputs in the form of their file."""
     found: dict[str, Any] = {}
     for name in MAKERS:
         made = inputs(name)

@@ -1,7 +1,7 @@
 """JAX's calls on sparse gradients as its users write them, and the fastest formulation known.
 
 Independent of islices, so that the conformance suite and the bench compare with the framework itself. JAX has no
-embedding layer and no sparse gradient of a gather: its users differentiate with respect to the gathered rows.
+embedding layer and no sparse gradient of a gather, so its users differentiate with respect to the gathered rows.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from jax.experimental import sparse
 
 
 def weighted_sum(rows: jax.Array, weights: jax.Array) -> jax.Array:
-    """sum(rows * weights): a loss whose gradient at rows is weights, to the bit."""
+    """Return sum(rows * weights), a loss whose gradient at rows is weights, to the bit."""
     return jnp.sum(rows * weights)
 
 
 def embedding_gradient(
     ids: np.ndarray[Any, Any], upstream: np.ndarray[Any, Any], num_rows: int, padding_idx: int
 ) -> sparse.BCOO:
-    """Return the gradient of sum(table[ids] * upstream) as a BCOO, one slot an occurrence.
+    """Return the gradient of sum(table[ids] * upstream) as a BCOO, with one slot per occurrence.
 
-    A gather has no padding_idx: it is ignored, and the caller drops the padding row.
+    A gather has no padding_idx, so this ignores it, and the caller drops the padding row.
     """
     del padding_idx
     row_shape = upstream.shape[ids.ndim :]
@@ -42,9 +42,9 @@ def embedding_gradient(
 
 
 def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
-    """Return {label: (a call that builds it, islices' error)} of inconsistent BCOOs, which JAX builds nevertheless.
+    """Return {label: (a call that builds it, islices' error)} for inconsistent BCOOs, which JAX builds nevertheless.
 
-    An index equal to the number of rows is valid: it is BCOO's padding.
+    An index equal to the number of rows is valid, since it is BCOO's padding.
     """
 
     def bcoo(indices: list[int], **claims: bool) -> sparse.BCOO:
@@ -65,37 +65,24 @@ def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
 Sums = tuple[jax.Array, Any]
 
 
-def _wide(values: jax.Array) -> jax.Array:
-    """Sums of 16 bits stay where they are from a size on."""
-    return values.astype(jnp.float32) if values.dtype.itemsize == 2 else values
-
-
 def _gathered_sum(values: jax.Array, indices: jax.Array, num_rows: int) -> Sums:
     """Sum the values after sorting them by row."""
     n = len(indices)
     ordered, order = lax.sort((indices, lax.iota(jnp.int32, n)), num_keys=1, is_stable=True)
-    place = _places(ordered)
-    ids = jnp.full((n,), num_rows, jnp.int32).at[place].set(ordered)
-    sums = jax.ops.segment_sum(_wide(values)[order], place, n, indices_are_sorted=True)
-    return sums.astype(values.dtype), ids
-
-
-def _places(ordered: jax.Array) -> jax.Array:
     first = jnp.concatenate([jnp.zeros((1,), bool), ordered[1:] != ordered[:-1]])
-    return jnp.cumsum(first.astype(jnp.int32))
+    place = jnp.cumsum(first.astype(jnp.int32))
+    ids = jnp.full((n,), num_rows, jnp.int32).at[place].set(ordered)
+    return jax.ops.segment_sum(values[order], place, n, indices_are_sorted=True), ids
+
+
+_segment_sum = jax.jit(jax.ops.segment_sum, static_argnums=2)
 
 
 def _host_sum(values: jax.Array, indices: np.ndarray[Any, Any]) -> Sums:
-    """Distinct rows on the host, sums in XLA with room for a power of two, so that few shapes compile."""
+    """Find distinct rows on the host, and sum in XLA with room for a power of two of rows, so that few shapes
+    compile."""
     ids, place = np.unique(indices, return_inverse=True)
     return _segment_sum(values, place.astype(np.int32).reshape(-1), 1 << (len(ids) - 1).bit_length()), ids
-
-
-def _segment_sum_of(values: jax.Array, place: np.ndarray[Any, Any], room: int) -> jax.Array:
-    return jax.ops.segment_sum(_wide(values), place, room).astype(values.dtype)
-
-
-_segment_sum = jax.jit(_segment_sum_of, static_argnums=2)
 
 
 # ---------------------------------------------------------------------- to_dense, clipping
@@ -104,21 +91,17 @@ def _dense(values: jax.Array, indices: jax.Array, num_rows: int) -> jax.Array:
 
 
 def _norm(sums: jax.Array) -> jax.Array:
-    return jnp.sqrt(jnp.sum(jnp.square(_wide(sums))))
-
-
-def _factor(sums: jax.Array, max_norm: float) -> jax.Array:
-    return jnp.minimum(1.0, max_norm / _norm(sums)).astype(sums.dtype)
+    return jnp.sqrt(jnp.sum(jnp.square(sums)))
 
 
 def _scale(values: jax.Array, sums: jax.Array, max_norm: float) -> jax.Array:
-    return values * _factor(sums, max_norm)
+    return values * jnp.minimum(1.0, max_norm / _norm(sums))
 
 
 def timed_calls(
     operation: str, v: jax.Array, i: jax.Array, num_rows: int, max_norm: float
 ) -> dict[str, Callable[[], Any]]:
-    """Return JAX's calls on its arrays: label -> call. "np.unique" leaves the framework, for the host."""
+    """Return label -> call for JAX's calls on its arrays. "np.unique" runs on the host, outside the framework."""
     shape = (num_rows, *v.shape[1:])
     host = np.asarray(i)
     bcoo = sparse.BCOO((v, i[:, None]), shape=shape)

@@ -1,9 +1,9 @@
 """MXNet's calls on sparse gradients, for the conformance suite's real gradients, the audit and the bench.
 
-This module does not import islices: it has the calls of an MXNet user. MXNet 1.9.1 does not import with today's NumPy
-by itself, so the caller loads it first through `islices.backends.mxnet`; the functions then import it.
+This module does not import islices, because it has the calls of an MXNet user. MXNet 1.9.1 does not import with
+today's NumPy, so the caller first loads it through `islices.backends.mxnet`. The functions then import it.
 
-MXNet's row_sparse type holds unique ascending rows and checks nothing: duplicates have to be summed before it.
+MXNet's row_sparse type needs unique ascending rows and does not check them, so callers must sum duplicates first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 
 def weighted_sum(rows: Any, weights: Any) -> Any:
-    """sum(rows * weights): a loss whose gradient at rows is weights, to the bit."""
+    """Return sum(rows * weights), a loss whose gradient at rows is weights, to the bit."""
     import mxnet as mx
 
     if rows.size == 0:  # MXNet does not sum nothing
@@ -34,7 +34,7 @@ def embedding_gradient(
     upstream : float32 array, shape (*ids.shape, dim)
     num_rows : int
     padding_idx : int
-        Ignored: the layer has no padding row, so the caller drops it (`islices.drop_padding`).
+        It is ignored, because the layer has no padding row. The caller drops that row (`islices.drop_padding`).
 
     Returns
     -------
@@ -56,8 +56,8 @@ def embedding_gradient(
 
 
 def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
-    """RowSparseNDArrays that MXNet builds although they contradict themselves: label -> (call that builds it, the name
-    of the error islices answers with). On the first two MXNet itself ends the process when it densifies them."""
+    """Return label -> (call that builds it, the name of islices' error) for inconsistent RowSparseNDArrays, which
+    MXNet builds. MXNet ends the process when it densifies the first two."""
     import mxnet as mx
 
     def row_sparse(indices: list[int]) -> Any:
@@ -85,7 +85,7 @@ def trainable(array: np.ndarray) -> Any:
 
 
 def block(x: Any) -> None:
-    """Wait until x is computed: MXNet computes in several threads, and this waits for all."""
+    """Wait until x is computed. MXNet computes in several threads, and this waits for all of them."""
     import mxnet as mx
 
     mx.nd.waitall()

@@ -1,4 +1,4 @@
-"""NumPy's calls as a NumPy user writes them by hand. Nothing here imports islices.
+"""NumPy's calls as its users write them by hand. This module does not import islices.
 
 NumPy has no embedding layer, no autodiff and no sparse type, so a gradient is the pair (upstream rows, ids).
 """
@@ -17,31 +17,27 @@ MOST_LAYERS = 256
 def timed_calls(
     operation: str, values: np.ndarray[Any, Any], indices: np.ndarray[Any, Any], num_rows: int, max_norm: float
 ) -> dict[str, Callable[[], Any]]:
-    """Return NumPy's equivalents of islices' operations: label -> call."""
+    """Return label -> call for NumPy's equivalents of islices' operations."""
     shape = values.shape[1:]
-
-    def wide() -> np.ndarray[Any, Any]:  # NumPy's sums of bfloat16 would stay where they are from 256 on
-        return values.astype(np.float32) if values.itemsize == 2 else values
 
     def unique_add_at() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         ids, inverse = np.unique(indices, return_inverse=True)
-        rows = wide()
-        sums = np.zeros((len(ids), *shape), rows.dtype)
-        np.add.at(sums, inverse.reshape(-1), rows)
-        return sums.astype(values.dtype, copy=False), ids
+        sums = np.zeros((len(ids), *shape), values.dtype)
+        np.add.at(sums, inverse.reshape(-1), values)
+        return sums, ids
 
     def sort_reduceat() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         order, ids, starts = _grouped(indices)
-        return np.add.reduceat(wide()[order], starts, axis=0).astype(values.dtype, copy=False), ids
+        return np.add.reduceat(values[order], starts, axis=0), ids
 
     def by_layers() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         order, ids, starts = _grouped(indices)
-        rows, counts = wide(), np.diff(starts, append=len(order))
-        sums = rows[order[starts]]
+        counts = np.diff(starts, append=len(order))
+        sums = values[order[starts]]
         for k in range(1, int(counts.max(initial=1))):
             more = np.flatnonzero(counts > k)
-            sums[more] += rows[order[starts[more] + k]]
-        return sums.astype(values.dtype, copy=False), ids
+            sums[more] += values[order[starts[more] + k]]
+        return sums, ids
 
     def dense_add_at() -> np.ndarray[Any, Any]:
         dense = np.zeros((num_rows, *shape), values.dtype)
@@ -49,12 +45,12 @@ def timed_calls(
         return dense
 
     def total(sums: np.ndarray[Any, Any]) -> Any:
-        return np.linalg.norm(sums.astype(np.float32, copy=False).reshape(-1))
+        return np.linalg.norm(sums.reshape(-1))
 
     def clipped(summed: Callable[[], Any]) -> Callable[[], Any]:
         def call() -> Any:
             factor = np.float32(min(1.0, max_norm / total(summed()[0])))
-            return (wide() * factor).astype(values.dtype, copy=False), indices
+            return values * factor, indices
 
         return call
 
@@ -76,7 +72,7 @@ def timed_calls(
 def _grouped(
     indices: np.ndarray[Any, Any],
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return (an order that sorts, distinct indices, the start of each one's run)."""
+    """Return (an order that sorts, the distinct indices, the starts of their runs)."""
     order = np.argsort(indices, kind="stable")
     ordered = indices[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])

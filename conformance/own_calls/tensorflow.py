@@ -1,7 +1,7 @@
 """TensorFlow's and Keras's calls on sparse gradients, for the conformance suite's real gradients, the audit and
 the bench.
 
-This module does not import islices: it has the calls of a TensorFlow user.
+This module does not import islices, because it has the calls of a TensorFlow user.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tensorflow as tf
 
 
 def weighted_sum(rows: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """sum(rows * weights): a loss whose gradient at rows is weights, to the bit."""
+    """Return sum(rows * weights), a loss whose gradient at rows is weights, to the bit."""
     return tf.reduce_sum(rows * weights)
 
 
@@ -28,12 +28,13 @@ def embedding_gradient(
     ids : int32 array of any shape
     upstream : float32 array, shape (*ids.shape, dim)
     num_rows, padding_idx : int
-        padding_idx is ignored: the layer has none (mask_zero only hands a mask on). The caller drops the padding.
+        padding_idx is ignored, because the layer has none (mask_zero only passes a mask on). The caller drops the
+        padding row.
 
     Returns
     -------
     tf.IndexedSlices, dense_shape (num_rows, dim)
-        Uncoalesced, one slice an occurrence, the padding's included.
+        Uncoalesced, with one slice per occurrence, padding included.
     """
     import keras
 
@@ -46,8 +47,8 @@ def embedding_gradient(
 
 
 def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
-    """IndexedSlices that TensorFlow builds although they contradict themselves: label -> (call that builds it, the name
-    of the error islices answers with). TensorFlow checks nothing when it builds them."""
+    """Return label -> (call that builds it, the name of islices' error) for inconsistent IndexedSlices. TensorFlow
+    checks nothing when it builds them."""
 
     def slices(indices: Any, values: Any = None, shape: Any = (4, 2)) -> tf.IndexedSlices:
         values = tf.ones((len(indices), 2)) if values is None else values
@@ -67,33 +68,30 @@ def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
 def timed_calls(
     operation: str, v: tf.Tensor, i: tf.Tensor, num_rows: int, max_norm: float
 ) -> dict[str, Callable[[], Any]]:
-    """Return TensorFlow's equivalents of islices' operations, on its tensors: label -> call.
+    """Return label -> call for TensorFlow's equivalents of islices' operations.
 
-    It has no public coalesce, and its clipping takes duplicates for different rows: the labels say what is written
-    instead.
+    TensorFlow has no public coalesce, and its clipping treats duplicates as different rows. The labels say what users
+    write instead.
     """
     shape = tf.constant((num_rows, *v.shape[1:]), tf.int64)
     gradient = tf.IndexedSlices(v, i, shape)
 
-    def wide(x: tf.Tensor) -> tf.Tensor:  # sums of 16 bits stay where they are from a size on
-        return tf.cast(x, tf.float32) if v.dtype.size == 2 else x
-
     def unique_segments() -> tf.IndexedSlices:
         ids, place = tf.unique(i)
-        sums = tf.math.unsorted_segment_sum(wide(v), place, tf.size(ids))
-        return tf.IndexedSlices(tf.cast(sums, v.dtype), ids, shape)
+        sums = tf.math.unsorted_segment_sum(v, place, tf.size(ids))
+        return tf.IndexedSlices(sums, ids, shape)
 
     def unique_segments_sorted() -> tf.IndexedSlices:
         ids, place = tf.unique(i)
         order = tf.argsort(ids)
-        sums = tf.math.unsorted_segment_sum(wide(v), place, tf.size(ids))
-        return tf.IndexedSlices(tf.cast(tf.gather(sums, order), v.dtype), tf.gather(ids, order), shape)
+        sums = tf.math.unsorted_segment_sum(v, place, tf.size(ids))
+        return tf.IndexedSlices(tf.gather(sums, order), tf.gather(ids, order), shape)
 
     def sort_segments() -> tf.IndexedSlices:
         order = tf.argsort(i, stable=True)
         ids, place = tf.unique(tf.gather(i, order))
-        sums = tf.math.segment_sum(wide(tf.gather(v, order)), place)
-        return tf.IndexedSlices(tf.cast(sums, v.dtype), ids, shape)
+        sums = tf.math.segment_sum(tf.gather(v, order), place)
+        return tf.IndexedSlices(sums, ids, shape)
 
     def clip(g: tf.IndexedSlices) -> tf.IndexedSlices:
         return tf.clip_by_global_norm([g], max_norm)[0][0]
@@ -133,6 +131,6 @@ def trainable(array: np.ndarray) -> Any:
 
 
 def block(x: Any) -> None:
-    """Wait until x is computed: at once on the CPU, the end of the queues on accelerators."""
+    """Wait until x is computed, which on accelerators is the end of the queues."""
     if tf.config.list_logical_devices("GPU"):
         tf.test.experimental.sync_devices()

@@ -1,6 +1,6 @@
 """PyTorch's calls on sparse gradients, for the conformance suite's real gradients, the audit and the bench.
 
-This module does not import islices: it has the calls of a PyTorch user.
+This module does not import islices, because it has the calls of a PyTorch user.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 
 def weighted_sum(rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """sum(rows * weights): a loss whose gradient at rows is weights, to the bit."""
+    """Return sum(rows * weights), a loss whose gradient at rows is weights, to the bit."""
     return (rows * weights).sum()
 
 
@@ -32,7 +32,7 @@ def embedding_gradient(
     Returns
     -------
     sparse COO tensor, shape (num_rows, dim)
-        Uncoalesced, one slice per occurrence, without those of padding_idx, which the layer drops.
+        Uncoalesced, with one slice per occurrence. The layer drops the slices of padding_idx.
     """
     table = torch.zeros(num_rows, upstream.shape[-1])
     layer: Any = torch.nn.Embedding(num_rows, upstream.shape[-1], padding_idx=padding_idx, sparse=True, _weight=table)
@@ -41,8 +41,8 @@ def embedding_gradient(
 
 
 def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
-    """Sparse tensors that torch builds although they contradict themselves: label -> (call that builds it, the name
-    of the error islices answers with). Computing on the first three, torch may end the process or return wrong sums."""
+    """Return label -> (call that builds it, the name of islices' error) for inconsistent sparse tensors, which torch
+    builds. Computing on the first three may end the process or give wrong sums."""
 
     def sparse(indices: list[int], *, is_coalesced: bool = False) -> torch.Tensor:
         return torch.sparse_coo_tensor(
@@ -72,9 +72,9 @@ def _compressed_rows() -> torch.Tensor:
 def timed_calls(
     operation: str, v: torch.Tensor, indices: torch.Tensor, num_rows: int, max_norm: float
 ) -> dict[str, Callable[[], Any]]:
-    """Return PyTorch's equivalents of islices' operations, on its tensors: label -> call.
+    """Return label -> call for PyTorch's equivalents of islices' operations.
 
-    `clip_grad_norm_` of torch.nn.utils raises on sparse gradients; the label says what a user writes instead.
+    `clip_grad_norm_` of torch.nn.utils raises on sparse gradients. The label says what users write instead.
     """
     shape = (num_rows, *v.shape[1:])
 
@@ -82,13 +82,9 @@ def timed_calls(
         # a new one for each call: coalesce() of a gradient known to be coalesced does nothing
         return torch.sparse_coo_tensor(indices.long()[None], v, shape, is_coalesced=False, check_invariants=False)
 
-    def wide() -> torch.Tensor:  # sums of 16 bits stay where they are from a size on
-        return v.float() if v.itemsize == 2 else v
-
     def unique_index_add() -> torch.Tensor:
         ids, inverse = torch.unique(indices, return_inverse=True)
-        rows = wide()
-        sums = rows.new_zeros((len(ids), *v.shape[1:])).index_add_(0, inverse, rows).to(v.dtype)
+        sums = v.new_zeros((len(ids), *v.shape[1:])).index_add_(0, inverse, v)
         return torch.sparse_coo_tensor(ids.long()[None], sums, shape, is_coalesced=True, check_invariants=False)
 
     def sort_embedding_bag() -> torch.Tensor:
@@ -103,12 +99,12 @@ def timed_calls(
         )
 
     def norm_of(summed: Callable[[], torch.Tensor]) -> torch.Tensor:
-        return torch.linalg.vector_norm(summed()._values(), dtype=torch.float32 if v.itemsize == 2 else None)  # type: ignore[no-any-return]
+        return torch.linalg.vector_norm(summed()._values())  # type: ignore[no-any-return]
 
     def clipped(summed: Callable[[], torch.Tensor]) -> torch.Tensor:
         g = summed()
-        total = torch.linalg.vector_norm(g._values(), dtype=torch.float32 if v.itemsize == 2 else None)
-        factor = torch.clamp(max_norm / (total + 1e-6), max=1.0).to(v.dtype)
+        total = torch.linalg.vector_norm(g._values())
+        factor = torch.clamp(max_norm / (total + 1e-6), max=1.0)
         return torch.sparse_coo_tensor(
             g._indices(), g._values() * factor, shape, is_coalesced=True, check_invariants=False
         )
@@ -138,6 +134,6 @@ def trainable(array: np.ndarray) -> Any:
 
 
 def block(x: Any) -> None:
-    """Wait until x is computed: at once on the CPU, the end of the queue on CUDA."""
+    """Wait until x is computed, which on CUDA is the end of the queue."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.synchronize()

@@ -22,7 +22,7 @@ from islices.conformance.progress import bar, bars
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
+    """Run the command line and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m islices.conformance.properties", description=(__doc__ or "").split("\n")[0],
         epilog="exit codes: 0 nothing found, 1 a counterexample was found, 2 usage, 3 a process broke",
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _in_a_process(run: list[str], options: argparse.Namespace) -> int:
-    """Return the exit code of a run, or 3 if its process broke; then print its last call."""
+    """Return the exit code of a run, or print its last call and return 3 if its process broke."""
     command = [sys.executable, "-m", "islices.conformance.properties", *run, "-k", options.k]
     command += [f"--{name}={value}" for name in SETTINGS if (value := getattr(options, name)) is not None]
     with tempfile.TemporaryDirectory(prefix="islices-properties-") as folder:
@@ -68,7 +68,7 @@ def _in_a_process(run: list[str], options: argparse.Namespace) -> int:
 
 
 def laws(names: Sequence[str], options: argparse.Namespace) -> int:
-    """Every law in every mode of the backends."""
+    """Try every law in every mode of the backends."""
     from islices.conformance.properties.laws import LAWS
     from islices.conformance.properties.running import break_law, columns
 
@@ -98,7 +98,7 @@ def laws(names: Sequence[str], options: argparse.Namespace) -> int:
 
 
 def hostile(names: Sequence[str], options: argparse.Namespace) -> int:
-    """Hostile calls on the backends, up to the first that breaks a promise."""
+    """Try hostile calls on the backends, up to the first that breaks a promise."""
     from islices.conformance.properties.hostile import attack
 
     found = 0
@@ -115,7 +115,7 @@ def hostile(names: Sequence[str], options: argparse.Namespace) -> int:
 
 
 def files(names: Sequence[str], options: argparse.Namespace) -> int:
-    """Hostile files, up to the first that breaks a promise."""
+    """Try hostile files, up to the first that breaks a promise."""
     from islices.conformance.properties.files import attack, limit_memory
 
     started = time.monotonic()

@@ -1,4 +1,5 @@
-"""Comparisons of two results by a law: a line of text, empty if the law holds. Counterexamples print these calls.
+"""Comparisons of a law's two results. Each returns a line of text, empty if the law holds. Counterexamples print
+these calls.
 
 May import: `numpy`, `islices.conformance.data`, `islices.conformance.execute`.
 """
@@ -15,12 +16,12 @@ from islices.conformance.execute import difference, read
 
 
 def same_bits(got: Any, expected: Any) -> str:
-    """Both are the same to the bit (NaN equals NaN, -0 equals +0)."""
+    """Check that both are the same to the bit. NaN equals NaN, and -0 equals +0."""
     return difference(read(got), read(expected), path="got")
 
 
 def ulps_apart(got: Any, expected: Any, ulps: int) -> str:
-    """Each element of got is within so many ulps of expected's."""
+    """Check that each element of got is within the given number of ulps of expected's."""
 
     def near(g: float, e: float, dtype: str) -> bool:
         return g == e or abs(g - e) <= ulps * _ulp(max(abs(g), abs(e)), dtype)
@@ -29,14 +30,14 @@ def ulps_apart(got: Any, expected: Any, ulps: int) -> str:
 
 
 def at_most(got: Any, bound: float) -> str:
-    """No element of got is above bound, and none is NaN."""
+    """Check that no element of got is above bound or NaN."""
     return _elements(got, bound, lambda g, b, dtype: g <= b, "the bound")
 
 
 def within(got: Any, expected: Any, bound: Any) -> str:
     """Check that each element of got is within bound's element of expected's.
 
-    Where the bound is not finite, intermediate sums may overflow, and every result passes."""
+    If the bound is not finite, intermediate sums may overflow, and every result passes."""
     numbers = iter(_flat(read(bound)))
 
     def near(g: float, e: float, dtype: str) -> bool:
@@ -68,7 +69,7 @@ def _elements(got: Any, expected: Any, holds: Any, subject: str) -> str:
 
 
 def _flat(x: Any) -> list[tuple[Any, str]]:
-    """All elements with their dtypes."""
+    """Return all elements with their dtypes."""
     if isinstance(x, Array):
         return [(v, x.dtype) for v in x.data]
     if isinstance(x, Slices):

@@ -1,7 +1,7 @@
-"""Damaged, forged and hostile files: whatever is in one, `islices.load` raises ValueError or gives what was saved.
+"""Damaged, forged and hostile files, for which `islices.load` must raise ValueError or return the saved tree.
 
-``python -m islices.conformance.properties files`` loads those made by hand and 10,000 that Hypothesis draws, in a
-process whose memory is limited. The first file that breaks the promise is shrunk and kept.
+``python -m islices.conformance.properties files`` loads handmade files and 10,000 that Hypothesis draws, in a process
+with limited memory. It shrinks and keeps the first file that breaks the promise.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FINE = ("refused", "same", "valid")
 
 # ---------------------------------------------------------------------- saved trees and their comparison
 def trees() -> list[Any]:
-    """Return the trees in the files before they are changed: every kind of leaf."""
+    """Return the trees in the unchanged files, with every kind of leaf."""
     rng = np.random.default_rng(7)
     values = rng.standard_normal((5, 2, 3)).astype(np.float32)
     repeated = islices.IndexedSlices(values, np.array([4, 1, 4, 0, 999_999_999]), (10**9, 2, 3))
@@ -75,7 +75,7 @@ def same(a: Any, b: Any) -> bool:
 
 # ---------------------------------------------------------------------- whether a file keeps the promise
 def loaded(path: Path, made: FileMutant, original: Any, *, foreign: bool = False) -> str:
-    """Load a file and return its outcome: a word of FINE ("valid": forged or foreign), or else the fault."""
+    """Load a file and return its outcome: a word in FINE ("valid" for a forged or foreign file), or the fault."""
     try:
         got = islices.load(path, foreign=foreign)
     except ValueError as error:
@@ -90,7 +90,7 @@ def loaded(path: Path, made: FileMutant, original: Any, *, foreign: bool = False
 
 
 def outcome_of(path: Path, made: FileMutant, original: Any) -> str:
-    """Return the outcome as a file of islices and as a foreign one: the fault of either, else the former outcome."""
+    """Load a file as one of islices and as a foreign one. Return the fault of either, else the former outcome."""
     path.write_bytes(made.data)
     result, other = (loaded(path, made, original, foreign=foreign) for foreign in (False, True))
     if result not in FINE or other not in FINE:
@@ -99,7 +99,7 @@ def outcome_of(path: Path, made: FileMutant, original: Any) -> str:
 
 
 def good_files(folder: Path) -> list[tuple[bytes, Any]]:
-    """Whole files with the trees in them; of somebody else's file there is nothing that it might load as."""
+    """Return undamaged files with the trees in them. A file of another program has no tree to compare with."""
     from safetensors.numpy import save
 
     found: list[tuple[bytes, Any]] = []
@@ -116,9 +116,9 @@ def good_files(folder: Path) -> list[tuple[bytes, Any]]:
 
 
 def attack(examples: int, seed: int, log: Path | None = None) -> tuple[Counter[str], str]:
-    """Count what came of hostile files, and describe the smallest that breaks the promise (empty if none does).
+    """Count the outcomes of hostile files, and describe the smallest file that breaks the promise ("" if none does).
 
-    Each file is written to disk, and its path to the log, before it is loaded, for the case that it ends the process.
+    Each file is written to disk, and its path to the log, before it is loaded, because it may end the process.
     """
     came: Counter[str] = Counter()
     folder = Path(tempfile.mkdtemp(prefix="islices-files-"))
@@ -151,7 +151,7 @@ def attack(examples: int, seed: int, log: Path | None = None) -> tuple[Counter[s
 
 
 def limit_memory() -> None:
-    """Limit this process to `MEMORY` more than it has."""
+    """Limit this process to `MEMORY` more bytes than it has."""
     with contextlib.suppress(ImportError):  # systems without it run without the limit
         import resource
 

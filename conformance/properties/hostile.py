@@ -1,4 +1,4 @@
-"""Hostile input: random public calls whose arguments are wrong, odd or share memory.
+"""Hostile input, as random public calls whose arguments are wrong, odd or share memory.
 
 ``python -m islices.conformance.properties hostile -b torch`` looks for calls that break a promise. Every call returns
 or raises one of `ACCEPTED`, with a message that names an argument. A call that raises leaves every array as it was.
@@ -33,9 +33,9 @@ PATIENCE = 60
 def attack(
     backend: Backend, examples: int, seed: int, *, framework: float = 0.05, log: Path | None = None
 ) -> tuple[Counter[str], str]:
-    """Count what came of hostile calls, and describe the smallest that breaks a promise (empty if none does).
+    """Count the outcomes of hostile calls, and describe the smallest call that breaks a promise ("" if none does).
 
-    Each call is written to the log before it is made, for the case that it ends the process.
+    Each call is written to the log before it is made, because it may end the process.
     """
     came: Counter[str] = Counter()
     others = [islices.get_backend(name) for name in ("numpy", "jax", "torch", "mxnet", "tensorflow")
@@ -58,7 +58,7 @@ def attack(
 
 
 def judge(call: HostileCall) -> tuple[str, str]:
-    """Make the call; return what came of it as a word, and the broken promise if there is one."""
+    """Make the call. Return its outcome as a word, and the broken promise if there is one."""
     try:
         with call.environment():
             for x in _arrays(call.entry.run(**call.arguments)):

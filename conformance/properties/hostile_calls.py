@@ -1,7 +1,7 @@
-"""The public calls that hostile input goes to, with good arguments for each.
+"""The public calls that get hostile input, with good arguments for each.
 
-Arguments come by their parameter's name from `GOOD`, or from the entry where they have to fit together; others keep
-their defaults. `calls` then spoils one or two of them.
+`GOOD` gives arguments by their parameter's name, or the entry does if they must fit together. Others keep their
+defaults. `calls` then spoils one or two of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Arguments = dict[str, Any]
 
 
 class Attacked(NamedTuple):
-    """A public call: ``run`` takes the arguments by name, ``make`` draws those that `GOOD` does not."""
+    """A public call. ``run`` takes the arguments by name; ``make`` draws the arguments that `GOOD` lacks."""
 
     run: Callable[..., Any]
     make: Callable[[Draw], Arguments] = lambda d: {}
@@ -56,7 +56,7 @@ class HostileCall(NamedTuple):
 
     @contextlib.contextmanager
     def environment(self) -> Iterator[None]:
-        """The mode, and the framework's 64-bit types switched on or not."""
+        """Return a context with a mode, and with the framework's 64-bit types on or off."""
         with self.backend.wide_types() if self.wide else contextlib.nullcontext(), config.execution(self.mode):
             yield
 
@@ -68,7 +68,7 @@ class HostileCall(NamedTuple):
 
 # ---------------------------------------------------------------------- good arguments
 def limit(d: Draw) -> Any:
-    """A number, or an array of it without dimensions (MXNet's: of one element)."""
+    """Draw a number, or a 0-d array of it (for MXNet, of one element)."""
     number = d.one(0.5, 0.0, 2.0, 1e9, float("inf"))
     shape = (1,) if d.backend.name == "mxnet" else ()
     return d.own(np.full(shape, number, "float32"), "limit") if d.rarely() else number
@@ -94,7 +94,7 @@ GOOD: dict[str, Callable[[Draw], Any]] = {
 
 
 def of_ids(d: Draw, shape: tuple[int, ...]) -> Arguments:
-    """Ids of a shape, with a mask or without; those of one dimension also as (values, lengths)."""
+    """Draw ids of a shape, with or without a mask. Ids of one dimension may be (values, lengths)."""
     ids = d.ids(shape if d.rows else (0, *shape[1:]))
     size = d.backend.shape(ids)
     out: Arguments = {"ids": ids, "mask": np.ones([n or 0 for n in size], bool) if d.rarely() else None}
@@ -123,7 +123,7 @@ def upstream(d: Draw) -> Arguments:
 
 
 def tied(d: Draw) -> Arguments:
-    """Samples of a table that may be an output layer, too."""
+    """Draw samples of a table that may also be an output layer."""
     out = upstream(d)
     if len(d.row_shape) == 1 and d.rarely(50):
         shape = (batch_of(d, out["ids"]), *d.one((), (2,), (0,)))
@@ -136,7 +136,7 @@ def batch_of(d: Draw, ids: Any) -> Any:
 
 
 def scatter(d: Draw) -> Arguments:
-    """A table and slices, which may lie in the table."""
+    """Draw a table and slices, which may share its memory."""
     table, x = d.table(), d.sparse()
     part = (table.weights if isinstance(table, islices.Table) else table)[: d.n] if d.n and d.rows >= d.n else None
     if d.backend.is_array(part) and d.rarely():
@@ -145,7 +145,7 @@ def scatter(d: Draw) -> Arguments:
 
 
 def step(d: Draw) -> Arguments:
-    """An optimizer's step, of one table or of several."""
+    """Draw an optimizer's step of one or several tables."""
     name, hyper = d.one(*OPTIMIZERS.values())
     optimizer = getattr(islices.optim, name)(**hyper, rows=d.one("touched", "touched", "all"))
     tables = [d.table() for _ in range(d.one(1, 1, 2))]
@@ -179,7 +179,7 @@ def gradient_arguments(d: Draw) -> Arguments:
 
 # ---------------------------------------------------------------------- calls that are no function of islices
 def first_step(name: str, **options: Any) -> Any:
-    """An optimizer of hostile hyperparameters; its first step is on something good."""
+    """Draw an optimizer with hostile hyperparameters, whose first step has good arguments."""
     made = getattr(islices.optim, name)(**options)
     table = np.ones((6, 3), np.float32)
     return made.step(table, islices.IndexedSlices(table[:2], np.array([1, 1]), (6, 3)), made.init(table))
@@ -194,7 +194,7 @@ def differentiated(weighted_sum: Any, table: Any, ids: Any, weights: Any, argnum
 
 
 def of_samples(method: str, argument: Any = None, *words: str) -> Attacked:
-    """A method of `PerSample`, with its argument if it has one."""
+    """Draw a method of `PerSample`, with its argument if it has one."""
 
     def run(argument: Any, **samples: Any) -> Any:
         return getattr(islices.per_sample(**samples), method)(*([] if argument is None else [argument]))
@@ -212,7 +212,7 @@ def samples_and_dense(d: Draw) -> Arguments:
 
 
 def complete(run: Callable[..., Any], made: Arguments, d: Draw) -> Arguments:
-    """All the arguments of a call."""
+    """Return all arguments of a call."""
     out = dict(made)
     for name, parameter in inspect.signature(run).parameters.items():
         if name not in out and parameter.kind is not parameter.VAR_KEYWORD:
@@ -263,7 +263,7 @@ BY_NAME: dict[str, Sequence[Any]] = {"dense_shape": SHAPES, "num_rows": NUMBERS,
 
 @st.composite
 def calls(draw: Any, backend: Backend, others: Sequence[Backend], framework: float) -> HostileCall:
-    """Calls with one argument spoilt, or two, or none; ``framework``: the share in that mode."""
+    """Draw calls with zero, one or two spoilt arguments. ``framework`` is the share in that mode."""
     name = draw(st.sampled_from([name for name, entry in ENTRIES.items() for _ in range(entry.weight)]))
     entry, d = ENTRIES[name], Draw(draw, backend, others)
     mode = "framework" if not backend.host_only and d.rarely(round(100 * framework)) else "host"

@@ -1,4 +1,4 @@
-"""Hostile files, made by hand: every one must raise in `islices.load`, whatever else it does."""
+"""Handmade hostile files, each of which must raise in `islices.load`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _manifest(**changes: Any) -> dict[str, str]:
 
 
 def _slices(indices: list[int], dense_shape: list[Any], coalesced: bool) -> tuple[dict[str, str], bytes]:
-    """Return a signed manifest of slices (2, 1), float32 zeros, and their bytes, values first."""
+    """Return a signed manifest of slices (2, 1) of float32 zeros, and their bytes, values first."""
     raw = np.array(indices, "<i8").tobytes()
     held = [
         {"name": name, "dtype": dtype, "shape": shape, "sha256": hashlib.sha256(data).hexdigest()}
@@ -73,7 +73,7 @@ def _deep(levels: int) -> dict[str, str]:
 
 
 def handmade() -> dict[str, bytes]:
-    """Make the files that no accident makes, by what is wrong with each."""
+    """Return files that no accident makes, by the fault of each."""
 
     def one(texts: Any, **changes: Any) -> bytes:
         entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]} | changes

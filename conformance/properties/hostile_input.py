@@ -1,4 +1,4 @@
-"""Arguments for hostile calls: good ones, and changes that make a good one bad.
+"""Arguments for hostile calls, and changes that make a good argument bad.
 
 Hypothesis makes every choice, so that it can shrink a call. A `Draw` belongs to one call. It remembers the arrays whose
 bits must survive a call that raises.
@@ -32,7 +32,7 @@ class WatchedArray(NamedTuple):
 
     @property
     def changed(self) -> str:
-        """Return the label of the array if it no longer has its bits."""
+        """Return the label of the array if its bits have changed."""
         try:
             return "" if self.backend.to_numpy(self.array).tobytes() == self.bits else self.label
         except Exception as error:  # frameworks raise any error for an array that is gone
@@ -55,7 +55,7 @@ class Draw:
         self.n = self.one(3, 3, 0, 1, 8) if self.rows else 0
 
     def one(self, *options: Any) -> Any:
-        """One of the options; the first is the simplest."""
+        """Draw one of the options. The first is the simplest."""
         return options[self._draw(st.integers(0, len(options) - 1))]
 
     def made(self, *makers: Callable[[], Any]) -> Any:
@@ -66,7 +66,7 @@ class Draw:
 
     # ------------------------------------------------------------------ good arguments
     def numbers(self, shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
-        """NumPy numbers of a dtype (bfloat16 as uint16); one of them may be special."""
+        """Draw NumPy numbers of a dtype (bfloat16 as uint16). One of them may be special."""
         if dtype not in ("float16", "bfloat16", "float32", "float64"):
             return np.resize(np.arange(3, -4, -1), shape).astype(dtype)
         x = np.resize(np.arange(-8, 9, dtype=np.float32) / 4, shape)
@@ -115,7 +115,7 @@ class Draw:
         return islices.IndexedSlices(values, indices, (None if self.rarely(5) else self.rows, *self.row_shape))
 
     def native(self) -> Any:
-        """Return the framework's sparse object over slices, where it has one."""
+        """Return the framework's sparse object over slices, if it has one."""
         s = self.slices()
         try:
             return islices.to_native(s)
@@ -194,7 +194,7 @@ class Draw:
         return B.to_numpy(good).tolist() if kind == "list" else self.numbers(shape, "float32")
 
     def _of_dtype(self, shape: Any, dtype: str, backend: Backend) -> Any:
-        """Return an array of a dtype: the framework's, or NumPy's if the framework does not have the dtype."""
+        """Return the framework's array of a dtype, or NumPy's if the framework lacks the dtype."""
         x = self.numbers(shape, dtype)
         try:
             with backend.wide_types():
@@ -203,7 +203,7 @@ class Draw:
             return x
 
     def _bad_slices(self, s: Any) -> Any:
-        """Slices with one bad part, a part of them, or slices of another framework."""
+        """Draw slices with one bad part, a part of the slices, or slices of another framework."""
         values, indices, shape = s.values, s.indices, s.dense_shape
         kind = self.one("shape", "values", "indices", "part", "framework")
         if kind == "part":

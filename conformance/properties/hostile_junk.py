@@ -1,4 +1,4 @@
-"""Python objects that no call expects: of other types, without end, and objects that raise in every operation."""
+"""Python objects that no call expects: of wrong types, endless, or raising in every operation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import islices
 
 
 class HostileError(Exception):
-    """The error that the objects below raise; no caller may see it."""
+    """The error that the objects below raise, which no caller may see."""
 
 
 class Refuses:
@@ -57,7 +57,7 @@ def _infinite() -> Iterator[int]:
 
 
 class LooksLikeArray:
-    """Says that it has a shape and a dtype, and nothing else."""
+    """An object that has a shape and a dtype, and nothing else."""
 
     def __init__(self, shape: Any, dtype: Any) -> None:
         self.shape, self.dtype = shape, dtype
@@ -103,7 +103,7 @@ NAMES: tuple[Any, ...] = (
 
 
 def shown(x: Any, depth: int = 0) -> str:
-    """Return an argument as text, whatever it is; framework objects that may be broken only by their type."""
+    """Return any argument as text. Show framework objects, which may be broken, only by their type."""
     try:
         if isinstance(x, islices.IndexedSlices):
             flags = f"coalesced={x.coalesced}, padded={x.padded}"

@@ -1,8 +1,8 @@
-"""The laws: what holds of the public functions whatever they are given, each with its clause of SPEC.md.
+"""The laws, which the public functions obey for any arguments, each with its clause of SPEC.md.
 
-A law is a function of drawn arguments that makes public calls and returns two results. `compare` compares them, to the
-bit unless the decorator has another rule. If it returns three, the third bounds their distance. A counterexample prints
-the source, so a law uses only its arguments, `islices` and Python's builtins.
+A law is a function of drawn arguments that makes public calls and returns two results. `compare` compares them, to
+the bit unless the decorator has another rule. A third result bounds their distance. A counterexample prints the
+source, so a law uses only its arguments, `islices` and Python's builtins.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from islices.conformance.properties.strategies import (
 
 
 class Law(NamedTuple):
-    """A law, its clause, and what it is drawn from."""
+    """A law, its clause, and the strategy of its arguments."""
 
     name: str
     clause: str

@@ -1,7 +1,7 @@
-"""Files that were damaged or forged: the bytes of good ones, changed at random.
+"""Damaged or forged files, made by random changes to the bytes of good files.
 
-What is *damaged* must not load, or load to the same bits. What is *forged* has a manifest whose digest was made again,
-as an attacker can: it may load, if what it says is valid. Hypothesis draws the changes.
+A *damaged* file must not load, or must load to the same bits. A *forged* file has a manifest with a new digest, as an
+attacker can make it. It may load if its manifest is valid. Hypothesis draws the changes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class FileMutant(NamedTuple):
 
 
 def mutant(random: random.Random, data: bytes) -> FileMutant:
-    """Make one file of a good one."""
+    """Return a changed copy of a good file."""
     kinds = [_flip_bits, _cut, _insert, _edit_header, _edit_header]
     change = random.choice([*kinds, _forge] if b"islices.json" in data else kinds)
     return FileMutant(change.__name__.strip("_"), change(random, data), change is _forge)
@@ -53,7 +53,7 @@ def _insert(random: random.Random, data: bytes) -> bytes:
 
 # ---------------------------------------------------------------------- .safetensors, with valid syntax
 def pack(header: Any, data: bytes) -> bytes:
-    """Return a .safetensors file of a header, which need not be one."""
+    """Return a .safetensors file with a header, which may be invalid."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + data
 
@@ -78,12 +78,12 @@ def _forge(random: random.Random, data: bytes) -> bytes:
 
 
 def signed(text: str) -> dict[str, str]:
-    """Return a manifest with the digest that belongs to it."""
+    """Return a manifest with its correct digest."""
     return {"islices.json": text, "islices.sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
 def _change_one(random: random.Random, tree: Any) -> None:
-    """Replace a part of a JSON tree by another of its parts or something odd, rename its key, or take it out."""
+    """Replace a part of a JSON tree by another part or an odd value, rename its key, or remove it."""
     places: list[tuple[Any, Any]] = []
     _collect(tree, places)
     (holder, key), (other, other_key) = random.choice(places), random.choice(places)

@@ -1,6 +1,6 @@
 """Search for counterexamples to a law on a backend in a mode.
 
-Hypothesis draws the arguments, and shrinks those that break a law to the smallest it finds.
+Hypothesis draws the arguments, and shrinks a counterexample to the smallest that it finds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Counterexample(NamedTuple):
-    """Arguments that break a law, shrunk; as text it is code to paste into Python."""
+    """The shrunk arguments that break a law. As text they are code to paste into Python."""
 
     law: Law
     backend: str
@@ -51,27 +51,27 @@ assert not problem, problem
 
 
 class Broken(Exception):  # noqa: N818 (it ends a search, nobody else sees it)
-    """Signal to Hypothesis that an example breaks the law."""
+    """The error that shows Hypothesis that an example breaks the law."""
 
 
 Column = tuple[Backend, str]
 
 
 def columns(names: Sequence[str], modes: Sequence[str] = ("host", "framework")) -> list[Column]:
-    """Return the modes of the backends, each a place where a law can be tried."""
+    """Return the modes of the backends in which a law can be tried."""
     backends = [islices.get_backend(name) for name in names]
     return [(backend, mode) for backend in backends for mode in backend.modes() if mode in modes]
 
 
 # ---------------------------------------------------------------------- one law, one place
 def break_law(law: Law, backend: Backend, mode: str, examples: int, seed: int) -> Counterexample | None:
-    """Return the smallest arguments found that break a law, or None."""
+    """Return the smallest found arguments that break a law, or None."""
     found = search(law.arguments, examples, seed, lambda arguments: holds(law, backend, mode, arguments))
     return Counterexample(law, backend.name, mode, *found) if found else None
 
 
 def holds(law: Law, backend: Backend, mode: str, arguments: Arguments) -> str:
-    """Return how these arguments break the law; empty if they do not."""
+    """Describe how these arguments break the law, or return ""."""
     try:
         with backend.wide_types():
             results = call(law, backend, mode, arguments)
@@ -95,14 +95,14 @@ def call(law: Law, backend: Backend, mode: str, arguments: Arguments) -> Any:
 
 
 def build(backend: Backend, x: Any) -> Any:
-    """Plain data as a backend's arguments."""
+    """Return plain data as a backend's arguments."""
     if isinstance(x, Optimizer):
         return functools.partial(getattr(islices.optim, x.name), **x.hyper)
     return to_backend(backend, x)
 
 
 def traced(backend: Backend, fn: Callable[..., Any], **arguments: Any) -> Any:
-    """fn compiled by the framework, and called: the arrays among the arguments are traced."""
+    """Call fn, compiled by the framework, with traced arrays among its arguments."""
     leaves: list[Any] = []
     shells: list[Any] = []
     form = {name: take_apart(x, leaves) if _holds_arrays(x) else x for name, x in arguments.items()}
@@ -125,7 +125,7 @@ def _holds_arrays(x: Any) -> bool:
 
 
 def again(law: str, backend: str, mode: str, arguments: Arguments) -> str:
-    """Return the problem of a counterexample, or empty if there is none here."""
+    """Return the problem of a counterexample, or "" if there is none here."""
     return holds(LAWS[law], islices.get_backend(backend), mode, arguments)
 
 

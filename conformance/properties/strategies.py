@@ -1,9 +1,9 @@
-"""Strategies of Hypothesis for the laws: plain data, crossed like the suite's fixtures.
+"""Strategies of Hypothesis for the laws, as plain data that cross the same properties as the suite's fixtures.
 
-Indices are sorted or not, unique, repeated or cancelling. There are none, one or many, of int32 or int64, and rows have
-0 to 3 dimensions. *Exact* values are small integers, whose sums no type rounds; *wild* ones are fractions, huge, tiny,
-infinite and NaN. All values and all their sums are multiples of a step far above the smallest normal number. So no
-intermediate result is subnormal, which TensorFlow and XLA would flush to zero.
+Indices are sorted or not, unique, repeated or cancelling. There are none, one or many, of int32 or int64, and rows
+have 0 to 3 dimensions. *Exact* values are small integers, whose sums no type rounds. *Wild* values are fractions,
+huge, tiny, infinite and NaN. All values and all their sums are multiples of a step far above the smallest normal
+number. So no intermediate result is subnormal, which TensorFlow and XLA would flush to zero.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ EXTREME: dict[str, list[float]] = {
 
 
 class Kind(NamedTuple):
-    """The properties that slices must share to be combined, and the number of slices."""
+    """The properties that slices must have in common to be combined, and the number of slices."""
 
     dtype: str
     index_type: str
@@ -75,23 +75,23 @@ def kinds(*dtypes: str) -> st.SearchStrategy[Kind]:
 
 # ---------------------------------------------------------------------- numbers
 def exact(dtype: str) -> list[float]:
-    """Integers so small that no sum of them is rounded."""
+    """Draw integers so small that no sum of them is rounded."""
     return EXACT
 
 
 def moderate(dtype: str) -> list[float]:
-    """Finite numbers whose sums, squares and products stay normal."""
+    """Draw finite numbers whose sums, squares and products stay normal."""
     fractions = FRACTIONS16 if dtype == "float16" else FRACTIONS
     return EXACT[:5] + [round_to(x, dtype) for x in fractions]
 
 
 def wild(dtype: str) -> list[float]:
-    """Numbers of all sizes, infinite and NaN."""
+    """Draw numbers of all sizes, infinities and NaN."""
     return [*moderate(dtype), *(round_to(x, dtype) for x in EXTREME[dtype]), *NONFINITE]
 
 
 def unmeasured(dtype: str) -> list[float]:
-    """Numbers whose norm may be NaN or infinite, and if it is finite, is neither huge nor tiny."""
+    """Draw numbers whose norm is NaN, infinite, or neither huge nor tiny."""
     return [*moderate(dtype), *NONFINITE]
 
 
@@ -100,14 +100,14 @@ def number_list(draw: Draw, pool: list[float], size: int) -> list[float]:
 
 
 def array(draw: Draw, kind: Kind, numbers: Any, shape: tuple[int, ...] | None = None) -> Array:
-    """A dense array; by default of the table's shape."""
+    """Draw a dense array, by default of the table's shape."""
     shape = kind.shape if shape is None else shape
     return Array(kind.dtype, shape, number_list(draw, numbers(kind.dtype), math.prod(shape)))
 
 
 # ---------------------------------------------------------------------- slices
 def slices(draw: Draw, kind: Kind, numbers: Any, *, coalesced: bool = False) -> Slices:
-    """Slices of a table of `ROWS` rows."""
+    """Draw slices of a table of `ROWS` rows."""
     n = min(kind.n, ROWS) if coalesced else kind.n
     spread = draw(st.sampled_from((ROWS, 1, 3)))
     layout = draw(st.sampled_from(("any", "sorted", "unique", "cancelling")))
@@ -128,7 +128,7 @@ def slices(draw: Draw, kind: Kind, numbers: Any, *, coalesced: bool = False) -> 
 
 
 def permuted(draw: Draw, s: Slices, *, keep_order: bool = False) -> Slices:
-    """The same slices in another order; keep_order: those of one row stay in theirs."""
+    """Draw the same slices in another order. With keep_order, the slices of one row stay in order."""
     order = draw(st.permutations(range(len(s.indices.data))))
     if keep_order:
         places: dict[int, list[int]] = {}
@@ -140,7 +140,7 @@ def permuted(draw: Draw, s: Slices, *, keep_order: bool = False) -> Slices:
 
 
 def row_numbers(draw: Draw) -> Array:
-    """Row numbers, in any order, some of them twice."""
+    """Draw row numbers in any order, some of them twice."""
     ids = draw(st.lists(st.integers(0, ROWS - 1), max_size=4))
     return Array("int64", (len(ids),), ids)
 
@@ -150,7 +150,7 @@ def optimizers() -> st.SearchStrategy[Optimizer]:
 
 
 def given(make: Any) -> st.SearchStrategy[dict[str, Any]]:
-    """The strategy of a function of draw that gives a law's arguments by name."""
+    """Return the strategy of a function of draw that returns a law's arguments by name."""
     return st.composite(make)()
 
 
@@ -163,7 +163,7 @@ def one(numbers: Any, *dtypes: str, **options: Any) -> Callable[[Draw], Argument
 
 
 def some(count: int, numbers: Any, *dtypes: str) -> Callable[[Draw], Arguments]:
-    """Slices x, y, ... of one kind."""
+    """Draw slices x, y, ... of one kind."""
 
     def make(draw: Draw) -> Arguments:
         kind = draw(kinds(*dtypes))
@@ -173,7 +173,7 @@ def some(count: int, numbers: Any, *dtypes: str) -> Callable[[Draw], Arguments]:
 
 
 def with_option(make: Callable[[Draw], Arguments], **options: Any) -> Callable[[Draw], Arguments]:
-    """Return the same with other numbers, or other listed values."""
+    """Return the same strategy with other numbers, or other listed values."""
     return lambda draw: {**make(draw), **{name: draw(st.sampled_from(pool)) for name, pool in options.items()}}
 
 
@@ -198,7 +198,7 @@ def in_another_order(numbers: Any, *dtypes: str, keep_order: bool = False) -> Ca
 
 
 def rounding(draw: Draw) -> Arguments:
-    """The slices in another order, their absolute values, and the factor of the bound of clause 20."""
+    """Draw slices in another order, with their absolute values and the factor of clause 20's bound."""
     x = slices(draw, draw(kinds()), moderate)
     dtype, n = x.values.dtype, len(x.indices.data)
     sizes = Slices(Array(dtype, x.values.shape, [abs(v) for v in x.values.data]), x.indices, x.dense_shape)
@@ -208,11 +208,11 @@ def rounding(draw: Draw) -> Arguments:
 
 
 def clipped(draw: Draw) -> Arguments:
-    """Coalesced slices, a norm to clip to, 1 + 2 eps, and how many ulps clipping once more may change.
+    """Draw coalesced slices, a maximal norm, 1 + 2 eps, and the ulps that a second clip may change.
 
     With u = eps / 2, a clipped norm is at most (1 + u)^2 max_norm, or (1 + u)^3 in float64, whose norms are rounded
-    too. The factor of clipping again is then at least 1 - 2 u (1 - 4 u), which takes 2 (4) ulps off a value at most. A
-    16-bit type rounds the product only: 1 ulp.
+    too. The second clip's factor is then at least 1 - 2 u (1 - 4 u), which lowers a value by at most 2 (4) ulps. A
+    16-bit type only rounds the product, by 1 ulp.
     """
     x = slices(draw, draw(kinds()), moderate, coalesced=True)
     ulps = {"float64": 4, "float32": 2}.get(x.values.dtype, 1)
@@ -224,7 +224,7 @@ def shards(draw: Draw) -> Arguments:
 
 
 def shards_of(draw: Draw, x: Slices) -> Arguments:
-    """Slices, and the same in parts, one after the other."""
+    """Draw slices, and the same slices in consecutive parts."""
     n = len(x.indices.data)
     cuts = sorted(draw(st.lists(st.integers(0, n), max_size=3)))
     bounds = zip([0, *cuts], [*cuts, n], strict=True)
@@ -232,7 +232,7 @@ def shards_of(draw: Draw, x: Slices) -> Arguments:
 
 
 def looked_up(draw: Draw) -> Arguments:
-    """The gradient that arrives at ids, two of them a sample."""
+    """Draw the gradient that arrives at ids, two ids per sample."""
     kind = draw(kinds())
     ids = draw(st.lists(st.integers(0, ROWS - 1), min_size=2 * kind.n, max_size=2 * kind.n))
     shape = (kind.n, 2)

@@ -1,9 +1,10 @@
-"""A line protocol between the suite and a program in any language: JSON lines over standard input and output.
+"""The line protocol between the suite and a program in any language, which uses JSON lines over standard input and
+output.
 
     wire.py     values as JSON whose numbers are bits, and back
     client.py   the program's process: handshake, calls, time limit, restarts, stray output
 
-Nothing here knows what is called or what should come of it. docs/protocol.md is for those who write an adapter.
+This package does not know the operations or the expected results. docs/protocol.md is for authors of adapters.
 
 May import: this folder.
 """

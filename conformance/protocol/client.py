@@ -1,4 +1,4 @@
-"""An adapter's process, spoken to in JSON lines: handshake, calls with a time limit, restarts, stray output.
+"""The client of an adapter's process, with a handshake, calls with a time limit, restarts and stray output.
 
     suite    {"hello": "islices", "protocol": 1, "spec": "1.9"}
     adapter  {"hello": "my kernels", "version": "0.3", "protocol": 1}
@@ -6,8 +6,8 @@
     adapter  {"call": 1, "ok": ...}   or   {"call": 1, "unsupported": "why"}   or
              {"call": 1, "error": "IndexError", "message": "..."}
 
-End of input ends the adapter. What it prints that is no such line is *stray*: kept, counted and otherwise skipped, for
-a library's greeting is no reason to fail. A process that ends, or is late, is started again at the next call.
+End of input ends the adapter. Any other printed line is *stray*: it is kept and counted, because a library's greeting
+is not a failure. A process that ends, or is late, starts again at the next call.
 
 May import: this folder.
 """
@@ -58,13 +58,13 @@ class Ok(NamedTuple):
 
 
 class Unsupported(NamedTuple):
-    """The adapter has no such operation, dtype or option, and says so."""
+    """The adapter's answer that it lacks an operation, dtype or option."""
 
     reason: str
 
 
 class Refused(NamedTuple):
-    """The call is an error: the name of Python's exception for it, and the message."""
+    """The adapter's answer that a call is an error, with the name of Python's exception and the message."""
 
     error: str
     message: str
@@ -74,20 +74,20 @@ Answer = Ok | Unsupported | Refused
 
 
 class AdapterError(Exception):
-    """The adapter broke, which says nothing about its arithmetic."""
+    """The error for a broken adapter, which says nothing about its arithmetic."""
 
 
 class StartError(AdapterError):
-    """It cannot be started, or its handshake is not one."""
+    """The error for an adapter that cannot start, or whose handshake is invalid."""
 
 
 class CallError(AdapterError):
-    """It ended in a call, was late, or its answer is no value."""
+    """The error for an adapter that ended in a call, was late, or gave an invalid answer."""
 
 
 # ---------------------------------------------------------------------- the process
 class _Process:
-    """A process whose pipes are served by threads, so that nothing it does blocks whoever waits for it."""
+    """A process whose pipes are served by threads, so that it cannot block its caller."""
 
     def __init__(self, command: Sequence[str]) -> None:
         own_group: dict[str, Any] = {"start_new_session": True} if os.name == "posix" else {}
@@ -130,12 +130,12 @@ class _Process:
                 del self.last_words[:-LAST_WORDS]
 
     def statement(self) -> str:
-        """Return the end of the process' error output, once it has ended."""
+        """Return the end of the process's error output, once the process has ended."""
         self._heard.join(1.0)
         return self.last_words.decode("utf-8", "replace").strip()
 
     def end(self, patience: float = 0.0) -> int:
-        """Its exit status; killed, with what it started, where it has not ended after seconds of patience."""
+        """Return the exit status. If the process has not ended after the given seconds, kill it with its children."""
         self.outbox.put(None)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.popen.wait(patience)
@@ -158,7 +158,7 @@ class Client:
     command : sequence of str
         The program and its arguments; no shell reads them.
     spec : str
-        The version of the specification that its answers will be held against, for the handshake.
+        The version of the specification by which its answers will be judged, for the handshake.
     limit : float
         Seconds that a call, or the handshake, may take.
 
@@ -167,14 +167,14 @@ class Client:
     hello : Hello
         The adapter's description of itself.
     strays : int
-        How many lines it printed that are none of the protocol; ``stray`` has the first ones.
+        The number of printed lines outside the protocol; ``stray`` has the first ones.
     restarts : int
-        How often it was started again.
+        The number of restarts.
 
     Raises
     ------
     StartError
-        The program is not there, ends at once, or says no hello.
+        The program does not exist, ends at once, or sends no hello.
 
     Examples
     --------
@@ -211,11 +211,11 @@ class Client:
         Raises
         ------
         WireError
-            The protocol cannot say one of the arguments: nothing was sent.
+            The protocol has no form for an argument; nothing was sent.
         CallError
-            The adapter ended, was late, or its answer is no value; the next call starts it again.
+            The adapter ended, was late, or gave an invalid answer. The next call starts it again.
         StartError
-            It could not be started again.
+            The adapter could not start again.
         """
         statement = {key: to_wire(x) for key, x in (kwargs or {}).items()}
         request = {"op": op, "args": [to_wire(x) for x in args], "kwargs": statement}
@@ -258,7 +258,7 @@ class Client:
         self._process.outbox.put(json.dumps(message, separators=(",", ":")).encode() + b"\n")
 
     def _receive(self, key: str, value: int | None, kind: type[AdapterError]) -> dict[str, Any]:
-        """Return the next line that is an object with this key (and value); the lines before it are stray."""
+        """Return the next line that is an object with this key (and value). Earlier lines are stray."""
         assert self._process is not None
         waited = "in this call" if value is not None else "to the handshake"
         deadline, before = time.monotonic() + self.limit, self.strays
@@ -308,7 +308,7 @@ class Client:
         return f"; it printed {count} other line{'s' * (count > 1)}{first}" if count else ""
 
     def _drop(self) -> tuple[int, str]:
-        """End a process that is of no more use: its exit status, and its last words."""
+        """End a process that is no longer used, and return its exit status and last output."""
         assert self._process is not None
         process, self._process = self._process, None
         alive = process.popen.poll() is None
@@ -326,7 +326,8 @@ def _object(line: bytes) -> dict[str, Any]:
 
 
 def _tail(text: str) -> str:
-    """Return the line of a process' last output that explains its end: the last with an error, else the last."""
+    """Return the line of a process's last output that explains its end: the last line with an error, else the last
+    line."""
     lines = text.splitlines() or [""]
     reported = [
         line for line in lines if re.search(r"error|exception|panic|terminate|fault|what\(\)", line, re.IGNORECASE)

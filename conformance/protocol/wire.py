@@ -1,4 +1,4 @@
-"""Values as JSON whose numbers are bits, so that no reader of decimals stands between two programs, and back.
+"""Convert values to JSON and back, with numbers as bits, so that two programs need not agree on decimals.
 
 The tags are those of the vector files. Instead of decimals, the wire has bytes in the order of a little-endian machine,
 two hexadecimal digits each. An array's bytes are its elements in C order.
@@ -36,7 +36,7 @@ DEEPEST = 64
 
 
 class WireError(ValueError):
-    """A value that the protocol cannot say, or JSON that is none of its values."""
+    """The error for a value without a form in the protocol, or for JSON that is not such a form."""
 
 
 # ---------------------------------------------------------------------- to JSON
@@ -135,7 +135,7 @@ def _shape(x: Any, path: str) -> tuple[int, ...]:
 
 
 def _hex(x: Any, size: int | None, path: str) -> bytes:
-    """Return the bytes of a text of hexadecimal digits; their number must be the expected one."""
+    """Return the bytes of a text of hexadecimal digits, and check their number."""
     try:
         found = bytes.fromhex(x) if isinstance(x, str) else None
     except ValueError:

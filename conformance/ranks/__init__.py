@@ -1,6 +1,6 @@
-"""Real processes, connected by a real engine, that run a function each: for the suite and the tests.
+"""Real processes, connected by a real engine, that each run a function, for the suite and the tests.
 
-`run_ranks` starts them and collects what they return; `worker` is what each of them runs.
+`run_ranks` starts them and collects their results; each of them runs `worker`.
 """
 
 from islices.conformance.ranks.launch import Finished, Ranks, run_ranks

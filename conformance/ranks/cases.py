@@ -1,6 +1,6 @@
-"""The cases that every engine runs: a tree of gradients for each rank, and the expected result of all_reduce.
+"""The cases that every engine runs, with a tree of gradients for each rank and the expected result of all_reduce.
 
-Trees are plain data, made from (rank, size), so that every rank knows what the others have.
+Trees are plain data made from (rank, size), so every rank knows the data of the others.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class Collective(NamedTuple):
     make : callable (rank, size) -> tree of plain data
     op, strategy : str
     default : bool
-        No group is given.
+        True if no group is given.
     native : bool
-        Sparse leaves have the framework's type.
+        True if sparse leaves have the framework's type.
     exact : bool
-        Sums are exact in any order.
+        True if sums are exact in any order.
     wide : bool
-        Needs the framework's 64-bit types.
+        True if the case needs the framework's 64-bit types.
     full : bool
-        Only in the full profile.
+        True if the case belongs only to the full profile.
     """
 
     id: str
@@ -63,7 +63,7 @@ class Pair(NamedTuple):
 
 
 def case(id: str, make: Callable[..., Any], **fields: Any) -> None:
-    """Add a case for each strategy that ``strategies`` names; all by default."""
+    """Add a case for each strategy in ``strategies``, by default for all."""
     strategies = fields.pop("strategies", STRATEGIES)
     start = f"ranks/{id}/{fields.get('op', 'sum')}"
     CASES.extend(Collective(f"{start}/{name}", make, strategy=name, **fields) for name in strategies)
@@ -142,7 +142,7 @@ case("rows/fewer than ranks", lambda rank, size: sparse(seeded("fewer", rank), [
 
 
 def padded(rank: int, size: int) -> Slices:
-    """Some slots are padding, which comes last on even ranks and anywhere on odd ones."""
+    """Return slices with padding slots, which come last on even ranks and anywhere on odd ranks."""
     ids = [4, 2, 4, ROWS, ROWS] if rank % 2 == 0 else [ROWS, 7, ROWS, 4, 0]
     s = sparse(seeded("padded", rank), ids)
     return Slices(s.values, s.indices, s.dense_shape, padded=True)
@@ -170,14 +170,14 @@ case("rows/2**31, int32", lambda rank, size: sparse(seeded("edge", rank), [2**31
 
 # ---------------------------------------------------------------------- numbers that cancel, overflow, are none
 def cancelling(rank: int, size: int) -> Slices:
-    """Row 0 cancels on each rank, row 1 over ranks; both stay, as zeros."""
+    """Return slices whose row 0 cancels on each rank, and row 1 over ranks. Both rows stay as zeros."""
     sign = -1.0 if rank % 2 else 1.0
     data = [1.5, -1.5, sign * 3.25, 0.125]
     return Slices(Array("float32", (4, 1), data), Array("int32", (4,), [0, 0, 1, 2 + rank]), (ROWS, 1))
 
 
 def order_shows(rank: int, size: int) -> Slices:
-    """Sums that another order of ranks would change: 1e8, 1, -1e8, 1 ... in float32."""
+    """Return sums that another order of ranks would change: 1e8, 1, -1e8, 1 ... in float32."""
     v = (1e8, 1.0, -1e8, 1.0)[rank % 4]
     return Slices(Array("float32", (2, 1), [v, -v]), Array("int32", (2,), [3, 1]), (ROWS, 1))
 
@@ -243,7 +243,7 @@ case("none/nothing", lambda rank, size: [], strategies=("auto",))
 
 
 def network(rank: int, size: int) -> Any:
-    """More leaves than agree's first message has room for; dicts in another order on odd ranks, None here and there."""
+    """Return more leaves than fit in agree's first message, with other orders of dicts on odd ranks and some None."""
     rng = seeded("network", rank)
     layers: list[Any] = []
     for k in range(12):
@@ -275,14 +275,14 @@ case("native/mean", _wide_rows, native=True, wide=True, op="mean", strategies=("
 
 # ---------------------------------------------------------------------- one batch over any number of ranks
 def one_batch(dtype: str = "float32") -> Slices:
-    """Return a batch of one process; its sums are exact."""
+    """Return a batch of one process with exact sums."""
     rng = random.Random("one batch")
     ids = [int(ROWS * rng.random() ** 2) for _ in range(60)]
     return sparse(rng, ids, dtype=dtype, exact=True)
 
 
 def piece(dtype: str) -> Callable[[int, int], Slices]:
-    """Return a function that makes a rank's part of the batch; lengths are uneven, and the last of four is empty."""
+    """Return a function that makes a rank's part of the batch. Lengths differ, and the last of four parts is empty."""
 
     def make(rank: int, size: int) -> Slices:
         whole = one_batch(dtype)

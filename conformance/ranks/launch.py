@@ -24,7 +24,7 @@ TIMEOUT = "ISLICES_RANK_TIMEOUT"
 
 
 class Finished(NamedTuple):
-    """The end of a rank: the result of its function, or (the error's classes, its text, the traceback). Neither is set
+    """The end of a rank, with the result of its function or its error as (classes, text, traceback). Neither is set
     if the process ended before it could report."""
 
     value: Any
@@ -34,7 +34,7 @@ class Finished(NamedTuple):
 
 
 class Ranks(NamedTuple):
-    """All ranks of a run, in order, and what they printed: a text a rank, one in all for MPI."""
+    """All ranks of a run, in order, and their printed text, one per rank, or a single one for MPI."""
 
     ranks: list[Finished]
     output: list[str]
@@ -42,7 +42,7 @@ class Ranks(NamedTuple):
 
     @property
     def values(self) -> list[Any]:
-        """Return the results of the ranks; raise AssertionError with the first traceback if a rank failed."""
+        """Return the results of the ranks, or raise AssertionError with the first traceback."""
         for number, rank in enumerate(self.ranks):
             if rank.error is not None:
                 raise AssertionError(f"rank {number} raised\n{rank.error[2]}")
@@ -53,7 +53,7 @@ class Ranks(NamedTuple):
 
 
 def absent(engine: str) -> str:
-    """Why an engine cannot run here, "" where it can."""
+    """Return the reason why an engine cannot run here, or ""."""
     module = list_engines()[engine]
     if not is_installed(module):
         return f"{module} is not installed" + (': pip install "islices[mpi]" mpich' if engine == "mpi" else "")
@@ -84,17 +84,17 @@ def run_ranks(
     engine : str
         One of `islices.distributed.engines.list_engines`.
     size : int
-        How many ranks.
+        The number of ranks.
     target : str
         "module:function" or "/path/file.py:function", called as ``function(group, **keywords)``, group a `Group`.
     keywords : mapping, optional
         Picklable.
     timeout : float
-        Seconds a rank waits for another, given to the engine.
+        The seconds that a rank waits for another, passed to the engine.
     deadline : float
-        Seconds after which whatever still runs is killed.
+        The seconds after which running processes are killed.
     environment : mapping, optional
-        More of the processes' environment.
+        Further environment variables of the processes.
 
     Returns
     -------
@@ -145,7 +145,7 @@ def _commands(
 def _follow(
     commands: list[tuple[list[str], dict[str, str]]], folder: Path, until: float
 ) -> tuple[list[int | None], list[str]]:
-    """Return (exit codes, printed texts); kill processes that still run after ``until``, with None as their code."""
+    """Return (exit codes, printed texts). Kill processes that still run after ``until``; their exit code is None."""
     with contextlib.ExitStack() as stack:
         logs = [stack.enter_context((folder / f"{k}.log").open("w+")) for k in range(len(commands))]
         processes = [
@@ -189,7 +189,7 @@ def _mpiexec() -> str | None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of the loopback without a listener."""
+    """Return loopback ports without a listener."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for s in sockets:

@@ -1,4 +1,5 @@
-"""Calls that must fail, on every rank, with an error that names what differs or who failed; and the group goes on."""
+"""Calls that must fail on every rank, with an error that names the difference or the failed rank. The group stays
+usable."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ Expected = Callable[[int, int], tuple[str, tuple[str, ...]]]
 
 
 class Mistake(NamedTuple):
-    """A call that all ranks make, and that none may get a result from.
+    """A call that all ranks make, and that must not return a result on any rank.
 
     Attributes
     ----------
@@ -28,7 +29,7 @@ class Mistake(NamedTuple):
     call : callable (backend, rank, size) -> callable of the group
     expected : callable (rank, size) -> (name of the error's class, words of its message)
     default : bool
-        The call is given None for the group.
+        True if the call gets None for the group.
     """
 
     id: str
@@ -60,7 +61,7 @@ class ReduceCall(NamedTuple):
 
 
 def given(B: Backend, x: Any = None, **options: Any) -> ReduceCall:
-    """Slices, or x, reduced with these options."""
+    """Return a reduction of slices, or of x, with these options."""
     return ReduceCall(slices(B) if x is None else x, options)
 
 
@@ -70,7 +71,7 @@ def reducing(x: Any) -> Callable[[Group], Any]:
 
 
 def differing(id: str, make: Callable[[Backend, bool], Any], *words: str, **fields: Any) -> None:
-    """The last rank gives something else: ValueError that says so, the same everywhere."""
+    """Check that all ranks raise the same ValueError if the last rank passes something else."""
 
     def call(B: Backend, rank: int, size: int) -> Callable[[Group], Any]:
         return reducing(make(B, rank == size - 1))
@@ -82,7 +83,8 @@ def differing(id: str, make: Callable[[Backend, bool], Any], *words: str, **fiel
 
 
 def failing(id: str, make: Callable[[Backend], Any], kind: str, *words: str, **fields: Any) -> None:
-    """Check that rank 0 raises for an input that is no gradient, and the others RankError that names it."""
+    """Check that rank 0 raises for an input that is not a gradient, and that the others raise a RankError with its
+    number."""
 
     def call(B: Backend, rank: int, size: int) -> Callable[[Group], Any]:
         return reducing(make(B) if rank == 0 else slices(B))
@@ -146,7 +148,7 @@ MISTAKES.append(Mistake("ranks/fails/every rank its own way", all_fail, lambda r
 def refused(
     id: str, call: Callable[[Backend, bool, Group | None], Any], kind: str, *words: str, clause: str = "25"
 ) -> None:
-    """Check that rank 0's argument raises; no group is given."""
+    """Check that rank 0's argument raises without a group."""
 
     def make(B: Backend, rank: int, size: int) -> Callable[[Group | None], Any]:
         return lambda group: call(B, rank == 0, group)

@@ -1,6 +1,6 @@
-"""The expected result of all_reduce: clause 25 in NumPy scalars, one addition after the other.
+"""The expected result of all_reduce by clause 25, in NumPy scalars, one addition after the other.
 
-It works on the plain data of `islices.conformance.data` and calls nothing of the library.
+It works on the plain data of `islices.conformance.data` and does not call the library.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ NARROW: dict[str, Callable[[Any], Scalar]] = {**WIDE, "float16": np.float16, "bf
 
 
 def narrow(x: Scalar, dtype: str) -> Any:
-    """One result as the vectors hold it: rounded to its dtype, a Python number."""
+    """Return a result as the vectors store it: a Python number, rounded to its dtype."""
     return NARROW[dtype](x).item()
 
 
 def all_reduce(trees: Sequence[Any], op: str = "sum") -> Any:
-    """Return the result for the ranks' trees, which have one structure; None stands for zeros."""
+    """Return the result for the ranks' trees, which have the same structure. None stands for zeros."""
     first = trees[0]
     if isinstance(first, dict):
         return {key: all_reduce([tree[key] for tree in trees], op) for key in first}
@@ -93,7 +93,7 @@ def left_fold(terms: list[Scalar], zero: Scalar) -> Scalar:
 
 
 def row_sums(x: Slices) -> dict[int, list[Any]]:
-    """Each row's sum, one scalar addition at a time, in the dtype (rounded once)."""
+    """Return each row's sum, one scalar addition at a time, in the dtype (rounded once)."""
     wide = WIDE[x.values.dtype]
     width = math.prod(x.values.shape[1:])
     sums: dict[int, list[Any]] = {}
@@ -133,9 +133,9 @@ def concat(xs: list[Slices]) -> Slices:
 
 # ---------------------------------------------------------------------- comparing
 def digestible(x: Any) -> str:
-    """Plain data as a text, equal only where all bits are, signs of zeros included (not the payloads of NaNs).
+    """Return plain data as a text. Equal texts mean equal bits, including signs of zeros but not NaN payloads.
 
-    A framework without 0-d arrays has (1,) for them.
+    A framework without 0-d arrays uses shape (1,).
     """
     return json.dumps(encode(_unflagged(x)))
 

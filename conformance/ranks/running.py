@@ -22,7 +22,7 @@ from islices.distributed.engines import engine_of, load_engine
 
 
 class Said(NamedTuple):
-    """The outcome of a case on one rank: pass, unsupported, problem or harness error, the reason, and a digest."""
+    """The outcome of a case on one rank (pass, unsupported, problem or harness error), its reason, and a digest."""
 
     kind: str
     text: str = ""
@@ -36,7 +36,7 @@ def chosen(full: bool = False) -> list[Collective | Mistake]:
 
 
 def run_cases(group: Group, backend: str, ids: Sequence[str]) -> dict[str, Said]:
-    """Run these cases on this rank; return {id: outcome}. All ranks call it alike."""
+    """Run these cases on this rank and return {id: outcome}. All ranks call this in the same way."""
     B = islices.get_backend(backend)
     wanted = set(ids)
     return {c.id: _one(group, B, c) for c in chosen(full=True) if c.id in wanted}
@@ -82,7 +82,7 @@ def _case(group: Group, B: Backend, c: Collective) -> str:
 
 
 def _mistake(group: Group, B: Backend, c: Mistake) -> str:
-    """ "", where this rank got the error that it should; and the group goes on afterwards."""
+    """Return "" if this rank got the expected error and the group stays usable."""
     call = c.call(B, group.rank, group.size)
     kind, words = c.expected(group.rank, group.size)
     try:
@@ -103,7 +103,7 @@ def _mistake(group: Group, B: Backend, c: Mistake) -> str:
 
 @contextlib.contextmanager
 def by_default(group: Group, B: Backend) -> Iterator[None]:
-    """A ``with`` block where ``group=None`` means group for a framework's arrays."""
+    """Return a ``with`` block in which ``group=None`` means this group for a framework's arrays."""
     strategy = getattr(group, "strategy", None)  # TensorFlow's is in scope, the other engines' always are
     with contextlib.nullcontext() if strategy is None else strategy.scope():
         engine = load_engine(engine_of(B.name))
@@ -113,7 +113,7 @@ def by_default(group: Group, B: Backend) -> Iterator[None]:
 
 
 def gradients(B: Backend, tree: Any, native: bool) -> Any:
-    """Plain data as a framework's gradients."""
+    """Return plain data as a framework's gradients."""
     if isinstance(tree, Slices):
         if native and tree.values.dtype not in B.native_float_dtypes:
             raise UnsupportedError(f"the {B.native_name} has no {tree.values.dtype}")
@@ -128,7 +128,7 @@ def gradients(B: Backend, tree: Any, native: bool) -> Any:
 
 
 def result(x: Any) -> Any:
-    """Return a framework's gradients as plain data; native ones as the slices they hold."""
+    """Return a framework's gradients as plain data, with native objects as their slices."""
     if isinstance(x, dict):
         return {key: result(item) for key, item in x.items()}
     if isinstance(x, (list, tuple)):
@@ -144,7 +144,7 @@ def result(x: Any) -> Any:
 
 
 def _types(got: Any, given: Any) -> str:
-    """Leaves and containers are of the types that were given."""
+    """Check that leaves and containers have the types of the arguments."""
     if isinstance(given, dict):
         if list(got) != list(given):
             return f"the order of a dict: got {list(got)}, gave {list(given)}"
@@ -158,7 +158,7 @@ def _types(got: Any, given: Any) -> str:
 
 
 def raise_verdict(statement: Sequence[Said]) -> None:
-    """Nothing where every rank passed with the same bits; else an error that `verdicts.judge` understands."""
+    """Raise an error that `verdicts.judge` understands, unless every rank passed with the same bits."""
     for kind, error in (("harness error", HarnessError), ("unsupported", UnsupportedError)):
         for one in statement:
             if one.kind == kind:

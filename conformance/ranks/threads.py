@@ -1,4 +1,4 @@
-"""Ranks that are threads of one process: an engine for tests that need many ranks, or many sizes, and no processes."""
+"""An engine whose ranks are threads of one process, for tests with many ranks or sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from islices.distributed.group import Bytes, Group, RankError, RankTimeout
 
 
 class ThreadGroup(Group):
-    """One rank; all ranks of a group share a board, on which each puts what it has for the others."""
+    """One rank. All ranks of a group share a board, on which each puts its data for the others."""
 
     engine = "threads"
 
@@ -45,7 +45,7 @@ class ThreadGroup(Group):
 
 
 def run_threads(size: int, fn: Callable[[Group], Any], *, timeout: float = 20.0) -> list[Any]:
-    """Run ``fn(group)`` on each of so many ranks; return the results or exceptions."""
+    """Run ``fn(group)`` on each rank, and return the results or exceptions."""
     barrier = threading.Barrier(size, timeout=timeout)
     board: list[Sequence[Bytes]] = [()] * size
 
@@ -60,7 +60,7 @@ def run_threads(size: int, fn: Callable[[Group], Any], *, timeout: float = 20.0)
 
 
 def thread_results(size: int, fn: Callable[[Group], Any], *, timeout: float = 20.0) -> list[Any]:
-    """Return each rank's result of ``fn(group)``. Raise the first rank's exception, if any raised one."""
+    """Return each rank's result of ``fn(group)``, or raise the first exception."""
     found = run_threads(size, fn, timeout=timeout)
     for one in found:
         if isinstance(one, Exception):

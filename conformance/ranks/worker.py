@@ -1,4 +1,4 @@
-"""The program of one rank: ``python -m islices.conformance.ranks.worker ENGINE TARGET FOLDER``.
+"""Run one rank: ``python -m islices.conformance.ranks.worker ENGINE TARGET FOLDER``.
 
 It joins its engine by the variables that `launch` put into the environment. It calls ``TARGET`` ("module:function" or
 "path/to/file.py:function") as ``function(group, **keywords)``, and writes the result, or the error, into FOLDER.

@@ -1,4 +1,5 @@
-"""Reports of the suite: JSON lines to a matrix on a terminal, Markdown, one HTML page; joined and compared.
+"""Reports of the suite. JSON lines become a matrix on a terminal, Markdown or an HTML page, and can be merged and
+compared.
 
     runs.py         runs, columns, and what they are called
     reading.py      JSON lines to runs; they may come from anywhere

@@ -1,4 +1,4 @@
-"""`islices report`: render the JSON lines of conform, join several, or show what changed between two."""
+"""Define `islices report`, which renders conform's JSON lines, merges reports, or shows the changes between two."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ COMMAND = Command("show, merge or compare the results of conform: terminal, Mark
 
 
 def _refuse(options: argparse.Namespace, action: str) -> None:
-    """Options that mean nothing here are mistakes."""
+    """Raise UsageError for options without a meaning here."""
     foreign = {
         "show": ("common", "json"), "merge": ("common", "json", "format"),
         "diff": ("format", "output", "replace"),
@@ -159,7 +159,7 @@ def _diff(options: argparse.Namespace) -> int:
 
 
 def print_differences(found: Differences, console: Any) -> None:
-    """Versions, a table by clause, and the changes, worst kind first."""
+    """Print the versions, a table by clause, and the changes, worst kind first."""
     from rich.markup import escape
     from rich.table import Table
 

@@ -1,8 +1,9 @@
-"""The matrix at a glance: groups of clauses by backend, a mark for each mode, and how much passes in each setting.
+"""The compact matrix, with groups of clauses by backend, a mark for each mode, and the share that passes in each
+setting.
 
-Twenty columns of counts do not fit a terminal of 80. Here all modes of a backend share a column, its runs in other
-settings (kernels off, read-only, ...) are rows of totals below, and only what is not a plain pass is counted in a cell.
-Like grid.py it holds no rendering: cells are parts, (outcome, text).
+Twenty columns of counts do not fit a terminal of 80. Here all modes of a backend share a column. Its runs in other
+settings (kernels off, read-only, ...) are rows of totals below. A cell counts only the cases that are not plain
+passes. Like grid.py this module does not render: cells are parts (outcome, text).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class BackendColumn:
 
 
 class Line(NamedTuple):
-    """A row: its head, how many different cases it has, and for each place the parts of each of its modes."""
+    """A row, with its head, its number of different cases, and the parts of each mode for each place."""
 
     head: str
     cases: int
@@ -122,12 +123,12 @@ def _group_place(group: str) -> tuple[int, str]:
 
 
 def _spaced(counts: Counter[str]) -> Parts:
-    """Count the passes, then, after a space each, the other outcomes."""
+    """Return the counts of the passes and the other outcomes, separated by spaces."""
     return [(outcome, f"{' ' if n else ''}{text}") for n, (outcome, text) in enumerate(cell_parts(counts))]
 
 
 def _marks(counts: Counter[str]) -> Parts:
-    """Count the outcomes that are no plain pass, after a mark for the passes unless a case fails."""
+    """Return counts of the outcomes other than passes, after a mark for the passes unless a case fails."""
     others = [(outcome, text) for outcome, text in cell_parts(counts) if outcome != "pass"]
     if counts["pass"] and not any(counts[outcome] for outcome in PROBLEMS):
         return [("pass", PASS), *others]

@@ -1,10 +1,10 @@
 """Changes between two reports, case by case.
 
-Outcomes are ordered pass > bound > deviation > unsupported > fail > harness error. A case that moves to the right is a
-regression, by any number of steps: a case is no longer supported, or a failure was declared away. So is a new case that
-fails, and a run that breaks. A case that vanished is a separate class, and counts as much: a case that is not run
-proves nothing. Columns are matched by backend, variant and mode, and by NumPy and Python as well if a report has
-several of these. Versions may differ, and are shown.
+Outcomes are ordered pass > bound > deviation > unsupported > fail > harness error. A case that moves to the right by
+any number of steps is a regression: it is no longer supported, or its failure was declared. A new case that fails and
+a run that breaks are regressions too. A vanished case is a separate class and counts as much, because a case that
+does not run proves nothing. Columns are matched by backend, variant and mode, and by NumPy and Python as well if a
+report has several of these. Versions may differ, and are shown.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Key = tuple[str, ...]
 
 @dataclass(frozen=True)
 class ReportChange:
-    """One case of one column; ``old`` and ``new`` are outcomes, empty where a report has no such case."""
+    """One case of one column. ``old`` and ``new`` are outcomes, empty if a report lacks the case."""
 
     kind: str
     column: str
@@ -73,7 +73,7 @@ class Differences:
 
 
 def compare(old: Sequence[Run], new: Sequence[Run], *, common: bool = False) -> Differences:
-    """Return what changed from old to new, each the runs of a report; with ``common`` only of what both have.
+    """Return the changes from old to new, the runs of two reports. With ``common``, compare only cases of both.
 
     Raises UsageError if the vectors or the spec differ and ``common`` is not set, or if there is nothing in common.
     """
@@ -102,7 +102,7 @@ def compare(old: Sequence[Run], new: Sequence[Run], *, common: bool = False) -> 
 
 
 def _cases(runs: Sequence[Run], several: bool) -> dict[tuple[Key, str], dict[str, Any]]:
-    """Return the cases by column and id, and of each run what befell it as a whole."""
+    """Return the cases by column and id, and the outcome of each run as a whole."""
     found: dict[tuple[Key, str], dict[str, Any]] = {}
     for column in columns(runs):
         run, more = column.run, _interpreter(column.run, several)
@@ -132,7 +132,7 @@ def _versions(old: Sequence[Run], new: Sequence[Run], several: bool) -> list[str
 
 
 def _befell(column: Key, new: Sequence[Run]) -> str:
-    """Return what the new report says of the backend of a case that it lacks."""
+    """Return the new report's statement about the backend of a case that it lacks."""
     runs = [run for run in new if (run.backend, run.variant) == column[:2]]
     reasons = [": ".join(run.befell) for run in runs if run.befell[0]]
     return "; ".join(reasons) if runs else "the new report has no such column"

@@ -1,4 +1,4 @@
-"""The matrix as data: clauses by columns, the outcomes of each cell's cases, and the marks that all renderers use."""
+"""The matrix as data, with clauses by columns, the outcomes of each cell's cases, and the marks of all renderers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOTHING = "·"
 
 
 class Row(NamedTuple):
-    """A row of the matrix: a clause of the spec in a group of cases."""
+    """A row of the matrix, which is a clause of the specification in a group of cases."""
 
     group: str
     clause: str
@@ -48,7 +48,7 @@ class Grid:
 
 
 def grid(runs: Sequence[Run]) -> Grid:
-    """Count the cases of each clause in each column; runs without a case or an error have no column."""
+    """Count the cases of each clause in each column. Runs without a case or an error have no column."""
     shown = [run for run in runs if not _empty(run)]
     found = columns(shown)
     counts: dict[tuple[Row, int], Counter[str]] = {}
@@ -62,7 +62,8 @@ def grid(runs: Sequence[Run]) -> Grid:
 
 
 def row_place(row: Row) -> tuple[Any, ...]:
-    """Return the place of a row: the run first, then groups as in the vectors, then clauses by number; unknown last."""
+    """Return the sort key of a row: the run, then groups as in the vectors, then clauses by number. Unknown ones are
+    last."""
     group = -1 if row == RUN else GROUPS.index(row.group) if row.group in GROUPS else len(GROUPS)
     number = int(row.clause) if row.clause.isdecimal() and len(row.clause) < 9 else 10**9
     return group, row.group, number, row.clause
@@ -99,7 +100,7 @@ def _owner_of(variants: dict[str, dict[str, None]]) -> str:
 
 # ---------------------------------------------------------------------- in words
 def summary(runs: Sequence[Run]) -> str:
-    """One line of counts over all runs."""
+    """Return one line of counts over all runs."""
     counts: Counter[str] = sum((run.counts() for run in runs), Counter())
     skipped = sum(run.befell[0] == "skipped" for run in runs)
     parts = [f"{counts[word]} {word}" for word in OUTCOMES if counts[word] or word not in SELDOM] + (
@@ -136,12 +137,12 @@ def remarks(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
 
 
 def _listed(names: list[str]) -> str:
-    """Names of one backend's runs; later names leave out the first one's beginning."""
+    """Return the names of one backend's runs. Later names omit the beginning of the first."""
     return ", ".join([names[0], *(name.removeprefix(f"{names[0]} ") for name in names[1:])])
 
 
 def _each(counts: list[int]) -> str:
-    """ "6 cases", "6, 3 cases", "6 cases each"."""
+    """Return counts such as "6 cases", "6, 3 cases" or "6 cases each"."""
     different = set(counts)
     words = "case" if different == {1} else "cases"
     if len(different) == 1:

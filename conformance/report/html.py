@@ -1,8 +1,8 @@
-"""The report as one HTML page that needs nothing else: no network, no server, and for the matrix itself no JavaScript.
+"""The report as one self-contained HTML page. It needs no network and no server, and the matrix needs no JavaScript.
 
-No text of a report can become markup: all text in the page is escaped. The cases come as JSON with escaped ``<``, and
-page.js inserts text only as text. The page's policy admits this one style and this one script by their hashes, and
-nothing from outside.
+No text of a report can become markup, because all text in the page is escaped. The cases come as JSON with escaped
+``<``, and page.js inserts text only as text. The page's policy admits this one style and this one script by their
+hashes, and nothing from outside.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ import base64
 import hashlib
 import json
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from html import escape
 from importlib import resources
 from typing import Any
 
-from islices.conformance.report.compact import Compact, Line, compact, legend
 from islices.conformance.report.grid import (
     NOTHING,
     RUN,
@@ -51,7 +50,7 @@ def html_page(runs: Sequence[Run]) -> str:
     return string.Template(_file("page.html")).substitute(
         style=style, script=script, style_hash=_hash(style), script_hash=_hash(script),
         provenance=escape(provenance(runs)), verdict=_verdict(runs), problems=_problems(runs, names),
-        glance=_glance(compact(runs)), folded=_folded(runs), chips=_chips(runs), matrix=_matrix(whole),
+        folded=_folded(runs), chips=_chips(runs), matrix=_matrix(whole),
         remarks=_remarks(runs), runs=_runs(runs, names),
         data=_script_json(_data(whole)),
     )  # fmt: skip
@@ -67,7 +66,7 @@ def _hash(text: str) -> str:
 
 
 def _script_json(data: Any) -> str:
-    """JSON that cannot end the element it stands in, nor begin a comment there."""
+    """Return JSON that cannot end its element or begin a comment in it."""
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
@@ -100,52 +99,9 @@ def _chips(runs: Sequence[Run]) -> str:
     )
 
 
-def _glance(whole: Compact) -> str:
-    """Return the compact form: a group of columns is a backend, each of its modes a column of marks."""
-    if not whole.labels:
-        return ""
-    backends = "".join(
-        f'<th scope="colgroup" colspan="{max(1, len(modes))}" class="first">{"<br>".join(map(escape, label))}</th>'
-        for label, modes in zip(whole.labels, whole.modes, strict=True)
-    )
-    modes = "".join(
-        f'<th scope="col"{_begins(m == 0)}><abbr title="{escape(mode)}">{escape(mode[:1])}</abbr></th>'
-        for modes in whole.modes
-        for m, mode in enumerate(modes or [""])
-    )
-    corner = '<th scope="col" rowspan="2" class="corner">group</th><th scope="col" rowspan="2" class="cases">cases</th>'
-    body = "".join([*_glance_rows(whole, whole.groups), *_glance_rows(whole, whole.settings, totals=True)])
-    notes = "".join(f'<p class="legend">{escape(line)}</p>' for line in legend(whole))
-    return (
-        "<section><h2>At a glance</h2>\n"
-        '<div class="scroll glance" tabindex="0" role="region" aria-label="At a glance"><table>\n'
-        "<caption>Groups of clauses by backend and mode, and how much passes in each setting</caption>\n"
-        f"<thead><tr>{corner}{backends}</tr><tr>{modes}</tr></thead>{body}</table></div>{notes}</section>"
-    )
-
-
 def _begins(first: bool) -> str:
     """Return the class of a cell that has a line before it."""
     return ' class="first"' if first else ""
-
-
-def _glance_rows(whole: Compact, lines: Sequence[Line], *, totals: bool = False) -> Iterator[str]:
-    """Yield the rows of a table body; a total spans the modes of its backend."""
-    columns = sum(max(1, len(modes)) for modes in whole.modes) + 2
-    head = f'<tr><th scope="rowgroup" colspan="{columns}">passed in</th></tr>' if totals else ""
-    yield f'\n<tbody class="{"totals" if totals else "marks"}">{head}'
-    for line in lines:
-        cells = []
-        for cell, modes in zip(line.cells, whole.modes, strict=True):
-            width, count = (max(1, len(modes)), 1) if totals else (1, max(1, len(modes)))
-            for m in range(count):
-                parts = (cell[m] if m < len(cell) else []) or [("none", NOTHING)]
-                text = "".join(f'<span class="{_css(outcome)}">{part}</span>' for outcome, part in parts)
-                cells.append(f'<td colspan="{width}"{_begins(m == 0)}>{text}</td>')
-        failed = ' class="fail"' if line.fails else ""
-        head = f'<th scope="row"{failed}>{escape(line.head)}</th><td class="cases">{line.cases}</td>'
-        yield f"\n<tr>{head}{''.join(cells)}</tr>"
-    yield "</tbody>"
 
 
 def _matrix(whole: Grid) -> str:
@@ -231,7 +187,7 @@ def _runs(runs: Sequence[Run], names: Sequence[str]) -> str:
 
 # ---------------------------------------------------------------------- data for page.js
 def _data(whole: Grid) -> dict[str, Any]:
-    """Return the cases, column by column: one letter for each outcome, and texts by number, each of them once."""
+    """Return the cases by column, with one letter per outcome and texts by number, each text once."""
     rows = {(row.group, row.clause): r for r, row in enumerate(whole.rows)}
     numbers: dict[tuple[int, str], int] = {}
     calls: dict[int, str] = {}
@@ -266,7 +222,7 @@ def _data(whole: Grid) -> dict[str, Any]:
 
 
 def _befell(run: Run) -> list[dict[str, Any]]:
-    """Return the outcome of a whole run, as a case of its row."""
+    """Return the outcome of a whole run as a case of its row."""
     outcome, reason = run.befell
     case = {"group": RUN.group, "clause": RUN.clause, "id": RUN.title, "outcome": outcome, "reason": reason}
     return [case] if outcome else []

@@ -1,6 +1,6 @@
 """The report as Markdown, for a README or a comment on a pull request.
 
-Text of cases stands in code, where no renderer finds markup, links or names of people.
+Text of cases is code, in which no renderer finds markup, links or mentions.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _cell(parts: list[tuple[str, str]]) -> str:
 
 
 def _noted(subject: str, owner: str, why: str) -> str:
-    """ "- unsupported, 6 cases: `torch@2.13.0`: `why`"."""
+    """Return a line such as "- unsupported, 6 cases: `torch@2.13.0`: `why`"."""
     return f"- {subject}: {word(owner)}{f': {code(why)}' if why else ''}"
 
 
@@ -86,7 +86,7 @@ def word(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """Return a text on one line as code, its fence longer than any row of backticks in it."""
+    """Return a text on one line as code, with a fence longer than any run of backticks in it."""
     text = " ".join(text.split())
     fence = "`" * (_backticks(text) + 1)
     pad = " " if text.startswith("`") or text.endswith("`") or not text else ""

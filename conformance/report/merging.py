@@ -1,4 +1,4 @@
-"""Several reports as one. Only reports of the same cases are merged, and no column occurs twice."""
+"""Merge several reports into one. They must have the same cases, and no column may occur twice."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from islices.conformance.report.runs import Run
 
 
 def join(runs: Sequence[Run], *, replace: bool = False) -> list[Run]:
-    """Return the runs in their order, if they belong together.
+    """Return the runs in their order, if their reports can be merged.
 
     Parameters
     ----------
     runs : sequence of Run
     replace : bool
-        A later run takes the place of an earlier one of the same backend, versions, variant, interpreter and system.
+        A later run replaces an earlier one of the same backend, versions, variant, interpreter and system.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def _identity(run: Run) -> tuple[Any, ...]:
 
 
 def _overlap(a: Run, b: Run) -> bool:
-    """Do they share a column? A run without cases may stand for any."""
+    """Return whether two runs share a column. A run without cases may stand for any column."""
     return "" in a.modes + b.modes or not set(a.modes).isdisjoint(b.modes)
 
 

@@ -1,7 +1,7 @@
-"""JSON lines to runs. A report may come from anywhere: nothing in it is believed before its type was looked at.
+"""Read JSON lines as runs. A report may come from anywhere, so the type of every value is checked first.
 
-Characters that do not print become their Python escapes here, once, so that no renderer can write them. These are
-escape sequences of terminals, marks that change the direction of text, and halves of surrogate pairs.
+Characters that do not print become Python escapes here, so that no renderer can write them. Such characters are
+terminal escape sequences, marks that change the direction of text, and halves of surrogate pairs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ENDED = (0, 1, 5)
 
 
 def read(path: str | Path) -> list[Run]:
-    """All runs of a report ("-": standard input).
+    """Return all runs of a report ("-" is standard input).
 
     Raises
     ------
@@ -56,7 +56,7 @@ def read(path: str | Path) -> list[Run]:
 
 
 def read_runs(backend: str, path: Path) -> list[Run]:
-    """Return the runs in a process' file so far, at least one; the last run's ``error`` describes the file's fault."""
+    """Return the runs in a process's file so far, at least one. The last run's ``error`` describes the file's fault."""
     if not path.exists() or not path.stat().st_size:
         return [Run(backend)]
     try:
@@ -105,7 +105,7 @@ def _runs(file: BinaryIO, path: str) -> list[Run]:
 
 
 class _LineError(Exception):
-    """The fault of a line; ``broken`` lines may be the first half of a good one."""
+    """The fault of a line. A ``broken`` line may be the first half of a good line."""
 
     def __init__(self, problem: str, *, broken: bool = False) -> None:
         super().__init__(problem)
@@ -136,7 +136,7 @@ def _take(runs: list[Run], entry: dict[str, Any], line: str, path: str) -> None:
 
 
 def _doubt(run: Run) -> str:
-    """Why a run is not believed, if it is not."""
+    """Return the reason to distrust a run, or ""."""
     counted = Counter(case["outcome"] for case in run.cases)
     twice = [key for key, count in Counter((case["id"], case["mode"]) for case in run.cases).items() if count > 1]
     if run.skipped:

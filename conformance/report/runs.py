@@ -1,7 +1,7 @@
 """The contents of a report: runs, their columns, and their titles.
 
-A run is one backend in one process, in one variant; a column of the matrix is a run in one mode. What a run without a
-footer says is not believed: the process crashed or hung, and that is a harness error, whatever passed before it.
+A run is one backend in one process, in one variant; a column of the matrix is a run in one mode. A run without a
+footer is a harness error, even after passed cases, because its process crashed or hung.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _cut(text: str, room: int) -> str:
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """Return a text with Python escapes for characters that do not print; line breaks may stay."""
+    """Return a text with Python escapes for characters that do not print. Line breaks may stay."""
     if text.isprintable():
         return text
     kept = "\n" if lines else ""
@@ -58,7 +58,7 @@ def title(clause: str) -> str:
 
 @dataclass(eq=False)
 class Run:
-    """The report of one backend's process."""
+    """The report of one backend's process in one variant."""
 
     backend: str
     header: dict[str, Any] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Run:
         return str(self.header.get(name, "?"))
 
     def broke(self, reason: str) -> None:
-        """Note what the parent of its process saw, a crash or a hang, in its JSON lines too."""
+        """Record the crash or hang that the parent process saw, also in the run's JSON lines."""
         self.error = printable(reason, lines=True)
         self.lines.append(json.dumps({"type": "error", "reason": reason}))
 
@@ -91,7 +91,7 @@ class Run:
 
     @property
     def skipped(self) -> str:
-        """Why a declared variant could not run here; empty where it ran. It is never a pass."""
+        """Return the reason why a declared variant could not run here, or "". Such a run is never a pass."""
         return str(self.header.get("skipped", ""))
 
     @property
@@ -105,7 +105,7 @@ class Run:
 
     @property
     def modes(self) -> list[str]:
-        """Return the modes of its cases; one mode "" if there are no cases."""
+        """Return the modes of the run's cases, or one mode "" without cases."""
         seen = {case["mode"] for case in self.cases}
         return [mode for mode in MODES if mode in seen] + sorted(seen - set(MODES)) or [""]
 
@@ -163,7 +163,7 @@ def run_names(runs: Sequence[Run]) -> list[str]:
 
 
 def column_labels(columns: Sequence[Column]) -> list[list[str]]:
-    """Return the lines above each column: those of its run, and the mode."""
+    """Return the lines above each column: the lines of its run, and the mode."""
     added = _added(columns, lambda c: c.run, lambda c: (c.key, c.run.version))
     return [_lines(c.run, c.mode, *more) for c, more in zip(columns, added, strict=True)]
 
@@ -173,7 +173,7 @@ def _lines(run: Run, *more: str) -> list[str]:
 
 
 def _added(items: Sequence[T], run_of: Callable[[T], Run], key: Callable[[T], Hashable]) -> list[list[str]]:
-    """Return for each item the text that distinguishes it from others of its key: differing facts, else a number."""
+    """Return, for each item, text that distinguishes it from others with its key: differing facts, else a number."""
     groups: dict[Hashable, list[int]] = {}
     for k, item in enumerate(items):
         groups.setdefault(key(item), []).append(k)

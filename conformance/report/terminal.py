@@ -1,8 +1,9 @@
-"""The report on a terminal, by rich."""
+"""Show the report on a terminal, by rich."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
@@ -24,7 +25,7 @@ STYLES = {
 
 
 def new_console(file: IO[str] | None = None, *, edge: int = 200) -> Any:
-    """Return a console of the terminal's width, or that of COLUMNS; outputs without a width get `edge`."""
+    """Return a console with the width of the terminal or of COLUMNS. Outputs without a width get `edge`."""
     from rich.console import Console
 
     console = Console(file=file)
@@ -34,7 +35,7 @@ def new_console(file: IO[str] | None = None, *, edge: int = 200) -> Any:
 
 
 def report_console(file: IO[str] | None = None) -> Any:
-    """Return a console for a report; a file or a pipe gets lines that read well anywhere."""
+    """Return a console for a report. A file or a pipe gets lines that read well anywhere."""
     return new_console(file, edge=100)
 
 
@@ -62,7 +63,7 @@ def print_cases(runs: Sequence[Run], console: Any, unless: str | tuple[str, ...]
 
 
 def _edgeless(console: Any) -> bool:
-    """Return whether the output has no edge: a text in a pipe or a file stays on one line."""
+    """Return whether the output has no edge, as in a pipe or a file, where a text stays on one line."""
     return not console.is_terminal and not os.environ.get("COLUMNS")
 
 
@@ -74,13 +75,21 @@ def _say(console: Any, text: str, style: str = "") -> None:
 
 
 def problem_lines(run: Run, name: str) -> list[str]:
-    """List the failures of a run, in rich markup: the call, the result and the expectation."""
+    """List the failures of a run, in rich markup: the call, the result and the expectation.
+
+    Harness errors with one reason are one entry, because one broken thing breaks many cases.
+    """
     from rich.markup import escape
 
     lines = []
+    errors = Counter(case.get("reason") for case in problems(run) if case["outcome"] == "harness error")
     for case in problems(run):
+        count = errors.pop(case.get("reason"), 0) if case["outcome"] == "harness error" else 1
+        if not count:
+            continue
+        more = f", and {count - 1} more cases" if count > 1 else ""
         style = STYLES[case["outcome"]]
-        where = escape(f"{name} {case['mode']}  {case['id']}, clause {case['clause']}")
+        where = escape(f"{name} {case['mode']}  {case['id']}, clause {case['clause']}{more}")
         lines.append(f"[{style}]{case['outcome']}[/] {where}")
         lines += [f"  {escape(indented(line))}" for line in details(case)]
     if run.error:
@@ -95,13 +104,13 @@ def indented(text: str) -> str:
 
 # ---------------------------------------------------------------------- groups by backends
 def matrix(runs: Sequence[Run], width: int) -> list[Any]:
-    """Return the matrix as tables (rich): more than one if the columns do not fit the width."""
+    """Return the matrix as rich tables, several if the columns do not fit the width."""
     whole = compact(runs)
     return _tables(whole, width) if whole.labels else []
 
 
 def _chunks(widths: Sequence[int], room: int) -> Iterator[range]:
-    """Yield the columns in runs that fit, each of one column at least."""
+    """Yield the columns in groups that fit the width, each with at least one column."""
     begin = 0
     while begin < len(widths):
         end = begin + 1
@@ -112,7 +121,7 @@ def _chunks(widths: Sequence[int], room: int) -> Iterator[range]:
 
 
 def _tables(whole: Compact, width: int) -> list[Any]:
-    """Return the groups and, below them in the same columns, how much passes in each setting."""
+    """Return a table of the groups and, in the same columns below, the share that passes in each setting."""
     from rich.table import Table
     from rich.text import Text
 
@@ -140,7 +149,7 @@ def _tables(whole: Compact, width: int) -> list[Any]:
 
 
 def _place(whole: Compact, k: int) -> list[Any]:
-    """Return a column: its label above the letters of its modes, and for each line the marks, aligned by mode."""
+    """Return a column, with its label, the letters of its modes, and the marks of each line, aligned by mode."""
     from rich.text import Text
 
     count = max(1, len(whole.modes[k]))
@@ -163,7 +172,7 @@ def _styled(parts: Sequence[tuple[str, str]]) -> Any:
 
 
 def _cut(text: str) -> str:
-    """Return a shortened head."""
+    """Return a row's head, shortened if it is too long."""
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 

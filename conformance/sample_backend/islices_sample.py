@@ -1,4 +1,5 @@
-"""The adapter of `sample`: see `islices.backend.Backend` for each primitive; what sample lacks is declared."""
+"""The adapter of `sample`. `islices.backend.Backend` describes each primitive; missing features of sample are
+declared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tiny array library, in the place of yours: tensors over NumPy memory, and a sparse gradient.
+"""A tiny array library that stands for yours, with tensors over NumPy memory and a sparse gradient.
 
 It knows nothing of islices. Like a real library it has special names for dtypes and functions, no operators beyond the
 usual arithmetic, and properties that an adapter has to handle. Halves are added up in half precision, row numbers of a
@@ -18,7 +18,7 @@ KINDS = {"f16": "float16", "f32": "float32", "f64": "float64", "i32": "int32", "
 
 
 class Tensor:
-    """A dense array; ``kind`` is the library's name of its dtype."""
+    """A dense array. ``kind`` is the library's name of its dtype."""
 
     __slots__ = ("_memory",)
 
@@ -62,14 +62,14 @@ class Tensor:
 
 
 class RowGradient:
-    """The library's sparse gradient: values (n, ...) for rows (n,) of a table of a shape; rows may repeat."""
+    """The library's sparse gradient, with values (n, ...) for rows (n,) of a table of a shape. Rows may repeat."""
 
     def __init__(self, values: Tensor, rows: Tensor, shape: tuple[int, ...]) -> None:
         self.values, self.rows, self.shape = values, cast(rows, "i64"), shape
 
 
 def _plain(x: Any, like: Tensor) -> np.ndarray:
-    """Return a tensor's memory; a number becomes an array of like's kind."""
+    """Return a tensor's memory. A number becomes an array of like's kind."""
     return x._memory if isinstance(x, Tensor) else np.asarray(x, like._memory.dtype)
 
 
@@ -82,7 +82,7 @@ def zeros(shape: tuple[int, ...], kind: str) -> Tensor:
 
 
 def count(n: int) -> Tensor:
-    """0, 1, ... n - 1."""
+    """Return 0, 1, ... n - 1."""
     return Tensor(np.arange(n), "i64")
 
 
@@ -165,17 +165,17 @@ def gather(x: Tensor, rows: Tensor) -> Tensor:
 
 
 def put(x: Tensor, rows: Tensor, values: Tensor) -> None:
-    """Write values into rows of x, in place; of a row named twice the last values stay."""
+    """Write values into rows of x in place. If a row occurs twice, the last values stay."""
     x._memory[rows._memory] = values._memory
 
 
 def add_at(x: Tensor, rows: Tensor, values: Tensor) -> None:
-    """Add values to rows of x, in place, one after the other, in x's precision."""
+    """Add values to rows of x in place, in order and in x's precision."""
     np.add.at(x._memory, rows._memory, values._memory)
 
 
 def max_at(x: Tensor, rows: Tensor, values: Tensor) -> None:
-    """Raise rows of x to values where those are larger, in place."""
+    """Raise rows of x to larger values, in place."""
     np.maximum.at(x._memory, rows._memory, values._memory)
 
 

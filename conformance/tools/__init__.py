@@ -1,1 +1,1 @@
-"""Tools for users, a command each, made of the core and of what the suite has; nothing else imports them."""
+"""Tools for users, one command each. They use the core and the suite, and nothing else imports them."""

@@ -1,21 +1,18 @@
-"""`islices diff`: compare two saved gradients or tables and say why they differ."""
+"""Define `islices diff`, which compares two saved gradients or tables and says why they differ."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
 from islices.cli import Command, UsageError
 from islices.conformance.outputs import check_picture, check_writable, print_text
-from islices.conformance.tools.sides import as_pair, from_metadata
+from islices.conformance.tools.sides import facts, pairs, shared_arguments, short_names
 from islices.files import load, read_metadata
 from islices.porting.compare.causes import CAUSES
 from islices.porting.compare.difference import Difference, diff
 
-#: Options that the files' metadata may give.
-FROM_METADATA = {"max_norm": float, "padding_idx": int, "batch_size": int, "tokens": int}
 TREES = ("a", "b", "before", "tables")
 
 
@@ -36,13 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("a", metavar="A", help="a file of gradients or tables")
     parser.add_argument("b", metavar="B", help="the file to compare it with")
     parser.add_argument("--before", metavar="F", help="the gradients before clipping")
-    parser.add_argument("--max-norm", type=float, metavar="X", help="the limit of clipping")
-    parser.add_argument("--padding-idx", type=int, metavar="P", help="the padding row; negative counts from the end")
-    parser.add_argument("--batch-size", type=int, metavar="N", help="samples in the batch")
-    parser.add_argument("--tokens", type=int, metavar="N", help="tokens in the batch, padding included")
-    parser.add_argument(
-        "--pair", action="append", default=[], metavar="NAME=NAME", help="the names of one tensor in A and in B"
-    )
+    shared_arguments(parser)
     parser.add_argument("--tables", metavar="F", help="the tables, to find a missing regularizer")
     parser.add_argument("-v", "--verbose", action="store_true", help="every tensor, with the rows that differ")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout instead of the report")
@@ -50,18 +41,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Read, compare, show; 0 where the files are equal, else 1."""
+    """Read, compare and show the files. Return 0 if they are equal, else 1."""
     if options.plot is not None:
         check_picture("--plot", options.plot)
         check_writable("--plot", options.plot)
     trees = {name: _load(getattr(options, name)) for name in TREES if getattr(options, name)}
-    known = {name: getattr(options, name) for name in FROM_METADATA}
-    metadata = [(path, read_metadata(path, foreign=True)) for path in (options.a, options.b)]
-    taken = from_metadata(metadata, FROM_METADATA, known, "file")
+    given, taken = facts(options, [(path, read_metadata(path, foreign=True)) for path in (options.a, options.b)])
     try:
         found = diff(
-            trees["a"], trees["b"], names=_names(options.a, options.b), before=trees.get("before"),
-            tables=trees.get("tables"), pair=dict(as_pair(text, "file") for text in options.pair), **(known | taken),
+            trees["a"], trees["b"], names=short_names(options.a, options.b), before=trees.get("before"),
+            tables=trees.get("tables"), pair=pairs(options), **(given | taken),
         )  # fmt: skip
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from None
@@ -92,11 +81,3 @@ def _load(path: str) -> Any:
     except (OSError, ValueError, TypeError, ModuleNotFoundError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise UsageError(reason if path in reason else f"{path}: {reason}") from None
-
-
-def _names(a: str, b: str) -> tuple[str, str]:
-    """Return the names of the files in the report: the parts that differ."""
-    short = Path(a).stem, Path(b).stem
-    if short[0] == short[1]:
-        short = Path(a).name, Path(b).name
-    return short if short[0] != short[1] else (a, b)

@@ -1,6 +1,6 @@
-"""`islices judge`: hold an optimizer's step against the formula that a framework documents.
+"""Define `islices judge`, which compares an optimizer's step with the formula that a framework documents.
 
-The step is a Python function, or whatever a program in another language answers over the line protocol.
+The step is a Python function, or a program in another language that answers over the line protocol.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Judge, show; 0 where every score is at most 1."""
+    """Judge a step and show the result. Return 0 if every score is at most 1."""
     if options.list:
         return _list(options.formula, as_json=options.json)
     if options.step and options.command_line is None and options.formula is None:
@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _tell(step: str, error: BaseException) -> None:
-    """Report why a function cannot be judged: its frames of the traceback, if it has raised."""
+    """Report why a function cannot be judged, with its frames of the traceback if it has raised."""
     print(f"islices judge: {step} cannot be judged:", file=sys.stderr)
     frames, own = error.__traceback__, Path(__file__).parents[1]
     while frames is not None and own in Path(frames.tb_frame.f_code.co_filename).parents:
@@ -101,7 +101,7 @@ def _tell(step: str, error: BaseException) -> None:
 
 # ---------------------------------------------------------------------- a command
 def _run_command(options: argparse.Namespace, formula: str | None) -> int:
-    """Judge a program: one formula, or all those that it does not call unsupported."""
+    """Judge a program by one formula, or by all formulas that it supports."""
     words, limit = split_command(options.command_line), seconds(options.time_limit)
     try:
         with Client(words, spec=SPEC_VERSION, limit=limit) as client:
@@ -134,7 +134,7 @@ def _code(found: list[Judgement], grade: int) -> int:
 
 
 def _show(found: list[Judgement], options: argparse.Namespace, *, of_all: bool = False) -> None:
-    """Print the report or its JSON: one object, or a list for all formulas."""
+    """Print the report or its JSON, which is one object, or a list for all formulas."""
     if options.json:
         reported = [json_of(x) for x in found]
         print(json.dumps(reported if of_all else reported[0], indent=1))
@@ -147,7 +147,7 @@ def _show(found: list[Judgement], options: argparse.Namespace, *, of_all: bool =
 
 
 def _coloured(found: Judgement) -> str:
-    """Return the report; its first line green or red on a terminal."""
+    """Return the report, with its first line green or red on a terminal."""
     report = text(found)
     plain = not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     if plain:

@@ -1,38 +1,69 @@
-"""Arguments that all comparing commands share: pairs of tensors, and metadata of the sides' files."""
+"""Arguments that both comparing commands share: facts about the sides, which their files' metadata may give, and pairs.
+
+May import: `islices.cli`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import argparse
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from islices.cli import UsageError
 
-
-def as_pair(text: str, place: str) -> tuple[str, str]:
-    """Return the two names of ``--pair A=B``; place describes the place of these tensors' names."""
-    p, equals, q = text.partition("=")
-    if not (p and equals and q):
-        raise UsageError(f"--pair: got {text!r:.60}; accepted is A=B, a tensor's name in each {place}")
-    return p, q
+#: Facts that `islices.diff` and `islices.parity` take.
+FACTS = {"max_norm": float, "padding_idx": int, "batch_size": int, "tokens": int}
 
 
-def from_metadata(
-    sides: Iterable[tuple[str, Mapping[str, str]]],
-    kinds: Mapping[str, Callable[[str], Any]],
-    known: Mapping[str, Any],
-    place: str,
-) -> dict[str, Any]:
-    """Options nobody gave that the metadata of (path, metadata) state, where they do not contradict one another."""
-    statement: dict[str, set[Any]] = {}
+def shared_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of both commands."""
+    add = parser.add_argument
+    add("--max-norm", type=float, metavar="X", help="the limit of clipping")
+    add("--padding-idx", type=int, metavar="P", help="the padding row; negative counts from the end")
+    add("--batch-size", type=int, metavar="N", help="samples in the batch")
+    add("--tokens", type=int, metavar="N", help="tokens in the batch, padding included")
+    add(
+        "--pair", action="append", default=[], metavar="A=B", help="the names of one tensor in the first and the second"
+    )
+
+
+def pairs(options: argparse.Namespace) -> dict[str, str]:
+    """Return the names of ``--pair A=B``."""
+    split = [text.partition("=") for text in options.pair]
+    wrong = next(("".join(parts) for parts in split if not all(parts)), None)
+    if wrong is not None:
+        raise UsageError(f"--pair: got {wrong!r:.60}; accepted is A=B, a tensor's name on each side")
+    return {a: b for a, _, b in split}
+
+
+def short_names(a: str, b: str) -> tuple[str, str]:
+    """Return the names of two paths in a report: the parts that differ."""
+    paths = Path(a).resolve(), Path(b).resolve()
+    for one, other in ((p.stem for p in paths), (p.name for p in paths)):
+        if one != other:
+            return one, other
+    return a, b
+
+
+def facts(
+    options: argparse.Namespace, sides: Iterable[tuple[str, Mapping[str, str]]]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return (the facts of the options, and of the metadata of (path, metadata) where no option is given).
+
+    Raise UsageError if the sides' metadata contradict one another.
+    """
+    given = {name: getattr(options, name) for name in FACTS}
+    found: dict[str, set[Any]] = {}
     for path, metadata in sides:
-        for name, kind in kinds.items():
-            if known[name] is None and name in metadata:
+        for name, kind in FACTS.items():
+            if given[name] is None and name in metadata:
                 try:
-                    statement.setdefault(name, set()).add(kind(metadata[name]))
+                    found.setdefault(name, set()).add(kind(metadata[name]))
                 except ValueError:
                     raise UsageError(f"{path}: metadata {name} is {metadata[name]!r:.60}, no number") from None
-    for name, values in statement.items():
+    for name, values in found.items():
         if len(values) > 1:
             option = name.replace("_", "-")
-            raise UsageError(f"the {place}s' metadata disagree on {name}: {sorted(values)}; give --{option}")
-    return {name: values.pop() for name, values in statement.items()}
+            raise UsageError(f"the sides' metadata disagree on {name}: {sorted(values)}; give --{option}")
+    return given, {name: values.pop() for name, values in found.items()}

@@ -1,4 +1,4 @@
-"""The directive ``islices-commands``: a section for each subcommand of `islices`, of what its --help prints."""
+"""The directive ``islices-commands``, which makes a section with the --help text of each subcommand of `islices`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ COLUMNS = "88"
 
 
 class CommandHelp(SphinxDirective):
-    """Takes neither arguments nor content: the commands are those that `islices --help` lists."""
+    """A directive without arguments or content. It shows the commands that `islices --help` lists."""
 
     def run(self) -> list[nodes.Node]:
         return [_section(name, help_of([name])) for name in cli.command_names()]
 
 
 def help_of(arguments: list[str]) -> str:
-    """Return what ``islices *arguments --help`` prints, at a fixed width and without colour."""
+    """Return the output of ``islices *arguments --help``, at a fixed width and without colour."""
     saved = {name: os.environ.get(name) for name in ("COLUMNS", "NO_COLOR")}
     os.environ.update(COLUMNS=COLUMNS, NO_COLOR="1")
     try:

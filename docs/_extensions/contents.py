@@ -1,4 +1,4 @@
-"""Give the pages their order, and each its description and its terms of search.
+"""Set the order of the pages, their descriptions and their search terms.
 
 conf.py lists the pages by section (`page_order`); the side bar follows it and shows each page's title. A toctree
 directive in docs/index.md would show as a block of code on GitHub.
@@ -38,7 +38,7 @@ class Contents(SphinxTransform):
 
 
 class SearchTerms(SphinxTransform):
-    """Index entries of `search_terms`, by which the search lists a page before all pages that contain the words."""
+    """Index entries for `search_terms`, so that the search lists these pages before pages that contain the words."""
 
     default_priority = 190
 

@@ -1,4 +1,4 @@
-"""Docstrings, which are written to be read in an editor, made readable to reStructuredText.
+"""Convert docstrings, which are written for editors, to valid reStructuredText.
 
 ``(n, *row_shape)`` would begin an emphasis there, and ``|x|`` a substitution.
 """
@@ -18,7 +18,7 @@ BEFORE_NUMPYDOC = 400
 
 
 def escape(app: Sphinx, subject: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
-    """Escape stars and bars in running text; examples keep them."""
+    """Escape stars and bars in running text, but not in examples."""
     lines[:] = [line if line.lstrip().startswith(PROMPTS) else MARKUP.sub(_escaped, line) for line in lines]
 
 

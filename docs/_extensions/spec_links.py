@@ -1,4 +1,4 @@
-"""Links that the text itself does not spell: from "SPEC clause 16" to that clause, from a folder to its README."""
+"""Add links that the text does not spell out: from "SPEC clause 16" to that clause, and from a folder to its README."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NO_LINKS = {"title", "reference", "literal", "literal_block", "doctest_block", "
 
 @functools.cache
 def clause_anchors(app: Sphinx) -> dict[int, str]:
-    """Clause number -> the id of its section in SPEC.md."""
+    """Return clause number -> the id of its section in SPEC.md."""
     found = {}
     for section in app.env.get_doctree(SPEC).findall(nodes.section):
         number = re.match(r"(\d+) ", section.next_node(nodes.title).astext())
@@ -34,7 +34,7 @@ def clause_anchors(app: Sphinx) -> dict[int, str]:
 
 
 class SpecLinks(SphinxPostTransform):
-    """Every clause that running text names becomes a link."""
+    """A transform that turns every clause in running text into a link."""
 
     default_priority = 400
 
@@ -71,7 +71,7 @@ def _parents(node: nodes.Node) -> Iterator[str]:
 
 
 class FolderLinks(SphinxTransform):
-    """A link to a folder of the repository leads to its README, or nowhere: then its name stands without a link."""
+    """A transform of links to folders of the repository. They lead to the folder's README, or become plain text."""
 
     default_priority = 200
 

@@ -96,7 +96,7 @@ def optimizer_steps(name, hyper, table, grads, steps=None, **options):
 
 
 def formula_step(formula, t, options, weights, gradient, state):
-    """Answer `islices judge`: here one row-sparse formula, with one accumulator per row."""
+    """Answer `islices judge` for one row-sparse formula, with one accumulator per row."""
     if formula != "fbgemm.EXACT_ROWWISE_ADAGRAD":
         raise UnsupportedError(formula)
     lr, eps, decay = (np.float32(number(options["dict"][name])) for name in ("lr", "eps", "weight_decay"))

@@ -1,4 +1,4 @@
-"""The contract of an adapter: its primitives, each with its requirements.
+"""The contract of an adapter: its primitives and their requirements.
 
 Everything in the library is written once, on top of the primitives. An adapter gives a framework's arrays the names
 below; the core never imports a framework, and has no code for a particular one. `Backend` consists of parts, one module
@@ -6,19 +6,19 @@ per part: arrays, memory, rows, gradients, and methods for the conformance suite
 this folder. May import: `islices.backend`.
 
 How to read the contracts
-    Array arguments are dense arrays of the adapter's framework. The core itself uses only Python's operators
-    ``+ - *`` and unary minus on them. Division, square root and comparison are primitives, since frameworks do not
-    agree on them. Masks are any objects that the adapter's `where` and `select` accept.
-    In float64 arithmetic the core uses arrays only, since a compiler may narrow a Python number next to them.
-    A dtype is its NumPy name ("float32", "bfloat16", "int64"). Shapes are tuples of ints; in traced code a
-    dimension may be None. ``like`` is an array whose device (and nothing else) the result shares.
-    A method under ``@optional`` may be left out, and the mark describes the effect.
+    Array arguments are dense arrays of the adapter's framework. The core itself uses only Python's operators ``+ -
+    *`` and unary minus on them. Division, square root and comparison are primitives, since frameworks do not agree on
+    them. A mask is any object that the adapter's `where` and `select` accept. In float64 arithmetic the core uses
+    arrays only, since a compiler may narrow a Python number next to them. A dtype is its NumPy name ("float32",
+    "bfloat16", "int64"). Shapes are tuples of ints; in traced code a dimension may be None. ``like`` is an array
+    whose device (and nothing else) the result shares. A method under ``@optional`` may be left out; the mark
+    describes the effect.
 
 Stages
     1. The methods without a mark: arrays, and their conversion to the host and back. They suffice for mode host.
     2. Tables that change in place: `Memory` and `RowPrimitives.set_rows`.
-    3. The framework's operations: every method under ``@primitive``. In mode host the host replaces a missing one;
-       in mode framework the suite lists it as to be written.
+    3. The framework's operations: every method under ``@primitive``. In mode host the host replaces a missing method;
+       in mode framework the suite lists it as missing.
     4. The framework's sparse objects: `is_native`, `from_native`, `to_native`.
     5. Gradients: `Gradients`.
     6. The methods of `ForTheSuite`: a compiler (mode traced), devices, the framework's calls.

@@ -20,12 +20,12 @@ class Arrays(Part):
     Attributes
     ----------
     float_dtypes : tuple of str
-        The floating dtypes the framework can hold.
+        The floating dtypes that the framework has.
     host_only : bool
-        True where the framework's operations are the host's (NumPy).
+        True if the framework's operations are the host's (NumPy).
     memory_error : str
-        A text that the framework's error for missing CPU memory contains; such an error becomes a MemoryError. Empty
-        where it raises MemoryError.
+        A text in the framework's error for missing CPU memory, which then becomes a MemoryError. Empty if the
+        framework raises MemoryError.
     """
 
     float_dtypes: ClassVar[tuple[str, ...]] = FLOATS
@@ -53,14 +53,14 @@ class Arrays(Part):
 
     # ------------------------------------------------------------------ in and out
     def asarray(self, array: np.ndarray[Any, Any], like: Array | None = None) -> Array:
-        """Return a new array with the values of a NumPy array, which stays the caller's (so: copy).
+        """Return a new array with a copy of a NumPy array's values.
 
-        Raise TypeError for a dtype, and IndexError for an index, that the framework cannot hold.
+        Raise TypeError for a dtype that the framework cannot hold, and IndexError for such an index.
 
         bfloat16 is given as an array with a dtype of that name (ml_dtypes) or as uint16. The conversion never narrows
         silently. int64 that the framework would store as int32 is range-checked (IndexError names the position).
-        float64 that it cannot hold raises TypeError with the setting that allows it. Dtypes that no gradient has (text,
-        objects) may be held, or raise too: the core raises for a result with such a dtype.
+        float64 that it cannot hold raises TypeError with the setting that allows it. Dtypes that no gradient has
+        (text, objects) may be held or may raise. The core raises for a result with such a dtype.
         """
         raise self._missing("asarray")
 
@@ -76,12 +76,12 @@ class Arrays(Part):
     # ------------------------------------------------------------------ where the arithmetic runs
     @optional("the primitives need no context")
     def scope(self) -> contextlib.AbstractContextManager[Any]:
-        """Return a context in which the primitives below run: wide types on, zero-size arrays legal.
+        """Return a context for the primitives below, with wide types on and zero-size arrays legal.
 
-        Norms are computed in float64 for all values. A framework that has float64 switched off turns it on here. One
-        without float64 leaves it out of `float_dtypes`, and its `astype` does ``raise self.lacks("astype", "it has no
-        float64")``. Norms and clips by them are then the host's wherever `host_view` shows the memory, and unsupported
-        in mode framework.
+        Norms are computed in float64 for all values. A framework with float64 switched off turns it on here. A
+        framework without float64 leaves it out of `float_dtypes`, and its `astype` does ``raise self.lacks("astype",
+        "it has no float64")``. Then the host computes norms and their clips if `host_view` shows the memory; they are
+        unsupported in mode framework.
         """
         return contextlib.nullcontext()
 
@@ -108,7 +108,7 @@ class Arrays(Part):
 
     @primitive
     def concat(self, arrays: Sequence[Array]) -> Array:
-        """Return the arrays joined along axis 0. At least one array; equal dtypes."""
+        """Return the arrays joined along axis 0. There is at least one array, and all have one dtype."""
         raise NotImplementedError
 
     @primitive
@@ -118,14 +118,14 @@ class Arrays(Part):
 
     @primitive
     def where(self, mask: Array, a: Array, b: Array) -> Array:
-        """Return a where mask, else b: a selection, so that a NaN in the branch not selected has no effect.
+        """Return a where mask holds, else b. A NaN in the branch that is not selected has no effect.
 
-        It broadcasts; a or b may be a Python float. The gradient selects too: the branch not selected gets zeros, even
-        if the incoming gradient is infinite or NaN. (A framework that multiplies by the mask makes NaN of those, and
-        needs `where` with a custom gradient.)
+        It broadcasts; a or b may be a Python float. The gradient selects too: the other branch gets zeros, even if
+        the incoming gradient is infinite or NaN. A framework that multiplies by the mask would give NaN, and needs
+        `where` with a custom gradient.
 
-        The core in turn gives the branch not selected arguments at which its derivative is finite. Zeros times an
-        infinite derivative, as that of sqrt at 0, are NaN behind `where` in most frameworks.
+        The core passes arguments at which the derivative of the other branch is finite. In most frameworks zero times
+        an infinite derivative, such as that of sqrt at 0, gives NaN behind `where`.
         """
         raise NotImplementedError
 
@@ -136,17 +136,20 @@ class Arrays(Part):
 
     @primitive
     def minimum(self, a: Array, b: Array) -> Array:
-        """Return the minimum elementwise; NaN if either is NaN. Broadcasts; either may be a Python float."""
+        """Return the elementwise minimum, or NaN if either is NaN. Arguments broadcast; either may be a Python
+        float."""
         raise NotImplementedError
 
     @primitive
     def maximum(self, a: Array, b: Array) -> Array:
-        """Return the maximum elementwise; NaN if either is NaN. Broadcasts; either may be a Python float."""
+        """Return the elementwise maximum, or NaN if either is NaN. Arguments broadcast; either may be a Python
+        float."""
         raise NotImplementedError
 
     @primitive
     def less_equal(self, a: Array, b: Array) -> Array:
-        """Return the mask a <= b; False where either is NaN. Broadcasts; either may be a Python float."""
+        """Return the mask a <= b, which is False where either is NaN. Arguments broadcast; either may be a Python
+        float."""
         raise NotImplementedError
 
     @primitive
@@ -161,12 +164,12 @@ class Arrays(Part):
 
     @primitive
     def div(self, a: Array, b: Array) -> Array:
-        """Return the correctly rounded a / b, in traced code too. Broadcasts; a may be a Python float."""
+        """Return the correctly rounded a / b, also in traced code. Arguments broadcast; a may be a Python float."""
         raise NotImplementedError
 
     @optional("a * b")
     def round_product(self, a: Array, b: Array | float) -> Array:
-        """Return a * b, rounded to its type before further use: never contracted into a fused multiply-add."""
+        """Return a * b, rounded before further use. It must never become part of a fused multiply-add."""
         return a * b
 
     @primitive
@@ -184,7 +187,8 @@ class Arrays(Part):
 
     @primitive
     def row_amax(self, x: Array) -> Array:
-        """Return the largest |x| of each row of a float x (k, m), shape (k,). NaN if the row holds one; 0 if m is 0."""
+        """Return the largest |x| of each row of a float x (k, m), shape (k,). It is NaN if the row holds NaN, and 0
+        if m is 0."""
         raise NotImplementedError
 
     @primitive
@@ -202,7 +206,7 @@ class Arrays(Part):
     ) -> tuple[Array, ...]:
         """Repeat ``state = body(*state)`` while the mask ``condition(*state)`` holds anywhere, and return state.
 
-        Override this where values are not known in traced code.
+        Override this if traced code does not know values.
         """
         while self.to_numpy(condition(*state)).any():
             state = body(*state)
@@ -232,13 +236,13 @@ class Arrays(Part):
     def columns(self, x: Array, start: int, stop: int) -> Array:
         """Return x[:, start:stop] of x with two axes; sums of columns are not reordered.
 
-        Override this where arrays have no slices.
+        Override this if arrays have no slices.
         """
         return x[:, start:stop]
 
     @optional("`round_product` and `div` do it")
     def scaled(self, values: Array, steps: Sequence[tuple[str, Any]]) -> Array:
-        """Return values times ("mul") or divided by ("div") scalars, one after the other, each step rounded.
+        """Return values multiplied ("mul") or divided ("div") by scalars in order, with each step rounded.
 
         16-bit floats are computed in float32 and rounded to 16 bits once at the end.
         """

@@ -48,8 +48,8 @@ def optional(without: str) -> Callable[[_Method], _Method]:
 def primitive(method: _Method) -> _Method:
     """Mark a method that the framework computes in mode framework.
 
-    In mode host the host replaces a method that an adapter does not supply; in mode framework the suite lists it as to
-    be written.
+    In mode host the host replaces a method that an adapter does not supply; in mode framework the suite lists it as
+    missing.
 
     Examples
     --------
@@ -74,7 +74,8 @@ class Part:
     stand_in: ClassVar[Callable[..., Any]]
 
     def _missing(self, primitive: str) -> NotImplementedError:
-        """Return the error of a method that every adapter needs: a failure of the suite, unless it is declared."""
+        """Return the error of a method that every adapter needs. The suite counts it as a failure unless it is
+        declared."""
         return NotImplementedError(f"{self.name}: {primitive}: the adapter supplies none")
 
     def lacks(self, primitive: str, reason: str = "the adapter supplies none") -> NotImplementedError:

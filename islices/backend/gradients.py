@@ -78,7 +78,7 @@ class ProductUse:
 
 
 class WholeUse(NamedTuple):
-    """A use of a differentiated table's weights as an array, other than in a product."""
+    """A use of a differentiated table's weights as an array outside of a product."""
 
     gradient: Array  # (rows, *row_shape)
 
@@ -125,10 +125,11 @@ class Gradients(Arrays):
 
     @optional("`custom_gradient` does it")
     def with_gradient(self, value: Array, arrays: Sequence[Array], backward: GradientOfValue) -> Array:
-        """Return value, which was computed from the arrays as constants, as a function of them with the given gradient.
+        """Return value as a function of the arrays with the given gradient. It was computed from the arrays as
+        constants.
 
-        ``backward(value, arrays, upstream)`` consists of differentiable operations and is linear in upstream. Override
-        this where the framework has derivatives in forward mode.
+        ``backward(value, arrays, upstream)`` consists of differentiable operations and is linear in upstream.
+        Override this if the framework has forward-mode derivatives.
         """
 
         def gradient(given: tuple[Array, ...], upstream: Array) -> tuple[Any, ...]:
@@ -190,7 +191,8 @@ class Gradients(Arrays):
 
     @optional("fn as it is")
     def user_code(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Return fn as the framework runs the user's code: rewritten, where a compiler rewrites Python (autograph)."""
+        """Return fn as the framework runs the user's code, rewritten if a compiler such as autograph rewrites
+        Python."""
         return fn
 
     @optional("there is no such container")

@@ -38,7 +38,7 @@ def view_span(view: np.ndarray[Any, Any]) -> tuple[int, int]:
 
 
 def elements_meet(shape: Sequence[int], strides: Sequence[int], step: int) -> bool:
-    """Return whether elements of an array may share memory; step is the size of an element in the unit of strides.
+    """Return whether elements of an array may share memory. step is an element's size in the unit of strides.
 
     The result is also True if some dimension steps into the reach of a smaller one but hits gaps. No array has such
     strides in practice.
@@ -58,16 +58,17 @@ class Memory(Arrays):
 
     # ------------------------------------------------------------------ the host's
     def host_view(self, x: Array) -> np.ndarray[Any, Any] | None:
-        """Return a NumPy view of x's memory without a copy, bfloat16 as uint16; None if x is not plain CPU memory.
+        """Return a NumPy view of x's memory, with bfloat16 as uint16, or None if x is not plain CPU memory.
 
         The core never writes through the view.
         """
         raise self._missing("host_view")
 
     def from_host(self, array: np.ndarray[Any, Any], like: Array) -> Array:
-        """Return the framework's array over a NumPy array that islices made and gives away; uint16 means bfloat16.
+        """Return the framework's array over a NumPy array that islices made and no longer uses. uint16 means
+        bfloat16.
 
-        It shares the memory where the framework allows that. Read-only or unaligned input is copied.
+        It shares the memory if the framework allows this. Read-only or unaligned input is copied.
         """
         raise self._missing("from_host")
 
@@ -75,7 +76,7 @@ class Memory(Arrays):
     def look(self, arrays: Sequence[Array], *, views: bool = True) -> Look:
         """Return `dtype`, `shape`, `is_traced` and `host_view` of each array.
 
-        With views False there are no views, since they may have to wait for the computation of the arrays. Override
+        If views is False there are no views, since a view may have to wait for the computation of its array. Override
         this only with a faster implementation: every call starts with it.
         """
         dtypes, traced = [self.dtype(x) for x in arrays], [self.is_traced(x) for x in arrays]
@@ -90,22 +91,22 @@ class Memory(Arrays):
 
     @optional("x is one piece")
     def blocks(self, x: Array) -> Sequence[Array]:
-        """Return x of shape (1, m), cut along axis 1 into pieces that suit the caches; [x] if that has no advantage."""
+        """Return x of shape (1, m) in pieces along axis 1 that suit the caches, or [x] if pieces have no advantage."""
         return [x]
 
     # ------------------------------------------------------------------ tables
     @optional("tables are new arrays")
     def in_place(self, x: Array) -> bool:
-        """Return whether `set_rows` writes into x itself. Raise ValueError for an x that it could not write into."""
+        """Return whether `set_rows` writes into x itself. Raise ValueError if it cannot write into x."""
         return False
 
     @optional("`host_view` answers it")
     def memory_span(self, x: Array) -> tuple[int, int] | None:
         """Return the addresses of the first byte of x's elements and of the byte after the last.
 
-        The two are equal if x is empty. They are for arrays that change in place or may be donated. Any numbers will do
-        if they are equal for two references to one array. None if nothing is known: x is then distinguished from others
-        by its identity.
+        The two are equal if x is empty. The core uses them for arrays that change in place or may be donated. Any
+        numbers will do if two references to one array give the same ones. Return None if nothing is known; the core
+        then compares identities.
         """
         view = None if self.is_traced(x) else self.host_view(x)
         return None if view is None else view_span(view)
@@ -114,39 +115,40 @@ class Memory(Arrays):
     def plain_tables(self, arrays: Sequence[Any]) -> Look | None:
         """Return `look` at arrays to be written, with views that may be written through after `mark_written`.
 
-        Return None where one of them is no concrete array that changes in place. The same holds if its memory is not
-        contiguous, aligned, writable and of this machine's byte order. Then the core calls `in_place` and `writable`.
-        This changes nothing.
+        Return None if one of them is not a concrete array that changes in place. Also return None if its memory is
+        not contiguous, aligned, writable and in this machine's byte order. The core then calls `in_place` and
+        `writable`. This call changes nothing.
         """
         return None
 
     @optional("no framework state depends on it")
     def mark_written(self, arrays: Sequence[Array]) -> None:
-        """Report to autograd, or whatever else needs it, that arrays of `plain_tables` are written now."""
+        """Report to autograd and similar observers that arrays of `plain_tables` are written now."""
 
     @optional("what is written goes through `set_rows`")
     def writable(
         self, arrays: Sequence[Array], *, donate: bool = False
     ) -> tuple[list[np.ndarray[Any, Any]], list[Array]] | None:
-        """Return (views, results) for concrete arrays that the host will write into, or None without such memory.
+        """Return (views, results) for concrete arrays that the host will write into, or None if the memory is not
+        writable.
 
         The views hold the arrays' values, bfloat16 as uint16, with the arrays' strides. They may be written through
         until they are dropped, which happens before anyone reads the results. The results hold the written values.
-        Arrays that change in place are results themselves, as after the framework's update (values read earlier stay,
-        autograd notices). Other results are new arrays, over memory that was copied, or of donated arrays, which are
-        gone thereafter. `in_place` was called for each array before, and no two share memory. None is returned for all
-        of them or for none, and nothing has changed then.
+        Arrays that change in place are results themselves, as after the framework's update: values read earlier stay,
+        and autograd notices. Other results are new arrays over copied memory, or over the memory of donated arrays,
+        which are then gone. The core has called `in_place` for each array, and no two share memory. None stands for
+        all arrays, and nothing has changed then.
         """
         return None
 
     @optional("x as it is")
     def variable(self, x: Array, like: Array) -> Array:
-        """Return x, which nobody else holds, as an object that changes in place if like does (a tf.Variable)."""
+        """Return x, which has no other owner, as an object that changes in place if like does (a tf.Variable)."""
         return x
 
     @optional("`variable` does it")
     def made_like(self, x: Array, like: Array) -> Array:
-        """Return x, which nobody else holds, as an object of the type of like: a parameter or a variable.
+        """Return x, which has no other owner, as an object of like's type: a parameter or a variable.
 
         The result is trainable if like is.
         """

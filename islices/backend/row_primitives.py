@@ -31,8 +31,8 @@ class NativeParts(NamedTuple):
     padded : bool
         True if the index ``rows`` marks empty slots.
     look : Look, optional
-        `Backend.look` at values and indices, where it was found as well. With views, and for a backend that is
-        `native_of_views`, indices may be None: the array is made from the view when it is read.
+        `Backend.look` at values and indices, if the adapter has it. With views, and for a backend that is
+        `native_of_views`, indices may be None; the array is made from the view when it is read.
 
     Examples
     --------
@@ -88,17 +88,17 @@ class RowPrimitives(Arrays):
     Attributes
     ----------
     native_name : str
-        The framework's name of its row-sparse object, for messages; empty if it has none.
+        The framework's name for its row-sparse object, for messages; empty if it has none.
     native_float_dtypes : tuple of str
-        The floating dtypes the native sparse type can hold.
+        The floating dtypes that the native sparse type can hold.
     native_needs_coalesced : bool
         True if `to_native` accepts only coalesced slices (the core coalesces first).
     native_of_views : bool
         True if `to_native` also accepts indices as a NumPy array.
     sentinel_padding : bool
-        True where traced code cannot drop slots, so that `select` moves them to the sentinel row instead.
+        True if traced code cannot drop slots, so that `select` moves them to the sentinel row instead.
     whole_floats : bool
-        True where the framework's layers accept ids and masks as floats that are whole numbers (MXNet).
+        True if the framework's layers accept ids and masks as whole numbers in floats (MXNet).
     """
 
     native_name: ClassVar[str] = ""
@@ -118,7 +118,8 @@ class RowPrimitives(Arrays):
     def from_native(self, x: Any) -> NativeParts:
         """Return the parts of a native sparse object without computations on its contents; the core validates them.
 
-        Raise ValueError for a native form that is not row-sparse (more than one sparse dimension, a batch).
+        Raise ValueError for an object that is not row-sparse, such as one with more than one sparse dimension or a
+        batch.
         """
         raise TypeError(f"{self.name} has no row-sparse type of its own")
 
@@ -141,17 +142,17 @@ class RowPrimitives(Arrays):
 
     @optional("there is no ragged type")
     def take_ragged(self, x: Any, argument: str) -> RaggedParts | None:
-        """Return the parts of the framework's ragged array, of any dtype; None for anything else.
+        """Return the parts of the framework's ragged array, of any dtype, or None for anything else.
 
-        Raise ValueError for a form that is not rows of numbers, and TypeError where the caller should give a better
-        form; both name the argument.
+        Raise ValueError for an array that does not consist of rows of numbers, and TypeError if the caller should
+        pass another form. Both name the argument.
         """
         return None
 
     # ------------------------------------------------------------------ indices
     @primitive
     def equal(self, x: Array, value: int | Array) -> Array:
-        """Return the mask where integers equal value (an int, or an array that broadcasts)."""
+        """Return the mask of integers equal to value, an int or an array that broadcasts."""
         raise NotImplementedError
 
     @primitive
@@ -176,7 +177,7 @@ class RowPrimitives(Arrays):
 
     @primitive
     def searchsorted(self, ordered: Array, queries: Array, *, right: bool) -> Array:
-        """Return the place of each query (1-D) in the ascending 1-D integers ``ordered``, as `numpy.searchsorted` does.
+        """Return the place of each 1-D query in the ascending 1-D integers ``ordered``, as `numpy.searchsorted` does.
 
         The side is "right" or "left"; the result is int32 or int64, of queries' shape. Both arrays may be empty.
         """
@@ -203,7 +204,7 @@ class RowPrimitives(Arrays):
     def running_sum(self, x: Array) -> Array:
         """Return the sums of the first 1, 2, ... of 1-D integers, in their dtype.
 
-        Override this where traced shapes are dynamic.
+        Override this if traced shapes are dynamic.
         """
         (n,) = self.shape(x)
         assert n is not None, "shapes are known here"
@@ -229,14 +230,14 @@ class RowPrimitives(Arrays):
         """Return out[s] = the largest values[k] over segments[k] == s, elementwise; NaN if one is.
 
         The shape is (count, *row_shape). values are float32, float64, int32 or int64. An empty segment holds -inf, or
-        the smallest integer. If ``least`` is given, for traced floats that are at least that or NaN, it holds
-        ``least``, and no -inf is made in between. No gradient is needed.
+        the smallest integer. If ``least`` is given, for traced floats that are NaN or at least ``least``, it holds
+        ``least``, and no -inf occurs. No gradient is needed.
         """
         raise NotImplementedError
 
     @primitive
     def scatter_rows(self, values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
-        """Return a dense array of zeros with rows ids (unique, ascending) set to values, bit for bit.
+        """Return a dense array of zeros with the rows at unique, ascending ids set to values, bit for bit.
 
         Out-of-range ids, possible in traced code only, set nothing.
         """
@@ -244,7 +245,8 @@ class RowPrimitives(Arrays):
 
     @primitive
     def add_rows(self, dense: Array, values: Array, ids: Array) -> Array:
-        """Return a new array: dense with values added to rows ids (unique, in range, or dropped while traced).
+        """Return a new array: dense with values added to the rows at unique ids. Ids are in range, or are dropped
+        while traced.
 
         dense and values have the same dtype; 16-bit sums are formed in float32 and rounded once.
         """
@@ -252,29 +254,31 @@ class RowPrimitives(Arrays):
 
     @optional("no mul and div into tables in traced code")
     def fold_rows(self, op: str, rows: Array, values: Array, segments: Array) -> Array:
-        """Return rows[s] times (op "mul") or divided by ("div") values[k] for each segments[k] == s, in order of k.
+        """Return rows[s] multiplied (op "mul") or divided ("div") by values[k] for each segments[k] == s, in order of
+        k.
 
-        The arrays are traced, of 32 or 64 bits; segments out of range change nothing. Only for adapters that trace.
+        The arrays are traced, of 32 or 64 bits; segments out of range change nothing. Only adapters that trace need
+        it.
         """
         raise self.lacks("fold_rows")
 
     # ------------------------------------------------------------------ tables
     @optional("a copy of the table is written")
     def set_rows(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array:
-        """Return the table with rows ids (unique, any order) set to values.
+        """Return the table with the rows at ids (unique, in any order) set to values.
 
-        Ids out of range, possible in traced code only, set nothing. The table changes in place and is the result where
-        the framework's arrays can change. Otherwise the result is a new array, which replaces a donated table.
+        Ids out of range, possible in traced code only, set nothing. If the framework's arrays can change, the table
+        changes in place and is the result. Otherwise the result is a new array, which replaces a donated table.
         Gradients are not recorded.
         """
         return self.stand_in("set_rows", np.array(self.to_numpy(table)), ids, values)
 
     @optional("the rows are read, summed and set")
     def add_in_order(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array | None:
-        """Return a concrete table of 32 or 64 bits with values added to its rows ids, in order.
+        """Return a concrete table of 32 or 64 bits with values added to its rows at ids, in order.
 
-        ids are in range and may have duplicates. The table is written as by `set_rows`. None where reading, summing and
-        setting the rows is as fast.
+        ids are in range and may have duplicates. The table is written as by `set_rows`. Return None if reading,
+        summing and setting the rows is as fast.
         """
         return None
 
@@ -289,9 +293,9 @@ class RowPrimitives(Arrays):
     ) -> Sequence[Array] | None:
         """Return, in traced code, the tables after an optimizer's step by a compiled kernel.
 
-        None where no kernel can be called. The tables are the weights, then the state's; formula is an
-        `islices.optim.formulas.Formula`. Indices out of range are no rows. ``otherwise(slots, numbers, *tables)`` is
-        the same in the framework's operations.
+        Return None if no kernel can be called. The tables are the weights, then the state's arrays; formula is an
+        `islices.optim.formulas.Formula`. Indices out of range are not rows. ``otherwise(slots, numbers, *tables)``
+        does the same by the framework's operations.
         """
         return None
 
@@ -299,10 +303,10 @@ class RowPrimitives(Arrays):
     def traced_norm(
         self, leaves: Sequence[Slots], ord: int, otherwise: Callable[[Sequence[Slots]], Array]
     ) -> Array | None:
-        """Return, in traced code, the norm of order 1 or 2 of all leaves, float64 of shape (1,), by a compiled kernel.
+        """Return, in traced code, the float64 norm (1,) of order 1 or 2 of all leaves, by a compiled kernel.
 
-        Duplicates are summed first; indices out of range are no rows. None where no kernel can be called.
-        ``otherwise(leaves)`` is the same in the framework's operations.
+        Duplicates are summed first; indices out of range are not rows. Return None if no kernel can be called.
+        ``otherwise(leaves)`` does the same by the framework's operations.
         """
         return None
 
@@ -316,11 +320,11 @@ class RowPrimitives(Arrays):
         keep: Array | None,
         otherwise: Callable[[Array, Array, Array, Array, Array | None], Array],
     ) -> Array | None:
-        """Return, in traced code, sums of the table's rows ids (n,) by segment, by a compiled kernel.
+        """Return, in traced code, the sums of the table's rows at ids (n,) by segment, by a compiled kernel.
 
-        There is one sum per element of bags, left to right, without the members where keep (int32) is 0 and those out
-        of range. None where no kernel can be called. ``otherwise(table, ids, segments, bags, keep)`` is the same
-        without a kernel, and has the gradient.
+        There is one sum per element of bags, left to right, without members that are out of range or whose keep
+        (int32) is 0. Return None if no kernel can be called. ``otherwise(table, ids, segments, bags, keep)`` does the
+        same without a kernel, and has the gradient.
         """
         return None
 
@@ -342,15 +346,16 @@ class RowPrimitives(Arrays):
 
     @optional("`unique` and `segment_sum` do it")
     def sum_duplicates(self, values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
-        """Return (sums, ids): `unique` then `segment_sum`. Override this where one pass can do both."""
+        """Return (sums, ids) by `unique` and `segment_sum`. Override this if one pass can do both."""
         ids, inverse = self.unique(indices, rows)
         return self.segment_sum(values, inverse, self.shape(ids)[0]), ids
 
     @optional("`sum_duplicates` does it")
     def sum_rows(self, values: Array, indices: Array, rows: int | None, *, loose: bool) -> tuple[Array, Array]:
-        """Return (sums, ids) of values' dtype: `sum_duplicates`, for 16-bit floats in float32 and rounded once.
+        """Return (sums, ids) by `sum_duplicates`, with sums of values' dtype. 16-bit floats are summed in float32 and
+        rounded once.
 
-        With loose, indices may be out of range: those slots are left out.
+        If loose is True, slots with indices out of range are left out.
         """
         if loose:
             values, indices = self.select(values, indices, self.in_range(indices, rows), rows)

@@ -34,7 +34,7 @@ class ForTheSuite(Arrays):
 
     @optional("the CPU is the only device")
     def on_device(self, x: Array, device: str) -> Array:
-        """Return x on a device, one of `devices`: for the conformance suite."""
+        """Return x on one of `devices`, for the conformance suite."""
         raise self.lacks("on_device")
 
     @optional("host and framework, and traced where there is a `trace`")
@@ -45,18 +45,18 @@ class ForTheSuite(Arrays):
 
     @optional("64-bit types are always there")
     def wide_types(self) -> contextlib.AbstractContextManager[Any]:
-        """Return a context with 64-bit types as the framework's users have them (JAX's x64 mode): for the suite."""
+        """Return a context with 64-bit types as the framework's users enable them (JAX's x64 mode), for the suite."""
         return contextlib.nullcontext()
 
     # ------------------------------------------------------------------ traced code
     @optional("no mode traced")
     def trace(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Return fn compiled by the framework (jax.jit, tf.function): for the conformance suite."""
+        """Return fn compiled by the framework (jax.jit, tf.function), for the conformance suite."""
         raise self.lacks("trace", "the framework has no tracing compiler")
 
     @optional("no compiled program is kept")
     def forget_compiled(self) -> None:
-        """Release the programs that `trace` and the framework itself have compiled: for the conformance suite.
+        """Release the programs that `trace` and the framework have compiled, for the conformance suite.
 
         Without this, the suite's thousands of programs would exceed the memory that a process may map.
         """

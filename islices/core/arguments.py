@@ -1,10 +1,9 @@
-"""Check arguments that are no arrays: names, flags and numbers, each with an error in the library's words.
+"""Check names, flags and numbers among arguments, and raise errors in the library's words.
 
-A flag is a bool of Python or NumPy and nothing else; a bool is no number. (As a factor it is a number:
-`islices.scale`.)
+A flag is a bool of Python or NumPy and nothing else. A bool is not a number, except as the factor of `islices.scale`.
 
-An argument may be any object, even one whose comparison or repr raises, so that its type is checked first. May import:
-`numpy`.
+An argument may be any object, even one whose comparison or repr raises, so the functions check its type first. May
+import: `numpy`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None))
 def show(x: object) -> str:
     """Return a plain argument's repr, shortened, or its type, for messages about any object.
 
-    The repr of a framework's tensor may end the process (as for a torch tensor whose storage was resized).
+    The repr of a framework's tensor may end the process, for example if a torch tensor's storage was resized.
     """
     kind = type(x).__name__
     if type(x) not in PLAIN and not (type(x) in (tuple, list) and all(type(item) in PLAIN for item in x)):  # type: ignore[attr-defined]
@@ -53,7 +52,7 @@ def check_flag(x: object, argument: str) -> bool:
 
 
 def whole_number(x: object) -> int | None:
-    """Return x as an int, or None if it is none. (An array of one integer may be.)"""
+    """Return x as an int, or None if it is not an integer. An array of one integer counts as one."""
     if type(x) is bool:  # operator.index raises for NumPy's bool
         return None
     try:
@@ -63,7 +62,7 @@ def whole_number(x: object) -> int | None:
 
 
 def is_real(c: object) -> bool:
-    """Return True if c is a real number, Python's or NumPy's (whose strings and dates are `np.generic` too)."""
+    """Return True if c is a real number of Python or NumPy. NumPy's strings and dates are not."""
     if type(c) is float or type(c) is int:  # nearly always; the check of an abstract class needs ten times as long
         return True
     no_numbers = (bool, np.bool_, np.flexible, np.complexfloating, np.datetime64, np.timedelta64, np.object_)

@@ -26,12 +26,12 @@ SUMMED = frozenset((*FLOATS, *INTEGERS))
 
 # ---------------------------------------------------------------------- one leaf
 def from_native(x: Any, *, dense_shape: Iterable[int | None] | None = None, validate: bool = True) -> IndexedSlices:
-    """Return the `IndexedSlices` over a framework's sparse gradient; memory is shared, nothing is summed.
+    """Return an `IndexedSlices` that shares the memory of a framework's sparse gradient. Duplicates are not summed.
 
     Parameters
     ----------
     x : tf.IndexedSlices, torch sparse COO tensor, jax BCOO, mxnet RowSparseNDArray or IndexedSlices
-        Its only sparse dimension is the rows. It is validated before its framework processes it.
+        The rows are its only sparse dimension. It is validated before its framework processes it.
     dense_shape : sequence of int, optional
         For an object of unknown shape (a tf.IndexedSlices whose dense_shape is None).
     validate : bool
@@ -44,7 +44,7 @@ def from_native(x: Any, *, dense_shape: Iterable[int | None] | None = None, vali
     Raises
     ------
     TypeError
-        x is dense (use `from_dense`) or of no framework islices knows.
+        x is dense (use `from_dense`), or islices does not know its framework.
     ValueError, IndexError
         x is not row-sparse, or its indices contradict its shape or its claim to be coalesced. SPEC clauses 1 and 2.
 
@@ -78,7 +78,7 @@ def to_native(s: IndexedSlices, *, like: Any = None) -> Any:
     ----------
     s : IndexedSlices
     like : native sparse object, optional
-        An object whose type details the result copies (the dtype of TensorFlow's dense_shape).
+        The result copies the type details of this object, such as the dtype of TensorFlow's dense_shape.
 
     Returns
     -------
@@ -118,7 +118,7 @@ def to_native(s: IndexedSlices, *, like: Any = None) -> Any:
 
 
 def without_padding(s: IndexedSlices) -> IndexedSlices:
-    """Return s without its sentinel slots; in traced code with static shapes they stay, and hold zeros."""
+    """Return s without its sentinel slots. In traced code with static shapes the slots stay and hold zeros."""
     if not s.padded:
         return s
     rows = s.dense_shape[0]
@@ -153,7 +153,7 @@ def accept(x: Any, argument: str = "x") -> Any:
 
 
 def restored(result: Any, leaf: Any, given: Any) -> Any:
-    """Return a result of `adopt`'s leaf as the type that was given; if it is the leaf, return the given object."""
+    """Return a result as the type that the caller gave. If the result is the adopted leaf, return the given object."""
     if result is leaf:
         return given
     sparse = isinstance(result, IndexedSlices) and not isinstance(given, IndexedSlices)
@@ -165,8 +165,8 @@ def map_accepted(
 ) -> T:
     """Apply fn to every leaf of tree, between `adopt` and `restored`.
 
-    native(backend, x) may be a faster implementation for sparse objects of frameworks with `Backend.native_of_views`;
-    where it returns None, fn is applied.
+    native(backend, x) may be a faster implementation for sparse objects of frameworks with `Backend.native_of_views`.
+    If it returns None, fn is applied.
     """
     if isinstance(tree, IndexedSlices):
         return fn(tree)  # type: ignore[no-any-return]
@@ -187,7 +187,8 @@ def map_accepted(
 
 # ---------------------------------------------------------------------- duplicates
 def coalesce_slices(s: Any) -> Any:
-    """Return s with strictly ascending indices, without padding where nothing is traced; s itself if it already is so.
+    """Return s with strictly ascending indices, and without padding unless it is traced. Return s itself if it
+    already is coalesced.
 
     A dense array, whose rows are distinct, is returned unchanged.
     """
@@ -213,9 +214,9 @@ def coalesce_slices(s: Any) -> Any:
 
 
 def coalesce_few(B: Backend, x: Any) -> Any:
-    """Coalesce a framework's sparse object in one call of a kernel, which also checks the indices.
+    """Coalesce a framework's sparse object by one kernel call, which also checks the indices.
 
-    Return None where `coalesce_slices` must do it, or must raise the error.
+    Return None if `coalesce_slices` must do this, or must raise the error.
     """
     values, indices, shape, coalesced, padded, look = B.from_native(x)
     if coalesced or padded or look is None:
@@ -232,13 +233,14 @@ def coalesce_few(B: Backend, x: Any) -> Any:
 
 # ---------------------------------------------------------------------- dense arrays, other frameworks
 def from_dense(x: Array, indices: Any = None) -> IndexedSlices:
-    """Return row-sparse slices of a dense array: the rows with any nonzero entry, or the given rows.
+    """Return the slices of a dense array that hold its nonzero rows, or the given rows.
 
     Parameters
     ----------
     x : array, shape (rows, *row_shape)
     indices : 1-D array of int32 or int64, optional
-        The rows to store, in this order, each once. By default the rows with any nonzero entry, ascending.
+        The rows to store, in this order, each once. The default is every row with a nonzero entry, in ascending
+        order.
 
     Returns
     -------
@@ -247,7 +249,7 @@ def from_dense(x: Array, indices: Any = None) -> IndexedSlices:
     Raises
     ------
     ValueError
-        x is traced and indices is not given (the zero rows are not known yet), or indices contains a row twice. SPEC
+        x is traced and indices is not given, so the zero rows are unknown. Or indices contains a row twice. SPEC
         clause 1.
 
     Examples
@@ -283,7 +285,7 @@ def _nonzero_rows(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _distinct(backend: Backend, indices: Any, rows: int | None, like: Array) -> Array:
-    """Return indices after checks: integers of the backend, in range, none twice."""
+    """Check that indices are integers of the backend, in range and distinct, and return them."""
     if isinstance(indices, np.ndarray) and not backend.is_array(indices) and indices.dtype.name in INDICES:
         indices = backend.asarray(indices, like)
     if not backend.is_array(indices) or backend.dtype(indices) not in INDICES or len(backend.shape(indices)) != 1:

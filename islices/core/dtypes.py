@@ -1,4 +1,4 @@
-"""The names of dtypes and the NumPy arrays for them: bfloat16, which NumPy lacks, as uint16 bit patterns.
+"""The names of dtypes and their NumPy dtypes. NumPy lacks bfloat16, so its bit patterns are stored as uint16.
 
 May import: `numpy`.
 """

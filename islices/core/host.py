@@ -1,9 +1,9 @@
 """Host arithmetic: the primitives of `Backend` on NumPy arrays.
 
-By default this runs under every framework whose arrays lie in CPU memory. The framework's memory is viewed as NumPy
-arrays and the arithmetic is done here, so that the bits agree by construction. bfloat16, which NumPy lacks, is stored
-as uint16 bit patterns. Where compiled kernels are active they replace NumPy, with the same bits. May import: `numpy`,
-`islices.backend`, `islices.core.dtypes`, `islices.kernels`, `islices.core.host_memory`.
+By default this code computes for every framework whose arrays lie in CPU memory. It views the framework's memory as
+NumPy arrays, so the bits agree by construction. bfloat16, which NumPy lacks, is stored as uint16 bit patterns. Active
+compiled kernels replace NumPy, with the same bits. May import: `numpy`, `islices.backend`, `islices.core.dtypes`,
+`islices.kernels`, `islices.core.host_memory`.
 """
 
 from __future__ import annotations
@@ -237,15 +237,16 @@ class HostBackend(Backend):
 def native_order(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return x in this machine's byte order, in which bits are compared and sent.
 
-    NumPy has arrays of the other order too.
+    NumPy also has arrays of the other byte order.
     """
     return x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
 
 
 def group(indices: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return (order, ids, starts): a stable order that sorts the indices, and the distinct indices, ascending.
+    """Return (order, ids, starts): a stable order that sorts the indices, the distinct indices in ascending order,
+    and their runs.
 
-    starts are the starts of each distinct index's run in the sorted order, with the end appended.
+    starts holds the start of each distinct index's run in the sorted order, then the end of the last run.
     """
     n = len(indices)
     if n == 0:
@@ -265,7 +266,7 @@ def group(indices: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarr
 
 
 def _stable_order(indices: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return np.argsort(indices, kind="stable"), several times faster for many indices."""
+    """Return what np.argsort(indices, kind="stable") returns, several times faster for many indices."""
     if len(indices) < FEW:
         return np.argsort(indices, kind="stable")
     digits = -(-int(indices.max()).bit_length() // 16) or 1
@@ -280,7 +281,7 @@ def _stable_order(indices: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _places(order: np.ndarray[Any, Any], starts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return for each index the number of its run."""
+    """Return the number of each index's run."""
     places = np.empty(len(order), np.int64)
     places[order] = np.repeat(np.arange(len(starts) - 1), starts[1:] - starts[:-1])
     return places
@@ -342,7 +343,7 @@ def _fold_row(
     """Add rows[positions] to total, in place and left to right.
 
     NumPy's reduction is a left fold along an axis that is not the innermost one. Along the innermost axis it is
-    pairwise, so that rows of one element are accumulated.
+    pairwise, so rows of one element are accumulated instead.
     """
     step = len(buffer) - 1
     for i in range(0, len(positions), step):

@@ -1,7 +1,7 @@
-"""Host memory: arrays that frameworks use without a copy, with reused memory for large ones.
+"""Host memory for arrays that frameworks use without a copy; large arrays reuse freed memory.
 
-The system must fill new memory with zeros first, page by page, which needs several times as long as writing a result.
-So the memory of large results is kept for later ones, up to `KEPT` bytes. May import: `numpy`.
+The system fills new memory with zeros first, page by page, which takes several times as long as writing a result. So
+up to `KEPT` bytes of large results are kept for later ones. May import: `numpy`.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def empty(shape: Sequence[int], dtype: Any, allocate: Callable[..., Host] = np.e
 
 
 def zeros(shape: Sequence[int], dtype: Any) -> Host:
-    """Return an array of zeros, aligned as by `empty`; the system's zero pages are not touched."""
+    """Return an aligned array of zeros, like `empty`, without touching the system's zero pages."""
     return empty(shape, dtype, np.zeros)
 
 
 def at_address(owner: Any, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], *, writable: bool) -> Host:
-    """Return the C-ordered array at an address, which keeps the owner of its memory alive."""
+    """Return the C-ordered array at an address. The array keeps the owner of its memory alive."""
     return np.asarray(_Memory(owner, address, shape, dtype, writable))
 
 
@@ -86,7 +86,7 @@ class _Block(_Memory):
 
 
 def _taken(nbytes: int) -> Host:
-    """Return the smallest free block that is large enough without much waste, else a new one."""
+    """Return the smallest free block that fits without much waste, or else a new block."""
     fitting = [raw for raw in list(_free.values()) if nbytes <= raw.nbytes <= nbytes + nbytes // WASTE]
     for raw in sorted(fitting, key=_size):
         if _free.pop(id(raw), None) is not None:  # no other thread was faster

@@ -47,7 +47,7 @@ def scale(x: T, c: Any) -> T:
     Raises
     ------
     TypeError
-        c is no real number, or x is integer and c is not.
+        c is not a real number, or x holds integers and c is not an integer.
 
     Examples
     --------
@@ -80,8 +80,8 @@ def _divide(s: IndexedSlices, c: Any) -> IndexedSlices:
 def round_scalar(B: Backend, values: Array, c: Any, argument: str) -> Any:
     """Round a hyperparameter as clause 18 requires.
 
-    Return a Python number that is exact in the values' type (float32 for 16-bit values). If c is traced or its gradient
-    is recorded, return a 0-d array of that type.
+    Return a Python number that the values' type (float32 for 16-bit values) represents exactly. If c is traced or its
+    gradient is recorded, return a 0-d array of that type.
     """
     dtype = B.dtype(values)
     if type(c) is float and dtype in FLOATS:  # nearly always
@@ -108,7 +108,8 @@ def round_scalar(B: Backend, values: Array, c: Any, argument: str) -> Any:
 
 
 def round_float(c: float, dtype: str) -> float:
-    """Round c to the type in which a floating dtype is summed; return an infinity, without a warning, beyond it."""
+    """Round c to the type in which a floating dtype is summed. Beyond its range, return an infinity without a
+    warning."""
     if dtype == "float64":
         return c
     if -3e38 < c < 3e38:
@@ -118,7 +119,7 @@ def round_float(c: float, dtype: str) -> float:
 
 
 def as_float(c: Any) -> float:
-    """Return c as a float, an infinity if c is an int too large for a float."""
+    """Return c as a float, or an infinity if c is an int that is too large for a float."""
     try:
         return float(c)
     except OverflowError:
@@ -167,7 +168,7 @@ def scale_values(B: Backend, values: Array, steps: Sequence[tuple[str, Any]]) ->
 
 # ---------------------------------------------------------------------- add, concat
 def concat(xs: Sequence[T]) -> T:
-    """Concatenate sparse gradients of one table: their sum, with no rows added up yet.
+    """Concatenate sparse gradients of one table. The result stands for their sum, without adding rows yet.
 
     Parameters
     ----------
@@ -263,8 +264,8 @@ def add(*xs: Any) -> Any:
 
     Notes
     -----
-    sparse + dense: the dense terms are added left to right, then each coalesced row is added to its row of the sum.
-    Rows without slices keep their bits. SPEC clause 6.
+    For sparse and dense terms, the dense terms are added left to right. Then each coalesced row is added to its row
+    of that sum. Rows without slices keep their bits. SPEC clause 6.
 
     Examples
     --------

@@ -1,12 +1,12 @@
 """Locks that do not block a forked child, and under which no destructor runs.
 
-A child has only the thread that forked. A lock that another thread held would stay locked in it for ever. The guarded
-object (a backend being imported, a kernel being compiled) would stay half made. So fork waits for these locks and holds
-them all while the process is copied; both processes release them.
+A child has only the thread that forked. A lock that another thread held would stay locked in the child for ever. The
+guarded object, such as a backend being imported, would stay half made. So fork waits for these locks and holds them
+all while the process is copied; both processes release them.
 
 Python's collector runs other packages' destructors in whichever thread allocates. A destructor may wait for a pool of
-threads (TensorFlow's iterators do), and one of those may wait for the lock. So the collector is off while a lock is
-held. May import: the standard library.
+threads, as TensorFlow's iterators do, and one of these threads may wait for the lock. So the collector is off while a
+lock is held. May import: the standard library.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Acquirable(Protocol):
 class _Collector:
     """Python's collector of cycles, off while there are holders.
 
-    No object that the collector tracks is allocated under its lock. The order of its statements allows a signal handler
-    to interrupt them anywhere and to use islices.
+    Code under its lock allocates no object that the collector tracks. A signal handler may interrupt its statements
+    anywhere and use islices.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class _Collector:
             self.holders.remove(threading.get_ident())
 
     def after_fork(self) -> None:
-        """Forget the threads that the child does not have."""
+        """Forget the threads of the parent, which the child does not have."""
         self.changing = threading.RLock()
         had = bool(self.holders)
         self.holders = [holder for holder in self.holders if holder == threading.get_ident()]
@@ -84,7 +84,7 @@ def without_collector() -> Iterator[None]:
 class Lock:
     """A `threading.RLock` for ``with`` statements, without the collector, and free in a forked child.
 
-    It is meant for module variables, since it is never garbage collected.
+    Use it for module variables only, since it is never garbage collected.
     """
 
     __slots__ = ("_lock",)
@@ -128,15 +128,16 @@ def load_module(name: str) -> ModuleType:
 
 
 def hold_innermost(lock: Acquirable) -> None:
-    """Make forks hold another package's lock too, after those of islices.
+    """Make forks also hold another package's lock, after the locks of islices.
 
-    A thread that holds it must wait for none of them.
+    A thread that holds this lock must not wait for a lock of islices.
     """
     _innermost.append(lock)
 
 
 def _before() -> None:
-    """Acquire all locks, in any order; hold none while waiting for one, so that no other thread waits for this one."""
+    """Acquire all locks, in any order. Hold no lock while waiting for another, so that no other thread waits for this
+    one."""
     _collector.pause()
     held, refused, end = _fork.held, list[Lock](), time.monotonic() + PATIENCE
     while busy := _first_busy(held, refused):

@@ -67,7 +67,7 @@ def is_traced(backend: Backend, *arrays: Array) -> bool:
 
 
 def keeps_slots(backend: Backend, *arrays: Array) -> bool:
-    """Return True if empty slots stay, marked by the sentinel index, since traced code can drop none."""
+    """Return True if empty slots stay, marked by the sentinel index, because traced code cannot drop them."""
     return backend.sentinel_padding and is_traced(backend, *arrays)
 
 
@@ -77,10 +77,10 @@ def on_host() -> bool:
 
 
 def look_at(backend: Backend, arrays: Sequence[Array], look: Look | None = None) -> Look:
-    """Return the facts of arrays, with views of them only if the host computes on them now.
+    """Return the facts about arrays, with views only if the host computes on these arrays now.
 
-    Callers that already hold views leave that decision to this function. look is the backend's `Look`, where it is
-    known.
+    Callers that already hold views leave that decision to this function. look is the backend's `Look`, if the caller
+    knows it.
     """
     host = backend.host_only or _mode.get() == "host"
     look = look or backend.look(arrays, views=host)
@@ -95,7 +95,7 @@ def host_views(backend: Backend, arrays: Sequence[Array]) -> list[np.ndarray[Any
 def kernels_on(views: Sequence[np.ndarray[Any, Any]] | None) -> ModuleType | None:
     """Return `islices.kernels.operations` if kernels compute on views of arrays, else None.
 
-    views are those of `look_at`: None where the host does not compute.
+    views comes from `look_at`: None if the host does not compute.
     """
     if views is None:
         return None
@@ -115,7 +115,7 @@ def run(
 ) -> Any:
     """Return fn's result as the backend's arrays: an array, a tuple of them, or Python values.
 
-    look is the backend's `Look` at the arrays, and possibly at more after them, where it is known.
+    look is the backend's `Look` at the arrays, and possibly at more after them, if the caller knows it.
     """
     views = None
     if backend.host_only or _mode.get() == "host":  # as in `look_at`
@@ -151,7 +151,7 @@ def compute(fn: str | Callable[..., Any], views: Sequence[np.ndarray[Any, Any]],
 
 
 def _stand_in(backend: Backend, primitive: str, *args: Any, **static: Any) -> Any:
-    """Compute a primitive on the host that an adapter does not supply."""
+    """Compute on the host a primitive that the adapter lacks."""
     if not on_host():
         raise declared(backend.name, primitive, TO_DO)
     found: list[Array] = []

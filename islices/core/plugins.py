@@ -17,9 +17,9 @@ _found: dict[str, dict[str, list[EntryPoint]]] = {}
 
 
 def entry_points(group: str) -> dict[str, list[EntryPoint]]:
-    """Return name -> the entry points that claim it in a group; there should be one per name.
+    """Map each name of a group to the entry points that claim it. There should be one per name.
 
-    No object of an entry point is imported.
+    This imports no entry point's object.
     """
     found = _found.get(group)
     if found is None:

@@ -1,4 +1,4 @@
-"""Find the backend of an array's type, or of a name; no framework is imported before it is needed.
+"""Find the backend of an array's type or of a name, and import no framework before it is needed.
 
 The lookup tries an explicit backend, the cache of array types seen, the built-in adapters of imported frameworks, then
 entry points of the group ``islices.backends``. An entry point is tried only once the module of its *name* has been
@@ -35,7 +35,7 @@ _broken: dict[str, Exception] = {}
 
 
 def list_backends() -> list[str]:
-    """Return the names of the backends with an installed framework, built-in ones first; none is imported.
+    """Return the names of the backends whose framework is installed, built-in ones first. This imports none of them.
 
     Returns
     -------
@@ -93,7 +93,7 @@ def get_backend(name_or_array: Any) -> Backend:
 
 
 def find_backend(x: object) -> Backend | None:
-    """Return the backend of an object, or None if it is no array or sparse object of any loaded framework."""
+    """Return the backend of an object, or None if it is not an array or a sparse object of a loaded framework."""
     kind = type(x)
     backend = _by_type.get(kind)
     if backend is not None:
@@ -120,7 +120,7 @@ def loaded_backends() -> Iterator[Backend]:
 
 
 def broken_backends() -> str:
-    """Return a remark, for messages about unknown objects, that names the backends that failed to load."""
+    """Return a remark for messages about unknown objects: the names of the backends that failed to load."""
     return "".join(f" (backend {name!r} failed to load: {error})" for name, error in _broken.items())
 
 
@@ -153,7 +153,7 @@ def _candidates() -> list[str]:
 
 
 def is_installed(module: str) -> bool:
-    """Return True if a module can be found, as far as that is known without importing it."""
+    """Return True if a module can be found, judged without importing it."""
     if module in sys.modules:
         return sys.modules[module] is not None
     try:

@@ -42,12 +42,12 @@ def coalesce(x: T) -> T:
     -------
     same type as x
         x itself, at no cost, if it is known to be coalesced. Under jax.jit the result is `padded`, with as many slots
-        as x. The spare ones, at the end, hold the index ``rows`` and zeros.
+        as x. The spare slots, at the end, hold the index ``rows`` and zeros.
 
     Raises
     ------
     TypeError, ValueError, IndexError
-        A leaf is no gradient, or its indices are not valid (clause 2).
+        A leaf is not a gradient, or its indices are not valid (clause 2).
 
     Notes
     -----
@@ -67,7 +67,7 @@ def coalesce(x: T) -> T:
 
 
 def to_dense(x: Any) -> Any:
-    """Return the dense arrays that sparse gradients stand for: the only operation that allocates the whole table.
+    """Return the dense arrays that sparse gradients stand for. Only this operation allocates the whole table.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ def keep_rows(x: T, rows: Any) -> T:
     Raises
     ------
     IndexError, TypeError, ValueError
-        A row is out of range, the dtype is another one, or a mask has another length. SPEC clause 13.
+        A row is out of range, the dtype is not accepted, or a mask has another length. SPEC clause 13.
 
     Examples
     --------
@@ -211,7 +211,7 @@ def _filter(leaf: Any, rows: Any, *, drop: bool) -> Any:
 
 
 def drop_ordered(s: IndexedSlices, rows: Host) -> IndexedSlices:
-    """Return slices without some rows, given by ascending numbers; they may be most of the table's rows."""
+    """Return slices without the rows of the given ascending numbers, which may be most of the table's rows."""
     B, dtype = s.backend, s.backend.dtype(s.indices)
     known = rows[: np.searchsorted(rows, np.iinfo(dtype).max, "right")]  # indices hold no larger number
     if not len(known):
@@ -234,7 +234,7 @@ def _select(s: IndexedSlices, chosen: Array, among: Callable[..., Array], *, dro
 
 
 def _row_selection(B: Backend, rows: Any, count: int | None, like: Array) -> tuple[Array, bool]:
-    """Return (selection, is_mask): row numbers, or a mask as integers 0 and 1, as an array of B."""
+    """Return (selection, is_mask). selection is an array of B: row numbers, or a mask of the integers 0 and 1."""
     if B.is_array(rows) and not isinstance(rows, np.ndarray) and B.is_traced(rows):
         is_mask = B.dtype(rows) not in INDICES
         if is_mask and count is None:
@@ -252,7 +252,7 @@ def _row_selection(B: Backend, rows: Any, count: int | None, like: Array) -> tup
 
 
 def rows_or_mask(rows: Any, argument: str = "rows") -> Host:
-    """Return row numbers or a mask with known values as a NumPy array; raise TypeError for anything else."""
+    """Return row numbers or a mask as a NumPy array. Raise TypeError for anything else, such as traced values."""
     B = find_backend(rows)
     if B is None or not B.is_array(rows):
         rows = integers_or_mask(rows, argument)
@@ -282,7 +282,7 @@ def integers_or_mask(rows: Any, argument: str) -> np.ndarray[Any, Any]:
 
 
 def _check_int64(rows: Iterable[Any], argument: str) -> None:
-    """Raise IndexError for the first int beyond int64, which NumPy converts to another type."""
+    """Raise IndexError for the first int beyond int64. NumPy would convert it to another type."""
     for position, row in enumerate(rows):
         number = whole_number(row)
         if number is not None and abs(number) > LARGEST:

@@ -38,22 +38,22 @@ def scatter(table: T, x: Any, op: str = "add", *, donate: bool = False) -> T:
         Of the same framework, dtype and shape (an unknown number of rows matches the table's).
     op : {"add", "sub", "update", "min", "max", "mul", "div"}
         The operation of each slice on its row. "update" replaces the row; the last slice of a row counts. "min" and
-        "max" are elementwise, and NaN if either operand is.
+        "max" work by element, and give NaN if either operand is NaN.
     donate : bool
-        True allows JAX to overwrite the table's array, which must not be used afterwards; else the result is a copy.
-        It has no effect where the framework's arrays change in place, nor inside jit, which decides this itself.
+        True allows JAX to overwrite the table's array; do not use that array afterwards. With False the result is a
+        copy. It has no effect inside jit, or where the framework's arrays change in place.
 
     Returns
     -------
     same type as table
         Use the return value. tf.Variables, torch tensors, NDArrays and NumPy arrays are changed in place. JAX arrays
-        and tf.Tensors cannot change, so that the result is a new array.
+        and tf.Tensors cannot change, so the result is a new array.
 
     Raises
     ------
     TypeError, ValueError, IndexError
         Frameworks, dtypes, shapes or indices do not fit, op is "div" for integers, or op is unknown. The table is
-        unchanged then.
+        unchanged.
 
     Notes
     -----
@@ -108,7 +108,7 @@ def _beside(B: Backend, weights: Array, s: IndexedSlices, values: Array) -> tupl
 def _on_host(B: Backend, weights: Array, values: Array, indices: Array, op: str, donate: bool) -> Array | None:
     """Change rows of the table in place by a compiled kernel and return the table.
 
-    If no kernel can do so, return None, with no change.
+    If no kernel can do so, return None and change nothing.
     """
     views = modes.host_views(B, (values, indices))
     compiled = modes.kernels_on(views)
@@ -125,10 +125,10 @@ def _on_host(B: Backend, weights: Array, values: Array, indices: Array, op: str,
 def open_tables(
     B: Backend, tables: Sequence[Array], *, donate: bool, held: Look | None = None
 ) -> tuple[list[Host], list[Array]] | None:
-    """Return (views, results) for kernels that write into tables, as `Backend.writable` has them.
+    """Return (views, results) of `Backend.writable` for kernels that write into tables.
 
-    Return None, with no change, where there is no memory for that. The arrays that the kernels read must not share the
-    tables' memory. held is the result of `Backend.plain_tables`.
+    If there is no memory for that, return None and change nothing. The arrays that the kernels read must not share
+    the tables' memory. held is the result of `Backend.plain_tables`.
     """
     if held is not None and held.views is not None:
         B.mark_written(tables)
@@ -142,7 +142,7 @@ def open_tables(
 
 
 def distinct_rows(B: Backend, indices: Array, rows: int | None) -> tuple[Array, Array]:
-    """Return (ids, place): the distinct indices, and each one's place among them.
+    """Return (ids, place): the distinct indices, and the place of each slice's index among them.
 
     In traced code some ids may be out of range.
     """
@@ -150,7 +150,7 @@ def distinct_rows(B: Backend, indices: Array, rows: int | None) -> tuple[Array, 
 
 
 def write_rows(B: Backend, table: T, ids: Array | None, rows: Array, *, donate: bool = False) -> T:
-    """Return a Table or an array with rows ids (unique; None for all of them) set to rows.
+    """Return a Table or an array with the rows at ids set to new rows. ids are unique; None means all rows.
 
     The result is the table itself if it changed in place.
     """
@@ -164,7 +164,7 @@ def write_rows(B: Backend, table: T, ids: Array | None, rows: Array, *, donate: 
 
 
 def as_given(table: T, weights: Array, changed: Array) -> T:
-    """Return the table itself if it changed in place, else one of its type with the changed array."""
+    """Return the table itself if it changed in place. Otherwise return a table of its type with the changed array."""
     if changed is weights:
         return table
     return cast(T, table.replace(changed) if isinstance(table, Table) else changed)
@@ -204,7 +204,8 @@ def _accept_slices(B: Backend, weights: Array, x: Any, op: RowOperator) -> Index
 
 
 def check_shape(s: IndexedSlices, shape: tuple[int | None, ...], argument: str) -> None:
-    """Raise ValueError unless the slices are of a table of that shape; an unknown number of rows matches any."""
+    """Raise ValueError unless the slices belong to a table of that shape. An unknown number of rows matches any
+    number."""
     if s.dense_shape[1:] != shape[1:] or s.dense_shape[0] not in (None, shape[0]):
         raise ValueError(
             f"{argument}: got dense_shape {s.dense_shape} for a table of shape {shape}; accepted is one shape"
@@ -218,7 +219,7 @@ def _distinct(B: Backend, indices: Array, *, rows: int | None) -> tuple[Array, A
 
 
 def _change(B: Backend, rows: Array, values: Array, place: Array, *, op: str) -> Array:
-    """Return rows after each value of their place has changed them, in order."""
+    """Return the rows after the values at their place have changed them, in order."""
     how, dtype = OPERATORS[op], B.dtype(rows)
     rows, values = B.widen(rows), B.widen(values)
     if how.sign:
@@ -243,14 +244,15 @@ def _change(B: Backend, rows: Array, values: Array, place: Array, *, op: str) ->
 
 
 def _reflected(B: Backend, x: Array) -> Array:
-    """Return x with minima and maxima exchanged: -x, or for integers -x - 1, since their minimum has no negative."""
+    """Return -x, which exchanges minima and maxima. For integers return -x - 1, because their minimum has no
+    negative."""
     return -x if B.dtype(x) not in INTEGERS else -x - B.asarray(np.ones(1, B.dtype(x)), x)
 
 
 def _fold_layers(
     B: Backend, fold: Callable[[Backend, Array, Array], Array], rows: Array, values: Array, place: Array
 ) -> Array:
-    """Apply one contribution after the other: layer k has the k-th value of every row with more than k values."""
+    """Apply contributions one after the other. Layer k has the k-th value of every row with more than k values."""
     order, _, starts = group(B.to_numpy(place))
     counts, active = np.diff(starts), np.arange(len(starts) - 1)
     for k in range(int(counts.max(initial=0))):

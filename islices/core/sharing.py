@@ -1,4 +1,4 @@
-"""Check that arrays written by a call share no memory with one another or with its input. SPEC clause 16.
+"""Check that the arrays a call writes share no memory with each other or with its input. SPEC clause 16.
 
 Sorted bounds are compared first. For arrays whose elements interleave (columns of one buffer), NumPy decides exactly.
 May import: `numpy`, `islices.backend`.
@@ -42,7 +42,7 @@ def check_apart(parts: Iterable[Part]) -> None:
 
 
 def _have_owners(parts: Sequence[Part]) -> bool:
-    """Return True if each is a NumPy array, or a view, in the memory of a different NumPy array, as nearly always."""
+    """Return True if all arrays lie in the memory of different NumPy arrays, which is nearly always so."""
     owners = set()
     for _, x, _, _ in parts:
         if type(x) is not np.ndarray:
@@ -57,7 +57,7 @@ def _have_owners(parts: Sequence[Part]) -> bool:
 
 
 def _check_overlapping(spans: Iterable[_Span]) -> None:
-    """Check arrays as `check_apart` does, by their ascending bounds, where some of these overlap."""
+    """Check arrays like `check_apart`, given their ascending bounds, some of which overlap."""
     written: list[_Span] = []  # those that reach beyond the present start
     read: dict[int, _Span] = {}  # by identity, since one gradient may be that of many tables
     for span in spans:
@@ -86,7 +86,8 @@ def share_memory(B: Backend, a: Array, b: Array) -> bool:
 
 
 def _share(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    """Return True if two arrays with overlapping bounds, each given after its backend, have an element in common."""
+    """Return True if two arrays with overlapping bounds have an element in common. Each array comes after its
+    backend."""
     views = a[0].host_view(a[1]), b[0].host_view(b[1])
     if views[0] is None or views[1] is None:
         return True

@@ -25,7 +25,7 @@ Host = np.ndarray[Any, Any]
 
 
 class IndexedSlices:
-    """A row-sparse gradient: rows of a table with their indices; duplicates stand for their sum.
+    """A row-sparse gradient: rows of a table with their indices. Duplicate rows stand for their sum.
 
     It stands for the dense array T of shape ``dense_shape``, where T[r] is the sum of ``values[k]`` over all k with
     ``indices[k] == r`` (SPEC clause 1). Instances are immutable. `islices.testing.assert_equal` compares two of them;
@@ -43,14 +43,14 @@ class IndexedSlices:
     coalesced : bool
         True declares that indices are strictly ascending; this is checked unless validate is False.
     padded : bool
-        True makes the index ``rows`` legal: it marks an empty slot, as traced code with static shapes makes.
+        True makes the index ``rows`` legal. It marks an empty slot, which traced code with static shapes makes.
     validate : bool
         False skips the checks that read the indices. Shapes and types are always checked.
 
     Raises
     ------
     TypeError
-        An argument is no array, belongs to another framework than values, or has a dtype that is not supported.
+        An argument is not an array, belongs to another framework than values, or has a dtype that is not supported.
     ValueError
         Shapes do not fit, or indices do not ascend although coalesced is True.
     IndexError
@@ -110,7 +110,7 @@ class IndexedSlices:
 
     @classmethod
     def _of_native(cls, backend: Backend, x: Any, dense_shape: Any = None, *, validate: bool = True) -> IndexedSlices:
-        """Return an instance over a native sparse object, whose claims about itself are validated here."""
+        """Return an instance over a native sparse object, after validating that object's claims."""
         values, indices, shape, coalesced, padded, look = backend.from_native(x)
         if dense_shape is not None or not _is_known(shape):
             shape = check_dense_shape(shape if dense_shape is None else dense_shape)
@@ -134,10 +134,10 @@ class IndexedSlices:
         leaves: Any = None,
         self: Any = None,
     ) -> IndexedSlices:
-        """Return an instance of parts that are known to be right, or set the parts of self.
+        """Return an instance of valid parts, or set the parts of self.
 
-        None stands for an array that is computed when it is first read: from the look's views, from slots, or from
-        leaves.
+        None stands for an array that is computed from the look's views, from slots or from leaves when it is first
+        read.
         """
         if self is None:
             self = object.__new__(cls)
@@ -155,8 +155,7 @@ class IndexedSlices:
         return self  # type: ignore[no-any-return]
 
     def _like(self, values: Array = None, *, view: Host | None = None, slots: Slots | None = None) -> IndexedSlices:
-        """Return these slices with other values, trusted, or with slots from which the values are computed at their
-        first read.
+        """Return these slices with other values, unchecked, or with slots that give the values at their first read.
 
         view is the host memory of the values.
         """
@@ -173,7 +172,8 @@ class IndexedSlices:
     if not TYPE_CHECKING:  # else type checkers would accept any name as an attribute
 
         def __getattr__(self, name: str) -> Any:
-            """Compute the values or the indices at their first read: Python calls this for a slot that is not set."""
+            """Compute the values or the indices when they are first read. Python calls this for a slot that is not
+            set."""
             if name not in ("values", "indices"):  # before any slot is read: Dynamo reads instances without slots
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
             if self._leaves is not None:
@@ -266,7 +266,7 @@ class IndexedSlices:
         Returns
         -------
         IndexedSlices
-            Rounded by the framework, to nearest, ties to even.
+            The framework rounds to nearest, ties to even.
 
         Raises
         ------
@@ -299,11 +299,11 @@ class IndexedSlices:
         Parameters
         ----------
         values : array, optional
-            Of the same length n; another floating dtype is allowed.
+            They have the same length n; another floating dtype is allowed.
         indices : array, optional
             The copy is no longer `coalesced`.
         dense_shape : sequence of int, optional
-            Another number of rows, in which all indices lie.
+            Another number of rows, above every index.
 
         Returns
         -------
@@ -468,7 +468,7 @@ def check_dense_shape(dense_shape: Any) -> tuple[int | None, ...]:
 
 
 def _is_known(shape: tuple[int | None, ...]) -> bool:
-    """Return True if `check_dense_shape` accepts a shape as it is, all of it ints."""
+    """Return True if a shape consists of ints and `check_dense_shape` accepts it unchanged."""
     for n in shape:
         if type(n) is not int or not 0 <= n <= LARGEST:
             return False

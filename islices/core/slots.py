@@ -1,4 +1,4 @@
-"""Gradients whose values are not computed yet: rows of a smaller array, times a factor.
+"""Gradients whose values are not computed yet: the rows of a smaller array and a factor.
 
 The gradient of bags repeats each bag's row for each member, and clipping multiplies all rows by one number. For a norm
 or a step, compiled kernels read the small array and the factor instead. Reading ``.values`` computes the values. May
@@ -16,12 +16,12 @@ from islices.core.slices import IndexedSlices
 
 
 def slots_of(s: IndexedSlices) -> Slots:
-    """Return the slots of a gradient, not computed."""
+    """Return the slots of a gradient without computing its values."""
     return s._slots or Slots(s.values, s.indices, s.dense_shape[0])
 
 
 def expand(B: Backend, slots: Slots) -> Array:
-    """Return the values of slots, including those that are no row."""
+    """Return the values of all slots, including empty ones."""
     values, factor = slots.values, known_factor(B, slots)
     if slots.positions is not None:
         values = modes.run("take", B, (values, slots.positions))
@@ -35,7 +35,7 @@ def _values_of(s: IndexedSlices) -> Array:
 
 
 def known_factor(B: Backend, slots: Slots) -> Any:
-    """Return the factor of slots as a number, or as an array without dimensions while it is traced."""
+    """Return the factor of slots as a number, or as a 0-d array while it is traced."""
     factor = slots.factor
     if factor is None or isinstance(factor, float):
         return factor
@@ -50,14 +50,14 @@ def _without_sentinels(B: Backend, values: Array, indices: Array, *, rows: int |
 
 
 def deferred(s: IndexedSlices) -> IndexedSlices:
-    """Return s in the form that `times` needs; for callers whose arrays do not change before the values are read."""
+    """Return s in the form that `times` needs. The caller's arrays must not change before the values are read."""
     return s if s._slots is not None else s._like(slots=slots_of(s))
 
 
 def times(s: IndexedSlices, factor: float | Array) -> IndexedSlices | None:
-    """Return s with each value times a factor of the type of their sums, computed when it is read.
+    """Return s with each value multiplied by a factor when it is read. The factor has the type of sums.
 
-    Return None where s already has a factor, or has values, which others may change before that.
+    Return None if s already has a factor, or values that others may change first.
     """
     slots = s._slots
     if slots is None or slots.factor is not None:
@@ -66,7 +66,7 @@ def times(s: IndexedSlices, factor: float | Array) -> IndexedSlices | None:
 
 
 def known_times(s: IndexedSlices, factor: Array, values: Array) -> IndexedSlices:
-    """Return s with each value times a factor: values that are traced and may be differentiated.
+    """Return s with each value multiplied by a factor, as traced values that may be differentiated.
 
     Kernels, which are not differentiated, get the unscaled array and the factor.
     """

@@ -53,7 +53,8 @@ def _dict_like(x: dict[Any, Any], items: Sequence[Any]) -> Any:
 
 
 def flatten(tree: Any, argument: str = "x") -> list[Any]:
-    """Return the leaves of nested containers, in order; None is a leaf too. Raise ValueError beyond `DEEPEST`."""
+    """Return the leaves of nested containers in order, None included. Raise ValueError for containers nested deeper
+    than `DEEPEST`."""
     leaves: list[Any] = []
     _collect(tree, leaves, DEEPEST, argument)
     return leaves
@@ -82,7 +83,8 @@ _ENDLESS = f"{{}}: got a structure of more than {DEEPEST} levels, or one within 
 
 
 def named_leaves(tree: Any, argument: str, into: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return name -> leaf, including None: keys and positions joined by dots; a tree that is one leaf has the name "".
+    """Map names to leaves, None included. A name joins keys and positions by dots; a tree that is one leaf has the
+    name "".
 
     Raise ValueError if two leaves have the same name, or if a structure is endless. ``into`` then has the leaves before
     that.
@@ -106,7 +108,7 @@ def _name(tree: Any, path: str, into: dict[str, Any], depth: int, argument: str)
 
 
 def aligned(first: Any, tree: Any) -> list[Any]:
-    """Return the leaves of tree in the order of first, whose structure it shares: equal dicts may differ in order.
+    """Return the leaves of tree in the order of first, which has the same structure. Equal dicts may differ in order.
 
     Raise TypeError, KeyError or ValueError if the structures differ.
     """

@@ -29,16 +29,16 @@ LONGEST = 200
 
 
 class Agreement(NamedTuple):
-    """The ranks' messages: the counts of each, and each one's content (None where all are the same)."""
+    """The ranks' messages: the counts of each, and the facts of each (None where all are the same)."""
 
     counts: list[np.ndarray[Any, np.dtype[np.int64]]]
-    statement: list[Mapping[str, Any]] | None
+    each: list[Mapping[str, Any]] | None
 
 
 def agree(
     group: Group,
     call: str,
-    statement: Mapping[str, Any],
+    facts: Mapping[str, Any],
     counts: Sequence[int] = (),
     *,
     error: Exception | None = None,
@@ -52,14 +52,14 @@ def agree(
     group : Group
     call : str
         The function, for messages.
-    said : mapping of str to JSON values
+    facts : mapping of str to JSON values
         Values that must be the same on every rank, by the names that users know.
     counts : sequence of int
         Sent to all ranks; every rank has the same number of counts.
     error : Exception, optional
         The error of this rank, which is raised at the end.
     optional : bool
-        A rank may have null where others have a value; the caller then reads ``said``.
+        A rank may have null where others have a value; the caller then reads ``each``.
     free : container of str
         Names whose values may differ between ranks.
 
@@ -74,7 +74,7 @@ def agree(
         if error is not None:
             raise error
         return Agreement([np.asarray(counts, np.int64)], None)
-    text, error = _text(call, statement, error)
+    text, error = _text(call, facts, error)
     encoded = np.frombuffer(text.encode(errors="backslashreplace"), np.uint8)
     header = np.zeros(FIXED + WITHIN, np.int64)
     digest = np.frombuffer(hashlib.sha256(encoded.tobytes()).digest()[:16], np.int64)
@@ -108,7 +108,7 @@ def together(
     group: Group,
     call: str,
     work: Callable[[], T],
-    statement: Callable[[T], dict[str, Any]],
+    facts_of: Callable[[T], dict[str, Any]],
     counts: Callable[[T], np.ndarray[Any, Any]] | None = None,
     *,
     optional: bool = False,
@@ -117,7 +117,7 @@ def together(
 ) -> tuple[T, Agreement]:
     """Return (work(), the agreement) once every rank's work is done; if one fails, every rank raises.
 
-    ``said`` and ``counts`` are functions of work's result. The first returns the values that must be the same on every
+    facts_of and counts are functions of work's result. The first returns the values that must be the same on every
     rank, the second the numbers for all ranks. error is an earlier failure of this rank. optional and free are those of
     `agree`.
     """
@@ -125,19 +125,19 @@ def together(
         if error is not None:
             raise error
         done = work()
-        words = statement(done)
+        facts = facts_of(done)
         numbers = [] if counts is None else counts(done).tolist()
     except Exception as raised:
         agree(group, call, {}, error=raised)
         raise  # agree has
-    return done, agree(group, call, words, numbers, optional=optional, free=free)
+    return done, agree(group, call, facts, numbers, optional=optional, free=free)
 
 
-def _text(call: str, statement: Mapping[str, Any], error: Exception | None) -> tuple[str, Exception | None]:
+def _text(call: str, facts: Mapping[str, Any], error: Exception | None) -> tuple[str, Exception | None]:
     """Serialise this rank's message; if that fails, return the error as well."""
     if error is None:
         try:
-            return json.dumps({"call": call, **statement}), None
+            return json.dumps({"call": call, **facts}), None
         except Exception as raised:
             error = raised
     try:
@@ -146,20 +146,20 @@ def _text(call: str, statement: Mapping[str, Any], error: Exception | None) -> t
         return type(error).__name__, error
 
 
-def _differences(statement: Sequence[Mapping[str, Any]], optional: bool, free: Container[str]) -> str:
+def _differences(each: Sequence[Mapping[str, Any]], optional: bool, free: Container[str]) -> str:
     """Describe the differences between the ranks' values name by name; return "" if none matters."""
-    names = dict.fromkeys(name for one in statement for name in one if name not in free)
+    names = dict.fromkeys(name for one in each for name in one if name not in free)
     found = []
     for name in names:
         groups: dict[str, list[int]] = {}
-        for rank, one in enumerate(statement):
+        for rank, one in enumerate(each):
             value = one.get(name)
-            if optional and value is None and all(name in other for other in statement):
+            if optional and value is None and all(name in other for other in each):
                 continue
             groups.setdefault(_words(value) if name in one else "nothing", []).append(rank)
         if len(groups) > 1:
-            each = ", ".join(f"{words:.{LONGEST}} on {_ranks(ranks)}" for words, ranks in groups.items())
-            found.append(f"{name}: {each}")
+            values = (f"{words:.{LONGEST}} on {_ranks(ranks)}" for words, ranks in groups.items())
+            found.append(f"{name}: {', '.join(values)}")
     return "; ".join(found)
 
 

@@ -199,7 +199,8 @@ def find_group(
 
 
 def find_processes(group: Any, B: Backend | None, error: Exception | None = None) -> tuple[Group, Exception | None]:
-    """Do as `find_group`, for calls between processes only. B is the backend of the arrays to move, None if unknown."""
+    """Find the ranks as `find_group` does, for calls between processes only. B is the backend of the moved arrays, or
+    None."""
     try:
         return get_group(group, like=B), error
     except Exception as raised:

@@ -24,7 +24,7 @@ Host = np.ndarray[Any, Any]
 
 
 class HostLeaf(NamedTuple):
-    """Coalesced slices on the host (bfloat16 as uint16) of a table with rows rows; None: unknown.
+    """Coalesced slices on the host (bfloat16 as uint16) of a table. rows is its number of rows, or None if unknown.
 
     A leaf without indices is a dense array, which travels as its elements.
     """
@@ -40,13 +40,13 @@ class HostLeaf(NamedTuple):
         return np.dtype(np.int32) if self.rows is not None and self.rows <= NARROW else self.indices.dtype
 
     def arrays(self, start: int = 0, stop: int | None = None) -> list[Host]:
-        """Return rows start to stop - 1 of the leaf in the form in which they travel."""
+        """Return rows start to stop - 1 of the leaf as the arrays that are sent."""
         if self.indices is None:
             return [self.values.reshape(-1)[start:stop]]
         return [self.indices[start:stop].astype(self.travelling, copy=False), self.values[start:stop]]
 
     def forms(self, n: int) -> list[Form]:
-        """Return the shapes and dtypes of n travelling rows of the leaf."""
+        """Return the shapes and dtypes of n sent rows of the leaf."""
         if self.indices is None:
             return [((n,), self.values.dtype)]
         return [((n,), self.travelling), ((n, *self.values.shape[1:]), self.values.dtype)]
@@ -58,7 +58,7 @@ class HostLeaf(NamedTuple):
         return fold_sparse(self, received)
 
     def joined(self, received: list[list[Host]]) -> HostLeaf:
-        """Put the ranks' ranges of it one after the other; received is empty afterwards."""
+        """Join the ranks' ranges of the leaf, and leave received empty."""
         indices = None
         if self.indices is not None:
             indices = np.concatenate([got[0] for got in received]).astype(self.indices.dtype, copy=False)
@@ -71,7 +71,7 @@ class HostLeaf(NamedTuple):
 def fold_sparse(like: HostLeaf, received: list[list[Host]]) -> HostLeaf:
     """Add the ranks' rows, each [indices, values], in the order of ranks.
 
-    Afterwards received is empty: its arrays are as large as the sums, which may reuse their memory.
+    Afterwards received is empty, so that the sums may reuse the memory of its arrays.
     """
     every = like.joined(received)
     values, indices = modes.run("sum_rows", HOST, (every.values, every.indices), rows=like.rows, loose=False)
@@ -148,12 +148,12 @@ def _to_owners(
 
 
 def _sizes(leaves: Sequence[HostLeaf], counts: Sequence[Iterable[int]]) -> list[int]:
-    """Return each rank's number of bytes for so many rows of each leaf."""
+    """Return each rank's number of bytes for these numbers of rows of each leaf."""
     return [size_of(form for leaf, n in zip(leaves, row, strict=True) for form in leaf.forms(int(n))) for row in counts]
 
 
 def _by_leaf(got: list[Bytes], leaves: Sequence[HostLeaf], counts: Sequence[Iterable[int]]) -> list[deque[list[Host]]]:
-    """Return the arrays of each leaf in each rank's packed bytes; their memory lives as long as the last array."""
+    """Return the arrays of each leaf in each rank's packed bytes. The memory lives as long as the last array."""
     found = []
     for data, row in zip(got, counts, strict=True):
         forms = [leaf.forms(int(n)) for leaf, n in zip(leaves, row, strict=True)]
@@ -178,7 +178,7 @@ def _cuts(group: Group, leaves: Sequence[HostLeaf], each: Sequence[Sequence[int]
 
 
 def _fastest(leaf: HostLeaf, each: Sequence[int]) -> str:
-    """Return the strategy for a leaf; each has the ranks' row counts. Assume that half of all rows are distinct."""
+    """Return the strategy for a leaf, given the ranks' row counts. Assume that half of all rows are distinct."""
     ranks, most = len(each), max(each)
     if leaf.indices is None:
         return choose(dense_costs(ranks, leaf.values.nbytes), ranks)

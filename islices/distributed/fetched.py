@@ -28,7 +28,7 @@ class Batch:
         The distinct rows, ascending by row number, in the framework of the sharded table. They are a copy: lookups and
         derivatives use the values from the time of the fetch.
     ids : int array of the shape of the fetched ids
-        The positions of the ids in ``table``; that of a padding id is ``table.padding_idx``.
+        The positions of the ids in ``table``; a padding id has the position ``table.padding_idx``.
     indices : int64 NumPy array, shape (table.shape[0],)
         The row numbers of these rows in the sharded table.
 

@@ -44,13 +44,13 @@ class RankError(RuntimeError):
 
 
 class RankTimeout(RankError, TimeoutError):  # noqa: N818 - it is a TimeoutError
-    """Another rank did not come within the engine's timeout. SPEC clause 25.
+    """The error if another rank did not come within the engine's timeout. SPEC clause 25.
 
     Parameters
     ----------
     message : str
     ranks : sequence of int
-        The ranks that did not come; empty where the engine does not say which.
+        The ranks that did not come; empty if the engine does not report them.
 
     Examples
     --------
@@ -119,7 +119,8 @@ class Group(abc.ABC):
     # ------------------------------------------------------------------ implemented by an adapter
     @abc.abstractmethod
     def _all_gather(self, data: Bytes, lengths: Sequence[int]) -> list[Bytes]:
-        """Every rank's data, in the order of ranks; lengths[r], known to all, is the length of rank r's, not all 0.
+        """Return every rank's data in the order of ranks. lengths[r], known to all, is the length of rank r's data;
+        not all are 0.
 
         Called with size > 1. The results may share memory with one another, never with anything that changes later.
         """
@@ -139,13 +140,13 @@ class Group(abc.ABC):
 
     # ------------------------------------------------------------------ called by the core
     def all_gather(self, data: Bytes, lengths: Sequence[int] | None = None) -> list[Bytes]:
-        """Every rank's bytes, on every rank.
+        """Return every rank's bytes, on every rank.
 
         Parameters
         ----------
         data : uint8 NumPy array, shape (n,)
         lengths : sequence of int, optional
-            How long each rank's are; by default all as long as this one's.
+            The length of each rank's bytes; by default that of this rank's.
 
         Returns
         -------
@@ -169,7 +170,7 @@ class Group(abc.ABC):
         parts : sequence of uint8 NumPy arrays
             One for each rank.
         lengths : sequence of int
-            How many bytes each rank has for this one.
+            The number of bytes that each rank sends to this one.
 
         Returns
         -------
@@ -257,7 +258,7 @@ class Group(abc.ABC):
 
 
 class Alone(Group):
-    """The group of one rank, by no engine: nothing is moved, and the results are those of one process (SPEC clause 25).
+    """The group of one rank, without an engine. It moves nothing and has the results of one process (SPEC clause 25).
 
     Examples
     --------
@@ -288,7 +289,7 @@ class ArrayGroup(abc.ABC):
     ----------
     engine : str
     size : int
-        Known when the program is traced.
+        The number of ranks, known when the program is traced.
     in_loops : bool
         True if a loop of the program may call the collectives.
     """

@@ -25,9 +25,9 @@ class LocalOptimizer(NamedTuple):
     #: that ranks freeze the same rows of the whole table: how many, and their digest
     frozen: str
 
-    def statement(self, taken: int) -> dict[str, str]:
-        """Return the facts that are the same on every rank at a step. A schedule stands for its value: its name says
-        little of it, and its place in memory, which is part of some names, differs.
+    def facts(self, taken: int) -> dict[str, str]:
+        """Return the facts that are the same on every rank at a step. A schedule is compared by its value, because
+        its name says little and may contain an address in memory.
         """
         hyper = known_hyper(self.whole.hyper, np.array([taken]), self.whole._formula.limits)
         options = {name: getattr(self.whole, name) for name in ("rows", "semantics", "maximize")}

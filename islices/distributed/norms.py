@@ -52,7 +52,7 @@ class RankLeaves(NamedTuple):
     leaves: list[Leaf | None]  # of the tree, in order
     own: list[Any]  # adopted leaves, those that only this rank has
     shared: list[Any]  # and those that every rank has
-    statement: Mapping[str, Any]  # values that must be the same on every rank
+    facts: Mapping[str, Any]  # values that must be the same on every rank
     ord: float = 2.0
     raw: bool = False
 
@@ -81,7 +81,7 @@ class Question(NamedTuple):
     ord: float = 2.0
     raw: bool = False
     #: Values that must be the same on every rank, by the names that users know.
-    statement: Mapping[str, Any] = {}
+    facts: Mapping[str, Any] = {}
 
 
 def global_norm_over(tree: Any, ord: Any, group: Any, replicated: Any) -> Any:
@@ -89,7 +89,7 @@ def global_norm_over(tree: Any, ord: Any, group: Any, replicated: Any) -> Any:
 
     def request() -> Question:
         order = check_order(ord, "ord")
-        return Question(tree, replicated, order, statement={"ord": order})
+        return Question(tree, replicated, order, facts={"ord": order})
 
     return measure_over("global_norm", request, group)[1].given
 
@@ -112,8 +112,8 @@ def clip_over(
         limit, does = check_max_norm(max_norm), check_nonfinite(nonfinite)
         tree, replicated = look()
         checked.append((tree, formula, limit, does))
-        statement = {"max_norm": limit, "semantics": semantics, "nonfinite": does}
-        return Question(tree, replicated, raw=formula.raw, statement=statement)
+        facts = {"max_norm": limit, "semantics": semantics, "nonfinite": does}
+        return Question(tree, replicated, raw=formula.raw, facts=facts)
 
     leaves, total = measure_over("clip_by_global_norm", request, group)
     ((tree, formula, limit, does),) = checked
@@ -131,8 +131,8 @@ def _held(requested: Question) -> RankLeaves:
     for leaf, every in zip(leaves, everywhere, strict=True):
         if leaf is not None:
             (shared if every else own).append(leaf.accepted)
-    statement = {**requested.statement, "replicated": [_form(leaf) for leaf in shared] or "no leaves"}
-    return RankLeaves(leaves, own, shared, statement, requested.ord, requested.raw)
+    facts = {**requested.facts, "replicated": [_form(leaf) for leaf in shared] or "no leaves"}
+    return RankLeaves(leaves, own, shared, facts, requested.ord, requested.raw)
 
 
 def _spread(replicated: Any, tree: Any) -> list[bool]:
@@ -183,7 +183,7 @@ def measure_over(call: str, request: Callable[[], Question], group: Any) -> tupl
     return held.leaves, _total(held, partial(_tell_within, ranks, held), in_loops=ranks.in_loops)
 
 
-def _tell_nobody(E: Backend, statement: Mapping[str, Any], make: Callable[[], Numbers]) -> list[Array]:
+def _tell_nobody(E: Backend, facts: Mapping[str, Any], make: Callable[[], Numbers]) -> list[Array]:
     """Implement `Tell` for a single process."""
     numbers = make()
     return [E.reshape(E.concat(numbers), (1, len(numbers)))]
@@ -194,25 +194,20 @@ def _tell(
     call: str,
     error: Exception | None,
     E: Backend,
-    statement: Mapping[str, Any],
+    facts: Mapping[str, Any],
     make: Callable[[], Numbers],
 ) -> list[Array]:
     """Implement `Tell` over processes; error is an earlier failure of this rank."""
-    reported = together(
-        group,
-        call,
-        make,
-        lambda _: dict(statement),
-        lambda numbers: np.concatenate(numbers).view(np.int64),
-        error=error,
-    )[1]
-    return [one.view(np.float64).reshape(1, -1) for one in reported.counts]
+    _, agreed = together(
+        group, call, make, lambda _: dict(facts), lambda numbers: np.concatenate(numbers).view(np.int64), error=error
+    )
+    return [one.view(np.float64).reshape(1, -1) for one in agreed.counts]
 
 
 def _tell_within(
-    group: ArrayGroup, held: RankLeaves, E: Backend, statement: Mapping[str, Any], make: Callable[[], Numbers]
+    group: ArrayGroup, held: RankLeaves, E: Backend, facts: Mapping[str, Any], make: Callable[[], Numbers]
 ) -> list[Array]:
-    """Implement `Tell` within a program, which has the same ``said`` on every rank."""
+    """Implement `Tell` within a program, which has the same ``facts`` on every rank."""
     B, like = _first(held)
     numbers = make()
     k, mine = len(numbers), E.concat(numbers)
@@ -240,21 +235,21 @@ def _by_kernels(held: RankLeaves, group: Group, call: str, error: Exception | No
         (own, _), (shared, terms) = found
         return np.array([1, norm_dtype(held.accepted) == "float64", *own.tolist(), terms, *shared.tolist()], np.int64)
 
-    reported = together(
+    counts = together(
         group, call, lambda: [exact_sum(leaves, held.ord, raw=held.raw) for leaves in (held.own, held.shared)],
-        lambda _: dict(held.statement), numbers, error=error,
+        lambda _: dict(held.facts), numbers, error=error,
     )[1].counts  # fmt: skip
-    if not all(one[0] for one in reported):
+    if not all(one[0] for one in counts):
         return None
     compiled = kernels.active()
     assert compiled is not None, "this rank told so"
-    size = len(reported[0]) // 2 - 1
-    _check_same([one[2 + size :] for one in reported])
-    limbs = reported[0][3 + size :] + np.sum([one[2 : 2 + size] for one in reported], axis=0)
+    size = len(counts[0]) // 2 - 1
+    _check_same([one[2 + size :] for one in counts])
+    limbs = counts[0][3 + size :] + np.sum([one[2 : 2 + size] for one in counts], axis=0)
     number = compiled.rounded(limbs, int(held.ord))
     if number is None:  # on every rank
         return None
-    exact, dtype = np.array((number,)), "float64" if any(one[1] for one in reported) else "float32"
+    exact, dtype = np.array((number,)), "float64" if any(one[1] for one in counts) else "float32"
     return Total(modes.HOST, exact, dtype, norm_out(modes.HOST, exact, dtype, *(_first(held) if held.accepted else ())))
 
 
@@ -280,7 +275,7 @@ class _Joined:
             known = (own.count, shared.count, float(own.wide or shared.wide))
             return [own.top, shared.top, *(_constant(E, held, number) for number in known)]
 
-        ranks = self.tell(E, held.statement, extents)
+        ranks = self.tell(E, held.facts, extents)
         top, count = _column(E, ranks[0], 1), _column(E, ranks[0], 3)
         _check_alike(E, ranks, (1, 3))
         for one in ranks:
@@ -316,9 +311,9 @@ def _check_alike(E: Backend, ranks: Sequence[Array], columns: Sequence[int]) -> 
         _check_same([one[0, columns] for one in ranks])
 
 
-def _check_same(reported: Sequence[np.ndarray[Any, Any]]) -> None:
+def _check_same(counts: Sequence[np.ndarray[Any, Any]]) -> None:
     """Raise ValueError, on every rank, if the ranks' numbers for replicated leaves differ."""
-    others = [rank for rank, one in enumerate(reported) if not np.array_equal(one, reported[0], equal_nan=True)]
+    others = [rank for rank, one in enumerate(counts) if not np.array_equal(one, counts[0], equal_nan=True)]
     if others:
         raise ValueError(
             f"replicated: got leaves that are not the same on rank {others[0]} as on rank 0; accepted are leaves of "

@@ -145,7 +145,7 @@ def _over_group(
         # in an order that does not depend on how a rank has put its dict together
         return {name: _prepare(leaves[name], name, op) for name in sorted(leaves)}
 
-    def statement(prepared: Mapping[str, _Prepared]) -> dict[str, Any]:
+    def facts(prepared: Mapping[str, _Prepared]) -> dict[str, Any]:
         own = next((one.like for one in prepared.values() if one.host is not None), None)
         words = {_called(name): _form(one.host) for name, one in prepared.items()}
         return {"op": op, "strategy": strategy, **words} | ({} if own is None else {FRAMEWORK: get_backend(own).name})
@@ -156,15 +156,13 @@ def _over_group(
 
     with group.exclusive():
         prepared, agreed = together(
-            group, "all_reduce", prepare, statement, counts, optional=True, free=(FRAMEWORK,), error=error
+            group, "all_reduce", prepare, facts, counts, optional=True, free=(FRAMEWORK,), error=error
         )
         with group.to_the_end("all_reduce"):
-            if agreed.statement is not None:
+            if agreed.each is not None:
                 like = next((one.like for one in prepared.values() if one.host is not None), None)
-                B = _backend_for(like, agreed.statement)
-                prepared = {
-                    name: _filled(one, _called(name), agreed.statement, B, like) for name, one in prepared.items()
-                }
+                B = _backend_for(like, agreed.each)
+                prepared = {name: _filled(one, _called(name), agreed.each, B, like) for name, one in prepared.items()}
             there = {name: one for name, one in prepared.items() if one.host is not None}
             kept = [name in there for name in prepared]
             rows = [each[kept] for each in agreed.counts]
@@ -234,24 +232,22 @@ def _form(host: HostLeaf | None) -> Any:
     return ["sparse", dtype_name(host.values.dtype), shape, "by", host.indices.dtype.name]
 
 
-def _backend_for(like: Array | None, statement: Sequence[Mapping[str, Any]]) -> Backend:
+def _backend_for(like: Array | None, each: Sequence[Mapping[str, Any]]) -> Backend:
     """Return the backend of a rank's results for leaves that are None there.
 
     It is the backend of the rank's other leaves, else that of the first rank with leaves, or NumPy if that is missing.
     """
     if like is not None:
         return get_backend(like)
-    names = [one[FRAMEWORK] for one in statement if FRAMEWORK in one]
+    names = [one[FRAMEWORK] for one in each if FRAMEWORK in one]
     return named_backend(names[0] if names else "numpy")[0] or get_backend("numpy")
 
 
-def _filled(
-    one: _Prepared, name: str, statement: Sequence[Mapping[str, Any]], B: Backend, like: Array | None
-) -> _Prepared:
+def _filled(one: _Prepared, name: str, each: Sequence[Mapping[str, Any]], B: Backend, like: Array | None) -> _Prepared:
     """Return the leaf, or zeros if it is None here but not on another rank; the result is B's, on like's device."""
     if one.host is not None:
         return one
-    form = next((ranks[name] for ranks in statement if ranks[name] is not None), None)
+    form = next((ranks[name] for ranks in each if ranks[name] is not None), None)
     if form is None:
         return one
     kind, dtype, shape = form[:3]

@@ -401,7 +401,7 @@ class ShardedTable:
                 raise TypeError(f"batch: got {describe(batch)}; accepted is what this table's fetch returned")
             return None if grad is None else gradient_on_host(batch.table, grad)
 
-        def statement(found: tuple[Host, Host] | None) -> dict[str, Any]:
+        def facts(found: tuple[Host, Host] | None) -> dict[str, Any]:
             dtype = None if found is None else dtype_name(found[0].dtype)
             return {**self._named(), "op": op, "batch": batch._number, "grad": dtype}
 
@@ -410,8 +410,8 @@ class ShardedTable:
             return np.diff(np.searchsorted(places, batch._routes.cuts))
 
         with self.group.exclusive():
-            found, agreed = together(self.group, call, look, statement, counts, optional=True)
-            dtypes = [one["grad"] for one in agreed.statement or [statement(found)]]
+            found, agreed = together(self.group, call, look, facts, counts, optional=True)
+            dtypes = [one["grad"] for one in agreed.each or [facts(found)]]
             dtype = next((name for name in dtypes if name is not None), None)
             if dtype is None:
                 return None
@@ -487,12 +487,12 @@ class ShardedTable:
                 optimizer._warn_of_all("table")
             return lambda: take_steps([work])[0]
 
-        def statement(_: Any) -> dict[str, Any]:
+        def facts(_: Any) -> dict[str, Any]:
             taken = int(self.backend.to_numpy(state["step"])[0])
             kind = "none" if grad is None else "one"
-            return {**self._named(), **self._local(optimizer).statement(taken), "steps taken": taken, "grad": kind}
+            return {**self._named(), **self._local(optimizer).facts(taken), "steps taken": taken, "grad": kind}
 
-        write, _ = together(self.group, "ShardedTable.step", prepare, statement)
+        write, _ = together(self.group, "ShardedTable.step", prepare, facts)
         after: dict[str, Array]
         self.shard, after = write()
         return after

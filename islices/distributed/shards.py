@@ -222,11 +222,11 @@ def save_sharded(
         remarks = check_metadata(metadata)
         place = _folder_name(folder)
         os.makedirs(place, exist_ok=True)
-        statement = {**table._description(), "steps": steps, "state": kinds, "metadata": remarks}
-        return place, statement, arrays
+        facts = {**table._description(), "steps": steps, "state": kinds, "metadata": remarks}
+        return place, facts, arrays
 
     chosen = np.frombuffer(secrets.token_bytes(8), np.int64)
-    (place, statement, arrays), agreed = together(
+    (place, facts, arrays), agreed = together(
         group, call, prepare, lambda found: found[1], lambda _: chosen, error=error
     )
     token = agreed.counts[0].astype(np.int64).tobytes().hex()
@@ -252,7 +252,7 @@ def save_sharded(
             _remove(path)
         raise  # where a rank is gone, others may have heard that all is well: the file stays until a later save
     pieces = zip(names, bounds[:-1], bounds[1:], (got.tobytes().hex() for got in agreed.counts), strict=True)
-    header = {**statement, "files": list(map(list, pieces))}
+    header = {**facts, "files": list(map(list, pieces))}
 
     def publish() -> set[str]:
         if group.rank != 0:

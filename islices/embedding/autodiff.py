@@ -65,53 +65,55 @@ def value_and_grad(
     has_aux : bool
         fn returns (loss, anything).
     sparse : callable, pytree of bools, "auto" or "always", optional
-        The plain arrays that get `IndexedSlices`, because fn reads them by rows (JAX, torch and TensorFlow). A callable
-        gets the leaf's path as `jax.tree_util.keystr` spells it in the gradients ("['params']['embed']['embedding']")
-        and returns a bool. A pytree of bools is a prefix of the differentiated arguments. "auto" marks each array of
-        two dimensions or more that fn reads only by rows and that has more rows than fn reads. "always" marks it
-        regardless of the number of rows that fn reads. In JAX, rows are read by ``w[ids]``, `jnp.take` along axis 0 in
-        all modes, and static and dynamic slices of whole rows. These may be of ``w.astype(...)``, and within jit, vmap,
-        remat, cond and scan. In torch, rows are read by embedding, embedding_bag, index_select and ``w[ids]``; in
-        TensorFlow, by tf.gather and tf.nn.embedding_lookup. Other arrays get the framework's gradients. By default no
-        array gets `IndexedSlices`.
+        The plain arrays that get `IndexedSlices`, because fn reads them by rows (JAX, torch and TensorFlow). A
+        callable gets the leaf's path as `jax.tree_util.keystr` spells it in the gradients
+        ("['params']['embed']['embedding']") and returns a bool. A pytree of bools has one bool for each leaf or
+        subtree of the differentiated arguments. "auto" marks each array of two dimensions or more that fn reads only
+        by rows, if it has more rows than fn reads. "always" drops the second condition. In JAX, rows are read by
+        ``w[ids]``, `jnp.take` along axis 0 in all modes, and static and dynamic slices of whole rows. The reads may
+        apply to ``w.astype(...)``, and may occur within jit, vmap, remat, cond and scan. In torch, rows are read by
+        embedding, embedding_bag, index_select and ``w[ids]``; in TensorFlow, by tf.gather and tf.nn.embedding_lookup.
+        Other arrays get the framework's gradients. By default no array gets `IndexedSlices`.
     per_sample : bool
-        True if fn returns a vector of B losses, one per sample, and each loss depends on its sample only. Gradients of
-        tables, and of arrays that sparse= marks (JAX only), are `PerSample`. Those of dense arrays have shape (B,
-        *shape). They come from the framework's vmap over the samples of all arrays among the other arguments (MXNet has
-        none). fn must then read its batch from those arguments only.
+        True if fn returns a vector of B losses, one per sample, and each loss depends on its sample only. Gradients
+        of tables, and of arrays that sparse= marks (JAX only), are `PerSample`. Those of dense arrays have shape (B,
+        *shape). The framework's vmap over the samples of the other array arguments computes them (MXNet has no vmap).
+        fn must then read its batch from those arguments only.
     sample_axis : int
-        With per_sample: the axis of the samples in looked-up ids and in the arrays among the other arguments, 1 for
-        time-major ids (L, B). Arrays with fewer axes have their samples along the last one, bags along the axes before
-        their last. It is never guessed from lengths.
+        With per_sample, the axis of the samples in looked-up ids and in the arrays among the other arguments, 1 for
+        time-major ids (L, B). Arrays with fewer axes have their samples along the last axis, and bags along the axes
+        before the last. islices never guesses the axis from lengths.
     check : bool
-        With per_sample: the first eager call for two samples or more checks two of them. fn runs twice more with the
-        batch and twice with one sample, so that the call costs about three calls, and draws more random numbers. The
+        With per_sample, the first eager call on two or more samples checks two of them. The check runs fn twice more
+        on the batch and twice on one sample. So this call costs about three calls and draws more random numbers. The
         check finds gradients that reach the rows of other samples, and losses that change when fn gets the sample
-        without the others. Calls that are traced (`jax.jit`, `tf.function`) or recorded for a gradient are not checked.
-        Losses are not compared if the batch does not come from the arguments, or if ids have offsets or are ragged.
+        without the others. Calls that are traced (`jax.jit`, `tf.function`) or recorded for a gradient are not
+        checked. Losses are not compared if the batch does not come from the arguments, or if ids have offsets or are
+        ragged.
 
     Returns
     -------
     callable
-        ``(*args, **kwargs) -> (value, grads)``, or ``((value, aux), grads)``. value is the loss, per sample the vector
-        of losses. grads mirrors the differentiated arguments. A table's gradient has one slice for each looked-up row,
-        in order, uncoalesced, without the padding's. A table that is not looked up has an empty gradient.
+        ``(*args, **kwargs) -> (value, grads)``, or ``((value, aux), grads)``. value is the loss, per sample the
+        vector of losses. grads mirrors the differentiated arguments. A table's gradient has one slice for each
+        looked-up row, in order, uncoalesced, without the padding's slices. A table that is not looked up has an empty
+        gradient.
 
     Raises
     ------
     TypeError
-        A flag is no bool, argnums are no ints, there is nothing to differentiate, or frameworks are mixed. The loss is
-        no floating-point number. A table is used other than by lookup, or looked up where its gradient would be wrong
-        (a TensorFlow loop body). With sparse=, there is a Table, or a marked array is no float array. Or fn uses a
-        marked array other than by rows (the message names the primitive and the line).
+        A flag is not a bool, argnums are not ints, there is nothing to differentiate, or frameworks are mixed. The
+        loss is not a floating-point number. A table is used other than by lookup, or looked up where its gradient
+        would be wrong (a TensorFlow loop body). With sparse=, there is a Table, or a marked array does not hold
+        floats. Or fn uses a marked array other than by rows; the message names the primitive and the line.
     ValueError
-        A number in argnums is no argument, or the loss has more than one number. Per sample, the loss is no vector with
-        one entry per sample, or samples influence each other. A function as sparse marks no leaf.
+        A number in argnums is not that of an argument, or the loss has more than one number. Per sample, the loss is
+        not a vector with one entry per sample, or samples influence each other. A function as sparse marks no leaf.
     IndexError
         An id is out of range (not in traced code: SPEC clause 2).
     NotImplementedError
-        The arrays are NumPy's, which record no gradients: see `embedding_grad`. MXNet has no second derivatives and no
-        sparse=. sparse= is also missing with per_sample outside of JAX, and in torch within value_and_grad.
+        The arrays are NumPy's, which record no gradients (use `embedding_grad`). MXNet has no second derivatives and
+        no sparse=. sparse= also does not work with per_sample outside of JAX, or in torch within value_and_grad.
 
 
     Notes
@@ -137,7 +139,7 @@ def value_and_grad(
     >>> values.tolist(), samples.slices(1).values.tolist()
     ([9.0, 4.0], [[4.0, 4.0], [4.0, 4.0]])
 
-    With sparse= the arguments stay plain arrays, and the model stays unchanged:
+    With sparse= the arguments stay plain arrays and the model does not change:
 
     >>> import jax.numpy as jnp
     >>> params = {"embedding": jnp.ones((1000, 2)), "w": jnp.ones(2)}
@@ -197,7 +199,8 @@ def _differentiate(
     call.fn = B.user_code(fn)
 
     def run(only: int | None = None) -> Any:
-        """Call `Backend.differentiate`; with only, for one sample's loss, with all losses as aux."""
+        """Call `Backend.differentiate`. If only is given, differentiate the loss of that sample and return all losses
+        as aux."""
 
         def recorded(new_variables: list[Array], sources: list[Source]) -> tuple[Array, Any]:
             made = [Table._trusted(B, s, t.padding_idx, t.scale_by_freq) for s, t in zip(sources, tables, strict=True)]
@@ -247,7 +250,8 @@ def _differentiate(
 def _differentiate_rows(
     fn: Callable[..., Any], options: GradOptions, sparse: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, Any]:
-    """Return (value, gradients) of a call with respect to plain arrays; sparse marks those that are read by rows."""
+    """Return (value, gradients) of a call with respect to plain arrays. sparse marks the arrays that fn reads by
+    rows."""
     call, samples = _Call(fn, options, args, kwargs), options.samples
     if call.tables:
         raise TypeError("sparse: got it with a Table among the differentiated arguments; accepted are plain arrays")
@@ -280,7 +284,7 @@ def _differentiate_rows(
 
 
 def _as_samples(B: Backend, s: IndexedSlices, count: int) -> PerSample:
-    """Return the gradients of samples from slices that lie sample by sample, equally many of each."""
+    """Return the gradients of samples from slices in the order of samples, with equally many slices per sample."""
     each = B.shape(s.indices)[0] // max(count, 1)  # type: ignore[operator]
     numbers = B.asarray(np.repeat(np.arange(count, dtype=np.int32), each), s.indices)
     return with_samples(s, numbers, count, None, absent=True)
@@ -313,7 +317,7 @@ def _check_count(count: int, samples: int) -> None:
 
 # ---------------------------------------------------------------------- the call
 class _Call:
-    """A call of the user's function: its differentiated arguments, and repeated calls with others."""
+    """A call of the user's function with its differentiated arguments, which can be repeated with other arguments."""
 
     def __init__(
         self, fn: Callable[..., Any], options: GradOptions, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -351,7 +355,7 @@ class _Call:
         (self.B,) = owners.values()
 
     def __call__(self, given: Sequence[Any], others: Mapping[int | str, Any] = MappingProxyType({})) -> tuple[Any, Any]:
-        """Return (loss, aux) with other differentiated arguments, and with replacements of the remaining ones."""
+        """Return (loss, aux) for other differentiated arguments and other remaining arguments."""
         full = [others.get(k, x) for k, x in enumerate(self.args)]
         for k, x in zip(self.places, given, strict=True):
             full[k] = x
@@ -370,7 +374,7 @@ class _Call:
         return loss
 
     def mirrored(self, variables: Iterable[Any], tables: Iterable[Any], *, keep: bool) -> list[Any]:
-        """Return the differentiated arguments with other variables and tables; the rest is kept, or becomes None."""
+        """Return the differentiated arguments with other variables and tables. The rest stays, or becomes None."""
         fresh, others = iter(variables), iter(tables)
 
         def leaf(x: Any) -> Any:
@@ -381,7 +385,7 @@ class _Call:
         return [rebuild(tree, map(leaf, flatten(tree))) for tree in self.given]
 
     def result(self, loss: Array, aux: Any, grads: Sequence[Any]) -> tuple[Any, Any]:
-        """Return loss, aux and gradients in the form that the user gets."""
+        """Return loss, aux and gradients in the form that the user expects."""
         return (loss, aux) if self.has_aux else loss, tuple(grads) if self.several else grads[0]
 
 
@@ -433,7 +437,7 @@ def _slots(B: Backend, table: Table, one: LookedUp) -> IndexedSlices:
 
 
 def _side_by_side(B: Backend, segments: Array, bags: Array) -> tuple[Array, Array]:
-    """Return each slot's bag, (n,), and an array with one entry per bag, for lookups with leading axes.
+    """Return the bag of each slot, (n,), and an array with one entry per bag, for lookups with leading axes.
 
     The last axis of segments and of bags belongs to one lookup; the axes before it count the lookups.
     """
@@ -518,7 +522,7 @@ class _Batch:
         self.sizes = {shape[axis] if shape else -1 for shape, axis in zip(shapes, self.axes, strict=True)}
 
     def check(self, losses: int | None = None) -> int:
-        """Return the number of samples, also that of the losses; raise ValueError where they differ."""
+        """Return the number of samples, or raise ValueError if arguments and losses differ in it."""
         sizes: set[Any] = self.sizes | ({losses} if losses is not None else set())
         if len(sizes) != 1 or not self.arrays:
             raise ValueError(
@@ -529,7 +533,7 @@ class _Batch:
         return int(sizes.pop())
 
     def data(self, B: Backend, like: Array) -> list[Array]:
-        """Return the arrays with their samples along the first axis, as arrays of B next to like."""
+        """Return the arrays with their samples along the first axis, as arrays of B on like's device."""
         found = []
         for x, axis in zip(self.arrays, self.axes, strict=True):
             owner = get_backend(x)
@@ -557,7 +561,7 @@ HALVES = ("float16", "bfloat16")
 
 
 def _refuse_influence(b: int, subject: str) -> NoReturn:
-    """Raise the error for a sample that others influence."""
+    """Raise ValueError for a sample that other samples influence."""
     raise ValueError(
         f"per_sample: got samples that influence each other: {subject}, sample {b}; accepted is fn where the loss of "
         "each sample depends on that sample only, sample_axis being its axis in ids and arguments (no batch norm, no "
@@ -567,13 +571,13 @@ def _refuse_influence(b: int, subject: str) -> NoReturn:
 
 
 def _largest_two(B: Backend, losses: Array) -> list[int]:
-    """Return the two samples of the largest finite losses."""
+    """Return the two samples with the largest finite losses."""
     size = np.abs(_host(B, losses))
     return [int(b) for b in np.argsort(-np.where(np.isfinite(size), size, -1.0), kind="stable")[:2]]
 
 
 def _check_reach(b: int, names: Sequence[str], tables: Sequence[PerSample]) -> None:
-    """Check that the gradient of sample b's loss is 0, or NaN, in the slices of all others."""
+    """Check that the gradient of sample b's loss is 0 or NaN in the slices of all other samples."""
     for name, x in zip(names, tables, strict=True):
         B = x.backend
         others = np.arange(x.dense_shape[0]) != b
@@ -590,13 +594,13 @@ def _is_set(x: np.ndarray[Any, Any]) -> Any:
 
 
 def _check_alone(B: Backend, b: int, losses: Array, alone: Array) -> None:
-    """Check the loss of sample b within the batch against that of fn with this sample only."""
+    """Compare the loss of sample b within the batch with the loss of fn for this sample only."""
     if not _is_close(B, losses[b : b + 1], alone):
         _refuse_influence(b, "the loss differs between the whole batch and one sample")
 
 
 def _is_close(B: Backend, losses: Array, others: Array) -> bool:
-    """Return True if losses are as close as SPEC clause 14 requires; entries that are not finite must be equal."""
+    """Return True if losses are as close as SPEC clause 14 requires. Entries that are not finite must be equal."""
     x, y = _host(B, losses), _host(B, others)
     finite = np.isfinite(x) & np.isfinite(y)
     if not np.array_equal(x[~finite], y[~finite], equal_nan=True):

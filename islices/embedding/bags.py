@@ -1,10 +1,10 @@
-"""Bags of rows reduced to one row each, with the gradient: sum, mean, sqrtn and max.
+"""The reduction of bags of rows to one row each (sum, mean, sqrtn or max), and its gradient.
 
-Value and gradient are two operations on the primitives, joined by `Backend.custom_gradient`. So both have the same bits
-on every framework, and run on the host where nothing else is recorded. SPEC clause 19.
+Value and gradient are two operations on the primitives, joined by `Backend.custom_gradient`. So both have the same
+bits on every framework, and run on the host unless another gradient is recorded. SPEC clause 19.
 
-Members that do not count (padding, masked, out of range under a trace) keep their slot and hold zeros. Adding a zero
-changes no left fold, shapes stay static, and the gradient has one slice for each occurrence.
+Members that do not count (padding, masked, out of range under a trace) keep their slots, filled with zeros. Adding
+zeros does not change a left fold, shapes stay static, and the gradient has one slice per occurrence.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Bags(NamedTuple):
         return Bags(segments, bags, self.combiner, keep, rest[0] if rest else None)
 
     def run(self, fn: Callable[..., Any], B: Backend, *arrays: Array) -> Any:
-        """Return fn(B, *arrays, bags), computed by the host or the framework, with the bags' arrays converted alike."""
+        """Return fn(B, *arrays, bags), computed by the host or by the framework. The bags' arrays are converted like
+        the others."""
         own = len(arrays)
         return modes.run(lambda B, *xs: fn(B, *xs[:own], self.over(xs[own:])), B, (*arrays, *self.arrays))
 
@@ -57,7 +58,7 @@ def reduce_bags(B: Backend, rows: Array, bags: Bags) -> Array:
     Returns
     -------
     array, shape (number of bags, *row_shape)
-        Of rows' dtype; formed in float32 for 16-bit rows and rounded once.
+        It has rows' dtype. Sums of 16-bit rows are formed in float32 and rounded once.
     """
 
     def forward(*arrays: Array) -> Array:
@@ -72,7 +73,7 @@ def reduce_bags(B: Backend, rows: Array, bags: Bags) -> Array:
 
 
 def reduce_bags_backward(B: Backend, upstream: Array, rows: Array, bags: Bags) -> Array:
-    """Return the gradient of the members' rows only, for bags that the framework's layer reduced (`capture`)."""
+    """Return only the gradient of the members' rows, for bags that a layer of the framework reduced (`capture`)."""
     return bags.run(_reduce_backward, B, upstream, rows)[0]
 
 
@@ -99,7 +100,7 @@ def read_bags(B: Backend, table: Array, ids: Array, bags: Bags) -> Array:
 
 
 def sums_of_views(compiled: ModuleType, views: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-    """Return the bags' sums by a compiled kernel, from arrays of the host; keep, if given, is the last of them.
+    """Return the bags' sums by a compiled kernel, from arrays of the host. keep, if given, is the last array.
 
     ids and segments are in range.
     """
@@ -113,7 +114,7 @@ def sums_of_views(compiled: ModuleType, views: Sequence[np.ndarray[Any, Any]]) -
 
 
 def _in_range(B: Backend, table: Array, ids: Array, keep: Array | None) -> Array:
-    """Return keep, and 0 for ids that are no row."""
+    """Return keep, with 0 for ids that are not rows."""
     named = B.astype(B.in_range(ids, B.shape(table)[0]), "int32")
     return named if keep is None else keep * named
 
@@ -128,12 +129,13 @@ def _bags_of_rows(B: Backend, table: Array, ids: Array, bags: Bags) -> Array:
 
 @cache
 def _sums_of_rows(B: Backend) -> Callable[..., Array]:
-    """Return the same function object on each call, which is the key of compiled code."""
+    """Return the same function object in each call, because it is the key of compiled code."""
     return lambda table, ids, segments, bags, keep=None: _bags_of_rows(B, table, ids, Bags(segments, bags, "sum", keep))
 
 
 def divided_upstream(B: Backend, upstream: Array, bags: Bags) -> Array:
-    """Return the gradient of each member of a bag, (bags, *row_shape), without weights and not for "max"."""
+    """Return the gradient that each member of a bag gets, (bags, *row_shape), without weights. "max" is not
+    supported."""
     return upstream if bags.combiner == "sum" else bags.run(_divided_upstream, B, upstream)
 
 
@@ -149,7 +151,7 @@ def _reduce(B: Backend, rows: Array, bags: Bags) -> Array:
 
 
 def _counting(B: Backend, rows: Array, bags: Bags) -> tuple[Array, Bags]:
-    """Return rows and weights in the wide type, zeros where they do not count."""
+    """Return rows and weights in the wide type, with zeros for members that do not count."""
     weights = None if bags.weights is None else _only(B, B.widen(bags.weights), bags.keep)
     return _only(B, B.widen(rows), bags.keep), bags._replace(weights=weights)
 
@@ -162,7 +164,7 @@ def _average(B: Backend, x: Array, bags: Bags) -> Array:
 
 
 def _only(B: Backend, x: Array, keep: Array | None, other: float = 0.0) -> Array:
-    """Return x where its slot counts, else another number."""
+    """Return x for slots that count, and another number elsewhere."""
     return x if keep is None else B.where(B.equal(B.as_column(keep, x), 0), other, x)
 
 
@@ -173,7 +175,7 @@ def _numbers(B: Backend, bags: Bags) -> Array:
 
 
 def _divisor(B: Backend, bags: Bags, dtype: str) -> Array:
-    """Return the divisor of each bag's sum in the wide type: 0 where the bag is empty."""
+    """Return the divisor of each bag's sum in the wide type, or 0 for an empty bag."""
     weights = bags.weights
     if weights is None:
         total = B.astype(_numbers(B, bags), dtype)
@@ -183,19 +185,19 @@ def _divisor(B: Backend, bags: Bags, dtype: str) -> Array:
 
 
 def _divided(B: Backend, x: Array, bags: Bags) -> Array:
-    """Return x (bags, ...) divided by the divisor, if there is one."""
+    """Return x (bags, ...) divided by the divisor, or x if there is none."""
     return x if bags.combiner == "sum" else _quotients(B, x, _divisor(B, bags, B.dtype(x)))
 
 
 def _quotients(B: Backend, x: Array, divisor: Array) -> Array:
-    """Return x / divisor by row, and zeros where the divisor is 0."""
+    """Return x / divisor by row, with zeros for the divisor 0."""
     column = B.as_column(divisor, x)
     nothing = B.less_equal(B.abs(column), 0.0)
     return B.where(nothing, 0.0, B.div(x, B.where(nothing, 1.0, column)))
 
 
 def _fold(B: Backend, x: Array, bags: Bags) -> Array:
-    """Return the left folds of x by bag, one per bag."""
+    """Return the sum of x per bag, added left to right."""
     x, segments = _with_every_bag(B, x, bags, 0)
     return B.segment_sum(x, segments, B.shape(bags.bags)[0])
 
@@ -203,7 +205,7 @@ def _fold(B: Backend, x: Array, bags: Bags) -> Array:
 def _with_every_bag(B: Backend, x: Array, bags: Bags, neutral: float) -> tuple[Array, Array]:
     """Return x and segments, preceded by a neutral row for each bag if a trace does not know the number of bags.
 
-    segments do not ascend then.
+    The segments then do not ascend.
     """
     if B.shape(bags.bags)[0] is not None:
         return x, bags.segments
@@ -213,7 +215,7 @@ def _with_every_bag(B: Backend, x: Array, bags: Bags, neutral: float) -> tuple[A
 
 
 def _maximum(B: Backend, x: Array, bags: Bags) -> Array:
-    """Return the largest kept member of each bag; zeros for a bag without any."""
+    """Return the largest kept member of each bag, or zeros for a bag without members."""
     top = _segment_max(B, _only(B, x, bags.keep, -math.inf), bags)
     return B.where(B.equal(B.as_column(_numbers(B, bags), top), 0), B.zeros_like(top), top)
 

@@ -1,7 +1,7 @@
 """Gradients of the embedding layers of an unchanged model.
 
-The adapter hooks the layers (`Backend.capture`); this module turns their lookups and the arrived gradients into slices.
-SPEC clauses 12, 14 and 19.
+The adapter hooks the layers (`Backend.capture`). This module turns their lookups and gradients into slices. SPEC
+clauses 12, 14 and 19.
 """
 
 from __future__ import annotations
@@ -35,28 +35,29 @@ def capture(model: Any) -> Capture:
     Parameters
     ----------
     model : torch.nn.Module, keras.Model or Layer, mxnet.gluon.Block
-        With torch.nn.Embedding or EmbeddingBag, keras.layers.Embedding, or gluon.nn.Embedding anywhere in it. Its code
-        and weights stay unchanged, with or without the framework's sparse gradients. On torch and Keras the weights may
-        be tied to an output layer (torch.nn.Linear, keras.layers.ReversibleEmbedding). For JAX, where models are
-        functions, use `value_and_grad` with ``sparse=``.
+        A model with torch.nn.Embedding or EmbeddingBag, keras.layers.Embedding, or gluon.nn.Embedding anywhere in it.
+        Its code and weights do not change. The framework's gradients may be sparse or dense. On torch and Keras the
+        weights may be tied to an output layer (torch.nn.Linear, keras.layers.ReversibleEmbedding). For JAX, where
+        models are functions, use `value_and_grad` with ``sparse=``.
 
     Returns
     -------
     Capture
         A context manager. Run the model and an ordinary backward pass within it. Then `Capture.gradients` and
-        `Capture.per_sample` return the arrived gradients, also after the context has ended.
+        `Capture.per_sample` return the gradients, even after the context has ended.
 
     Raises
     ------
     TypeError
-        The model has another type, has no embedding layers, or its layers cannot be hooked (the message says why).
+        The model has another type, has no embedding layers, or its layers cannot be hooked; the message says why.
 
     Notes
     -----
     The framework still computes its gradient of the weights, dense for sparse=False. Freeze the layer
-    (requires_grad=False, trainable=False, grad_req="null") to get the captured gradient only. It is the gradient of the
-    captured layers, as if nothing else used the weights. A layer that scales by frequency follows SPEC clause 12, which
-    differs from torch's EmbeddingBag(scale_grad_by_freq=True). Tied weights per sample follow clause 14.
+    (requires_grad=False, trainable=False, grad_req="null") to get the captured gradient only. The captured gradient
+    covers the captured layers, as if nothing else used the weights. A layer that scales by frequency follows SPEC
+    clause 12, which differs from torch's EmbeddingBag(scale_grad_by_freq=True). Tied weights per sample follow clause
+    14.
 
     Examples
     --------
@@ -131,8 +132,8 @@ class Capture:
     def clear(self) -> None:
         """Forget the captured lookups and gradients, as zero_grad does between steps.
 
-        A forward pass stays if its backward pass is still to come: torch loops such as Lightning's zero the gradients
-        between the two.
+        A forward pass stays if its backward pass has not run yet, because loops such as Lightning's zero the
+        gradients between the two.
         """
         self._seen = self._seen or bool(self._uses)
         self._uses[:] = [use for use in self._uses if _is_pending(use)]
@@ -143,14 +144,14 @@ class Capture:
         Returns
         -------
         dict of str to IndexedSlices
-            One slice for each row looked up, uncoalesced, in the order of the forward passes, without the padding's.
-            Empty for a layer that was not used, or that no gradient reached. Dense if the weights are an output layer
-            too. Weights that several layers share have one gradient, under the first layer's name.
+            One slice for each looked-up row, uncoalesced, in the order of the forward passes, without padding. Empty
+            for a layer that was not used, or that no gradient reached. The gradient is dense if the weights are also
+            an output layer. Weights that several layers share have one gradient, under the first layer's name.
 
         Raises
         ------
         TypeError
-            The weights were also used in some other operation, whose gradient would be missing here.
+            Another operation also used the weights, and its gradient would be missing here.
         """
         self._check_seen()
         made = {}
@@ -164,16 +165,16 @@ class Capture:
         """Return each sample's gradient of each layer's weights.
 
         The loss must be a sum over samples (no mean) of one batch; call `clear` between batches. The loss of a sample
-        must not depend on other samples, as it does with batch norm. A capture does not see losses and cannot check
-        that; `value_and_grad` with per_sample=True can. Ids that the batch shares (positions, negatives) do not belong
-        to samples: expand them to one row per sample before the lookup.
+        must not depend on other samples, as it does with batch norm. A capture does not see losses, so it cannot
+        check this; `value_and_grad` with per_sample=True can. Ids that the batch shares, such as positions or
+        negatives, belong to no sample. Expand them to one row per sample before the lookup.
 
         Parameters
         ----------
         sample_axis : int
-            The axis of the samples in the ids of the layers, and in the inputs of output layers with the same weights.
-            It is 1 for time-major ids (L, B). Arrays with fewer axes have their samples along the last one. For ids
-            with offsets, the bags are the samples.
+            The axis of the samples in the ids of the layers, and in the inputs of output layers with the same
+            weights. It is 1 for time-major ids (L, B). Arrays with fewer axes have their samples along the last axis.
+            For ids with offsets, the bags are the samples.
 
         Returns
         -------
@@ -184,7 +185,7 @@ class Capture:
         Raises
         ------
         TypeError
-            The weights were also used in some other operation, whose gradient cannot be split by sample.
+            Another operation also used the weights, and its gradient cannot be split by sample.
         ValueError
             Lookups or products have different numbers of samples.
         """
@@ -244,7 +245,7 @@ class Capture:
         return with_samples(s, samples, batch, use.padding_idx)
 
     def _slices(self, use: LayerUse) -> tuple[IndexedSlices, Array, BagLayout | None]:
-        """Return the slices of a use, with the padding's, its ids, and its bags or samples at offsets."""
+        """Return the slices of a use, padding included, with its ids and its bags or samples at offsets."""
         B, upstream = self.backend, use.upstream
         ids = check_ids(B, use.ids, upstream)
         layout, flat = None, ids

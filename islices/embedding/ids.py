@@ -1,4 +1,4 @@
-"""The ids of a lookup, and masks over them: checks of their arrays, and of the rows that ids contain.
+"""Checks of a lookup's ids and masks: of their arrays, and of the row numbers in ids.
 
 SPEC clauses 2 and 12. May import: `numpy`, the core below `islices.core.conversion`.
 """
@@ -28,7 +28,7 @@ INVALID = ("raise", "drop")
 
 
 def check_invalid(invalid: object) -> bool:
-    """Return True if negative ids are absent: "drop", not "raise"."""
+    """Return True for "drop", which makes negative ids absent, and False for "raise"."""
     if isinstance(invalid, str) and invalid == "raise":  # in most calls
         return False
     return check_name(invalid, INVALID, "invalid") == "drop"
@@ -72,7 +72,7 @@ def _widened(B: Backend, ids: Array, dtype: str) -> Array:
 
 
 def _whole(B: Backend, x: Array, argument: str, accepted: str) -> np.ndarray[Any, Any]:
-    """Return the whole numbers that floats stand for, in one dimension, in float64."""
+    """Return the whole numbers that floats stand for as a flat float64 array."""
     with B.scope():
         flat = B.to_numpy(B.astype(x, "float64")).reshape(-1)
     whole = np.isfinite(flat) & (np.trunc(flat) == flat)
@@ -85,9 +85,9 @@ def _whole(B: Backend, x: Array, argument: str, accepted: str) -> np.ndarray[Any
 
 
 def check_range(B: Backend, ids: Array, rows: int | None, *, absent: bool = False) -> None:
-    """Raise IndexError for an id, in an array of any shape, that is no row; traced ids are not checked.
+    """Raise IndexError for an id that is not a row. Ids may have any shape; traced ids are not checked.
 
-    With absent, negative ids are absent and do not raise.
+    If absent is True, negative ids are absent and do not raise.
     """
     if B.is_traced(ids):
         return
@@ -144,12 +144,12 @@ def axis_first(B: Backend, x: Array, axis: int) -> Array:
 
 
 def axis_back(B: Backend, x: Array, axis: int) -> Array:
-    """Return x with its first axis moved back where `axis_first` found it; call it within `Backend.scope`."""
+    """Return x with its first axis moved back to its place before `axis_first`. Call this within `Backend.scope`."""
     return B.permute(x, [*range(1, axis + 1), 0, *range(axis + 1, len(B.shape(x)))]) if axis else x
 
 
 def check_mask(B: Backend, mask: Any, ids: Array, like: Array) -> Array | None:
-    """Return mask as int32 of the backend, 0 where it is False, of ids' shape; None stays None."""
+    """Return mask as an int32 array of the backend in ids' shape, with 0 for False. None stays None."""
     if mask is None:
         return None
     refused = TypeError(f"mask: got {describe(mask)}; accepted is a boolean array of {B.name} or NumPy")

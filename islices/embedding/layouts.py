@@ -36,7 +36,7 @@ class Ragged(NamedTuple):
     lengths: Array | None  # only for a pair
 
     def with_rows(self, rows: Array) -> Any:
-        """Return looked-up rows (n, ..., *row_shape) in the form of the ids."""
+        """Return looked-up rows (n, ..., *row_shape) as a ragged array like the ids."""
         if self.parts is None:
             return rows, self.lengths
         if self.parts.with_rows is None:
@@ -47,7 +47,7 @@ class Ragged(NamedTuple):
         return self.parts.with_rows(rows)
 
     def with_bags(self, bags: Array) -> Any:
-        """Return reduced bags (bags, *row_shape) in the form of the ids without its innermost rows."""
+        """Return reduced bags (bags, *row_shape) in the form of the ids without their innermost rows."""
         return bags if self.parts is None else self.parts.with_bags(bags)
 
 
@@ -98,7 +98,7 @@ def _check_offsets(starts: np.ndarray[Any, Any], n: int | None) -> None:
 
 
 def _bags_at_ends(B: Backend, ends: Array, ids: Array, *, full: bool) -> BagLayout:
-    """Return the bags that end at ends in ids (n,), the first starting at 0; with full, the last ends with ids."""
+    """Return the bags of ids (n,) that end at ends; the first starts at 0. If full is True, the last ends with ids."""
     bags = B.shape(ends)
     with B.scope():
         segments = B.searchsorted(ends, B.astype(B.arange(ids), B.dtype(ends)), right=True)
@@ -137,7 +137,7 @@ def _bags_of_lengths(B: Backend, lengths: Array, values: Array) -> BagLayout:
 
 # ---------------------------------------------------------------------- ragged
 def accept_ragged(B: Backend, ids: Any, like: Array) -> Ragged | None:
-    """Return ids in ragged form, of the backend or as a pair (values, lengths); None for anything else."""
+    """Return ragged ids of the backend or a pair (values, lengths), or None for anything else."""
     if isinstance(ids, tuple) and len(ids) == 2:
         return _accept_pair(B, ids[0], ids[1], like)
     parts = B.take_ragged(ids, "ids")
@@ -160,7 +160,7 @@ def _accept_pair(B: Backend, values: Any, lengths: Any, like: Array) -> Ragged:
 
 
 def values_of(B: Backend, x: Any, ragged: Ragged, argument: str) -> Any:
-    """Return the values of weights or a mask for ragged ids: of the same form, or an array of the values' shape."""
+    """Return the values of weights or of a mask for ragged ids. Both have the same form, or the values' shape."""
     if x is None or B.is_array(x) or isinstance(x, np.ndarray):
         return x
     parts = B.take_ragged(x, argument)
@@ -189,7 +189,7 @@ def _same_structure(B: Backend, one: RaggedParts, other: RaggedParts) -> bool:
 
 
 def spread(B: Backend, numbers: Array, values: Array) -> Array:
-    """Repeat numbers (n,) for each element of values (n, ...), flattened; call it within `Backend.scope`."""
+    """Repeat numbers (n,) for each element of values (n, ...), flattened. Call this within `Backend.scope`."""
     shape = B.shape(values)
     if len(shape) == 1:
         return numbers

@@ -31,7 +31,7 @@ from islices.embedding.table import Table
 
 
 class LookupOptions(NamedTuple):
-    """The options of a lookup that its gradient needs in addition to the ids; hashable."""
+    """The hashable options of a lookup that its gradient needs in addition to the ids."""
 
     padding_idx: int | None = None
     scale_by_freq: bool = False
@@ -61,15 +61,16 @@ def lookup(
     Parameters
     ----------
     table : Table, or float array of shape (rows, *row_shape)
-        The gradient with respect to a plain array is that of the framework.
+        A plain array gets the framework's gradient.
     ids : integer array of any shape, or ragged
-        Of the same framework, or NumPy; int8 to uint32 count as int32 or int64. MXNet's may be floats that are whole
-        numbers. Ragged ids are a tf.RaggedTensor, or a torch nested tensor of layout=torch.jagged. With a combiner they
-        may be a tf.SparseTensor (bags along its last axis). They may also be a pair of 1-D arrays (values, lengths):
-        the ids row after row, and the number of ids in each row. Values after the last row are ignored.
+        They belong to the same framework or to NumPy; int8 to uint32 count as int32 or int64. MXNet's ids may be
+        floats that are whole numbers. Ragged ids are a tf.RaggedTensor, or a torch nested tensor of
+        layout=torch.jagged. With a combiner they may be a tf.SparseTensor (bags along its last axis). They may also
+        be a pair of 1-D arrays (values, lengths): the ids row after row, and the number of ids in each row. Values
+        after the last row are ignored.
     padding_idx : int, optional
-        The row that gets no gradient and is no member of a bag; negative counts from the end. By default that of the
-        Table; a different one raises.
+        The row that gets no gradient and is not a member of a bag; negative counts from the end. The default is that
+        of the Table; a different one raises.
     mask : boolean array of ids' shape, optional
         False excludes the row from its bag, and from the gradient (even of a NaN). With ragged ids the mask has their
         form, or their values' shape.
@@ -77,14 +78,14 @@ def lookup(
         The reduction of bags. The bags lie along the last axis of ids (two dimensions or more), start at offsets, or
         are the innermost rows of ragged ids. mean divides by the number of members (weighted: by the sum of their
         weights). sqrtn divides by its root (weighted: by the root of the sum of the squares). A bag without members
-        is zeros, and sends no gradient. max sends the gradient to the first of equal members.
+        gives zeros and no gradient. max sends the gradient to the first of equal members.
     weights : array of the table's dtype and ids' shape, optional
         A factor for each member; it gets a gradient too. Not with "max". With ragged ids it has the form of mask.
     offsets : int32 or int64 array, shape (bags,), optional
         The start of each bag in ids, which then has one dimension: ascending from 0.
     invalid : {"raise", "drop"}
-        The treatment of negative ids: "drop" treats each as absent. Its row reads as zeros, is no member of a bag, and
-        has no gradient.
+        The treatment of negative ids: "drop" treats each as absent. Its row reads as zeros, is not a member of a bag,
+        and has no gradient.
 
     Returns
     -------
@@ -97,7 +98,7 @@ def lookup(
     ------
     TypeError, ValueError, IndexError
         dtypes, shapes, ids or options do not fit. SPEC clauses 2, 12 and 19. In traced code an id out of range cannot
-        raise: its row reads as zeros, gets no gradient and is no member of a bag.
+        raise. Its row reads as zeros, gets no gradient, and is not a member of a bag.
 
     Examples
     --------
@@ -195,7 +196,7 @@ def _read(
     present: Array | None,
     bags: tuple[Reader, str, tuple[Array, ...]] | None = None,
 ) -> Array:
-    """Return the rows of ids, or bags of them; ids that are not present read any row.
+    """Return the rows of ids, or bags of these rows. Absent ids read any row.
 
     bags is the reader of bags, the name of their reduction, and two arrays: the bag of each id, and one entry per bag.
     """
@@ -223,7 +224,8 @@ def _read(
 
 
 def _present(B: Backend, ids: Array, drop: bool, present: Array | None) -> Array | None:
-    """Return 1 for each id that is a row and 0 for the others, as int32 of ids' shape; None if all must be rows."""
+    """Return 1 for each id that is a row and 0 for the others, as int32 of ids' shape. Return None if all must be
+    rows."""
     if not drop:
         return present
     with B.scope():
@@ -281,9 +283,10 @@ def _lookup_bags(
 
 
 def _reads_bags(request: _Request) -> bool:
-    """Return True if bags can be read without their rows: if no gradient is recorded, or the recorder supports bags.
+    """Return True if bags can be read without their rows, because no gradient is recorded or the recorder supports
+    bags.
 
-    A mask rules out a recorder, since the gradient of masked members is zeros and not that of their bag.
+    A mask rules out a recorder, since masked members get zeros instead of their bag's gradient.
     """
     B, source = request[:2]
     if source.recorder is not None:
@@ -301,9 +304,10 @@ def members(
     *,
     in_range: bool = False,
 ) -> Array | None:
-    """Return 1 for each id that counts in its bag and 0 for the others, as int32 of ids' shape; None if all count.
+    """Return 1 for each id that counts in its bag and 0 for the others, as int32 of ids' shape. Return None if all
+    count.
 
-    With in_range, ids are not checked here; traced ids may be out of range.
+    If in_range is True, this does not check ids; traced ids may be out of range.
     """
     masks = [] if mask is None else [mask]
     with B.scope():

@@ -1,4 +1,4 @@
-"""The gradient of a table, made from the gradient of looked-up rows: padding, masks, frequency.
+"""The gradient of a table from the gradient of its looked-up rows, with padding, masks and frequencies.
 
 SPEC clause 12.
 """
@@ -56,7 +56,7 @@ def embedding_grad(
     -------
     IndexedSlices
         In order of occurrence, uncoalesced. The slices of the padding and of absent ids are left out (under jax.jit
-        they become padding slots). If nothing had to change, the result shares memory with upstream and ids.
+        they become padding slots). If nothing is left out, the result shares memory with upstream and ids.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def embedding_grad(
 def table_gradient(
     s: IndexedSlices, padding: int | None, scale_by_freq: bool, *, absent: bool = False
 ) -> IndexedSlices:
-    """Return the slices of a lookup without those of the padding and of absent ids (-1), divided by their frequency.
+    """Return a lookup's slices, divided by their frequency, without padding and absent ids (-1).
 
     In traced code, where ids were not checked, slices out of range are dropped too.
     """
@@ -106,7 +106,7 @@ def _rows_that_count(s: IndexedSlices, padding: int | None, absent: bool) -> Ind
 
 
 def counting(B: Backend, indices: Array, padding: int | None, rows: int | None, absent: bool) -> Array:
-    """Return the mask of the indices that get a gradient: those of rows, except the padding's."""
+    """Return the mask of the indices that get a gradient: all rows except padding."""
     if padding is None:
         return B.in_range(indices, rows)
     if not absent and not B.is_traced(indices):
@@ -116,12 +116,12 @@ def counting(B: Backend, indices: Array, padding: int | None, rows: int | None, 
 
 
 def _nowhere(B: Backend, like: Array) -> Array:
-    """Return an index that is no row."""
+    """Return an index that is not a row."""
     return B.asarray(np.full(1, -1, B.dtype(like)), like)
 
 
 class Upstream(NamedTuple):
-    """A gradient and the ids of the rows it arrived at, of one shape: ragged ones by their values."""
+    """A gradient and the ids of its rows, of one shape. Ragged ids are given by their values."""
 
     backend: Backend
     upstream: Array
@@ -137,7 +137,7 @@ class Upstream(NamedTuple):
         return drop or self.present is not None
 
     def slices(self, num_rows: int, drop: bool) -> IndexedSlices:
-        """Return one slice for each id; with drop, negative ones are absent."""
+        """Return one slice for each id. If drop is True, negative ids are absent."""
         return flat_slices(
             self.backend, self.upstream, self.ids, num_rows, mask=self.mask, present=self.present, absent=drop
         )
@@ -171,7 +171,7 @@ def flat_slices(
 ) -> IndexedSlices:
     """Return one slice for each id, in order: upstream (*ids.shape, *row_shape) at ids, zeros where mask is False.
 
-    With absent, negative ids are no rows. They stay; ids that are not present become -1.
+    If absent is True, negative ids are not rows. They stay, and ids that are not present become -1.
     """
     ids_shape, shape = B.shape(ids), B.shape(upstream)
     if not same_shape(shape[: len(ids_shape)], ids_shape):
@@ -231,7 +231,7 @@ def check_count(rows: Any, argument: str = "num_rows") -> int:
 
 
 def zeros_where_false(B: Backend, values: Array, mask: Array) -> Array:
-    """Return values, but zeros where the mask, of its leading shape, is 0. This is an operation."""
+    """Return values with zeros where the mask, of their leading shape, is 0. This is an operation."""
     return B.where(B.equal(B.as_column(mask, values), 0), B.zeros_like(values), values)
 
 
@@ -268,7 +268,7 @@ def drop_padding(x: T, padding_idx: int) -> T:
     Raises
     ------
     IndexError
-        padding_idx is no row. SPEC clause 12.
+        padding_idx is not a row. SPEC clause 12.
 
     Examples
     --------
@@ -299,7 +299,7 @@ def scale_by_frequency(x: T) -> T:
     Parameters
     ----------
     x : sparse gradient, None, or a list, tuple or dict of them
-        Uncoalesced, as `embedding_grad` returns it: in a coalesced gradient, each row occurs once.
+        An uncoalesced gradient, as `embedding_grad` returns it. In a coalesced one each row occurs once.
 
     Returns
     -------

@@ -22,10 +22,10 @@ AUTO, ALWAYS = "auto", "always"
 def marked(
     sparse: Any, names: Sequence[str], leaves: Sequence[Any], prefix: Callable[[Any], list[Any]], floats: Sequence[int]
 ) -> set[int]:
-    """Return the positions of the leaves that sparse marks; for "auto" and "always", of those that may be marked.
+    """Return the positions of the leaves that sparse marks. For "auto" and "always", return all that may be marked.
 
-    names are the leaves' paths, floats the positions of the float arrays that may be stored by rows. prefix gives one
-    flag per leaf for a pytree of flags, or raises ValueError.
+    names are the leaves' paths, floats the positions of the float arrays that may be stored by rows. prefix turns a
+    pytree of flags into one flag per leaf, or raises ValueError.
     """
     if isinstance(sparse, str):
         if sparse not in (AUTO, ALWAYS):
@@ -58,7 +58,8 @@ def marked(
 
 
 def pays(sparse: str, reads: int, rows: int) -> bool:
-    """Return whether an array that is read only by rows is marked: with "auto" if fewer rows are read than it has."""
+    """Return whether an array that is read only by rows is marked. "auto" marks it if it has more rows than are
+    read."""
     return reads > 0 and (sparse == ALWAYS or reads < rows)
 
 
@@ -84,7 +85,8 @@ def path_names(tree: Any) -> list[str]:
 
 
 def prefix_flags(flags: Any, tree: Any, depth: int = DEEPEST) -> list[Any]:
-    """Return one flag per leaf of tree, whose containers flags has or replaces by one flag; else raise ValueError."""
+    """Return one flag per leaf of tree. flags has the containers of tree, or one flag in their place; else raise
+    ValueError."""
     if not depth:
         raise ValueError("too deep")
     if isinstance(flags, dict):

@@ -1,7 +1,7 @@
 """Gradients of single samples, from one backward pass.
 
 If a loss is a sum over samples, the gradient at a looked-up row belongs to the sample that looked it up. So one
-backward pass contains every sample's gradient. SPEC clause 14.
+backward pass gives every sample's gradient. SPEC clause 14.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ARRAYS = ("values", "indices", "samples", "products")
 
 
 class PerSample:
-    """The gradients of one table for each of B samples: slices with the sample of each.
+    """The gradients of one table for each of B samples, stored as slices with sample numbers.
 
     `per_sample`, ``value_and_grad(..., per_sample=True)`` and `capture` make them. They store one slice for each
     occurrence of a row, as an `IndexedSlices` does. Instances are immutable, and pytrees for JAX.
@@ -55,9 +55,9 @@ class PerSample:
     dense_shape : tuple of int
         (B, rows, *row_shape).
     products : tuple of Product
-        The factors of each product with a tied table, which is an output layer too. They are ``upstream`` (B, T, rows)
-        and ``inputs`` (B, T, width). The gradient of sample b is its slices plus the sum over t of the outer products
-        of upstream[b, t] and inputs[b, t]. Empty for other tables.
+        The factors of each product with a tied table, which is also an output layer. They are ``upstream`` (B, T,
+        rows) and ``inputs`` (B, T, width). The gradient of sample b is its slices plus the sum over t of the outer
+        products of upstream[b, t] and inputs[b, t]. Empty for other tables.
 
     Notes
     -----
@@ -100,7 +100,8 @@ class PerSample:
         products: tuple[Product, ...] | None = (),
         leaves: tuple[Any, ...] | None = None,
     ) -> PerSample:
-        """Return an instance of its parts; None stands for a part that is read from leaves, once these are checked."""
+        """Return an instance of the given parts. None stands for a part that is read from the leaves once they are
+        checked."""
         self = object.__new__(cls)
         parts = {"backend": backend, "values": values, "indices": indices, "samples": samples, "products": products}
         for name, part in parts.items():
@@ -185,7 +186,7 @@ class PerSample:
         return clip_per_sample(self, max_norm, nonfinite=nonfinite)[0]
 
     def sum(self) -> Any:
-        """Return the gradient of all samples together: one slice for each occurrence, with no rows added up yet.
+        """Return the gradient of all samples together, with one slice for each occurrence and no rows summed.
 
         Returns
         -------
@@ -201,7 +202,7 @@ class PerSample:
         return IndexedSlices._trusted(B, self.values, self.indices, self.dense_shape[1:], padded=padded)
 
     def _whole(self, s: IndexedSlices, factors: list[Array]) -> Any:
-        """Return the sum of slices and of the dense part of the same samples."""
+        """Return the sum of the slices and the dense part of the same samples."""
         if not factors:
             return s
         B = self.backend
@@ -224,7 +225,7 @@ class PerSample:
         Raises
         ------
         TypeError, IndexError
-            b is no int, or there is no sample b.
+            b is not an int, or there is no sample b.
         """
         number = whole_number(b)
         if number is None:
@@ -304,8 +305,8 @@ def per_sample(
     invalid : {"raise", "drop"}
         "drop" treats negative ids as absent; they get no slice.
     product : tuple of two float arrays (B, ..., num_rows) and (B, ..., width), optional
-        For a tied table, whose rows (num_rows, width) are an output layer too: the gradient of ``x @ table.T``, and x.
-        Its part of each sample's gradient is stored as these factors, and counted by norms and clipping.
+        The gradient of ``x @ table.T`` and x, for a tied table (num_rows, width) that is also an output layer. These
+        factors store its part of each sample's gradient; norms and clipping include it.
     sample_axis : int
         The axis of the samples in ids, upstream, mask and product: 1 for time-major ids (L, B). Arrays with fewer axes
         have their samples along the last one. It is never guessed from lengths.
@@ -356,18 +357,20 @@ def check_axis(sample_axis: Any) -> int:
 
 
 def axis_of(B: Backend, x: Array, axis: int, *, trailing: int = 0) -> int:
-    """Return the axis of the samples in an array: the last one if it has fewer axes, and none of the trailing axes."""
+    """Return the axis of the samples in an array: the last axis before the trailing ones if the array has fewer
+    axes."""
     return min(axis, max(len(B.shape(x)) - 1 - trailing, 0))
 
 
 def samples_of(B: Backend, ids: Array, axis: int, *, bags: bool = False) -> tuple[Array, int]:
-    """Return the sample of each id, flattened, and the number of samples; with bags, the last axis is a bag's."""
+    """Return the sample of each flattened id, and the number of samples. With bags, the last axis is the bag."""
     axis = axis_of(B, ids, axis, trailing=int(bags))
     return along_axis(B, ids, axis), batch_of(B, ids, axis)
 
 
 def with_product(x: PerSample, product: Any, argument: str, axis: int = 0) -> PerSample:
-    """Return x with one more use of its table as an output layer: the product's gradient, and the layer's input."""
+    """Return x with the factors of one more use of its table as an output layer: the product's gradient and the
+    layer's input."""
     if not isinstance(product, (tuple, list)) or len(product) != 2:
         raise TypeError(
             f"{argument}: got {describe(product)}; accepted is a pair, the gradient (B, ..., rows) of x @ table.T and x"
@@ -393,7 +396,7 @@ def batch_of(B: Backend, ids: Array, axis: int = 0) -> int:
 def with_samples(
     s: IndexedSlices, samples: Array, batch: int, padding: int | None, *, absent: bool = False
 ) -> PerSample:
-    """Return the gradients of slices and their samples, without the slices of the padding and of absent ids.
+    """Return the gradients of slices and their samples, without padding and absent ids.
 
     In traced code, slices out of range are dropped too.
     """
@@ -418,7 +421,7 @@ def _drop_rows(
 
 
 def check_one_batch(parts: Sequence[PerSample]) -> int:
-    """Return the number of samples of all parts, 0 if there are none; raise ValueError if it differs."""
+    """Return the number of samples of all parts, or 0 without parts. Raise ValueError if parts differ in it."""
     batches = {p.dense_shape[0] for p in parts}
     if len(batches) > 1:
         raise ValueError(
@@ -436,7 +439,7 @@ def no_samples(B: Backend, weights: Array, batch: int) -> PerSample:
 def join(
     B: Backend, weights: Array, parts: list[PerSample], products: Sequence[ProductUse], axis: int, argument: str
 ) -> PerSample | None:
-    """Return the gradient of a table of several lookups and products, one after the other; None if there are none."""
+    """Return the gradient of a table with several lookups and products, in their order, or None without any."""
     if products and not parts:
         inputs = products[0].inputs
         parts = [no_samples(B, weights, batch_of(B, inputs, axis_of(B, inputs, axis, trailing=1)))]
@@ -460,7 +463,8 @@ def whole_gradient(
     products: Sequence[ProductUse],
     dense: Sequence[Array] = (),
 ) -> Any:
-    """Return the gradient of a table of several lookups, products and whole uses: dense unless all are lookups."""
+    """Return the gradient of a table with several lookups, products and whole uses. It is dense unless all are
+    lookups."""
     slices = concat(parts) if parts else empty_slices(B, weights)
     if products:
         together = no_samples(B, weights, 1)
@@ -506,7 +510,8 @@ def clip_per_sample(tree: T, max_norm: float, *, nonfinite: Nonfinite = "propaga
     Raises
     ------
     ValueError, TypeError
-        max_norm is no number >= 0, the leaves' frameworks or numbers of samples differ, or there are no leaves.
+        max_norm is negative or not a number, the leaves' frameworks or numbers of samples differ, or there are no
+        leaves.
     FloatingPointError
         nonfinite="raise" and a norm is NaN or infinite. SPEC clauses 10 and 14.
 
@@ -614,7 +619,8 @@ def _norms(leaves: Sequence[Any]) -> tuple[Backend, Array, Array]:
 
 
 def _undifferentiated(B: Backend, value: Array, arrays: Sequence[Array]) -> Array:
-    """Return a value computed from arrays; its derivative raises, since that of a constant would be wrong."""
+    """Return a value computed from arrays. Its derivative raises an error, because the derivative of a constant would
+    be wrong."""
 
     def backward(*args: Any) -> NoReturn:
         raise NotImplementedError(
@@ -629,9 +635,9 @@ def _undifferentiated(B: Backend, value: Array, arrays: Sequence[Array]) -> Arra
 
 
 def _where_summed(x: PerSample, arrays: Sequence[Array]) -> tuple[Backend, Sequence[Array], bool]:
-    """Return (backend, arrays, traced): the host's views of the arrays if it may compute on them, else the arrays.
+    """Return (backend, arrays, traced). The arrays are host views if the host may compute on them.
 
-    The sums made of them are internal, so that they need not return to the framework.
+    The sums made of these arrays are internal, so they need not return to the framework.
     """
     traced = modes.is_traced(x.backend, *arrays)
     views = None if traced else modes.host_views(x.backend, arrays)
@@ -639,7 +645,7 @@ def _where_summed(x: PerSample, arrays: Sequence[Array]) -> tuple[Backend, Seque
 
 
 def _sums_by_sample(x: PerSample, values: Array) -> tuple[tuple[Backend, Array], Groups]:
-    """Return the distinct rows of every sample, duplicates summed, as a matrix, with the sample of each row.
+    """Return the distinct rows of every sample as a matrix, with duplicates summed, and the sample of each row.
 
     values are those of x, or the same as constants.
     """
@@ -673,10 +679,10 @@ def _parts_of_tied(
 def _sums_by_key(
     B: Backend, values: Array, indices: Array, samples: Array, *, batch: int, rows: int
 ) -> tuple[Array, Array, Array]:
-    """Return (sums, keys, starts): the distinct rows of each sample, duplicates summed.
+    """Return (sums, keys, starts) for the distinct rows of each sample, with duplicates summed.
 
-    The key of a row is sample * rows + index; starts has each sample's first key. An empty slot (traced code) has the
-    key after the last.
+    The key of a row is sample * rows + index; starts has each sample's first key. In traced code, an empty slot has
+    the key after the last one.
     """
     dtype = B.dtype(values)
     stride = B.astype(B.asarray(np.full(1, rows), values), "int64")  # as an array: JAX narrows 64-bit numbers

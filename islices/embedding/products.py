@@ -1,10 +1,11 @@
-"""The dense part of a tied table's gradient per sample, from an output layer x @ table.T, stored as its factors.
+"""The dense part of a tied table's gradient per sample, which an output layer x @ table.T adds. It is stored as
+factors.
 
 Let g be the gradient of the product. The part of sample b is the sum over t of the outer products of g[b, t] and x[b,
-t]. It is an array of the table's shape and of rank at most T. No such array is allocated per sample: its rows are
-formed by blocks, in float64, and measured block by block.
+t]. It has the table's shape and rank at most T. No array of this shape is allocated per sample: its rows are formed
+and measured in blocks, in float64.
 
-The host has two shortcuts, both without cancellation of squares. (Where parts cancel, half of the bits would be lost in
+The host has two shortcuts, and neither lets squares cancel. (Where parts cancel, half of the bits would be lost in
 |S + D|^2 from |S|^2, |D|^2 and their cross term. The same holds for |D|^2 from the factors' Gram matrices.) Rows that
 slices contain too are formed one by one and added to the slices' sums. Where T is less than the width, the triangular
 factor (T, T) of the QR decomposition of x replaces x, which keeps the norm. SPEC clause 14.
@@ -30,7 +31,7 @@ TRACED_BLOCKS = 64
 
 
 class Product(NamedTuple):
-    """The factors of one use of a table as an output layer."""
+    """The factors of one product with a table that is an output layer."""
 
     upstream: Array  # g, the gradient of the product: (B, T, rows)
     inputs: Array  # x: (B, T, width)
@@ -72,8 +73,8 @@ def host_parts(
     products: Sequence[Array],
     batch: int,
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return (named, rest) in float64, on the host: the rows of slices plus their dense part, and the squares of the
-    others.
+    """Return (named, rest) in float64 on the host: the rows of slices with their dense part added, and the squares of
+    the other rows.
 
     named has shape (k, width), rest (batch,). sums are the distinct rows (k, width) of each sample; samples (ascending)
     and rows are their places. products are the factors, one pair after the other.
@@ -93,7 +94,8 @@ def host_parts(
 
 
 def _narrow(right: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return (T, r) with the same norm of every left.T @ it: with fewer columns where T is less than the width."""
+    """Return a factor (T, r) that keeps the norm of left.T @ factor. It has fewer columns if T is less than the
+    width."""
     t, width = right.shape
     if not 0 < t < width or not np.isfinite(right).all():
         return right
@@ -147,7 +149,7 @@ def _step(B: Backend, like: Array, batch: int, rows: int, width: int) -> int:
 
 
 def _number(B: Backend, value: int, like: Array) -> Array:
-    """Return an integer as an array, since JAX narrows 64-bit numbers in traced code."""
+    """Return an integer as an array, because JAX narrows 64-bit numbers in traced code."""
     return B.astype(B.asarray(np.full(1, value), like), B.dtype(like))
 
 

@@ -1,4 +1,4 @@
-"""Limits on the norms of a table's rows, known as max_norm in torch, TensorFlow and MXNet.
+"""Limits on the norms of a table's rows. torch, TensorFlow and MXNet call this max_norm.
 
 SPEC clause 12.
 """
@@ -32,8 +32,8 @@ def renorm_rows(table: T, ids: Array, max_norm: float, *, nonfinite: Nonfinite =
     Returns
     -------
     same type as table
-        Use the return value: JAX arrays and tf.Tensors cannot change, so that the result is a copy of the table.
-        Everything else is changed in place, but not by a call that raises. No gradient is recorded.
+        Use the return value. JAX arrays and tf.Tensors cannot change, so the result is a copy of the table.
+        Everything else changes in place, unless the call raises. No gradient is recorded.
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """Table: a parameter with a row-sparse gradient.
 
-Only `islices.embedding.lookup.lookup` reads it, which keeps the gradient sparse. SPEC clause 12.
+Only `islices.embedding.lookup.lookup` reads a table, so its gradient stays sparse. SPEC clause 12.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Table:
     Raises
     ------
     TypeError, ValueError, IndexError
-        weights is no float array of at least one dimension; padding_idx is no row. SPEC clause 12.
+        weights is not a float array of at least one dimension, or padding_idx is not a row. SPEC clause 12.
 
     Notes
     -----
@@ -88,7 +88,8 @@ class Table:
 
     @property
     def weights(self) -> Array:
-        """The whole table as an array. While its gradient is being computed, only JAX has it, with a dense gradient."""
+        """The whole table as an array. While a gradient is computed, only JAX allows this, and the gradient is
+        dense."""
         recorder = self._source.recorder
         if recorder is not None:
             operand = getattr(recorder, "operand", None)

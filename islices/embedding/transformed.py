@@ -1,6 +1,6 @@
-"""The function that a transformation of a function returns, in a module of nothing else, since compilers trace into it.
+"""The function that a transformation of a function returns. Compilers trace into it, so the module has nothing else.
 
-Compilers must do so, since it calls the user's code. May import: the standard library.
+Compilers trace into this function because it calls the user's code. May import: the standard library.
 """
 
 from __future__ import annotations

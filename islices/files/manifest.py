@@ -152,7 +152,7 @@ def _sha256(text: str) -> str:
 
 # ---------------------------------------------------------------------- back to a tree
 class Giver:
-    """Reads leaves into a framework's arrays; whether it has their dtypes is known before the first is read."""
+    """A reader of leaves into a framework's arrays. It checks all dtypes before it reads the first leaf."""
 
     def __init__(self, target: Backend, archive: Archive, dtypes: set[str]) -> None:
         self.target, self.archive = target, archive
@@ -185,7 +185,7 @@ class Giver:
 
 @dataclass(frozen=True)
 class StoredArray:
-    """An array, where it lies."""
+    """An array and its place in the file."""
 
     array: ArrayEntry
     dtype: str

@@ -1,4 +1,4 @@
-"""Files on disk: check a name, open one, and put a whole one in the place of another."""
+"""Functions for files on disk: check a name, open a file, and replace a file by a complete new one."""
 
 from __future__ import annotations
 

@@ -89,8 +89,8 @@ def parse_json(text: str, subject: str) -> Any:
 def write_arrays(path: str, arrays: Sequence[Outgoing], texts: Callable[[Sequence[str]], dict[str, str]]) -> None:
     """Write arrays and the texts that `texts` makes of their digests.
 
-    The library would need all arrays in memory; here one is. The header precedes the data and holds the digests:
-    it is written again, with the same length, once they are known.
+    The library safetensors would need all arrays in memory; this needs one at a time. The header precedes the data
+    and holds the digests, so it is written again, with the same length, once these are known.
     """
     _library(array.dtype for array in arrays)  # a file that is written can be read
     in_file = sorted(arrays, key=lambda array: -np.dtype(DTYPES[array.dtype][1]).itemsize)  # each is aligned then

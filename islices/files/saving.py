@@ -32,15 +32,15 @@ class Header(NamedTuple):
 
 # ---------------------------------------------------------------------- save
 def save(path: str | os.PathLike[str], tree: Any, *, metadata: Mapping[str, str] | None = None) -> None:
-    """Write gradients and tables to a file, all of it or nothing.
+    """Write gradients and tables to a file, completely or not at all.
 
     Parameters
     ----------
     path : str or path
-        Ending in .safetensors. A rename replaces an existing file in one step.
+        A name that ends in .safetensors. A rename replaces an existing file in one step.
     tree : sparse gradient, dense array, Table, None, or a list, tuple or dict of them
-        Of any framework, also of several. Dense arrays may hold integers of 8 to 64 bits or bools too, and be 0-d.
-        Keys are strings (any) or ints. Named tuples come back as tuples, other dicts as dicts.
+        They may belong to any framework, or to several. Dense arrays may also hold integers of 8 to 64 bits or bools,
+        and be 0-d. Keys are strings (any) or ints. Named tuples come back as tuples, other dicts as dicts.
     metadata : mapping of str to str, optional
         Further texts; `read_metadata` returns them. Names that begin with "islices." are reserved.
 
@@ -99,7 +99,7 @@ def load(path: str | os.PathLike[str], *, backend: str | Backend = "numpy", fore
     Raises
     ------
     FileNotFoundError, OSError
-        As open raises them.
+        The errors of `open`.
     ValueError
         The file is truncated, damaged, hostile, of a newer version, or foreign; the message names it.
     TypeError, IndexError

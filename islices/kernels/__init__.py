@@ -1,7 +1,7 @@
-"""Compiled kernels on host memory: the host's arithmetic at the speed of memory, with the same bits.
+"""Compiled kernels on host memory, which have the bits of the host's arithmetic and the speed of memory.
 
-This module decides whether they run: `use_kernels`, `set_num_threads`, and `active`, which the core calls. numba (the
-extra ``fast``) is imported when a kernel is first needed. Without it everything works, in NumPy. SPEC clause 20.
+This module decides whether kernels run, by `use_kernels` and `set_num_threads`. The core asks `active`. numba (the
+extra ``fast``) is imported when a kernel is first needed. Without numba everything works in NumPy. SPEC clause 20.
 """
 
 from __future__ import annotations
@@ -39,15 +39,16 @@ def use_kernels(on: bool) -> Iterator[None]:
     Parameters
     ----------
     on : bool
-        True, the default, needs numba: ``pip install "islices[fast]"``. Without it, and with False, the host computes
-        in NumPy: the same bits, more slowly. The environment variable ISLICES_KERNELS=0 sets the default to False. The
-        import of numba needs most of a second. By default islices imports it for the first traced call, or once NumPy
-        has computed on 4 million numbers. ``use_kernels(True)`` or ISLICES_KERNELS=1 import it for the first call.
+        True, the default, needs numba: ``pip install "islices[fast]"``. With False, or without numba, the host
+        computes the same bits in NumPy, more slowly. The environment variable ISLICES_KERNELS=0 sets the default to
+        False. Importing numba takes most of a second. By default islices imports it for the first traced call, or
+        once NumPy has computed on 4 million numbers. ``use_kernels(True)`` or ISLICES_KERNELS=1 import it for the
+        first call.
 
     Raises
     ------
     TypeError
-        on is no bool.
+        on is not a bool.
 
     Notes
     -----
@@ -81,7 +82,7 @@ def active(work: float = math.inf) -> ModuleType | None:
 
 
 def loaded() -> ModuleType | None:
-    """Return `islices.kernels.operations` if it is in use and loaded, without importing numba, for small work."""
+    """Return `islices.kernels.operations` for small work if it is in use and loaded. Do not import numba."""
     return _operations if _wanted.get() else None
 
 

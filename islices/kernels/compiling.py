@@ -1,4 +1,4 @@
-"""Compilation of plain functions to machine code, kept on disk next to the module or in the user's cache.
+"""Compilation of plain functions to machine code, which is stored on disk next to the module or in the user's cache.
 
 A kernel is a *template*, a function over arrays, and a signature. A template is a closure. The parts that differ
 between kernels (the widening of a 16-bit float, an optimizer's rule) are in its enclosing scope. Kernels hold no GIL,
@@ -52,7 +52,7 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck"
 def _compiling() -> Iterator[None]:
     """Hold numba's lock; acquire no lock of islices within.
 
-    No destructor runs, since it may wait for a thread that needs the lock.
+    No destructor runs in this block, since it may wait for a thread that needs the lock.
     """
     with without_collector(), global_compiler_lock:
         yield
@@ -98,7 +98,7 @@ def scalar(dtype: Any) -> Any:
 
 
 def vector(dtype: Any, *, readonly: bool = False) -> Any:
-    """Return the type of a contiguous array of one axis; with readonly, read-only arrays are accepted too."""
+    """Return the type of a contiguous array of one axis. With readonly, it accepts read-only arrays too."""
     return types.Array(scalar(dtype), 1, "C", readonly=readonly)
 
 
@@ -118,7 +118,7 @@ def compile_kernel(template: Callable[..., Any], arguments: tuple[Any, ...]) -> 
 
 
 def compile_callback(template: Callable[..., Any], signature: Any, *sources: Path) -> Any:
-    """Return the template, which depends on more files, as a function of C with an ``address``."""
+    """Return the template compiled as a C function with an ``address``; more files belong to its fingerprint."""
     return _compiled(numba.cfunc, signature, template, *sources)
 
 
@@ -151,7 +151,7 @@ def _inlined(x: Any) -> FunctionType | None:
 
 
 def fingerprint(template: Callable[..., Any], *sources: Path) -> str:
-    """Return a digest of the values that a template reads, of this version of the kernels, and of more files."""
+    """Return a digest of a template's values, of this version of the kernels, and of further files."""
     return hashlib.sha256(contents((*_SOURCES, *sources)) + _identity(template)).hexdigest()[:16]
 
 
@@ -168,7 +168,7 @@ def contents(paths: tuple[Path, ...]) -> bytes:
 
 
 def _identity(x: Any) -> bytes:
-    """Return bytes that identify a function, with all that it encloses, or another value."""
+    """Return bytes that identify a value, or a function with its enclosed variables."""
     function = getattr(x, "py_func", x)
     if not isinstance(function, FunctionType):
         return repr(x).encode()

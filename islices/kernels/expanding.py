@@ -1,10 +1,10 @@
-"""Functions that a kernel calls, written into the kernel's source before numba compiles it.
+"""The inlining of functions into a kernel's source before numba compiles it.
 
-numba can do that too (``inline="always"``), but copies a whole scope of its intermediate representation for each block.
-That was a third of a kernel's compilation time. Here the syntax tree is rewritten. A call becomes assignments of its
-arguments, the function's statements with renamed variables, and its value. numba handles all other calls (no source,
-two returns, nested scopes, a call that may not be evaluated), with the same result. A function whose value is used must
-not change variables that the rest of the statement reads, since it is evaluated before that. May import:
+numba can do that too (``inline="always"``), but copies a whole scope of its intermediate representation for each
+block. That took a third of a kernel's compilation time. This module rewrites the syntax tree instead. A call becomes
+assignments of its arguments, the function's statements with renamed variables, and its value. numba handles all other
+calls (no source, two returns, nested scopes, a call that may not be evaluated), with the same result. A function in
+an expression is evaluated first, so it must not change variables that the rest of the statement reads. May import:
 `islices.core.locks`.
 """
 
@@ -48,7 +48,7 @@ def expand(
     arguments: tuple[str, ...] | None = None,
     constants: Mapping[str, bool | None] | None = None,
 ) -> FunctionType:
-    """Return the function, with calls of functions that `inlined` recognises replaced by their statements.
+    """Return the function with each call of an inlined function replaced by that function's statements.
 
     Flags, the names of bools, are evaluated now, and the code that they exclude is dropped. arguments gives the
     parameters in another order; parameters left out are constants.
@@ -84,7 +84,7 @@ def has_source(function: Callable[..., Any]) -> bool:
 
 
 class _Writer:
-    """The state of writing into a function with local names `own`: the global names used so far."""
+    """The state of rewriting a function with local names `own`, such as the global names used so far."""
 
     def __init__(self, inlined: Callable[[Any], FunctionType | None], own: Collection[str]) -> None:
         self.inlined, self.own = inlined, own
@@ -100,7 +100,7 @@ class _Writer:
         return [out for statement in statements for out in self.statement(statement)]
 
     def statement(self, node: ast.stmt) -> list[ast.stmt]:
-        """Return the statements that replace one, with each call in it written out before it."""
+        """Return the statements that replace one statement, with each call in it written out first."""
         before: list[ast.stmt] = []
         if isinstance(node, ast.If):
             node.test = self.expression(node.test, before)
@@ -155,7 +155,7 @@ class _Writer:
 
 
 class _Names(ast.NodeTransformer):
-    """A transformer of a function's names for the kernel: local ones renamed, global ones distinct, flags evaluated."""
+    """A transformer that renames a function's local names, makes its global names distinct, and evaluates flags."""
 
     def __init__(self, writer: _Writer, scope: Mapping[str, Any], given: Mapping[str, ast.expr]) -> None:
         self.writer, self.scope, self.given = writer, scope, given
@@ -189,7 +189,7 @@ class _Names(ast.NodeTransformer):
         return ast.If(test, self.statements(node.body), self.statements(node.orelse))
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
-        """Return a comparison; ``x is None`` of a parameter is known, since no computed value is None."""
+        """Return a comparison. Evaluate ``x is None`` of a parameter, since no computed value is None."""
         left, others = self.visit(node.left), [self.visit(x) for x in node.comparators]
         if isinstance(left, ast.Name | ast.Constant) and isinstance(node.ops[0], ast.Is | ast.IsNot):
             absent = isinstance(left, ast.Constant) and left.value is None
@@ -203,7 +203,7 @@ class _Names(ast.NodeTransformer):
         return ast.UnaryOp(node.op, operand)
 
     def visit_Return(self, node: ast.Return) -> ast.Return:
-        """Return a return statement; absent parts of a rule's state are left out."""
+        """Return a return statement without absent parts of a rule's state."""
         value = node.value and self.visit(node.value)
         if isinstance(value, ast.Tuple):
             value.elts = [x for x in value.elts if not (isinstance(x, ast.Constant) and x.value is None)]
@@ -252,7 +252,7 @@ def _definition(function: FunctionType) -> Definition | None:
 
 @cache
 def _functions(path: str) -> tuple[dict[int, list[Definition | None]], dict[int, list[bytes]]]:
-    """Return the functions of a file by the lines where they begin: their contents, and the bytes of their code.
+    """Map the first line of each function in a file to its contents and the bytes of its code.
 
     The contents are None for functions that stay unchanged.
     """

@@ -1,4 +1,4 @@
-"""Sums of the rows that share an index, left to right in order of occurrence (SPEC clause 3).
+"""Sums of the rows with the same index, left to right in order of occurrence (SPEC clause 3).
 
 One thread sums a row, in the memory of the result; 16-bit rows are summed in float32 and rounded once. May import:
 `numpy`, this folder.
@@ -27,7 +27,8 @@ def term_of(dtype: str, *, scaled: bool) -> Any:
     load, store, half = form.load, form.store, form.stored is np.uint16
 
     def term(x, factor):
-        """Return a stored number in the type of sums; if scaled, times the factor and rounded as if it were stored."""
+        """Return a stored number in the type of sums. If scaled, multiply it by the factor and round it to the stored
+        type."""
         y = load(x)
         if scaled:
             y = load(store(y * factor)) if half else y * factor
@@ -42,7 +43,7 @@ def add_up(dtype: str, *, scaled: bool = False) -> Any:
     line, term = 64 // np.dtype(FORMATS[dtype].stored).itemsize, term_of(dtype, scaled=scaled)
 
     def look_ahead(values, order, k):
-        """Prefetch the beginning of the row that is read `AHEAD` slots after order[k]; the rest is loaded by itself."""
+        """Prefetch the beginning of the row that is read `AHEAD` slots after order[k]. The processor loads the rest."""
         later = k + np.uint64(AHEAD)
         if later < np.uint64(len(order)):
             row = order[later]
@@ -52,7 +53,7 @@ def add_up(dtype: str, *, scaled: bool = False) -> Any:
     fetch = inline(look_ahead)
 
     def add(values, order, begin, end, factor, out, row):
-        """Set out[row] = the sum of the rows order[begin:end] of values, left to right; there is at least one."""
+        """Set out[row] to the sum of the rows order[begin:end] of values, left to right. There is at least one row."""
         width = np.uint64(values.shape[1])  # unsigned, as every index: else numba checks for negative ones at each step
         fetch(values, order, begin)
         p = order[begin]
@@ -85,8 +86,8 @@ def fold_kernel(dtype: str) -> Kernel:
     add, store, wide_type, half = add_up(dtype), form.store, form.wide, form.stored is np.uint16
 
     def fold(values, order, starts, ids, out, first, last):
-        """Set out[ids[r]], without ids out[r], to the sum of the rows order[starts[r]:starts[r + 1]], first <= r <
-        last.
+        """Set out[ids[r]] to the sum of the rows order[starts[r]:starts[r + 1]] for first <= r < last; without ids
+        set out[r].
         """
         wide = np.empty((1, values.shape[1] if half else 0), wide_type)
         in_order = len(ids) == 0
@@ -111,8 +112,8 @@ def sum_kernel(dtype: str, index: np.dtype[Any]) -> Kernel:
     def grouped_sum(values, indices, rows, sums, ids):
         """Return (count, at, first): the number of distinct indices, and the starts of their sums and ids.
 
-        count is -1 where `grouping` returns that, or if an index is not below rows. The starts in sums and ids are
-        aligned as frameworks need them.
+        count is -1 if `grouping` returns -1 or an index is not below rows. The starts in sums and ids are aligned as
+        frameworks need them.
         """
         n, width = values.shape
         order, starts = np.empty(n, np.uint64), np.empty(n + 1, np.uint64)

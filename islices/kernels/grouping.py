@@ -1,7 +1,7 @@
-"""Groups of slots with one index: a stable radix sort of (index, position), packed into one 64-bit number each.
+"""Groups of slots with equal indices, by a stable radix sort of (index, position) pairs packed into 64-bit numbers.
 
-Cost follows the slots, for any indices; memory is 24 bytes per slot, and the ids. SPEC clauses 3 and 4. May import:
-`numpy`, `islices.kernels.compiling`.
+The cost follows the slots for any indices. The memory is 24 bytes per slot and the ids. SPEC clauses 3 and 4. May
+import: `numpy`, `islices.kernels.compiling`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DIGIT = 11
 
 
 def _group(indices, order, starts, ids):
-    """Return the number of distinct indices; -1, with nothing written, if they are negative or too large to be packed.
+    """Return the number of distinct indices. If some are negative or too large to pack, write nothing and return -1.
 
     The arrays are indices (n,), order (n,) uint64, starts (n + 1,) uint64 and ids (n,) of the dtype of indices. order
     gets the positions, sorted by index and then by position. starts gets the start of each distinct index in order,
@@ -114,7 +114,7 @@ def placed_kernel(dtype: np.dtype[Any]) -> Kernel:
 
 
 def _runs(segments, starts, named):
-    """Return the number of distinct values in ascending segments; write the values to named.
+    """Return the number of distinct values in ascending segments, and write the values to named.
 
     starts gets the start of each run, with the end after the last.
     """
@@ -146,5 +146,5 @@ def _bounds(indices):
 
 @cache
 def bounds_kernel(dtype: np.dtype[Any]) -> Kernel:
-    """Return the compiled function from one integer or more to (smallest, largest, True if they strictly ascend)."""
+    """Return the compiled function from integers to (smallest, largest, True if they strictly ascend)."""
     return compile_kernel(_bounds, (vector(dtype, readonly=True),))

@@ -1,8 +1,8 @@
-"""16-bit floats, which numba lacks, as bit patterns: widened to float32 and rounded back.
+"""Conversions of 16-bit floats, which numba lacks, between bit patterns and float32.
 
 There is a pair (load, store) for each type of values. load converts a stored value to the type of computations, and
-store converts it back. The latter rounds to nearest even as NumPy and the frameworks do. Arithmetic on exponents only
-would produce subnormal numbers, which some threads flush; these functions produce none. (numba computes on 32-bit
+store converts it back. store rounds to nearest even, as NumPy and the frameworks do. Arithmetic on exponents would
+produce subnormal numbers, which some threads flush to zero. These functions produce none. (numba computes on 32-bit
 integers in 64 bits, hence the casts.) May import: `numpy`, `islices.kernels.compiling`.
 """
 

@@ -1,4 +1,4 @@
-"""Values multiplied or divided by numbers: the second pass of clipping. SPEC clauses 6, 10 and 18.
+"""Multiplication and division of values by numbers, the second pass of clipping. SPEC clauses 6, 10 and 18.
 
 May import: `numpy`, `islices.kernels.compiling`, `islices.kernels.halves`.
 """
@@ -21,7 +21,8 @@ def scale_kernel(dtype: str, steps: tuple[str, ...]) -> Kernel:
     over, twice, then_over = steps[0] == "div", len(steps) == 2, steps[-1] == "div"
 
     def scale(x, c, d, out, first, last):
-        """Set out[k] = x[k] times or over c, then, if twice, times or over d, first <= k < last: each rounded once."""
+        """Set out[k] for first <= k < last to x[k] times or over c, then, if twice, times or over d. Each step rounds
+        once."""
         for k in range(np.uint64(first), np.uint64(last)):
             y = load(x[k])
             y = y / c if over else y * c

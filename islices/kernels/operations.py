@@ -1,4 +1,4 @@
-"""The host's operations by compiled kernels: arrays checked, results allocated, work shared among threads.
+"""The host's operations by compiled kernels. They check arrays, allocate results and divide the work among threads.
 
 The core calls only this module of the folder (`islices.kernels.active`). Values are (n, *row_shape); 16-bit floats are
 NumPy's float16, or uint16, which means bfloat16. Arrays that are not contiguous, aligned and of this machine's byte
@@ -77,12 +77,12 @@ def _as_values(rows: Host, like: Host) -> Host:
 
 
 def _places(ids: Host) -> Host:
-    """Return row numbers, none of them negative, in the one type of kernels, for both types of ids."""
+    """Return row numbers, none of them negative, in the type that kernels use for int32 and int64 ids."""
     return ids.view(np.uint64) if ids.itemsize == 8 else ids.astype(np.uint64)
 
 
 def bounds(indices: Host) -> tuple[int, int, bool]:
-    """Return the smallest and the largest of one or more int32 or int64, and whether they strictly ascend."""
+    """Return the smallest and the largest of int32 or int64 numbers, and whether they strictly ascend."""
     flags = indices.flags
     if not (flags.c_contiguous and flags.aligned and indices.dtype.isnative):
         indices = _ready(indices)
@@ -90,13 +90,13 @@ def bounds(indices: Host) -> tuple[int, int, bool]:
 
 
 def is_packed(indices: Host, rows: int | None) -> bool:
-    """Return True if `group` supports indices that are known to lie within [0, rows)."""
+    """Return True if `group` supports indices within [0, rows)."""
     return rows is not None and rows.bit_length() + len(indices).bit_length() <= 64
 
 
 # ---------------------------------------------------------------------- sharing work
 class Task(NamedTuple):
-    """A call work(*given, first, last) for all rows first <= r < last of a number of rows, split into any parts."""
+    """A call work(*given, first, last) over a number of rows, which may be split into any parts."""
 
     work: Callable[..., None]
     given: tuple[Any, ...]
@@ -153,10 +153,10 @@ def _of_rows(work: Kernel, given: tuple[Any, ...], starts: Host, width: int, *, 
 
 # ---------------------------------------------------------------------- grouping and summing
 def group(indices: Host) -> Groups | None:
-    """Return (order, ids, starts): positions sorted stably by index, and the distinct indices, ascending.
+    """Return (order, ids, starts): positions sorted stably by index, the ascending distinct indices, and their runs.
 
     starts are the starts of each distinct index's run in order, with the end appended; order and starts are unsigned.
-    None for indices that are too large to be packed.
+    Return None for indices that are too large to pack.
     """
     n = len(indices)
     if n >= FEWEST and (known := kept_groups(indices)) is not None:
@@ -172,7 +172,7 @@ def group(indices: Host) -> Groups | None:
 
 
 def group_all(indices: Sequence[Host]) -> Iterator[Groups | None]:
-    """Return `group` of each, computed at the same time."""
+    """Return the groups of several arrays of indices, computed at the same time."""
     if len(indices) < 2 or sum(map(len, indices)) < ROUSED:
         return map(group, indices)
     found: list[Groups | None] = [None] * len(indices)
@@ -185,7 +185,8 @@ def group_all(indices: Sequence[Host]) -> Iterator[Groups | None]:
 
 
 def group_kept(indices: Sequence[Host]) -> list[Groups | None]:
-    """Return `group` of each, kept for the next call with the same indices, since a step follows a norm."""
+    """Return the groups of several arrays of indices, and keep them for the next call, because a step follows a
+    norm."""
     if len(indices) == 1 and len(indices[0]) < FEWEST:
         return [group(indices[0])]
     found = list(group_all(indices))
@@ -202,7 +203,8 @@ def placed(groups: Groups, positions: Host) -> Groups:
 
 
 def fold(values: Host, order: Host, starts: Host) -> Host:
-    """Return the sums of the runs of a grouping, left to right; for 16-bit values in float32, rounded once."""
+    """Return the sums of a grouping's runs, left to right. Sums of 16-bit values are formed in float32 and rounded
+    once."""
     rows, name = _rows(values)
     width = rows.shape[1]
     into = empty((len(starts) - 1, width), rows.dtype)
@@ -211,7 +213,7 @@ def fold(values: Host, order: Host, starts: Host) -> Host:
 
 
 def read_bags(table: Host, ids: Host, segments: Host, bags: int) -> Host:
-    """Return the sums of the table's rows ids by segment, ascending, left to right; zeros for a bag without ids.
+    """Return the sums of the table's rows at ids by ascending segment, left to right. A bag without ids gives zeros.
 
     ids and segments are in range.
     """
@@ -227,7 +229,8 @@ def read_bags(table: Host, ids: Host, segments: Host, bags: int) -> Host:
 
 
 def sum_rows(values: Host, indices: Host, rows: int | None, *, loose: bool) -> tuple[Host, Host] | None:
-    """Return (sums, ids) of slices, ids ascending, in new aligned memory; None where indices may be out of range."""
+    """Return (sums, ids) of slices in new aligned memory, with ascending ids. Return None if indices may be out of
+    range."""
     if loose:
         return None
     if values.size < FEW and len(indices) < ROUSED:
@@ -244,7 +247,7 @@ def sum_rows(values: Host, indices: Host, rows: int | None, *, loose: bool) -> t
 def sum_few(values: Host, indices: Host, rows: int | None) -> tuple[Host, Host] | None:
     """Return (sums, ids) of slices by one thread and one call, which checks the indices too.
 
-    None if indices are out of range, or if there are many.
+    Return None if indices are out of range, or if there are many slices.
     """
     matrix, name = _rows(values)
     n, width = matrix.shape
@@ -281,9 +284,9 @@ def dense_rows(values: Host, indices: Host, shape: tuple[int, ...], *, loose: bo
 
 # ---------------------------------------------------------------------- norms
 def norm_of_few(values: Host, indices: Host | None, ord: int) -> float | None:
-    """Return the norm of one leaf, duplicates summed if there are indices, by one thread and one call.
+    """Return the norm of one leaf by one thread and one call. Duplicates are summed if there are indices.
 
-    None for many values, for indices that are not grouped, or if the norm is undecided.
+    Return None for many values, for indices that are not grouped, or if the norm is undecided.
     """
     if values.size >= FEW or values.size == 0:
         return None
@@ -296,7 +299,8 @@ def norm_of_few(values: Host, indices: Host | None, ord: int) -> float | None:
 
 
 def norm(leaves: Sequence[tuple[Host, Host | None, Host | None]], ord: int) -> float | None:
-    """Return the norm of leaves together, ord 1 or 2, in float64; leaves as in `limbs`. None if undecided."""
+    """Return the float64 norm of order 1 or 2 of leaves together, or None if it is undecided. leaves is as in
+    `limbs`."""
     return rounded(limbs(leaves, ord), ord)
 
 
@@ -336,7 +340,7 @@ def _into_bins(kernel: Kernel, given: tuple[Host, ...], dtype: str, free: list[H
 
 # ---------------------------------------------------------------------- values times numbers
 def scaled(values: Host, steps: Sequence[tuple[str, Any]]) -> Host | None:
-    """Return values times ("mul") or divided by ("div") one or two numbers, one after the other, in new memory."""
+    """Return values multiplied ("mul") or divided ("div") by one or two numbers in order, in new memory."""
     if (
         not 0 < len(steps) <= 2
         or not isinstance(steps[0][1], (int, float))
@@ -376,7 +380,8 @@ def step(
     numbers: Host,
     factor: float | None = None,
 ) -> Task:
-    """Return the task of a step of an optimizer, in place, on the table's rows ids, with values times the factor.
+    """Return the task of an optimizer's step, in place, on the table's rows at ids. values are multiplied by the
+    factor.
 
     ids are in range; table and state fulfil the conditions for `scatter`'s table.
     """
@@ -394,10 +399,10 @@ def step(
 def rest_step(
     formula: Formula, values: Host | None, skip: Host, table: Host, state: Sequence[Host], numbers: Host
 ) -> Task:
-    """Return the task of a step of an optimizer, in place, on all rows except those of skip (row numbers, ascending).
+    """Return the task of an optimizer's step, in place, on all rows except the ascending row numbers in skip.
 
-    The gradient is values, of the table's size, or 0. The state has the table's size, and squares are those of
-    elements. table and state fulfil the conditions for `scatter`'s table.
+    The gradient is values, of the table's size, or 0. The state has the table's size, and squares are elementwise.
+    table and state fulfil the conditions for `scatter`'s table.
     """
     into, name = _rows(table)
     rows, width = into.shape

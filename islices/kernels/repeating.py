@@ -1,7 +1,8 @@
 """Groupings that one step needs twice.
 
-A gradient's indices are grouped for its norm, which clips it, and then for the rows that the optimizer changes. They
-are recognised by their contents, since the arrays may be others by then, or changed. May import: `numpy`.
+A gradient's indices are grouped for its norm, which clips it, and then for the rows that the optimizer changes. The
+second call recognises the indices by their contents, since the arrays may have been replaced or changed. May import:
+`numpy`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _kept: dict[tuple[Any, ...], tuple[Host, Groups]] = {}
 
 
 def keep_groups(found: Sequence[tuple[Host, Groups | None]]) -> None:
-    """Keep the groups of these indices, and no others, for the next caller."""
+    """Keep only the groups of these indices for the next caller."""
     kept: dict[tuple[Any, ...], tuple[Host, Groups]] = {}
     total = 0
     for indices, groups in found:
@@ -35,7 +36,7 @@ def keep_groups(found: Sequence[tuple[Host, Groups | None]]) -> None:
 
 
 def kept_groups(indices: Host) -> Groups | None:
-    """Return the groups of indices, if they are kept, and forget them: the caller may give the arrays away."""
+    """Return the groups of indices if they are kept, and forget them, because the caller may give the arrays away."""
     known = _kept
     if not known:
         return None

@@ -1,12 +1,12 @@
-"""Sums of squares (or of sizes) without rounding, independent of the order and of the number of threads.
+"""Exact sums of squares or of absolute values, which do not depend on the order or the number of threads.
 
-A block of numbers is scaled by a power of two to sizes below 1, and cut at two places below its largest term. Added to
-a large constant, a term shows its upper bits as an integer, exactly; the rest are its lower bits. Integers add up in
-any order. They are added by block size in *bins*, one for each power of two, which `islices.kernels.totals` combines. A
-block whose numbers are close to one another in size drops nothing. A term of another block drops at most 2^-97 of the
-block's bound. `islices.kernels.totals` knows from the number of these terms whether this can change the result. If it
-can, `islices.norms.exact` forms the norm, as it does for frameworks and traces. SPEC clause 7. May import: `numpy`,
-this folder.
+A block of numbers is scaled by a power of two to absolute values below 1, and cut at two places below its largest
+term. Added to a large constant, a term shows its upper bits as an integer, exactly; the rest are its lower bits.
+Integers add up in any order. They are added in *bins*, one for each power of two of the blocks, which
+`islices.kernels.totals` combines. A block of numbers of similar size drops nothing. A term of another block drops at
+most 2^-97 of the block's bound. `islices.kernels.totals` knows from the number of these terms whether this can change
+the result. If it can, `islices.norms.exact` forms the norm, as it does for frameworks and traces. SPEC clause 7. May
+import: `numpy`, this folder.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _largest32(x, row, begin, end):
 
 
 def _cut(term, upper_unit, lower_unit):
-    """Return the term's upper and lower bits as integers, each with the bits of the constant that cuts it."""
+    """Return the term's upper and lower bits as integers, which include the bits of the cutting constants."""
     upper = term + upper_unit
     lower = (term - (upper - upper_unit)) + lower_unit
     return np.float64(upper).view(np.int64), np.float64(lower).view(np.int64)
@@ -66,7 +66,7 @@ cut, power_of_two, add_part = inline(_cut), inline(_power_of_two), inline(_add_p
 
 @cache
 def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
-    """Return the kernel for numbers of a dtype and ord 1 or 2; with exact, it fills limbs instead of bins."""
+    """Return the kernel for numbers of a dtype and ord 1 or 2. With exact, it fills limbs instead of bins."""
     form, wide, sizes = FORMATS[dtype], dtype == "float64", ord == 1
     load, half, bins_of = form.load, form.stored is np.uint16, BINS["float64" if wide else "float32"]
     infinite, bias = bins_of - 1, bins_of // 2 - 1
@@ -86,7 +86,7 @@ def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
     largest = inline(largest64 if wide else _largest32)
 
     def add_terms(x, row, begin, end, bins):
-        """Add the terms of x[row, begin:end], at most `BLOCK`, to their bin: 4 integers, two for each cut."""
+        """Add the terms of x[row, begin:end], at most `BLOCK`, to their bin, which has two integers per cut."""
         top, least = largest(x, row, begin, end)
         bin = top >> np.int64(52 if wide else 23)
         terms = np.int64(end - begin) * np.int64(3 if wide and not sizes else 1)
@@ -130,7 +130,7 @@ def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
                 bins[bin, 3] += 1  # squares of subnormal numbers may drop all their bits, but are not 0
 
     def add_exactly(x, row, begin, end, parts):
-        """Add the terms of finite x[row, begin:end], whole, to the limbs of `totals`, four in a row of parts."""
+        """Add the uncut terms of the finite numbers x[row, begin:end] to the limbs of `totals` in parts."""
         for j in range(begin, end):
             bits = np.float64(x[row, j]).view(np.int64)
             exponent, m = (bits >> np.int64(52)) & np.int64(0x7FF), bits & np.int64(0xFFFFFFFFFFFFF)
@@ -165,7 +165,7 @@ def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
 
 @cache
 def rows_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
-    """Return the kernel for sums of rows of values of a dtype and ord 1 or 2; exact as in `dense_kernel`."""
+    """Return the kernel for sums of rows of a dtype and ord 1 or 2. exact is as in `dense_kernel`."""
     stored, fold, dense = np.dtype(FORMATS[dtype].stored), fold_kernel(dtype), dense_kernel(dtype, ord, exact=exact)
 
     def sums_of_rows(values, order, starts, first, last, bins):
@@ -199,9 +199,9 @@ def norm_kernel(dtype: str, index: np.dtype[Any], ord: int) -> Kernel:
     )
 
     def norm(values, indices):
-        """Return the norm of the sums of few rows that share an index; without indices, of the rows themselves.
+        """Return the norm of few rows, after summing rows with the same index. Without indices no rows are summed.
 
-        Return -1 where `grouping` does so, or if the norm is undecided.
+        Return -1 if `grouping` does so, or if the norm is undecided.
         """
         n = len(values)
         bins, limbs = np.zeros((count_of_bins, 4), np.int64), np.zeros(LIMBS + 3, np.int64)

@@ -1,8 +1,8 @@
-"""Several threads for one kernel: a pool of this module, since kernels hold no GIL.
+"""A pool of threads that run one kernel together, since kernels hold no GIL.
 
 numba's threading layers do not suit: one kills forked children, another aborts when two threads call it at once. Here
-the caller works too, and waits only for parts that have begun, so that a busy pool costs speed but never progress. A
-forked child (a DataLoader's worker) makes a new pool. A framework whose threads would compete with these may lend them
+the caller works too and waits only for parts that have begun, so a busy pool costs speed but never progress. A forked
+child (a DataLoader's worker) makes a new pool. A framework whose threads would compete with these may lend them
 (`share`). Bits do not depend on the number of threads, since no two parts write the same memory. May import:
 `islices.core.locks`.
 """
@@ -48,13 +48,13 @@ def set_num_threads(n: int) -> None:
     Raises
     ------
     TypeError, ValueError
-        n is no int, or below 1.
+        n is not an int, or is below 1.
 
     Notes
     -----
-    Results do not depend on the number. Small calls run only in the calling thread. Once torch is in use, kernels that
-    the main thread calls run in torch's threads: in at most torch.get_num_threads() of them, unless that is 1. SPEC
-    clauses 3 and 20.
+    Results do not depend on the number of threads. Small calls run only in the calling thread. Once torch is in use,
+    kernels that the main thread calls run in torch's threads. They use at most torch.get_num_threads() of them,
+    unless that is 1. SPEC clauses 3 and 20.
 
     Examples
     --------
@@ -126,17 +126,17 @@ def _cores() -> int:
 
 
 def share(run: Shared | None, serves: Callable[[], bool] | None = None) -> None:
-    """Make `run_parts` call run, a framework's threads, first.
+    """Make `run_parts` first try run, which lends a framework's threads.
 
-    run(work, n) calls work in up to n threads at once and returns when all have returned. Or it returns False and has
-    called nothing, as serves() predicts.
+    run(work, n) calls work in up to n threads at once and returns when all have returned. It returns False without a
+    call if it cannot; serves() predicts this.
     """
     global _shared, _serves
     _shared, _serves = run, serves
 
 
 def run_parts(work: Callable[..., Any], parts: Iterable[tuple[Any, ...]]) -> None:
-    """Call work(*part) for every part, in the set number of threads. work raises nothing."""
+    """Call work(*part) for every part in the set number of threads. work must not raise."""
     listed = list(parts)
     todo = iter(listed)  # shared, so that each part runs once
 
@@ -175,10 +175,9 @@ def _run_in_pool(work: Callable[..., Any], todo: Iterator[tuple[Any, ...]], coun
 
 
 def rouse() -> None:
-    """Wake the other threads, so that they are awake once the caller has parts for them.
+    """Wake the other threads before the caller has parts for them.
 
-    A sleeping core needs a tenth of a millisecond. Where a framework's threads will run the parts, the framework wakes
-    them itself.
+    A sleeping core takes a tenth of a millisecond to wake. A framework that lends its threads wakes them itself.
     """
     if _serves is not None and _serves():
         return

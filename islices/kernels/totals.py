@@ -1,8 +1,8 @@
 """The sum of bins of exact sums, rounded once to float64 (SPEC clause 7).
 
-The bins' integers, each at its power of two, are added up in *limbs* of 32 bits, in any order. The leading bits of the
-sum are then rounded, if the dropped parts of terms cannot change the result; otherwise it is undecided. Python's
-integers would give the same result; machine code gives it where no Python runs. May import: `numpy`,
+The bins' integers, each at its power of two, are added up in *limbs* of 32 bits, in any order. The leading bits of
+the sum are then rounded, if the dropped parts of terms cannot change the result; otherwise it is undecided. Python's
+integers would give the same result, but this machine code also runs without Python. May import: `numpy`,
 `islices.kernels.compiling`.
 """
 
@@ -31,7 +31,7 @@ LOW = 0xFFFFFFFF
 
 
 def _add_number(x, place, limbs):
-    """Add x times 2^place to limbs, less than 2^33 in size to each: there is room for 2^30 numbers."""
+    """Add x times 2^place to limbs. Each limb gets less than 2^33, so there is room for 2^30 numbers."""
     k, shift = place >> np.int64(5), place & np.int64(31)
     low = (x & np.int64(LOW)) << shift
     high = (x >> np.int64(32)) << shift
@@ -63,9 +63,9 @@ def _add_bins(bins, ord, limbs):
 
 
 def _round(limbs, ord):
-    """Return the sum in limbs, for squares (ord 2) its root, rounded once.
+    """Return the sum in limbs, or its root for squares (ord 2), rounded once.
 
-    It is NaN or infinite if a number was, and -1 if undecided. limbs change.
+    It is NaN or infinite if a number was, and -1 if undecided. The call changes limbs.
     """
     if limbs[LIMBS]:
         return np.nan if limbs[LIMBS + 1] else np.inf
@@ -133,7 +133,7 @@ def round_kernel() -> Kernel:
 
 
 def limbs_of(bins: Sequence[Host], ord: int) -> Host:
-    """Return the sum of bins of one kind as limbs: the same for any parts in which the bins were filled."""
+    """Return the sum of bins of one kind as limbs. It does not depend on how the work was split."""
     limbs = np.zeros(LIMBS + 3, np.int64)
     if bins:
         whole = bins[0] if len(bins) == 1 else np.sum(bins, axis=0)
@@ -143,9 +143,10 @@ def limbs_of(bins: Sequence[Host], ord: int) -> Host:
 
 
 def rounded(limbs: Host, ord: int) -> float | None:
-    """Return the sum in limbs, for squares its root, rounded once to float64; NaN or infinite, if a number is.
+    """Return the sum in limbs, or its root for squares, rounded once to float64. It is NaN or infinite if a number
+    is.
 
-    None if undecided. limbs change.
+    Return None if the sum is undecided. The call changes limbs.
     """
     found: float = round_kernel()(limbs, ord)
     return None if found == -1.0 else found

@@ -1,8 +1,8 @@
-"""Rows of a table changed in place: by slices in order (added, multiplied ...), or by one step of an optimizer.
+"""Changes of a table's rows in place, by slices in order (added, multiplied ...) or by one step of an optimizer.
 
-One thread reads, changes and writes a row, with all its contributions at once. The gradient's sum is computed where the
-rule then reads it, and never stored. A rule is that of a record of `islices.optim`, on compiled operators. SPEC clauses
-15 and 16. May import: `numba`, `numpy`, this folder, `islices.optim.formulas`, `islices.optim.operators`,
+One thread reads, changes and writes a row, with all its contributions at once. The gradient's sum is computed where
+the rule reads it, and never stored. The rules are those of `islices.optim`, on compiled operators. SPEC clauses 15
+and 16. May import: `numba`, `numpy`, this folder, `islices.optim.formulas`, `islices.optim.operators`,
 `islices.optim.rules`, `islices.core.row_operators`.
 """
 
@@ -79,7 +79,7 @@ def scatter_kernel(dtype: str, op: str) -> Kernel:
 
 # ---------------------------------------------------------------------- a step of an optimizer
 def _kernel_of(make: Callable[..., Kernel], formula: Formula, *options: Any) -> Kernel:
-    """Return a kernel of a formula: the same one for formulas that differ only in their numbers."""
+    """Return a kernel of a formula. Formulas that differ only in their numbers share it."""
     states = tuple((spec.name, spec.per_row) for spec in formula.state)
     flags = (formula.squares, formula.decay, formula.raw, formula.maximize)
     key = (make, formula.rule, *formula.constants.items(), states, formula.names, *flags, *options)
@@ -92,16 +92,16 @@ def _kernel_of(make: Callable[..., Kernel], formula: Formula, *options: Any) -> 
 def step_kernel(formula: Formula, table: str, gradient: str, *, scaled: bool = False) -> Kernel:
     """Return the kernel of a step on the rows of slices, for dtypes of the table and of the gradient's values.
 
-    With scaled, the last of the numbers is a factor of the values.
+    With scaled, the last number is a factor of the values.
     """
     return _kernel_of(_step_kernel, formula, table, gradient, scaled)
 
 
 @lru_cache(maxsize=256)
 def rest_kernel(formula: Formula, table: str, gradient: str) -> Kernel:
-    """Return the kernel of a step on all rows but some, for dtypes as in `step_kernel`; "" means no gradient.
+    """Return the kernel of a step on all rows except some, for dtypes as in `step_kernel`. "" means no gradient.
 
-    The state has the table's size, and squares are those of elements.
+    The state has the table's size, and squares are elementwise.
     """
     return _kernel_of(_rest_kernel, formula, table, gradient)
 
@@ -109,7 +109,7 @@ def rest_kernel(formula: Formula, table: str, gradient: str) -> Kernel:
 def _states(count: int) -> tuple[Any, Any, Any]:
     """Return functions that read, write and prefetch the states of an element.
 
-    A tuple's length belongs to its type, so that each number of states needs its functions.
+    A tuple's length belongs to its type, so each number of states needs its functions.
     """
     some, two, three = count > 0, count > 1, count > 2
 
@@ -144,7 +144,7 @@ def _states(count: int) -> tuple[Any, Any, Any]:
 
 
 def _element(formula: Formula, wide: str, gradient: str) -> tuple[Any, Any]:
-    """Return functions for one element: the gradient that the rule gets, and the rule after the decay."""
+    """Return functions for one element, which compute the rule's gradient and apply the rule after the decay."""
     form, operators, ahead = FORMATS[gradient], number_operators(wide), formula.ahead()
     load, store, extra, maximize = form.load, form.store, len(ahead), formula.maximize
     rounded = form.stored is np.uint16 and not formula.raw
@@ -154,7 +154,7 @@ def _element(formula: Formula, wide: str, gradient: str) -> tuple[Any, Any]:
     rule = called(bind(formula.rule, operators, inline), arguments, formula.constants)
 
     def follow(g, w, n):
-        """Return the gradient that the rule gets: the sum, rounded, with its sign and the weights' decay."""
+        """Return the gradient that the rule gets: the rounded sum with its sign and the weight decay."""
         if rounded:
             g = load(store(g))
         if maximize:
@@ -191,7 +191,7 @@ def _step_kernel(formula: Formula, table: str, gradient: str, scaled: bool) -> K
     raw, mean_of_rows = formula.raw and bool(formula.squares), formula.squares == "row" and not formula.raw
 
     def mean_of_row(x, width):
-        """Return the mean of x[0], summed by halves as in `islices.norms.exact.row_sums`; x is overwritten."""
+        """Return the mean of x[0], summed by halves as in `islices.norms.exact.row_sums`, and overwrite x."""
         zero, one, two = np.uint64(0), np.uint64(1), np.uint64(2)
         m = width
         rest = x[zero, zero] - x[zero, zero]
@@ -212,7 +212,7 @@ def _step_kernel(formula: Formula, table: str, gradient: str, scaled: bool) -> K
     def step(values, order, starts, ids, table, state, numbers, first, last):
         """Update table[ids[r]] and each state's row by a step on rows order[starts[r]:starts[r + 1]] of values.
 
-        If scaled, these rows are multiplied by the number after those of the rule.
+        If scaled, these rows are multiplied by the number that follows the rule's numbers.
         """
         width = np.uint64(values.shape[1])
         n = as_tuple(numbers, count)
@@ -266,7 +266,8 @@ def _rest_kernel(formula: Formula, table: str, gradient: str) -> Kernel:
     count, raw, dense = len(formula.names), formula.raw and bool(formula.squares), bool(gradient)
 
     def rest(values, skip, table, state, numbers, width, first, last):
-        """Update rows first <= r < last of table and state except those of skip (ascending), on rows of values or on 0.
+        """Update rows first <= r < last of table and state, except the ascending rows in skip, by rows of values or
+        by 0.
 
         All arrays are flat, (1, rows * width), so that a run of rows is one loop, which vectorizes.
         """

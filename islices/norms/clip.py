@@ -47,10 +47,10 @@ def clip_by_value(x: T, lo: float, hi: float, *, semantics: Semantics = "islices
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
     lo, hi : float
-        lo <= 0 <= hi for sparse gradients, whose absent rows are zeros; rounded to the values' type.
+        For sparse gradients lo <= 0 <= hi, because absent rows are zeros. Bounds are rounded to the values' type.
     semantics : {"islices", "tensorflow", "keras", "fbgemm"}
-        "islices" sums duplicates first (a clipped sparse gradient is coalesced). The others clip the stored values, as
-        those frameworks do.
+        "islices" sums duplicates first, so a clipped sparse gradient is coalesced. The others clip the stored values,
+        as those frameworks do.
 
     Returns
     -------
@@ -120,7 +120,7 @@ def _clamped(B: Backend, values: Array, bounds: tuple[Limit, Limit]) -> Array:
 
 
 def _within(B: Backend, values: Array, bound: Any) -> Any:
-    """Return a bound, limited to the range of values if they are integers."""
+    """Return a bound, limited to the range of values that are integers."""
     if B.dtype(values) not in INTEGERS:
         return bound
     limit = np.iinfo(B.dtype(values))
@@ -136,7 +136,7 @@ def _clamp(B: Backend, values: Array, *, lo: Any, hi: Any) -> Array:
 def clip_by_norm(
     x: T, max_norm: float, *, axes: Any = None, semantics: Semantics = "islices", nonfinite: Nonfinite = "propagate"
 ) -> T:
-    """Scale a gradient down to a norm of at most max_norm; in a tree, scale each leaf by its norm.
+    """Scale a gradient down to a norm of at most max_norm. In a tree, scale each leaf by its own norm.
 
     Parameters
     ----------
@@ -144,8 +144,8 @@ def clip_by_norm(
     max_norm : float
         0 gives zeros, inf changes nothing.
     axes : int, or list or tuple of ints, optional
-        The axes of the dense array that each norm reduces: (1,) clips each row of a table by itself, and () each
-        element. (0,) clips each column (over the stored rows, since the others are zeros). None: one norm of
+        The axes of the dense array that each norm reduces. (1,) clips each row of a table separately, () each
+        element. (0,) clips each column, over the stored rows, since other rows are zeros. None takes one norm of
         everything.
     semantics : {"islices", "tensorflow", "keras"}
         The framework whose arithmetic is used; SPEC clause 11.
@@ -169,8 +169,8 @@ def clip_by_norm(
     Notes
     -----
     Stored values are multiplied by max_norm / norm, formed in float64 and rounded once to their type. The result is
-    differentiable wherever the framework differentiates, through the norm too. Where values are unchanged, the gradient
-    is that of the identity. SPEC clause 10.
+    differentiable wherever the framework differentiates, also through the norm. Unchanged values have the identity's
+    gradient. SPEC clause 10.
 
     Examples
     --------
@@ -206,7 +206,8 @@ def clip_leaves(
 
 
 def clipping_by(total: Total, limit: Limit, formula: ClipFormula, nonfinite: str) -> Callable[[Any], Any]:
-    """Return a function that clips each adopted leaf by a norm: by numbers if it is known, else under the trace."""
+    """Return a function that clips each adopted leaf by a norm. It uses numbers if the norm is known, and arrays
+    under a trace."""
     E, exact, norm = total.E, total.exact, total.exact
     refuse_nonfinite(E, exact, nonfinite)
     if E is modes.HOST:
@@ -239,7 +240,7 @@ def _attached(
     nonfinite: str,
     leaf: Any,
 ) -> Any:
-    """Return a scaled leaf as a function of the leaf and of the norm."""
+    """Return a scaled leaf that is differentiable with respect to the leaf and the norm."""
     E, attached, (B, _) = total.E, total.attached, parts(leaf)
     scaled = scale(derivatives.constant(B, leaf))
     with E.scope():
@@ -257,7 +258,7 @@ def _attached(
 def _known_steps(
     norm: float, dtype: str, limit: float, formula: ClipFormula, nonfinite: str
 ) -> list[tuple[str, float]] | None:
-    """Return the factors and divisors of values; None if values are unchanged, an empty list if they become zeros."""
+    """Return the factors and divisors of values. Return None for unchanged values, and an empty list for zeros."""
     finite = math.isfinite(norm)
     if formula.wide and finite and norm <= limit:
         return None
@@ -354,7 +355,7 @@ def row_factors(E: Backend, norms: Array, limit: Limit, nonfinite: str) -> Array
 
 
 def scale_rows(B: Backend, values: Array, E: Backend, factors: Array, place: Array | None) -> Array:
-    """Multiply each row by its factor of `row_factors`, an array of E; place has the index of each row's factor.
+    """Multiply each row by a factor of `row_factors`, an array of E. place has the index of each row's factor.
 
     By default row k has factor k.
     """

@@ -1,8 +1,8 @@
 """The frameworks' clipping formulas, as data, for a port that must follow its old trajectory.
 
-A formula maps (norm, max_norm) to steps: ("mul" | "div", scalar), applied to the values one after the other, each
-rounded. It is written on primitives, so that it runs on NumPy scalars and under a trace. `raw` formulas get the stored
-values without duplicates summed, as the framework does. SPEC clause 11.
+A formula maps (norm, max_norm) to steps ("mul" | "div", scalar). The steps are applied to the values in order, and
+each rounds. Formulas use primitives, so they run on NumPy scalars and under a trace. `raw` formulas measure the
+stored values without summing duplicates, as the framework does. SPEC clause 11.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ Steps = list[tuple[str, Any]]
 
 
 class ClipFormula(NamedTuple):
-    """A function steps(E, norm, max_norm) -> Steps; raw: duplicates are not summed, wide: norm is float64.
+    """A clipping formula, steps(E, norm, max_norm) -> Steps. With raw, duplicates are not summed; with wide, norm is
+    float64.
 
-    Every formula multiplies by max_norm / (norm + slack) or by 1. Where both are equal, the derivative is that of the
-    quotient; in the formula of islices (wide) it is that of 1.
+    Every formula multiplies by max_norm / (norm + slack) or by 1. Where both are equal, the derivative is the
+    quotient's. The formula of islices (wide) uses that of 1.
     """
 
     steps: Callable[[Backend, Array, float], Steps]
@@ -32,7 +33,7 @@ class ClipFormula(NamedTuple):
     source: str = ""
 
     def decided(self, E: Backend, norm: Array, max_norm: Any, finite: Array | None, dtype: str) -> Array:
-        """Return, in a dtype, 1 where the factor is the quotient, 0 where it is 1, and -1 where values become zeros.
+        """Return the kind of each factor in a dtype: 1 for the quotient, 0 for the factor 1, -1 for zeros.
 
         Values become zeros where the norm is not finite.
         """

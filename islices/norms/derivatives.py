@@ -1,10 +1,10 @@
-"""Derivatives of norms and of gradients scaled by them, given to autograd in place of those of the computation.
+"""Derivatives of norms and of scaled gradients, which autograd uses instead of differentiating the computation.
 
-`islices.norms.exact` forms a norm by cuts and exact sums, on the host or in float64. No autograd makes a gradient of
-those that is finite at 0. So a norm and a clipped gradient are computed from constants, and then *attached*: the known
-value becomes a function of its inputs (`Backend.with_gradient`). The gradient again consists of primitives and attached
-norms, so that derivatives of every order are those of the formula. It is formed in the dtype of the norm, since JAX has
-no other without x64. SPEC clauses 7 and 10.
+`islices.norms.exact` forms a norm by cuts and exact sums, on the host or in float64. Autograd of these steps gives no
+finite gradient at 0. So a norm and a clipped gradient are computed from constants, and then *attached*: the known
+value becomes a function of its inputs (`Backend.with_gradient`). The gradient again consists of primitives and
+attached norms, so derivatives of every order are the formula's. It is formed in the norm's dtype, because JAX without
+x64 has no wider one. SPEC clauses 7 and 10.
 
 To attach another norm or scale: describe by a `Member` how the slots of a leaf contribute to norms (`of_leaf` for one
 norm of everything). Pass the norms, shape (k,), to `attach_norms`, and the values scaled by them to `attach_scaled`. A
@@ -45,7 +45,7 @@ class Member(NamedTuple):
 
 
 def of_leaf(leaf: Any, *, raw: bool = False) -> Member:
-    """Return an adopted leaf as part of one norm of everything; with raw, duplicates are not summed."""
+    """Return an adopted leaf as part of one norm of everything. With raw, duplicates are not summed."""
     if not isinstance(leaf, IndexedSlices):
         return Member(Layout("all"), leaf)
     layout = Layout("all", not raw and not leaf.coalesced, leaf.dense_shape[0])
@@ -80,7 +80,7 @@ def attach_norms(backend: Backend, norms: Array, members: Sequence[Member], ord:
     ----------
     backend : Backend
     norms : float32 or float64 array, shape (k,)
-        Rounded as the user gets them, computed from constants.
+        The rounded norms that the user gets, computed from constants.
     members : sequence of Member
         All leaves of the norms, of one framework.
     ord : float
@@ -89,8 +89,7 @@ def attach_norms(backend: Backend, norms: Array, members: Sequence[Member], ord:
     Returns
     -------
     array, shape (k,)
-        The same bits. The gradient at a stored slot is that at the sum of its row; 0 where the norm is 0. SPEC clause
-        7.
+        The same bits. A stored slot has the gradient of its row's sum, or 0 if the norm is 0. SPEC clause 7.
     """
     layouts = tuple((m.layout, len(m.keys)) for m in members)
 
@@ -132,7 +131,7 @@ def _gradient_of_norms(
 def _direction(B: Backend, x: Array, norm: Array, ord: float) -> Array:
     """Return the derivative of a norm with respect to its elements, 0 where the norm is 0.
 
-    For inf it is that of one largest element.
+    For inf it is the derivative of one largest element.
     """
     none = B.less_equal(norm, 0.0)
     if ord == 2:
@@ -151,7 +150,7 @@ def _sign(B: Backend, x: Array) -> Array:
 
 
 def _shared(B: Backend, norm: Array, upstream: Array, rows: Sequence[Array]) -> Array:
-    """Return the share of each of the largest elements in the gradient of their common |x|: equal parts."""
+    """Return the share of each largest element in the gradient of their common |x|. The shares are equal."""
     total = None
     for x in rows:
         largest = B.less_equal(_spread(B, norm, x, Layout("all"), ()), B.abs(x))
@@ -165,7 +164,7 @@ def _shared(B: Backend, norm: Array, upstream: Array, rows: Sequence[Array]) -> 
 def attach_scaled(
     backend: Backend, scaled: Array, member: Member, norms: Array, limit: Array, over: Array, slack: float = 0.0
 ) -> Array:
-    """Return values that were scaled to norms, as a function of the unscaled values and of the norms.
+    """Return scaled values that are differentiable with respect to the unscaled values and the norms.
 
     Parameters
     ----------
@@ -193,7 +192,7 @@ def attach_scaled(
 def _attached(
     backend: Backend, value: Array, arrays: tuple[Array, ...], gradient: Callable[..., tuple[Array | None, ...]]
 ) -> Array:
-    """Return value as a function of arrays whose gradient is `gradient(B, upstream, *arrays)`."""
+    """Return value as a function of arrays with the gradient `gradient(B, upstream, *arrays)`."""
 
     def backward(value: Array, arrays: tuple[Array, ...], upstream: Array) -> tuple[Array | None, ...]:
         return modes.run(gradient, backend, (upstream, *arrays))  # type: ignore[no-any-return]
@@ -235,7 +234,7 @@ def _gradient_of_scaled(
 
 # ---------------------------------------------------------------------- values limited to a range
 def attach_clamped(backend: Backend, clamped: Array, values: Array, lo: Array, hi: Array) -> Array:
-    """Return values that were limited to [lo, hi], as a function of the unlimited values.
+    """Return values limited to [lo, hi] that are differentiable with respect to the unlimited values.
 
     Parameters
     ----------
@@ -266,10 +265,10 @@ def _gradient_of_clamped(B: Backend, upstream: Array, x: Array, lo: Array, hi: A
 def _distinct(
     B: Backend, layout: Layout, x: Array, keys: tuple[Array, ...], norms: Array
 ) -> tuple[Array, Array | None, Array | None]:
-    """Return (rows, place, valid): the rows that norms cover, in x's dtype, duplicates summed.
+    """Return (rows, place, valid). rows are the rows that norms cover, in x's dtype, with duplicates summed.
 
-    place is the place of each slot among rows (None: slot k is row k). valid is the mask of slots that are not empty
-    (None: all).
+    place has the place of each slot among rows; None means that slot k is row k. valid is the mask of slots that are
+    not empty; None means all.
     """
     if not keys:
         return x, None, None

@@ -41,7 +41,7 @@ RESCALE = 2.0**600
 
 
 class Groups(NamedTuple):
-    """Groups of rows of a leaf: the group of each row, ascending, and the number of groups."""
+    """Groups of a leaf's rows: the ascending group of each row, and the number of groups."""
 
     segments: Array  # (k,), of NumPy unless traced; in traced code, a segment equal to number is no group
     number: int
@@ -68,19 +68,19 @@ def exact_norms(
     Parameters
     ----------
     leaves : sequence of (backend, float array of shape (k, m))
-        k is the same for all leaves (there may be none).
+        k is the same for all leaves. There may be no leaf.
     ord : float
         1, 2 or inf.
     groups : sequence of Groups or None, one for each leaf, optional
         The rows of a group count as one; then k is the number of groups.
     ranks : RankSums, optional
-        The ranks that hold the other leaves, if these are not all.
+        The ranks that hold further leaves, if any.
 
     Returns
     -------
     (Backend, array of shape (k,))
-        float64, with the backend whose primitives work on it: `HostBackend` unless a leaf is traced. NaN if the row
-        holds NaN, else infinite if it holds an infinity.
+        A float64 array with the backend for its primitives: `HostBackend` unless a leaf is traced. A row's norm is
+        NaN if the row holds NaN, else infinite if it holds an infinity.
     """
     E = computing(leaves)
     if E is modes.HOST:  # once, not by modes.run: conversion to the framework and back costs more than the arithmetic
@@ -100,18 +100,18 @@ def exact_norms(
 
 
 def on_host(B: Backend, x: Array) -> tuple[Backend, Array]:
-    """Return an array with its backend: as a view of the host's if the host may compute on it now."""
+    """Return (backend, array): a host view if the host may compute on the array now."""
     views = modes.host_views(B, (x,)) if B is not modes.HOST else None
     return (B, x) if views is None else (modes.HOST, views[0])
 
 
 def array_row_norms(B: Backend, values: Array, ord: float = 2.0) -> tuple[Backend, Array]:
-    """Return `exact_norms` of one array: a norm for each entry along axis 0."""
+    """Return `exact_norms` of one array, with one norm per entry along axis 0."""
     return exact_norms([(B, as_rows(B, values, B.shape(values)[0]))], ord)
 
 
 class RankSums(Protocol):
-    """Ranks that hold the leaves of one norm together (islices.distributed.norms): sums over all of them."""
+    """The ranks that together hold the leaves of one norm, and sums over all ranks (islices.distributed.norms)."""
 
     in_loops: bool  # True if a loop in traced code may call these
 
@@ -120,7 +120,7 @@ class RankSums(Protocol):
         ...
 
     def sums(self, E: Backend, top: Array, fn: Part, units: Sequence[Array], number: int) -> Sums:
-        """Return `sums_of` all ranks' leaves, whose largest number is top."""
+        """Return `sums_of` all ranks' leaves; top is their largest number."""
         ...
 
 
@@ -169,7 +169,7 @@ def sums_of(E: Backend, leaves: Matrices, members: Members, fn: Part, units: Seq
 def _norms_of(
     E: Backend, extent: Extent, sums: Callable[[Part, Sequence[Array], int], Sums], ord: float, *, loops: bool
 ) -> Array:
-    """Return the norms of rows of this extent from the sums of their leaves.
+    """Return the norms of rows from the sums of their leaves, given the extent.
 
     Without loops, undecided sums are rounded to either neighbour.
     """
@@ -237,7 +237,7 @@ def _top_of_groups(E: Backend, top: Array, group: Groups | None) -> Array:
 def _of_groups(
     E: Backend, B: Backend, x: Array, group: Groups | None, fn: Part, units: Sequence[Array], number: int
 ) -> Sums:
-    """Return `_of_rows` with every row cut at its group's units, and the rows' sums added by group, as exactly."""
+    """Return `_of_rows` by group: cut every row at its group's units, and add the rows' sums exactly."""
     if group is None:
         return _of_rows(E, B, x, fn, units)
     if 0 in B.shape(x) or group.number == 0:
@@ -247,7 +247,7 @@ def _of_groups(
 
 
 def _top(E: Backend, B: Backend, x: Array) -> Array:
-    """Return the largest |x| of each row, in float64, on the backend of the small arithmetic."""
+    """Return the largest |x| of each row in float64, as an array of the backend for small arrays."""
     with B.scope():
         top = _amax(B, x)
     return B.to_numpy(top) if E is modes.HOST else top
@@ -267,7 +267,7 @@ def _amax(B: Backend, x: Array) -> Array:
 
 
 def _cut_and_sum(B: Backend, x: Array, columns: Sequence[Array], *, ord: float, rescaled: bool, sizes: bool) -> Sums:
-    """Return the sums of the parts that terms are cut into, and the sum of the rests or of their sizes."""
+    """Return the sums of the parts of the terms, and the sum of the rests or of their absolute values."""
     scale, half, *units = columns
     dtype = B.dtype(x)
     sums: list[Array] = []
@@ -307,17 +307,17 @@ def _power_of_two(E: Backend, x: Array) -> Array:
 def _times(E: Backend, x: Array, c: Any) -> Array:
     """Return x * c; under a trace, compute it by the adapter.
 
-    JAX 0.7 narrows a Python number in float64 arithmetic there. TensorFlow's graph optimiser moves constant factors to
-    places where they overflow.
+    JAX 0.7 narrows a Python number in float64 arithmetic there. TensorFlow's graph optimizer moves constant factors
+    to places where they overflow.
     """
     return x * c if E is modes.HOST else E.round_product(x, c)
 
 
 # ---------------------------------------------------------------------- rounding
 def _rounded(E: Backend, parts: Sequence[Array], slack: Array) -> tuple[Array, Array]:
-    """Return (total, off): the sum of the parts rounded, and the distance to the other float64 that it may round to.
+    """Return (total, off): the rounded sum of the parts, and the distance to the other float64 that it may round to.
 
-    off is 0 where every sum within slack of that of the parts rounds to total.
+    off is 0 if every sum within slack of the parts' sum rounds to total.
     """
     first, second, *more = parts
     total, low = _two_sum(first, second)
@@ -331,7 +331,7 @@ def _rounded(E: Backend, parts: Sequence[Array], slack: Array) -> tuple[Array, A
 
 
 def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return a + b rounded, and the exact error of that (Knuth)."""
+    """Return a + b rounded, and the exact rounding error (Knuth)."""
     total = a + b
     other = total - a
     return total, (a - (total - other)) + (b - other)
@@ -346,12 +346,12 @@ def _finish(
     sums: Callable[[Part, Sequence[Array], int], Sums],
     ord: float,
 ) -> Array:
-    """Round the exact sums, each to total or to its neighbour total + off, by the sign of the sum minus the midpoint.
+    """Round each exact sum to total or to total + off, by the sign of the sum minus the midpoint.
 
-    Terms and midpoint are rounded to multiples of ever smaller powers of two, the units, by `DIGIT` bits per step. The
-    difference of the rounded numbers is a whole number of units, without an error. All roundings together amount to at
-    most half a unit per term. Once the difference exceeds that, or once nothing is left, its sign is that of the exact
-    difference.
+    Terms and midpoint are rounded to multiples of ever smaller powers of two, the units, by `DIGIT` bits per step.
+    The difference of the rounded numbers is a whole number of units, without an error. All roundings together add at
+    most half a unit per term. Once the difference exceeds that, or once nothing is left, its sign is that of the
+    exact difference.
     """
     first, second = scaling
     zero = off - off
@@ -391,7 +391,7 @@ def _finish(
 
 
 def _digits(B: Backend, x: Array, columns: Sequence[Array], *, ord: float) -> Sums:
-    """Return (the sum of the terms' bits at this step, in units; a number above 0 if any has lower bits)."""
+    """Return the sum of the terms' bits at this step in units, and a positive number if any term has lower bits."""
     first, second, large, near = columns
     sums: list[Array] = []
     for block in B.blocks(x):
@@ -419,7 +419,8 @@ def _digits(B: Backend, x: Array, columns: Sequence[Array], *, ord: float) -> Su
 
 
 def _digit(B: Backend, x: Array, large: Array, near: Array) -> tuple[Array, Array]:
-    """Return (digit, rest): x rounded to a whole number less x rounded to a multiple of 2^DIGIT, and the size left."""
+    """Return (digit, rest): x rounded to a whole number minus x rounded to a multiple of 2^DIGIT, and the absolute
+    rest."""
     away = B.where(B.less_equal(x, 0.0), -large, large)
     x = B.where(B.less_equal(B.abs(x), large), x - ((x + away) - away), 0.0)  # larger numbers are multiples
     digit = (x + near) - near
@@ -428,7 +429,7 @@ def _digit(B: Backend, x: Array, large: Array, near: Array) -> tuple[Array, Arra
 
 # ---------------------------------------------------------------------- in a fixed order
 def row_sums(B: Backend, x: Array) -> Array:
-    """Sum each row by halves: add the second half to the first until one column is left (clause 19)."""
+    """Sum each row by halves (clause 19): add the second half to the first until one column is left."""
     n, m = B.shape(x)[0], math.prod(k for k in B.shape(x)[1:] if k is not None)
     if m == 0:
         return B.astype(B.zeros_like(B.arange(x)), B.dtype(x))

@@ -1,7 +1,7 @@
-"""The norm of all gradients of a tree together, and clipping by it: in one process, or over the ranks of a group.
+"""The norm of all gradients of a tree and the clip by it, in one process or over a group of ranks.
 
-`islices.norms.norm` and `islices.norms.clip` measure and scale. Over ranks, `islices.distributed.norms` does; it is
-loaded with the first group. SPEC clauses 8, 10, 11 and 25. May import: the core.
+`islices.norms.norm` measures and `islices.norms.clip` scales. For a group, `islices.distributed.norms` does both; the
+first group loads it. SPEC clauses 8, 10, 11 and 25. May import: the core.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ def global_norm(tree: Any, ord: float = 2, *, group: Any = None, replicated: Any
         their structures may differ. In traced code the name of a mapped axis is a group too. None: this tree is the
         whole gradient.
     replicated : bool, or a structure of bools like the tree's, or like an upper part of it
-        The leaves that are the same on every rank (as dense gradients after an all-reduce): they count once.
+        The leaves that are the same on every rank, such as dense gradients after an all-reduce. They count once.
 
     Returns
     -------
     0-d array of the same framework
-        Of the widest leaf's dtype on any rank, at least float32. A NumPy array if there is no leaf. With a group, every
-        rank gets the same bits: those of one process that has all leaves. SPEC clauses 8 and 25.
+        It has the widest leaf's dtype on any rank, at least float32, and is a NumPy array if there is no leaf. With a
+        group, every rank gets the bits of one process that has all leaves. SPEC clauses 8 and 25.
 
     Raises
     ------
     TypeError
         A leaf has integers or belongs to no framework, or frameworks are mixed.
     ValueError
-        ord is not 1, 2 or inf, or differs between ranks. replicated has another structure, or replicated leaves differ
-        between ranks (this raises on every rank).
+        ord is not 1, 2 or inf, or differs between ranks. replicated has another structure, or replicated leaves
+        differ between ranks; every rank raises.
     RankError, RankTimeout
         Another rank's tree cannot be measured, or another rank did not take part in time.
 
@@ -82,8 +82,8 @@ def clip_by_global_norm(
         The framework whose arithmetic is used; SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
         A NaN or infinite norm makes every stored value NaN, raises FloatingPointError, or makes all values zero. With
-        zeros, momentum and Adam's moments still move rows: to skip a step, give `Optimizer.step`
-        ``apply=isfinite(norm)``.
+        zeros, momentum and Adam's moments still move rows. To skip a step, pass ``apply=isfinite(norm)`` to
+        `Optimizer.step`.
     group, replicated
         As in `global_norm`: the norm is over all ranks' leaves, and every rank scales its leaves.
 
@@ -91,8 +91,7 @@ def clip_by_global_norm(
     -------
     (tree, norm)
         The clipped tree, with leaves of their given types, and the norm before clipping, as `global_norm` returns it.
-        Leaves may share memory with the given ones, as all results may (SPEC clause 1): copy one before changing it in
-        place.
+        Leaves may share memory with the given ones (SPEC clause 1), so copy a leaf before you change it in place.
 
     Raises
     ------

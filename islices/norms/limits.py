@@ -1,7 +1,7 @@
 """Limits of clips: a number, or a 0-d array of the framework, which may be traced. No gradient flows to a limit.
 
-A known limit is checked; under a trace nothing can be raised. `Nonfinite` chooses the effect of a NaN or infinite norm.
-SPEC clause 10. May import: `numpy`, the core below `islices.norms.clip`.
+A known limit is checked. Traced code cannot raise. `Nonfinite` chooses the effect of a NaN or infinite norm. SPEC
+clause 10. May import: `numpy`, the core below `islices.norms.clip`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from islices.norms.norm import parts
 
 
 class Limit(NamedTuple):
-    """A max_norm or bound: its number, or the array while it is traced."""
+    """A max_norm or a bound: a number, or an array while it is traced."""
 
     number: Any
     array: Array | None = None
@@ -30,7 +30,7 @@ class Limit(NamedTuple):
     name: str = "max_norm"
 
     def check(self, backend: Backend) -> None:
-        """Raise TypeError if it is an array of another framework than the clipped leaf."""
+        """Raise TypeError if the limit is an array of another framework than the clipped leaf."""
         if self.backend is not None and self.backend is not backend:
             raise TypeError(
                 f"{self.name}: got an array of {self.backend.name}; accepted is a real number, or a 0-d array of "
@@ -38,7 +38,7 @@ class Limit(NamedTuple):
             )
 
     def lift(self, leaf: Any) -> Any:
-        """Return an adopted leaf, traced if the limit is, since the decisions by the limit are then unknown too."""
+        """Return an adopted leaf. If the limit is traced, the leaf is too, because its clip is unknown."""
         if self.number is not None:
             return leaf
         B, values = parts(leaf)
@@ -79,7 +79,7 @@ def limit_of(max_norm: Any, name: str = "max_norm") -> Limit:
 
 
 def bound_of(bound: Any, name: str, accepted: str = "a real number") -> Limit:
-    """Return a bound of clip_by_value as it was given, a number unchanged, or raise TypeError."""
+    """Return a bound of clip_by_value unchanged, or raise TypeError."""
     if is_real(bound):
         return Limit(bound, name=name)
     B = find_backend(bound)
@@ -91,7 +91,7 @@ def bound_of(bound: Any, name: str, accepted: str = "a real number") -> Limit:
 
 
 def _known(B: Backend, x: Array) -> Any:
-    """Return the one number of an array; None while it is traced (under jax.grad only, it is known)."""
+    """Return the number in an array, or None while it is traced. Under jax.grad without jit the number is known."""
     if requests(B, x):
         with B.scope():
             x = B.stop_gradient(x)
@@ -121,7 +121,7 @@ def check_nonfinite(nonfinite: str, accepted: Sequence[str] = NONFINITE) -> Nonf
 
 
 def refuse_nonfinite(E: Backend, norms: Array, nonfinite: str) -> None:
-    """Raise FloatingPointError for a norm that is not finite, where nonfinite is "raise"."""
+    """Raise FloatingPointError for a norm that is not finite if nonfinite is "raise"."""
     if nonfinite != "raise":
         return
     if E is not modes.HOST:

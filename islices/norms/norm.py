@@ -1,4 +1,4 @@
-"""Norms of the gradient itself: duplicates are summed before anything is measured.
+"""Norms of gradients, after duplicates have been summed.
 
 `islices.norms.exact` forms the sums; this module chooses their terms and returns the results. SPEC clauses 7 and 8.
 """
@@ -54,13 +54,13 @@ def norm(x: Any, ord: float = 2) -> Any:
     ValueError
         ord is not 1, 2 or inf.
     TypeError
-        x is integer, or no array; ord is no real number.
+        x holds integers or is not an array, or ord is not a real number.
 
     Notes
     -----
-    Duplicates are summed first. The sum is exact to about 100 bits in any order of its terms, so that the result does
-    not depend on their order. The root is computed in float64 and rounded once. The norm is differentiable wherever the
-    framework differentiates; the gradient at norm 0 is 0. SPEC clause 7.
+    Duplicates are summed first. The sum is exact to about 100 bits, so the result does not depend on the order of its
+    terms. The root is computed in float64 and rounded once. The norm is differentiable wherever the framework
+    differentiates; the gradient at norm 0 is 0. SPEC clause 7.
 
     Examples
     --------
@@ -129,7 +129,7 @@ def parts(leaf: Any) -> tuple[Backend, Array]:
 class Total(NamedTuple):
     """The norm of some leaves, measured before anything is clipped.
 
-    A clip decides by exact; gradients pass through attached. The user gets given.
+    A clip decides by `exact`, gradients pass through `attached`, and the user gets `given`.
     """
 
     E: Backend  # computes on exact: `islices.core.modes.HOST` where the norm is known, else the backend that traces
@@ -140,7 +140,7 @@ class Total(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """An adopted leaf of floats with the facts about its arrays."""
+    """An adopted float leaf with the facts about its arrays."""
 
     leaf: Any
     B: Backend
@@ -150,7 +150,7 @@ class Seen(NamedTuple):
 
 
 def look_at(leaf: Any) -> Seen:
-    """Look at a leaf before it is measured; raise TypeError for a leaf of integers, whose norm is not defined here."""
+    """Return the facts about a leaf before it is measured. Raise TypeError for integers, whose norm is not defined."""
     sparse = isinstance(leaf, IndexedSlices)
     B = leaf.backend if sparse else get_backend(leaf)
     known = leaf._look if sparse else None
@@ -162,7 +162,7 @@ def look_at(leaf: Any) -> Seen:
 
 
 def total_norm(leaves: Sequence[Any], ord: float = 2.0, *, raw: bool = False) -> Total:
-    """Return the norm of all leaves together; with raw, duplicates are not summed."""
+    """Return the norm of all leaves together. With raw, duplicates are not summed."""
     if not leaves:
         exact = np.zeros(1)
         return Total(modes.HOST, exact, "float32", norm_out(modes.HOST, exact, "float32"))
@@ -186,7 +186,7 @@ def total_norm(leaves: Sequence[Any], ord: float = 2.0, *, raw: bool = False) ->
 
 
 def norm_of(found: Sequence[Seen], ord: float, *, raw: bool) -> tuple[Backend, Array, str]:
-    """Return (E, norm, dtype): the float64 norm of all leaves together, shape (1,), with its backend E.
+    """Return (E, norm, dtype). norm is the float64 norm of all leaves together, of shape (1,), on the backend E.
 
     The user gets the norm in dtype.
     """
@@ -203,7 +203,7 @@ def norm_of(found: Sequence[Seen], ord: float, *, raw: bool) -> tuple[Backend, A
 
 
 def _kernels_on(found: Sequence[Seen], ord: float) -> Any:
-    """Return the kernels that form the norm of leaves on the host; None if none do."""
+    """Return the kernels that form the norm of leaves on the host, or None."""
     views = []
     for seen in found:
         if seen.views is None or ord == EXACT[2]:
@@ -213,7 +213,7 @@ def _kernels_on(found: Sequence[Seen], ord: float) -> Any:
 
 
 def _by_kernel(compiled: Any, stored: Sequence[Stored], ord: int) -> float | None:
-    """Return the norm of leaves on the host, in float64; None for indices that kernels do not group."""
+    """Return the norm of leaves on the host in float64, or None for indices that kernels do not group."""
     if len(stored) == 1 and stored[0][2] is None:
         few: float | None = compiled.norm_of_few(*stored[0][:2], ord)
         if few is not None:
@@ -223,7 +223,7 @@ def _by_kernel(compiled: Any, stored: Sequence[Stored], ord: int) -> float | Non
 
 
 def norm_of_stored(compiled: Any, leaves: Sequence[Stored], ord: int) -> float:
-    """Return the norm of leaves on the host, in float64; the leaves are grouped as kernels need them."""
+    """Return the norm of leaves on the host in float64. The leaves are already grouped for kernels."""
     exact: float | None = compiled.norm(leaves, ord)
     if exact is not None:
         return exact
@@ -235,7 +235,7 @@ def norm_of_stored(compiled: Any, leaves: Sequence[Stored], ord: int) -> float:
 
 
 def _by_traced_kernel(found: Sequence[Seen], ord: int, raw: bool) -> tuple[Backend, Array] | None:
-    """Return the norm in traced code, if the framework can call a compiled kernel there."""
+    """Return the norm in traced code if the framework can call a compiled kernel there."""
     B = next((seen.B for seen in found if modes.is_traced(seen.B, seen.values)), None)
     if B is None:
         return None
@@ -250,7 +250,7 @@ def _by_traced_kernel(found: Sequence[Seen], ord: int, raw: bool) -> tuple[Backe
 
 
 def _slots(seen: Seen, raw: bool) -> Slots:
-    """Return a leaf as its stored slots; without indices if there are no duplicates to sum."""
+    """Return a leaf as its stored slots, without indices if there are no duplicates to sum."""
     leaf = seen.leaf
     if not isinstance(leaf, IndexedSlices):
         return Slots(seen.values)
@@ -260,14 +260,14 @@ def _slots(seen: Seen, raw: bool) -> Slots:
 
 
 def _summed(B: Backend, x: Slots) -> Array:
-    """Return the numbers of a leaf, duplicates summed."""
+    """Return the numbers of a leaf, with duplicates summed."""
     if x.indices is None:
         return x.values
     return coalesce(IndexedSlices._trusted(B, None, x.indices, (x.rows, *B.shape(x.values)[1:]), slots=x)).values
 
 
 def as_matrices(leaves: Sequence[Any], *, raw: bool) -> Matrices:
-    """Return each leaf's numbers, duplicates summed unless raw, as a matrix of one row, for `islices.norms.exact`."""
+    """Return each leaf's numbers as a matrix of one row for `islices.norms.exact`. Duplicates are summed unless raw."""
     return _matrices([look_at(leaf) for leaf in leaves], raw)
 
 
@@ -339,9 +339,9 @@ def _grouped(compiled: Any, stored: Sequence[Stored]) -> list[Stored] | None:
 
 
 def exact_sum(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Host, int] | None:
-    """Return (sum, number) of the terms of a norm, the sum as in `islices.kernels.totals`.
+    """Return the sum and the number of a norm's terms, with the sum in the form of `islices.kernels.totals`.
 
-    None if kernels do not form it.
+    Return None if kernels do not form the sum.
     """
     found = [look_at(leaf) for leaf in leaves]
     compiled = _kernels_on(found, ord)
@@ -405,13 +405,13 @@ def row_norms(x: Any, *, ord: float = 2.0) -> Any:
     Returns
     -------
     structure of x
-        Of shape (rows,), float64 if x is, else float32. A sparse gradient gives coalesced slices with the norms of its
-        rows; a dense array gives a dense array.
+        The shape is (rows,), the dtype float64 for float64 and else float32. A sparse gradient gives coalesced slices
+        with the norms of its rows; a dense array gives a dense array.
 
     Raises
     ------
     TypeError, ValueError
-        x holds integers or is 0-d, or ord is not accepted: where a gradient is recorded, only 2 is.
+        x holds integers or is 0-d, or ord is not accepted. While a gradient is recorded, only 2 is accepted.
 
     Notes
     -----
@@ -451,7 +451,7 @@ def _row_norms(leaf: Any, *, ord: float) -> Any:
 
 
 def top_k_rows(x: T, k: int) -> T:
-    """Return a gradient's k rows of largest norm.
+    """Return the k rows of a gradient with the largest norms.
 
     Parameters
     ----------
@@ -468,7 +468,7 @@ def top_k_rows(x: T, k: int) -> T:
     Raises
     ------
     TypeError, ValueError
-        x is dense or holds integers, or k is no int or negative.
+        x is dense or holds integers, or k is not an int or is negative.
 
     Notes
     -----

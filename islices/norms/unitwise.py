@@ -1,4 +1,4 @@
-"""Clips by a measure of the dense array that a gradient stands for: of its units, or of all its elements.
+"""Clips by a measure of a gradient's dense array: of its units or of all elements.
 
 A unit is the part of an array that one norm along some axes covers: a row, a column, a filter of a convolution. SPEC
 clauses 10 and 11. `islices.norms.clip` has the clips by norms of whole gradients.
@@ -46,12 +46,12 @@ T = TypeVar("T")
 def clip_by_block_rms(
     x: T, threshold: float, *, semantics: Semantics = "islices", nonfinite: Nonfinite = "propagate"
 ) -> T:
-    """Scale a gradient down to a root mean square of at most threshold; in a tree, clip each leaf by itself.
+    """Scale a gradient down to a root mean square of at most threshold. In a tree, clip each leaf separately.
 
     Parameters
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
-        The mean is over all elements of the dense array: rows that are not stored count as zeros.
+        The mean covers all elements of the dense array. Rows that are not stored count as zeros.
     threshold : float, or 0-d array of the framework
         0 gives zeros, inf changes nothing.
     semantics : {"islices", "optax"}
@@ -129,12 +129,12 @@ def adaptive_grad_clip(
         Norms of parameters count as at least eps, so that parameters of zeros can move.
     axes : int, or list or tuple of ints, optional
         The axes that each norm reduces: (1,) makes each row of a table a unit. The default is optax's. It reduces all
-        axes of a vector, also one within axes of length 1. For two and three dimensions it reduces axis 0, so that the
-        *columns* of a table are its units. For four and five it reduces all axes but the last.
+        axes of a vector, even if further axes of length 1 surround it. For two and three dimensions it reduces axis
+        0, so the *columns* of a table are its units. For four and five it reduces all axes but the last.
     semantics : {"islices", "optax"}
         The framework whose arithmetic is used; SPEC clause 11.
     nonfinite : {"propagate", "raise", "zero"}
-        The effect of a NaN or infinite norm of a unit of the gradient on that unit.
+        The effect of a NaN or infinite norm on its unit of the gradient.
 
     Returns
     -------
@@ -198,7 +198,7 @@ def unit_axes(shape: tuple[int | None, ...]) -> tuple[int, ...]:
 
 
 def _parameters(x: Any, params: Any, leaves: list[Leaf | None]) -> list[Array]:
-    """Return the weights for each leaf of x, None for None."""
+    """Return the parameters of each leaf of x, and None for None."""
     try:
         given = aligned(x, params)
     except (TypeError, KeyError, ValueError):
@@ -242,7 +242,8 @@ class Units(NamedTuple):
 
 
 def check_axes(axes: Any, rank: int, argument: str) -> tuple[int, ...]:
-    """Return some axes of an array of that rank, ascending: an int or several, negative ones counted from the end."""
+    """Return the axes of an array of that rank in ascending order. axes is an int or several; negative ones count
+    from the end."""
     if isinstance(axes, np.ndarray) and axes.dtype.kind in "iu":
         axes = axes.tolist()
     given = axes if isinstance(axes, (list, tuple)) else [axes]
@@ -260,7 +261,7 @@ def check_axes(axes: Any, rank: int, argument: str) -> tuple[int, ...]:
 
 
 def units_of(shape: Sequence[int | None], axes: Sequence[int]) -> Units:
-    """Return the units of an array of a shape, whose norms reduce these axes."""
+    """Return the units of an array of that shape if norms reduce these axes."""
     if None in shape[1:]:
         raise ValueError(f"axes: got an array of shape {tuple(shape)} under a trace; accepted is a known shape of rows")
     kept, reduced = ([k for k in range(len(shape)) if (k in axes) is gone] for gone in (False, True))
@@ -337,7 +338,7 @@ def _measured(leaf: Any, axes: Any, formula: ClipFormula) -> Measured:
 
 
 def _unit_norms(B: Backend, values: Array, units: Units) -> tuple[Backend, Array]:
-    """Return the norms of the units of an array, without a copy of its size on the host."""
+    """Return the norms of an array's units. On the host this makes no copy of the array's size."""
     if units.matrix[0] == 1:
         E, norms, _ = norm_of([look_at(values)], 2.0, raw=True)
         return E, norms
@@ -348,7 +349,7 @@ def _unit_norms(B: Backend, values: Array, units: Units) -> tuple[Backend, Array
 
 
 def _parameter_norms(measured: Measured, weights: Array) -> Array:
-    """Return the norms of the same units of the parameters, float64 arrays of measured.E."""
+    """Return the norms of the parameters' units, as float64 arrays of measured.E."""
     leaf, E = measured.leaf, measured.E
     B, values = parts(leaf)
     weights = derivatives.constant(B, weights)
@@ -407,9 +408,9 @@ def _clipped(measured: Measured, limit: Limit, formula: ClipFormula, nonfinite: 
 
 
 def _attached(measured: Measured, clipped: Array, limit: Limit, over: Array, slack: float) -> Array:
-    """Return the result of `_scale_units` as a function of the values, also through their norms.
+    """Return the result of `_scale_units`, differentiable with respect to the values and through their norms.
 
-    The norms of parameters are constants.
+    The norms of the parameters are constants.
     """
     E, norms, dtype, units = measured.E, measured.norms, measured.dtype, measured.units
     B, values = parts(measured.leaf)

@@ -1,4 +1,4 @@
-"""Optimizers of row-sparse tables: the cost of a step grows with the rows of the gradient, not of the table.
+"""Optimizers of row-sparse tables. The cost of a step grows with the gradient's rows, not with the table's.
 
 >>> from islices import optim
 >>> optim.adam(1e-3)

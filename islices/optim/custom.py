@@ -48,10 +48,11 @@ def custom(
     Parameters
     ----------
     update : function
-        Its parameters are g (the coalesced gradient), w, the arrays of the state, and numbers, all by name. It returns
-        a tuple: the new w, then the new arrays in the order of state and row_state. It is a plain function of ``+``,
-        ``-`` and the operators of `islices.optim.operators`, and may call others of this kind. A parameter ``q`` is the
-        square of g. Numbers are lr, those of hyper, ``t`` (the step from 1), ``zero``, ``half``, ``one`` and ``two``.
+        Its parameters are g (the coalesced gradient), w, the arrays of the state, and numbers, all by name. It
+        returns a tuple: the new w, then the new arrays in the order of state and row_state. It is a plain function
+        that uses ``+``, ``-`` and the operators of `islices.optim.operators`. It may call other functions of this
+        kind. A parameter ``q`` is the square of g. Numbers are lr, those of hyper, ``t`` (the step from 1), ``zero``,
+        ``half``, ``one`` and ``two``.
     lr : float, array of one, or function of the step
         The learning rate.
     state, row_state : dict of str to float

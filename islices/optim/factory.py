@@ -37,7 +37,8 @@ def make(
     duplicates: str = "sum",
     **given: Any,
 ) -> Optimizer:
-    """Return the optimizer of a name; the preset replaces hyperparameters that are None. Raise like its function."""
+    """Return the optimizer of a name, with the preset's values for hyperparameters that are None. Raise the errors of
+    its public function."""
     record = RECORDS[name]
     preset = lookup_formula(record.presets, semantics, name)
     unknown = [k for k, v in given.items() if v is not None and k not in preset.defaults]
@@ -72,7 +73,8 @@ def make(
 
 
 def _plain(x: Any) -> Any:
-    """Return a number or flag as Python's, so that a step's numbers are formed in float64; anything else unchanged."""
+    """Return a number or flag as a Python object, so that a step's numbers are formed in float64. Return anything
+    else unchanged."""
     if isinstance(x, np.bool_):
         return bool(x)
     return as_float(x) if type(x) not in (float, int) and is_real(x) else x

@@ -25,7 +25,7 @@ DECAYS: Mapping[str, tuple[str, ...]] = {
 
 
 class State(NamedTuple):
-    """One array of an optimizer's state: as large as the table, or one number per row."""
+    """One array of an optimizer's state. It is as large as the table, or has one number per row."""
 
     name: str
     #: the initial value: a hyperparameter's name, or a number
@@ -37,14 +37,14 @@ class State(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Formula:
-    """The arithmetic of one optimizer: everything except arrays that its step or its kernel needs.
+    """The arithmetic of one optimizer: everything that its step or kernel needs except arrays.
 
     Attributes
     ----------
     rule : callable
         See `islices.optim.rules`.
     numbers : subclass of Numbers
-        Its methods and attributes are the rule's numbers by name.
+        Its methods and attributes give the rule's numbers by name.
     state : tuple of State
     squares : {"", "element", "row"}
         The meaning of q: none, g * g, or the mean of g * g over the row.
@@ -56,7 +56,7 @@ class Formula:
     rows : tuple of str
         The accepted values of the argument ``rows``.
     raw : bool
-        True if the framework treats duplicates one by one: g is their sum, q the sum of their squares.
+        True if the framework treats duplicates one by one. Then g is their sum and q the sum of their squares.
     maximize : bool
         True if the step follows the gradient upwards.
     limits : mapping of str to Accepted

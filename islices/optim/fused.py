@@ -37,7 +37,8 @@ MOST_STATES = 3
 
 
 def fused_steps(requests: Sequence[Request]) -> list[tuple[Any, dict[str, Array]] | None]:
-    """Take steps that share no memory together; return each table and state, or None for a step that no kernel takes.
+    """Take several steps at once, which must not share memory. Return each table and state, or None for a step that
+    no kernel takes.
 
     A step without a kernel has changed nothing.
     """
@@ -73,7 +74,7 @@ def fused_steps(requests: Sequence[Request]) -> list[tuple[Any, dict[str, Array]
 
 
 class HostPlan(NamedTuple):
-    """A step with all its arrays in host memory: those of the gradient, the table ("") and the state."""
+    """A step with all its arrays in host memory: the gradient, the table ("") and the state."""
 
     request: Request
     compiled: ModuleType  # `islices.kernels.operations`
@@ -85,7 +86,7 @@ class HostPlan(NamedTuple):
 
 
 def _opened(request: Request) -> HostPlan | None:
-    """Return the step's arrays, ready to write; None if no kernel takes them, and then nothing has changed."""
+    """Return the step's arrays, ready to write. If no kernel takes them, change nothing and return None."""
     B, grad, factor = request.at.B, request.grad, None
     gradient = modes.look_at(B, (), request.look).views if request.look else None
     if request.frozen is not None and isinstance(grad, IndexedSlices):
@@ -143,7 +144,7 @@ def _finished(x: HostPlan, some: Host | None) -> tuple[Any, dict[str, Array]]:
 
 
 def _blocks(named: Groups | None, shape: tuple[int, ...], frozen: Host | None) -> Iterator[Groups]:
-    """All rows block by block, as (order, ids, starts): of slices that are grouped, or of a dense gradient."""
+    """Yield all rows of grouped slices or of a dense gradient, block by block, as (order, ids, starts)."""
     for block in row_blocks(shape, frozen):
         if named is None:
             yield block.view(np.uint64), block, np.arange(len(block) + 1, dtype=np.uint64)
@@ -161,7 +162,7 @@ def _expressible(formula: Formula) -> bool:
 
 
 def traced_step(request: Request) -> tuple[Any, dict[str, Array]] | None:
-    """Return the table and the state after a step on the gradient's rows; None if no kernel can be called."""
+    """Return the table and the state after a step on the gradient's rows, or None if no kernel can be called."""
     B, s, arrays = request.at.B, request.grad, request.at.arrays
     if "master" in arrays or not isinstance(s, IndexedSlices):
         return None
@@ -192,9 +193,9 @@ def traced_step(request: Request) -> tuple[Any, dict[str, Array]] | None:
 
 
 def clip_requests(requests: Sequence[Request], limit: Limit, formula: ClipFormula) -> tuple[list[Request], Any]:
-    """Return (steps on the gradients clipped by their global norm, the norm as `islices.global_norm` returns it).
+    """Return the steps on gradients clipped by their global norm, and the norm as `islices.global_norm` returns it.
 
-    Nothing is written; the steps do the multiplication.
+    This writes nothing; the steps multiply by the factor.
     """
     leaves, grads = [], []
     for request in requests:
@@ -207,6 +208,6 @@ def clip_requests(requests: Sequence[Request], limit: Limit, formula: ClipFormul
 
 
 def _on(request: Request, grad: Any) -> Request:
-    """Return the step on another gradient; views of slices that are computed on reading stay valid."""
+    """Return the step with another gradient. Views of slices whose values are computed on reading stay valid."""
     known = grad is request.grad or (isinstance(grad, IndexedSlices) and grad._slots is not None)
     return request._replace(grad=grad, look=request.look if known else None)

@@ -1,8 +1,8 @@
 """Hyperparameters: the accepted values, and the value at a step. SPEC clause 16.
 
-Most are a number, an array of one, or a function of the number of completed steps, like the learning rate. A
-hyperparameter that decides a state's arrays or their initial values is fixed. May import: the core below
-`islices.optim.optimizer`.
+Most hyperparameters, like the learning rate, are a number, an array of one number, or a function of the number of
+completed steps. A hyperparameter that decides a state's arrays or their initial values is fixed. May import: the core
+below `islices.optim.optimizer`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LIMITS: Mapping[str, Accepted] = {"beta1": BELOW_ONE, "beta2": BELOW_ONE, "rho":
 
 
 class Schedule(ABC):
-    """A function of the step that the library itself brings, and which looks itself at the numbers that it returns."""
+    """A function of the step that belongs to the library and checks the numbers that it returns."""
 
     @abstractmethod
     def __call__(self, step: Any) -> Any: ...
@@ -79,7 +79,7 @@ def check_hyper(h: Hyper, defaults: Hyper, fixed: Container[str], limits: Mappin
 
 
 def _is_number(value: Any, *, fixed: bool) -> bool:
-    """Return True if value is a number, or, if it need not be fixed, gives a number at each step."""
+    """Return True if value is a number or, unless it must be fixed, gives a number at each step."""
     if is_real(value) or fixed:
         return is_real(value)
     backend = _array_backend(value)
@@ -103,7 +103,8 @@ def check_range(name: str, value: Any, limits: Mapping[str, Accepted]) -> float:
 
 # ---------------------------------------------------------------------- at a step
 def at_step(E: Backend, name: str, value: Scheduled, count: Array, limits: Mapping[str, Accepted]) -> Any:
-    """Return a hyperparameter after count steps: a Python number if E is the host, else a number or an array of one.
+    """Return a hyperparameter after count steps. It is a Python number if E is the host, else a number or an array of
+    one number.
 
     A number is checked against the optimizer's limits, or else against the common ones.
     """

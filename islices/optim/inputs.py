@@ -1,4 +1,4 @@
-"""Check the arguments of a step before anything is computed or written: table, state, gradient, frozen rows, apply.
+"""Check a step's table, state, gradient, frozen rows and apply before anything is computed or written.
 
 SPEC clause 16 and its table of bad input.
 """
@@ -32,7 +32,7 @@ def accept_float_table(table: Any) -> tuple[Backend, Array, str]:
 
 
 class Tables(NamedTuple):
-    """The arrays that a step changes, checked: a table of floats, and its state."""
+    """The checked arrays that a step changes: a table of floats and its state."""
 
     B: Backend
     table: Any  # as it was given: its weights are below
@@ -55,7 +55,7 @@ def accept_tables(table: Any, state: Any, formula: Formula, owner: object) -> Ta
 
 
 def _plain(table: Any, state: Any, formula: Formula) -> Tables | None:
-    """Return the usual kind of table and state by one look; None for any other arguments, valid or not."""
+    """Return the usual kind of table and state by one look, or None for any other arguments, valid or not."""
     B = find_backend(table)
     if B is None or type(state) is not dict or len(state) != len(formula.state) + 1:
         return None
@@ -89,7 +89,7 @@ def state_shapes(formula: Formula, shape: tuple[int, ...]) -> Mapping[str, tuple
 def _check_state(
     B: Backend, weights: Array, dtype: str, state: Any, shapes: Mapping[str, tuple[int, ...]], owner: object
 ) -> dict[str, Array]:
-    """Check a state, and return its arrays: "step" first, those of shapes, and "master" last if there is one."""
+    """Check a state and return its arrays: "step", then the arrays in shapes, then "master" if it exists."""
     if not isinstance(state, Mapping):
         raise TypeError(f"state: got {describe(state)}; accepted is the dict that init returned")
     wide = wide_dtype(dtype)
@@ -130,7 +130,7 @@ def changes_in_place(B: Backend, x: Array, name: str) -> bool:
 
 
 def accept_gradient(B: Backend, dtype: str, shape: tuple[int, ...], grad: Any) -> tuple[IndexedSlices | Array, Look]:
-    """Return grad as checked slices without padding, or as a dense array, and B's look at its arrays."""
+    """Return grad as checked slices without padding or as a dense array, with B's look at its arrays."""
     leaf = accept(grad, "grad")
     sparse = isinstance(leaf, IndexedSlices)
     backend = leaf.backend if sparse else B
@@ -160,7 +160,7 @@ def accept_gradient(B: Backend, dtype: str, shape: tuple[int, ...], grad: Any) -
 
 
 def is_taken(B: Backend, apply: Any) -> bool | Array:
-    """Return the flag that takes a step: a bool, or in traced code an int32 array (1,) of B, 0 or 1."""
+    """Return the flag that says whether to step: a bool, or in traced code an int32 array (1,) of B."""
     if isinstance(apply, (bool, np.bool_)):
         return bool(apply)
     backend = find_backend(apply)
@@ -189,7 +189,7 @@ def frozen_rows(frozen: Any) -> tuple[np.ndarray[Any, Any] | None, int | None]:
 
 
 def frozen_argument(rows: np.ndarray[Any, Any] | None, mask_length: int | None) -> np.ndarray[Any, Any] | None:
-    """Return the argument of `frozen_rows` that gives these."""
+    """Return the argument with which `frozen_rows` returns this result."""
     return rows if rows is None or mask_length is None else np.isin(np.arange(mask_length), rows)
 
 

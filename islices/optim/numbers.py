@@ -1,4 +1,4 @@
-"""The numbers of a step: learning rate, bias corrections, and all else that all rows share. SPEC clause 16."""
+"""The numbers of a step that all rows share, such as the learning rate and bias corrections. SPEC clause 16."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ BITS = 32
 class Numbers:
     """The numbers of one step by name: float64 arrays of shape (1,) on the primitives of E, or Python numbers.
 
-    A number is a method or an attribute of this name, else the hyperparameter of this name. Records derive classes
-    from this one for numbers that a semantics computes or rounds differently.
+    A name stands for a method or an attribute, else for the hyperparameter of that name. Records derive classes from
+    this one for numbers that a semantics computes or rounds differently.
 
     Attributes
     ----------
@@ -127,7 +127,7 @@ class Numbers:
         return self.E.astype(self.array_of(x), self.wide)
 
     def power(self, base: Any) -> Array:
-        """Return base^t: the product, by halves, of base^(2^k) over the binary digits k of t (SPEC clause 16).
+        """Return base^t as the product, by halves, of base^(2^k) over the binary digits k of t (SPEC clause 16).
 
         It uses only products, because no framework's pow is correctly rounded.
         """
@@ -155,7 +155,7 @@ class Numbers:
         return E.concat(squares)
 
     def library_power(self, base: Any) -> Array:
-        """Return base^t by Python's ``**``, which frameworks use too; in traced code by `power`."""
+        """Return base^t by Python's ``**``, as frameworks do, or by `power` in traced code."""
         return self.number(base ** float(self.t[0])) if self.E is modes.HOST else self.power(base)
 
     def array(self, x: np.ndarray[Any, Any]) -> Array:
@@ -164,7 +164,8 @@ class Numbers:
 
 @lru_cache(maxsize=256)
 def _repeated_squares(base: float) -> tuple[float, ...]:
-    """Return base^(2^k) for k below `BITS`, each the rounded square of the previous; at most 1e-290 becomes 0."""
+    """Return base^(2^k) for k below `BITS`. Each is the rounded square of the previous one; 1e-290 and less become
+    0."""
     squares = [base]
     for _ in range(BITS - 1):
         square = squares[-1] * squares[-1]
@@ -208,9 +209,10 @@ class Keras(Numbers):
 
 # ---------------------------------------------------------------------- of a formula, at a step
 def step_numbers(B: Backend, formula: Formula, hyper: Hyper, step: Array, wide: str, count: Array | None) -> Array:
-    """Return the numbers in `Formula.names` at this step, as one array of the wide type, of NumPy if known.
+    """Return the numbers in `Formula.names` at this step as one array of the wide type. It is a NumPy array if the
+    step is known.
 
-    count is a view of step, the number of steps so far; None if it is traced.
+    count is a view of step, the number of completed steps, or None if it is traced.
     """
     if count is None:
         return _traced_numbers(B, formula, hyper, step, wide)

@@ -1,8 +1,8 @@
-"""The operators in which rules are written, and `bind`, which gives a rule those of a backend or of numba.
+"""The operators in which rules are written, and `bind`, which gives a rule the operators of a backend or of numba.
 
 A rule (`islices.optim.rules`) is plain Python over ``+ - `` and the names below. `bind` makes a function of the same
 code object that finds other operators under these names. So NumPy, each framework, a trace and a compiled kernel run
-one formula. The functions here are placeholders; `lerp` and `sign` are written in the others. SPEC clause 16.
+one formula. The functions here are placeholders, except that `lerp` and `sign` use the others. SPEC clause 16.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def power(x: Any, exponent: Any, one: Any) -> Any:
 
 
 def lerp(a: Any, b: Any, weight: Any, half: Any, one: Any) -> Any:
-    """Return a + weight (b - a) as torch's lerp_ forms it: with a weight of at least a half it starts at b."""
+    """Return a + weight (b - a) as torch's lerp_ computes it. With a weight of at least a half it starts at b."""
     far = less_equal(half, weight)
     return where(far, b, a) + mul(where(far, weight - one, weight), b - a)
 
@@ -102,7 +102,7 @@ def row_mean(x: Any) -> Any:
 def bind(
     rule: Callable[..., Any], operators: Mapping[str, Any], wrap: Callable[[Any], Any] = lambda x: x
 ) -> Callable[..., Any]:
-    """Return the rule, with its code object, on other operators; bind and wrap the functions that it calls too."""
+    """Return the rule's code with other operators. Also bind, and optionally wrap, the functions that it calls."""
     if not isinstance(rule, FunctionType) or rule.__closure__:
         raise TypeError(f"rule: got {rule!r}; accepted is a plain function without a closure")
     scope = dict(operators)

@@ -48,7 +48,7 @@ class Optimizer:
     ----------
     name, rows, semantics : str
     hyper : mapping of str to number or function
-        The hyperparameters, defaults filled in.
+        The hyperparameters, with defaults filled in.
     maximize : bool
 
     Examples
@@ -136,7 +136,7 @@ class Optimizer:
             )
 
     def _check_dense(self, source: str) -> None:
-        """Raise ValueError for a dense gradient if the user gave rows="touched" and rows of zeros would move."""
+        """Raise ValueError for a dense gradient if the user passed rows="touched" and rows of zeros would move."""
         stays = all(spec.name == "accumulator" for spec in self._formula.state)  # sums of squares
         if self._requested == "touched" and not (stays and not is_on(self.hyper.get("weight_decay", 0))):
             raise ValueError(
@@ -153,7 +153,7 @@ class Optimizer:
         table : Table, or float array of shape (rows, *row_shape); or a list, tuple, dict or JAX pytree of them
             None within a structure stays None.
         master : bool
-            Keep a float32 copy of 16-bit tables: steps change the copy, and the table holds its rows rounded.
+            True keeps a float32 copy of 16-bit tables. Steps change the copy, and the table holds its rounded rows.
 
         Returns
         -------
@@ -205,20 +205,21 @@ class Optimizer:
             The result of `init` or of the previous step.
         donate : bool
             True lets the step overwrite the JAX arrays of table and state, which you must not use afterwards. False
-            copies them at each step outside of jit. It has no meaning for arrays that change in place, nor inside jit,
+            copies them at each step outside of jit. It has no effect on arrays that change in place, or inside jit,
             where donate_argnums decides.
         apply : bool, or boolean or integer array of one
-            False or 0 takes no step: everything keeps its bits, and the step count too. May be traced.
+            False or 0 takes no step: everything keeps its bits, the step count included. The flag may be traced.
 
         Returns
         -------
         (table, state)
-            Of the same types: use these. They are new for JAX arrays and tf.Tensors, and changed in place otherwise.
+            They have the given types; use them instead of the arguments. JAX arrays and tf.Tensors are new, all
+            others changed in place.
 
         Raises
         ------
         TypeError, ValueError, IndexError
-            Frameworks, dtypes, shapes, indices or a state do not fit. Then no table has changed.
+            Frameworks, dtypes, shapes, indices or a state do not fit. No table has changed.
 
         Notes
         -----

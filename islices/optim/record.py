@@ -98,7 +98,7 @@ class Record:
 
     @cache  # noqa: B019  # there are as many records as optimizers
     def spelled(self, semantics: str) -> Mapping[str, str]:
-        """Return {islices' name of a hyperparameter: the framework's name}, for a semantics without a preset too."""
+        """Return {islices' name of a hyperparameter: the framework's name}, also for a semantics without a preset."""
         preset = self.presets.get(semantics)
         own = preset.spelled if preset else {}
         return {name: own.get(name, SPELLED[semantics].get(name, name)) for name in self.arguments}

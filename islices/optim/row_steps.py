@@ -1,4 +1,4 @@
-"""One step of an optimizer: read the gradient's rows, change copies of them by the rule, and write them back.
+"""One step of an optimizer. It reads the gradient's rows, changes copies by the rule, and writes them back.
 
 `Request` is the step. `rows_step` takes it by the primitives, and `islices.optim.fused` by a kernel if possible. Rows
 are written after they are computed. If arrays change in place, no table-sized array is allocated.
@@ -54,7 +54,7 @@ class Request(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """Return the names of the tables: "" for the weights or "master", then those of the optimizer's state."""
+        """Return the names of the tables: "" for the weights or "master", then the names in the optimizer's state."""
         return ["master" if "master" in self.at.arrays else "", *(spec.name for spec in self.formula.state)]
 
     @property
@@ -129,7 +129,7 @@ class Request(NamedTuple):
             yield places, self._changed(part, old)
 
     def _block_of(self, gradient: Sequence[Array], named: Host, block: Host, shape: Any) -> list[Array]:
-        """Return the dense rows of a block of ascending row numbers, from sums of the rows in named."""
+        """Return the dense rows of a block of ascending row numbers, given the sums of the rows in named."""
         B = self.at.B
         found = np.flatnonzero(np.isin(named, block)) if self.frozen is not None else _between(named, block)
         with B.scope():
@@ -195,7 +195,7 @@ def write_pieces(B: Backend, tables: Sequence[Any], pieces: Pieces, *, donate: b
 
 # ---------------------------------------------------------------------- the gradient
 def _summed(s: IndexedSlices, formula: Formula) -> tuple[Array, list[Array]]:
-    """Return (ids, [sums over duplicates]); for a raw formula also the sums of squares, as a second array."""
+    """Return ids and a list with the sums over duplicates. For a raw formula the list also has the sums of squares."""
     B = s.backend
     if not formula.raw:
         c = coalesce(s)
@@ -306,9 +306,9 @@ FRACTION = {"float32": 32, "float64": 64}
 def array_power(B: Backend, x: Array, exponent: Array, one: Array) -> Array:
     """Return x^exponent; both have one type, and exponent and one have shape (1, ..., 1) (SPEC clause 16).
 
-    No framework's pow is correctly rounded; roots and products are. From the last digit of the fraction to the first,
-    ``r = sqrt(r)``, multiplied by sqrt(x) if the digit is 1. So each root halves the error so far. Then follows the
-    whole part.
+    No framework's pow is correctly rounded; roots and products are. For each digit of the fraction, from the last to
+    the first, ``r = sqrt(r)``, times sqrt(x) if the digit is 1. So each root halves the error so far. The whole part
+    follows.
     """
     whole, fraction = _digits(B, exponent, one)
     result, root = one, B.sqrt(x)
@@ -326,7 +326,8 @@ def _chosen(B: Backend, digit: Any, a: Array, b: Array) -> Array:
 
 
 def _digits(B: Backend, exponent: Array, one: Array) -> tuple[list[Any], list[Any]]:
-    """Return the binary digits of the whole part, units first, and of the fraction, halves first: bools or masks."""
+    """Return the binary digits, as bools or masks, of the whole part (units first) and of the fraction (halves
+    first)."""
     count = FRACTION[B.dtype(exponent)]
     if not B.is_traced(exponent):
         number = float(B.to_numpy(exponent).item())

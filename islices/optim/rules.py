@@ -1,10 +1,11 @@
 """Stages that the rules of several optimizers (islices/optim/records/) share, and weight decay before any rule.
 
 The parameters of a rule are, by name, the gradient ``g``, the weight ``w``, arrays of the state and numbers. It may
-have ``q``, the square of the element or its mean over the row. A rule returns the new weight and the new state, in the
-order of `Formula.state`. A parameter with a default is optional: an absent state or number is None, an absent flag
-False. Kernels omit the branches that these exclude. Operators are those of `islices.optim.operators`, ``+`` and ``-``.
-Every operation rounds once, in the order written: the order is the specification (SPEC clause 16).
+have ``q``, the square of the element or its mean over the row. A rule returns the new weight and the new state, in
+the order of `Formula.state`. A parameter with a default is optional: an absent state or number is None, an absent
+flag False. Kernels omit the branches that absent parameters exclude. Operators are those of
+`islices.optim.operators`, ``+`` and ``-``. Every operation rounds once, in the order written: the order is the
+specification (SPEC clause 16).
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ def running(m, x, gain, beta):
 
 
 def gradient_mean(m, g, gain, beta, half, one):
-    """Return a running mean of gradients; with half, as torch's lerp_ forms it."""
+    """Return a running mean of gradients. With half, compute it as torch's lerp_ does."""
     return running(m, g, gain, beta) if half is None else lerp(m, g, gain, half, one)
 
 
 def square_mean(v, g, q, gain, beta):
-    """Return a running mean of squares; without q, add (gain g) g, as torch's addcmul_ does."""
+    """Return a running mean of squares. Without q, add (gain g) g as torch's addcmul_ does."""
     return mul(beta, v) + mul(mul(gain, g), g) if q is None else running(v, q, gain, beta)

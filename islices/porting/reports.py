@@ -20,11 +20,11 @@ class Reported(abc.ABC):
 
     @abc.abstractmethod
     def report(self) -> str:
-        """Return the report, plain text."""
+        """Return the report as plain text."""
 
     @abc.abstractmethod
     def _figure(self) -> Any:
-        """Return the picture, as a figure of matplotlib."""
+        """Return the picture as a matplotlib figure."""
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields by name as a dict that json.dumps takes; numbers that are not finite are strings."""
@@ -32,7 +32,7 @@ class Reported(abc.ABC):
         return found
 
     def plot(self, path: Any) -> None:
-        """Write a picture; the suffix says the format. Needs matplotlib (extra `plot`).
+        """Write a picture in the format of the suffix. Needs matplotlib (extra `plot`).
 
         Parameters
         ----------
@@ -59,7 +59,7 @@ def _plain(x: Any) -> Any:
 
 
 def columns(rows: Sequence[Sequence[str]], indent: str, right: Sequence[int] = ()) -> list[str]:
-    """Return rows of cells as lines, the cells of some columns at the right."""
+    """Return rows of cells as lines, with some columns aligned to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
@@ -69,7 +69,7 @@ def columns(rows: Sequence[Sequence[str]], indent: str, right: Sequence[int] = (
 
 
 def new_figure(width: float, height: float) -> Any:
-    """Return a figure of so many inches, without matplotlib's global state."""
+    """Return a figure of the given size in inches, without matplotlib's global state."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

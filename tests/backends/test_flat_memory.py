@@ -1,4 +1,4 @@
-"""Memory over thousands of training steps: a step leaves nothing behind, eagerly or compiled, on each framework."""
+"""Test that memory stays flat over thousands of training steps, eager or compiled, on each framework."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEFT = 256
 RUN = """
 import gc, importlib, json, sys
 import numpy as np
-from islices.conformance.tools.bench.step import Training, Model, Problem, our_ways
+from islices.conformance.tools.bench.step import Training, Model, Problem, our_variants
 
 name, steps = sys.argv[1], int(sys.argv[2])
 block = importlib.import_module(f"islices.conformance.own_calls.{name}").block
@@ -35,7 +35,7 @@ def resident():
 
 
 found = {}
-for label, ready in our_ways(name, problem).items():
+for label, ready in our_variants(name, problem).items():
     way, seen = ready(), []
     for k in range(3 * steps + 1):
         if k % steps == 0:

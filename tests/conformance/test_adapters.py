@@ -1,5 +1,5 @@
-"""Test programs in other languages in the matrix: the examples are built and run, and bounds separate rounding errors
-from mistakes. An invalid command gives one line and exit code 3.
+"""Test programs in other languages in the matrix. The examples are built and run, and bounds separate rounding from
+mistakes. An invalid command gives one line and exit code 3.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def case_of(id: str) -> Case:
 
 
 def moved(x: Any, by: float) -> Any:
-    """A result whose floats are all moved, by so many of their eps, relatively."""
+    """Return a result whose floats are all moved by that many relative eps."""
     if isinstance(x, Array):
         if x.dtype not in EPS:
             return x
@@ -129,7 +129,7 @@ def test_the_javascript_adapter_passes(tmp_path: Path, capsys: pytest.CaptureFix
 def test_the_cpp_adapter_passes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], grades: set[str]
 ) -> None:
-    """It passes to the bit, or within the bound if the compiler may fuse."""
+    """Check that it passes to the bit, or within the bound if the compiler may fuse operations."""
     compiler = next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))), None)
     if compiler is None:
         pytest.skip("needs a C++ compiler")
@@ -162,7 +162,7 @@ def test_a_bad_command_is_a_harness_error(tmp_path: Path, capsys: pytest.Capture
 
 @pytest.mark.outside
 def test_breaking_strays_and_giving_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It prints a greeting, breaks in every third call, and after ten of these the rest is not run."""
+    """Check an adapter that prints a greeting and breaks in every third call. After ten breaks the rest is not run."""
     program = tmp_path / "odd.py"
     program.write_text(
         "import json, os, sys\nprint('welcome')\n"

@@ -1,4 +1,5 @@
-"""Backends conform in other variants, over ranks and in the full profile; `make conform` is the quick one."""
+"""Test that backends conform in other variants, over ranks and in the full profile. `make conform` runs the quick
+profile."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ import islices
 
 
 def conform(tmp_path: Path, *options: str, limit: float) -> list[dict[str, Any]]:
-    """The report's lines of a run, which must conform."""
+    """Return the report's lines of a run, which must conform."""
     target = tmp_path / "report.jsonl"
     command = [sys.executable, "-m", "islices", "conform", "--json", str(target), *options]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}  # not the tests' store of programs
@@ -28,7 +29,7 @@ def conform(tmp_path: Path, *options: str, limit: float) -> list[dict[str, Any]]
 
 
 def check(lines: list[dict[str, Any]], backends: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Every backend has its column, of the same vectors, in which nothing fails; the headers."""
+    """Check that every backend has a column of the same vectors without a failure, and return the headers."""
     headers = [line for line in lines if line["type"] == "header"]
     assert {h["backend"] for h in headers if not h["variant"]} == set(backends or islices.list_backends())
     assert len({(h["vectors"], h["spec"]) for h in headers}) == 1
@@ -60,7 +61,7 @@ def test_backends_conform_in_other_variants(names: tuple[str, ...], tmp_path: Pa
 @pytest.mark.soak
 @pytest.mark.parametrize("backend", [name for name in islices.list_backends() if name not in ("jax", "numpy")])
 def test_every_case_passes_by_the_frameworks_own_operations(backend: str, tmp_path: Path) -> None:
-    """The full profile, where nothing has to be compiled for each of its cases: that is for make soak."""
+    """Run the full profile without cases that need compilation, which `make soak` runs."""
     lines = conform(tmp_path, "--profile", "full", "-b", backend, "-k", "framework", limit=1800)
     check(lines, [backend])
     cases = [line for line in lines if line["type"] == "case" and line["mode"] == "framework"]
@@ -78,7 +79,7 @@ def test_backends_conform_over_ranks(tmp_path: Path) -> None:
 @pytest.mark.outside
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="processes are looked up in /proc")
 def test_the_command_ends_its_processes_with_it(tmp_path: Path) -> None:
-    """SIGTERM, as schedulers and make send it."""
+    """Check that SIGTERM, which schedulers and make send, ends the command's processes."""
     command = [sys.executable, "-m", "islices", "conform", "-b", "numpy", "--profile", "full"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
         found, limit = list[Path](), time.monotonic() + 120

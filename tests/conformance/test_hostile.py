@@ -1,4 +1,4 @@
-"""Hostile calls keep every call's promises on every backend, and a broken promise is noticed and shrunk."""
+"""Test that every backend keeps its promises under hostile calls, and that a broken promise is noticed and shrunk."""
 
 from __future__ import annotations
 

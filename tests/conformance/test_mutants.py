@@ -1,7 +1,8 @@
-"""The quick profile catches what the full one catches: faults of the adapters and of the core, each put into a copy.
+"""Test that the quick profile catches the faults that the full one catches, in copies of adapters and core with one
+fault each.
 
-They were written by somebody who did not know which cases the quick profile has. A run of a profile takes up to a
-minute, so that all of them are for make soak.
+The author of the faults did not know the cases of the quick profile. A run of a profile takes up to a minute, so only
+`make soak` runs all faults.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import islices
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a checkout; kernels that are compiled there are kept for the next fault."""
+    """Return a copy of the checkout. Kernels compiled there are kept for the next fault."""
     folder = tmp_path_factory.mktemp("copy") / "islices"
     shutil.copytree(ROOT, folder, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", ".*", "build"))
     return folder

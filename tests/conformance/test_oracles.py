@@ -1,4 +1,5 @@
-"""The golden vectors: a reader of the text agrees, regenerating gives the same bytes, the schema describes them."""
+"""Test the golden vectors: an independent reading of the text agrees, they regenerate to the same bytes, and the
+schema holds."""
 
 from __future__ import annotations
 
@@ -106,7 +107,7 @@ def test_the_schema_describes_the_file(file: Any, validator: Any) -> None:
 
 
 def _shortened(x: Any) -> Any:
-    """Return a case with at most the first element of each kind in its arrays: the form, not the numbers."""
+    """Return the form of a case: its arrays have at most the first element of each kind."""
     if isinstance(x, list):
         return [_shortened(v) for v in x]
     if not isinstance(x, dict):

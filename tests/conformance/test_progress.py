@@ -1,4 +1,4 @@
-"""The output of commands while they work: on a terminal, in a log, and while the error output is put aside."""
+"""Test the output of working commands on a terminal, in a log, and while the error output is hidden."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The laws hold on every backend, and what breaks one comes back as code that shows it."""
+"""Test that the laws hold on every backend, and that a counterexample is returned as code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from islices.conformance.properties.__main__ import main
 from islices.conformance.properties.running import LAWS, Counterexample, break_law, columns
 
 BACKENDS = islices.list_backends()
-SPEC = (Path(__file__).parents[2] / "conformance" / "SPEC.md").read_text("utf-8")
 EXAMPLES = 3
 #: Where rows are summed, the last contribution wins: what a wrong adapter does.
 LAST_WINS = """
@@ -46,7 +45,7 @@ def test_the_laws_hold(name: str) -> None:
 
 # ---------------------------------------------------------------------- counterexamples
 def assert_shown(counterexample: Counterexample | None, folder: Path) -> None:
-    """The counterexample as code fails with its problem under the fault, and runs without."""
+    """Check that a counterexample's code fails with its problem under the fault, and runs without the fault."""
     assert counterexample is not None, "last-wins sums were not noticed"
     path = folder / "pasted.py"
     for fault, message in ((LAST_WINS, f"AssertionError: {counterexample.problem}"), ("", "")):
@@ -58,7 +57,7 @@ def assert_shown(counterexample: Counterexample | None, folder: Path) -> None:
 
 @pytest.fixture
 def wrong_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch's adapter with a segment_sum whose last contribution wins."""
+    """Return torch's adapter with a segment_sum that keeps only the last contribution."""
     adapter = pytest.importorskip("islices.backends.torch.adapter").TorchBackend
     monkeypatch.setattr(adapter, "segment_sum", adapter.segment_sum)  # put back at the end
     exec(LAST_WINS, {})

@@ -1,4 +1,4 @@
-"""Test the sample adapter, installed like an external one: it is found, listed, run and reported like a built-in.
+"""Test that the sample adapter, installed like an external one, is found, listed, run and reported like a built-in.
 
 For each of six mistakes in an adapter, the clause about it finds the mistake.
 """
@@ -60,7 +60,7 @@ print(type(clipped).__name__, clipped.values, clipped.rows, norm)
 
 
 def of_protocol(site: Path, folder: Path, protocol: int) -> Path:
-    """The adapter as somebody wrote it for another version of the protocol."""
+    """Return the adapter written for another version of the protocol."""
     other = shutil.copytree(site, folder / "site")
     adapter = other / "islices_sample.py"
     edit = (f"protocol = {islices.backend.PROTOCOL}  #", f"protocol = {protocol}  #")

@@ -1,4 +1,4 @@
-"""The selection of cases: the quick profile's, and that cases are chosen before anything is imported or started."""
+"""Test the selection of cases by the quick profile, and that it precedes all imports and processes."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ from islices.conformance.deviations import Deviation
 
 
 def conform(folder: Path, *options: str, defect: str = "", mutation: str = "", deviations: str = "") -> Run:
-    """Run the suite on loopback: ``defect`` is put into the arithmetic behind its primitives, ``mutation`` runs at the
-    end of the adapter."""
+    """Run the suite on loopback. ``defect`` replaces the arithmetic behind its primitives, and ``mutation`` runs at
+    the end of the adapter."""
     site = shutil.copytree(LOOPBACK, folder / "site", ignore=shutil.ignore_patterns("__pycache__"))
     adapter = (site / "islices_loopback.py").read_text("utf-8")
     if defect:
@@ -154,7 +154,7 @@ def test_a_declaration_is_checked(fields: dict[str, str], words: str) -> None:
 
 # ---------------------------------------------------------------------- the backend itself
 def _framework() -> Any:
-    """Return only the module: with its folder on sys.path this process would find its adapter, too."""
+    """Return the module without putting its folder on sys.path, where this process would also find its adapter."""
     spec = importlib.util.spec_from_file_location("loopback", LOOPBACK / "loopback.py")
     assert spec is not None
     assert spec.loader is not None

@@ -1,4 +1,4 @@
-"""Variants and other interpreters: what each column runs, and that none is shown as more than it is."""
+"""Test variants and other interpreters: the cases of each column, and honest reports of missing ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FRAMEWORKS = [name for name in islices.list_backends() if name != "numpy"]
 
 
 def conform(tmp_path: Path, *options: str) -> list[dict[str, Any]]:
-    """The report's lines of a run, which must conform."""
+    """Return the report's lines of a run, which must conform."""
     target = tmp_path / "report.jsonl"
     assert main(["conform", "--json", str(target), *options]) == 0
     return [json.loads(line) for line in target.read_text("utf-8").splitlines()]

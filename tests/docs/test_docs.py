@@ -52,7 +52,7 @@ SUMMARY = {"GL08", "SS01"}
 
 
 def public_module(name: str) -> ModuleType:
-    """The module, or a skip where its framework is missing."""
+    """Return the module, or skip the test if its framework is missing."""
     needed = PUBLIC[name][0]
     if importlib.util.find_spec(needed) is None:
         pytest.skip(f"{needed} is not installed")
@@ -62,7 +62,7 @@ def public_module(name: str) -> ModuleType:
 
 
 def public_objects(module: ModuleType) -> dict[str, Any]:
-    """name -> function, class or number that users get from the module."""
+    """Return name -> function, class or number that users get from the module."""
     return {
         name: getattr(module, name)
         for name in module.__all__
@@ -102,7 +102,7 @@ def codes(path: str, x: Any) -> set[str]:
 
 
 def is_record(x: Any) -> bool:
-    """Return True if a class is a plain record, which functions return: its fields have comments."""
+    """Return True if a class is a plain record that functions return, whose fields have comments."""
     return inspect.isclass(x) and (dataclasses.is_dataclass(x) or hasattr(x, "_fields"))
 
 
@@ -123,7 +123,7 @@ def faults(path: str, x: Any) -> list[str]:
 
 
 def method_faults(path: str, x: Any) -> list[str]:
-    """Return the faults of a public method's docstring: examples and clause stand in the class's."""
+    """Return the faults of a public method's docstring. The class's docstring has the examples and the clause."""
     silent = not inspect.signature(x).parameters.keys() - {"self"}
     return [
         f"{code}: {message}"
@@ -134,7 +134,8 @@ def method_faults(path: str, x: Any) -> list[str]:
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_docstrings(name: str) -> None:
-    """Summary, parameters, results, errors, an example and the clause, for each public name and method."""
+    """Check that each public name and method documents summary, parameters, results, errors, an example and the
+    clause."""
     module = public_module(name)
     found: dict[str, list[str]] = {}
     for short, x in public_objects(module).items():
@@ -161,7 +162,7 @@ def make_docs(out: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the built documentation; a warning is an error."""
+    """Return the built documentation. A warning is an error."""
     out = tmp_path_factory.mktemp("build")
     line = make_docs(out)
     assert "-W" in line
@@ -181,7 +182,7 @@ def test_every_command_has_its_help(pages: Path) -> None:
 
 
 class Page(HTMLParser):
-    """The text of a page, its ids, what it links to, and what a browser loads for it."""
+    """The text of a page, its ids, its links, and the files that a browser loads for it."""
 
     LOADS: ClassVar = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src", "video": "src"}
 
@@ -235,7 +236,7 @@ def test_links_within_the_pages_lead_somewhere(pages: Path) -> None:
 
 # ---------------------------------------------------------------------- what documents say of the project
 def test_stability_names_the_supported_versions() -> None:
-    """docs/stability.md follows pyproject.toml."""
+    """Check docs/stability.md against pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     text = (ROOT / "docs/stability.md").read_text("utf-8")
     lowest = {re.match(r"([\w-]+?)(?:-cpu)?>=([\d.]+)", line) for line in project["dependencies"]}

@@ -28,7 +28,7 @@ MODULES = sorted(
 
 
 class Finder(doctest.DocTestFinder):
-    """doctest takes a decorated function for one of the decorator's module, and leaves its examples out."""
+    """A finder that includes decorated functions, which doctest assigns to the decorator's module and omits."""
 
     def _from_module(self, module: Any, object: Any) -> bool:
         return super()._from_module(module, inspect.unwrap(object))  # type: ignore[misc]

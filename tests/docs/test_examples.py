@@ -1,4 +1,4 @@
-"""Every example runs, shows what it says, and stays short."""
+"""Test that every example runs, prints the expected output, and stays short."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ NEEDS = {
     "data_parallel": ["torch"],
     "dlrm": ["torch"],
     "four_frameworks": ["torch", "tensorflow", "jax", "mxnet"],
+    "growth": ["numpy"],
     "keras_fit": ["tensorflow", "torch", "jax"],
     "padding_and_mask": ["torch", "tensorflow"],
     "per_sample_gradients": ["torch"],
@@ -103,7 +104,7 @@ def test_per_sample_gradients() -> None:
     "backend", ["torch", *(pytest.param(x, marks=pytest.mark.soak) for x in ("tensorflow", "jax"))]
 )
 def test_keras_fit(backend: str) -> None:
-    """The weights agree, but for Adam: Keras moves all rows, islices those of the batch."""
+    """Check that weights agree except for Adam, where Keras moves all rows and islices those of the batch."""
     command = [sys.executable, str(FOLDER / "keras_fit.py"), "5000", "8", backend]
     done = subprocess.run(command, text=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -113,6 +114,20 @@ def test_keras_fit(backend: str) -> None:
     ]
     gaps = {line[1]: float(line[-1]) for line in lines if line[2] == "islices"}
     assert max(gaps["SGD"], gaps["Adagrad"]) < 1e-5 < 1e-4 < gaps["Adam"]
+
+
+@pytest.mark.outside
+def test_growth(tmp_path: Path) -> None:
+    command = [sys.executable, str(FOLDER / "growth.py"), str(tmp_path / "growth.svg"), "100000", "1000000"]
+    done = subprocess.run(command, text=True, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = dict(line.split(": ") for line in done.stdout.splitlines())
+    assert len(lines) == 12
+    few, _, many = map(float, lines["coalesce             by stored rows, MiB at the peak"].split(", "))
+    small, large = map(float, lines["coalesce             by rows of the table, MiB at the peak"].split(", "))
+    assert few < 1 < many
+    assert 0.5 * small < large < 2 * small
+    assert (tmp_path / "growth.svg").stat().st_size > 10_000
 
 
 def test_four_frameworks() -> None:

@@ -43,7 +43,7 @@ def exists(name: str, options: dict[str, Any], semantics: str) -> str:
 
 
 def table() -> str:
-    """The optimizers, a line each, and those of their options that take rows away."""
+    """Return the table of optimizers, one line each, and of options that exclude some rows."""
     rows = [["optimizer", *SEMANTICS], ["---"] * (1 + len(SEMANTICS))]
     for name, record in RECORDS.items():
         plain = [exists(name, {}, semantics) for semantics in SEMANTICS]
@@ -104,7 +104,8 @@ SHARED = {"rows": None, "semantics": "islices", "maximize": False, "frozen": Non
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_functions_share_options_and_docstrings(name: str) -> None:
-    """islices/optim/records/ has each function in full, for help() and editors; what is the same in all is here."""
+    """Check the text that all functions in islices/optim/records/ share, which is written out for help() and
+    editors."""
     function = getattr(optim, name)
     options = {x.name: x.default for x in inspect.signature(function).parameters.values()}
     assert options == dict.fromkeys(RECORDS[name].arguments) | SHARED

@@ -1,7 +1,7 @@
 """Check the pages as GitHub shows them.
 
-Links and tasks lead somewhere, the side bar has every page, and each measured figure has its date,
-machine and command.
+Links and tasks must lead somewhere, the side bar must have every page, and each measured figure its date, machine and
+command.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def tokens(text: str) -> list[Token]:
 
 
 def anchors(page: Path) -> set[str]:
-    """Return the anchors that GitHub, and Sphinx with it, makes of the page's headings."""
+    """Return the anchors that GitHub and Sphinx make of the page's headings."""
     found: set[str] = set()
     parsed = tokens(page.read_text("utf-8"))
     for heading, inline in itertools.pairwise(parsed):
@@ -109,7 +109,7 @@ def paragraphs(page: Path) -> list[str]:
 
 @pytest.mark.parametrize("page", GUIDES, ids=name_of)
 def test_what_was_measured_names_machine_and_command(page: Path) -> None:
-    """A date is that of a measurement: the page gives cores, memory and the command next to it."""
+    """Check that a page with a date gives the cores, memory and command of the measurement next to it."""
     command = r"`(\w+=\w+\s)*(islices|make|pytest|python examples/\w+\.py)\s[^`]+`"
     for text in paragraphs(page):
         if re.search(r"\b20\d\d-\d\d-\d\d\b", text):

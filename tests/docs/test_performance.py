@@ -1,4 +1,4 @@
-"""Check that docs/performance.md shows the run that lies next to it, docs/performance.json.
+"""Check that docs/performance.md shows the run in docs/performance.json.
 
 ``python tests/docs/test_performance.py`` writes the page's table and docs/performance.svg from the run, which is made
 by ``islices bench --part step --repeat 9 --json docs/performance.json``.
@@ -57,7 +57,7 @@ def table(run: dict[str, Any]) -> str:
 
 
 def chart(run: dict[str, Any]) -> str:
-    """Return an SVG of bars: the time of islices and of the fastest other code, step by step."""
+    """Return an SVG with bars for the times of islices and of the fastest other code, step by step."""
     steps = measured(run)
     scale, height = 420 / max(max(row[2], row[4]) for row in steps), 38 * len(steps) + 40
     lines = [

@@ -1,7 +1,7 @@
 """Test that every code block of the README and of docs/ runs.
 
-The blocks of one page run in order, in one folder and in separate processes. A later one may read a file that an
-earlier one wrote. A comment ``# -> text`` states the printed text. A block of kind "diff" changes the last program
+The blocks of one page run in order, in one folder and in separate processes. A later block may read a file that an
+earlier block wrote. A comment ``# -> text`` states the printed text. A block of kind "diff" changes the last program
 above that it fits, which then runs again. A block of text that begins with ``$ islices ...`` is the output of that
 command; ``...`` marks omitted lines.
 """
@@ -26,7 +26,7 @@ KINDS = {"python", "sh", "toml", "text", "diff"}
 
 
 def code(page: Path) -> list[tuple[str, str]]:
-    """(kind, text) of each code block, whatever marks it: ```, ~~~, in a list, or an indent, whose kind is ""."""
+    """Return (kind, text) of each code block: by fences, within lists, or indented, whose kind is ""."""
     tokens = MarkdownIt("commonmark").parse(page.read_text("utf-8"))
     return [(token.info, token.content) for token in tokens if token.type in ("fence", "code_block")]
 

@@ -1,4 +1,4 @@
-"""The command: exit codes, outputs for people and machines, errors without tracebacks."""
+"""Test the command: exit codes, outputs for people and machines, errors without tracebacks."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ BODIES = {
 
 @pytest.fixture
 def plugins(tmp_path: Path) -> Path:
-    """A broken backend, installed as any plug-in is: a module, and metadata with an entry point."""
+    """Install a broken backend like any plug-in: a module, and metadata with an entry point."""
     for module, body in BODIES.items():
         # a separate array type, so that the registry finds this backend for it
         text = PLUGIN.format(name="Broken", module=module, body=body) + ARRAY_TYPE
@@ -169,7 +169,7 @@ OTHERS = {
 
 @pytest.fixture
 def others(tmp_path: Path) -> Path:
-    """Commands of another distribution, one of them sound, and an older islices, as another checkout installs it."""
+    """Install commands of another distribution, one of them valid, and an older islices of another checkout."""
     lines = ["[islices.commands]"]
     for name, (text, _) in OTHERS.items():
         (tmp_path / f"others_{name}.py").write_text(text)

@@ -1,4 +1,4 @@
-"""RowMap and renumber in every framework, against a loop over rows; states of optimizers, fills, errors."""
+"""Test RowMap and renumber in every framework against a loop over rows, with optimizer states, fills and errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAPPINGS = {"reversed": [4, 3, 2, 1, 0], "mixed": [-1, 3, 0, -1, 4], "all new": 
 
 
 def cast(framework: str, x: Any, dtype: str) -> Any:
-    """x in a framework, of a dtype that it has."""
+    """Return x as a framework's array, in a dtype that the framework has."""
     B = islices.get_backend(framework)
     if dtype not in B.float_dtypes:
         pytest.skip(f"{framework} has no {dtype}")
@@ -37,7 +37,7 @@ def host(x: Any) -> np.ndarray[Any, Any]:
 
 
 def by_rows(old: np.ndarray[Any, Any], old_ids: list[int], new: Any) -> np.ndarray[Any, Any]:
-    """The oracle: one row after the other."""
+    """Renumber row by row, as the oracle."""
     rows = iter(new)
     out = [old[row] if row >= 0 else next(rows) for row in old_ids]
     return np.array(out, old.dtype).reshape(len(old_ids), *old.shape[1:])
@@ -105,7 +105,7 @@ def test_rows_keep_their_bits(framework: str, dtype: str, mapping: str) -> None:
     ids=["adam", "adagrad", "rowwise_adagrad"],
 )
 def test_a_step_of_the_renumbered_table_is_the_renumbered_step(framework: str, optimizer: Any, dtype: str) -> None:
-    """Kept rows go on as if nothing had happened, new ones as those of a table just made."""
+    """Check that kept rows continue unchanged, and that new rows behave like those of a new table."""
     B = islices.get_backend(framework)
     made = partial(cast, framework, dtype=dtype)
 
@@ -180,7 +180,7 @@ Moments = namedtuple("Moments", ["count", "mu"])
 
 
 def test_trees_of_frameworks() -> None:
-    """Numbers, other objects and other layers stay; the rest follows."""
+    """Check that numbers, other objects and other layers stay, and that the rest is renumbered."""
     params = {"words": np.arange(6.0).reshape(3, 2), "head": np.ones((2, 4)), "none": None}
     state = (Moments(np.int32(7), {"words": params["words"], "head": params["head"]}), None, {"lr": 0.1})
     params, after = renumber(params, [2, -1], state, state_fill=0.0, tables="words", states="*.words")

@@ -1,7 +1,7 @@
-"""Runs the Python blocks of documents, each in a process that has run no other.
+"""Run the Python blocks of documents, each in a process that has run no other block.
 
-As a script it is a server: it imports the frameworks once, which takes seconds, computes nothing, and forks for every
-request. A request is one JSON line {"code", "folder"}, an answer one of {"returncode", "stdout", "stderr"}.
+As a script it is a server. It imports the frameworks once, which takes seconds, and forks for every request. A
+request is one JSON line {"code", "folder"}, an answer one of {"returncode", "stdout", "stderr"}.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ TIMEOUT = 200  # seconds a block may take
 
 
 def frameworks_of(code: str) -> list[str]:
-    """Return the frameworks that the code's import lines name, Keras and optax for what they stand on."""
+    """Return the frameworks that the code imports, with TensorFlow for Keras and JAX for optax."""
     names = {"keras": "tensorflow", "optax": "jax"} | {name: name for name in FRAMEWORKS}
     lines = re.findall(r"^\s*(?:import|from) .*", code, re.MULTILINE)
     return sorted({names[word] for line in lines for word in re.findall(r"\w+", line) if word in names})
 
 
 def patched(program: str, change: str) -> str | None:
-    """Return a program with the hunks of a diff block applied; None where a hunk does not stand in it exactly once.
+    """Return a program with the hunks of a diff block applied, or None if a hunk does not occur in it exactly once.
 
-    Lines begin with " ", "-" or "+"; "@@" stands between hunks.
+    Lines begin with " ", "-" or "+", and "@@" separates hunks.
     """
     for hunk in re.split(r"^@@.*\n", change, flags=re.MULTILINE):
         lines = [line if line else " " for line in hunk.splitlines()]
@@ -50,7 +50,7 @@ def patched(program: str, change: str) -> str | None:
 
 
 def command_of(text: str) -> tuple[str, str] | None:
-    """Return (Python code that runs it, what it prints) of a text block that begins with "$ islices ..."; else None."""
+    """Return (Python code, expected output) of a text block that begins with "$ islices ...", else None."""
     first, _, printed = text.partition("\n")
     if not first.startswith("$ islices "):
         return None
@@ -62,7 +62,7 @@ ROUNDING = re.compile(r"^( +[a-z]+) +(?:same|\S+ +\S+ %  +\d+)$|\d(?:\.\d+)?e-(?
 
 
 def prints(expected: str, printed: str) -> bool:
-    """Return True if that was printed; ... stands for anything, and numbers that rounding decides for any such."""
+    """Return True if the output matches. "..." matches anything, and numbers that rounding decides match each other."""
     wanted, came = (
         ROUNDING.sub(
             lambda m: f"{m[1]} within" if m[1] else "tiny", re.sub(r"[ \t]+$", "", x.strip(), flags=re.MULTILINE)
@@ -73,13 +73,13 @@ def prints(expected: str, printed: str) -> bool:
 
 
 class Blocks:
-    """Runs blocks of code; the server starts with the first block that needs a framework."""
+    """A runner of code blocks, which starts the server for the first block that needs a framework."""
 
     def __init__(self) -> None:
         self._server: subprocess.Popen[str] | None = None
 
     def run(self, code: str, folder: Path) -> dict[str, Any]:
-        """Exit code and output of the code, run in a folder, as ``python -c`` would run it."""
+        """Return the exit code and output of the code, run in a folder as by ``python -c``."""
         if not frameworks_of(code) or not hasattr(os, "fork"):  # as cheap, and nothing is imported beforehand
             done = subprocess.run(
                 [sys.executable, "-c", code], cwd=folder, text=True, capture_output=True, check=False, timeout=TIMEOUT
@@ -137,7 +137,7 @@ def _in_child(code: str, folder: str, files: list[Path]) -> int:
 
 
 def _execute(code: str, folder: str, files: list[Path]) -> NoReturn:
-    """Run the code as a fresh ``__main__``; nothing of the server's goes on behind it."""
+    """Run the code as a fresh ``__main__``, and end the process without the server's code."""
     status = 1
     try:
         signal.alarm(TIMEOUT)

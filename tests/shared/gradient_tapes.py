@@ -33,7 +33,7 @@ def read(backend: Any, x: Any) -> np.ndarray:
 
 
 class Tape:
-    """Takes gradients in one framework and mode."""
+    """A tape that takes gradients in one framework and mode."""
 
     def __init__(self, framework: str, mode: str = "eager") -> None:
         self.framework, self.mode = framework, mode
@@ -72,7 +72,7 @@ class Tape:
         return total
 
     def gradients(self, loss: Loss, *given: np.ndarray) -> list[np.ndarray | None]:
-        """Return the derivatives of a loss by each of its arguments, None for integers; in float64."""
+        """Return the float64 derivatives of a loss with respect to each argument, None for integers."""
         floats = [k for k, x in enumerate(given) if x.dtype.kind not in "iub"]
         with self.running():
             arrays = [self.array(x) for x in given]

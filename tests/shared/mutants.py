@@ -1,6 +1,7 @@
 """Realistic faults, each one edit: 47 that a conformance profile must show, and twenty that tests must catch.
 
-`old` occurs exactly once in `file` (relative to the repository's root). `why` says what a maintainer would have got wrong, and the input that shows it.
+`old` occurs exactly once in `file` (relative to the repository's root). `why` describes the maintainer's mistake, and
+the input that shows it.
 """
 
 from __future__ import annotations

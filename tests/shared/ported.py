@@ -1,6 +1,6 @@
-"""The differences that ports meet, each made by the frameworks themselves.
+"""The typical differences of ports, each made by the frameworks themselves.
 
-Gradients are those of a lookup in three tables; a step is taken by torch.optim, Keras or optax on the tables before.
+Gradients come from a lookup in three tables. torch.optim, Keras or optax take a step on these tables.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Tree = dict[str, Any]
 
 
 class Batch:
-    """Tables, ids and upstream gradients of one batch."""
+    """The tables, ids and upstream gradients of one batch."""
 
     def __init__(self, seed: int) -> None:
         r = np.random.default_rng(seed)
@@ -49,7 +49,7 @@ class Batch:
 
 
 def summed(d: Batch) -> Tree:
-    """Duplicates summed by torch."""
+    """Return the gradient with duplicates summed by torch."""
     return {n: torch.sparse_coo_tensor(torch.from_numpy(d.ids[n])[None], torch.from_numpy(d.rows[n]), d.tables[n].shape)
             .to_dense().numpy() for n in NAMES}  # fmt: skip
 
@@ -64,7 +64,7 @@ def by_tensorflow(change: Callable[[Any], Any]) -> Callable[[Batch, Tree], Tree]
 
 
 def regularized(penalty: Any) -> Callable[[Batch, Tree], Tree]:
-    """Keras's, by TensorFlow's tape."""
+    """Return Keras's regularized gradient, by TensorFlow's tape."""
 
     def made(d: Batch, g: Tree) -> Tree:
         out = {}
@@ -113,7 +113,8 @@ def clipped_but_one(d: Batch, g: Tree) -> Tree:
 
 
 class Change(NamedTuple):
-    """make: (batch, gradients) -> what one side makes of them. clips: the other side clips all tensors together."""
+    """A change of one side's gradients. make: (batch, gradients) -> changed gradients. clips: the other side clips
+    all tensors together."""
 
     make: Callable[[Batch, Tree], Tree]
     cause: str
@@ -136,7 +137,7 @@ CHANGES: dict[str, Change] = {
 
 
 def compared(d: Batch, names: tuple[str, ...]) -> Any:
-    """Compare the gradient with one that went through changes, and pass all known facts about both."""
+    """Compare the gradient with a changed one, and pass all known facts about both."""
     changes = [CHANGES[n] for n in names]
     ours: Tree = d.raw
     theirs = summed(d)
@@ -162,7 +163,7 @@ def torch_step(d: Batch, make: Any, grads: Tree, sparse: bool = False) -> Tree:
 
 
 def keras_step(d: Batch, optimizer: Any, grads: Tree | None = None) -> Tree:
-    """grads: None for slices whose duplicates nobody has summed."""
+    """Take a Keras step. grads is None for slices with unsummed duplicates."""
     variables = [keras.Variable(d.tables[n]) for n in NAMES]
     given = [
         tf.IndexedSlices(d.rows[n], d.ids[n], d.tables[n].shape) if grads is None else tf.constant(grads[n])

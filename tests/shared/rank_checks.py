@@ -1,4 +1,4 @@
-"""Checks of the engines on every rank: bytes that no two ranks share, and sums computed by NumPy."""
+"""Checks of the engines on every rank, with different bytes on each rank and sums computed by NumPy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIZE = 4
 
 
 def meet(folder: str, group: Group) -> None:
-    """Wait until every rank is here, by files.
+    """Wait until every rank has arrived, by files.
 
     A rank that has its bytes of a collective and is then killed may still owe others their bytes. So a rank that is
     about to die must know by files that all ranks have finished the last collective.
@@ -28,7 +28,7 @@ def meet(folder: str, group: Group) -> None:
 
 
 def payload(source: int, to: int, length: int) -> Any:
-    """Return the bytes that a rank has for another one: no two alike."""
+    """Return the bytes that a rank sends to another one, which differ for every pair."""
     return np.random.default_rng([source, to, length]).integers(0, 256, length, np.uint8)
 
 
@@ -39,7 +39,7 @@ def gathers(group: Group, lengths: Sequence[int]) -> None:
 
 
 def exchanges(group: Group, lengths: Sequence[Sequence[int]]) -> None:
-    """lengths[a][b] bytes from rank a to rank b."""
+    """Exchange lengths[a][b] bytes from rank a to rank b, and check them."""
     parts = [payload(group.rank, to, length) for to, length in enumerate(lengths[group.rank])]
     got = group.all_to_all(parts, [lengths[source][group.rank] for source in range(group.size)])
     for source in range(group.size):
@@ -89,7 +89,7 @@ def wide(x: Any) -> Any:
 
 
 def left_fold(values: Any, indices: Any) -> tuple[Any, Any]:
-    """SPEC clauses 3 and 4: distinct rows ascending, each the sum of its values in order of occurrence."""
+    """Return the ascending distinct rows, each summed in order of occurrence (SPEC clauses 3 and 4)."""
     rows, place = np.unique(indices, return_inverse=True)
     sums = np.zeros((len(rows), *values.shape[1:]), wide(values).dtype)
     np.add.at(sums, place, wide(values))
@@ -97,13 +97,13 @@ def left_fold(values: Any, indices: Any) -> tuple[Any, Any]:
 
 
 def over_ranks(parts: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
-    """SPEC clause 25, sparse."""
+    """Return the sparse result of SPEC clause 25."""
     folded = [left_fold(*part) for part in parts]
     return left_fold(np.concatenate([v for v, _ in folded]), np.concatenate([i for _, i in folded]))
 
 
 def dense_over_ranks(parts: Sequence[Any]) -> Any:
-    """SPEC clause 25, dense."""
+    """Return the dense result of SPEC clause 25."""
     total = wide(parts[0])
     for part in parts[1:]:
         total = total + wide(part)

@@ -1,4 +1,4 @@
-"""Reports for the tests of reports: one of a real run on NumPy, and ones written by hand, a hostile one among them."""
+"""Sample reports for tests: one of a real run on NumPy, and handmade ones, including a hostile one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def case(id: str, outcome: str, mode: str = "host", **fields: Any) -> dict[str, 
 
 
 def run_of(head: dict[str, Any], *cases: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the lines of a run that came to its end."""
+    """Return the lines of a complete run."""
     counts = Counter(c["outcome"] for c in cases)
     failed = counts["fail"] + counts["harness error"] > 0
     return [head, *cases, {"type": "footer", "counts": dict(counts), "exit": 1 if failed else 0 if cases else 5}]
@@ -55,7 +55,8 @@ WHOLE = lines(
 
 
 def hostile_report() -> str:
-    """All outcomes, a crashed run, a skipped one, two interpreters, and texts that want to be markup."""
+    """Return a report with all outcomes, a crashed run, a skipped run, two interpreters, and texts that look like
+    markup."""
     reported = {"reason": f"{HOSTILE}\nsecond line", "got": HOSTILE, "expected": HOSTILE, "call": HOSTILE}
     return lines(
         *run_of(
@@ -84,7 +85,7 @@ HOSTILE_COUNTS = {"pass": 6, "fail": 2, "deviation": 1, "unsupported": 1, "harne
 
 @functools.cache
 def real_report() -> str:
-    """The suite on NumPy, a part of it."""
+    """Return the report of a part of the suite on NumPy."""
     with tempfile.TemporaryDirectory() as folder:
         done = run_suite(Path(folder), "numpy", "-k", "clip_by_value or conversion", path=Path(folder))
         assert done.status == 0, done.output

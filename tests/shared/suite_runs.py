@@ -1,4 +1,4 @@
-"""The suite and the command in fresh interpreters, and what they report: for the tests of outsiders' backends."""
+"""Run the suite and the command in fresh interpreters, for the tests of external backends."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def python(*arguments: str | Path, path: Path, cwd: Path | None = None) -> subpr
 
 
 def run_suite(folder: Path, backend: str, *options: str, path: Path) -> Run:
-    """Run the suite by pytest, on a backend from a path; the report goes to a folder."""
+    """Run the suite by pytest on a backend from a path, and write the report to a folder."""
     report = folder / "report.jsonl"
     done = python(
         "-m", "pytest", "-q", "--tb=no", "--no-header", "-p", "no:cacheprovider", "--import-mode=importlib",
@@ -58,7 +58,7 @@ def run_suite(folder: Path, backend: str, *options: str, path: Path) -> Run:
 
 
 def conform(folder: Path, *options: str, path: Path) -> Run:
-    """`islices conform`, whose lines go to a folder, with a folder of distributions on the path."""
+    """Run `islices conform` with a folder of distributions on the path, and write its lines to a folder."""
     report = folder / "report.jsonl"
     arguments = ("conform", "--variant", "standard", "--json", str(report), *options)
     done = python("-m", "islices", *arguments, path=path, cwd=folder)
@@ -84,7 +84,7 @@ def install(source: Path, target: Path, scratch: Path) -> Path:
 
 
 def replaced(text: str, edits: list[tuple[str, str]]) -> str:
-    """Return a text with pieces replaced; each piece must occur in it once."""
+    """Return a text with pieces replaced. Each piece must occur in it once."""
     for old, new in edits:
         assert text.count(old) == 1, f"{text.count(old)} times: {old}"
         text = text.replace(old, new)

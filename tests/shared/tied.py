@@ -1,4 +1,5 @@
-"""Arrays whose sum of squares, or of sizes, lies on a midpoint of two float64 or next to one; and their norms, exactly.
+"""Arrays whose sum of squares or of absolute values lies on or next to a midpoint of two float64 numbers, and their
+exact norms.
 
 May import: `numpy`.
 """
@@ -20,7 +21,7 @@ POINT = 1200
 
 
 def exact_norm(x: Host, ord: int) -> float:
-    """Return the norm by SPEC clause 7, in whole numbers."""
+    """Return the norm by SPEC clause 7, computed in whole numbers."""
     mantissas, exponents = np.frexp(np.abs(x.astype(np.float64)))
     sizes = [(int(m * 2.0**53), int(e) - 53) for m, e in zip(mantissas, exponents, strict=True) if m]
     lowest = min((e for _, e in sizes), default=0)
@@ -33,7 +34,7 @@ def exact_norm(x: Host, ord: int) -> float:
 
 
 def tied(rng: np.random.Generator, dtype: str, ord: int, width: int) -> Host:
-    """Return an array of that many numbers: random ones, and what leads their sum to a midpoint, or almost."""
+    """Return an array of that many numbers: random ones, and numbers that move their sum to or near a midpoint."""
     bits, least = FORMS[dtype]
     x = (np.abs(rng.standard_normal(int(rng.integers(1, width // 2)))) + 0.05).astype(dtype)
     if dtype == "float64" and rng.integers(3) == 0:  # equal numbers next to a power of two
@@ -63,7 +64,7 @@ def _fixed(v: float) -> int:
 
 
 def _rounded(number: int, bits: int) -> tuple[int, int]:
-    """Return (a number of so many bits, the exponent of 2): to nearest, to even in the middle."""
+    """Return (a number of that many bits, the exponent of 2), rounded to nearest, ties to even."""
     shift = max(0, number.bit_length() - bits)
     rest, half = number & ((1 << shift) - 1), 1 << shift >> 1
     number >>= shift

@@ -1,6 +1,7 @@
-"""Trainers that clip by themselves, with the recipes of docs/trainers.md: ``python trainers.py lightning|accelerate``.
+"""Run trainers that clip themselves, with the recipes of docs/trainers.md: ``python trainers.py
+lightning|accelerate``.
 
-Prints the norm that the recipe clips and that of the gradient which reaches the step, of a few batches.
+Print, for a few batches, the norm that the recipe clips, and the norm of the gradient that reaches the step.
 """
 
 from __future__ import annotations

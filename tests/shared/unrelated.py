@@ -1,6 +1,6 @@
-"""Make pairs without a cause that `islices.diff` knows: random ones, and ones made to mislead it.
+"""Make pairs without a cause that `islices.diff` knows, random or misleading.
 
-A seed decides everything of a pair: the kind of its tensors, their types, rows and values, and their metadata.
+A seed determines a pair: the kind of its tensors, their types, rows, values and metadata.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import numpy as np
 
 import islices
 from islices import IndexedSlices
-from islices.porting.compare import Step, explain_steps
+from islices.porting.compare.step import explain_step
+from islices.porting.compare.steps.side import TableStep
 
 try:
     import ml_dtypes
@@ -43,7 +44,7 @@ VALUES: dict[str, Callable[[Generator, tuple[int, ...]], Array]] = {
 
 
 def slices(r: Generator, rows: int, row: tuple[int, ...], dtype: Any, values: str) -> IndexedSlices:
-    """Return slices: sorted or not, with unique, duplicate or cancelling rows, with none, one or many slots."""
+    """Return slices, sorted or not, with unique, duplicate or cancelling rows, and none, one or many slots."""
     size, kind = str(r.choice(SIZES)), str(r.choice(ROWS))
     n = {"empty": 0, "one": 1}.get(size, int(r.integers(1, rows + 1)))
     ids = r.permutation(rows)[:n] if kind == "unique" else r.integers(0, rows, n)
@@ -57,20 +58,20 @@ def slices(r: Generator, rows: int, row: tuple[int, ...], dtype: Any, values: st
 
 
 def gradient(r: Generator, rows: int, row: tuple[int, ...], dtype: Any, values: str) -> Any:
-    """Sparse, coalesced or dense."""
+    """Return a sparse, coalesced or dense gradient."""
     x = slices(r, rows, row, dtype, values)
     form = r.random()
     return x if form < 0.6 else islices.coalesce(x) if form < 0.8 else np.asarray(islices.to_dense(x))
 
 
 def reported(r: Generator) -> dict[str, Any]:
-    """Return numbers that a caller may pass."""
+    """Return options that a caller may pass."""
     given = {"max_norm": 1.0, "padding_idx": 0, "batch_size": 4, "tokens": 12}
     return {name: value for name, value in given.items() if r.random() < 0.3}
 
 
 def random_pair(seed: int) -> Any:
-    """Gradients, or tables after what is no step, that have nothing to do with one another."""
+    """Return unrelated gradients, or unrelated tables after no real step."""
     r = np.random.default_rng([7, seed])
     rows, row = SHAPES[int(r.integers(len(SHAPES)))]
     tensors = "uv" if r.random() < 0.25 else "u"
@@ -88,18 +89,16 @@ def random_pair(seed: int) -> Any:
         extra = {"before": tree(one)} if r.random() < 0.3 else {}
         extra |= {"tables": table(one)} if r.random() < 0.4 else {}
         return islices.diff(tree(one), tree(other), **extra, **reported(r))
-    before = table(one)
-    after = [
-        {n: (x.astype("f8") + 0.01 * VALUES[values](r, x.shape)).astype(one) for n, x in before.items()} for _ in "ab"
-    ]
-    grads = [tree(one), tree(one)]
+    before = table(one)["u"]
+    after = [(before.astype("f8") + 0.01 * VALUES[values](r, before.shape)).astype(one) for _ in "ab"]
+    grads = [tree(one)["u"], tree(one)["u"]]
     both = grads if r.random() < 0.3 else grads[:1] * 2  # each side has another gradient
-    return explain_steps(*(Step(before, x, g) for x, g in zip(after, both, strict=True)))
+    return explain_step(*(TableStep(before, x, g) for x, g in zip(after, both, strict=True)))
 
 
 # ---------------------------------------------------------------------- made to mislead
 class Near:
-    """A gradient with its table, and noise far beyond rounding: one part in a thousand."""
+    """A gradient with its table, and noise of one part in a thousand, far beyond rounding."""
 
     def __init__(self, r: Generator) -> None:
         rows, width = ((12, 4), (30, 8), (40, 6))[int(r.integers(3))]
@@ -110,7 +109,7 @@ class Near:
         self.noise = (1 + 1e-3 * r.standard_normal(self.shape)).astype(self.dtype)
 
     def compared(self, other: Array, **more: Any) -> Any:
-        """Return the gradient and another, of the same rows in another order, or dense."""
+        """Return the gradient and another one with the same rows in another order, or dense."""
         ids = self.r.permutation(self.rows)
         one = IndexedSlices(self.g, np.arange(self.rows), self.shape)
         b = other.astype(self.dtype)
@@ -118,12 +117,12 @@ class Near:
         return islices.diff(*((one, two) if self.r.random() < 0.5 else (two, one)), **more)
 
     def stepped(self, update: Array) -> Any:
-        """Tables after a step of SGD, and after another."""
+        """Return tables after two different steps of SGD."""
         after = [(self.table - x).astype(self.dtype) for x in (0.01 * self.g, update)]
-        return explain_steps(*(Step(self.table, x, self.g) for x in after))
+        return explain_step(*(TableStep(self.table, x, self.g) for x in after))
 
     def slots(self) -> IndexedSlices:
-        """Return the gradient as three slots a row."""
+        """Return the gradient with three slots per row."""
         parts = self.r.standard_normal((3, *self.shape)).astype(self.dtype)
         parts[2] = self.g - parts[0] - parts[1]
         return IndexedSlices(parts.reshape(-1, self.shape[1]), np.tile(np.arange(self.rows), 3), self.shape)
@@ -142,7 +141,7 @@ def nearly_rounded(d: Near) -> Any:
 
 
 def nearly_rounded_at_random(d: Near) -> Any:
-    """Within a spacing of float16 but no number of it."""
+    """Return values within a spacing of float16 that are not float16 numbers."""
     return d.compared(d.g * (1 + 2.0**-10 * (d.r.random(d.shape) - 0.5)))
 
 
@@ -164,7 +163,7 @@ def factor_of_each_row(d: Near) -> Any:
 
 
 def dropped_out(d: Near) -> Any:
-    """Dropout: elements at random are zeros, the others larger."""
+    """Apply dropout: random elements become zeros, the others larger."""
     return d.compared(d.g * (d.r.random(d.shape) < 0.9) / 0.9, batch_size=10)
 
 
@@ -191,14 +190,14 @@ def nearly_shifted(d: Near) -> Any:
 
 
 def clipped_by_no_norm(d: Near) -> Any:
-    """Scale three tensors by three factors, which are neither their norms nor those of others."""
+    """Scale three tensors by three factors that are not related to any norms."""
     tree = {n: d.r.standard_normal(d.shape).astype(d.dtype) for n in "uvw"}
     other = {n: x * float(d.r.uniform(0.1, 0.9)) for n, x in tree.items()}
     return islices.diff(tree, {n: x.astype(d.dtype) for n, x in other.items()}, before=tree, max_norm=0.5)
 
 
 def another_batch(d: Near) -> Any:
-    """Half of the samples are others."""
+    """Return the gradient with half of the samples replaced."""
     slots, fresh = d.slots(), d.r.standard_normal(d.shape).astype(d.dtype)
     values = np.concatenate([slots.values[: -d.rows], fresh])
     return islices.diff(slots, IndexedSlices(values, slots.indices, d.shape), tokens=len(values))
@@ -229,5 +228,5 @@ ADVERSARIAL: tuple[Callable[[Near], Any], ...] = (
 
 
 def adversarial_pair(seed: int) -> Any:
-    """Return a pair that looks like a cause and is none."""
+    """Return a pair that only looks like a known cause."""
     return ADVERSARIAL[seed % len(ADVERSARIAL)](Near(np.random.default_rng([8, seed])))

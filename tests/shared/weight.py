@@ -1,6 +1,6 @@
-"""Weigh the code: its tokens by folder, without docstrings and comments, so that dense lines gain nothing.
+"""Count the code's tokens by folder, without docstrings and comments, so that dense lines gain nothing.
 
-`make weight` runs it. Prints each folder's tokens, then the largest file and the mean number of tokens per line.
+`make weight` runs it. It prints each folder's tokens, then the largest file and the mean number of tokens per line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LAYOUT = {
 
 
 def docstring_lines(source: str) -> set[int]:
-    """Return the numbers of the lines that begin a statement which is nothing but a string."""
+    """Return the numbers of the lines that begin a statement of only a string."""
     return {
         node.lineno
         for node in ast.walk(ast.parse(source))
@@ -28,7 +28,7 @@ def docstring_lines(source: str) -> set[int]:
 
 
 def weigh(path: Path) -> tuple[int, int]:
-    """Return (tokens, lines that hold one) of a file."""
+    """Return the number of tokens of a file, and of its lines with tokens."""
     strings = docstring_lines(path.read_text("utf-8"))
     with path.open("rb") as file:
         found = [t for t in tokenize.tokenize(file.readline) if t.type not in LAYOUT]

@@ -46,7 +46,7 @@ _SIGNATURE = types.int64(types.int64)
 
 # ---------------------------------------------------------------------- machine code
 def _machine(result: Any, *arguments: Any) -> Callable[..., Any]:
-    """Make a function that builds an instruction one that compiled code calls, with these types."""
+    """Turn a function that builds an instruction into one that compiled code calls with these types."""
 
     def called(build: Callable[..., Any]) -> Any:
         @wraps(build)  # numba reads the parameters
@@ -85,7 +85,7 @@ def call(builder: Any, function: Any, argument: Any) -> Any:
 
 
 def _symbol(name: str, address: int) -> Any:
-    """Return a function that gives an address of this process to compiled code, which may be kept on disk."""
+    """Return a function that gives an address of this process to compiled code, which may be stored on disk."""
     binding.add_symbol(name, address)
 
     def build(builder: Any) -> Any:
@@ -117,7 +117,7 @@ def result(frame, k):
 
 @inline
 def attribute(frame, k):
-    """Return the number that is the k-th attribute by name."""
+    """Return the k-th attribute, a number, in the order of names."""
     return words(words(words(words(frame)[ATTRIBUTES])[k])[VALUE])[0]
 
 
@@ -146,7 +146,7 @@ def matrix(buffer, dtype):
 # ---------------------------------------------------------------------- what XLA calls, and its threads run
 @inline
 def release(block):
-    """Give a block's memory back with its last reference."""
+    """Free a block's memory when its last reference goes."""
     if add(block, REFERENCES, -1) == 1:
         _free(block)
 
@@ -210,7 +210,7 @@ _kept: dict[str, Any] = {}
 def target(part: Callable[..., Any]) -> str:
     """Return the name by which XLA calls ``part(frame, part, parts)``, a template, for all of its parts.
 
-    Programs are kept on disk under this name, which identifies all values that the template encloses.
+    Programs are stored on disk under this name, which identifies all values that the template encloses.
     """
     name = f"islices_{part.__name__}_{fingerprint(part, *_SOURCES)}"
     with _lock:

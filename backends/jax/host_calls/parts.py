@@ -1,8 +1,8 @@
-"""Define the operations that compiled handlers run, as templates: a part of each, on a frame's buffers.
+"""Define, as templates, the operations that compiled handlers run in parts on a frame's buffers.
 
 One operation groups the slots. Operations that sum, measure or step rows get the groups as operands. XLA runs equal
-calls once, so a norm and a step share the groups. A part raises nothing, and the buffers give its sizes. Each function
-here returns the name by which XLA calls an operation.
+calls once, so a norm and a step share the groups. A part does not raise, and the buffers give its sizes. Each
+function here returns the name by which XLA calls an operation.
 
 May import: `numpy`, this folder, `islices.kernels`, `islices.optim.formulas`.
 """
@@ -33,7 +33,7 @@ OPERANDS = 7
 
 @cache
 def available() -> bool:
-    """Return whether XLA accepts the handlers: it rejects those for another version of its API."""
+    """Return whether XLA accepts the handlers. It rejects handlers for another version of its API."""
     try:
         groups("int32")
     except (RuntimeError, TypeError, ValueError) as error:
@@ -44,7 +44,7 @@ def available() -> bool:
 
 @cache
 def groups(index: str, place: str | None = None) -> str:
-    """Return the name for slots with such indices, whose values lie at such positions."""
+    """Return the name for slots with indices and positions of these dtypes."""
     group, index_type, place_type = group_kernel(np.dtype(np.int64)), np.dtype(index), np.dtype(place or index)
     moved = place is not None
 
@@ -78,7 +78,7 @@ def groups(index: str, place: str | None = None) -> str:
 # ---------------------------------------------------------------------- rows; operands begin with values and groups
 @inline
 def cut(starts, named, part, parts, multiple):
-    """Return the first row of a part, a multiple, where all parts have about as many slots."""
+    """Return the first row of a part, a multiple, such that all parts have about the same number of slots."""
     wanted = starts[named] * np.uint64(part) // np.uint64(parts)
     first, last = np.int64(0), np.int64(named)
     while first < last:
@@ -92,7 +92,7 @@ def cut(starts, named, part, parts, multiple):
 
 @cache
 def sums(dtype: str, index: str = "") -> str:
-    """Return the name for sums of rows of a dtype; without a dtype of indices, for sums of bags."""
+    """Return the name for sums of rows of a dtype, or, without a dtype of indices, for sums of bags."""
     fold, stored, index_type, bags = (
         fold_kernel(dtype),
         np.dtype(FORMATS[dtype].stored),
@@ -128,7 +128,7 @@ def sums(dtype: str, index: str = "") -> str:
 
 
 def step(formula: Formula, table: str, gradient: str, *, scaled: bool) -> str:
-    """Return the name for an optimizer's steps; scaled: the last of the numbers is a factor of the values."""
+    """Return the name for an optimizer's steps. If scaled, the last number is a factor of the values."""
     form, change = FORMATS[table], step_kernel(formula, table, gradient, scaled=scaled)
     wide, stored, stored_values = np.dtype(form.wide), np.dtype(form.stored), np.dtype(FORMATS[gradient].stored)
     some, two, three = (len(formula.state) > k for k in range(3))
@@ -207,7 +207,7 @@ def total(ord: int, *, exact: bool) -> str:
     add_bins, rounded = totals.add_exact_kernel() if exact else totals.add_bins_kernel(), totals.round_kernel()
 
     def total(frame, part, parts):
-        """Compute the norm from the bins of several leaves, shape (1,); -1 if undecided."""
+        """Compute the norm (1,) from the bins of several leaves, or -1 if it is undecided."""
         limbs = np.zeros(LIMBS + 3, I64)
         for k in range(words(frame)[OPERANDS]):
             add_bins(matrix(operand(frame, k), I64), ord, limbs)

@@ -1,9 +1,9 @@
 """Define one primitive for operations that a compiled kernel computes on CPU, and XLA's operations elsewhere.
 
-The choice is made when a program is lowered for its platform, so that one trace serves all platforms. XLA's operations
-run in an exported program, because another process lacks the calls, and under vmap. They also run for operations on
-whole tables over several devices, because XLA would gather the tables for a call.
-May import: `jax`, the core, this folder, `islices.backends.jax.precision`.
+Lowering a program for its platform makes the choice, so one trace serves all platforms. XLA's operations run in an
+exported program, because another process lacks the calls, and under vmap. They also run for operations on whole
+tables over several devices, because XLA would gather the tables for a call. May import: `jax`, the core, this folder,
+`islices.backends.jax.precision`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ __all__ = ["Operation", "kernels_run", "parts", "run", "varying"]
 
 
 class Operation:
-    """The static facts of an operation on arrays and `Slots`, in a frozen dataclass: JAX compares them by value."""
+    """The static facts of an operation on arrays and `Slots`. The class is a frozen dataclass, because JAX compares
+    facts by value."""
 
     whole = True  # whole tables are among the operands
 
@@ -37,7 +38,7 @@ class Operation:
     elsewhere: Callable[..., Sequence[Array]]
 
     def linear(self, *args: Any) -> Sequence[Array]:
-        """Return the results by operations that JAX differentiates."""
+        """Return the results, computed by operations that JAX differentiates."""
         return self.elsewhere(*args)
 
 
@@ -51,7 +52,7 @@ def kernels_run() -> bool:
 
 
 def parts() -> Any:
-    """Return the module of the compiled handlers, which needs numba: it is imported when kernels run."""
+    """Return the module of the compiled handlers. It needs numba, so it is imported when kernels run."""
     return load_module("islices.backends.jax.host_calls.parts")
 
 

@@ -34,7 +34,7 @@ def _call(
     aliases: dict[int, int] | None = None,
     **numbers: int,
 ) -> list[Array]:
-    """Call a compiled handler on this number of elements; aliases: operand -> the result that has its memory."""
+    """Call a compiled handler on this number of elements. aliases maps an operand to the result that has its memory."""
     call: Any = jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct(*x) for x in results], input_output_aliases=aliases)
     numbers["parts"] = elements // LEAST if elements >= SHARED else 1  # the first by name
     return list(call(*operands, **{k: np.int64(number) for k, number in numbers.items()}))
@@ -42,7 +42,7 @@ def _call(
 
 # ---------------------------------------------------------------------- groups
 def _groups(indices: Array, rows: int, values: int, positions: Array | None = None) -> list[Array]:
-    """Return order, starts, named and ids of slots, which norm and step share: XLA runs equal calls once."""
+    """Return order, starts, named and ids of slots. Norm and step share them, since XLA runs equal calls once."""
     n, given = indices.shape[0], [indices] if positions is None else [indices, positions]
     results = [((n,), np.uint64), ((n + 1,), np.uint64), ((1,), np.int64), ((n,), np.int64), ((n,), np.int64)]
     name = parts().groups(*(x.dtype.name for x in given))

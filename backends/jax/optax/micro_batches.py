@@ -62,8 +62,8 @@ def accumulate(inner: Any, every_k: int, *, use_grad_mean: bool = True, slots: i
     Raises
     ------
     TypeError, ValueError
-        inner is no transformation; every_k or slots is no int, or below 1. In update: a gradient has more slices than
-        slots, or more than a compiled step has room for. The state has not been changed then.
+        inner is not a transformation, or every_k or slots is not an int of at least 1. In update: a gradient has more
+        slices than slots, or more than a compiled step has room for. The state has not been changed then.
 
     Notes
     -----

@@ -44,7 +44,7 @@ def path_name(path: Any) -> str:
 
 
 def _parts(state: Any, structure: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
-    """Return the known parts of a state, from the outside in, and a function that puts other parts in their places.
+    """Return the known parts of a state, from the outside in, and a function that replaces them by other parts.
 
     Known parts are named tuples of optax and the states of `from_optim`.
     """
@@ -196,7 +196,7 @@ def start_from(
 
 
 def _kept_otherwise(kinds: set[str]) -> Iterator[tuple[str, Record]]:
-    """Yield the arrays of optax's classes that other frameworks may keep in other terms, with their records."""
+    """Yield the arrays of optax's classes that other frameworks may keep in other units, with their records."""
     if "TraceState" in kinds:
         yield "momentum", RECORDS["rmsprop" if kinds & {"ScaleByRmsState", "ScaleByRStdDevState"} else "sgd"]
     if "ScaleByAmsgradState" in kinds:

@@ -41,7 +41,7 @@ def recorded(tx: Any, recorder: JaxRecorder, *, clip: Any = None) -> Transformat
     Raises
     ------
     TypeError
-        tx or clip is no transformation, or recorder is no JaxRecorder, which traced code requires.
+        tx or clip is not a transformation, or recorder is not a JaxRecorder, which traced code requires.
 
     Examples
     --------

@@ -192,7 +192,7 @@ def clip(max_delta: float) -> Transformation:
     Raises
     ------
     TypeError, ValueError
-        max_delta is no number >= 0.
+        max_delta is not a number >= 0.
 
     Notes
     -----
@@ -323,7 +323,7 @@ def adaptive_grad_clip(
 
 # ---------------------------------------------------------------------- optax itself, on rows
 def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Transformation:
-    """Make a transformation of optax accept sparse updates: it gets the rows of the gradient as arrays.
+    """Make a transformation of optax accept sparse updates. It gets the rows of the gradient as arrays.
 
     Parameters
     ----------
@@ -343,9 +343,9 @@ def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Trans
     Raises
     ------
     TypeError, ValueError, IndexError
-        inner is no transformation. Another transformation has changed the indices of updates, or updates do not fit the
-        parameters. In the first update with a sparse leaf: a probe of inner on small arrays finds that its rows depend
-        on each other.
+        inner is not a transformation. Another transformation has changed the indices of updates, or updates do not
+        fit the parameters. In the first update with a sparse leaf: a probe of inner on small arrays finds that its
+        rows depend on each other.
 
     Notes
     -----
@@ -415,7 +415,7 @@ def from_optim(optimizer: Optimizer) -> Transformation:
     Raises
     ------
     TypeError, ValueError
-        The argument is no optimizer, or its step is no addition.
+        The argument is not an optimizer, or its step is not an addition.
 
     Notes
     -----

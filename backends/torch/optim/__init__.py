@@ -38,7 +38,7 @@ Betas: TypeAlias = tuple[float | torch.Tensor, float | torch.Tensor] | None
 
 
 class Adagrad(RowOptimizer):
-    """Adagrad: the learning rate of each element falls with its squared gradients (Duchi et al. 2011).
+    """Adagrad, which lowers each element's learning rate by its squared gradients (Duchi et al. 2011).
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ class Adagrad(RowOptimizer):
 
 
 class RowwiseAdagrad(RowOptimizer):
-    """Adagrad with one accumulator per row: the state of a large table is a column.
+    """Adagrad with one accumulator per row, so the state of a large table is a column.
 
     Parameters
     ----------
@@ -246,7 +246,8 @@ class AdamW(Adam):
 
 
 class Adamax(RowOptimizer):
-    """Adamax: Adam with the largest size of a gradient in place of the mean square (Kingma and Ba 2015, algorithm 2).
+    """Adamax, which is Adam with the largest absolute gradient instead of the mean square (Kingma and Ba 2015,
+    algorithm 2).
 
     Parameters
     ----------
@@ -255,7 +256,7 @@ class Adamax(RowOptimizer):
     betas : two floats or Tensors of one, default (0.9, 0.999)
         Decay of the running mean of gradients.
     eps : float or Tensor of one, default 1e-08
-        Added to the largest size.
+        Added to the largest absolute gradient.
     weight_decay : float or Tensor of one, default 0.0
         weight_decay * w is added to the gradient of the rows that move.
     **options
@@ -296,7 +297,7 @@ class Adamax(RowOptimizer):
 
 
 class Ftrl(RowOptimizer):
-    """FTRL-Proximal: rows become exactly zero under l1 (McMahan et al. 2013, algorithm 1).
+    """FTRL-Proximal, whose l1 penalty makes rows exactly zero (McMahan et al. 2013, algorithm 1).
 
     Parameters
     ----------
@@ -313,8 +314,8 @@ class Ftrl(RowOptimizer):
     initial_accumulator_value : float, default 0.1
         Initial value of the sums of squares.
     l2_shrinkage : float or Tensor of one, default 0.0
-        l2_shrinkage * w is added to the gradient in z, not to the gradient whose square is summed. TensorFlow's
-        l2_shrinkage_regularization_strength; TensorFlow's and Keras's formulas double it, and l2.
+        l2_shrinkage * w is added to the gradient in z, not to the gradient whose square is summed. It is TensorFlow's
+        l2_shrinkage_regularization_strength. TensorFlow's and Keras's formulas double it, and l2 too.
     **options
         See `RowOptimizer`: rows, semantics, maximize, frozen, master and others.
 
@@ -356,7 +357,7 @@ class Ftrl(RowOptimizer):
 
 
 class Lion(RowOptimizer):
-    """Lion: every element moves by the learning rate, by the sign of a running mean (Chen et al. 2023).
+    """Lion, which moves every element by the learning rate against the sign of a running mean (Chen et al. 2023).
 
     Parameters
     ----------
@@ -403,7 +404,7 @@ class Lion(RowOptimizer):
 
 
 class NAdam(RowOptimizer):
-    """Nadam: Adam with Nesterov's momentum, which grows by the step (Dozat 2016).
+    """Nadam, which is Adam with Nesterov's momentum, growing with the step count (Dozat 2016).
 
     Parameters
     ----------
@@ -416,9 +417,10 @@ class NAdam(RowOptimizer):
     weight_decay : float or Tensor of one, default 0.0
         weight_decay * w is added to the gradient of the rows that move.
     momentum_decay : float, default 0.004
-        Growth of the momentum: mu at step t is beta1 (1 - 0.96^(t momentum_decay) / 2). Keras has 1, optax none.
+        Growth of the momentum: mu at step t is beta1 (1 - 0.96^(t momentum_decay) / 2). Keras uses 1; optax has no
+        such growth.
     decoupled_weight_decay : bool, default False
-        Multiply the rows that move by 1 - lr * weight_decay first instead.
+        True decouples the decay: it multiplies the rows that move by 1 - lr * weight_decay first.
     **options
         See `RowOptimizer`: rows, semantics, maximize, frozen, master and others.
 
@@ -459,7 +461,7 @@ class NAdam(RowOptimizer):
 
 
 class RMSprop(RowOptimizer):
-    """RMSprop: the gradient over the root of a running mean of its squares (Tieleman and Hinton 2012).
+    """RMSprop, which divides the gradient by the root of a running mean of its squares (Tieleman and Hinton 2012).
 
     Parameters
     ----------

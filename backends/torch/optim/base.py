@@ -53,7 +53,7 @@ class Options(TypedDict, total=False):
 
 
 class Made(NamedTuple):
-    """The optimizers of islices.optim for a group, and the group's values that they were made from."""
+    """The optimizers of islices.optim for a group, and the group's values from which they were made."""
 
     sparse: Optimizer
     dense: Optimizer
@@ -74,12 +74,12 @@ class RowOptimizer(torch.optim.Optimizer):
         Parameters, or groups of parameters, as torch.optim accepts them.
     rows : {"touched", "all"}, optional
         The rows that a sparse gradient moves: those that it contains, or all, by the dense formula on its dense form.
-        Default: "touched", or "all" with a warning where the semantics has nothing else. If you pass "touched", a
-        dense gradient that would move all rows raises.
+        Default: "touched", or "all" with a warning if the semantics has nothing else. If you pass "touched", a dense
+        gradient that would move all rows raises.
     semantics : {"islices", "torch", ...}
-        The library whose arithmetic is used: docs/optimizers.md. The semantics has the defaults of hyperparameters that
-        are None; the defaults of "islices" are torch's. A dense gradient is stepped by the formula of rows="all", where
-        the semantics has it.
+        The library whose arithmetic is used: docs/optimizers.md. The semantics has the defaults of hyperparameters
+        that are None; the defaults of "islices" are torch's. A dense gradient gets the formula of rows="all", if the
+        semantics has it.
     maximize : bool
         Follow the gradient upwards.
     frozen : 1-D integer Tensor or list, or boolean mask, optional
@@ -87,7 +87,8 @@ class RowOptimizer(torch.optim.Optimizer):
     master : bool
         Keep a float32 copy of 16-bit parameters from their first step on, and take the steps on the copy.
     duplicates : {"sum", "raw"}
-        "raw", for semantics="keras" only, squares each slot of a duplicate row by itself, as Keras on TensorFlow does.
+        "raw", for semantics="keras" only, squares each slot of a duplicate row separately, as Keras on TensorFlow
+        does.
     max_norm : float, optional
         Clip by the norm of all gradients together before each step. The bits are those of `islices.clip_by_global_norm`
         with this semantics, or of `clip_grad_norm_` if it is "torch". The clip takes less time than these functions,
@@ -96,13 +97,13 @@ class RowOptimizer(torch.optim.Optimizer):
     foreach, fused : bool, optional
         Accepted for compatibility, without effect: in torch they select an implementation, not results.
     capturable, differentiable : bool
-        Only False is accepted: steps are counted on the host, and no gradient is recorded through a step.
+        Only False is accepted, since steps are counted on the host and no gradient is recorded through a step.
 
     Raises
     ------
     TypeError, ValueError, IndexError
         A hyperparameter is invalid when the optimizer is made, a group is added or a state is loaded. At a step: a
-        gradient, a group or a state is invalid. No parameter and no state of any group has been changed then.
+        gradient, a group or a state is invalid. Then no parameter or state of any group has changed.
 
     Attributes
     ----------
@@ -161,12 +162,12 @@ class RowOptimizer(torch.optim.Optimizer):
 
     # ------------------------------------------------------------------ a step
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Step every parameter that has a gradient.
+        """Take a step on every parameter that has a gradient.
 
         Parameters
         ----------
         closure : callable, optional
-            Recomputes the loss and its gradients.
+            A function that recomputes the loss and its gradients.
 
         Returns
         -------
@@ -215,14 +216,15 @@ class RowOptimizer(torch.optim.Optimizer):
         take_steps(requests)
 
     def _clip_formula(self, semantics: str) -> tuple[Limit, ClipFormula] | None:
-        """Return the limit and formula that clip before each step, or None; raise an error for an invalid one."""
+        """Return the limit and formula that clip before each step, or None. Raise an error if they are invalid."""
         if self.max_norm is None:
             return None
         given = self.max_norm.detach() if isinstance(self.max_norm, torch.Tensor) else self.max_norm
         return limit_of(given), lookup_formula(BY_GLOBAL_NORM, semantics, "max_norm")
 
     def _clipped(self, requests: list[Request]) -> list[Request]:
-        """Return the steps on gradients clipped by the norm of all: each step reads the factor when it runs."""
+        """Return the steps on gradients clipped by the norm of all gradients. Each step reads the factor when it
+        runs."""
         requested = self._clip_formula(self.defaults["semantics"])
         if requested is None:
             self.total_norm = None
@@ -298,8 +300,8 @@ class RowOptimizer(torch.optim.Optimizer):
         Returns
         -------
         dict
-            The dict that torch.optim has: arrays are those in use, not copies. Only "step" is a copy, a 0-d float64
-            Tensor on the CPU, because all implementations of torch's steps accept this form.
+            The dict that torch.optim has. Its arrays are those in use, not copies. Only "step" is a copy, a 0-d
+            float64 Tensor on the CPU, which all implementations of torch's steps accept.
         """
         # runs before the user's hooks
         handle = self.register_state_dict_post_hook(lambda _, saved: checkpoints.saved(self.rule, saved), prepend=True)
@@ -321,8 +323,7 @@ class RowOptimizer(torch.optim.Optimizer):
         Raises
         ------
         TypeError, ValueError
-            The state is that of another optimizer, or of parameters of other shapes. The optimizer has not been changed
-            then.
+            The state belongs to another optimizer, or to parameters of other shapes. The optimizer has not changed.
         """
         if not isinstance(state_dict, dict):
             raise TypeError(f"state_dict: got {describe(state_dict)}; accepted is what state_dict() returned")

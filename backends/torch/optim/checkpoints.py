@@ -43,7 +43,7 @@ OF_TORCH = ("capturable", "decoupled_weight_decay", "differentiable", "foreach",
 def opened(
     optimizer: Optimizer, table: torch.Tensor, held: Mapping[str, torch.Tensor], *, master: bool
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Return the state for islices.optim, and its new arrays: at a first step all of them are new."""
+    """Return the state for islices.optim, and its new arrays. At the first step all arrays are new."""
     names, state, names_there = ["step"], {}, RECORDS[optimizer.name].stored
     for spec in optimizer._formula.state:
         names.append(spec.name)
@@ -113,6 +113,8 @@ def checked(optimizer: RowOptimizer, state_dict: dict[str, Any], held: dict[torc
             sparse, _ = made_from(optimizer.rule, whole, Rate(whole["lr"], optimizer.rule))
             if "semantics" not in old:
                 _refuse_other_terms(optimizer.rule, whole["semantics"], [state.get(key, {}) for key in old["params"]])
+            if not any(key in state for key in old["params"]):
+                _refuse_other_options(optimizer, old)
         loaded.append(whole)
         for position, (key, p) in enumerate(zip(old["params"], group["params"], strict=True)):
             if key in state:
@@ -131,8 +133,20 @@ def _whole_group(optimizer: RowOptimizer, old: Mapping[str, Any], group: Mapping
     return complete(optimizer.rule, kept, group)
 
 
+def _refuse_other_options(optimizer: RowOptimizer, old: Mapping[str, Any]) -> None:
+    """Raise ValueError for another optimizer's group, which only its options show before its first step."""
+    own = torch_names(optimizer.rule)
+    names = {name for rule in RECORDS for name in torch_names(rule)}.difference(own, OF_TORCH)
+    others = [name for name in old if name in names]
+    if others:
+        raise ValueError(
+            f"got {', '.join(map(repr, others))}; accepted by {type(optimizer).__name__} are "
+            f"{', '.join(map(repr, own))}"
+        )
+
+
 def _refuse_other_terms(rule: str, semantics: str, states: list[Mapping[str, Any]]) -> None:
-    """Raise ValueError for arrays of torch's class that the semantics keeps in other terms."""
+    """Raise ValueError for arrays of torch's class that the semantics keeps in other units."""
     record = RECORDS[rule]
     for name in record.presets[semantics].terms:
         stored, terms = record.stored.get(name, name), terms_of(name, record)
@@ -145,7 +159,7 @@ def _refuse_other_terms(rule: str, semantics: str, states: list[Mapping[str, Any
 
 
 def _checked_state(optimizer: RowOptimizer, made: Optimizer, held: Any, p: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return a copy of a parameter's state: the next step initializes missing arrays."""
+    """Return a copy of a parameter's state. The next step initializes missing arrays."""
     if not isinstance(held, Mapping):
         raise TypeError(f"got a state that is {describe(held)}; accepted is a dict of Tensors")
     held = {name: x for name, x in held.items() if x is not None}

@@ -84,7 +84,7 @@ class Rate(Schedule):
 
 
 def _plain(x: Any, name: str) -> Any:
-    """Return the number in a Tensor of one element, or an argument that is no Tensor unchanged."""
+    """Return the number in a Tensor of one element, and any other argument unchanged."""
     if not isinstance(x, torch.Tensor):
         return x
     if x.numel() != 1:
@@ -151,7 +151,8 @@ def known_values(rule: str, group: Group) -> dict[str, Any]:
 
 
 def made_from(rule: str, group: Group, rate: Rate) -> tuple[Optimizer, Optimizer]:
-    """Return the optimizers for sparse and dense gradients: the same one, unless the semantics has a dense formula."""
+    """Return the optimizers for sparse and for dense gradients. They are the same unless the semantics has a dense
+    formula."""
     given = {**in_islices(rule, group), "lr": rate}
     options = {name: group[name] for name in ("semantics", "maximize", "frozen", "duplicates")}
     try:

@@ -76,8 +76,8 @@ def state_of(optimizer: Any, model: Any) -> dict[str, dict[str, Any]]:
     -------
     dict of str to dict of str to Tensor
         Arrays by the names of `islices.optim`, such as "m", "v", "accumulator" and "step", of shape (1,). Parameters
-        without a step are missing. The arrays are those of the optimizer, not copies, except one that torch keeps
-        sparse.
+        without a step are missing. The arrays are those of the optimizer, not copies, except for arrays that torch
+        keeps sparse.
 
     Raises
     ------
@@ -201,9 +201,9 @@ def start_from(optimizer: Any, model: Any, states: Any, *, semantics: str | None
     Raises
     ------
     TypeError, ValueError
-        The model lacks a name; an array is unknown to the optimizer, missing, or of another shape. A required semantics
-        is missing, or its maximum differs (optax's amsgrad). Momentum is stored as steps, and the learning rate is 0.
-        No state has been changed then.
+        The model lacks a name; an array is unknown to the optimizer, missing, or of another shape. A required
+        semantics is missing, or its maximum differs (optax's amsgrad). Momentum is stored as steps, and the learning
+        rate is 0. No state has changed.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Clips: by the global norm of one tensor, of several and of row-sparse ones, by each one's norm, by value.
+"""Formulas of clips, by the global norm of dense or row-sparse tensors, by each tensor's norm, and by value.
 
 May import: `islices.conformance.formulas.formula`, `islices.conformance.formulas.rules`.
 """
@@ -25,7 +25,7 @@ KERAS = "Keras 3.15.1, keras/src/optimizers/base_optimizer.py, {}"
 
 
 def norm(name: str, equation: str, source: str, epsilon: float, kind: str = "all", **more: Any) -> Formula:
-    """Return a clip by norms; several tensors may have the norm of their norms."""
+    """Return a clip by norms. Several tensors may be clipped by the norm of their norms."""
     form = {"epsilon": epsilon, "norm": kind}
     form = {**form, "several": True} if more.get("several") else form
     return Formula(name, rules.clip, equation, source, form, LIMIT, gives="gradient", **more)

@@ -1,4 +1,4 @@
-"""keras.optimizers: Keras 3.15 on any backend; the sparse ones as it runs them on tf.IndexedSlices.
+"""Formulas of keras.optimizers in Keras 3.15 on any backend. The sparse ones hold for tf.IndexedSlices.
 
 May import: this folder, `islices.conformance.formulas.formula`, `islices.conformance.formulas.rules`.
 """

@@ -1,4 +1,4 @@
-"""Lookups: bags of rows and their gradients, and the gradients of embedding layers.
+"""Formulas of lookups, with bags of rows, their gradients, and the gradients of embedding layers.
 
 May import: `islices.conformance.formulas.formula`, `islices.conformance.formulas.lookups`.
 """

@@ -1,4 +1,4 @@
-"""mx.optimizer: MXNet 1.9.1, without rescale_grad and clip_gradient.
+"""Formulas of mx.optimizer in MXNet 1.9.1, without rescale_grad and clip_gradient.
 
 May import: this folder, `islices.conformance.formulas.formula`, `islices.conformance.formulas.rules`.
 """

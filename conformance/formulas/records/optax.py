@@ -1,4 +1,4 @@
-"""optax: the named optimizers of optax 0.2.8, dense.
+"""Formulas of the dense, named optimizers of optax 0.2.8.
 
 May import: this folder, `islices.conformance.formulas.formula`, `islices.conformance.formulas.rules`.
 """

@@ -1,4 +1,5 @@
-"""Libraries of kernels: FBGEMM, bitsandbytes (32-bit states), DeepSpeed's CPU Adam, and SparseCore's optimizers.
+"""Formulas of kernel libraries: FBGEMM, bitsandbytes (32-bit states), DeepSpeed's CPU Adam, and SparseCore's
+optimizers.
 
 May import: this folder, `islices.conformance.formulas.formula`, `islices.conformance.formulas.rules`.
 """

@@ -1,4 +1,4 @@
-"""tf.compat.v1.train: TensorFlow 2.21's optimizers of TensorFlow 1, dense, and on tf.IndexedSlices.
+"""Formulas of tf.compat.v1.train, the TensorFlow 1 optimizers in TensorFlow 2.21, dense and on tf.IndexedSlices.
 
 May import: this folder, `islices.conformance.formulas.formula`, `islices.conformance.formulas.rules`.
 """

@@ -1,4 +1,4 @@
-"""torch.optim: the documented algorithms of PyTorch 2.13, dense, and those for sparse gradients.
+"""Formulas of torch.optim, the documented algorithms of PyTorch 2.13, dense and for sparse gradients.
 
 May import: this folder, `islices.conformance.formulas.formula`, `islices.conformance.formulas.rules`.
 """

@@ -4,9 +4,10 @@ It handles these properties of Paddle 3.3 (measured; the README has more)
     - On the CPU few kernels take float16 or bfloat16. Rows move unchanged, and arithmetic is done in float32.
     - ``sqrt`` of float32 is not correctly rounded, and float64 becomes float16 through float32. ``put_along_axis``
       loses NaN in its "amax", and reductions of no elements raise.
-    - Operands of two dtypes are promoted, Python floats that come with a tensor to float32: so they become tensors.
-    - ``paddle.unique`` takes a time quadratic in the number of distinct values with the inverse.
-    - ``x[ids]`` reads beyond the table, so ids are checked before, as everywhere in islices.
+    - Operands of two dtypes are promoted, and a Python float next to a tensor becomes float32. So both become tensors
+    first.
+    - ``paddle.unique`` with the inverse takes time quadratic in the number of distinct values.
+    - ``x[ids]`` reads beyond the table, so ids are checked first, as everywhere in islices.
 """
 
 from __future__ import annotations
@@ -293,7 +294,7 @@ class PaddleBackend(Backend):
 
 
 def _operands(a: Any, b: Any) -> tuple[paddle.Tensor, paddle.Tensor]:
-    """a and b as tensors: one may be a Python number, which takes the other's dtype."""
+    """Return a and b as tensors. One may be a Python number, which gets the other's dtype."""
     if not isinstance(a, paddle.Tensor):
         return paddle.full([], a, b.dtype, device=b.place), b
     return (a, b) if isinstance(b, paddle.Tensor) else (a, paddle.full([], b, a.dtype, device=a.place))

@@ -1,8 +1,7 @@
-"""paddle.nn.Embedding in other people's models, hooked: what was looked up, and the gradient that arrived.
+"""Hook paddle.nn.Embedding in other people's models, to record its lookups and the gradients that arrive.
 
-A hook after the layer notes the ids, a hook on its output the gradient; the layer computes as it always does. A frozen
-layer gets an output that takes a gradient, so that no gradient of the table's size exists at all. May import: Paddle,
-the core.
+A hook after the layer records the ids, and a hook on its output the gradient. The layer's result does not change. A
+frozen layer gets an output that requires a gradient, so no table-sized gradient exists. May import: Paddle, the core.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def capture(model: nn.Layer, uses: list[LayerUse]) -> Iterator[dict[str, Array]]
 
 
 class Hook:
-    """The hook of one layer. Copies of it (of a model copied or saved meanwhile) do nothing."""
+    """The hook of one layer. Copies of the object (in a model copied or saved meanwhile) do nothing."""
 
     def __init__(self, name: str, uses: list[LayerUse] | None) -> None:
         self.name = name
@@ -83,7 +82,8 @@ class Hook:
 
 
 class Anchor(PyLayer):
-    """Makes a frozen layer's output part of a graph. Unlike a leaf, it may be changed in place, and keeps no .grad."""
+    """A function that makes a frozen layer's output part of a graph. Unlike a leaf, the output may change in place
+    and has no .grad."""
 
     @staticmethod
     def forward(ctx: Any, anchor: paddle.Tensor, output: paddle.Tensor) -> paddle.Tensor:

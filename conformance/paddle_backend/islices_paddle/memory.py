@@ -1,7 +1,7 @@
-"""Paddle's tensors and NumPy's arrays over one memory, and Paddle's dtypes by name.
+"""Share memory between Paddle's tensors and NumPy's arrays, and map Paddle's dtypes to names.
 
-Paddle takes NumPy memory through DLPack at any alignment, and gives read-only views of its memory, both without a copy;
-`Tensor.numpy` and `paddle.to_tensor` copy. May import: Paddle, NumPy and `islices.core.host_memory`.
+Paddle accepts NumPy memory through DLPack at any alignment, and gives read-only views of its memory, both without a
+copy. `Tensor.numpy` and `paddle.to_tensor` copy. May import: Paddle, NumPy and `islices.core.host_memory`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ def dtype_name(dtype: Any) -> str:
 
 
 def view(x: paddle.Tensor) -> np.ndarray[Any, Any] | None:
-    """x's memory, bfloat16 as uint16; None if it is not a CPU's. It is read-only: Paddle does not know of writers."""
+    """Return x's memory, with bfloat16 as uint16, or None if it is not CPU memory. The view is read-only, because
+    Paddle does not notice writers."""
     if x.size and not x._is_initialized():
         raise ValueError("x: got a tensor whose memory has been released; accepted is one that holds values")
     if not x.place.is_cpu_place():
@@ -35,7 +36,7 @@ def view(x: paddle.Tensor) -> np.ndarray[Any, Any] | None:
 
 
 def writable_view(x: paddle.Tensor) -> np.ndarray[Any, Any] | None:
-    """x's memory, to be written into; None where it is not a CPU's or not in C order."""
+    """Return x's memory for writing, or None if it is not CPU memory or not in C order."""
     seen = view(x)
     if seen is None or not seen.flags.c_contiguous:
         return None
@@ -43,7 +44,8 @@ def writable_view(x: paddle.Tensor) -> np.ndarray[Any, Any] | None:
 
 
 def share(array: np.ndarray[Any, Any], place: Any = None) -> paddle.Tensor:
-    """Make a tensor over a NumPy array that the caller gives up (uint16: bfloat16); copy read-only or strided ones."""
+    """Return a tensor over a NumPy array that the caller no longer uses (uint16 means bfloat16). Copy a read-only or
+    strided array."""
     if not (array.flags.writeable and array.flags.c_contiguous):
         array = array.copy()  # DLPack raises for the first, Paddle misreads negative strides
     bits = array.dtype == np.uint16

@@ -1,6 +1,6 @@
 """Paddle's calls on sparse gradients, for the conformance suite's real gradients.
 
-Nothing here imports islices: these are what a Paddle user writes today.
+This module does not import islices, because it has the calls of a Paddle user.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["block", "embedding_gradient", "invalid_gradients", "trainable", "wei
 
 
 def weighted_sum(rows: paddle.Tensor, weights: paddle.Tensor) -> paddle.Tensor:
-    """sum(rows * weights): a loss whose gradient at rows is weights, to the bit."""
+    """Return sum(rows * weights), a loss whose gradient at rows is weights, to the bit."""
     if rows.dtype in (paddle.float16, paddle.bfloat16):  # of which Paddle has no products on the CPU
         rows, weights = rows.astype("float32"), weights.astype("float32")
     return (rows * weights).sum()
@@ -35,7 +35,7 @@ def embedding_gradient(
     Returns
     -------
     SelectedRows of height num_rows
-        Uncoalesced, one slice an occurrence; those of padding_idx are there too, so the caller drops them.
+        Uncoalesced, with one slice per occurrence. It includes padding_idx, so the caller drops that row.
     """
     layer = paddle.nn.Embedding(num_rows, upstream.shape[-1], padding_idx=padding_idx, sparse=True)
     (layer(paddle.to_tensor(ids)) * paddle.to_tensor(upstream)).sum().backward()
@@ -43,8 +43,8 @@ def embedding_gradient(
 
 
 def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
-    """SelectedRows that Paddle builds although they contradict themselves: label -> (call that builds it, the name of
-    the error islices answers with). On the first two Paddle's lazy Adam ends the process."""
+    """Return label -> (call that builds it, the name of islices' error) for inconsistent SelectedRows, which Paddle
+    builds. Paddle's lazy Adam ends the process on the first two."""
 
     def selected_rows(rows: list[int]) -> paddle.Tensor:
         gradient = embedding_gradient(np.array([0, 1], np.int32), np.ones((2, 2), np.float32), 4, 3)
@@ -66,4 +66,4 @@ def trainable(array: np.ndarray[Any, Any]) -> paddle.Tensor:
 
 
 def block(x: Any) -> None:
-    """Paddle computes on the CPU before a call returns."""
+    """Do nothing, because Paddle on the CPU computes before a call returns."""

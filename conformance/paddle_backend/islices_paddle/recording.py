@@ -1,4 +1,4 @@
-"""Differentiation by looked-up rows, and functions whose gradient is given, in Paddle's autograd.
+"""Differentiate by looked-up rows, and define functions with given gradients, in Paddle's autograd.
 
 Rows are read outside the graph and become its leaves, so autograd stops at them. The table never takes part, and no
 table-sized gradient is allocated. Paddle turns an exception in a gradient function into an OSError that quotes it; this
@@ -25,7 +25,8 @@ __all__ = ["custom_gradient", "differentiate"]
 
 
 class Differentiation:
-    """One call of `differentiate`: what must not change meanwhile, and what its gradient functions raised."""
+    """One call of `differentiate`, with the tensors that must not change meanwhile and the errors of its gradient
+    functions."""
 
     def __init__(self, inner: bool) -> None:
         self.inner = inner
@@ -90,7 +91,8 @@ class Recorder:
 
 
 def _refuse_reentrant_recompute() -> None:
-    """It runs its function without gradients first and again in the backward pass, too late for a lookup."""
+    """Raise for reentrant recompute. It runs its function again in the backward pass, which is too late for a
+    lookup."""
     recomputing = sys.modules.get("paddle.distributed.fleet.recompute.recompute")
     if recomputing is None:
         return
@@ -129,7 +131,7 @@ def differentiate(
 
 
 def _faces(variables: Sequence[paddle.Tensor], run: Differentiation) -> list[paddle.Tensor]:
-    """Return tensors for fn with the variables' values; each takes a separate gradient.
+    """Return tensors for fn with the variables' values. Each gets a separate gradient.
 
     A parameter stays the same object. If one variable is computed from another, or occurs twice, autograd would count
     gradients through the one for the other too. In a nested call, it would also count values that fn captures.

@@ -1,10 +1,10 @@
-"""Paddle's SelectedRows, taken apart and built, without letting Paddle compute on it.
+"""Split and build Paddle's SelectedRows without letting Paddle compute on them.
 
-Paddle does not check a SelectedRows: rows out of range end the process in its optimizers. Its elementwise functions act
-on stored rows, with unsummed duplicates. The C++ object that ``get_selected_rows`` returns does not keep its tensor
-alive, so its holder must hold the tensor too. There is no public function to build one from Python. So `build` takes
-one from the gradient kernel of an embedding with a table of one row, and puts the right parts into it.
-May import: Paddle, NumPy and `islices.backend`.
+Paddle does not check a SelectedRows: rows out of range end the process in its optimizers. Its elementwise functions
+act on stored rows, with unsummed duplicates. The C++ object that ``get_selected_rows`` returns does not keep its
+tensor alive, so its holder must hold the tensor too. Paddle has no public function to build one from Python. So
+`build` takes one from the gradient kernel of an embedding with a table of one row, and replaces its parts. May
+import: Paddle, NumPy and `islices.backend`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["build", "is_special", "take_apart", "to_dense"]
 
 
 def is_special(x: paddle.Tensor) -> bool:
-    """Return whether a tensor is anything but dense; `take_apart` says which of those are row-sparse."""
+    """Return whether a tensor is not dense. `take_apart` decides whether it is row-sparse."""
     return not x.is_dense()
 
 
@@ -51,6 +51,6 @@ def build(values: paddle.Tensor, rows: paddle.Tensor, height: int) -> paddle.Ten
 
 
 def to_dense(x: paddle.Tensor) -> paddle.Tensor:
-    """Return a dense tensor of x's full shape: for gradients of what is dense anyway."""
+    """Return a dense tensor of x's full shape, for gradients of arguments that are dense anyway."""
     values, rows, shape, *_ = take_apart(x)
     return paddle.index_add(paddle.zeros(list(shape), values.dtype, device=values.place), rows, 0, values)

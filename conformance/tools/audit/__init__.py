@@ -1,4 +1,4 @@
-"""The audit: the clauses of the specification applied to each framework's public functions.
+"""The audit, which applies the clauses of the specification to each framework's public functions.
 
 probe.py      a row of the table, and the comparison     inputs.py     gradients that most rows give
 probes/       the tables, by framework                   keras_backends.py    rows that Keras's backends share

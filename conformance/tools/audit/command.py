@@ -1,4 +1,4 @@
-"""`islices audit`: what each framework's functions do where islices' clauses apply."""
+"""Define `islices audit`, which compares each framework's functions with the clauses of islices."""
 
 from __future__ import annotations
 

@@ -1,25 +1,20 @@
 """Run the probes, each module in a process, and write the findings as Markdown.
 
-A process that ends or hangs in the middle of a probe is that probe's finding; another process runs the rest.
+If a process ends or hangs during a probe, this is the probe's finding, and another process runs the rest.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import pkgutil
-import signal
-import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-from islices.conformance.logs import last_lines
 from islices.conformance.report import CLAUSES
 from islices.conformance.tools.audit import probes
+from islices.conformance.workers import run_worker
 
 #: Seconds after which a process counts as hung. Imports of frameworks on a busy machine are within.
 PATIENCE = 300
@@ -36,7 +31,7 @@ def modules() -> list[str]:
 
 
 def framework_of(module: str) -> str:
-    """Return the framework of a module: torch for torch_compile."""
+    """Return the framework of a module, such as torch for torch_compile."""
     return module.partition("_")[0]
 
 
@@ -44,7 +39,8 @@ def run_module(module: str, words: str, patience: float = PATIENCE) -> Iterator[
     """Yield the findings of the probes that mention the words, by number."""
     first: int | None = 1
     while first is not None:
-        lines, end = _work([module, words, str(first)], patience)
+        command = [sys.executable, "-m", "islices.conformance.tools.audit.prober", module, words, str(first)]
+        lines, end = run_worker(command, {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ}, patience)
         found = {line["number"]: line for line in lines if "outcome" in line}
         first = lines[-1].get("next") if lines else None
         if end and not found:
@@ -58,36 +54,12 @@ def run_module(module: str, words: str, patience: float = PATIENCE) -> Iterator[
 
 
 def _status(finding: Finding) -> str:
-    """Return "as measured", "gone" if the trap no longer exists, "changed" if another answer is wrong, or ""."""
+    """Return "as measured", "gone" if the trap no longer exists, "changed" if the answer is wrong in another way, or
+    ""."""
     outcome = finding["outcome"]
     if outcome in ("broken", "not run"):
         return ""
     return "as measured" if outcome == finding["trap"] else "gone" if outcome == "agrees" else "changed"
-
-
-def _work(arguments: Sequence[str], patience: float) -> tuple[list[Finding], str]:
-    """Run a prober and return (what it printed, how it ended: "" if well)."""
-    command = [sys.executable, "-m", "islices.conformance.tools.audit.prober", *arguments]
-    environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ}
-    with tempfile.TemporaryDirectory(prefix="islices-audit-") as folder:
-        out, log = Path(folder) / "out", Path(folder) / "log"
-        with out.open("wb") as file, log.open("wb") as errors:
-            try:
-                code = subprocess.run(
-                    command, stdout=file, stderr=errors, cwd=folder, env=environment, timeout=patience
-                ).returncode
-                end = _ended(code)
-            except subprocess.TimeoutExpired:
-                end = f"no answer within {patience:.0f} s"
-        lines = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
-        return lines, end if lines or not end else f"{end}\n{last_lines(log, 5)}"
-
-
-def _ended(code: int) -> str:
-    """Say how a process ended; "" if well."""
-    if code >= 0:
-        return f"the process ended with exit code {code}" if code else ""
-    return f"the process ended by {signal.Signals(-code).name}"
 
 
 # ---------------------------------------------------------------------- Markdown

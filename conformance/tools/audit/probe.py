@@ -1,6 +1,7 @@
-"""A probe: one call of a framework, what goes in, the specification's answer, and a sentence on how they differ.
+"""A probe, which is one call of a framework with its input, the specification's answer, and a sentence on their
+difference.
 
-Every module of probes/ has a table `PROBES` of them.
+Every module in probes/ has a table `PROBES`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ REFUSED = "an error"
 
 
 class CorruptionError(Exception):
-    """Raised by a probe's call that finds memory changed which the framework was not given to write."""
+    """The error of a probe's call if the framework has written to memory that it must not change."""
 
 
 class Probe(NamedTuple):
@@ -28,21 +29,21 @@ class Probe(NamedTuple):
     Attributes
     ----------
     call, clause : str
-        The framework's function, as its users write it; the clause of the specification that it is held against.
+        The framework's function, as its users write it, and the clause of the specification for it.
     claim : str
-        One sentence on what was measured. Reports show it only where `trap` is found again.
+        One sentence on the measured behaviour. Reports show it only if `trap` is found again.
     instead : str
         The islices call to use in its place.
     given : str
-        The input, in a word or two.
+        A short name of the input.
     ask : callable
-        Makes the framework's call and returns the answer.
+        The function that makes the framework's call and returns the answer.
     expected : str, bool or array
-        The specification's answer; `REFUSED` where the call must raise.
+        The specification's answer, or `REFUSED` if the call must raise.
     trap : str
         The outcome that was measured: "differs", "raises" or "corrupts".
     issue : str
-        The upstream issue, "owner/repository#number", where there is one.
+        The upstream issue, "owner/repository#number", if there is one.
     isolated : bool
         True if the call runs in a separate process, because it may end the process.
     """
@@ -82,7 +83,7 @@ def first_line(error: BaseException) -> str:
 
 
 def difference(got: Any, expected: Any) -> str:
-    """Return the largest error in words; "" if both are the same, NaN and the sign of 0 aside."""
+    """Return the largest error in words, or "" if both are equal except for NaN and the sign of 0."""
     if isinstance(expected, str | bool):
         return "" if type(got) is type(expected) and got == expected else "another answer"
     a, b = plain(got), plain(expected)

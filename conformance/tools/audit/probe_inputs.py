@@ -1,4 +1,4 @@
-"""Gradients that most probes give the frameworks, and numbers whose sums and norms show how a framework rounds.
+"""Gradients that most probes pass to the frameworks, and numbers whose sums and norms show how a framework rounds.
 
 Sums and norms of the gradients are exact.
 """
@@ -48,7 +48,7 @@ def floats(n: int, seed: int = 0, dtype: str = "float32") -> np.ndarray[Any, Any
 
 
 def left_fold(values: np.ndarray[Any, Any], ids: np.ndarray[Any, Any], rows: int = ROWS) -> np.ndarray[Any, Any]:
-    """Sum as clause 3 says, addition by addition."""
+    """Return the sum by clause 3, one addition at a time."""
     out = np.zeros((rows, *values.shape[1:]), values.dtype)
     for row, value in zip(ids, values, strict=True):
         out[row] += value

@@ -1,14 +1,13 @@
 """Run a module of probes in this process: ``python -m islices.conformance.tools.audit.prober MODULE WORDS FIRST``.
 
-Prints JSON lines, two for a probe: one before its call, which stands if the call ends the process, and the finding.
-A probe that is isolated is the first or not run; the process ends after it. The last line says that all are done.
+It prints two JSON lines per probe: one before its call, which remains if the call ends the process, and the finding.
+An isolated probe runs only as the first, and the process ends after it. The last line says that all are done.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.metadata
 import json
 import os
 import sys
@@ -20,23 +19,14 @@ from islices.conformance.operations import UnsupportedError
 from islices.conformance.tools.audit import probes
 from islices.conformance.tools.audit.findings import framework_of
 from islices.conformance.tools.audit.probe import Probe, examine, text
-
-#: framework -> the distribution that has its version, where the names differ
-DISTRIBUTIONS = {"tensorflow": "tensorflow-cpu"}
-
-
-def version(framework: str) -> str:
-    for name in (DISTRIBUTIONS.get(framework, framework), framework):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            return importlib.metadata.version(name)
-    return "?"
+from islices.conformance.workers import version_of
 
 
 def main(module: str, words: str, first: int) -> int:
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")  # what frameworks print goes to the error output
     os.dup2(2, 1)
     name = module.rpartition(".")[2]
-    about: dict[str, Any] = {"number": name, "module": module, "version": version(framework_of(name))}
+    about: dict[str, Any] = {"number": name, "module": module, "version": version_of(framework_of(name))}
 
     def say(**found: Any) -> None:
         print(json.dumps({**about, **found}), file=channel, flush=True)

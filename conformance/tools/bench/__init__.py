@@ -1,8 +1,9 @@
-"""`islices bench`: islices next to each framework's calls, and next to a copy of the bytes, as ratios in one run.
+"""`islices bench`, which compares islices with each framework's calls and with a copy of the bytes, as ratios in one
+run.
 
-Machines, loads and frameworks differ, so times say little. Every round runs all the ways to do one thing one
-after the other, in a rotating order. The compared numbers are medians over the rounds of the ratios within a round.
-Each backend runs in a separate process. A framework's operations are in `islices.conformance.own_calls`.
+Machines, loads and frameworks differ, so times say little. Every round runs all implementations of one operation in a
+rotating order. The compared numbers are medians of the ratios within a round. Each backend runs in a separate
+process. A framework's operations are in `islices.conformance.own_calls`.
 
     command   the subcommand: which cases, which processes    measuring one process
     rounds    interleaved rounds, medians                     limit     how fast memory moves the bytes that must move

@@ -1,4 +1,4 @@
-"""Gradients for the bench's operations: the number of slices, their rows, and the length of rows."""
+"""Gradients for the bench's operations, described by the number of slices, their rows, and the length of rows."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Benchmark(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Rows of the table."""
+        """The number of rows of the table."""
         return DENSE_ROWS if self.operation == "to_dense" else max(ROWS, self.slices)
 
     @property
     def sensible(self) -> bool:
-        """Return whether the table has so many distinct rows."""
+        """Return whether the table has as many distinct rows as the case needs."""
         return self.distribution != "unique" or self.slices <= self.rows
 
     def __str__(self) -> str:
@@ -43,14 +43,14 @@ class Benchmark(NamedTuple):
 
 
 def default_cases() -> list[Benchmark]:
-    """Return one size in all its operations, and from there one axis at a time: what takes minutes."""
+    """Return one size with all operations, then changes along one axis at a time. Together they take minutes."""
     first = [Benchmark(operation) for operation in AXES["operation"]]
     others = [case._replace(**{axis: value}) for case in first[:2] for axis in list(AXES)[1:] for value in AXES[axis]]
     return list(dict.fromkeys(first + others))
 
 
 def cross(given: Mapping[str, Sequence[Any]]) -> list[Benchmark]:
-    """Return every combination of the given values of each axis; all operations where none is given."""
+    """Return every combination of the given values of each axis, with all operations if none is given."""
     defaults = {"operation": AXES["operation"], **{axis: (x,) for axis, x in Benchmark._field_defaults.items()}}
     values = [given.get(axis) or defaults[axis] for axis in AXES]
     return [case for case in itertools.starmap(Benchmark, itertools.product(*values)) if case.sensible]
@@ -58,7 +58,7 @@ def cross(given: Mapping[str, Sequence[Any]]) -> list[Benchmark]:
 
 @lru_cache(maxsize=2)
 def draw_ids(distribution: str, slices: int, rows: int) -> np.ndarray[Any, Any]:
-    """Return the row numbers of a gradient; those of "unique" are in no order."""
+    """Return the row numbers of a gradient. Those of "unique" have no order."""
     rng = np.random.default_rng(0)
     if distribution == "unique":
         return rng.permutation(rows)[:slices]

@@ -1,8 +1,8 @@
 """Count the functions of islices in a small call: ``python -m islices.conformance.tools.bench.calls``.
 
-Counted by sys.setprofile, which sees compiled kernels too, on a gradient of 64 slices of 16 numbers, after a first call
-that loads and compiles. With the name of a call behind it, the functions are shown as they call one another. What a
-small call costs is mostly that: tests/conformance/tools/test_calls.py holds the numbers where they are.
+sys.setprofile, which sees compiled kernels too, counts the functions on a gradient of 64 slices of 16 numbers, after
+a first call that loads and compiles. With a call's name as argument, it shows which functions call each other. They
+are most of the cost of a small call, so tests/conformance/tools/test_calls.py limits their number.
 """
 
 from __future__ import annotations

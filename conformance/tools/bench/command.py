@@ -1,4 +1,4 @@
-"""`islices bench`: which cases, each backend in a separate process, and what is written."""
+"""Define `islices bench`: choose the cases, run each backend in a separate process, and write the results."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _positive(text: str) -> int:
 
 
 def bench(options: argparse.Namespace) -> int:
-    """Measure, or read, and show."""
+    """Measure or read a run, and show it."""
     run = results.read_run(options.read) if options.read else _measured(options)
     if options.json:
         write("--json", options.json, json.dumps(run, indent=1) + "\n")
@@ -133,7 +133,7 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _jobs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Yield the processes that measure, and how many records each is expected to find."""
+    """Yield the measuring processes, with the expected number of records of each."""
     known = [name for name in list_backends() if importlib.util.find_spec(f"{frameworks.__name__}.{name}")]
     check_backends(options.backend, known)
     given = {axis: getattr(options, axis) for axis in AXES if getattr(options, axis)}
@@ -158,7 +158,7 @@ def _jobs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def _records(job: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what one process finds. RuntimeError if it ends badly, or hangs."""
+    """Return the records of one process. Raise RuntimeError if it fails or hangs."""
     command = [sys.executable, "-m", "islices.conformance.tools.bench.measuring", json.dumps(job)]
     environment = {"TF_CPP_MIN_LOG_LEVEL": "3", "ISLICES_KERNELS": "1", **os.environ}
     try:

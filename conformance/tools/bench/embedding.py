@@ -1,6 +1,7 @@
 """The part "embedding": one gradient step of sum(rows * upstream) on a small and on a very large table.
 
-All ways are first run on the same data and compared, and only then timed. They return (loss, values, indices).
+All implementations first run on the same data and are compared; only then are they timed. They return (loss, values,
+indices).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
 def _measured(
     subject: str, given: dict[str, Call], block: Callable[[Any], None], job: dict[str, Any]
 ) -> dict[str, Any]:
-    """Compare the results of the ways, and time them."""
+    """Compare the results of the implementations, and time them."""
     variants = blocking(given, block)
     expected: list[Any] | None = None
     for label, variant in variants.items():
@@ -51,7 +52,7 @@ def _measured(
 
 
 def _summed(values: Any, indices: Any) -> tuple[Any, Any]:
-    """Return the rows that are named and their sums. Empty slots of compiled ways are zeros, and are left out."""
+    """Return the rows in a gradient and their sums, without the empty slots of compiled code, which are zeros."""
     named = np.any(values != 0, axis=1)
     distinct, place = np.unique(indices[named], return_inverse=True)
     sums = np.zeros((len(distinct), values.shape[1]))

@@ -1,4 +1,4 @@
-"""The limit: the bytes that a call must move, at the speed at which as many threads copy memory."""
+"""The limit of a call: the bytes that it must move, at the speed at which as many threads copy memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BYTES = 1 << 26
 
 
 class Copying:
-    """Threads that copy memory: NumPy lets go of the GIL while it does."""
+    """Threads that copy memory. NumPy releases the GIL while it copies."""
 
     def __init__(self, threads: int, nbytes: int = BYTES) -> None:
         self.threads = threads
@@ -23,7 +23,7 @@ class Copying:
         self._pool = ThreadPoolExecutor(threads)
 
     def bandwidth(self, rounds: int = 6) -> float:
-        """Return the bytes read and written in a second, in the best of several copies."""
+        """Return the bytes read and written per second in the best of several copies."""
         best = min(self._timed() for _ in range(rounds))
         return 2 * self._source.nbytes / best
 
@@ -38,7 +38,7 @@ class Copying:
         np.copyto(self._target[here], self._source[here])
 
     def limit(self, nbytes: int, measure: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
-        """Return what measure returns, and the limit of moving so many bytes, by copies before and after."""
+        """Return the result of measure, and the limit for that many bytes, from copies before and after it."""
         best = self.bandwidth()
         result = measure()
         best = max(best, self.bandwidth())

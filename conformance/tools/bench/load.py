@@ -12,13 +12,14 @@ BUSY = 0.25
 
 
 class Others:
-    """A watch that runs from when it is made."""
+    """A watch of other processes, which starts when it is made."""
 
     def __init__(self) -> None:
         self._before = _now()
 
     def cores(self) -> float | None:
-        """Return how many cores other processes used since the last call; None where the system does not report it."""
+        """Return the number of cores that other processes used since the last call, or None if the system does not
+        report it."""
         now, before = _now(), self._before
         self._before = now
         if now is None or before is None or now[0] <= before[0]:
@@ -33,7 +34,7 @@ def is_disturbed(record: dict[str, Any]) -> bool:
 
 
 def _now() -> tuple[float, float, float] | None:
-    """Return seconds: of the clock, of all cores being busy, of this process and its children."""
+    """Return the seconds of the clock, of all busy cores, and of this process with its children."""
     try:
         line = Path("/proc/stat").read_text("ascii").partition("\n")[0]
     except OSError:

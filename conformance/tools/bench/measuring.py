@@ -1,6 +1,6 @@
 """One process of the bench: ``python -m islices.conformance.tools.bench.measuring JOB``.
 
-It measures a part for one backend, given as JSON; each finding is a line of JSON on stdout.
+It measures the part and the backend in the JSON argument, and prints each record as a line of JSON.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from islices.conformance.tools.bench.load import Others
 
 
 def main(text: str) -> None:
-    """Measure what the job says: the module of its part has `run(job, emit)`."""
+    """Measure the part that the job names, whose module has `run(job, emit)`."""
     job = json.loads(text)
     name, threads = job["backend"], job["threads"]
     if hasattr(os, "sched_setaffinity"):

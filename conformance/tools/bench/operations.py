@@ -1,7 +1,8 @@
-"""The part "operations": coalesce, clipping, norms and to_dense on one kind of gradient after the other.
+"""The part "operations": coalesce, clipping, norms and to_dense on several kinds of gradients.
 
-From a framework's arrays of values and indices to a result that is computed. Every way is run once and its result's
-norm compared with float64's before anything is timed. The report says which of the framework's calls is off or raises.
+A measurement goes from a framework's arrays of values and indices to a computed result. Every implementation runs
+once before the timing, and its result's norm is compared with the float64 norm. The report says which of the
+framework's calls is wrong or raises.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ TOLERANCE = 1e-3
 
 
 class Gradient(NamedTuple):
-    """A gradient as the framework's arrays, the rows that it names, and its norm in float64."""
+    """A gradient as the framework's arrays, with its rows and its norm in float64."""
 
     v: Any
     i: Any
@@ -34,7 +35,7 @@ class Gradient(NamedTuple):
 
     @property
     def max_norm(self) -> float:
-        """Below the norm: there is something to clip."""
+        """A limit below the norm, so that the clip has an effect."""
         return self.norm / 2
 
 
@@ -51,8 +52,8 @@ def _gradient(B: Backend, slices: int, dim: int, distribution: str, rows: int) -
 def bytes_of_operation(case: Benchmark, distinct: int, index: int) -> int:
     """Return the bytes that must be read and written.
 
-    distinct is how many different rows the indices name. clip_by_global_norm returns values for the indices that it was
-    given; norm returns one number.
+    distinct is the number of distinct rows. clip_by_global_norm returns values for the given indices; norm returns
+    one number.
     """
     row = case.dim * 4
     written = {
@@ -106,7 +107,7 @@ def _ours(case: Benchmark, g: Gradient) -> Call:
 
 
 def _checked(B: Backend, case: Benchmark, g: Gradient, own: dict[str, Call]) -> tuple[dict[str, Call], dict[str, str]]:
-    """Return the framework's calls, with remarks on wrong results, and why others raised."""
+    """Return the framework's calls with remarks on wrong results, and the reasons why others raised."""
     found, failed = {}, {}
     for label, variant in own.items():
         try:
@@ -123,7 +124,7 @@ def _checked(B: Backend, case: Benchmark, g: Gradient, own: dict[str, Call]) -> 
 
 
 def _error(B: Backend, case: Benchmark, g: Gradient, result: Any) -> float:
-    """Return how far the norm of a result is off, as a share of it."""
+    """Return the relative error of a result's norm."""
     if isinstance(result, list):
         (result,) = result
     if isinstance(result, tuple):  # JAX's and NumPy's: values have room for a power of two, spare ids are padding

@@ -1,4 +1,4 @@
-"""The tables of a run in Markdown: a line per implementation."""
+"""The tables of a run in Markdown, with a line per implementation."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ WORDS = 3
 
 
 class TextTable(NamedTuple):
-    """A title and rows of text under `HEADS`; without rows a remark."""
+    """A title with rows of text under `HEADS`, or a remark without rows."""
 
     title: str
     rows: list[list[str]]
 
 
 def tables(run: dict[str, Any]) -> list[TextTable]:
-    """Return all tables of a run; the first has no rows, and says where it was made."""
+    """Return all tables of a run. The first has no rows and describes the machine."""
     machine, disturbed = run["machine"], [r["others"] for r in run["records"] if is_disturbed(r)]
     text = (
         f"{run['date'][:10]}, {machine['system']}, {machine['processor']}, {machine['cores']} cores, "
@@ -36,7 +36,7 @@ def tables(run: dict[str, Any]) -> list[TextTable]:
 
 
 def measured(run: dict[str, Any]) -> Iterator[TextTable]:
-    """Yield the tables of what was measured, a title each, and the remarks."""
+    """Yield one table per title of the records, and the remarks."""
     found: dict[str, list[list[str]]] = {}
     remarks: dict[str, None] = {}
     for record in run["records"]:

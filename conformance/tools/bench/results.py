@@ -1,13 +1,13 @@
-"""A run as JSON: where it was made, and a list of records for each part.
+"""A run as JSON, with its machine and its records.
 
     {"form": 2, "date", "islices", "machine": {...}, "threads", "versions": {backend: version}, "seconds",
      "failures": [text], "records": [record]}
 
 A record has "backend", "version", "part", "operation" and "others", the cores that other processes used meanwhile.
-Measured ones have "title", of their table, and "milliseconds" and "quartiles" by label. "own" is the framework's
-fastest implementation (and a second one, if that is faster and does less). "times_as_fast", by label, is relative to
-the first of these: the median of the ratios within a round. Some have "limit" {"bytes", "bandwidth", "milliseconds"},
-and "remarks" by label.
+Measured records have the "title" of their table, and "milliseconds" and "quartiles" by label. "own" is the
+framework's fastest implementation, and a second one if it is faster and does less. "times_as_fast", by label, is
+relative to the first of these: the median of the ratios within a round. Some have "limit" {"bytes", "bandwidth",
+"milliseconds"}, and "remarks" by label.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FORM = 2
 
 
 def cores() -> int:
-    """Return how many cores this process may run on."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -49,7 +49,7 @@ def new_run(threads: int) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """Return what a measurement depends on: the system, its processor and memory, and the interpreter."""
+    """Return the facts on which a measurement depends: the system, its processor and memory, and the interpreter."""
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
@@ -61,7 +61,7 @@ def machine() -> dict[str, Any]:
 
 
 def read_run(path: str) -> dict[str, Any]:
-    """Return a run that was written with --json. Raises UsageError for anything else."""
+    """Return a run that was written with --json. Raise UsageError for any other file."""
     try:
         run = json.loads(Path(path).read_text("utf-8"))
     except (OSError, ValueError) as error:

@@ -18,8 +18,8 @@ MOST_ROUNDS = 200
 def measure(variants: dict[str, Call], repeat: int, *, seconds: float = 0.0, inner: int = 1) -> Times:
     """Return the milliseconds of each implementation in each round, after one round that does not count.
 
-    repeat is the least number of rounds, half of them where one takes longer than seconds; more are taken until seconds
-    are spent. inner calls are timed together, for short ones.
+    repeat is the least number of rounds, or half of it if one takes longer than seconds. More rounds follow until
+    seconds are spent. inner is the number of short calls that are timed together.
     """
     names = list(variants)
     first = {name: _timed(variants[name], inner) for name in names}
@@ -37,7 +37,8 @@ def measure(variants: dict[str, Call], repeat: int, *, seconds: float = 0.0, inn
 
 
 def _timed(variant: Call, inner: int) -> float:
-    """Milliseconds of one call. What it returns is let go of later: giving a table back is not part of the work."""
+    """Return the milliseconds of one call. Its result is freed later, because freeing a table is not part of the
+    work."""
     before = time.perf_counter()
     for _ in range(inner - 1):
         variant()
@@ -48,7 +49,7 @@ def _timed(variant: Call, inner: int) -> float:
 
 
 def blocking(variants: dict[str, Call], block: Callable[[Any], None]) -> dict[str, Call]:
-    """Return the ways, each waiting until its result is computed."""
+    """Return the implementations, each of which waits for its result."""
 
     def wait(variant: Call) -> Call:
         def call() -> Any:
@@ -72,7 +73,7 @@ def does_less(label: str) -> bool:
 
 
 def fastest(times: Times, own: list[str]) -> list[str]:
-    """Return the framework's fastest call that does the same as islices, then the fastest of all, if that does less."""
+    """Return the framework's fastest call that does the same as islices, then the fastest of all if that does less."""
     order = sorted((label for label in own if label in times), key=lambda label: median(times[label]))
     same = [label for label in order if not does_less(label)]
     return list(dict.fromkeys(same[:1] + order[:1]))

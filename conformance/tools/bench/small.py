@@ -1,7 +1,7 @@
-"""The part "small": calls on 64 x 16, which are overhead.
+"""The part "small": calls on 64 x 16 values, which cost mostly overhead.
 
-islices validates its input. "outside" gets a gradient, "inside" also builds it in each call, "native" gets and returns
-the framework's sparse object. Next to them is the framework's one call that does the same, where it has one.
+islices validates its input. "outside" gets a gradient, "inside" also builds it in each call, "native" gets and
+returns the framework's sparse object. Next to them is the framework's call that does the same, if it has one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The part "step": whole training steps, for which a user waits.
+"""The part "step": whole training steps, which are what users wait for.
 
-A step is lookup, loss, gradient, clipping by the global norm and an optimizer on the rows of the batch. The model is
-tables whose rows are summed to bags, and the loss is how far those are from targets. Every way starts from the same
-tables and reads the same batches; losses are compared before anything is timed.
+A step is lookup, loss, gradient, clipping by the global norm and an optimizer on the rows of the batch. The model has
+tables whose rows are summed in bags; the loss is the distance of the bags from targets. Every implementation starts
+from the same tables and reads the same batches. Losses are compared before the timing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SAME_BITS = ("islices", "islices, compiled")
 
 
 class Model(NamedTuple):
-    """Tables of float32, and a batch: of each table a bag for every sample."""
+    """Float32 tables, and a batch with one bag per table and sample."""
 
     rows: tuple[int, ...]
     dim: int
@@ -71,7 +71,7 @@ class Training(NamedTuple):
 
 
 def cases_of(backend: str) -> list[Training]:
-    """Return what is measured on a framework."""
+    """Return the measured cases of a framework."""
     cases = [Training(BAGS, "adam", True), Training(BAGS, "adam", False)]
     if backend == "torch":  # where FBGEMM is, and where recommenders are trained
         cases.append(Training(BAGS, "rowwise_adagrad", False))
@@ -80,7 +80,7 @@ def cases_of(backend: str) -> list[Training]:
 
 
 def title_of(case: Training) -> str:
-    """Return the title of the table that a case stands in."""
+    """Return the title of the table that contains a case."""
     return (
         f"whole steps: lookup, loss, gradient, optimizer; {case.model}; x copy: times a copy of the bytes that must "
         "move; x own: times as fast as the fastest own way of the same step"
@@ -100,7 +100,7 @@ class Problem:
         self.batches = [([x[k] for x in ids], targets[k]) for k in range(BATCHES)]
 
     def start(self) -> list[np.ndarray[Any, Any]]:
-        """Return the tables: the same numbers at each call, in new memory."""
+        """Return the tables, with the same numbers in new memory at each call."""
         rng, dim = np.random.default_rng(3), self.case.model.dim
         return [rng.standard_normal((rows, dim), np.float32) * np.float32(0.1) for rows in self.case.model.rows]
 
@@ -109,9 +109,9 @@ class Problem:
         return cycle([([ids(x) for x in batch], target(wanted)) for batch, wanted in self.batches])
 
     def nbytes(self) -> dict[str, int]:
-        """Return the bytes that a step must read and write at least, each thing once: the mean of the batches.
+        """Return the least bytes that a step must read and write, as the mean of the batches. Each array counts once.
 
-        Clipping moves nothing more: a step that has the norm of the gradient's sums need not write them.
+        Clipping moves no more bytes, because a step that has the norm of the gradient's sums need not write them.
         """
         model = self.case.model
         distinct = sum(len(np.unique(x)) for ids, _ in self.batches for x in ids) / len(self.batches)
@@ -125,7 +125,7 @@ class Problem:
 
 # ---------------------------------------------------------------------- islices, the same on each framework
 def our_variants(name: str, problem: Problem) -> dict[str, Ready]:
-    """Return the ways of islices by label; "islices" is the functions as they run by default."""
+    """Return the implementations of islices by label. "islices" is the default."""
     framework, variants = framework_of(name), {}
     more: dict[str, Ready] = framework.more_of_ours(problem) if hasattr(framework, "more_of_ours") else {}
     if more and len(problem.case.model.rows) > 1:  # an implementation uses gigabytes
@@ -171,7 +171,7 @@ def _whole_step(total: Callable[[Any], Any], optimizer: Any, clip: bool) -> Call
 
 # ---------------------------------------------------------------------- compared, and timed
 def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
-    """Measure the job's case, given as lists of the fields of `Training`."""
+    """Measure the job's case, whose lists have the fields of `Training`."""
     name, block = job["backend"], block_of(job["backend"])
     (rows, *model), kind, clip = job["case"]
     case = Training(Model(tuple(rows), *model), kind, clip)
@@ -196,9 +196,10 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
 
 
 def compare(subject: str, variants: dict[str, Way], block: Callable[[Any], None]) -> None:
-    """Take the first steps by every way. Raises RuntimeError where losses differ, or tables that promise the same bits.
+    """Take the first steps by every implementation. Raise RuntimeError if losses differ, or tables that must have the
+    same bits.
 
-    A way that takes another step, as its label's remark says, is compared only by the loss before it.
+    An implementation whose label says that it takes another step is only compared by the loss before that step.
     """
     expected: Any = None
     for label, variant in variants.items():

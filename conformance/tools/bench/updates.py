@@ -1,7 +1,7 @@
-"""The part "updates": a step of optimizers next to each framework's.
+"""The part "updates": steps of optimizers, compared with each framework's.
 
-The gradient comes in as a lookup leaves it, with duplicates. Every implementation has a separate table and state, and
-takes its first step from the same start. It is compared with the formula in float64, and only then timed.
+The gradient has the duplicates of a lookup. Every implementation has a separate table and state, and takes its first
+step from the same start. The result is compared with the formula in float64 before the timing.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
 
 
 def _ours(framework: Any, kind: str, v: Any, i: Any, compiled: Any = None) -> Way:
-    """Return a way that takes islices' step on a new table."""
+    """Return an implementation that takes islices' step on a new table."""
     table = framework.zeros((ROWS, DIM))
     state = OPTIMIZERS[kind].init(table)
     if get_backend(table).name in ("numpy", "torch"):  # whose zeros are not given memory before they are written
@@ -73,7 +73,7 @@ def _ours(framework: Any, kind: str, v: Any, i: Any, compiled: Any = None) -> Wa
 
 
 def _expected(kind: str, values: Any, ids: Any) -> np.ndarray[Any, Any]:
-    """Return the rows that change, after one step from zeros, in float64."""
+    """Return the changed rows after one step from zeros, in float64."""
     distinct, place = np.unique(ids, return_inverse=True)
     g = np.zeros((len(distinct), DIM))
     np.add.at(g, place.reshape(-1), values)

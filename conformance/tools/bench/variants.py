@@ -18,7 +18,7 @@ class Way(NamedTuple):
     """The tables as they are now."""
 
     def timed(self) -> Any:
-        """Take a step and return all that a caller waits for."""
+        """Take a step and return all results that a caller waits for."""
         return self.step(), self.tables()
 
 
@@ -27,7 +27,7 @@ Ready = Callable[[], Way]
 
 
 def framework_of(name: str) -> Any:
-    """Return the module that says what the users of a framework write."""
+    """Return the module with the code that users of a framework write."""
     return importlib.import_module(f"islices.conformance.tools.bench.frameworks.{name}")
 
 
@@ -38,12 +38,13 @@ def block_of(name: str) -> Callable[[Any], None]:
 
 
 def index_dtype(name: str) -> str:
-    """Return the type of the indices that users of a framework have: JAX without x64 has no int64."""
+    """Return the index type of a framework's users. JAX without x64 has no int64."""
     return "int32" if name == "jax" else "int64"
 
 
 def our_variant(step: Callable[..., Any], tables: Any, states: Any, feed: Iterator[Any]) -> Way:
-    """Return the way that calls step(tables, states, *batch) -> (tables, states, result) for each batch of feed."""
+    """Return the implementation that calls step(tables, states, *batch) -> (tables, states, result) for each batch of
+    feed."""
     held = [tables, states]
 
     def call() -> Any:

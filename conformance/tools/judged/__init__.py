@@ -1,4 +1,4 @@
-"""Optimizers that people use, judged by the documented formulas: the scores of docs/judged.md.
+"""Optimizers that people use, judged by the documented formulas. docs/judged.md has the scores.
 
 entry.py     what is judged: a call, its formula, its step      libraries/   the entries, a module a library
 worker.py    judges a library's entries, in a separate process      run.py   the processes, by environment

@@ -1,4 +1,4 @@
-"""An entry to judge: a call of a library, the formula that it documents, and the call as a step.
+"""An entry to judge, which has a library's call, the formula that it documents, and the call as a step.
 
 May import: `islices.conformance.formulas.judge`, `islices.conformance.formulas.records`.
 """
@@ -21,11 +21,11 @@ class Judged(NamedTuple):
     call : str
         The function or class, as the library's users write it.
     formula : str
-        The formula that the library documents, or one of another framework that reads the same.
+        The formula that the library documents, or an identical one of another framework.
     step : callable
-        As `islices.conformance.judge` takes it.
+        The step in the form of `islices.conformance.judge`.
     variant : str
-        Which of several implementations behind one call, such as "fused"; a column of the table.
+        The implementation, such as "fused", if a call has several; a column of the table.
     """
 
     call: str
@@ -35,12 +35,13 @@ class Judged(NamedTuple):
 
 
 def renamed(options: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Options by a library's names; those that it calls as islices does keep theirs."""
+    """Return options by a library's names. Names that the library shares with islices stay."""
     return {names.get(name, name): value for name, value in options.items()}
 
 
 def taken(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that a function takes. One that it lacks is left out where it is off; otherwise NotImplementedError."""
+    """Return the options that a function takes. A missing option is left out if it is off, and else raises
+    NotImplementedError."""
     accepted = inspect.signature(function).parameters
     if any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
         return dict(options)
@@ -50,7 +51,7 @@ def taken(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str,
 
 
 def lacking(step: Step, *names: str) -> Step:
-    """Return the same of a user who leaves some options off."""
+    """Return the step without some options, as a user who leaves them out calls it."""
 
     def plain(w: Any, g: Any, state: Any, t: int, **options: Any) -> Any:
         if given := [name for name in names if options.get(name)]:
@@ -61,13 +62,13 @@ def lacking(step: Step, *names: str) -> Step:
 
 
 def betas(options: dict[str, Any]) -> dict[str, Any]:
-    """beta1 and beta2 as a pair."""
+    """Return beta1 and beta2 as a pair."""
     rest = {k: v for k, v in options.items() if k not in ("beta1", "beta2")}
     return {**rest, "betas": (options["beta1"], options["beta2"])} if "beta1" in options else rest
 
 
 def formulas(framework: str) -> Iterator[tuple[str, str]]:
-    """Yield (formula, the class that it is of) of a framework's optimizers; "Adam sparse" is of Adam."""
+    """Yield (formula, its class) for a framework's optimizers. "Adam sparse" belongs to Adam."""
     for name, formula in FORMULAS.items():
         if formula.framework == framework and formula.gives == "weights" and "renorm" not in name:
             yield name, name.partition(".")[2].partition(" ")[0]

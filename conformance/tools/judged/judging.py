@@ -1,43 +1,32 @@
-"""Judges a library's entries in this process: ``python -m islices.conformance.tools.judged.judging LIBRARY``.
+"""Judge a library's entries in this process: ``python -m islices.conformance.tools.judged.judging LIBRARY``.
 
-It prints JSON lines: the missing module, or a line before and a line after each judged entry. So the output of a
-process that ends shows in which entry it ended.
+It prints JSON lines: the missing module, or one line before and one after each entry. So if the process ends early,
+its output shows the entry.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.metadata
 import itertools
 import json
 import os
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any, TextIO
+from typing import Any
 
 from islices.conformance.formulas.judge import judge
 from islices.conformance.formulas.judgement import Judgement
 from islices.conformance.tools.audit.probe import first_line
 from islices.conformance.tools.judged import libraries
 from islices.conformance.tools.judged.entry import Judged
-
-#: library -> the distribution that has its version, where the names differ
-DISTRIBUTIONS = {"tensorflow": "tensorflow-cpu", "fbgemm_gpu": "fbgemm-gpu-cpu", "paddle": "paddlepaddle"}
-
-
-def version(library: str) -> str:
-    for name in (DISTRIBUTIONS.get(library, library), library):
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return "?"
+from islices.conformance.workers import version_of
 
 
 def described(found: Judgement) -> dict[str, Any]:
-    """Return a judgement in a line of the table: scores over all trajectories, the cause, what was not judged."""
+    """Return a judgement as a line of the table, with the scores over all trajectories, the cause, and the unjudged
+    parts."""
     one, two = (max((s.by_grade[k] for s in found.scores), default=0.0) for k in (0, 1))
     worst = found.worst
     return {
@@ -61,7 +50,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--skip", type=int, default=0, metavar="N", help="leave out the first N entries")
     parser.add_argument("--formula", action="append", metavar="NAME", help="only the entries of this one")
     options = parser.parse_args(arguments)
-    channel = _channel()
+    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")  # what libraries print goes to the error output
+    os.dup2(2, 1)
 
     def say(line: dict[str, Any]) -> None:
         print(json.dumps(line), file=channel, flush=True)
@@ -77,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
     except (ImportError, OSError, RuntimeError) as error:  # of its shared libraries, or beside what is there
         say({"missing": f"it does not load: {type(error).__name__}: {first_line(error)}"})
         return 0
-    say({"library": library.LIBRARY, "version": getattr(library, "VERSION", None) or version(library.LIBRARY)})
+    say({"library": library.LIBRARY, "version": getattr(library, "VERSION", None) or version_of(library.LIBRARY)})
     wanted = (x for x in library.entries() if options.formula is None or x.formula in options.formula)
     for entry in itertools.islice(wanted, options.skip, None):
         about = {"call": entry.call, "formula": entry.formula, "variant": entry.variant}
@@ -85,13 +75,6 @@ def main(arguments: Sequence[str]) -> int:
         say({**about, **judged(entry)})
     say({"done": True})
     return 0
-
-
-def _channel() -> TextIO:
-    """Our standard output; what the libraries print goes to the error output."""
-    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return channel
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Show a run of the judged libraries: tables of all scores; for docs/judged.md a summary and the findings."""
+"""Show a run of the judged libraries as tables of all scores, or for docs/judged.md as a summary and findings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def with_run(page: str, run: Line, scripts: Sequence[Path]) -> str:
 
 # ---------------------------------------------------------------------- scores
 def summary(run: Line) -> Iterable[str]:
-    """Yield a line of provenance, then a table with a row per library: its calls by grade."""
+    """Yield a line of provenance, then a table with each library's calls by grade."""
     machine = run["machine"]
     yield (
         f"{run['date']}, {machine['cores']} cores, {machine['memory'] / 2**30:.0f} GB "
@@ -47,7 +47,7 @@ def scores(run: Line) -> Iterable[str]:
 
 
 def _merged(run: Line) -> Iterable[Line]:
-    """Return the judged libraries, each once, with its entries in all environments."""
+    """Return the judged libraries, each once with its entries in all environments."""
     merged: dict[str, Line] = {}
     for found in run["libraries"]:
         if "missing" not in found:
@@ -74,7 +74,7 @@ def _table(found: Line) -> str:
 
 
 def _cell(entry: Line) -> str:
-    """Return the score of grade 1, or, if that is above 1, of grade 2; if both are, the likely mistake."""
+    """Return the score of grade 1, or of grade 2 if that is above 1. If both are above 1, return the likely mistake."""
     if "raised" in entry:
         return entry["raised"].replace("|", "/")  # type: ignore[no-any-return]
     one, two = (number(float(x)) for x in entry["scores"])

@@ -1,15 +1,13 @@
-"""Judges every library, each in a separate process and in the first environment that has it.
+"""Judge every library in a separate process, in the first environment that has it.
 
-A process that ends in an entry is that entry's result; a fresh one goes on with the next.
+If a process ends during an entry, this is the entry's result, and a new process goes on with the next.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import pkgutil
-import signal
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -17,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import islices
-from islices.conformance.logs import last_lines
 from islices.conformance.tools.judged import libraries
+from islices.conformance.workers import ended, run_worker
 
 Line = dict[str, Any]
 #: Seconds for a library.
@@ -45,7 +43,8 @@ def environment(python: str) -> dict[str, str]:
 
 # ---------------------------------------------------------------------- a library
 def run_library(name: str, pythons: Sequence[str], variables: dict[str, str], formulas: Sequence[str] = ()) -> Line:
-    """{module, library, version, entries}, or {module, missing} where no environment has it; formulas: none are all."""
+    """Return {module, library, version, entries}, or {module, missing} if no environment has it. No formulas means
+    all."""
     found: Line = {}
     for python in pythons:
         found = _judged(name, python, {**environment(python), **variables}, formulas)
@@ -59,7 +58,8 @@ def _judged(name: str, python: str, variables: dict[str, str], formulas: Sequenc
     done = False
     while not done:
         given = ["--skip", str(len(found["entries"])), *(x for formula in formulas for x in ("--formula", formula))]
-        lines, end = _work(name, given, python, variables)
+        command = [_program(python), "-m", "islices.conformance.tools.judged.judging", name, *given]
+        lines, end = run_worker(command, variables, LIMIT)
         done = True
         for line in lines:
             if "missing" in line:
@@ -69,44 +69,21 @@ def _judged(name: str, python: str, variables: dict[str, str], formulas: Sequenc
             elif "formula" in line:
                 found["entries"].append(line)
         if lines and "started" in lines[-1]:  # the process ended in it
-            found["entries"].append({**lines[-1]["started"], "raised": end})
+            found["entries"].append({**lines[-1]["started"], "raised": end or "the process ended"})
             done = False
         elif not lines or "done" not in lines[-1]:
             raise RuntimeError(f"{name}: {end}")
     return found
 
 
-def _work(name: str, given: Sequence[str], python: str, variables: dict[str, str]) -> tuple[list[Line], str]:
-    """Return (the output of a worker, the end of its process)."""
-    command = [_program(python), "-m", "islices.conformance.tools.judged.judging", name, *given]
-    with tempfile.TemporaryDirectory(prefix="islices-judged-") as folder:
-        log = Path(folder, "log")
-        with log.open("wb") as errors:
-            try:
-                process = subprocess.run(
-                    command, stdout=subprocess.PIPE, stderr=errors, encoding="utf-8", cwd=folder, env=variables,
-                    timeout=LIMIT,
-                )  # fmt: skip
-                statement, end = process.stdout, ended(process.returncode)
-            except subprocess.TimeoutExpired as error:
-                statement, end = (error.stdout or b"").decode(), f"it was ended after {LIMIT} s"
-        lines = [json.loads(line) for line in statement.splitlines()]
-        return lines, end if lines else f"{end}\n{last_lines(log, 8)}"
-
-
 def _program(python: str) -> str:
-    """Its path from anywhere, links kept."""
+    """Return a program's absolute path, with links kept."""
     return os.path.abspath(python) if os.sep in python else python
-
-
-def ended(code: int) -> str:
-    """Describe in words how a process ended."""
-    return f"the process ended by {signal.Signals(-code).name}" if code < 0 else f"it ended with exit code {code}"
 
 
 # ---------------------------------------------------------------------- a finding
 def run_finding(script: Path, pythons: Sequence[str]) -> Line:
-    """{output}, what a script prints in the first environment that has its imports, or {missing}."""
+    """Return {output} of a script in the first environment that has its imports, or {missing}."""
     found: Line = {}
     for python in pythons:
         found = _printed([_program(python), str(script.absolute())], environment(python))

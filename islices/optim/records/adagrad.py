@@ -116,7 +116,7 @@ def _fbgemm(h: Hyper) -> Formula:
 
 
 def _rowwise_fbgemm(h: Hyper) -> Formula:
-    """Return FBGEMM's formula; its WeightDecayMode.L2 is ``(1 - f weight_decay) w - f g``, f the row's factor."""
+    """Return FBGEMM's formula. Its WeightDecayMode.L2 is ``(1 - f weight_decay) w - f g`` with the row's factor f."""
     return Formula(fbgemm_rowwise_adagrad, Numbers, (State("accumulator", per_row=True),), "row", decays(h), TOUCHED)
 
 
@@ -176,7 +176,8 @@ def adagrad(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Make Adagrad: the learning rate of each element falls with the sum of its squared gradients (Duchi et al. 2011).
+    """Make Adagrad, which lowers each element's learning rate by the sum of its squared gradients (Duchi et al.
+    2011).
 
     Parameters
     ----------
@@ -243,7 +244,7 @@ def rowwise_adagrad(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Make Adagrad with one accumulator per row: the state of large tables is a column.
+    """Make Adagrad with one accumulator per row, so the state of a large table is a column.
 
     Parameters
     ----------

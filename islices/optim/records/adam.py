@@ -29,9 +29,10 @@ def adam_rule(
 ):  # fmt: skip
     """Apply Adam (Kingma and Ba 2015, algorithm 1). gain1 and gain2 are 1 - beta; the formula defines the means.
 
-    rate contains the learning rate, and without root and the corrections the bias correction too. v_max is for amsgrad
-    (Reddi et al. 2018): the root is that of the largest mean square so far. early: the rate multiplies before the
-    division. penalty: the weight times penalty is added to the direction, before the learning rate multiplies.
+    rate contains the learning rate. Without root and the corrections it also contains the bias correction. v_max is
+    for amsgrad (Reddi et al. 2018): the root is that of the largest mean square so far. early: the rate multiplies
+    before the division. penalty: the weight times penalty is added to the direction, before the learning rate
+    multiplies.
     """
     m = gradient_mean(m, g, gain1, beta1, half, one)
     v = square_mean(v, g, q, gain2, beta2)
@@ -77,7 +78,7 @@ class TorchAdam(Numbers):
 
 class KerasAdam(Keras):
     def rest(self, name: str) -> Any:
-        """Return 1 - beta^t in the table's type; TensorFlow's float32 pow is mostly the float64 one rounded."""
+        """Return 1 - beta^t in the table's type. TensorFlow's float32 pow mostly equals the rounded float64 pow."""
         return self.narrow(self.one) - self.narrow(self.library_power(self.single(name)))
 
     def correction1(self):
@@ -107,7 +108,8 @@ class OptaxAdam(Numbers):
         return self.exact_lr
 
     def correction(self, beta: str) -> Any:
-        """Return 1 - beta^t as JAX without x64 computes it: beta, its power and the difference each rounded to float32.
+        """Return 1 - beta^t as JAX without x64 computes it, with beta, its power and the difference rounded to
+        float32.
 
         The difference loses digits: with beta 0.999 its relative error is 1e-5 at the first step.
         """

@@ -20,8 +20,8 @@ def adamax_rule(
 ):
     """Apply Adamax (Kingma and Ba 2015, algorithm 2) with eps. gain1 is 1 - beta1, rate is lr / (1 - beta1^t).
 
-    inside: eps is added to the gradient's absolute value. early: the rate multiplies before the division. correction1:
-    the bias correction, which rate then does not contain.
+    inside: eps is added to the gradient's absolute value. early: the rate multiplies before the division. correction1
+    is the bias correction; rate then does not contain it.
     """
     m = gradient_mean(m, g, gain1, beta1, half, one)
     u = maximum(mul(beta2, u), absolute(g) + eps if inside else absolute(g))
@@ -85,7 +85,8 @@ def adamax(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Make Adamax: Adam with the largest absolute gradient for the mean square (Kingma and Ba 2015, algorithm 2).
+    """Make Adamax, which is Adam with the largest absolute gradient instead of the mean square (Kingma and Ba 2015,
+    algorithm 2).
 
     Parameters
     ----------

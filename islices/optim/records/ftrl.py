@@ -17,7 +17,7 @@ from islices.optim.record import Preset, Record, raw
 
 # ---------------------------------------------------------------------- rules
 def raised(n, exponent, one, linear):
-    """Return n^-lr_power: the root of n, n if linear, or with exponent some other power."""
+    """Return n^-lr_power: n if linear is given, another power if exponent is given, else the root of n."""
     return n if linear else sqrt(n) if exponent is None else power(n, exponent, one)
 
 
@@ -51,7 +51,8 @@ def tensorflow_ftrl(g, q, w, z, n, lr, l1, penalty, shrinkage, exponent=None, on
 
 
 def mxnet_ftrl(g, q, w, z, n, lr, l1, l2, beta, zero, one):
-    """Multiply the weight by 0 where |z| <= l1, instead of replacing it: it is NaN where the quotient is not finite."""
+    """Multiply the weight by 0 where |z| <= l1 instead of replacing it. So it is NaN where the quotient is not
+    finite."""
     total = n + q
     root = sqrt(total)
     z = z + (g - div(mul(root - sqrt(n), w), lr))

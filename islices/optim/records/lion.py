@@ -62,7 +62,8 @@ def lion(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Make Lion: every element moves by the learning rate, against the sign of a running mean (Chen et al. 2023).
+    """Make Lion, which moves every element by the learning rate against the sign of a running mean (Chen et al.
+    2023).
 
     Parameters
     ----------

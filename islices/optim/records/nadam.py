@@ -270,7 +270,7 @@ def nadam(
         The growth of the momentum: mu at step t is ``beta1 (1 - 0.96^(t momentum_decay) / 2)``. Keras uses 1; optax
         has no such growth.
     decoupled_weight_decay : bool, default False
-        Instead of that, multiply the rows that move by 1 - lr * weight_decay first.
+        True decouples the decay: it multiplies the rows that move by 1 - lr * weight_decay first.
     rows : {"touched", "all"}, optional
         "touched" moves the rows that a sparse gradient contains; all other rows keep their bits. "all" moves every row,
         as the dense formula does on the densified gradient. Default: "touched", or "all" if the semantics has no other.

@@ -45,7 +45,7 @@ def rmsprop_rule(
 
 
 def tensorflow_rmsprop(g, q, w, mean_square, momentum, rho, gain_rho, mu, lr, eps, one, mean=None):
-    """Apply TensorFlow's step on slices: a reciprocal root, with eps added before the difference."""
+    """Apply TensorFlow's step on slices, with a reciprocal root and eps added before the difference."""
     mean_square = running(mean_square, q, gain_rho, rho)
     spread = mean_square + eps
     if mean is not None:
@@ -68,7 +68,7 @@ def _islices(h: Hyper) -> Formula:
 
 
 def _without_zero(own: Formula, *options: str) -> tuple[str, ...]:
-    """Return the options without "zero" and with these: a variance that rounds below zero gives NaN."""
+    """Return the given options without "zero", so that a variance that rounds below zero gives NaN."""
     return (*(x for x in own.options if x != "zero"), *options)
 
 
@@ -98,7 +98,8 @@ GAMMA2 = 0.9
 
 
 def _mxnet(h: Hyper) -> Formula:
-    """Return MXNet's formula; it has dense kernels only and densifies a sparse gradient, so all rows' means decay."""
+    """Return MXNet's formula. MXNet has only dense kernels and densifies a sparse gradient, so all rows' means
+    decay."""
     if h["centered"]:
         state = (State("mean_square"), State("mean"), State("momentum"))
         options = ("rho", "mu", "inside", "early", "up")
@@ -174,7 +175,8 @@ def rmsprop(
     frozen: Any = None,
     duplicates: Duplicates = "sum",
 ) -> Optimizer:
-    """Make RMSprop: the gradient over the root of a running mean of its squares (Tieleman and Hinton 2012).
+    """Make RMSprop, which divides the gradient by the root of a running mean of its squares (Tieleman and Hinton
+    2012).
 
     Parameters
     ----------

@@ -20,7 +20,7 @@ from islices.optim.record import ALL, TOUCHED, Preset, Record, raw
 def sgd_rule(g, w, lr, momentum=None, mu=None, gain=None, nesterov=False):
     """Apply gradient descent, with or without momentum (Polyak 1964).
 
-    nesterov is that of Sutskever et al. 2013, but with the gradient at w. gain is 1 - dampening. The learning rate does
+    nesterov follows Sutskever et al. 2013, but with the gradient at w. gain is 1 - dampening. The learning rate does
     not enter the buffer.
     """
     step = g
@@ -32,14 +32,14 @@ def sgd_rule(g, w, lr, momentum=None, mu=None, gain=None, nesterov=False):
 
 
 def inner_sgd(g, w, momentum, mu, lr, penalty=None, nesterov=False):
-    """Apply momentum whose buffer contains the learning rate and points downwards; with penalty, weight decay too."""
+    """Apply momentum with a buffer that contains the learning rate and points downwards. penalty adds weight decay."""
     old = mul(mu, momentum)
     momentum = (old if penalty is None else old - mul(mul(lr, penalty), w)) - mul(lr, g)
     return w + (mul(mu, momentum) - mul(lr, g) if nesterov else momentum), momentum
 
 
 def tensorflow_nesterov(g, w, momentum, mu, lr, dense=False):
-    """Apply momentum without the learning rate in the buffer; on slices the rate multiplies the coefficient first."""
+    """Apply momentum without the learning rate in the buffer. On slices the rate multiplies the coefficient first."""
     momentum = mul(mu, momentum) + g
     return w - (mul(lr, g) + (mul(mul(mu, momentum), lr) if dense else mul(momentum, mul(mu, lr)))), momentum
 
@@ -61,7 +61,7 @@ class Shrinking(Singles):
 
 class Shrunk(Shrinking):
     def narrow(self, x):
-        """Return x as float32, in which the standard update forms its factor, for a table of float64 too."""
+        """Return x as float32, in which the standard update forms its factor even for a float64 table."""
         return self.E.astype(self.array_of(x), "float32")
 
 

@@ -5,6 +5,5 @@
 """
 
 from islices.porting.compare.difference import Difference, diff
-from islices.porting.compare.step import Step, explain_steps
 
-__all__ = ["Difference", "Step", "diff", "explain_steps"]
+__all__ = ["Difference", "diff"]

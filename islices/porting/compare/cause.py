@@ -1,4 +1,4 @@
-"""`Cause`: one possible reason of a difference, with its test, its traits and the line that fixes it.
+"""Define `Cause`, one possible reason for a difference, with its test, its traits and the line that fixes it.
 
 Search and report read only the record of a cause, and contain no names of causes. To add a cause, write its record and
 its function in a module of `islices.porting.compare.causes`, which collects them.
@@ -11,7 +11,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from islices.porting.compare.comparison import Comparison, TwoSides
-from islices.porting.compare.rows import Held, Rows
+from islices.porting.compare.rows import Rows
 from islices.porting.compare.stored import Stored
 
 #: {framework, or "" for any other: (the line if only the first side has the cause, the line if only the second has
@@ -20,18 +20,18 @@ Lines: TypeAlias = Mapping[str, tuple[str, str]]
 
 
 def both_directions(line: str) -> Lines:
-    """Return the lines of a cause that one line fixes, whichever side has it."""
+    """Return the lines of a cause that the same line fixes on either side."""
     return {"": (line, line)}
 
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """One side as it would be, had it been treated as the other one may have been.
+    """A change of one side by a treatment that the other side may have had.
 
-    apply: (rows of the side, those of the other, the tensor) -> the rows changed, None where nothing changes. It takes
-    any rows of a tensor, and has read off the data all that it needs. text speaks of {x}, the side that is changed, and
-    {y}, the other one. cost: bits read off the data. everywhere: it acts on equal tensors as well. Without apply the
-    rows have been moved already.
+    apply: (rows of the side, rows of the other side, the tensor) -> the changed rows, or None without a change. It
+    accepts any rows of a tensor; its numbers are already read from the data. text uses {x} for the changed side and
+    {y} for the other one. cost: the bits read from the data. everywhere: the change also applies to equal tensors.
+    moved: in place of apply, the tensors of a with other row numbers, None for an unchanged one.
     """
 
     apply: Callable[[Rows, Rows, TwoSides], Rows | None] | None
@@ -39,13 +39,15 @@ class Change:
     details: dict[str, Any] = field(default_factory=dict)
     cost: float = 0.0
     everywhere: bool = False
+    moved: Sequence[Stored | None] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """a / b of each tensor, as a cause foretells it: nothing in it is fitted to the elements.
+    """The factor a / b of each tensor that a cause predicts.
 
-    text speaks of {a} and {b}. cost: bits read off the data.
+    text uses {a} and {b} for the sides. cost: the bits read from the data. fitted: the ratios come from the elements
+    themselves. Such a factor is reported only if nothing else explains the difference.
     """
 
     ratios: Sequence[float]
@@ -53,15 +55,14 @@ class Factor:
     details: dict[str, Any] = field(default_factory=dict)
     tolerance: float = 0.0
     cost: float = 0.0
+    fitted: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class Cause:
-    """One possible reason of a difference.
+    """One possible reason for a difference.
 
-    Its function decides the test: a change of rows (`propose`), rows in other places (`move`), or a factor. A factor is
-    known in advance (`foretell`), or estimated from the elements (`fit`). `fit` runs only if no other cause explains
-    the difference. The other attributes are traits.
+    Its function changes or moves rows (`propose`), or gives a factor (`foretell`). The other attributes are traits.
     """
 
     #: Programs read the name, so it never changes; docs/diff.md has a line for each.
@@ -71,12 +72,8 @@ class Cause:
     _: KW_ONLY
     #: (both, which) -> changes of that side; the search tests whether they help.
     propose: Callable[[Comparison, int], Iterator[Change]] | None = None
-    #: (tensors of a, those of b) -> the tensors of a with other row numbers, None for an unchanged tensor.
-    move: Callable[[Sequence[Held], Sequence[Held]], Iterator[tuple[Sequence[Stored | None], Change]]] | None = None
     #: (now) -> factors that the sides allow, after the changes so far.
     foretell: Callable[[Comparison], Iterator[Factor]] | None = None
-    #: A factor that the elements allow -> text and details.
-    fit: Callable[[float], tuple[str, dict[str, Any]]] | None = None
     #: The cause means the same for a as for b.
     symmetric: bool = False
     #: It removes rows that are missing on the other side; because both sides may miss rows, it may act on both.

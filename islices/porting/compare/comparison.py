@@ -1,4 +1,4 @@
-"""The input of causes: every tensor on both sides, the input of both, and the caller's facts."""
+"""The data that causes read: every tensor on both sides, the gradient before clipping, and the caller's facts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from islices.core.locks import lazy_property
 from islices.porting.compare.evidence import Paired, agrees, fitted, paired
 from islices.porting.compare.rows import Held, Norm, Rows, sample_rows
-from islices.porting.compare.stored import BLOCK, Array, Stored, contained
+from islices.porting.compare.stored import BLOCK, Array, contained
 
 if TYPE_CHECKING:
     from islices.porting.compare.cause import Cause, Change
@@ -26,7 +26,7 @@ END = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """The caller's facts."""
+    """The facts that the caller knows."""
 
     max_norm: float | None = None
     padding_idx: int | None = None
@@ -50,7 +50,7 @@ class TwoSides:
         return self.b if which else self.a
 
     def changed(self, which: int, change: Change) -> TwoSides:
-        """Return both sides with one of them changed, or the very same."""
+        """Return both sides with one of them changed, or this object if nothing changes."""
         rows = change.apply and change.apply(self.side(which), self.side(1 - which), self)
         return self if rows is None else replace(self, b=rows) if which else replace(self, a=rows)
 
@@ -62,7 +62,7 @@ class TwoSides:
 
 
 class Done(NamedTuple):
-    """A change that has been made, and the tensors that it was made of."""
+    """A change that was made, and the tensors that it changed."""
 
     cause: Cause
     which: int
@@ -76,7 +76,7 @@ class Done(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Tensors:
-    """All tensors of both sides, and of their input."""
+    """All tensors of both sides and of the gradient before clipping."""
 
     a: tuple[Held, ...]
     b: tuple[Held, ...]
@@ -98,7 +98,7 @@ class Tensors:
         return self.a, self.b, self.raw or (None,) * len(self.a)
 
     def compared(self, context: Context) -> Comparison:
-        """Return the comparison of all rows, or of a sample where they are many."""
+        """Return the comparison of all rows, or of a sample if there are many."""
         share = SAMPLE // max(1, len(self.a))
         pairs = []
         for t, (x, y) in enumerate(zip(self.a, self.b, strict=True)):
@@ -134,7 +134,7 @@ class Tensors:
 class Comparison:
     """All tensors on both sides, with all rows or a sample, after the changes of chain.
 
-    slack: the allowance for two models' arithmetic, in addition to rounding. past: the comparisons before each change.
+    slack: the allowance for two models' arithmetic in addition to rounding. past: the comparisons before each change.
     """
 
     pairs: tuple[TwoSides, ...]
@@ -156,6 +156,10 @@ class Comparison:
 
     def after(self, cause: Cause, which: int, change: Change) -> Comparison | None:
         """Return the comparison with a side changed; None if that changes nothing."""
+        if change.moved:
+            held = tuple(old if x is None else Held(x) for x, old in zip(change.moved, self.source.a, strict=True))
+            done = Done(cause, 0, change, frozenset(t for t, x in enumerate(change.moved) if x is not None))
+            return replace(replace(self.source, a=held).compared(self.context), chain=(done,), past=(self,))
         pairs, tensors = list(self.pairs), set()
         for t, pair in enumerate(pairs):
             if change.everywhere or not pair.same:
@@ -164,12 +168,6 @@ class Comparison:
         done = Done(cause, which, change, frozenset(tensors))
         past, chain = (*self.past, self), (*self.chain, done)
         return replace(self, pairs=tuple(pairs), chain=chain, past=past) if tensors else None
-
-    def rearranged(self, cause: Cause, side: Sequence[Stored | None], change: Change) -> Comparison:
-        """Return the comparison of tensors whose rows have other numbers in a."""
-        held = tuple(old if x is None else Held(x) for x, old in zip(side, self.source.a, strict=True))
-        done = Done(cause, 0, change, frozenset(t for t, x in enumerate(side) if x is not None))
-        return replace(replace(self.source, a=held).compared(self.context), chain=(done,), past=(self,))
 
     def blocks(self) -> Iterator[tuple[int, TwoSides]]:
         """Yield every row of each tensor, block by block, with all changes made."""
@@ -201,13 +199,13 @@ class Comparison:
     # ------------------------------------------------------------------ the sides agree
     @lazy_property
     def elements(self) -> list[Paired | None]:
-        """Element next to element, of each tensor."""
+        """The paired elements of each tensor."""
         return [paired(p.a, p.b, self.slack) for p in self.pairs]
 
     def agree(self, *, exact: bool, ratios: Sequence[float] = (), tolerance: float = 0.0) -> bool:
         """Return True if both sides agree in every row, to the bit or within the bound.
 
-        With ratios, a must be that multiple of b, tensor by tensor, within a relative tolerance.
+        With ratios, each tensor of a must be this multiple of b's within a relative tolerance.
         """
 
         def near(t: int, p: Paired | None) -> bool:
@@ -225,11 +223,11 @@ class Comparison:
 
     @lazy_property
     def fits(self) -> list[float]:
-        """For each tensor the factor between the sides that fits the rows at hand best."""
+        """The factor between the sides that fits the compared rows best, per tensor."""
         return [fitted([p]) for p in self.elements]
 
     def distance(self) -> float:
-        """Return the largest |a - b| of an element, as a part of the largest |value| of its tensor."""
+        """Return the largest |a - b| of an element, divided by the largest |value| of its tensor."""
         found = [0.0]
         for _, p in self._all_elements():
             top = max(p.tops) if p else 0.0

@@ -30,12 +30,12 @@ class Difference(Reported):
     Attributes
     ----------
     equal : bool
-        Every tensor is on both sides, with the same bits (SPEC clause 22).
+        True if both sides have the same tensors with the same bits (SPEC clause 22).
     tensors : tuple of TensorDifference
         One for each tensor that both sides have.
     causes : tuple of Explanation
-        The explanations that make the sides equal, the most specific first: each is one cause, or two that act
-        together. It is empty if the sides are equal, and if no known cause explains the difference.
+        The explanations that make the sides equal, the most specific first. Each is one cause, or two that act
+        together. The list is empty if the sides are equal, or if no known cause explains the difference.
     only_a, only_b : tuple of str
         Tensors that only one side has.
     names : (str, str)
@@ -43,11 +43,11 @@ class Difference(Reported):
     rounding : bool
         True if the sides differ by no more than the bound on rounding.
     arithmetic : float or None
-        The distance as a part of a tensor's largest absolute value, if it exceeds the bound on rounding but not that on
-        two models' arithmetic.
+        The distance divided by a tensor's largest absolute value, if it exceeds the bound on rounding but not the one
+        on two models' arithmetic.
     notes : tuple of str
     frameworks : (str, str)
-        The frameworks of both sides; "" if a side's arrays determine it.
+        The frameworks of both sides; "" if a side's arrays show it.
     """
 
     equal: bool
@@ -128,7 +128,7 @@ def diff(
     -----
     Gradients are compared by coalesced rows (SPEC clause 4). A cause is reported only if it makes the sides equal, to
     the bit or within a bound on rounding. More elements must agree than would by chance (SPEC clause 22).
-    `islices.porting.explain_steps` explains tables after steps.
+    `islices.parity` compares tables after steps.
 
     Examples
     --------
@@ -157,7 +157,7 @@ def diff(
 
 
 def compared(both: Both, called: tuple[str, str], explain: Callable[[Sequence[int]], Explained]) -> Difference:
-    """Measure all tensors, then call explain with the numbers of those to explain; called: the sides' names."""
+    """Measure all tensors, then call explain with the positions of those to explain. called has the sides' names."""
     tensors = tuple(measure(x, y) for x, y in both.stored)
     tensors = tuple(replace(t, notes=tuple(name_sides(note, called) for note in t.notes)) for t in tensors)
     equal = all(t.equal for t in tensors) and not both.only_a and not both.only_b
@@ -174,7 +174,7 @@ def compared(both: Both, called: tuple[str, str], explain: Callable[[Sequence[in
 
 # ---------------------------------------------------------------------- options
 def side_names(names: Any) -> tuple[str, str]:
-    """Return the sides' names in the report; TypeError for anything but two strings."""
+    """Return the sides' names in the report, or raise TypeError for anything except two strings."""
     if not isinstance(names, (list, tuple)) or len(names) != 2 or not all(isinstance(name, str) for name in names):
         raise TypeError(f"names: got {show(names)}; accepted are two strings")
     return names[0], names[1]

@@ -9,7 +9,8 @@ FREE = 24.0
 
 
 def as_written(x: float, fits: Callable[[float], bool], most: int = 4) -> tuple[float, float]:
-    """Return (x with as few decimal digits as possible, their cost); fits tests if a shorter number is good enough."""
+    """Return x with as few decimal digits as possible, and their cost. fits tests whether a shorter number is good
+    enough."""
     for digits in range(1, most + 1):
         short = float(f"{x:.{digits - 1}e}")
         if fits(short):

@@ -1,22 +1,22 @@
 """Check that two sides agree once a cause has been applied, and measure the evidence.
 
-**Bound.** If an explanation multiplies, divides or sums, the two sides have rounded differently. A row of m slots is a
-sum of m terms (m - 1 additions). On either side, each term has been through at most a reciprocal, a product, a mean's
-division, a factor of clipping and a cast. These are at most 8 roundings of half an eps of the sum of |terms| each. On
-both sides together that is less than (m + 8) eps sum |terms|, to first order. If no side's slots are known, m is 1, and
-the largest |value| of the row replaces the sum of |terms|. Then elements that are small by cancellation prove nothing.
-Integers do not round: their bound is 0.
+**Bound.** If an explanation multiplies, divides or sums, the two sides have rounded differently. A row of m slots is
+a sum of m terms (m - 1 additions). On either side, a term may pass a reciprocal, a product, a mean's division, a
+factor of clipping and a cast. These round at most 8 times, by half an eps of the sum of |terms| each. On both sides
+together that is less than (m + 8) eps sum |terms|, to first order. If no side's slots are known, m is 1, and the
+largest |value| of the row replaces the sum of |terms|. Then elements that are small because of cancellation prove
+nothing. Integers do not round: their bound is 0.
 
-**Slack.** Two models may compute their layers in another order, or by other functions. Then the rows get different
-gradients before any sum. This difference is relative to the terms of a tensor's elements, not to each element. With
-slack s, every element may be further off by s times its tensor's largest |value| (`SLACKS`).
+**Slack.** Two models may compute their layers in different orders or by different functions. Then the rows get
+different gradients before any sum. This difference is relative to the terms of a tensor's elements, not to each
+element. With slack s, every element may be further off by s times its tensor's largest |value| (`SLACKS`).
 
-**Evidence.** An element that differed by D and now agrees within the bound r would agree by chance in about one of
-D / r random pairs. So it gives log2(D / r) bits, at most the precision of its type. Elements with the same pair of
-values count once. An element of few digits, like a count, gives those digits' bits and six more. A number from the data
-(a factor, a row, a permutation) costs as many bits as it could have explained. An explanation needs `ENOUGH` bits from
-at least two elements, which one in 2^40 random pairs has by chance. If all elements are within rounding before the
-change, there is no evidence for any cause.
+**Evidence.** An element that differed by D and now agrees within the bound r would agree by chance in about one of D
+/ r random pairs. So it gives log2(D / r) bits, at most the precision of its type. Elements with the same pair of
+values count once. An element of few digits, like a count, gives the bits of these digits and six more. A number from
+the data (a factor, a row, a permutation) costs as many bits as it could have explained. An explanation needs `ENOUGH`
+bits from at least two elements. One in 2^40 random pairs has them by chance. If all elements are within rounding
+before the change, there is no evidence for any cause.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SLACKS, MOST_SLACK = (8, 256), 2.0**-4
 # ---------------------------------------------------------------------- corresponding elements
 @dataclass(frozen=True, eq=False)
 class Paired:
-    """The corresponding elements of two sides, flat, and their `bounds`."""
+    """The flat, corresponding elements of two sides, and their `bounds`."""
 
     x: Array
     y: Array
@@ -60,14 +60,14 @@ class Paired:
     tops: tuple[float, float]  # of each side's tensor
 
     def at(self, places: Array) -> Paired:
-        """Return some elements: a mask, or their places."""
+        """Return the elements that a mask or places select."""
         return replace(self, **{n: getattr(self, n)[places] for n in ("x", "y", "x_terms", "y_terms", "k")})
 
 
 def paired(x: Rows, y: Rows, slack: float = 0.0, tops: tuple[float, float] | None = None) -> Paired | None:
-    """Pair the elements; None where the rows' shapes or, for two sparse sides, the rows themselves differ.
+    """Pair the elements. Return None if the rows' shapes differ, or the rows of two sparse sides.
 
-    tops: the largest |value| of each side where these rows need not hold it.
+    tops: the largest |value| of each side, if these rows may not contain it.
     """
     if x.values.shape[1:] != y.values.shape[1:]:
         return None
@@ -93,19 +93,19 @@ def _top(values: Array) -> float:
 
 
 def _terms(x: Rows, known: bool) -> Array:
-    """Return the sum of |terms| of each element; known: of some side they are, so that |values| do for the other."""
+    """Return the sum of |terms| of each element. If known, one side has terms, so |values| suffice for the other."""
     if x.terms is not None or known:
         return np.abs(x.values if x.terms is None else x.terms).reshape(-1)
     return np.repeat(np.abs(x.flat).max(axis=1, initial=0.0), x.flat.shape[1])
 
 
 def onto(ids: Array, x: Rows, part: Array | None, fill: float = 0.0) -> Any:
-    """Return the part of x for the rows ids; rows that x does not have are filled."""
+    """Return x's values for the rows ids. Rows that x does not have get the fill value."""
     return None if part is None else placed(x.ids, part, ids, fill)
 
 
 def bounds(p: Paired, factor: float = 1.0) -> Array:
-    """Return how far x and factor * y may be apart by rounding, and by the slack."""
+    """Return the distance of x and factor * y that rounding and the slack allow."""
     with np.errstate(over="ignore", invalid="ignore"):
         result: Array = p.k * p.eps * np.maximum(p.x_terms, p.y_terms * abs(factor))
     if p.slack:
@@ -115,9 +115,9 @@ def bounds(p: Paired, factor: float = 1.0) -> Array:
 
 # ---------------------------------------------------------------------- agreement
 def agrees(p: Paired, *, exact: bool, factor: float = 1.0, tolerance: float = 0.0) -> bool:
-    """Return whether x is factor * y, to the bit or within the bound; some elements are looked at first.
+    """Return whether x is factor * y, to the bit or within the bound. Compare some elements first.
 
-    tolerance: how far the factor may be off, relatively.
+    tolerance: the relative tolerance of the factor.
     """
     n = len(p.x)
     if n > 4 * FEW:
@@ -134,7 +134,7 @@ def agrees(p: Paired, *, exact: bool, factor: float = 1.0, tolerance: float = 0.
 
 
 class Evidence(NamedTuple):
-    """Bits of evidence, from so many distinct elements."""
+    """Bits of evidence, and the number of distinct elements that gave them."""
 
     bits: float
     elements: int
@@ -147,12 +147,12 @@ class Evidence(NamedTuple):
 
     @property
     def enough(self) -> bool:
-        """Return True if the evidence makes a cause."""
+        """Return True if the evidence suffices for a cause."""
         return self.bits >= ENOUGH and self.elements >= 2
 
 
 def evidence(p: Paired, was: Array, *, exact: bool, factor: float = 1.0) -> Evidence:
-    """Return the evidence of x being factor * y, if elements had the distances `was` (flat, >= 0) before."""
+    """Return the evidence that x is factor * y, if elements had the distances `was` (flat, >= 0) before."""
     counted = np.flatnonzero((was > 0) & np.isfinite(p.y) & np.isfinite(p.x))
     q, was = p.at(counted), was[counted]
     if not len(was):

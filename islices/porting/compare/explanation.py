@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Finding:
-    """One cause in words: its stable name, the sentence, and its details."""
+    """One cause in words, with its stable name, its sentence and its details."""
 
     name: str
     text: str
@@ -21,7 +21,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Explanation:
-    """One cause, or two that act together, that make the sides equal.
+    """One cause, or two causes that act together, which make the sides equal.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class Explanation:
     exact : bool
         True if the sides agree to the bit, False if within the bound on rounding of SPEC clause 22.
     bits : float
-        The evidence: of random pairs, one in 2^bits agrees this well.
+        The evidence in bits: one in 2^bits random pairs agrees this well.
     slack : float
         The allowance for the arithmetic of two models in addition to rounding, as a part of each tensor's largest
         |value|.
@@ -47,5 +47,5 @@ class Explanation:
 
 
 def name_sides(text: str, names: tuple[str, str]) -> str:
-    """Return a sentence with the names of the sides in the places of {a} and {b}."""
+    """Return a sentence with the names of the sides for {a} and {b}."""
     return re.sub(r"\{([ab])\}", lambda found: names["ab".index(found[1])], text)

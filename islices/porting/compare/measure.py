@@ -1,8 +1,8 @@
-"""Measure the distance of two tensors: rows, elements, ulps, norms. Equal means the specification's "same bits".
+"""Measure the distance of two tensors by rows, elements and norms. Equal means "same bits" as in the specification.
 
 Two sparse gradients are compared by their coalesced rows. So the same contributions in another order of rows, or
 uncoalesced, are equal. A row that only one side stores is a difference even if it is zero, because a lazy optimizer
-sees it. A dense tensor has no absent rows: compared with one, rows of zeros and absent rows are the same.
+sees it. A dense tensor has no absent rows, so in a comparison with one, absent rows equal rows of zeros.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from islices.backend import FLOATS
-from islices.porting.compare.stored import Array, Stored, apart, bits_equal, blocks, contained, nonzero_rows, wide
+from islices.porting.compare.stored import Array, Stored, apart, blocks, contained, nonzero_rows, rows_differ, wide
 
 #: Rows of each kind, and elements of each row, that a report shows.
 SHOWN, WIDTH = 10, 6
@@ -22,7 +22,7 @@ SHOWN, WIDTH = 10, 6
 
 @dataclass(frozen=True)
 class Place:
-    """The place of a largest difference: the row, the position in it, both values there, and its size."""
+    """The place of the largest difference: its row, the position in the row, both values, and its size."""
 
     row: int
     position: tuple[int, ...]
@@ -33,7 +33,7 @@ class Place:
 
 @dataclass(frozen=True)
 class RowSample:
-    """Rows of one kind: how many, and the first ten: (row, the first values of each side that has it)."""
+    """The number of rows of one kind, and the first ten as (row, the first values of each side that has it)."""
 
     count: int
     first: tuple[tuple[int, tuple[tuple[float, ...], ...]], ...] = ()
@@ -63,7 +63,8 @@ class TensorDifference:
     notes : tuple of str
         Remarks that are not differences.
     row_gaps : dict of str to (row numbers, sizes)
-        For the picture: "both", "only_a", "only_b"; the largest difference in each row, or the row's largest value.
+        The data of the picture by "both", "only_a" and "only_b": the largest difference in each row, or the row's
+        largest value.
     """
 
     name: str
@@ -91,7 +92,7 @@ class TensorDifference:
 
     @property
     def same_rows(self) -> bool:
-        """Return True if nothing in the rows differs: types or shapes may."""
+        """Return True if the rows do not differ; types or shapes may."""
         return self.comparable and not (self.differing.count or self.only_a.count or self.only_b.count)
 
     @property
@@ -106,7 +107,7 @@ class TensorDifference:
 
 
 def _alone(a: Stored, b: Stored) -> tuple[Array, Array]:
-    """Return the positions of rows that only a has, and that only b has; next to a dense side zeros do not count."""
+    """Return the positions of rows that only a has and that only b has. Against a dense side, zeros do not count."""
     only_a, only_b = np.flatnonzero(~contained(a.ids, b.ids)), np.flatnonzero(~contained(b.ids, a.ids))
     if a.sparse != b.sparse:
         only_a = only_a[nonzero_rows(a.values[only_a])]
@@ -150,7 +151,7 @@ def measure(a: Stored, b: Stored) -> TensorDifference:
 
 
 class _Block(NamedTuple):
-    """The measures of some rows: those that differ, and their largest differences."""
+    """The differing rows of a block, and their largest differences."""
 
     differing: Array
     worst: Array
@@ -158,10 +159,7 @@ class _Block(NamedTuple):
 
 
 def _block(x: Array, y: Array, ids: Array) -> _Block:
-    if x.dtype != y.dtype:
-        x, y = _common(x, y)
-    same = bits_equal(x, y)
-    differing = np.flatnonzero(~same.reshape(len(same), math.prod(same.shape[1:])).all(axis=1))
+    differing = np.flatnonzero(rows_differ(x, y))
     u, v, ids = wide(x[differing]), wide(y[differing]), ids[differing]
     gaps = apart(u, v)
     return _Block(differing, _row_tops(gaps), _place(gaps, ids, u, v))
@@ -185,15 +183,8 @@ def _notes(a: Stored, b: Stored) -> tuple[str, ...]:
 
 
 def same_shape(a: tuple[int | None, ...], b: tuple[int | None, ...]) -> bool:
-    """Return True if the shapes are the same, or one of them leaves the number of rows open."""
+    """Return True if the shapes agree, or if one has an unknown number of rows."""
     return a == b or (len(a) == len(b) and a[1:] == b[1:] and None in (a[0], b[0]))
-
-
-def _common(x: Array, y: Array) -> tuple[Array, Array]:
-    """Return both in the wider of their types, where one holds the other, else in float64."""
-    x, y = (wide(z).astype(np.float32) if z.dtype == np.uint16 else z for z in (x, y))
-    common = np.result_type(x.dtype, y.dtype)
-    return x.astype(common), y.astype(common)
 
 
 def _place(sizes: Array, rows: Array, x: Array, y: Array) -> Place | None:

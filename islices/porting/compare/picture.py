@@ -24,7 +24,7 @@ PANELS = 12
 
 
 def draw(found: Difference) -> Any:
-    """Return the picture: a panel for each tensor that differs, the first twelve."""
+    """Return the picture, with a panel for each of the first twelve tensors that differ."""
     shown = [t for t in found.tensors if not t.equal][:PANELS]
     figure = new_figure(9.0, 1.6 + 3.2 * max(1, len(shown)))
     axes = figure.subplots(max(1, len(shown)), 1, squeeze=False)[:, 0]
@@ -38,7 +38,7 @@ def draw(found: Difference) -> Any:
 
 
 def _panel(ax: Any, t: TensorDifference, names: tuple[str, str]) -> None:
-    """Draw the largest number of each differing row; the axis cannot show zeros and non-finite numbers."""
+    """Draw the largest number of each differing row. The axis cannot show zeros and numbers that are not finite."""
     shape = "x".join("?" if n is None else f"{n:,}" for n in t.shapes[0])
     ax.set_title(f"{t.name or 'the tensor'}  ({t.dtypes[0]}, {shape})", fontsize=10, loc="left")
     for kind, (colour, marker, label) in STYLES.items():

@@ -1,4 +1,4 @@
-"""`Rows`: one tensor of one side, in float64, which causes transform; and `Held`, the tensor that provides rows.
+"""Define `Rows`, some float64 rows of a tensor, which causes transform, and `Held`, the tensor that provides them.
 
 May import: `numpy`, the core below `islices.porting.compare.comparison`.
 """
@@ -14,7 +14,7 @@ import numpy as np
 
 from islices.backend import FLOATS
 from islices.core.locks import lazy_property
-from islices.porting.compare.stored import Array, Stored, bits_equal, blocks, contained, nonzero_rows, norm_of, wide
+from islices.porting.compare.stored import Array, Stored, blocks, contained, nonzero_rows, norm_of, rows_differ, wide
 
 #: Bits of each type's significand; of integers as many as float64 holds.
 PRECISION = {
@@ -23,6 +23,11 @@ PRECISION = {
 }  # fmt: skip
 #: The fewest rows of a sample.
 LEAST = 64
+
+
+def eps_of(dtype: str) -> float:
+    """Return the spacing of a type at 1; 0 for integers, which are never rounded."""
+    return float(2.0 ** (1 - PRECISION[dtype])) if dtype in FLOATS else 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,12 +51,11 @@ class Rows:
 
     @property
     def eps(self) -> float:
-        """Return the spacing of the type at 1; 0 for integers, which are never rounded."""
-        return float(2.0 ** (1 - PRECISION[self.dtype])) if self.dtype in FLOATS else 0.0
+        return eps_of(self.dtype)
 
     @property
     def flat(self) -> Array:
-        """Return the values, one line for each row."""
+        """Return the values as a matrix with one line per row."""
         return self.values.reshape(len(self.ids), math.prod(self.values.shape[1:]))
 
     def meets(self, other: Rows) -> bool:
@@ -59,7 +63,7 @@ class Rows:
         return self.values.shape == other.values.shape and np.array_equal(self.ids, other.ids)
 
     def having(self, values: Array, terms: Array | None = None, **more: Any) -> Rows:
-        """Return the rows with other values; their slots are not known any more."""
+        """Return the rows with other values and without slots."""
         return replace(self, values=values, terms=terms, slot_ids=None, slots=None, **more)
 
     def select(self, keep: Array) -> Rows:
@@ -73,7 +77,7 @@ class Rows:
 
 
 class Norm(NamedTuple):
-    """The norm of a whole tensor, and of its slots with duplicates not summed, None where they are not known."""
+    """The norm of a whole tensor, and the norm of its unsummed slots, or None if they are unknown."""
 
     rows: float = 0.0
     slots: float | None = None
@@ -87,7 +91,7 @@ class Norm(NamedTuple):
 
 
 class Held:
-    """A tensor as it was read; `at` returns any of its rows."""
+    """A tensor as it was read, which returns any of its rows by `at`."""
 
     def __init__(self, x: Stored) -> None:
         self.stored = x
@@ -102,6 +106,10 @@ class Held:
     def values_at(self, places: Any) -> Array:
         """Return the values of the rows at places of ids."""
         return wide(self.stored.values[self._places[places]])
+
+    def at_rows(self, ids: Array) -> Array:
+        """Return the places of ids, which it has, in the stored values."""
+        return self._places[np.searchsorted(self.ids, ids)]
 
     def at(self, places: Any) -> Rows:
         """Return the rows at places of ids."""
@@ -136,17 +144,11 @@ class Held:
         return x.ids[x.counts > 1] if x.sparse and x.has_duplicates else x.ids[:0]
 
 
-def _kept(now: Array, then: Array) -> Array:
-    same = bits_equal(now, then) if now.dtype == then.dtype else bits_equal(wide(now), wide(then))
-    kept: Array = np.all(same.reshape(len(same), math.prod(same.shape[1:])), axis=1)
-    return kept
-
-
 # ---------------------------------------------------------------------- some rows of large tensors
 def sample_rows(x: Held, y: Held, elements: int) -> Array:
-    """Return the numbers of the rows of two sides that causes are tried on.
+    """Return the numbers of the rows on which causes are tried.
 
-    Some are spread evenly; others stand on one side only, have several slots or the largest values, or differ.
+    Some rows are evenly spaced. Others belong to one side only, have several slots or the largest values, or differ.
     """
     width = max(1, math.prod(x.stored.row_shape), math.prod(y.stored.row_shape))
     rows = max(LEAST, elements // width)
@@ -157,7 +159,9 @@ def sample_rows(x: Held, y: Held, elements: int) -> Array:
         some.append(s.ids[_largest(np.concatenate(list(_tops(s))), few)])
     if x.stored.row_shape == y.stored.row_shape:
         ids = x.ids[contained(x.ids, y.ids)]
-        some.append(spread(ids[np.concatenate(list(_differ(x, y, ids)))], rows // 8))
+        parts = [ids[part] for part in blocks(len(ids), x.stored.row_shape)]
+        differ = [rows_differ(*(s.stored.values[s.at_rows(part)] for s in (x, y))) for part in parts]
+        some.append(spread(ids[np.concatenate(differ)], rows // 8))
     return np.unique(np.concatenate(some))
 
 
@@ -168,18 +172,11 @@ def _tops(s: Held) -> Iterator[Array]:
         yield np.nan_to_num(flat, nan=math.inf, posinf=math.inf).max(axis=1, initial=0.0)
 
 
-def _differ(x: Held, y: Held, ids: Array) -> Iterator[Array]:
-    """Yield whether each row differs, block by block."""
-    for block in blocks(len(ids), x.stored.row_shape):
-        one, other = (s.values_at(np.searchsorted(s.ids, ids[block])) for s in (x, y))
-        yield ~_kept(one, other)
-
-
 def spread(x: Array, n: int) -> Array:
     """Return n evenly spaced elements, or all if there are at most n."""
     return x if len(x) <= n else x[np.linspace(0, len(x) - 1, n).astype(np.int64)]
 
 
 def _largest(x: Array, n: int) -> Array:
-    """Return where the n largest are."""
+    """Return the positions of the n largest."""
     return np.arange(len(x)) if len(x) <= n else np.argpartition(-x, n)[:n]

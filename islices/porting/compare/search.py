@@ -1,4 +1,4 @@
-"""The search for causes: test candidates one by one, then two at a time, and rank those that hold.
+"""The search for causes. It tests candidates singly, then in pairs, and ranks those that hold.
 
 A candidate is a comparison in which a cause has changed one side. It holds if both sides are then equal, to the bit or
 within the bound, with enough evidence for each change. A single cause is preferred to two. If several explain the
@@ -8,7 +8,6 @@ together.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import permutations
@@ -18,9 +17,8 @@ import numpy as np
 from islices.porting.compare.cause import Factor
 from islices.porting.compare.causes import CAUSES
 from islices.porting.compare.comparison import Comparison
-from islices.porting.compare.evidence import Evidence, Paired, evidence, fitted, onto
+from islices.porting.compare.evidence import Evidence, Paired, evidence, onto
 from islices.porting.compare.explanation import Explanation, Finding
-from islices.porting.compare.rows import PRECISION
 from islices.porting.compare.stored import Array
 
 #: A factor drawn at random must be this unlikely to lie as near to one of the named candidates.
@@ -44,8 +42,8 @@ def explain(both: Comparison, singles: Sequence[Comparison]) -> tuple[Explanatio
             found.append(e)
             exact |= {key} if e.exact else set()
     if not near:
-        found += _named_factors(both)
-        found = found or _constant(both)
+        named, estimated = _factors(both)
+        found = found + named or estimated
     found = found or _pairs(singles, exactly=near)
     fewest = min((len(e.causes) for e in found), default=0)
     return _without_subsumed([e for e in found if (e.exact or not near) and len(e.causes) == fewest])
@@ -58,8 +56,9 @@ def _pairs(singles: Sequence[Comparison], *, exactly: bool) -> list[Explanation]
     for c in singles:
         first = c.chain[-1]
         if not exactly and first.cause.scales:
-            found += _named_factors(c)
-            constants += [] if found else _constant(c)
+            named, estimated = _factors(c)
+            found += named
+            constants += estimated
         # a change of values on both sides cancels out; rows may be dropped from both
         used = {first.key} if first.cause.drops else {(first.cause.name, 0), (first.cause.name, 1)}
         for second in _changes(c, used):
@@ -72,8 +71,8 @@ def _pairs(singles: Sequence[Comparison], *, exactly: bool) -> list[Explanation]
 
 # ---------------------------------------------------------------------- candidates
 def candidates(both: Comparison) -> list[Comparison]:
-    """Return the comparison after each single change of one side."""
-    return [*_moves(both), *_changes(both, set())]
+    """Return the comparisons after each single change of one side."""
+    return list(_changes(both, set()))
 
 
 def _changes(both: Comparison, used: set[tuple[str, int]]) -> Iterator[Comparison]:
@@ -84,16 +83,9 @@ def _changes(both: Comparison, used: set[tuple[str, int]]) -> Iterator[Compariso
                 yield from filter(None, (both.after(cause, which, change) for change in changes))
 
 
-def _moves(both: Comparison) -> Iterator[Comparison]:
-    """Yield the comparisons of tensors whose rows have other numbers in a."""
-    for cause in CAUSES.values():
-        if cause.move is not None:
-            yield from (both.rearranged(cause, *one) for one in cause.move(both.source.a, both.source.b))
-
-
 # ---------------------------------------------------------------------- tests
 def _held(now: Comparison, *, exactly: bool) -> Explanation | None:
-    """Return the explanation by the changes made, if both sides are equal and enough speaks for each change."""
+    """Return the explanation by the changes made, if both sides are equal and each change has enough evidence."""
     kinds = {d.cause.exact for d in now.chain}
     modes = [] if "never" in kinds else [True]
     modes += [] if exactly or "always" in kinds else [False]
@@ -106,7 +98,7 @@ def _held(now: Comparison, *, exactly: bool) -> Explanation | None:
 
 
 def _least(now: Comparison, *, exact: bool) -> float | None:
-    """Return the least that speaks for one of the changes; None where it is not enough."""
+    """Return the evidence of the weakest change, or None if it is not enough."""
     found = []
     for k, d in enumerate(now.chain):
         pairs = ((t, p) for t, p in enumerate(now.elements) if p is not None)
@@ -127,11 +119,11 @@ def _described_as(now: Comparison) -> tuple[Finding, ...]:
 
 
 def _was(now: Comparison, k: int, t: int, p: Paired) -> Array:
-    """Return for each element how much the kth change has changed there, or how much agrees, as it is paired."""
+    """Return, for each paired element, the size of the kth change there, or of the agreement."""
     cause, which, _, tensors = now.chain[k]
     final = now.pairs[t].side(which)
     here: Array = np.abs(final.values)  # the evidence is the agreement of all other elements
-    if not (cause.drops or cause.narrows or cause.move):
+    if not (cause.drops or cause.narrows or now.chain[k].change.moved):
         if t not in tensors:
             return np.zeros(p.x.shape)
         old, new = (c.pairs[t].side(which) for c in (*now.past, now)[k : k + 2])
@@ -142,42 +134,28 @@ def _was(now: Comparison, k: int, t: int, p: Paired) -> Array:
 
 
 # ---------------------------------------------------------------------- factors
-def _named_factors(now: Comparison) -> list[Explanation]:
-    """Return factors of known causes that make the sides equal, after the changes made."""
-    found: list[Explanation] = []
+def _factors(now: Comparison) -> tuple[list[Explanation], list[Explanation]]:
+    """Return the explanations by a factor after the changes made: known factors, and those fitted to the elements."""
+    found: tuple[list[Explanation], list[Explanation]] = [], []
     for cause in CAUSES.values() if None not in now.elements else ():
         for f in cause.foretell(now) if cause.foretell else ():
             e = _by_factor(now, Finding(cause.name, f.text, f.details), f)
-            if e and not any(_says_the_same(e, other) for other in found):
-                found.append(e)
+            if e and not any(_says_the_same(e, other) for other in found[f.fitted]):
+                found[f.fitted].append(e)
     return found
 
 
 def _says_the_same(e: Explanation, other: Explanation) -> bool:
-    """Return whether one name would be given twice: for the same side, or where it says the same of both."""
+    """Return whether two changes would give one name twice, for the same side or with the same meaning."""
     one, two = e.causes[-1], other.causes[-1]
     return one.name == two.name and one.details.get("side") == two.details.get("side")
 
 
-def _constant(now: Comparison) -> list[Explanation]:
-    """Return one factor for all tensors, read off the elements."""
-    c = fitted(now.elements)
-    if not 0 < c < math.inf or None in now.elements or now.agree(exact=False):
-        return []
-    whole = round(max(c, 1 / c))
-    exact = whole if c > 1 else 1 / whole
-    if whole > 1 and now.agree(exact=False, ratios=[exact] * len(now.pairs)):
-        c = exact
-    cost = max(PRECISION["float32"], *(p.precision for p in now.elements if p is not None))
-    fits = (Finding(cause.name, *cause.fit(c)) for cause in CAUSES.values() if cause.fit)
-    f = Factor([c] * len(now.pairs), "", cost=cost)
-    return [e for finding in fits if (e := _by_factor(now, finding, f, read_off=True))]
-
-
-def _by_factor(now: Comparison, finding: Finding, f: Factor, *, read_off: bool = False) -> Explanation | None:
-    """Return the explanation by the changes made and a factor, if it fits every row and enough speaks for each."""
+def _by_factor(now: Comparison, finding: Finding, f: Factor) -> Explanation | None:
+    """Return the explanation by the changes made and a factor, if it fits every row and each part has enough
+    evidence."""
     for ratio, fit in zip(f.ratios, now.fits, strict=True):
-        if not ratio > 0 or (fit and not read_off and 2**f.cost * 2 * abs(ratio / fit - 1.0) > CHANCE):
+        if not ratio > 0 or (fit and not f.fitted and 2**f.cost * 2 * abs(ratio / fit - 1.0) > CHANCE):
             return None
     if not now.agree(exact=False, ratios=f.ratios, tolerance=f.tolerance):
         return None
@@ -187,7 +165,7 @@ def _by_factor(now: Comparison, finding: Finding, f: Factor, *, read_off: bool =
             each.append(evidence(p, np.abs(p.x) * min(abs(ratio - 1.0), 1.0), exact=False, factor=ratio))
     total = Evidence.all(each, f.cost)
     least = _least(now, exact=False) if now.chain else total.bits
-    if not total.enough or total.elements < 2 + read_off or least is None:
+    if not total.enough or total.elements < 2 + f.fitted or least is None:
         return None
     return Explanation((*_described_as(now), finding), False, round(min(least, total.bits), 1), now.slack)
 

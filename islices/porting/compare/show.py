@@ -21,18 +21,18 @@ TENSORS = 2
 def report(found: Difference, *, verbose: bool = False) -> str:
     """Return the report as plain text: the verdict, the causes, their fixes, and the differing rows.
 
-    verbose: list every tensor with its differing rows.
+    If verbose is True, list every tensor with its differing rows.
     """
     a, b = found.names
     lines = [_verdict(found)]
     if not found.equal and found.tensors:
         lines += ["", *_why(found), *(f"  {line}" for line in _fixes(found))]
     lines += [f"note: {note}" for note in found.notes]
-    reported = [t for t in found.tensors if not t.equal or t.notes]
-    for t in reported if verbose else reported[:TENSORS]:
+    shown = [t for t in found.tensors if not t.equal or t.notes]
+    for t in shown if verbose else shown[:TENSORS]:
         lines += ["", *_tensor(t, found.names, verbose)]
-    if len(reported) > TENSORS and not verbose:
-        lines += ["", f"and {len(reported) - TENSORS} more tensors; all of them, and rows: verbose=True (-v)"]
+    if len(shown) > TENSORS and not verbose:
+        lines += ["", f"and {len(shown) - TENSORS} more tensors; all of them, and rows: verbose=True (-v)"]
     for name, tensors in ((a, found.only_a), (b, found.only_b)):
         if tensors:
             lines += ["", f"tensors only in {name}: {', '.join(tensors)}"]
@@ -113,7 +113,7 @@ def _why(found: Difference) -> list[str]:
 
 
 def _fixes(found: Difference) -> list[str]:
-    """Return a line for each cause of the first explanation that has one; causes of one step have one together."""
+    """Return the lines that fix the causes of the first explanation. The causes of a step share one line."""
     apart = [t for t in found.tensors if not t.equal]
     if not found.causes or not apart:
         return []
@@ -134,8 +134,8 @@ def _without_cause(found: Difference) -> list[str]:
             ("shapes", any(not t.equal and t.dtypes[0] == t.dtypes[1] for t in found.tensors)),
             ("sets of tensors", bool(found.only_a or found.only_b)),
         ]
-        subject = " and ".join(kind for kind, differs in kinds if differs)
-        return [f"  only the {subject} differ: all rows that stand beside one another are the same"]
+        names = " and ".join(kind for kind, differs in kinds if differs)
+        return [f"  only the {names} differ: all rows are the same"]
     if found.rounding:
         return [
             "  rounding: no element is further apart than the order of additions may bring it "
@@ -146,10 +146,8 @@ def _without_cause(found: Difference) -> list[str]:
             f"  the models' own arithmetic: no element is further apart than {found.arithmetic:.1e} of its tensor's "
             "largest value"
         ]
-    lines = [
-        "  no known cause, alone or with one other, makes the sides equal",
-        "  (random numbers are beyond it: compare without dropout, by one seed and one order of samples)",
+    what = "all tensors" if len(found.tensors) > 1 else "the sides"
+    return [
+        f"  no known cause, and no two of them together, makes {what} equal",
+        "  (effects of random numbers are not found: compare without dropout, with one seed and the same samples)",
     ]
-    if len(found.tensors) > 1:
-        lines.append("  (one that makes all tensors equal together)")
-    return lines

@@ -1,6 +1,6 @@
-"""A leaf for comparison: its slots and its coalesced rows, as host arrays, from any framework.
+"""A leaf of any framework for comparison: its slots and its coalesced rows, as host arrays.
 
-No table-sized array is allocated for a sparse leaf, which costs its stored rows; a dense leaf costs its elements.
+A sparse leaf costs its stored rows and needs no table-sized array; a dense leaf costs its elements.
 """
 
 from __future__ import annotations
@@ -114,13 +114,14 @@ def _ids(indices: Array) -> Array:
 
 # ---------------------------------------------------------------------- host arrays
 def wide(x: Array) -> Array:
-    """Return values as float64: floating ones of any type exactly, integers beyond 2^53 rounded."""
+    """Return values as float64: floats of any type exactly, integers beyond 2^53 rounded."""
     x = bfloat16_to_float32(x) if x.dtype == np.uint16 else x
     return x.astype(np.float64, copy=False)
 
 
 def bits_equal(a: Array, b: Array) -> Array:
-    """Elementwise: equal, NaN equal to any NaN and -0 to +0 (SPEC, same bits). Of one type and shape."""
+    """Return, by element, whether arrays of one type and shape are equal. NaN equals NaN, and -0 equals +0 (SPEC,
+    same bits)."""
     if a.dtype == np.uint16:
         a, b = bfloat16_to_float32(a), bfloat16_to_float32(b)
     same: Array = a == b
@@ -129,8 +130,17 @@ def bits_equal(a: Array, b: Array) -> Array:
     return same
 
 
+def rows_differ(x: Array, y: Array) -> Array:
+    """Return a mask (k,) of the rows of two arrays of one shape that have other bits, computed block by block."""
+    out = np.zeros(len(x), bool)
+    for part in blocks(len(x), x.shape[1:]):
+        p, q = (x[part], y[part]) if x.dtype == y.dtype else (wide(x[part]), wide(y[part]))
+        out[part] = ~bits_equal(p, q).reshape(len(p), math.prod(p.shape[1:])).all(axis=1)
+    return out
+
+
 def apart(x: Array, y: Array) -> Array:
-    """Return |x - y|: 0 where both are NaN or the same infinity, infinite where one of them is not a number."""
+    """Return |x - y|. It is 0 if both are NaN or the same infinity, and infinite if only one is NaN."""
     with np.errstate(invalid="ignore"):
         found = np.abs(x - y)
         if np.isfinite(found.max(initial=0.0)):
@@ -150,13 +160,13 @@ def nonzero_rows(values: Array) -> Array:
 def dot(x: Array, y: Array) -> float:
     """Return the dot product of flat arrays, computed by one thread.
 
-    BLAS's threads wait for each other far longer than a block takes, and their number decides the order of sums.
+    BLAS's threads wait for each other far longer than a block takes, and their number changes the order of sums.
     """
     return float(np.einsum("i,i->", x, y))
 
 
 def norm_of(arrays: Sequence[Array]) -> float:
-    """Return the 2-norm of all arrays as one vector, by clause 7's sums, before its last rounding."""
+    """Return the 2-norm of all arrays as one vector, by the sums of clause 7, before its last rounding."""
     floats = [x if x.dtype == np.uint16 or x.dtype.kind == "f" else wide(x) for x in arrays]
     if not floats:
         return 0.0
@@ -176,7 +186,7 @@ def contained(ids: Array, others: Array) -> Array:
 
 
 def placed(ids: Array, part: Array, rows: Array, fill: float = 0.0) -> Array:
-    """Return the values of rows from part, the values of ids; both are ascending, and other rows get fill."""
+    """Return the values of rows, taken from part, which has the values of ids. Both ascend; missing rows get fill."""
     out = np.full((len(rows), *part.shape[1:]), fill, part.dtype)
     there = np.flatnonzero(contained(rows, ids))
     out[there] = part[np.searchsorted(ids, rows[there])]

@@ -1,6 +1,7 @@
 """Make a comparison of stored tensors, and search for causes.
 
-If no cause explains the difference, the search runs again with slack for the models' arithmetic, the smaller first.
+If no cause explains the difference, the search runs again with slack for the models' arithmetic, smallest slack
+first.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Leaves: TypeAlias = Sequence[Stored | None] | None
 def side_by_side(
     stored: Sequence[tuple[Stored, Stored]], context: Context, raw: Leaves = None, tables: Leaves = None
 ) -> Comparison | None:
-    """Return the comparison before any change; None for whole numbers that float64 does not hold.
+    """Return the comparison before any change, or None for whole numbers that float64 does not hold.
 
     raw: the gradient from which both were computed. tables: the tables that a regularizer may add.
     """
@@ -39,7 +40,7 @@ def side_by_side(
 
 
 def why(both: Comparison | None) -> tuple[tuple[Explanation, ...], bool, float | None]:
-    """Return (the explanations, True if the sides are within rounding, their distance if it is within the slack)."""
+    """Return the explanations, True if the sides are within rounding, and their distance if it is within the slack."""
     if both is None:
         return (), False, None
     rounding, singles = both.agree(exact=False), candidates(both)

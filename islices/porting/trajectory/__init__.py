@@ -1,4 +1,4 @@
-"""Two trainings compared step by step, as long as rounding explains their distance.
+"""The comparison of two trainings step by step, as long as rounding explains their distance.
 
 positions       the trees of a step, as host arrays
 folder          a recording: a folder with a file for each step

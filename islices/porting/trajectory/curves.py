@@ -1,4 +1,4 @@
-"""A picture of two trainings: their losses, and the distance of their tables. Needs matplotlib (extra `plot`).
+"""A picture of two trainings, with their losses and the distance of their tables. Needs matplotlib (extra `plot`).
 
 May import: `islices.porting.reports`.
 """

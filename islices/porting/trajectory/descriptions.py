@@ -30,16 +30,16 @@ def as_description(x: Any) -> dict[str, Any]:
     if wrong is not None:
         raise TypeError(f"optimizer: got {wrong}={describe(numbers[wrong])}; a description holds numbers")
     plain = {name: value if isinstance(value, bool) else float(value) for name, value in numbers.items()}
-    statement: dict[str, Any] = {"name": x.name, "semantics": x.semantics, "rows": x.rows, **plain}
+    description: dict[str, Any] = {"name": x.name, "semantics": x.semantics, "rows": x.rows, **plain}
     if x._formula.raw:
-        statement["duplicates"] = "raw"
+        description["duplicates"] = "raw"
     if x.maximize:
-        statement["maximize"] = True
-    return statement
+        description["maximize"] = True
+    return description
 
 
 def optimizers_of(given: Any, argument: str) -> dict[str, Any]:
-    """Return {a tensor's name, or "" for all: its optimizer's description}; raise TypeError for wrong arguments."""
+    """Map a tensor's name, or "" for all, to the description of its optimizer. Raise TypeError for wrong arguments."""
     if given is None:
         return {}
     if isinstance(given, Optimizer) or (
@@ -54,10 +54,10 @@ def optimizers_of(given: Any, argument: str) -> dict[str, Any]:
     )
 
 
-def other_class(statement: Any) -> str | None:
+def other_class(description: Mapping[str, Any]) -> str | None:
     """Return the class from a description of an optimizer that `islices.optim` does not have; else None."""
-    known = isinstance(statement, Mapping) and list(statement) == ["class"] and isinstance(statement["class"], str)
-    return statement["class"] if known else None
+    name = description.get("class") if len(description) == 1 else None
+    return name if isinstance(name, str) else None
 
 
 def _check(description: Mapping[str, Any]) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from islices.backend import FLOATS
 from islices.core.dtypes import dtype_name
-from islices.porting.compare.rows import PRECISION
+from islices.porting.compare.rows import Held
+from islices.porting.compare.rows import eps_of as eps_of_type
 from islices.porting.compare.stored import Stored, apart, bits_equal, blocks, dot, nonzero_rows, placed, read, wide
 from islices.porting.trajectory.positions import Leaf, Leaves
 
@@ -49,8 +49,7 @@ def _blocks(a: Stored, b: Stored) -> Iterator[tuple[Array, Array, Array]]:
 
 def eps_of(x: Leaf) -> float:
     """Return the spacing of a leaf's type at 1; 0 for whole numbers."""
-    dtype = dtype_name((x if isinstance(x, np.ndarray) else x.values).dtype)
-    return float(2.0 ** (1 - PRECISION[dtype])) if dtype in FLOATS else 0.0
+    return eps_of_type(dtype_name((x if isinstance(x, np.ndarray) else x.values).dtype))
 
 
 def same_values(x: Leaf, y: Leaf) -> bool:
@@ -81,24 +80,19 @@ def relative(x: Array, y: Array) -> Array:
 
 
 def summed(x: Leaf) -> tuple[Array, Array] | None:
-    """Return rows with duplicates and how far two orders of summation may be apart there; None without duplicates.
+    """Return rows and how far two orders of summation may be apart there; None without duplicates.
 
-    The distance is relative, element by element. m terms may differ by (m - 1) eps of the sum of their sizes.
+    The distance is relative, per element. Sums of m terms may differ by (m - 1) eps of the sum of |terms|.
     """
     if isinstance(x, np.ndarray) or x.coalesced:
         return None
-    s = read(x, "", "")
-    if not s.has_duplicates:
+    rows = Held(read(x, "", "")).at(slice(None))
+    if rows.terms is None or rows.counts is None:
         return None
-    many = np.flatnonzero(s.counts > 1)
-    place = np.searchsorted(s.ids, s.slot_ids)
-    some = np.flatnonzero(s.counts[place] > 1)
-    sizes = np.zeros((len(s.ids), *s.row_shape))
-    np.add.at(sizes, place[some], np.abs(wide(s.slots[some])))
-    counts = s.counts[many].reshape(-1, *([1] * len(s.row_shape)))
+    counts = rows.counts.reshape(-1, *[1] * (rows.values.ndim - 1))
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = (counts - 1) * eps_of(x) * sizes[many] / np.abs(wide(s.values[many]))
-    return s.ids[many], np.minimum(np.where(sizes[many] > 0, np.nan_to_num(found, nan=0.0, posinf=1.0), 0.0), 1.0)
+        found = (counts - 1) * rows.eps * rows.terms / np.abs(rows.values)
+    return rows.ids, np.minimum(np.nan_to_num(found, nan=0.0, posinf=1.0), 1.0)
 
 
 def distances(a: Leaves, b: Leaves) -> dict[str, tuple[float, float, float]]:

@@ -13,8 +13,8 @@ import numpy as np
 
 from islices.porting.compare.difference import Difference, diff
 from islices.porting.compare.explanation import Explanation, Finding
-from islices.porting.compare.step import Step as Taken
-from islices.porting.compare.step import explain_steps
+from islices.porting.compare.step import explain_step
+from islices.porting.compare.steps.side import TableStep
 from islices.porting.trajectory.distances import same_values
 from islices.porting.trajectory.positions import Leaves, Step, common, rows_named
 
@@ -36,15 +36,15 @@ Known = dict[str, Any]
 
 
 def explain(position: str, tensor: str, a: Step, b: Step, known: Known) -> tuple[Difference, dict[str, Difference]]:
-    """Return the difference at a position, and those at other positions of the step that name a cause."""
+    """Return the difference at a position, and the differences at other positions of the step that name a cause."""
     found = _position(position, tensor, a, b, known)
     also = {}
     for other in () if found.causes else OTHERS.get(position, ()):
         if other != "clipped" or a.get(other) or b.get(other):
             also[other] = _position(other, "", a, b, known)
     sides = a.framework, b.framework
-    reported = {name: replace(more, frameworks=sides) for name, more in also.items() if more.causes}
-    return replace(found, frameworks=sides), reported
+    named = {name: replace(more, frameworks=sides) for name, more in also.items() if more.causes}
+    return replace(found, frameworks=sides), named
 
 
 def _position(position: str, tensor: str, a: Step, b: Step, known: Known) -> Difference:
@@ -68,7 +68,7 @@ def _position(position: str, tensor: str, a: Step, b: Step, known: Known) -> Dif
 
 
 def _all_or_one(tensor: str, a: Leaves, b: Leaves, known: Known, instead: Sequence[Explanation] = ()) -> Difference:
-    """Explain tensors without clipping or regularizers: all together, else the one that is furthest off."""
+    """Explain tensors without clipping or regularizers, first together, then only the one that is furthest off."""
     found = _of_arrays(diff(a, b, **known), instead)
     if found.causes or tensor not in a or tensor not in b:
         return found
@@ -77,7 +77,7 @@ def _all_or_one(tensor: str, a: Leaves, b: Leaves, known: Known, instead: Sequen
 
 
 def _begun(a: Leaves, b: Leaves, names: tuple[str, str]) -> tuple[Explanation, ...]:
-    """Return the explanation of states whose elements all begin with one number, which differs between the sides."""
+    """Return the explanation of states that begin with one number per side, if these numbers differ."""
     begins: list[set[float]] = [set(), set()]
     size = 0
     for name, x in a.items():
@@ -128,23 +128,22 @@ def _step(position: str, tensor: str, a: Step, b: Step, known: Known) -> Differe
 
 def _steps_of(name: str, a: Step, b: Step, known: Known) -> Difference:
     """Explain each side's step of a tensor separately, if the inputs of both are known."""
-    sides = [_taken(s, name) for s in (a, b)]
-    if sides[0] is not None and sides[1] is not None:
-        return _of_arrays(explain_steps(sides[0], sides[1], names=known["names"]))
+    one, other = (_table_step(s, name) for s in (a, b))
+    if one is not None and other is not None:
+        return _of_arrays(explain_step(one, other, name, known["names"]))
     x, y = ({name: s[name]} if name in s else {} for s in common(a, b, "tables_after"))
     return _of_arrays(diff(x, y, **known))
 
 
-def _taken(s: Step, name: str) -> Taken | None:
+def _table_step(s: Step, name: str) -> TableStep | None:
     before, after = ((s.get(position) or {}).get(name) for position in ("tables", "tables_after"))
     gradient, state = rows_named(s).get(name), _nested(s.get("state"), name)
     if before is None or after is None or gradient is None or (s.number != 1 and s.get("state") is None):
         return None
     if not state:  # none before the first step, or none at all
         state = {"step": np.array([s.number - 1], np.int32)}
-    statement = s.optimizers.get(name, s.optimizers.get("")) or {"semantics": OWN.get(s.framework, "")}
-    later = _nested(s.get("state_after"), name)
-    return Taken({name: before}, {name: after}, {name: gradient}, {name: state}, {name: later}, statement)
+    description = s.optimizers.get(name, s.optimizers.get("")) or {"semantics": OWN.get(s.framework, "")}
+    return TableStep(before, after, gradient, state, _nested(s.get("state_after"), name), description)
 
 
 def _nested(leaves: Leaves | None, name: str) -> dict[str, Any]:

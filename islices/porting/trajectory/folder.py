@@ -40,7 +40,7 @@ def step_files(folder: str | os.PathLike[str]) -> list[tuple[int, Path]]:
 
 # ---------------------------------------------------------------------- writing
 def write_step(folder: Path, step: Step, last: Mapping[str, Leaves], remarks: Mapping[str, str]) -> dict[str, Leaves]:
-    """Write a step, whole or not at all; returns tables and states as they now are, to be given with the next."""
+    """Write a step completely or not at all. Return the present tables and states, which the next call needs."""
     trees: dict[str, Leaves] = {}
     now = dict(last)
     for position, leaves in step.trees.items():
@@ -60,7 +60,7 @@ def write_step(folder: Path, step: Step, last: Mapping[str, Leaves], remarks: Ma
 
 
 def _changed(x: Leaf, known: Leaf | None) -> Leaf | None:
-    """Return the changes of a table: nothing, some rows, or all of it."""
+    """Return the changes of a table: None, some rows, or the whole table."""
     if isinstance(x, IndexedSlices) or not isinstance(known, np.ndarray) or x.dtype != known.dtype:
         return x
     if x.shape != known.shape:

@@ -1,11 +1,11 @@
-"""The step itself, element by element: tables and the optimizer's state after it, from both before it.
+"""Judge the step itself by element: the tables and states after it, given those before it.
 
-Allowed are `ROUNDINGS` + k eps of the tensor's largest movement so far, after k steps, and the rounding of the table.
-The inputs of the two steps, gradients and states, have a relative distance r in an element. Twice r, times the largest
-movement, is allowed as well. An element whose gradient has cancelled has an r near 1. Adagrad and Adam take full steps
-in the direction of rounding there, so such elements are not judged.
+After k steps, the allowance is `ROUNDINGS` + k eps of the tensor's largest movement so far, and the rounding of the
+table. The inputs of the two steps, gradients and states, have a relative distance r in an element. The allowance also
+has 2 r times the largest movement. An element whose gradient has cancelled has an r near 1. Adagrad and Adam take
+full steps in the direction of rounding there, so such elements are not judged.
 
-`Past` holds all that earlier steps contribute; `advance` makes the next one.
+`Past` holds the contribution of earlier steps; `advance` makes the next one.
 
 May import: `numpy`, the core below `islices.files`, `islices.porting.compare`, this folder.
 """
@@ -21,7 +21,7 @@ import numpy as np
 
 from islices.porting.compare.evidence import MOST_SLACK
 from islices.porting.compare.steps.recipe import corrected_digits
-from islices.porting.compare.stored import apart, bits_equal, blocks, placed, wide
+from islices.porting.compare.stored import apart, blocks, placed, rows_differ, wide
 from islices.porting.trajectory.distances import beside, eps_of, gap, relative, summed
 from islices.porting.trajectory.positions import Step, described, rows_named
 
@@ -58,7 +58,7 @@ class Found:
 
     @property
     def share(self) -> float:
-        """Return apart / allowed; above 1 rounding does not explain it."""
+        """Return apart / allowed. Rounding does not explain a share above 1."""
         if not self.apart:
             return 0.0
         return self.apart / self.allowed if self.allowed else math.inf
@@ -72,7 +72,7 @@ def furthest(found: Iterable[Found]) -> Found:
 # ---------------------------------------------------------------------- what earlier steps leave
 @dataclass(frozen=True, eq=False)
 class MovingRows:
-    """A number for each element of some rows, ascending, and 0 for the other rows."""
+    """One number for each element of some ascending rows, and 0 for all other rows."""
 
     ids: Array
     values: Array
@@ -82,7 +82,7 @@ class MovingRows:
         return wide(placed(self.ids, self.values, rows))
 
     def joined(self, other: MovingRows, by: Callable[[Array, Array], Array]) -> MovingRows:
-        """Return both in one, element by element."""
+        """Return both in one object, element by element."""
         ids = np.union1d(self.ids, other.ids)
         return MovingRows(ids, by(self.at(ids), other.at(ids)))
 
@@ -100,7 +100,7 @@ class Past:
     reach : dict of str to float
         The largest movement of each table.
     relative : dict of str to Rows
-        The relative distance of the gradients of each table; of all steps so far for a table without states.
+        The relative distance of each table's gradients. For a table without states it covers all steps so far.
     """
 
     last: Steps | None = None
@@ -139,7 +139,7 @@ def _tables(a: Step, b: Step) -> Iterator[_Table]:
 
 
 def _gradients_apart(a: Step, b: Step, t: _Table) -> MovingRows:
-    """Return the relative distances of a table's gradients, and of the orders in which duplicates may be summed."""
+    """Return the relative distances of a table's gradients, including different orders of summing duplicates."""
     none = MovingRows(np.zeros(0, np.int64), np.zeros((0, *t.w.shape[1:])))
     gradients = [x for s in (a, b) if (x := rows_named(s).get(t.name)) is not None]
     pairs = beside(*gradients) if len(gradients) == 2 else None
@@ -208,11 +208,12 @@ def _state(label: str, before: Pair, after: Pair, count: int, r: Callable[[Array
 
 
 def _furthest_element(name: str, before: Pair, after: Pair, allowed: Callable[[Array, Array], Array]) -> Found:
-    """Compare the movements of both sides; their distance before the step is allowed as well."""
+    """Compare the movements of both sides. The allowance includes their distance before the step."""
     found = Found(0.0, 0.0, name)
     for rows, w, v, p, q in _moved_rows(before, after):
         away = apart(p - w, q - v)
-        may = allowed(rows, _size(w, v, p, q)) + np.abs(w - v)
+        size: Array = np.maximum.reduce([np.abs(x) for x in (w, v, p, q)])
+        may = allowed(rows, size) + np.abs(w - v)
         with np.errstate(invalid="ignore", divide="ignore"):
             share = np.where(away > 0, away / may, 0.0)
         at = int(np.argmax(np.nan_to_num(share, nan=np.inf)))
@@ -221,16 +222,12 @@ def _furthest_element(name: str, before: Pair, after: Pair, allowed: Callable[[A
 
 
 def _moved_rows(before: Pair, after: Pair) -> Iterator[tuple[Array, Array, Array, Array, Array]]:
-    """Yield blocks of the rows that moved on either side: their numbers, both sides before and after, in float64."""
-    rows = np.flatnonzero(_rows_differ(before[0], after[0]) | _rows_differ(before[1], after[1]))
+    """Yield blocks of the rows that moved on either side, with both sides' values before and after in float64."""
+    rows = np.flatnonzero(rows_differ(before[0], after[0]) | rows_differ(before[1], after[1]))
     for part in blocks(len(rows), before[0].shape[1:]):
         if len(at := rows[part]):
             w, v, p, q = (wide(x[at]) for x in (*before, *after))
             yield at, w, v, p, q
-
-
-def _size(*arrays: Array) -> Array:
-    return np.maximum.reduce([np.abs(x) for x in arrays])  # type: ignore[no-any-return]
 
 
 def _relative(a: Step, b: Step, t: _Table, past: Past) -> Callable[[Array], Array]:
@@ -251,7 +248,7 @@ def _relative(a: Step, b: Step, t: _Table, past: Past) -> Callable[[Array], Arra
 
 
 def _scalars(a: Step, b: Step, name: str) -> float:
-    """Return how many roundings a running mean of squares adds to a step."""
+    """Return the number of roundings that a running mean of squares adds to a step."""
     if not any("v" in _arrays(s, "state_after", name) for s in (a, b)):
         return 0.0
     known = [x for s in (a, b) if isinstance(x := described(s, name, "beta2"), float)]
@@ -269,13 +266,3 @@ def _arrays(s: Step, position: str, name: str) -> dict[str, Array]:
 def _common_states(a: Step, b: Step, name: str) -> list[tuple[Array, Array]]:
     x, y = (_arrays(s, "state", name) for s in (a, b))
     return [(x[key], y[key]) for key in x if key in y and key != "step"]
-
-
-def _rows_differ(x: Array, y: Array) -> Array:
-    out = np.zeros(len(x), bool)
-    for part in blocks(len(x), x.shape[1:]):
-        p, q = x[part], y[part]
-        if p.dtype != q.dtype:
-            p, q = wide(p), wide(q)
-        out[part] = ~bits_equal(p, q).reshape(len(p), math.prod(p.shape[1:])).all(axis=1)
-    return out

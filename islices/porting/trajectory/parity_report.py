@@ -75,7 +75,7 @@ def _steps(count: int) -> str:
 def _apart(apart: float, allowed: float) -> str:
     if not allowed:
         return "no difference is allowed"
-    return f"{apart:.3g} apart, where rounding may do {allowed:.3g}"
+    return f"{apart:.3g} apart; rounding explains at most {allowed:.3g}"
 
 
 def _table(found: Parity) -> list[str]:

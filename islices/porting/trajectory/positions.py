@@ -1,4 +1,4 @@
-"""A step of a training for comparison: trees by position, as host arrays that no later step overwrites.
+"""Steps of a training for comparison, as trees of host arrays by position, which no later step overwrites.
 
 May import: `numpy`, the core below `islices.files`, `islices.porting.trajectory.descriptions`.
 """
@@ -37,8 +37,8 @@ BESIDE = ("step", "optimizer")
 class Step:
     """A step of one side.
 
-    number counts from 1. trees: position -> leaves by name, None leaves left out. optimizers: the name of a tensor,
-    or "" for all, -> the description of its optimizer. framework: its name, or "".
+    number counts from 1. trees maps positions to leaves by name, without None. optimizers maps a tensor's name, or ""
+    for all, to the description of its optimizer. framework is its name, or "".
     """
 
     number: int
@@ -104,10 +104,10 @@ def read_step(given: Any, argument: str, number: int) -> Step:
         accepted = ", ".join(map(repr, (*POSITIONS, *BESIDE)))
         raise ValueError(f"{argument}: got a step with {show(unknown[0])}; accepted are {accepted}")
     if given.get("step") is not None:
-        statement = whole_number(given["step"])
-        if statement is None or statement < 0:
+        own = whole_number(given["step"])
+        if own is None or own < 0:
             raise ValueError(f"{argument}: got the step {show(given['step'])}; accepted is a whole number >= 0")
-        number = statement
+        number = own
     trees = {
         position: host_leaves(given[position], f"{argument}, step {number}, {position}")
         for position in POSITIONS

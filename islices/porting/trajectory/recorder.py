@@ -100,7 +100,7 @@ class Recorder:
 
     @property
     def wanted(self) -> bool:
-        """Return True if the next step is written: expensive values need not be computed otherwise."""
+        """Return True if the next step is written. Otherwise you need not compute expensive values."""
         return self._count == 0 or (self._count + 1) % self._every == 0
 
     def add(self, **positions: Any) -> None:

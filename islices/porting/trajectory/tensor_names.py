@@ -1,4 +1,4 @@
-"""Pair the tensors of the second side with those of the first once; every step of it is then renamed.
+"""Pair the second side's tensors with the first side's once, and rename every step of the second side.
 
 Frameworks also use different layouts of a dense layer's weights, (in, out) or (out, in). Tensors that are transposed in
 the first step are transposed back in every step, so that the layout does not count as a difference.
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from islices.core.slices import IndexedSlices
-from islices.porting.compare.pairing import check_tensor
+from islices.porting.compare.pairing import pair_names
 from islices.porting.trajectory.positions import Leaf, Leaves, Step
 
 #: Positions whose leaves have the tables' names, or a table's name with a suffix.
@@ -26,8 +26,8 @@ NESTED = ("state", "state_after")
 
 @dataclass
 class Pairing:
-    """names: b's tensor -> a's. transposed: a's names of tensors that b holds transposed. only_a, only_b: those that
-    nothing answers."""
+    """The pairs of two sides' tensors. names maps b's names to a's. transposed: a's names of tensors that b holds
+    transposed. only_a, only_b: the unpaired tensors."""
 
     names: dict[str, str] = field(default_factory=dict)
     transposed: frozenset[str] = frozenset()
@@ -35,7 +35,7 @@ class Pairing:
     only_b: tuple[str, ...] = ()
 
     def renamed(self, step: Step, other: Step) -> Step:
-        """Return a step of b with a's names and layouts; other is a's step, whose names unnamed leaves get."""
+        """Return a step of b with a's names and layouts. other is a's step, which gives unnamed leaves their names."""
         trees = {}
         for position, leaves in step.trees.items():
             if position in NAMED:
@@ -56,14 +56,15 @@ class Pairing:
 
 
 def _split(name: str, tensors: Mapping[str, str]) -> tuple[str, str]:
-    """Return (the tensor of a state's array, the rest of the array's name with its dot)."""
+    """Return the tensor of a state's array, and the rest of the array's name with its dot."""
     found = [t for t in tensors if name.startswith(f"{t}.")]
     tensor = max(found, key=len, default=name)
     return tensor, name[len(tensor) :]
 
 
 def _beside(leaves: Leaves, others: Leaves) -> Leaves:
-    """Pair leaves of batches, outputs and losses by name; without a common name, by shape and then position."""
+    """Pair leaves of batches, outputs and losses by name. Without a common name, pair them by shape and then
+    position."""
     if set(leaves) & set(others) or not others:
         return {name: _shaped(x, others.get(name)) for name, x in leaves.items()}
     free, out = dict(others), {}
@@ -94,17 +95,10 @@ def shape_of(x: Leaf) -> tuple[Any, ...]:
 
 
 # ---------------------------------------------------------------------- settled at the first step
-def pair_names(a: Step, b: Step, pair: Mapping[str, str]) -> Pairing:
-    """Pair the tensors of two sides' first steps; ValueError for names that do not exist, and where none answers."""
+def settle_names(a: Step, b: Step, pair: Mapping[str, str] | None) -> Pairing:
+    """Pair the tensors of two sides' first steps. Raise ValueError if a name does not exist, or if nothing matches."""
     left, right = _tensors(a), _tensors(b)
-    for p, q in pair.items():
-        check_tensor(p, left, "pair", "a")
-        check_tensor(q, right, "pair", "b")
-    taken = set(pair.values())
-    names = {q: p for p, q in pair.items()}
-    names |= {p: p for p in left if p in right and p not in pair and p not in taken}
-    if not names:
-        names = _by_shape(left, right)
+    names = {q: p for p, q in pair_names(left, right, pair).items()} or _by_shape(left, right)
     if not names:
         one, other = (", ".join(map(repr, side)) or "none" for side in (left, right))
         raise ValueError(
@@ -127,7 +121,7 @@ def _tensors(step: Step) -> Leaves:
 
 
 def _by_shape(left: Leaves, right: Leaves) -> dict[str, str]:
-    """Two sides without a common name: in their order where shapes agree, those of one shape in their order too."""
+    """Pair two sides without a common name in their order if the shapes agree, else by shape and order."""
     free, names = dict(left), {}
     for q, y in right.items():
         shape = shape_of(y)

@@ -15,7 +15,6 @@ from islices.core.arguments import check_name
 from islices.core.registry import describe
 from islices.porting.compare.difference import Difference, diff, side_names
 from islices.porting.compare.explanation import name_sides
-from islices.porting.compare.pairing import checked_pair
 from islices.porting.reports import Reported
 from islices.porting.trajectory.curves import draw
 from islices.porting.trajectory.descriptions import optimizers_of, other_class
@@ -24,7 +23,7 @@ from islices.porting.trajectory.folder import is_folder, read_folder
 from islices.porting.trajectory.movements import Past
 from islices.porting.trajectory.parity_report import report
 from islices.porting.trajectory.positions import AFTER, BEFORE, Step, read_step
-from islices.porting.trajectory.tensor_names import Pairing, pair_names
+from islices.porting.trajectory.tensor_names import Pairing, settle_names
 from islices.porting.trajectory.verdict import ORDER, Verdict, judge
 
 
@@ -36,11 +35,11 @@ class Stop:
     ----------
     step : int
     position : {"batch", "start", "between", "outputs", "loss", "gradients", "clipped", "step", "state"}
-        The first position that rounding does not explain; all positions before it agree.
+        The first position that rounding does not explain. All positions before it agree.
     tensor : str
         The tensor that is furthest beyond its allowance.
     apart, allowed : float
-        The distance, and the distance that rounding may cause: see `islices.porting.trajectory.movements.Found`.
+        The distance, and the distance that rounding may cause (see `islices.porting.trajectory.movements.Found`).
     difference : Difference
         The result of `islices.diff` for both sides at the position.
     also : dict of str to Difference
@@ -92,7 +91,7 @@ class Parity(Reported):
         return next((k for k, step in enumerate(self.steps) if not step.same_bits), len(self.steps))
 
     def report(self) -> str:
-        """Return the report, plain text.
+        """Return the report as plain text.
 
         Returns
         -------
@@ -138,8 +137,8 @@ def parity(
     pair : mapping of str to str, optional
         Names in a -> names in b, for tensors with different names.
     ignore : sequence of str
-        Positions that are not judged: of "batch", "start", "between", "outputs", "loss", "gradients", "clipped",
-        "step", "state".
+        Positions to skip, from "batch", "start", "between", "outputs", "loss", "gradients", "clipped", "step" and
+        "state".
     max_norm, padding_idx, batch_size, tokens
         Options of `islices.diff`.
 
@@ -156,9 +155,10 @@ def parity(
 
     Notes
     -----
-    It stops at the first step that rounding does not explain, and judges its positions in order. These are the batch,
-    the start (later: changes of tables between two steps), outputs, loss, gradients, clipped gradients, tables after
-    the step, and state. Each position has a separate rule for rounding (SPEC clause 23, docs/parity.md).
+    The comparison stops at the first step that rounding does not explain, and judges each step's positions in order.
+    The positions are the batch, the start (later: changes of tables between two steps), outputs, loss, gradients,
+    clipped gradients, tables after the step, and state. Each position has its rule for rounding (SPEC clause 23,
+    docs/parity.md).
 
     Examples
     --------
@@ -190,7 +190,7 @@ def parity(
     stop, notes, past = None, dict[str, str](), Past()
     for x, y in _together(_read(a, "a", optimizers[0]), _read(b, "b", optimizers[1]), notes):
         if pairing is None:
-            pairing = pair_names(x, y, checked_pair(pair))
+            pairing = settle_names(x, y, pair)
             notes |= _description_of(pairing, called, x, y)
         y = pairing.renamed(y, x)
         verdict, past = judge(x, y, past, ignored, notes)
@@ -202,9 +202,9 @@ def parity(
             break
     if pairing is None:
         raise ValueError("a, b: got no step that both have; accepted are sides that have some of the same numbers")
-    reported = tuple(name_sides(note, called) for note in notes.values())
+    texts = tuple(name_sides(note, called) for note in notes.values())
     pairs = {p: q for q, p in pairing.names.items()}
-    return Parity(stop is None, stop, tuple(verdicts), called, pairs, tuple(sorted(pairing.transposed)), reported)
+    return Parity(stop is None, stop, tuple(verdicts), called, pairs, tuple(sorted(pairing.transposed)), texts)
 
 
 # ---------------------------------------------------------------------- the steps of both sides
@@ -229,7 +229,7 @@ def _numbered(given: Iterable[Any], argument: str) -> Iterator[Step]:
 
 
 def _linked(steps: Iterable[Step]) -> Iterator[Step]:
-    """Use the end of a step as the begin of the next, or the reverse, where one is missing."""
+    """Use the end of a step as the beginning of the next, or the reverse, if one is missing."""
     held: Step | None = None
     for step in steps:
         if held is not None:

@@ -1,10 +1,10 @@
-"""One step of two sides: position by position, up to the first that rounding does not explain.
+"""Judge one step of two sides by position, up to the first that rounding does not explain.
 
-**Outputs, loss and gradients** depend on the tables. Frameworks sum in other orders and by other functions. So a tensor
-may differ by `ARITHMETIC` eps of its 2-norm, as in `diff` (SPEC clause 22). It may also differ by `FLOOR` eps of the
-norm of all tensors at that position. Tables that rounding has moved apart give other gradients. Their relative distance
-d, over the rows in the step's gradients, may grow by a factor `GROWTH`. Above `MOST_SLACK` the position is no longer
-judged.
+**Outputs, loss and gradients** depend on the tables. Frameworks sum in different orders and by different functions.
+So a tensor may differ by `ARITHMETIC` eps of its 2-norm, as in `diff` (SPEC clause 22). It may also differ by `FLOOR`
+eps of the norm of all tensors at that position. Tables that rounding has moved apart give different gradients. Their
+relative distance d, over the rows in the step's gradients, may grow by a factor `GROWTH`. Above `MOST_SLACK` the
+position is no longer judged.
 
 **Clipping** is a projection: in the 2-norm, it does not increase the distance of two gradients.
 
@@ -46,7 +46,7 @@ class Verdict:
     ----------
     step : int
     positions : dict of str to Found
-        In order; a position beyond its allowance is the last.
+        The distances in order. A position beyond its allowance is the last.
     gap : float
         The largest absolute difference of an element of the tables after the step; NaN if a side has no tables.
     drift : float
@@ -69,7 +69,7 @@ class Verdict:
 
 
 def judge(a: Step, b: Step, past: Past, ignored: frozenset[str], notes: dict[str, str]) -> tuple[Verdict, Past]:
-    """Judge a step in which b has a's names; return the verdict and the next step's past, and add to the notes."""
+    """Judge a step in which b has a's names. Return the verdict and the next step's past, and add to the notes."""
     now = advance(past, a, b)
     verdict = Verdict(a.number, {}, _gap(a, b), _drift(a, b), (_loss(a), _loss(b)), _same_bits(a, b))
     for position, found in _positions(a, b, verdict.drift, past, now, notes):
@@ -112,7 +112,8 @@ def _near(pair: tuple[Leaves, Leaves], factor: float) -> Found:
 
 
 def _between(now: tuple[Step, Step], last: tuple[Step, Step], notes: dict[str, str]) -> Found | None:
-    """Judge the tables that a side has changed since its last step ended, by their distance then; None if none has."""
+    """Judge the tables that a side changed between two steps, by their distance at the end of the first. Return None
+    if none changed."""
     changed: list[str] = []
     for side, then, here in zip("ab", last, now, strict=True):
         before, after = here.get("tables") or {}, then.get("tables_after") or {}
@@ -156,7 +157,7 @@ def _gap(a: Step, b: Step) -> float:
 
 
 def _coarsest(a: Step, b: Step) -> float:
-    """Return the largest eps of the arrays of a step: a loss of float32 comes as a Python float."""
+    """Return the largest eps of a step's arrays, because a float32 loss may arrive as a Python float."""
     positions = ("outputs", "gradients", "tables")
     return max((eps_of(x) for s in (a, b) for p in positions for x in s.trees.get(p, {}).values()), default=0.0)
 
@@ -177,7 +178,7 @@ def _by_norm(a: Leaves, b: Leaves, drift: float, least: float = 0.0) -> Found:
 
 
 def _clipped(raw_a: Leaves, raw_b: Leaves, a: Leaves, b: Leaves, drift: float) -> Found:
-    """Judge clipped gradients: all tensors together are no further apart than the raw ones."""
+    """Judge clipped gradients. All tensors together must be no further apart than the raw ones."""
     before, after = distances(raw_a, raw_b), distances(a, b)
     if not before or not after:
         return _by_norm(a, b, drift)

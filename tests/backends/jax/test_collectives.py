@@ -23,7 +23,7 @@ AXIS = "data"
 
 
 def stacked(counts):
-    """Return the ranks' slices, with many duplicates, at one length by the sentinel: (values, indices), (4, n, ...)."""
+    """Return the ranks' slices with many duplicates, padded by the sentinel: (values, indices) of shape (4, n, ...)."""
     r = np.random.default_rng(3)
     n = max(counts)
     values, indices = r.standard_normal((4, n, WIDTH)).astype("float32"), r.integers(0, ROWS, (4, n)).astype("int32")
@@ -58,7 +58,8 @@ def on_four_ranks(group, folder):
 
 
 def move_bytes(group):
-    """Parts of about one length go in one exchange, of very different ones in rounds: the same bytes arrive."""
+    """Check that the same bytes arrive for parts of similar lengths (one exchange) and of very different lengths
+    (rounds)."""
     me, R = group.rank, group.size
     r = np.random.default_rng(5)
     ring = r.integers(0, 3, (R, R))
@@ -74,7 +75,7 @@ def move_bytes(group):
 
 
 def one_program(group):
-    """A mapped axis whose devices belong to different processes."""
+    """Check a mapped axis whose devices belong to different processes."""
     from jax.sharding import NamedSharding
     from jax.sharding import PartitionSpec as P
 
@@ -86,7 +87,7 @@ def one_program(group):
 
 
 def fail_together(group):
-    """Raise on every rank for an input that one rank cannot reduce; the group goes on."""
+    """Check that all ranks raise for an input that one rank cannot reduce, and that the group stays usable."""
     from islices.distributed import RankError, all_reduce
 
     kind, words, x = RankError, "rank 2", jax.numpy.ones((2, 3))
@@ -119,7 +120,8 @@ def late(group):
 
 
 def raise_later(group):
-    """Raise the error of a collective, with its duration, once all ranks have theirs: the first rank's end ends all."""
+    """Raise a collective's error with its duration once all ranks have theirs, because the first rank's end ends
+    all."""
     from islices.distributed import RankError
 
     started = time.monotonic()
@@ -149,7 +151,7 @@ def within_programs(group):
 
 
 def mapped(fn, **specs):
-    """fn over an axis of four devices, compiled."""
+    """Return fn compiled over an axis of four devices."""
     from jax.sharding import PartitionSpec as P
 
     specs = {"in_specs": P(AXIS), "out_specs": P(), **specs}
@@ -169,7 +171,7 @@ def reduced(values, indices, strategy="auto", axis=AXIS):
 
 
 def check_padded(got, expected, slots, case):
-    """got is expected, and then slots that hold nothing."""
+    """Check that got has the expected slices, followed by empty slots."""
     values, indices = map(np.asarray, got)
     n = len(expected[1])
     assert len(indices) == slots, (case, indices)
@@ -180,7 +182,7 @@ def check_padded(got, expected, slots, case):
 
 
 def under_maps():
-    """shard_map, vmap, one axis of two."""
+    """Check shard_map, vmap, and one axis of two."""
     from jax.sharding import Mesh
     from jax.sharding import PartitionSpec as P
 
@@ -227,7 +229,7 @@ def refused():
 
 
 def train():
-    """Data-parallel steps of a table and a dense layer, against one device that reduces the ranks' gradients."""
+    """Compare data-parallel steps of a table and a dense layer with one device that reduces the ranks' gradients."""
     from jax.sharding import PartitionSpec as P
 
     import islices

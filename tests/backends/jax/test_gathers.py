@@ -1,4 +1,4 @@
-"""value_and_grad(sparse=...) on plain arrays, against jax.value_and_grad."""
+"""Test value_and_grad(sparse=...) on plain arrays against jax.value_and_grad."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def check(
     tolerance: float = 1e-5,
     wraps: Any = EVERY,
 ) -> Any:
-    """Compare with jax.value_and_grad, eager and jitted, the loss to the bit; return the first gradients."""
+    """Compare with jax.value_and_grad, eager and jitted, with the loss equal to the bit. Return the first gradients."""
     results = []
     for wrap in wraps:
         value, want = wrap(jax.value_and_grad(loss))(params, *args)
@@ -405,7 +405,7 @@ LARGE = {
 
 
 def random_program(seed: int) -> Callable[[Any, Any], Any]:
-    """A loss of random reads within random wrappers."""
+    """Return a loss of random reads within random wrappers."""
     choose = random.Random(seed)
 
     def read() -> Callable[[Any, Any], Any]:

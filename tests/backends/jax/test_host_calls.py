@@ -1,4 +1,5 @@
-"""Compiled kernels inside jitted JAX programs on CPU: the bits, the transformations, and what happens without them."""
+"""Test compiled kernels inside jitted JAX programs on CPU: their bits, transformations, and programs without
+kernels."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ OPTIMIZER = optim.adam(0.1)
 
 
 def slices(n: int, width: int = 3) -> tuple[Any, Any]:
-    """Return values and indices; one index in ten is out of range."""
+    """Return values and indices. One index in ten is out of range."""
     values = jnp.asarray(RNG.normal(size=(n, width)), jnp.float32)
     return values, jnp.asarray(RNG.integers(-2, ROWS + 2, n), jnp.int32)
 
@@ -51,7 +52,7 @@ def bags(table: Any, ids: Any) -> Any:
 
 
 def train(table: Any, state: Any, ids: Any) -> Any:
-    """A step on bags' gradient, clipped: rows by position, times a factor."""
+    """Take a step on the clipped gradient of bags, which has rows by position and a factor."""
     value, grad = islices.value_and_grad(bags)(table, ids)
     grad, norm = islices.clip_by_global_norm(grad, 0.1)
     table, state = OPTIMIZER.step(table, grad, state)
@@ -79,7 +80,7 @@ def check_equal(got: Any, wanted: Any) -> None:
 
 
 def check_as_xla(fn: Callable[..., Any], *args: Any) -> None:
-    """fn gives the same bits by kernels and by XLA."""
+    """Check that fn gives the same bits by kernels and by XLA."""
     got = fn(*args)
     jax.clear_caches()  # what is traced decides, and jit keeps what it has traced
     with islices.config.use_kernels(False):
@@ -215,7 +216,7 @@ def test_a_step_that_is_not_taken_leaves_a_table_that_is_not_donated() -> None:
 
 
 def test_steps_under_vmap() -> None:
-    """A number that the mapped calls share, such as one step count's, divides as it does in a single call."""
+    """Check that a number that mapped calls share, such as a step count's, divides as in a single call."""
     tables = jnp.asarray(RNG.normal(size=(2, ROWS, 3)), np.float32)
     states = {**jax.vmap(OPTIMIZER.init)(tables), "step": jnp.full(1, 2, np.int32)}
     axes = {key: None if key == "step" else 0 for key in states}

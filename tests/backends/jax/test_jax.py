@@ -1,4 +1,5 @@
-"""JAX's features: 32-bit types by default, slices as a pytree through jit, tracers together with concrete leaves."""
+"""Test features of JAX: 32-bit types by default, slices as a pytree through jit, tracers together with concrete
+leaves."""
 
 from __future__ import annotations
 
@@ -90,7 +91,7 @@ COPIES: dict[str, Any] = {
 
 
 def _over_axis(fn: Any, *args: Any) -> Any:
-    """fn over two mapped calls that have the same gradient; of a gathered one, the first half of the slots."""
+    """Return fn over two mapped calls with the same gradient, or the first half of a gathered gradient's slots."""
     out = jax.vmap(fn, axis_name="d")(*(jax.tree.map(lambda x: jnp.stack([x, x]), x) for x in args))
     return jax.tree.map(lambda x: x[0][:3], out)
 

@@ -1,4 +1,4 @@
-"""Lookups under JAX's transformations: each against jax.grad of the dense ``W[ids]``, eagerly and under jit."""
+"""Test lookups under JAX's transformations against jax.grad of the dense ``W[ids]``, eagerly and under jit."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def dense_of(grad: Any) -> np.ndarray:
 
 @pytest.mark.parametrize("case", CASES)
 def test_against_dense(case: str) -> None:
-    """Each case is compiled as a whole, or runs as it is where it compiles a part itself."""
+    """Compile each case as a whole, or run it eagerly if it compiles a part itself."""
     fn = value_and_grad(CASES[case](lookup), (0, 1))
     fn = fn if "jit" in case else jax.jit(fn)
     value, (grad, d_dense) = fn(Table(W), D)
@@ -233,7 +233,7 @@ def test_nothing_of_a_tables_size_is_in_the_program() -> None:
 
 
 def test_segment_sum_mapped_with_constant_segments() -> None:
-    """The zeros that the sums start from must not become one array with the segments (`segments.fold`)."""
+    """Check that XLA does not share the zeros, from which sums start, with the segments (`scatters.fold`)."""
 
     def sums(x: Any) -> Any:
         with B.scope():

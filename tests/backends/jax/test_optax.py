@@ -1,4 +1,4 @@
-"""islices.backends.jax.optax: against optax itself, on dense gradients, and against islices.optim by hand."""
+"""Test islices.backends.jax.optax against optax on dense gradients, and against islices.optim by hand."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ START = {
 
 @pytest.fixture(autouse=True)
 def no_kernels() -> Iterator[None]:
-    """Without kernels, which are compiled for each rule: the bits are the same."""
+    """Turn kernels off, because they compile for each rule and have the same bits."""
     with islices.config.use_kernels(False):
         yield
 
@@ -46,7 +46,7 @@ def gradient(seed: int, n: int = 9, *, every_row: bool = False) -> Any:
 
 
 def one(*rows: int) -> Any:
-    """Slices of ones for a table of nine rows."""
+    """Return slices of ones for a table of nine rows."""
     return IndexedSlices(jnp.ones((len(rows), 1)), jnp.array(rows), (9, 1))
 
 
@@ -59,7 +59,7 @@ def arrays(tree: Any) -> list[np.ndarray]:
 
 
 def assert_same(found: Any, expected: Any, where: object = "") -> None:
-    """The same structure and the same bits (-0 being 0)."""
+    """Check that both have the same structure and the same bits (-0 equals 0)."""
     assert jax.tree.structure(found) == jax.tree.structure(expected), where
     for x, y in zip(arrays(found), arrays(expected), strict=True):
         assert x.dtype == y.dtype, (where, x.dtype, y.dtype)
@@ -79,7 +79,7 @@ def train(tx: Any, params: Any, grads: Any, *, jit: bool = False, apply: Any = f
 
 
 def stock(tx: Any, grads: Any) -> tuple[Any, Any]:
-    """optax on dense gradients, operation by operation."""
+    """Run optax on dense gradients, operation by operation."""
     return train(tx, START, map(dense, grads), apply=optax.apply_updates)
 
 
@@ -125,7 +125,7 @@ MADE: dict[str, Callable[[], Any]] = {
 
 
 def lazily(theirs: Any, grads: Any) -> tuple[Any, Any]:
-    """optax on arrays of the named rows, cut out and put back by hand; a leaf of the table's shape is one."""
+    """Run optax on the rows of the gradient, read from and written to every leaf of the table's shape by hand."""
     params, state = START, theirs.init(START)
     for grad in grads:
         slices = grad["table"]
@@ -147,7 +147,8 @@ def lazily(theirs: Any, grads: Any) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("make", MADE.values(), ids=MADE)
 def test_rows_have_the_bits_of_optax(make: Any) -> None:
-    """Weights and state: of all rows, of touched rows where a gradient names every row, and where it names a few."""
+    """Compare weights and state for all rows, for touched rows with a gradient of every row, and with one of a few
+    rows."""
     few, every = ([gradient(seed, 5, every_row=named) for seed in range(3)] for named in (False, True))
     assert_same(train(front.on_rows(make(), rows="all"), START, few), stock(make(), few))
     assert_same(train(front.on_rows(make()), START, every), stock(make(), every))
@@ -216,7 +217,7 @@ def test_from_optim_has_the_bits_of_a_step(name: str) -> None:
     ids=["schedule", "rmsprop", "all rows"],
 )
 def test_from_optim_has_these_bits_in_jit(optimizer: Any, dtype: str) -> None:
-    """16 bits are rounded once."""
+    """Check that 16-bit rows are rounded once."""
     grads = [jax.tree.map(lambda x: x.astype(dtype) if x.dtype == "float32" else x, gradient(k)) for k in range(4)]
     start = {"table": START["table"].astype(dtype)}
     params, state = train(front.from_optim(optimizer), start, [{"table": g["table"]} for g in grads], jit=True)
@@ -304,7 +305,7 @@ def test_wrappers_that_leave_leaves_alone(wrap: Any) -> None:
     ],
 )
 def test_accumulate_leaves_no_row_out(ids: tuple[list[int], ...], jit: bool, slots: int | None) -> None:
-    """Whatever the last gradient's number of slices: a step has room for the largest, or raises when it is compiled."""
+    """Check that a step has room for the largest gradient, or raises when it is compiled, for any last gradient."""
     tx = front.accumulate(front.on_rows(optax.sgd(1.0)), len(ids), use_grad_mean=False, slots=slots)
     update, table = jax.jit(tx.update) if jit else tx.update, jnp.zeros((9, 1))
     updates, state = update(one(*ids[0]), tx.init(table), table)

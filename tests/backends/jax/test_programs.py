@@ -1,4 +1,4 @@
-"""Programs of flax and equinox on plain arrays: their steps are those of optax on dense gradients."""
+"""Test that programs of flax and equinox on plain arrays take the steps of optax on dense gradients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PARAMS = {"table": jax.random.normal(jax.random.key(0), (ROWS, WIDTH)), "out": j
 
 @pytest.fixture(autouse=True)
 def no_kernels() -> Iterator[None]:
-    """Without kernels, which are compiled for each rule: the bits are the same."""
+    """Turn kernels off, because they compile for each rule and have the same bits."""
     with islices.config.use_kernels(False):
         yield
 

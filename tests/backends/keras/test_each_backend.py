@@ -1,4 +1,4 @@
-"""Test Keras on each of its backends, in separate processes: KERAS_BACKEND is read when Keras is imported."""
+"""Test Keras on each of its backends in separate processes, because Keras reads KERAS_BACKEND at its import."""
 
 from __future__ import annotations
 

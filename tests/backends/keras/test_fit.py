@@ -1,6 +1,6 @@
-"""Test models that train by rows, on the present backend of Keras; test_each_backend.py runs this on all three.
+"""Test models that train by rows on the present backend of Keras. test_each_backend.py runs this on all three.
 
-The reference is Keras itself: a layer that multiplies one-hot ids by its table, whose gradient is an array.
+The reference is a Keras layer that multiplies one-hot ids by its table, so that its gradient is an array.
 `islices.parity` compares trajectories over recorded, hence eager, steps, as in SPEC clause 23. test_each_backend.py
 shows that compiled steps have the same bits where the model rounds nothing.
 """
@@ -35,14 +35,14 @@ ops = keras.ops
 
 @keras.saving.register_keras_serializable("tests")
 class OneHot(keras.layers.Embedding):  # type: ignore[misc]
-    """A Keras embedding with an array for a gradient, on every backend."""
+    """A Keras embedding whose gradient is an array on every backend."""
 
     def call(self, ids: Any) -> Any:
         return ops.matmul(ops.one_hot(ids, self.input_dim, dtype=self.compute_dtype), self.embeddings)
 
 
 def made(layer: Any = keras.layers.Embedding, **options: Any) -> Any:
-    """Return a stock functional model, row_sparse but for one-hot products."""
+    """Return a stock functional model, with row_sparse or with one-hot products."""
     keras.utils.set_random_seed(3)
     ids = keras.Input((5,), dtype="int32")
     x = keras.layers.GlobalAveragePooling1D()(layer(ROWS, WIDTH, name="table", **options)(ids))
@@ -61,7 +61,7 @@ def weights(model: Any) -> list[np.ndarray[Any, Any]]:
 
 
 def assert_parity(folder: Path, ours: Any, theirs: Any) -> Any:
-    """Train both, each a model and its optimizer; the first one's weights."""
+    """Train two pairs of a model and an optimizer, check parity, and return the first one's weights."""
     for name, (model, optimizer) in (("ours", ours), ("stock", theirs)):
         model.compile(optimizer, loss="mse")
         callbacks = [front.KerasRecorder(folder / name)]
@@ -97,7 +97,7 @@ def test_fit_follows_kerass_own_optimizer_on_arrays(name: str, options: dict[str
 
 
 def test_rows_that_no_batch_names_keep_their_bits() -> None:
-    """The last batch is smaller than the others."""
+    """Check that other rows keep their bits. The last batch is smaller than the others."""
     optimizer = front.Stepped(optim.adamw(RATE, weight_decay=0.1), global_clipnorm=0.5, gradient_accumulation_steps=2)
     still = (weights(made())[0] == weights(fitted(made(), optimizer, batch=12))[0]).all(1)
     assert np.flatnonzero(still).tolist() == sorted({*range(ROWS)} - {*IDS.ravel().tolist()})
@@ -135,7 +135,7 @@ def subclassed(table: Any) -> Any:
 
 
 def test_one_call_on_a_model_somebody_else_wrote() -> None:
-    """Unbuilt, then compiled, then row_sparse; the rows and bits of the functional model."""
+    """Check that an unbuilt model, compiled and then row_sparse, has the rows and bits of the functional model."""
     expected = weights(fitted(made(), front.Stepped(optim.adam(RATE)), epochs=1))
     model = subclassed(Taken())
     kind = type(model)
@@ -291,7 +291,7 @@ def test_dynamic_loss_scales() -> None:
 
 
 def scaled_steps(inner: Any, value: float, compiled: bool) -> tuple[list[float], float]:
-    """A table of zeros and the scale behind one step on two slices of row 1, each of this value."""
+    """Return a table of zeros and the scale after one step on two slices of row 1 with this value."""
     table = keras.Variable(np.zeros((3, 1), np.float32))
     optimizer = front.LossScaleOptimizer(inner, initial_scale=2.0)
     optimizer.build([table])
@@ -358,7 +358,7 @@ def test_the_state_by_its_names(tmp_path: Path) -> None:
 
 
 class Normed(front.Stepped):  # type: ignore[misc]
-    """The recipe of docs/keras.md."""
+    """A model with the recipe of docs/keras.md."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -44,7 +44,7 @@ def gradients(step: int) -> list[Any]:
 
 
 def stepped(optimizer: Any, change: Callable[[list[Any]], list[Any]] = list, steps: int = 4) -> list[np.ndarray]:
-    """Weights and variables of the optimizer after some steps on gradients changed first."""
+    """Return the weights and the optimizer's variables after some steps on changed gradients."""
     variables = weights()
     for k in range(steps):
         optimizer.apply(change(gradients(k)), variables)
@@ -151,7 +151,7 @@ def fitted(optimizer: Any, *, epochs: int = 2) -> Any:
 
 
 def looped(apply: Apply) -> Any:
-    """The training loop a user writes, with what apply makes of the gradients."""
+    """Run a user's training loop, which applies the changed gradients."""
     m = model()
     loss = keras.losses.MeanSquaredError()
 
@@ -186,7 +186,7 @@ def test_schedules_averages_and_callbacks_work_through_it() -> None:
 
 
 def test_xla_compiles_it() -> None:
-    """Numbers that every order of sums and products leaves exact."""
+    """Check that XLA compiles it, with numbers that are exact in every order of sums and products."""
     ids = np.array([[1, 1, 1, 2], [1, 3, 3, 2]], np.int32)
     m = keras.Sequential(
         [keras.Input((4,), dtype="int32"), keras.layers.Embedding(5, 2, embeddings_initializer="ones")]

@@ -41,7 +41,7 @@ def gradients(step: int, dtype: str = "float32") -> list[Any]:
 
 
 def run(optimizer: Any, variables: list[Any], batches: list[list[Any]], *, graph: bool = False) -> list[np.ndarray]:
-    """The variables after one call for each batch; in a graph, which is traced once."""
+    """Return the variables after one call per batch. A graph is traced once."""
 
     def step(values: Any, indices: Any, dense: Any, number: Any) -> None:
         rows = tf.IndexedSlices(values, indices, tf.constant([9, 3]))
@@ -61,7 +61,7 @@ def clipped(grads: list[Any], by: dict[str, float]) -> list[Any]:
 
 
 def by_hand(rule: optim.Optimizer, micro: int, calls: int, clip: dict[str, float]) -> list[np.ndarray]:
-    """Gradients joined without a sum, coalesced, divided, clipped, stepped."""
+    """Take the step by hand: join gradients, coalesce, divide, clip, step."""
     tables = [tf.Variable(tf.reshape(v.value, tuple(v.shape) or (1,))) for v in weights()]
     states = [rule.init(t) for t in tables]
     for first in range(0, calls - micro + 1, micro):
@@ -108,7 +108,7 @@ def test_what_waits_for_a_step_is_its_rows() -> None:
 
 
 def test_sixteen_bits_are_added_up_in_thirty_two() -> None:
-    """2048 + 1 + 1 is 2048 in float16, added one after the other."""
+    """Check the sum 2048 + 1 + 1, which is 2048 in float16 arithmetic."""
     table = keras.Variable(tf.zeros((2, 1)), dtype="float16")
     optimizer = front.Stepped(optim.sgd(1.0), gradient_accumulation_steps=3)
     for value in (2048.0, 1.0, 1.0):
@@ -165,7 +165,7 @@ def test_weights_that_their_gradients_overwrite_are_left_to_keras() -> None:
 
 
 def test_kerass_own_course_around_the_rule() -> None:
-    """Compare steps on dense gradients with Keras's semantics with those of Keras's Adam, with all of its options."""
+    """Compare steps with Keras's semantics on dense gradients with Keras's Adam, with all its options."""
     averages = {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 2}
     options = {"gradient_accumulation_steps": 2, "weight_decay": 0.05, "loss_scale_factor": 4.0, **averages}
     rule, results = optim.adam(RATE, rows="all", semantics="keras"), []
@@ -179,7 +179,7 @@ def test_kerass_own_course_around_the_rule() -> None:
 
 
 def test_variables_that_are_excluded_do_not_decay() -> None:
-    """Neither by the decay of Keras nor by that of the rule."""
+    """Check that excluded variables do not decay, by Keras's decay or by the rule's."""
     nothing = tf.IndexedSlices(tf.zeros((1, 1)), tf.constant([0]), tf.constant([2, 1]))
     of_keras = front.Stepped(optim.sgd(0.5, rows="all"), weight_decay=0.5)
     for optimizer in (of_keras, front.Stepped(optim.adamw(0.5, weight_decay=0.5))):
@@ -286,7 +286,7 @@ COLLECTED = """
 @pytest.mark.outside
 @pytest.mark.parametrize("program", [SUMMED, REFUSED, COLLECTED], ids=["summed", "refused", "collected"])
 def test_replicas(program: str) -> None:
-    """Run in a process whose CPU is two devices."""
+    """Check two replicas, in a process whose CPU has two logical devices."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     code = textwrap.dedent(REPLICAS) + textwrap.dedent(program)
     done = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, timeout=300, env=environment)

@@ -1,4 +1,5 @@
-"""MPI as an engine: four real processes under mpiexec, started once, that make every check in turn; and the faults."""
+"""Test MPI as an engine. Four real processes under mpiexec, started once, make every check in turn; then come the
+faults."""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ def check_non_groups(group: Group) -> None:
 
 
 def check_other_calls_in_flight(group: Group) -> None:
-    """The user's collectives and messages on the same communicator do not reach the group."""
+    """Check that the user's collectives and messages on the same communicator do not reach the group."""
     from mpi4py import MPI
 
     right, left = (group.rank + 1) % SIZE, (group.rank - 1) % SIZE
@@ -94,7 +95,7 @@ def check_other_calls_in_flight(group: Group) -> None:
 
 # ------------------------------------------------------------------------------------------------ gradients
 def gradient(rank: int, dtype: Any) -> tuple[Any, Any]:
-    """Return (indices, values) of a rank: none on rank 1, duplicates on the others."""
+    """Return (indices, values) of a rank, with none on rank 1 and duplicates on the others."""
     rng = np.random.default_rng(rank)
     n = [300, 0, 7, 1000][rank]
     return rng.zipf(1.2, n) % 500, rng.standard_normal((n, 3)).astype(dtype)
@@ -113,7 +114,8 @@ def check_numpy(group: Group) -> None:
 
 
 def check_late(group: Group) -> None:
-    """Rank 1 comes after the timeout. MPI has no timeouts: the group must raise for later calls."""
+    """Check the error if rank 1 comes after the timeout. MPI has no timeouts, so the group must raise for later
+    calls."""
     copy = communicator().Dup()
     within = get_group(copy, timeout=0.5)
     communicator().Barrier()
@@ -137,7 +139,7 @@ CHECKS = [name for name in list(globals()) if name.startswith("check_")]
 
 
 def all_checks(group: Group) -> dict[str, str]:
-    """name -> what went wrong on this rank."""
+    """Return name -> the error on this rank, for each check."""
     found = {}
     for name in CHECKS:
         try:
@@ -165,7 +167,7 @@ def test_on_four_processes(name: str, ranks: Ranks) -> None:
 
 
 def test_processes_end(ranks: Ranks) -> None:
-    """Processes end in spite of the messages that were given up."""
+    """Check that processes end in spite of abandoned messages."""
     assert [finished.returncode for finished in ranks.ranks] == [0] * SIZE
 
 
@@ -186,7 +188,7 @@ def test_the_launcher_ends_the_others() -> None:
 
 # ----------------------------------------------------------------------------- where there is no MPI to use
 def python(code: str, **environment: str) -> str:
-    """The last line that a program prints or ends with."""
+    """Return the last line of a program's output."""
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, timeout=60
     )
@@ -225,7 +227,7 @@ def test_other_threads_of_an_mpi_for_one() -> None:
 
 
 def test_too_many_bytes_for_an_older_mpi() -> None:
-    """Counts of MPI 3 are C ints: a larger count raises before anything is sent, whoever the other ranks are."""
+    """Check that a count beyond a C int, which MPI 3 uses, raises before anything is sent."""
     from islices.backends.mpi.collectives import LARGEST_INT, check_counts
 
     check_counts((3, 1), LARGEST_INT)

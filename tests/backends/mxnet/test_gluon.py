@@ -127,7 +127,7 @@ def train(net: Any, t: Any, step: Step) -> list[np.ndarray]:
 
 
 def by_hand(t: Any, params: list[Any]) -> None:
-    """The norm of the mean gradient is at most MAX_NORM where that of the sum is at most BATCH times it."""
+    """Clip by hand: the mean gradient's norm is at most MAX_NORM if the sum's norm is at most BATCH times that."""
     t.allreduce_grads()
     grads = [p.grad() for p in params]
     clipped, _ = islices.clip_by_global_norm(grads, MAX_NORM * BATCH, semantics="mxnet")
@@ -145,7 +145,7 @@ def test_the_trainer_takes_the_course_of_the_loop_by_hand() -> None:
 
 
 def test_two_contexts_are_added_up_before_the_clip() -> None:
-    """Exact numbers: the two halves of the batch add up to the gradient of the whole."""
+    """Check with exact numbers that the two halves of the batch add up to the whole gradient before the clip."""
     found = []
     for contexts in ([mx.cpu(0)], [mx.cpu(0), mx.cpu(1)]):
         layer = gluon.nn.Embedding(4, 1, sparse_grad=True)
@@ -189,7 +189,7 @@ def test_stale_gradients_are_counted_only_where_they_are_used() -> None:
 
 
 def test_a_scaled_loss_is_clipped_at_its_own_scale_and_overflow_skips_the_step() -> None:
-    """The Trainer gets the scaler of mxnet.contrib.amp, without its patches of all operators."""
+    """Check the Trainer with the scaler of mxnet.contrib.amp, without its patches of all operators."""
     from mxnet.contrib.amp.loss_scaler import LossScaler
 
     layer = gluon.nn.Embedding(3, 1)

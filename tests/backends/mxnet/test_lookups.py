@@ -113,7 +113,7 @@ def test_a_table_of_a_function_that_returned_or_of_another_thread_is_refused() -
 # ---------------------------------------------------------------------- functions with a given gradient
 @pytest.mark.parametrize(("attached", "request_"), [((1,), "write"), ((0, 1), "add")])
 def test_a_custom_gradient_reaches_whoever_asked(attached: tuple[int, ...], request_: str) -> None:
-    """MXNet's Function stops at the first input without a gradient, and drops sums."""
+    """Check custom gradients, for which MXNet's Function stops at the first input without a gradient and drops sums."""
     product = BACKEND.custom_gradient(lambda x, i, y: x * y, lambda r, u: (u * r[2], None, u * r[0]))
     inputs = [array([1.0, 2.0]), array([3.0, 4.0])]
     for k in attached:
@@ -160,7 +160,7 @@ def test_rows_are_set_in_place() -> None:
 
 
 def test_a_step_on_a_large_table_allocates_nothing_of_its_size() -> None:
-    """Run in a new process, since the peak of this one may be higher already."""
+    """Check peak memory in a new process, since the peak of this one may already be higher."""
     code = """
 import resource, numpy as np, islices
 B = islices.get_backend("mxnet")
@@ -231,7 +231,7 @@ def test_capture_a_gluon_model(sparse_grad: bool, passes: int, frozen: bool) -> 
 
 
 def test_per_sample_gradients_come_of_one_backward_pass() -> None:
-    """Float ids, as nd.array makes them, and a layer that is read twice."""
+    """Check float ids, as nd.array makes them, and a layer that is read twice."""
     model, ids = net(), array([[1, 2], [2, 9]])
     with islices.capture(model) as captured:
         with autograd.record():

@@ -1,4 +1,4 @@
-"""Limits of MXNet's types, and floats as ids."""
+"""Test the limits of MXNet's types, and floats as ids."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_native_type_ends_at_two_to_the_31_elements_and_says_so() -> None:
 
 
 def test_arrays_that_autograd_has_not_seen_are_updated_while_it_records() -> None:
-    """Update as MXNet's in-place operators do, repeatedly, and also by slices that depend on recorded values."""
+    """Check repeated updates, as by MXNet's in-place operators, also by slices that depend on recorded values."""
     weight, counts = mx.nd.ones((3, 1)), mx.nd.zeros((3, 1))
     weight.attach_grad()
     rule = islices.optim.adam(0.5)

@@ -1,7 +1,7 @@
-"""MXNet is imported behind a stand-in for NumPy: that it works, and that nobody else notices.
+"""Test that MXNet imports with a stand-in for NumPy, and that no other module sees the stand-in.
 
-Everything runs in fresh interpreters, since what is tested is the state an import leaves behind. The first tests use
-a toy package named mxnet, so they run without MXNet; the others need it.
+Everything runs in fresh interpreters, because the tests check the state after an import. The first tests use a toy
+package named mxnet, so they run without MXNet; the others need it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def run(code: str, *flags: str, path: Path | None = None) -> subprocess.Complete
 
 @pytest.fixture
 def toy(tmp_path: Path) -> Path:
-    """A package mxnet that reads names NumPy has lost, at import and later, and a bystander it imports."""
+    """Write a toy package mxnet that reads names that NumPy has lost, at import and later, and a module that it
+    imports."""
     (tmp_path / "bystander.py").write_text("import numpy\n")
     package = tmp_path / "mxnet"
     package.mkdir()

@@ -24,7 +24,7 @@ ROWS, WIDTH = 23, 3
 
 # ---------------------------------------------------------------------- what the ranks have, and what they should get
 def slices_of(rank, dtype="float32"):
-    """Return (values, indices) of a rank: many duplicates on the first, none on the second."""
+    """Return (values, indices) of a rank, with many duplicates on the first and none on the second."""
     n = 0 if rank else 40
     r = np.random.default_rng(n)
     values = r.standard_normal((n, WIDTH)) * 10.0 ** r.integers(-3, 3, (n, 1))
@@ -110,7 +110,7 @@ def errors_on_every_rank(group):
 
 
 def replicas_reduce(strategy, dtype, op, *, traced):
-    """Compare all_reduce within strategy.run of two replicas; the second one has no slices."""
+    """Compare all_reduce within strategy.run of two replicas. The second one has no slices."""
     import tensorflow as tf
 
     from islices.distributed import all_reduce
@@ -145,7 +145,7 @@ def per_replica(strategy, arrays):
 
 # ---------------------------------------------------------------------- how it ends
 def slow(group):
-    """The last rank comes late: the seconds after which the others know."""
+    """Make the last rank late, and return the seconds after which the others raise."""
     from islices.distributed import RankError, RankTimeout, get_group
 
     group.all_gather(np.zeros(8, np.uint8))  # compiled, with the strategy's timeout
@@ -166,7 +166,7 @@ def slow(group):
 
 
 def killed(group):
-    """The last rank dies: the seconds after which the others know."""
+    """Kill the last rank, and return the seconds after which the others raise."""
     import tensorflow as tf
 
     from islices.distributed import RankError, all_reduce
@@ -198,7 +198,7 @@ def test_workers_and_a_killed_one(tmp_path):
 
 # ---------------------------------------------------------------------- replicas on two logical CPUs of one process
 def test_mirrored():
-    """Run in a new process, since logical devices are made before TensorFlow starts."""
+    """Run the test in a new process, since logical devices are made before TensorFlow starts."""
     run = subprocess.run(
         [sys.executable, __file__],
         capture_output=True,

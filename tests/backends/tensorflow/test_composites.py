@@ -1,4 +1,5 @@
-"""IndexedSlices and PerSample into and out of tf.function: one trace, the same flags, gradients through."""
+"""Test IndexedSlices and PerSample into and out of tf.function: one trace, the same flags, and gradients through
+them."""
 
 from __future__ import annotations
 

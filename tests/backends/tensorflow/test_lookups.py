@@ -1,4 +1,4 @@
-"""Lookups in TensorFlow: tapes around, graphs within, autograph in fn, variables, Keras's layers."""
+"""Test lookups in TensorFlow with outer tapes, inner graphs, autograph in fn, variables and Keras's layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`value_and_grad(fn, sparse=)` of plain variables and tensors keeps TensorFlow's gradient of tf.gather."""
+"""Test that `value_and_grad(fn, sparse=)` of plain variables and tensors keeps TensorFlow's gradient of tf.gather."""
 
 from __future__ import annotations
 

@@ -60,7 +60,8 @@ def test_a_sparse_tensor_is_looked_up_as_safe_embedding_lookup_sparse_does(combi
 
 
 def test_places_may_come_in_any_order() -> None:
-    """tf.nn.embedding_lookup_sparse wants ascending rows; here members are in the order of the values."""
+    """Check rows in any order. tf.nn.embedding_lookup_sparse needs ascending rows; here members have the order of the
+    values."""
     table, order = tf.Variable(WEIGHTS), [5, 2, 0, 4, 1, 3]
     mixed = sparse([IDS[k] for k in order], places=[PLACES[k] for k in order])
     for combiner, kind in itertools.product(("sum", "mean", "max"), ("host", "framework")):

@@ -1,4 +1,4 @@
-"""TensorFlow's features: tf.function with its shapes and autograph, dense_shape, a Keras training step."""
+"""Test features of TensorFlow: tf.function with its shapes and autograph, dense_shape, a Keras training step."""
 
 from __future__ import annotations
 

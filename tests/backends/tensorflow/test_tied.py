@@ -1,4 +1,4 @@
-"""Tied weights on Keras: ReversibleEmbedding against one backward pass a sample."""
+"""Test tied weights on Keras: ReversibleEmbedding against one backward pass per sample."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def loss_of(logits: Any, targets: Any) -> Any:
 
 
 def alone(model: Any) -> np.ndarray[Any, Any]:
-    """Each sample's gradient of the weights, by one tape each."""
+    """Return each sample's gradient of the weights, by one tape per sample."""
     (variable,) = (v for v in model.variables if v.path.endswith("words/embeddings"))
     gradients = []
     for b in range(len(IDS)):
@@ -86,7 +86,7 @@ def test_norms_clips_and_sums_are_those_of_one_tape_a_sample(options: dict[str, 
 
 # ---------------------------------------------------------------------- other uses
 class ByHand(keras.layers.Layer):
-    """An output layer written by hand, as before there was a ReversibleEmbedding."""
+    """An output layer written by hand, as before Keras had ReversibleEmbedding."""
 
     def __init__(self, embed: Any, variant: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Kernels are off: they take seconds to compile, and have the same bits. The modules named here run them."""
+"""Turn kernels off, because they take seconds to compile and have the same bits. The modules listed here use them."""
 
 from __future__ import annotations
 

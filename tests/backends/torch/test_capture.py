@@ -1,4 +1,4 @@
-"""islices.capture on torch: stock layers and their options, hooks, checkpoints, compiled models."""
+"""Test islices.capture on torch: stock layers and their options, hooks, checkpoints, compiled models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FLAT = torch.tensor([0, 1, 1, 0, 3, 1])
 
 
 def whole(*shape: int, seed: int = 0) -> Any:
-    """Multiples of 12, so that means over up to four members do not round."""
+    """Return multiples of 12, so that means over up to four members do not round."""
     return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(seed)) * 12.0
 
 
@@ -72,7 +72,7 @@ def test_bags_beside_their_own_gradient(mode: str, padding: Any, offsets: Any, w
 
 
 def test_ids_behind_the_last_offset_are_in_no_bag() -> None:
-    """The gradient of torch 2.13 contains uninitialized memory for them."""
+    """Check ids after the last offset, for which the gradient of torch 2.13 contains uninitialized memory."""
     layer = nn.EmbeddingBag(ROWS, DIM, mode="sum", include_last_offset=True)
     with islices.capture(layer) as captured:
         layer(FLAT, torch.tensor([0, 2, 4])).sum().backward()

@@ -21,7 +21,7 @@ def parameters(dtype: str = "float32") -> list[Any]:
 
 
 def give_gradients(params: list[Any], seed: int, slots: int = 30) -> None:
-    """Sparse ones with duplicates, a large one that cancels, dense ones."""
+    """Set sparse gradients with duplicates, a large one that cancels, and dense ones."""
     generator = torch.Generator().manual_seed(seed)
     for p in params[:2]:
         ids = torch.randint(0, len(p), (1, slots), generator=generator)
@@ -49,7 +49,8 @@ def assert_same(got: list[Any], expected: list[Any], subject: Any) -> None:
     ],
 )
 def test_same_bits_as_clipping_first(semantics: str, dtype: str, kernels: bool) -> None:
-    """A gradient that is not finite has the same bits too; "optax" divides first."""
+    """Check that clipping within the step has the same bits, also for gradients that are not finite. "optax" divides
+    first."""
     for options in ({}, {"rows": "all", "frozen": [1, 5], "maximize": True}):
         for limit in (0.5, 0.0, float("inf")):
             got, expected = parameters(dtype), parameters(dtype)

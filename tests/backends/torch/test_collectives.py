@@ -46,7 +46,7 @@ def check_two_groups(group: Group) -> None:
 
 
 def check_one_group_each(group: Group) -> None:
-    """All callers get the same Group of a process group: after an error it stays broken."""
+    """Check that all callers get the same Group of a process group, so that it stays broken after an error."""
     assert get_group("torch") is group
     assert get_group(dist.group.WORLD) is group
 
@@ -91,7 +91,7 @@ def check_bad_input_is_reported_to_all(group: Group) -> None:
 
 
 def check_late(group: Group) -> None:
-    """Rank 1 comes after the timeout: the others have given up by then, which it learns at once."""
+    """Check the errors if rank 1 comes after the timeout. The others have given up, and rank 1 notices this at once."""
     pg = dist.new_group([0, 1, 2], timeout=datetime.timedelta(seconds=1))
     if group.rank == 3:
         return
@@ -120,7 +120,7 @@ CHECKS = [name for name in list(globals()) if name.startswith("check_")]
 
 
 def all_checks(group: Group, folder: str) -> dict[str, str]:
-    """name -> what went wrong on this rank."""
+    """Return name -> the error on this rank, for each check."""
     found = {}
     for name in CHECKS:
         try:

@@ -1,4 +1,5 @@
-"""Calls within torch.compile(fullgraph=True): eager's values, gradients and errors, in one graph for all batches."""
+"""Test calls within torch.compile(fullgraph=True): one graph for all batches, with eager values, gradients and
+errors."""
 
 from __future__ import annotations
 
@@ -119,7 +120,7 @@ def test_leaves_without_a_gradient_stay_none() -> None:
 
 
 def test_trees_aux_and_constants() -> None:
-    """Two tables, one of them not looked up, a variable in a dict, what is passed on, and rows that are constants."""
+    """Check two tables, one without a lookup, a variable in a dict, passed-on leaves, and constant rows."""
 
     def loss(tables: Any, extra: Any, ids: torch.Tensor) -> Any:
         rows = islices.lookup(tables[0], ids)
@@ -141,7 +142,7 @@ def test_trees_aux_and_constants() -> None:
 
 
 def calls(s: IndexedSlices) -> Any:
-    """Islices' clip that changes and one that does not, a preset's, one by rows, and what a gradient without NaN is."""
+    """Return clips with and without an effect, a preset's clip, a clip by rows, and a check for NaN."""
     dense, tree = islices.to_dense(s), {"a": [s], "b": s.values}
     clipped = [islices.clip_by_norm(s, limit) for limit in (0.5, 1e4)]
     presets = islices.clip_by_global_norm(tree, 0.5, semantics="torch"), islices.clip_by_value(s, -0.5, 0.5)
@@ -236,7 +237,8 @@ def test_gradients_that_pass_through_calls_break_the_graph(fn: Callable[..., Any
 
 # ---------------------------------------------------------------------- from outside
 def test_while_another_thread_compiles() -> None:
-    """torch.compiler.is_compiling() is true in all threads then; changing amid a call, it left one unclipped."""
+    """Check calls while another thread compiles. torch.compiler.is_compiling() is then true in all threads, which
+    once left a gradient unclipped."""
     optimizer = optim.adam(0.1)
     step = training_step(optimizer, combiner="sum")
     fn = graph(step)

@@ -1,4 +1,4 @@
-"""torch.func, torch.jit.trace and make_fx around operations; factors and divisors that are tensors."""
+"""Test torch.func, torch.jit.trace and make_fx around operations, and tensors as factors and divisors."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def step(values: Any) -> Any:
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
 @pytest.mark.parametrize("tracer", [by_make_fx, by_jit])
 def test_no_tracer_takes_its_inputs_for_constants(tracer: Callable[..., Any]) -> None:
-    """A graph computes of its inputs, or there is none."""
+    """Check that a graph computes from its inputs, or that tracing raises."""
     refused = []
     for name, loss in LOSSES.items():
         try:

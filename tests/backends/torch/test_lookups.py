@@ -1,4 +1,4 @@
-"""value_and_grad on torch: autograd's modes, modules by closure, checkpoints, transforms, compiled code."""
+"""Test value_and_grad on torch: autograd's modes, modules by closure, checkpoints, transforms, compiled code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IDS = torch.tensor([[0, 1, 1], [2, 0, 1]])
 
 
 def whole(*shape: int, seed: int = 0) -> Any:
-    """Multiples of 12, so that means over up to four members do not round."""
+    """Return multiples of 12, so that means over up to four members do not round."""
     return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(seed)) * 12.0
 
 

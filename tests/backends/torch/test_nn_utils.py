@@ -32,7 +32,7 @@ BATCHES: dict[str, list[list[int]]] = {
 
 
 class Model(torch.nn.Module):
-    """A sparse table with padding, a dense head, and a layer that gets no gradient."""
+    """A model with a sparse table with padding, a dense head, and a layer that gets no gradient."""
 
     def __init__(self, *, sparse: bool = True, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ def test_sparse_is_clipped_like_torch_clips_the_densified(ids: list[list[int]], 
 
 @pytest.mark.parametrize("semantics", ["torch", "islices", "optax", "tensorflow"])
 def test_the_result_is_the_one_of_clip_by_global_norm(semantics: str) -> None:
-    """The two functions agree with the one, and so does mode framework."""
+    """Check that the two functions together agree with clip_by_global_norm, also in mode framework."""
     ids = [[6, 1, 4], [3, 2, 5]] if semantics == "tensorflow" else [[1, 2, 1], [2, 2, 6]]  # raw rows, if they repeat
     whole, halves, given = (with_gradients(ids) for _ in range(3))
     grads = [p.grad for p in given.parameters()]
@@ -230,7 +230,8 @@ def without_data(sparse: bool) -> torch.Tensor:
 
 
 def test_a_tensor_without_data_is_refused_for_that() -> None:
-    """Tensors on the device meta raise where values must be known; calls that only need shapes work (`lookup`)."""
+    """Check that tensors on the device meta raise if values must be known. Calls that only need shapes (`lookup`)
+    work."""
     p = torch.nn.Parameter(torch.ones(6, 2, device="meta"))
     p.grad = without_data(True)
     for call in (

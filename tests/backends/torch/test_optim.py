@@ -37,7 +37,7 @@ CLASSES: list[tuple[str, dict[str, Any], Callable[..., Any], dict[str, Any]]] = 
 
 
 def train_by_hand(model: Any, optimizer: Any, steps: int) -> dict[str, Any]:
-    """The same with functions of islices; the state of each parameter."""
+    """Train with functions of islices, and return the state of each parameter."""
     states: dict[str, Any] = {}
     for step in range(steps):
         model.zero_grad()
@@ -64,7 +64,7 @@ def test_examples_in_docstrings() -> None:
 
 @pytest.mark.parametrize(("name", "hyper", "function", "in_islices"), CLASSES)
 def test_steps_are_those_of_islices_optim(name: str, hyper: Any, function: Any, in_islices: Any) -> None:
-    """Dense gradients use the dense formula, if the semantics has one."""
+    """Compare steps with islices.optim. Dense gradients use the dense formula, if the semantics has one."""
     model, twin, start = Bags(), Bags(), Bags()
     optimizer = getattr(optim, name)(model.parameters(), **hyper)
     train(model, optimizer, 0, 12)
@@ -128,7 +128,7 @@ def test_a_group_changed_and_another_added_in_mid_training() -> None:
     ],
 )
 def test_bad_hyperparameters(cls: str, given: dict[str, Any], error: type[Exception], message: str) -> None:
-    """The optimizer, a new group and a group changed between steps raise, and nothing has moved."""
+    """Check that the optimizer, a new group and a changed group raise for bad hyperparameters and move nothing."""
     one, two = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2))
     with pytest.raises(error, match=message):
         getattr(optim, cls)([one], **given)
@@ -217,7 +217,7 @@ def test_rows_touched_that_is_asked_for_refuses_a_dense_gradient(cls: str, given
 
 
 def test_names_of_torch_optim() -> None:
-    """The module stands in the place of torch.optim."""
+    """Check that the module has the names of torch.optim."""
     schedule = optim.lr_scheduler.StepLR(optim.SGD([torch.nn.Parameter(torch.ones(1))]), 1)
     assert isinstance(schedule.optimizer, optim.Optimizer)
     with pytest.raises(AttributeError, match=r"^optim\.LBFGS: .* accepted are SGD, .*torch\.optim\.LBFGS"):
@@ -268,7 +268,7 @@ STOCK: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", STOCK)
 def test_stock_arguments(name: str) -> None:
-    """Only semantics="torch" is added to the arguments of torch's class; then either loads the other's state."""
+    """Check that with torch's arguments and semantics="torch" each class loads the other's state."""
     given = STOCK[name]
     torch.manual_seed(0)
     sparse = name == "SparseAdam"

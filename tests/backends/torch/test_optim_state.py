@@ -1,4 +1,5 @@
-"""Test checkpoints of islices.backends.torch.optim: an interrupted run ends with the same bits; torch's states load."""
+"""Test checkpoints of islices.backends.torch.optim: an interrupted run ends with the same bits, and torch's states
+load."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def assert_same_state(a: Any, b: Any) -> None:
 
 
 def written(*objects: Any) -> list[Any]:
-    """Through torch.save and torch.load(weights_only=True)."""
+    """Return an object after torch.save and torch.load(weights_only=True)."""
     file = io.BytesIO()
     torch.save([x.state_dict() for x in objects], file)
     file.seek(0)
@@ -88,11 +89,19 @@ def test_momentum_of_sparse_gradients_is_given_as_a_dense_array() -> None:
     assert momentum.layout is torch.strided
 
 
-def saved_of(name: str, **hyper: Any) -> Any:
+def saved_of(name: str, steps: int = 2, **hyper: Any) -> Any:
     model = Bags(sparse=False)
     optimizer = getattr(torch.optim, name)(model.parameters(), **hyper)
-    train(model, optimizer, 0, 2)
+    train(model, optimizer, 0, steps)
     return optimizer.state_dict()
+
+
+@pytest.mark.parametrize("name", ["Adagrad", "Adam", "AdamW", "NAdam", "RMSprop", "SGD"])
+def test_a_state_from_before_the_first_step_loads(name: str) -> None:
+    options = {"lr": 0.25, "weight_decay": 0.125}
+    optimizer = getattr(optim, name)(Bags(sparse=False).parameters(), 0.1)
+    optimizer.load_state_dict(saved_of(name, steps=0, **options))
+    assert {k: optimizer.param_groups[0][k] for k in options} == options
 
 
 def spoiled(**changes: Any) -> Any:
@@ -111,6 +120,7 @@ def spoiled(**changes: Any) -> Any:
         ("SGD", {"semantics": "keras"}, lambda: saved_of("SGD", momentum=0.9), "torch's momentum_buffer for semantics"),
         ("Adam", {}, lambda: spoiled(exp_avg=7), r"\[4\]: exp_avg: got int 7; accepted is a Tensor of floats"),
         ("Adam", {}, lambda: spoiled(master=torch.zeros(2)), r"\[4\]: master: got one for a parameter of float32"),
+        ("AdamW", {}, lambda: saved_of("SGD", steps=0), r"'momentum', .*'nesterov'; accepted by AdamW are 'lr'"),
         ("Ftrl", {"lr": 0.1}, lambda: {"state": {}, "param_groups": [{"params": [*range(5)], "lr": 0}]}, "lr: got 0"),
     ],
 )  # fmt: skip

@@ -1,4 +1,5 @@
-"""islices.backends.torch.optim inside real training loops: DataLoader workers, schedulers, scalers, hooks, compile."""
+"""Test islices.backends.torch.optim in real training loops, with DataLoader workers, schedulers, scalers, hooks and
+compile."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ WORDS = 200
 
 
 class Reviews(Dataset):  # type: ignore[type-arg]
-    """Texts of 1 to 9 words, 0 for padding, and whether the good ones among them weigh more than the bad."""
+    """Texts of 1 to 9 words padded by 0, with a label that says whether good words outweigh bad ones."""
 
     def __len__(self) -> int:
         return 160
@@ -97,7 +98,7 @@ def by_hand(make: Callable[[], Any], model: Any, given: Any, *, epochs: int = 1,
 # ---------------------------------------------------------------------- a loader with separate processes
 @pytest.mark.outside
 def test_a_model_fed_by_workers() -> None:
-    """Loss goes down; the bits of the loop by hand, without workers."""
+    """Check that the loss falls, and that the bits equal those of a loop by hand without workers."""
     epochs = 6
     model, twin = Model(), Model()
     optimizer = optim.Adam(model.parameters(), lr=0.05)
@@ -128,7 +129,7 @@ def test_a_model_fed_by_workers() -> None:
     ],
 )
 def test_schedulers_reach_the_steps(name: str, hyper: dict[str, Any], schedule: Callable[[Any], Any]) -> None:
-    """The numbers are torch's; each step is one of islices.optim with the numbers of the time."""
+    """Check that schedulers give torch's numbers, and that each step is that of islices.optim with these numbers."""
     model, twin = Model(), Model()
     optimizer = getattr(optim, name)(model.parameters(), **hyper)
     theirs = getattr(torch.optim, name)([torch.nn.Parameter(torch.ones(1))], **hyper)
@@ -154,7 +155,7 @@ def test_schedulers_reach_the_steps(name: str, hyper: dict[str, Any], schedule: 
 
 
 def test_overflow_of_duplicates_is_seen_by_islices_scaler_alone() -> None:
-    """3e38 twice is infinite in float32, and neither is."""
+    """Check duplicates of 3e38, which are finite in float32 while their sum is not."""
     for scaler, skipped in ((torch.amp.GradScaler, False), (GradScaler, True)):
         layer = torch.nn.Embedding.from_pretrained(torch.ones(4, 1), freeze=False, sparse=True)
         optimizer, scaling = optim.SGD(layer.parameters(), lr=1.0), scaler("cpu", init_scale=1.0)
@@ -175,7 +176,8 @@ def test_overflow_of_duplicates_is_seen_by_islices_scaler_alone() -> None:
     ],
 )
 def test_16_bit_tables_train_under_a_scaler(scaler: Any, dtype: Any, clip: str) -> None:
-    """The first scales overflow float16: those steps change nothing. Of the others a twin takes the exact gradients."""
+    """Check that the first scales, which overflow float16, change nothing. A twin takes the other steps with exact
+    gradients."""
     table = torch.nn.Embedding.from_pretrained(torch.ones(50, 2, dtype=dtype), freeze=False, sparse=True)
     params = [table.weight, torch.nn.Parameter(torch.ones(2, dtype=dtype))]
     twins, rule = [p.detach().clone() for p in params], islices.optim.adam(0.125)
@@ -250,7 +252,8 @@ def test_hooks_and_closures() -> None:
 
 
 def test_parameters_on_other_memory() -> None:
-    """Not contiguous, of one element, empty, expanded: what is no plain table takes another way to the same bits."""
+    """Check parameters that are not contiguous, expanded, empty or of one element, which take another path to the
+    same bits."""
     generator = torch.Generator().manual_seed(0)
     shapes = {
         "transposed": torch.randn(4, 3, generator=generator).t(),

@@ -1,6 +1,7 @@
 """Test nested (jagged) ids on torch against torch's functions: values and gradients.
 
-torch sums in other orders and divides by rounded numbers: the comparisons are on whole numbers, or within 1e-6.
+torch sums in other orders and divides by rounded numbers, so the comparisons use whole numbers or a tolerance of
+1e-6.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def jagged(rows: list[list[Any]] = ROWS, dtype: Any = torch.int64) -> Any:
 
 
 def with_gaps() -> Any:
-    """Rows [0, 1], [4, 5, 6], [1] between numbers that are in no row."""
+    """Return rows [0, 1], [4, 5, 6], [1] between numbers that belong to no row."""
     return torch.nested.nested_tensor_from_jagged(
         torch.arange(10) % 7, torch.tensor([0, 4, 8, 10]), torch.tensor([2, 3, 1])
     )
@@ -73,7 +74,7 @@ def test_rows_of_nested_ids_are_nested() -> None:
 
 
 def test_gaps_between_rows_are_no_members() -> None:
-    """nn.EmbeddingBag counts them (it only reads offsets), nn.Embedding raises for these ids."""
+    """Check gaps between rows. nn.EmbeddingBag counts them, because it only reads offsets; nn.Embedding raises."""
     ids = with_gaps()
     expected = torch.stack([WEIGHTS[r].sum(0) for r in ([0, 1], [4, 5, 6], [1])])
     assert torch.equal(lookup(WEIGHTS, ids, combiner="sum"), expected)

@@ -1,4 +1,4 @@
-"""Test `value_and_grad(fn, sparse=)` of plain tensors: it is torch's gradient, and sparse where rows are read."""
+"""Test `value_and_grad(fn, sparse=)` of plain tensors, which gives torch's gradient, sparse for reads of rows."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_other_threads_use_the_pool() -> None:
 
 
 def test_within_a_part() -> None:
-    """Whatever runs Python in a part (a signal's handler, a destructor) may call kernels too."""
+    """Check that Python code that runs within a part (a signal handler, a destructor) may call kernels too."""
     found: list[int] = []
     threads.run_parts(lambda k: threads.run_parts(found.append, [(k,), (k + 10,)]), [(k,) for k in range(4)])
     assert sorted(found) == [0, 1, 2, 3, 10, 11, 12, 13]

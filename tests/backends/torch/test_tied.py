@@ -1,4 +1,5 @@
-"""Tied weights on torch: an embedding and an output layer of one weight, against one backward pass a sample."""
+"""Test tied weights on torch: an embedding and an output layer with one weight, against one backward pass per
+sample."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ TARGETS = torch.tensor([[3, 3, 1], [0, 10, 4], [7, 7, 7], [2, 3, 0]])
 
 
 class Tied(nn.Module):
-    """Rows, something between, and the same weight as the output layer."""
+    """A model with an embedding, layers between, and the same weight as the output layer."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
@@ -33,7 +34,7 @@ class Tied(nn.Module):
 
 
 class Bags(Tied):
-    """One product a sample, fewer than the width: the factors' norm is taken by their triangular one."""
+    """A model with one product per sample, fewer than the width, so that norms use the triangular factor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +48,7 @@ def loss_of(logits: Any, targets: Any) -> Any:
 
 
 def alone(model: Any, weight: Any) -> list[Any]:
-    """The gradient of each sample by one backward pass each."""
+    """Return each sample's gradient, by one backward pass per sample."""
     made = []
     for b in range(len(IDS)):
         (gradient,) = torch.autograd.grad(loss_of(model(IDS[b : b + 1]), TARGETS[b : b + 1]), weight)
@@ -82,7 +83,7 @@ def test_norms_clips_and_sums_are_those_of_one_backward_pass_a_sample(make: Any)
 
 
 def test_one_norm_over_the_tied_weight_and_all_others() -> None:
-    """DP-SGD's norm: the other parameters' gradients from torch.func, the tied one's from the capture."""
+    """Check DP-SGD's norm over the captured tied weight and the other parameters' gradients from torch.func."""
     model = Tied()
     with islices.capture(model) as captured:
         loss_of(model(IDS), TARGETS).backward()
@@ -161,7 +162,7 @@ def test_captures_within_one_another_and_of_a_part() -> None:
 
 
 def test_nothing_of_the_tables_size_is_made_a_sample() -> None:
-    """A million rows: one float64 table would be 256 MB, one a sample 2 GB."""
+    """Check memory with a million rows: one float64 table has 256 MB, one per sample 2 GB."""
     rows, width, batch = 1_000_000, 32, 8
     g, x = torch.randn(batch, 1, rows), torch.randn(batch, 1, width)
     found = islices.per_sample(

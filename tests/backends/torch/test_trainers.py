@@ -1,4 +1,4 @@
-"""The recipes of docs/trainers.md for trainers that clip by themselves.
+"""Test the recipes of docs/trainers.md for trainers that clip themselves.
 
 Lightning and Accelerate are in the environment of conformance/environments/judged.txt: `make soak` runs them.
 """

@@ -1,4 +1,4 @@
-"""The bound of clause 28: hand-checked cases, random float32 evaluations within it, and a second derivation."""
+"""Test the bound of clause 28 by hand-checked cases, random float32 evaluations, and a second derivation."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_what_may_overflow_or_be_nan_is_not_judged(made: Any) -> None:
 
 
 def test_decay_as_a_factor_needs_its_rounding() -> None:
-    """(1 - c) w - s, each step rounded: further off than the roundings of w - c w - s allow."""
+    """Check that (1 - c) w - s with rounded steps is further off than the roundings of w - c w - s allow."""
     rate, decay, w, s = (
         single(float.fromhex(x)) for x in ("0x1.99999ap-3", "0x1.47ae14p-7", "0x1.009e32p+0", "0x1.07afe6p-12")
     )

@@ -20,7 +20,7 @@ def sgd(w: Any, g: Any, state: Any, t: int, *, lr: float) -> Any:
 
 
 def adagrad(w: Any, g: Any, state: Any, t: int, *, lr: float, eps: float) -> Any:
-    """FBGEMM's, of summed duplicates."""
+    """Take FBGEMM's Adagrad step on summed duplicates."""
     rows, places = np.unique(g.indices, return_inverse=True)
     total = np.zeros((len(rows), w.shape[1]), np.float32)
     np.add.at(total, places, g.values)
@@ -117,7 +117,7 @@ def test_what_cannot_be_judged_is_told(step: Any, formula: Any, error: type[Exce
 
 
 def test_gradients_and_weights_are_the_steps_own() -> None:
-    """Whatever a step does to its arguments, the next call is judged as if it had not."""
+    """Check that a step may change its arguments without an effect on the judgement of the next call."""
 
     def step(w: Any, g: Any, state: Any, t: int, *, lr: float) -> Any:
         if isinstance(g, islices.IndexedSlices):

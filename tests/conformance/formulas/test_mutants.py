@@ -1,4 +1,4 @@
-"""Every known mistake lands far outside the bound of its formula, and is named as the cause."""
+"""Test that every known mistake lies far outside the bound of its formula, and is named as the cause."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def differs(got: Got, right: Got) -> bool:
 
 
 def _alone(got: Got, name: str) -> Got:
-    """Return the results of a single step, as float32: states may mean something else, or have another shape."""
+    """Return the float32 results of a single step, because states may differ in meaning or shape."""
     return {t: {name: arrays[name].astype(np.float32)} for t, arrays in got.items()}
 
 
 def _score(trajectory: Trajectory, wrong: Formula) -> tuple[float, float] | None:
-    """Return the highest score of the weights, by grades; None where the mistake changes nothing."""
+    """Return the highest score of the weights by grade, or None if the mistake changes nothing."""
     got = wrong_steps(wrong, trajectory)
     if not differs(got, wrong_steps(trajectory.formula, trajectory)):
         return None
@@ -70,7 +70,7 @@ def test_every_mistake_of_the_catalogue_shows_somewhere() -> None:
 
 
 def given(own: Sequence[Trajectory], wrong: Formula) -> list[tuple[Trajectory, Got]]:
-    """Return the results of a step with a mistake: weights in float32, and no state."""
+    """Return the results of a step with a mistake, which are float32 weights without a state."""
     found = []
     for one in own:
         arrays = wrong_steps(wrong, one)

@@ -1,7 +1,7 @@
-"""Frameworks confirm the formulas that they document, each in its grade: they are witnesses, never what is expected.
+"""Test that frameworks confirm their documented formulas in their grade. They are witnesses, never the expectation.
 
-Their steps are those that `make judged` holds against the formulas. Compiled ones are left to it: torch takes seconds a
-trajectory to compile.
+The steps are those of `make judged`. Only `make judged` runs compiled steps, because torch compiles for seconds per
+trajectory.
 """
 
 from __future__ import annotations

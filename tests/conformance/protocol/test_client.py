@@ -1,4 +1,4 @@
-"""Test the client with faulty programs: it reports each in one line, does not block, and makes the next call."""
+"""Test the client with faulty programs. It reports each in one line, does not block, and makes the next call."""
 
 from __future__ import annotations
 

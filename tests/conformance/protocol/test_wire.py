@@ -1,4 +1,5 @@
-"""Test values to JSON and back: every bit, every container; errors name the place of an invalid value."""
+"""Test conversion of values to JSON and back, for every bit and container. Errors name the place of an invalid
+value."""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ def test_deep_nesting_is_refused() -> None:
 
 
 def test_any_json_is_a_value_or_refused() -> None:
-    """Valid values whose parts are replaced at random: never another error."""
+    """Check that valid values with randomly replaced parts are accepted or raise WireError."""
     rng = random.Random(0)
     odd: list[Any] = [None, 3, -1, "x", [], {}, {"array": 1}, [None], 2**70, 0.5, True]
 

@@ -1,4 +1,4 @@
-"""`islices report`: formats, files, usage errors; and `islices report merge`."""
+"""Test `islices report` (formats, files, usage errors) and `islices report merge`."""
 
 from __future__ import annotations
 

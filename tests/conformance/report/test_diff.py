@@ -1,4 +1,4 @@
-"""`islices report diff`: what changed, in which class, and the exit code."""
+"""Test `islices report diff`: the changes, their classes, and the exit code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from islices.conformance.report.runs import OUTCOMES
 def diff(
     folder: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, *more: str
 ) -> tuple[int, dict[str, Any]]:
-    """The exit code, and what --json says; the terminal's form has the same exit code."""
+    """Return the exit code and the output of --json. The terminal's form has the same exit code."""
     paths = []
     for name, text in (("old", old), ("new", new)):
         (folder / f"{name}.jsonl").write_text(text)

@@ -1,4 +1,4 @@
-"""Reports: read, shown in four ways, joined, and never believed more than their lines say."""
+"""Test that reports are read, shown in four forms, merged, and never trusted beyond their lines."""
 
 from __future__ import annotations
 
@@ -42,6 +42,15 @@ def test_a_failing_case_takes_20_lines_and_json_has_the_rest(tmp_path: Path) -> 
     assert len(shown) <= 20
     assert all("more in --json)" in line for line in problem_lines(runs[0], "fw")[1:])
     assert json.loads(json_lines(runs).splitlines()[1])["got"] == long
+
+
+def test_harness_errors_with_one_reason_are_one_entry(tmp_path: Path) -> None:
+    names = ("norms/a", "norms/b", "norms/c")
+    broken = [case(name, "harness error", reason="no memory") for name in names]
+    (run,) = runs_of(tmp_path, lines(*run_of(header("fw"), *broken, case("norms/d", "fail", reason="no memory"))))
+    heads = [line for line in problem_lines(run, "fw") if not line.startswith("  ")]
+    assert [word in head for word, head in zip(("norms/a", "norms/d"), heads, strict=True)] == [True, True]
+    assert "and 2 more cases" in heads[0]
 
 
 # ---------------------------------------------------------------------- reading
@@ -196,7 +205,8 @@ jax@1.0: unsupported, 2 cases: no such type
 def test_at_80_columns_groups_stand_beside_backends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All of it, to the letter: a mark a mode, settings as totals, what has no column in a line, what fails by name."""
+    """Check the whole output: one mark per mode, totals of settings, a line for missing columns, and failing cases by
+    name."""
     path = tmp_path / "r.jsonl"
     dense = {"clause": "5", "group": "densify"}
     path.write_text(lines(

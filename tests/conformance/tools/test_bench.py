@@ -1,4 +1,4 @@
-"""`islices bench`: small runs of the real thing, the limit's arithmetic by hand, clear errors."""
+"""Test `islices bench` by small real runs, the limit's arithmetic by hand, and clear errors."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_run_as_json_and_as_tables(tmp_path: Path) -> None:
 
 @pytest.mark.outside
 def test_a_process_that_fails_is_a_harness_error(tmp_path: Path) -> None:
-    """A framework that breaks when it is imported: the other one is measured, and the exit code says so."""
+    """Check that if a framework fails at its import, the other is measured and the exit code shows the failure."""
     (tmp_path / "jax").mkdir()
     (tmp_path / "jax" / "__init__.py").write_text("raise ImportError('jaxlib is missing')\n")
     names = ("-b", "jax", "-b", "numpy", "--part", "operations", "--operation", "norm")

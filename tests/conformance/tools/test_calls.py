@@ -1,4 +1,4 @@
-"""A small call goes through few functions: what it costs is mostly that, and grows unseen."""
+"""Test that a small call goes through few functions, because these are most of its cost and grow unnoticed."""
 
 from __future__ import annotations
 

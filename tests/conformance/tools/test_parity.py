@@ -24,7 +24,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "divided by 2 (batch size)" in reported
     for words, message in (
         (["x", "y"], "accepted is a folder of steps"),
-        (["a", "b", "--batch-size", "0"], "got 0; accepted is a number of at least 1"),
+        (["a", "b", "--batch-size", "0"], "batch_size: got 0; accepted is an int >= 1"),
         (["a", "b", "--pair", "v=w"], "pair: got 'v'; accepted are the names in a"),
         (["a"], "FOLDER"),
     ):

@@ -1,4 +1,4 @@
-"""Test the adapter's contract: its parts and marks, and the properties that no case of the suite can check."""
+"""Test the adapter's contract: its parts, its marks, and properties that no case of the suite can check."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_backend_is_its_parts_and_each_method_stands_in_one() -> None:
 
 
 class Bare(Backend):
-    """Stage 1 over NumPy's memory, and no more."""
+    """A backend with stage 1 only, over NumPy's memory."""
 
     name = module = "bare"
     capture = not_implemented("bare has no layers")
@@ -70,7 +70,7 @@ def test_the_host_stands_in_and_mode_framework_has_to_wait() -> None:
 @pytest.mark.parametrize("name", FRAMEWORKS)
 @pytest.mark.parametrize("arrives", [np.inf, np.nan])
 def test_the_gradient_of_where_selects(name: str, arrives: float) -> None:
-    """A framework that multiplied what arrives by the mask would make NaN of it on the side not taken."""
+    """Check the gradient of where. Multiplying the upstream gradient by the mask would give NaN in the other branch."""
     B = backend_of(name)
     weights = B.asarray(np.array([arrives, 1.0], np.float32))
     limit = B.asarray(np.array([1.0, 1.0], np.float32))

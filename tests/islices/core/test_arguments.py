@@ -1,4 +1,4 @@
-"""Arguments other than arrays: a bool is a number only as a factor, a flag is a bool and nothing else."""
+"""Test arguments other than arrays. A bool is a number only as a factor, and a flag is only a bool."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Test the core on NumPy: the container, structures, modes, aliasing, threads and scalars.
 
-What the golden vectors say about values is not repeated here.
+The golden vectors test values, so these tests do not.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def make(dtype: Any = np.float32, ids: np.ndarray = IDS, shape: tuple[int, ...] 
 
 
 def dense_of(s: IndexedSlices) -> np.ndarray:
-    """Return the array that slices denote, summed in float64 with ufunc.at: close to, not bit-equal with, to_dense."""
+    """Return the dense array of slices, summed in float64 with ufunc.at. It is close to to_dense, but not equal to
+    the bit."""
     out = np.zeros(s.dense_shape, np.float64)
     keep = s.indices < s.dense_shape[0]
     np.add.at(out, s.indices[keep], s.values[keep].astype(np.float64))
@@ -44,7 +45,7 @@ def dense_of(s: IndexedSlices) -> np.ndarray:
 
 
 def bits(x: Any) -> Any:
-    """Return a value that is equal where the bits are, -0 and +0 alike."""
+    """Return a value that is equal for equal bits, where -0 equals +0."""
     if isinstance(x, IndexedSlices):
         return (bits(x.values), bits(x.indices), x.dense_shape, x.coalesced, x.padded)
     if isinstance(x, (list, tuple)):

@@ -68,7 +68,7 @@ def run(code: str, *arguments: str, **environment: str) -> str:
 @pytest.mark.outside
 @pytest.mark.parametrize("name", ["torch", "jax"])
 def test_while_another_thread_loads_a_backend(name: str) -> None:
-    """The module is half imported at the time of the fork; the child loads the same backend."""
+    """Check a fork while the module is half imported. The child loads the same backend."""
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"{name} is not installed")
     run(
@@ -107,7 +107,8 @@ def test_while_another_thread_loads_the_kernels() -> None:
 
 @pytest.mark.outside
 def test_while_another_thread_holds_any_of_the_locks() -> None:
-    """Each lock of the library, of all backends: fork waits while it is held, the child and the parent have it then."""
+    """Check, for each lock of the library, that fork waits while it is held, and that both processes can then take
+    it."""
     out = run(
         """
         import importlib
@@ -140,8 +141,8 @@ def test_while_another_thread_holds_any_of_the_locks() -> None:
 
 
 def test_a_fork_does_not_wait_for_ever() -> None:
-    """A thread holds a lock and waits for the thread that forks. After a time the child is made, with a new lock and
-    otherwise unchanged objects.
+    """Check a thread that holds a lock and waits for the forking thread. After a time the fork happens, with a new
+    lock and otherwise unchanged objects.
     """
     run(
         """
@@ -205,7 +206,7 @@ def test_locks_within_locks_in_any_order_while_threads_fork() -> None:
 
 
 def test_a_lazy_property_holds_no_lock() -> None:
-    """functools.cached_property has one for all instances in Python 3.11."""
+    """Check that a lazy property holds no lock. functools.cached_property has one for all instances in Python 3.11."""
     run(
         """
         entered, over = threading.Event(), threading.Event()
@@ -231,7 +232,7 @@ def test_a_lazy_property_holds_no_lock() -> None:
 
 
 def test_no_module_has_locks_of_its_own() -> None:
-    """Locks of modules are `islices.core.locks.Lock`s; the exceptions named here belong to an object."""
+    """Check that modules use `islices.core.locks.Lock`. The listed exceptions belong to an object."""
     allowed = {
         ("islices/core/locks.py", "RLock"),
         ("islices/core/locks.py", "cached_property"),  # for type checkers

@@ -29,13 +29,13 @@ HEAVY = ("torch", "tensorflow", "keras", "jax", "jaxlib", "mxnet", "rich", "pyte
 
 
 def loaded(code: str, **environment: str) -> set[str]:
-    """Names of the modules in sys.modules after running code in a fresh interpreter."""
+    """Return the names in sys.modules after running code in a fresh interpreter."""
     (modules,) = loaded_after(code, **environment)
     return modules
 
 
 def loaded_after(*steps: str, **environment: str) -> list[set[str]]:
-    """The same after each of several steps that one interpreter takes."""
+    """Return the names in sys.modules after each of several steps of one interpreter."""
     shown = "\nimport json, sys\nprint('loaded', json.dumps(sorted(sys.modules)))\n"
     script = "".join(textwrap.dedent(step) + shown for step in steps)
     env = {**{k: v for k, v in os.environ.items() if k != "ISLICES_KERNELS"}, **environment}
@@ -91,7 +91,7 @@ def test_without_kernels_numba_is_not_imported() -> None:
 
 
 def test_what_sums_nothing_does_not_import_numba() -> None:
-    """Slices are made and checked, their parts looked at, and threads set, at the cost of NumPy."""
+    """Check that making slices, reading their parts and setting threads imports only NumPy."""
     modules = loaded(
         """
         import islices, numpy as np
@@ -142,7 +142,7 @@ def test_numpy_is_left_untouched() -> None:
 
 
 def test_pytest_imports_nothing_of_islices_until_it_is_used(tmp_path: Path) -> None:
-    """The plugin of the entry point, without the plugins of other distributions, in an empty folder."""
+    """Check the entry point's plugin, without the plugins of other distributions, in an empty folder."""
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     code = "import sys, pytest; pytest.main(['-q', '-p', 'islices_pytest', *sys.argv[1:]]); print(*sys.modules)"
     command = [sys.executable, "-c", code, "-p", "no:cacheprovider", "--help"]

@@ -1,4 +1,4 @@
-"""Python's collector is off while one of our locks is held: it would run destructors that wait for other threads."""
+"""Test that Python's collector is off while one of our locks is held, because it could run destructors that wait."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from islices.kernels import threads
 
 
 class Cycle:
-    """Garbage for the collector, which notes who collects it."""
+    """Garbage for the collector that records the thread which collects it."""
 
     collected: list[str]
 
@@ -30,7 +30,7 @@ class Cycle:
 
 @pytest.fixture
 def eager_collector() -> object:
-    """The collector at every other allocation, as where a program allocates much."""
+    """Run the collector at every other allocation, as in a program that allocates much."""
     before = gc.get_threshold()
     Cycle.collected = []
     gc.set_threshold(1)

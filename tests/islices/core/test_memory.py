@@ -1,4 +1,4 @@
-"""Memory that large results leave behind and the next ones take: what an interrupt may do amid an allocation."""
+"""Test the reuse of memory of large results, and interrupts during an allocation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ SHAPE = (1 << 18, 2)
 
 @pytest.mark.parametrize("at", range(1, 9))
 def test_an_interrupt_amid_an_allocation(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C at each line of it: nothing is printed of objects half made, and the next call works."""
+    """Check Ctrl-C at each line of an allocation. No message about half-made objects appears, and the next call
+    works."""
     monkeypatch.setattr(memory, "_free", {})
     noise: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", noise.append)

@@ -67,7 +67,7 @@ class Site:
         (info / "entry_points.txt").write_text(f"[islices.backends]\n{name} = {value}\n")
 
     def toy(self, module: str) -> None:
-        """A whole toy framework with its plug-in."""
+        """Write a whole toy framework with its plug-in."""
         self.module(module, TOY)
         self.module(f"{module}_islices", ADAPTER.format(module=module))
         self.plugin(f"islices-{module}", module, f"{module}_islices:backend")
@@ -207,7 +207,7 @@ def test_a_broken_plugin_fails_when_selected_and_disturbs_nobody(label: str, sit
     ],
 )
 def test_an_import_without_its_framework_says_what_installs_it(module: str, missing: str, pip: str) -> None:
-    """`get_backend` says so too. optax: tests/backends/jax/test_optax.py."""
+    """Check that importing a backend's package, and `get_backend`, name the install command of a missing framework."""
     program = f"import sys\nsys.modules[{missing!r}] = None\nimport islices.backends.{module}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stderr.splitlines()[-1].startswith("ModuleNotFoundError: ")

@@ -1,4 +1,4 @@
-"""Test one array in two places of a call that writes: every framework raises before it writes anything.
+"""Test one array in two places of a call that writes. Every framework raises before it writes anything.
 
 Arrays that are neighbours in one buffer, or interleave in it, do not raise.
 """
@@ -22,7 +22,7 @@ HOST = islices.get_backend("numpy")
 
 
 def table_of(name: str) -> Any:
-    """A table that is stepped in place where the framework can."""
+    """Return a table that changes in place if the framework can."""
     x = islices.convert(START.copy(), name)
     if name == "tensorflow":
         import tensorflow as tf
@@ -89,7 +89,7 @@ def buffers() -> list[tuple[str, Callable[[np.ndarray], Any]]]:
 
 @pytest.mark.parametrize(("name", "of"), buffers())
 def test_parts_of_one_buffer(name: str, of: Callable[[np.ndarray], Any]) -> None:
-    """Flat parameters lie side by side; columns of a matrix interleave: neither shares an element."""
+    """Check adjacent flat parameters and interleaved columns of a matrix, which share no element."""
     optimizer, n = optim.sgd(0.5), ROWS * WIDTH
     flat = of(np.zeros(3 * n, np.float32))
     wide = of(np.zeros((ROWS, 2 * WIDTH), np.float32))
@@ -133,7 +133,7 @@ def test_parameters_of_torch_that_share_memory() -> None:
 
 @pytest.mark.parametrize("name", [name for name in BACKENDS if name != "tensorflow"])
 def test_scatters_of_a_tables_own_rows(name: str) -> None:
-    """The slices hold what the table held before the call."""
+    """Check slices that share the table's memory: they keep the values from before the call."""
     scatter = islices.scatter
     ids = islices.convert(np.array([1, 0, 2, 1, 5, 4], np.int32), name)
     table = table_of(name)

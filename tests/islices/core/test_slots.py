@@ -1,4 +1,4 @@
-"""Slices whose values are computed when they are read: the same bits as those whose values are there."""
+"""Test that slices whose values are computed when read have the bits of ordinary slices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ DTYPES = ("float16", "float32")
 def deferred(
     positions: str, dtype: str, index: str, factor: float | None = None
 ) -> tuple[IndexedSlices, IndexedSlices]:
-    """Return (slices whose values are not there, the same with values), duplicates and cancelling rows among them."""
+    """Return slices without computed values and the same slices with values, including duplicates and cancelling
+    rows."""
     rng = np.random.default_rng(3)
     base = rng.standard_normal((3, WIDTH)).astype(dtype)
     base[1] = -base[0]

@@ -1,4 +1,5 @@
-"""Row updates beyond their numbers: in place or not, nothing written by a call that raises, cost by the rows."""
+"""Test properties of row updates: in place or not, no writes by a call that raises, and a cost that follows the
+rows."""
 
 from __future__ import annotations
 

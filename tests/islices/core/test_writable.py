@@ -1,4 +1,4 @@
-"""Test memory that the host may write into: the effect on each framework's arrays, gradients and snapshots."""
+"""Test writing into host memory, and its effect on each framework's arrays, gradients and snapshots."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LARGE = (100_000, 64)
 
 
 def kinds(B: Backend) -> list[str]:
-    """The arrays there are: those that change in place, and those that do not, copied or donated."""
+    """Return the kinds of arrays: those that change in place, and the others, copied or donated."""
     return {"tensorflow": ["variable", "tensor"], "jax": ["array", "donated"]}.get(B.name, ["array"])
 
 
@@ -38,7 +38,7 @@ def make(B: Backend, host: np.ndarray, kind: str = "array") -> Any:
 
 
 def host_of(dtype: str) -> np.ndarray:
-    """Small integers, exact in every dtype; bfloat16 as its bits."""
+    """Return small integers, which are exact in every dtype, with bfloat16 as its bits."""
     values = np.arange(15).reshape(5, 3)
     return (
         (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)

@@ -43,7 +43,7 @@ def scope_of(group: Group) -> Any:
 
 # ---------------------------------------------------------------------- one engine, and another framework's arrays
 def another_framework(group: Group, other: str) -> list[float]:
-    """Arrays of an engine that has not been started, and none at all, go by the one that has."""
+    """Check that arrays of an engine that has not started, or no arrays, use the engine that has."""
     C = islices.get_backend(other)
     with scope_of(group):
         assert ShardedTable.from_full(C.asarray(np.ones((4, 1), np.float32))).group is group
@@ -128,7 +128,7 @@ ALL_REDUCE = "import numpy as np; from islices.distributed import all_reduce; "
     ],
 )
 def test_a_launched_process_with_nothing_starts_mpi(call: str) -> None:
-    """It starts as processes with NumPy arrays do, so that all meet."""
+    """Check that a launched process without arrays starts MPI like processes with NumPy arrays, so that all meet."""
     launcher = _mpiexec()
     assert launcher is not None
     code = f"import os; rank = int(os.environ['PMI_RANK']); {ALL_REDUCE} print({call})"
@@ -137,7 +137,7 @@ def test_a_launched_process_with_nothing_starts_mpi(call: str) -> None:
 
 @pytest.mark.skipif(bool(absent("mpi")), reason=absent("mpi") or "there is MPI")
 def test_launched_by_mpi_connected_by_torch() -> None:
-    """Many start torch's ranks by mpiexec: MPI, which nobody has imported, is then no engine that has been started."""
+    """Check torch's ranks started by mpiexec. MPI is then not a started engine, because no module imports it."""
     pytest.importorskip("torch")
     launcher = _mpiexec()
     assert launcher is not None
@@ -156,7 +156,7 @@ def test_launched_by_mpi_connected_by_torch() -> None:
 
 
 def test_one_process() -> None:
-    """Nobody waits where no engine connects others."""
+    """Check that no call waits if no engine connects other processes."""
     pytest.importorskip("torch")
     code = f"""if True:
         {ALL_REDUCE}

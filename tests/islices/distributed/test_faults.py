@@ -1,4 +1,4 @@
-"""Faults of a call on one rank: in its argument, in mid-call, in another thread. Ranks are threads."""
+"""Test faults of a call on one rank: in its argument, during the call, in another thread. Ranks are threads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from islices.distributed import Group, RankError, RankTimeout, all_reduce, excha
 
 
 def test_a_rank_that_leaves_a_call_amid_its_collectives_has_broken_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its next message would count as the rest of that call."""
+    """Check that a rank that leaves a call early breaks the group, since its next message would count as the rest of
+    that call."""
     here, fold = threading.local(), exchange.fold_sparse
 
     def failing(like: Any, received: Any) -> Any:

@@ -1,7 +1,7 @@
-"""global_norm and clip_by_global_norm over ranks: the bits of one process that has all leaves, and those of exact
-arithmetic. SPEC clause 25.
+"""Test global_norm and clip_by_global_norm over ranks, which have the bits of one process with all leaves and of
+exact arithmetic. SPEC clause 25.
 
-Ranks are threads: leaf k of a gradient lies on rank k modulo their number, a replicated one on each.
+Ranks are threads. Leaf k of a gradient lies on rank k modulo their number, a replicated leaf on each rank.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Replicated:
 
 
 def gradients() -> dict[str, list[Any]]:
-    """name -> the leaves of a gradient, in the order in which they count."""
+    """Return name -> the leaves of a gradient, in order."""
     table = [slices(normal(k, (6, 3)), np.random.default_rng(k).integers(0, 8, 6).tolist()) for k in range(5)]
     return {
         "tables": list(table),
@@ -69,12 +69,13 @@ def plain(leaf: Any) -> Any:
 
 
 def whole(name: str) -> list[Any]:
-    """All leaves, as one process has them."""
+    """Return all leaves, as one process has them."""
     return [plain(leaf) for leaf in gradients()[name]]
 
 
 def on_rank(leaves: list[Any], rank: int, size: int) -> tuple[dict[str, Any], Any]:
-    """Return tree and replicated for one rank: numbered leaves in two dicts; the second is replicated as a whole."""
+    """Return tree and replicated for one rank, with numbered leaves in two dicts. The second dict is replicated as a
+    whole."""
     tree: dict[str, Any] = {"own": {}, "every": {}}
     for k, leaf in enumerate(leaves):
         if isinstance(leaf, Replicated):
@@ -86,7 +87,7 @@ def on_rank(leaves: list[Any], rank: int, size: int) -> tuple[dict[str, Any], An
 
 # ---------------------------------------------------------------------- what they find
 def exact(leaf: Any) -> Any:
-    """Return a leaf as the oracle takes it."""
+    """Return a leaf in the form of the oracle."""
     if isinstance(leaf, IndexedSlices):
         return Slices(exact(leaf.values), exact(leaf.indices), leaf.dense_shape)
     return Array(leaf.dtype.name, leaf.shape, leaf.ravel().tolist())
@@ -108,7 +109,7 @@ def values(x: Any) -> Any:
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("name", gradients())
 def test_the_norm_and_the_clip_are_exact(name: str, size: int) -> None:
-    """Compare with exact arithmetic; for a preset with one process."""
+    """Compare norms and clips with exact arithmetic, and presets with one process."""
     leaves, whole_tree = gradients()[name], whole(name)
     exactly = list(map(exact, whole_tree))
     norms = {order: oracle.global_norm(exactly, "inf" if order == math.inf else order) for order in (2, 1, math.inf)}
@@ -254,7 +255,7 @@ def test_replicated_of_another_structure(replicated: Any, words: str) -> None:
 
 # ---------------------------------------------------------------------- within a program
 def stacked(ranks: int, size: float, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Values and indices of slices, one set a rank, and a replicated array."""
+    """Return values and indices of slices, one set per rank, and a replicated array."""
     rng = np.random.default_rng(ranks)
     values = (rng.standard_normal((ranks, 6, 3)) * size).astype(dtype)
     return values, rng.integers(0, 4, (ranks, 6)), (rng.standard_normal(5) * size).astype(dtype)
@@ -294,7 +295,7 @@ def test_within_a_mapped_axis_of_jax(dtype: str, size: float) -> None:
 
 
 def replicas() -> None:
-    """Two replicas of TensorFlow on one CPU, which must be made before TensorFlow has begun."""
+    """Run two replicas of TensorFlow on one CPU, which must be made before TensorFlow starts."""
     import tensorflow as tf
 
     cpu = tf.config.list_physical_devices("CPU")[0]

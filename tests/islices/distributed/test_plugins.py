@@ -1,6 +1,6 @@
-"""Engines of others, found by an entry point: a real one, whose ranks are processes that meet in a folder.
+"""Test an external engine, found by an entry point, whose ranks are processes that meet in a folder.
 
-It connects loopback's arrays, a framework of a test, and passes the suite's cases of ranks as any engine does.
+It connects arrays of loopback, a test framework, and passes the suite's cases of ranks like any engine.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def wrap(x, timeout):
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """Loopback's backend, and an engine for its arrays."""
+    """Return a folder with loopback's backend and an engine for its arrays."""
     site = shutil.copytree(LOOPBACK, tmp_path / "site", ignore=shutil.ignore_patterns("__pycache__"))
     (site / "file_ranks.py").write_text(ENGINE)
     plugin(site, "loopback", "file_ranks")

@@ -30,7 +30,7 @@ IDS = [c.id for c in chosen(full=True)]
 
 
 def verdicts(statement: list[Any], least: int) -> None:
-    """Every case passed on every rank, with the same bits; a framework may lack a type."""
+    """Check that every case passed on every rank with the same bits. A framework may lack a type."""
     for one in statement:
         if isinstance(one, Exception):
             raise one
@@ -59,7 +59,8 @@ def runs_here(engine: str, backend: str) -> None:
 @pytest.mark.outside
 @pytest.mark.parametrize("engine", ["mpi", "torch"])
 def test_cases_on_four_processes(engine: str) -> None:
-    """Every fifth case, so that strategies take turns; `islices conform` runs all on every engine with two."""
+    """Run every fifth case, so that strategies alternate. `islices conform` runs all cases on every engine with two
+    processes."""
     backend = "numpy" if engine == "mpi" else engine
     runs_here(engine, backend)
     keywords = {"backend": backend, "ids": IDS[::5]}
@@ -98,7 +99,8 @@ MISTAKEN: dict[str, tuple[str, Any, str, str]] = {
 
 @pytest.mark.parametrize("name", MISTAKEN)
 def test_a_mistake_in_all_reduce_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cases made for it catch it; the last but one is none: the ends of ranges only decide who does the work."""
+    """Check that the cases catch each mistake. The last but one is harmless, because the ends of ranges only divide
+    the work."""
     place, instead, caught, unharmed = MISTAKEN[name]
     monkeypatch.setattr(exchange, place, instead)
     ids = [c for c in IDS if c.startswith((caught or unharmed, unharmed))]
@@ -134,7 +136,7 @@ ADAPTERS = {
 @pytest.mark.parametrize("name", ADAPTERS)
 @pytest.mark.outside
 def test_the_suite_tells_what_came_of_the_ranks(name: str, tmp_path: Path) -> None:
-    """The variant "ranks" on an outsider's backend, over MPI."""
+    """Run the variant "ranks" on an external backend, over MPI."""
     if why := absent("mpi"):
         pytest.skip(why)
     added, outcomes, words = ADAPTERS[name]
@@ -153,7 +155,7 @@ def test_the_suite_tells_what_came_of_the_ranks(name: str, tmp_path: Path) -> No
 
 
 def leaf_lists(trees: list[Any]) -> list[list[Any]]:
-    """For each leaf what the ranks have."""
+    """Return the ranks' values of each leaf."""
     if isinstance(trees[0], dict):
         return [one for key in trees[0] for one in leaf_lists([tree[key] for tree in trees])]
     if isinstance(trees[0], (list, tuple)):
@@ -166,7 +168,7 @@ MADE = {c.make: c for c in CASES}.values()
 
 @pytest.mark.parametrize("case", MADE, ids=lambda c: c.id.rpartition("/")[0])
 def test_expectations_are_those_of_exact_arithmetic(case: Collective) -> None:
-    """The oracle of fractions agrees, which rounds where clause 25 says so."""
+    """Check that the oracle of fractions, which rounds by clause 25, agrees."""
     for leaves in leaf_lists([case.make(rank, 3) for rank in range(3)]):
         there = [leaf for leaf in leaves if leaf is not None]
         if not there:

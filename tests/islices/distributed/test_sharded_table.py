@@ -1,4 +1,4 @@
-"""ShardedTable on ranks that are threads, against one process that has the whole table; and its checkpoints."""
+"""Test ShardedTable and its checkpoints on ranks that are threads, against one process with the whole table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROWS, DIM, CLIP, STEPS = 23, 3, 0.5, 4
 
 
 def whole(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """The ranks' shards as one table; the step count is the same on all of them."""
+    """Return the ranks' shards as one table. All must have the same step count."""
     steps = {part["step"].tolist()[0] for part in parts}
     assert len(steps) == 1
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0] if name != "step"} | {
@@ -48,7 +48,7 @@ def parts_of(table: ShardedTable, state: dict[str, Any]) -> dict[str, Host]:
 
 # ---------------------------------------------------------------------- steps
 class Decay:
-    """A schedule whose name in messages has its place in memory, which is another one on every rank."""
+    """A schedule whose name contains its address in memory, which differs between ranks."""
 
     def __init__(self, start: float) -> None:
         self.start = start
@@ -76,7 +76,7 @@ def start_of(name: str) -> Host:
 
 
 def lookups_of(name: str, step: int, rank: int) -> tuple[Host, Host]:
-    """(ids, upstream); rank 1 has none in step 1, and nobody has any in step 2."""
+    """Return (ids, upstream). Rank 1 has none in step 1, and no rank has any in step 2."""
     _, dtype, rows = CASES[name]
     rng = np.random.default_rng([step, rank])
     n = 0 if rows == 0 or step == 2 or (rank, step) == (1, 1) else 9
@@ -100,7 +100,7 @@ def sharded(group: Group, name: str) -> dict[str, Host]:
 
 
 def alone(name: str, size: int) -> dict[str, Host]:
-    """The same in one process that knows nothing of ranks: each batch coalesced, concatenated in their order."""
+    """Train in one process without ranks, on the coalesced batches concatenated in the order of ranks."""
     (optimizer, _, rows), table = CASES[name], start_of(name)
     state = optimizer.init(table, master=name == "master")
     for step in range(STEPS):
@@ -128,7 +128,7 @@ def test_processes_step_as_one(engine: str) -> None:
 
 
 def like(framework: str, full: Host) -> Any:
-    """The table in a framework's arrays, those that a model would have."""
+    """Return the table in the arrays of a framework's models."""
     x = islices.get_backend(framework).asarray(full.copy())
     if framework == "torch":
         import torch
@@ -143,7 +143,7 @@ def like(framework: str, full: Host) -> Any:
 
 @pytest.mark.parametrize("framework", ["torch", "tensorflow", "jax", "mxnet"])
 def test_a_framework_trains_as_numpy_in_one_process(framework: str, tmp_path: Path) -> None:
-    """It uses the framework's gradients, and a checkpoint in between."""
+    """Train with the framework's gradients and a checkpoint in between, and compare with NumPy."""
     if framework not in islices.list_backends():
         pytest.skip(f"{framework} is not installed")
     B, full, optimizer = islices.get_backend(framework), start_of("schedule"), optim.adam(0.25)
@@ -227,7 +227,7 @@ def options(group: Group) -> dict[str, Any]:
 
 
 def test_options_of_lookups_hold_on_fetched_rows() -> None:
-    """A fetch moves 4 bytes and a row for each row of others."""
+    """Check lookup options on fetched rows. A fetch moves 4 bytes and a row for each row of other ranks."""
     found = thread_results(4, options)
     inputs = [option_inputs(rank) for rank in range(4)]
     each = [embedding_grad(g, ids, 11, padding_idx=9, scale_by_freq=True) for _, ids, g in inputs]
@@ -250,7 +250,7 @@ def test_options_of_lookups_hold_on_fetched_rows() -> None:
 
 # ---------------------------------------------------------------------- errors
 def errors(group: Group, folder: str) -> dict[str, tuple[str, str]]:
-    """Return each rank's error where one rank, or all, are wrong: (class, message)."""
+    """Return each rank's error as (class, message) if one rank, or all, have a wrong argument."""
     full = np.arange(20, dtype=np.float32).reshape(10, 2)
     table, twin = ShardedTable.from_full(full, group), ShardedTable.from_full(full, group)
     rank, last = group.rank, group.rank == group.size - 1
@@ -332,7 +332,7 @@ def test_what_is_wrong_on_one_rank_is_named_on_every_rank(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("case", "message"), [("step", 1), ("save", 2)])
 def test_of_a_rank_that_leaves_nothing_is_half_done(case: str, message: int, tmp_path: Path) -> None:
-    """Rank 1 ends where it would send its first message of a step, or the one that says that its file is written."""
+    """Check a rank that ends before the first message of a step, or before it reports that its file is written."""
 
     def run(group: Group) -> Any:
         table = ShardedTable.from_full(np.arange(12.0).reshape(6, 2), group)
@@ -375,7 +375,7 @@ def _leave_at_message(group: Any, number: int) -> None:
 # ---------------------------------------------------------------------- files
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    """A checkpoint of 3 ranks by hand: what one process wrote, in three blocks of a file each."""
+    """Return a handmade checkpoint of 3 ranks, with the data of one process in one file per rank."""
     table = ShardedTable.from_full(np.arange(8, dtype=np.float32).reshape(4, 2), Alone())
     save_sharded(tmp_path / "good", table, table.init(islices.optim.adam(0.1)), metadata={"epoch": "3"})
     return tmp_path / "good"
@@ -386,7 +386,7 @@ def shard_of(folder: Path) -> Path:
 
 
 def _header(folder: Path, **changes: Any) -> None:
-    """Change entries of the header, and its digest with them."""
+    """Change entries of the header, and update its digest."""
     path = folder / HEADER
     found = json.loads(islices.files.read_metadata(path)[ENTRY])
     islices.save(path, None, metadata={ENTRY: json.dumps(found | changes)})

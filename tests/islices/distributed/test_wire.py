@@ -1,6 +1,6 @@
-"""The parts of all_reduce: bytes and their layout, the agreement of ranks, sketches, the choice of a strategy.
+"""Test the parts of all_reduce: the layout of bytes, the agreement of ranks, sketches, and the choice of a strategy.
 
-Ranks are threads of this process, whose group moves the same bytes as any other.
+Ranks are threads of this process, whose group moves the same bytes as any other group.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ def test_counts_reach_every_rank(count: int) -> None:
 
     for agreed, collectives in thread_results(3, run):
         assert [x.tolist() for x in agreed.counts] == [counts_of(rank) for rank in range(3)]
-        assert agreed.statement is None, "all said the same"
+        assert agreed.each is None, "all said the same"
         assert collectives == (1 if count <= WITHIN else 2)
 
 
 @pytest.mark.parametrize("text", ["größer als 表 𝛿", "x" * 100_000], ids=["words", "long"])
 def test_what_ranks_say_may_be_any_text(text: str) -> None:
     agreed = thread_results(3, lambda group: agree(group, "call", {"text": text, "n": [1, None, [2]]}))
-    assert all(one.statement is None for one in agreed)
+    assert all(one.each is None for one in agreed)
 
     def differing(group: Group) -> None:
         agree(group, "call", {"text": text if group.rank == 1 else "other"}, [group.rank])
@@ -134,7 +134,7 @@ def test_a_rank_that_does_not_come_breaks_the_group() -> None:
 
 
 def test_what_was_received_is_let_go_before_it_is_summed() -> None:
-    """It is as large as the sums; and indices travel as narrow as they are known to be."""
+    """Check that received arrays, as large as the sums, are freed first, and that indices travel in narrow types."""
     like = exchange.HostLeaf(np.ones((1, 2), np.float32), np.array([7], np.int32), None)
     received = [like.arrays(), like.arrays()]
     assert exchange.fold_sparse(like, received).values.tolist() == [[2.0, 2.0]]
@@ -158,7 +158,7 @@ IDS: dict[str, Callable[[np.random.Generator], list[Any]]] = {
 
 @pytest.mark.parametrize("ids", IDS)
 def test_ranges_are_balanced(ids: str) -> None:
-    """Whatever the ids: of samples that lie evenly a range is off by the gaps at its two ends."""
+    """Check that ranges are balanced for any ids. With even samples a range is off by the gaps at its ends."""
     most = 1 / 4 + 2 * 4 / SAMPLED
     shares = []
     for seed in range(20):
@@ -184,7 +184,7 @@ def test_samples_are_ids_and_of_nothing_cuts_are_zeros() -> None:
 
 # ---------------------------------------------------------------------- strategy: what is modelled is what moves
 def moved(ranks: int, each: Sequence[Any], rows: int | None, dim: int, strategy: str) -> float:
-    """Payload bytes that a rank of so many receives, on average."""
+    """Return the payload bytes that a rank receives on average."""
 
     def run(group: Group) -> int:
         values = np.ones((len(each[group.rank]), dim), np.float32)
@@ -202,7 +202,8 @@ def modelled(ranks: int, each: Sequence[Any], dim: int) -> dict[str, Cost]:
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_modelled_bytes_are_those_that_move(ranks: int) -> None:
-    """Exactly, but for headers: agree's, padding to 8 bytes, and for ranges samples and counts."""
+    """Check the modelled bytes exactly, except for agree's headers, padding to 8 bytes, and the samples and counts of
+    ranges."""
     r, rows, dim = np.random.default_rng(ranks), 9000, 8
     each = [np.unique(r.integers(0, rows, 2000)) for _ in range(ranks)]
     found = modelled(ranks, each, dim)

@@ -1,4 +1,4 @@
-"""value_and_grad, tables and per-sample gradients as their users meet them, on every framework there is."""
+"""Test value_and_grad, tables and per-sample gradients on every framework, as users call them."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_the_same_table_as_two_arguments_has_two_gradients(fw: Framework) -> Non
 
 
 def test_array_gradients_of_lookups_are_the_frameworks_own(fw: Framework) -> None:
-    """An array that is looked up is an array: its gradient is dense; padding and mask hold all the same."""
+    """Check that a looked-up array gets a dense gradient, and that padding and mask still hold."""
 
     def loss(w: Any) -> Any:
         mask = np.array([[True, True, False], [True, True, True]])
@@ -286,7 +286,8 @@ def test_samples_that_influence_each_other_are_found(fw: Framework, name: str) -
 
 
 def test_a_gradient_that_is_nan_everywhere_is_no_influence(fw: Framework) -> None:
-    """Every framework forms 0 * inf for the root of 0, in the samples that nothing arrives at too."""
+    """Check that NaN everywhere is no influence. Every framework forms 0 * inf for the root of 0, also in other
+    samples."""
     step = islices.value_and_grad(lambda t, ids: fw.losses(t[ids] * 0.0) ** 0.5, per_sample=True)
     _, g = step(fw.table(), fw.array(IDS, np.int32))
     assert np.isnan(fw.numpy(g.values)).all()
@@ -355,7 +356,8 @@ def test_ids_may_be_filled_anew_between_lookups(fw: Framework) -> None:
 
 # ---------------------------------------------------------------------- second derivatives
 def test_second_derivatives_are_right_or_refused(fw: Framework) -> None:
-    """inner: sum w r^3, so slices of 3 w r^2; outer: the sum of their squares, whose slices are 36 w^2 r^3."""
+    """Check second derivatives. The inner sum w r^3 has slices 3 w r^2; the outer sum of their squares has 36 w^2
+    r^3."""
     ones = fw.array(np.ones((2, 3, WIDTH)))
 
     def inner(table: Any, w: Any) -> Any:

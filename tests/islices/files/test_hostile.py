@@ -1,4 +1,4 @@
-"""Test damaged, forged and hostile files: they raise a ValueError with their name, or load to the same bits."""
+"""Test that damaged, forged and hostile files raise a ValueError with their name, or load to the same bits."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_each_is_refused_for_its_own_reason(name: str, tmp_path: Path) -> None:
 
 
 def test_every_bit_of_the_data_is_guarded(tmp_path: Path) -> None:
-    """Each bit of every array's bytes, one after the other."""
+    """Check that flipping any single bit of an array's bytes raises."""
     path = tmp_path / "x.safetensors"
     s = islices.IndexedSlices(np.array([[1.5], [2.5]], np.float32), np.array([3, 1]), (2**40, 1))
     islices.save(path, s)
@@ -62,7 +62,7 @@ def test_every_bit_of_the_data_is_guarded(tmp_path: Path) -> None:
 
 
 def test_a_lying_header_costs_no_memory(tmp_path: Path) -> None:
-    """The declared sizes are never allocated: not the array, nor the header."""
+    """Check that the declared sizes of array and header are never allocated."""
     path = tmp_path / "x.safetensors"
     made = handmade()
     for name in ("a tensor of 2^60 bytes", "header of 2^60 bytes", "header of 99 MB"):
@@ -78,7 +78,7 @@ def test_a_lying_header_costs_no_memory(tmp_path: Path) -> None:
 
 
 def test_a_file_that_shrinks_while_it_is_read_is_truncated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The header is read, then the file is cut: an error, no signal that ends the process."""
+    """Check that a file cut after its header was read raises an error, and no signal ends the process."""
     read = saving.read_manifest
 
     def then_cut(archive: Any) -> Any:

@@ -1,4 +1,4 @@
-"""save and load: every kind of leaf, of every framework, what others read and write; atomic writes."""
+"""Test save and load: every kind of leaf of every framework, files of other programs, and atomic writes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LACKING = {"mxnet": ("int16", "uint16", "uint32", "uint64")}
 
 @pytest.fixture
 def wide() -> Any:
-    """JAX with 64-bit types, where it is installed."""
+    """Turn on JAX's 64-bit types, if JAX is installed."""
     if "jax" not in FRAMEWORKS:
         yield
         return
@@ -47,7 +47,7 @@ def wide() -> Any:
 
 
 def array(framework: str, x: Any, dtype: str) -> Any:
-    """x in a framework, of a dtype."""
+    """Return x as a framework's array of a dtype."""
     host = np.asarray(x).astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
     backend = islices.get_backend(framework)
     if framework == "numpy":
@@ -76,7 +76,7 @@ ROWS = {
 
 
 def slices(framework: str, dtype: str) -> dict[str, islices.IndexedSlices]:
-    """Return each kind of indices, of both types; rows known and unknown, of 0 to 2 dimensions."""
+    """Return slices with each kind of indices of both types, known and unknown rows, and rows of 0 to 2 dimensions."""
     backend = islices.get_backend(framework)
     made = {}
     for index_type in ("int32", "int64"):
@@ -124,7 +124,7 @@ def test_one_framework_saves_another_loads(of: str, to: str, tmp_path: Path, wid
 
 
 def test_every_bit_of_a_float_is_kept(tmp_path: Path) -> None:
-    """Payloads of NaN, the sign of zero and subnormals, in every float type."""
+    """Check NaN payloads, the sign of zero and subnormal numbers, in every float type."""
     every = np.arange(1 << 16, dtype=np.uint16)
     rng = np.random.default_rng(5)
     tree = [every.view(np.float16), every.view(ml_dtypes.bfloat16), *(

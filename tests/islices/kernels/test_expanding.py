@@ -1,4 +1,4 @@
-"""Functions written into the kernels that call them: the same results as calls, whatever names meet."""
+"""Test that inlined functions give the results of calls, for any clash of names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ shared = 7
 
 
 def halve(x: Any) -> Any:
-    """Halve x; the expanded template lacks this docstring."""
+    """Halve x. The expanded template lacks this docstring."""
     total = x * HALF
     return total
 
@@ -128,12 +128,13 @@ def test_a_kernel_gives_what_calls_give(monkeypatch: pytest.MonkeyPatch) -> None
     [(clashing, (100, 8)), (power, (3, 0)), (power, (3, 2)), (unlikely, (0,)), (unlikely, (1,)), (by_place, (3,))],
 )
 def test_names_and_scopes_keep_their_meaning(function: Any, arguments: tuple[Any, ...]) -> None:
-    """Names that a builtin, the function itself or a parameter has too; what Python would not have evaluated."""
+    """Check names that a builtin, the function or a parameter also has, and expressions that Python does not
+    evaluate."""
     assert expand(function, as_inlined)(*arguments) == function(*arguments)
 
 
 def test_a_source_that_changed_is_not_taken(tmp_path: Path) -> None:
-    """The imported function runs, not the present text of its file."""
+    """Check that the imported function runs, not the present text of its file."""
     path = tmp_path / "changing.py"
     scope: dict[str, Any] = {}
     for factor in ("2", "3"):
@@ -146,7 +147,7 @@ def test_a_source_that_changed_is_not_taken(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_nothing_of_ours_is_left_to_numba(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check a kernel of each kind: a call that numba writes out costs a tenth of a second and more."""
+    """Check one kernel of each kind, because a call that numba inlines costs a tenth of a second or more."""
     taken: list[FunctionType] = []
     monkeypatch.setattr(compiling, "_njit", lambda *a, **k: (lambda f: taken.append(f) or f) if a else _inline(k))
     inspect.unwrap(folding.fold_kernel)(dtype)

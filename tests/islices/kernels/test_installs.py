@@ -1,5 +1,5 @@
-"""Compiled kernels in odd installations: nowhere to keep them, no sources, no numba, one that fails. Each in a fresh
-interpreter, on a copy of the package where that is what is odd."""
+"""Test compiled kernels in unusual installations: no cache folder, no sources, no numba, or a failing numba. Each
+test uses a fresh interpreter, and a changed copy of the package if necessary."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ print("kernels" if kernels.active() else "NumPy", found, compiled)
 
 
 def run(code: str = "", **env: str | None) -> tuple[str, int, int, str]:
-    """(what ran, kernels found on disk, compiled, stderr) of a fresh interpreter."""
+    """Return (result, kernels found on disk, compiled kernels, stderr) of a fresh interpreter."""
     changed = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "NUMBA_CACHE_DIR": None, **env}
     given = {name: value for name, value in changed.items() if value is not None}
     done = subprocess.run(
@@ -66,7 +66,7 @@ def copy(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_kernels_are_kept_on_disk(tmp_path: Path) -> None:
-    """A second process compiles nothing."""
+    """Check that a second process compiles nothing."""
     first, second = (run(NUMBA_CACHE_DIR=str(tmp_path))[:3] for _ in range(2))
     assert first[1] == 0, first
     assert first[2] >= 3, first
@@ -75,7 +75,7 @@ def test_kernels_are_kept_on_disk(tmp_path: Path) -> None:
 
 @pytest.mark.outside
 def test_a_changed_source_is_compiled_again(copy: Path) -> None:
-    """A changed source of a sum counts in all code that it is compiled into, in spite of older compiled code."""
+    """Check that a changed source recompiles all code that contains it, in spite of older compiled code."""
     assert run(PYTHONPATH=str(copy))[0] == "kernels"
     folding = copy / "islices" / "kernels" / "folding.py"
     folding.write_text(folding.read_text() + "\n# changed\n")
@@ -106,7 +106,7 @@ def test_without_numba() -> None:
 @pytest.mark.outside
 @pytest.mark.parametrize("failure", ["ImportError('Numba needs NumPy 9')", "SystemError('initialization failed')"])
 def test_a_numba_that_fails(failure: str, tmp_path: Path) -> None:
-    """One warning, which names the reason; everything works."""
+    """Check that a failing numba gives one warning with the reason, and that everything works."""
     (tmp_path / "numba.py").write_text(f"raise {failure}\n")
     subject, *_, err = run(PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     assert subject == "NumPy"

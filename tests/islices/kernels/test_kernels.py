@@ -1,6 +1,6 @@
-"""Compare compiled kernels with the same operations in NumPy: every bit, for any number of threads.
+"""Compare compiled kernels with the same operations in NumPy, to the bit, for any number of threads.
 
-Bits as the suite compares them: NaN equals NaN, -0 equals +0.
+As in the suite, NaN equals NaN, and -0 equals +0.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def numpy_dtype(name: str) -> np.dtype:
 
 
 def numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, *, special: bool = False) -> np.ndarray:
-    """Numbers of either sign; some zeros, infinities and NaN if special. Integers are let overflow."""
+    """Return numbers of either sign, with zeros, infinities and NaN if special. Integers may overflow."""
     if dtype.startswith("int"):
         limit = np.iinfo(dtype)
         return rng.integers(limit.min, limit.max, shape, dtype=dtype)
@@ -108,14 +108,14 @@ def without(call: Callable[[], Any]) -> Any:
 
 @pytest.fixture(autouse=True)
 def threads() -> Iterator[None]:
-    """Whatever a test sets, the next begins as this did."""
+    """Restore the number of threads after each test."""
     before = islices.config.get_num_threads()
     yield
     islices.config.set_num_threads(before)
 
 
 def shared(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """Even the smallest work is shared, among so many threads."""
+    """Share even the smallest work among that many threads."""
     monkeypatch.setattr(operations, "SHARED", 4)
     islices.config.set_num_threads(count)
 
@@ -159,7 +159,7 @@ def stepped(label: str, s: IndexedSlices, table: np.ndarray, *, master: bool = F
 
 # ---------------------------------------------------------------------- 16-bit floats
 def each(function: Any, x: np.ndarray, dtype: Any) -> np.ndarray:
-    """Return a compiled function of one number, of all of x."""
+    """Return a compiled function applied to each number of x."""
 
     @numba.njit
     def loop(x: Any, out: Any) -> None:
@@ -172,7 +172,7 @@ def each(function: Any, x: np.ndarray, dtype: Any) -> np.ndarray:
 
 
 def half_bits(x: np.ndarray, dtype: str) -> np.ndarray:
-    """float32 rounded by NumPy or ml_dtypes."""
+    """Return float32 numbers rounded to 16 bits by NumPy or ml_dtypes."""
     with np.errstate(all="ignore"):
         return x.astype(numpy_dtype(dtype)).view(np.uint16)
 
@@ -210,7 +210,7 @@ def test_halves_are_widened_and_rounded_as_numpy_does(dtype: str) -> None:
 @pytest.mark.parametrize("top", [0, 2**11 - 1, 2**22, 2**31 - 1, 2**53, 2**62, 2**63 - 1])
 @pytest.mark.parametrize("n", [1, 3, 2049])
 def test_indices_of_every_size(top: int, n: int) -> None:
-    """Radix digits, their passes, and indices that are too large to be packed with their positions."""
+    """Check radix digits, their passes, and indices that are too large to pack with their positions."""
     rng = np.random.default_rng([top % 1000, n])
     for index in ("int32", "int64"):
         if top > np.iinfo(index).max:
@@ -250,7 +250,8 @@ def test_threads_change_no_bit(dtype: str, count: int, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(("label", "dtype"), [("adamw-decay", "float32"), ("sgd-decay", "bfloat16")])
 @pytest.mark.parametrize("options", [{}, {"frozen": [0, 3, 4, 11]}], ids=str)
 def test_all_rows(label: str, options: dict[str, Any], dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows without a gradient, rows between frozen ones, dense gradients: each thread's run begins where it must."""
+    """Check rows without a gradient, rows between frozen ones, and dense gradients, for every start of a thread's
+    run."""
     s = some_slices("unsorted-duplicates", dtype, "int32", (7,), 9, special=True)  # most rows have none
     table = numbers(np.random.default_rng(1), s.dense_shape, dtype)
     for grad in (s, islices.to_dense(s)):

@@ -1,4 +1,4 @@
-"""Compiled kernels on memory of every kind: no wrong result, no write out of place, no crash, little of it needed."""
+"""Test compiled kernels on every kind of memory: right results, no stray writes, no crash, and low memory use."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ LYING: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """Return the result of a call: its arrays, or the exception it raises."""
+    """Return the arrays of a call, or the exception that it raises."""
     try:
         x = call()
     except (IndexError, TypeError, ValueError) as error:
@@ -70,7 +70,7 @@ def outcome(call: Callable[[], Any]) -> Any:
 
 
 def agree(call: Callable[[], Any], subject: str) -> Any:
-    """Return the outcome of a call with kernels, which must be that without them."""
+    """Return the outcome of a call with kernels, which must equal the outcome without them."""
     with islices.config.use_kernels(False):
         expected = outcome(call)
     got = outcome(call)
@@ -91,7 +91,7 @@ def stepped(table: np.ndarray, s: IndexedSlices) -> Any:
 
 
 def calls(values: np.ndarray, ids: np.ndarray, shape: tuple[int, ...], **options: Any) -> dict[str, Callable[[], Any]]:
-    """Operations by name; tables are made for each call."""
+    """Return operations by name. Each call gets new tables."""
 
     def slices() -> IndexedSlices:
         return IndexedSlices(values, ids, shape, **options)
@@ -133,7 +133,8 @@ def test_however_arrays_lie(dtype: str, lying: str) -> None:
 
 @pytest.mark.parametrize("op", SCATTERS)
 def test_a_table_that_the_kernels_cannot_write_into(op: str) -> None:
-    """Or can: what comes of it is the same, wherever its rows lie; beyond them nothing changes."""
+    """Check that the outcome is the same for any memory of the table, and that memory outside its rows does not
+    change."""
     s = IndexedSlices(VALUES, IDS, TABLE.shape)
     expected = islices.scatter(TABLE.copy(), s, op)
     for frame, view in (
@@ -155,7 +156,8 @@ def test_a_table_that_the_kernels_cannot_write_into(op: str) -> None:
 
 
 def test_bad_indices_that_nobody_checked() -> None:
-    """validate=False: the outcome without kernels, an IndexError for tables; in an interpreter that must survive it."""
+    """Check unvalidated bad indices: the outcome equals that without kernels, with an IndexError for tables, and no
+    crash."""
     code = """
         import itertools
         import numpy as np
@@ -181,7 +183,7 @@ def test_bad_indices_that_nobody_checked() -> None:
 
 @pytest.mark.parametrize("index", ["int32", "int64"])
 def test_memory_at_the_peak(index: str) -> None:
-    """A call allocates its result and at most 32 bytes per slice (and memory that does not depend on them)."""
+    """Check that a call allocates its result, at most 32 bytes per slice, and a constant."""
     rng = np.random.default_rng(0)
     n, rows, width = 131_072, 1_000_000, 64
     ids = rng.integers(0, rows, n).astype(index)

@@ -15,7 +15,7 @@ from tests.shared.tied import exact_norm, tied
 
 
 def check_norm(x: np.ndarray[Any, Any], ord: int = 2) -> None:
-    """Check the norm of x as a dense array, as slices, and of both halves: in float64, to the last bit."""
+    """Check the float64 norm of x to the last bit: as a dense array, as slices, and in two halves."""
     expected, ids = exact_norm(x, ord), np.random.default_rng(0).permutation(len(x))
     sliced = IndexedSlices(x[ids, None], ids, (len(x), 1))
     half = len(x) // 2

@@ -63,7 +63,7 @@ def check(got, expected):
 
 
 def run(code: str, *, env: Mapping[str, str | None] | None = None, **options: Any) -> str:
-    """Return the output of a fresh interpreter; it must end by itself, in time and with 0."""
+    """Return the output of a fresh interpreter, which must end by itself in time with exit code 0."""
     changed = {**os.environ, "ISLICES_NUM_THREADS": "4", **(env or {})}
     given = {name: value for name, value in changed.items() if value is not None}
     script = WORK + textwrap.dedent(code)
@@ -92,7 +92,7 @@ def setting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 # ---------------------------------------------------------------------- settings
 @pytest.mark.outside
 def test_settings_of_the_environment() -> None:
-    """The bounds of `set_num_threads`; what lies outside is named by one warning, and the default is taken."""
+    """Check the bounds of the environment variables. A value outside gives one warning and the default."""
     code = """
     import warnings
     with warnings.catch_warnings(record=True) as caught:
@@ -142,7 +142,7 @@ def test_many_callers_while_the_number_of_threads_changes() -> None:
 
 
 def test_a_thread_that_cannot_be_started_costs_speed_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the system's limit of threads, the pool busy with another caller: what it begins later is waited for."""
+    """Check the system's limit of threads with a busy pool. The caller waits for parts that the pool begins later."""
     islices.config.set_num_threads(3)
     held, ended, may_go = Event(), [], Event()
 
@@ -187,7 +187,7 @@ def test_after_an_exception_in_the_caller_the_pool_works(
 
 
 def test_interrupted_for_real() -> None:
-    """SIGINT at any moment of a hundred calls: KeyboardInterrupt, and the next call is right."""
+    """Check SIGINT at any moment of a hundred calls: it raises KeyboardInterrupt, and the next call is right."""
     run(
         """
         import _thread, random, signal
@@ -267,7 +267,7 @@ def test_forked_children_after_the_parent_called() -> None:
 @pytest.mark.outside
 @fork_only
 def test_a_child_forked_while_another_thread_compiles(tmp_path: Path) -> None:
-    """numba's lock is taken at that moment; the child, where nobody gives it back, compiles all the same."""
+    """Check that a child compiles although another thread of the parent held numba's lock at the fork."""
     run(
         CHILDREN
         + textwrap.dedent(
@@ -289,7 +289,7 @@ def test_a_child_forked_while_another_thread_compiles(tmp_path: Path) -> None:
 
 @pytest.mark.outside
 def test_calls_while_the_interpreter_ends() -> None:
-    """Handlers of atexit and threads that outlive the main one may still call."""
+    """Check calls from atexit handlers and from threads that outlive the main thread."""
     run(
         """
         import atexit

@@ -1,4 +1,4 @@
-"""A grouping that a norm has left for the step: the same bits as without it, whatever happens to the indices."""
+"""Test that a grouping kept from a norm gives the step the same bits, even if the indices change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def slices(index: str, *, order: str = "=") -> IndexedSlices:
 
 
 def stepped(between: Callable[[IndexedSlices], Any], s: IndexedSlices) -> list[np.ndarray[Any, Any]]:
-    """Table and state after a clipped step, something having been done to the clipped slices before it."""
+    """Return table and state after a clipped step, with a change of the clipped slices before the step."""
     table = np.ones((ROWS, 3), np.float32)
     optimizer = islices.optim.adam(0.1)
     state = optimizer.init(table)

@@ -1,4 +1,4 @@
-"""A process without memory for a compiled kernel: an error that changes nothing, where LLVM would end the process."""
+"""Test that a process without memory for a compiled kernel raises and changes nothing, instead of ending in LLVM."""
 
 from __future__ import annotations
 

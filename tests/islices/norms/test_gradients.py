@@ -33,7 +33,7 @@ def summed(values: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_a_clip_and_its_norm(framework: str, mode: str) -> None:
-    """SPEC clauses 8 and 10: duplicates and a dense leaf, whose norm together is 13."""
+    """Check SPEC clauses 8 and 10 on duplicates and a dense leaf with a global norm of 13."""
     tape, other, limit = Tape(framework, mode), np.array([[12], [0]], np.float32), 6.5
     given = [UPSTREAM, UPSTREAM[:2, :1], np.array([2.0], np.float32)]
 

@@ -14,7 +14,7 @@ X = np.array([[3, 4], [1, 0]], np.float32)
 
 
 def clips(x: Any, limit: Any) -> list[Any]:
-    """Return what functions that no case of the suite gives an array make of x."""
+    """Return the results for x of functions for which the suite has no array limits."""
     return [
         islices.clip_by_norm(x, limit, axes=0),
         islices.norms.clip_by_block_rms(x, limit),
@@ -34,7 +34,8 @@ def test_an_array_clips_as_its_number(framework: str, mode: str) -> None:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_no_gradient_flows_to_a_limit(framework: str) -> None:
-    """SPEC clause 10: the gradient with respect to it is 0, that with respect to the values as without it."""
+    """Check SPEC clause 10: the gradient with respect to a limit is 0, and the values' gradient does not depend on
+    its kind."""
     tape, g = Tape(framework), np.array([[1, -2], [3, 1]], np.float32)
 
     def loss(x: Any, limit: Any) -> Any:

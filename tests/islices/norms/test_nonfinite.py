@@ -64,7 +64,8 @@ def test_every_function_and_front_checks_it(name: str) -> None:
 
 
 def test_adam_moves_rows_by_zeros_and_apply_leaves_the_step_out() -> None:
-    """Why it is called "zero": what is left of earlier gradients moves the rows that the bad one names."""
+    """Check that with "zero" earlier gradients still move the rows of the bad gradient, unless apply leaves the step
+    out."""
     good = IndexedSlices(np.ones((1, 2), np.float32), np.array([1]), (4, 2))
     optimizer = optim.adam(0.1)
     table = np.zeros((4, 2), np.float32)

@@ -42,7 +42,7 @@ def ulps(got: Any, expected: Any) -> float:
 
 
 def largest(pairs: Callable[[tuple[Any, ...], float], list[tuple[Any, Any]]], name: str) -> float:
-    """Return the largest difference over all batches and limits between what islices and the framework return."""
+    """Return the largest difference between islices and the framework over all batches and limits."""
     worst = max(ulps(*pair) for batch in batches() for limit in LIMITS for pair in pairs(batch, limit))
     print(f"{name}: {worst:.3g} ulp")
     return worst
@@ -91,7 +91,7 @@ def test_tensorflow_clip_by_norm(tf: Any) -> None:
 
 @pytest.mark.parametrize("option", ["clipnorm", "global_clipnorm", "clipvalue"])
 def test_keras_optimizers(tf: Any, option: str) -> None:
-    """Through the optimizer itself: SGD with a rate of 1 from zeros leaves minus what it clipped."""
+    """Check Keras's clips by the optimizer: SGD with a rate of 1 from zeros gives the negative clipped gradient."""
     keras = pytest.importorskip("keras", reason="keras is not installed")
     if keras.backend.backend() != "tensorflow":
         pytest.skip("Keras runs on another framework here")

@@ -1,4 +1,4 @@
-"""Kernels are off, but in the tests named here: they take seconds to compile, and have the same bits."""
+"""Turn kernels off except in the listed tests, because they take seconds to compile and have the same bits."""
 
 from __future__ import annotations
 

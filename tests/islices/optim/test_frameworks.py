@@ -125,7 +125,7 @@ TABLE = [Row(semantics, label, **how) for semantics, labels, how in GROUPS for l
 
 # ---------------------------------------------------------------------- the frameworks' optimizers
 def class_of(semantics: str, name: str, place: int = 0) -> Any:
-    """Return the framework's class, or function, of the record; the last one is that of dense gradients."""
+    """Return the framework's class or function of the record. The last one is for dense gradients."""
     root, *path = RECORDS[name].presets[semantics].source.split(", ")[place].split(".")
     if root == "EmbOptimType":
         module = pytest.importorskip("fbgemm_gpu.split_table_batched_embeddings_ops_training")
@@ -301,7 +301,8 @@ def test_steps_are_the_frameworks_own(row: Row) -> None:
 
 @pytest.mark.outside
 def test_bits_of_torch_where_it_rounds_once() -> None:
-    """x86-64; torch's default kernels of other processors may contract. Sums of another order are left out."""
+    """Check torch's bits on x86-64, since kernels of other processors may contract. Sums in another order are left
+    out."""
     plain = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "OMP_NUM_THREADS": "1", "ISLICES_KERNELS": "0"}
     done = subprocess.run([sys.executable, __file__], env={**os.environ, **plain}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -313,7 +314,7 @@ def test_bits_of_torch_where_it_rounds_once() -> None:
 
 
 def rounded_once() -> tuple[bool, dict[str, float]]:
-    """Return (True if torch contracts, the differences where its root is NumPy's)."""
+    """Return whether torch contracts, and the differences where its root equals NumPy's."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 

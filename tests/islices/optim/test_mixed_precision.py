@@ -1,4 +1,4 @@
-"""16-bit tables with float32 master rows, and steps that are not taken."""
+"""Test 16-bit tables with float32 master rows, and steps that are not taken."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def all_finite(x: Any) -> Any:
 
 
 def train(name: str, compile: Any = lambda step: step) -> dict[str, np.ndarray]:
-    """Ten steps of a half table with a master; the third overflows once duplicates are summed, and is not taken."""
+    """Take ten steps of a float16 table with a master. The third overflows after summing duplicates, and is skipped."""
     B, dtype = islices.get_backend(name), "float16"
     optimizer = optim.adam(2.0**-9)
     table = cast(name, B.asarray(np.linspace(1, 2, ROWS * DIM, dtype=np.float32).reshape(ROWS, DIM)), dtype)

@@ -1,4 +1,4 @@
-"""Optimizers beyond their numbers: in place or not, atomic, checkpoints, accumulation, schedules, frozen rows."""
+"""Test properties of optimizers: in place or not, atomic, checkpoints, accumulation, schedules, frozen rows."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_inference_tensors_are_found_before_anything_is_written() -> None:
 
 
 def test_a_tensor_beside_a_variable_is_refused() -> None:
-    """The table would move and the state stay as it was, in a tf.function."""
+    """Check that this raises, because in a tf.function the table would move while the state stays."""
     pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
     optimizer, table = optim.adam(0.1), tensorflow_variable()
     state = islices.convert(optimizer.init(START.copy()), "tensorflow")
@@ -296,7 +296,7 @@ def test_all_rows_in_blocks_are_the_dense_formula(label: str, monkeypatch: pytes
 
 
 def test_rows_that_int32_cannot_name_may_be_frozen() -> None:
-    """float16 zeros of 2^31 + 20 rows: 4 GiB that are never touched."""
+    """Check frozen rows beyond int32, in float16 zeros of 2^31 + 20 rows (4 GiB that are never touched)."""
     rows = 2**31 + 20
     try:
         table = np.zeros((rows,), np.float16)
@@ -310,7 +310,7 @@ def test_rows_that_int32_cannot_name_may_be_frozen() -> None:
 
 @pytest.mark.parametrize("name", BACKENDS)
 def test_micro_batches_accumulate_by_add(name: str) -> None:
-    """add joins them, the step sums once: the bits of the whole batch's gradient."""
+    """Check that add joins micro-batches and the step sums once, with the bits of the whole batch's gradient."""
     B, optimizer = islices.get_backend(name), optim.adam(0.1)
     table = B.asarray(START)
     whole = islices.add(*(gradient(name, batch) for batch in BATCHES))
@@ -389,7 +389,7 @@ def test_repr() -> None:
 
 
 def test_a_sparse_gradient_that_moves_all_rows_warns_once() -> None:
-    """A dense one needs no warning, and of each of several tables there is one."""
+    """Check that each table with a sparse gradient warns once, and that a dense gradient does not warn."""
     table, slices = (
         np.ones((ROWS, 1), np.float32),
         islices.IndexedSlices(np.ones((1, 1), np.float32), np.array([1]), (ROWS, 1)),

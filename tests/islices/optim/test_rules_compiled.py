@@ -1,4 +1,4 @@
-"""The rules of the optimizers, compiled by numba from the same code objects: the bits of the array path."""
+"""Test that the optimizers' rules, compiled by numba from the same code objects, have the bits of the array path."""
 
 from __future__ import annotations
 

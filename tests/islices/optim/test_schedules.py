@@ -1,4 +1,4 @@
-"""Hyperparameters that change by the step, names of semantics: what the vectors do not say."""
+"""Test hyperparameters that change with the step, and names of semantics, beyond the vectors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Make = Callable[[Any], optim.Optimizer]
 
 
 def by_step(step: Any) -> Any:
-    """1/2, 3/4, 7/8: exact in every type and mode."""
+    """Return 1/2, 3/4, 7/8 ..., which are exact in every type and mode."""
     return (0.5, 0.75, 0.875)[step] if isinstance(step, int) else 1 - 0.5 ** (step + 1.0)
 
 
@@ -133,7 +133,7 @@ def test_any_real_number_is_a_float(x: Any) -> None:
 
 
 def test_numbers_of_numpy_are_taken_as_they_are() -> None:
-    """1 - float32(0.9) is formed in float64, as clause 16 has it."""
+    """Check that 1 - float32(0.9) is formed in float64, as clause 16 requires."""
     table = TABLE.astype(np.float64)
     grad = islices.IndexedSlices(np.ones((1, 2)), np.array([1]), (ROWS, 2))
     ends = []

@@ -1,4 +1,4 @@
-"""``python -m from_text``: the adapter."""
+"""Run the adapter: ``python -m from_text``."""
 
 from __future__ import annotations
 

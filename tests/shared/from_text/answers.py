@@ -26,7 +26,7 @@ OPERATIONS = {
 
 
 def infinite(x: Any) -> Any:
-    """Orders are texts where JSON has no number for them."""
+    """Return an order as a number, since JSON has a text for infinity."""
     return float(x) if isinstance(x, str) and x in ("inf", "-inf") else x
 
 

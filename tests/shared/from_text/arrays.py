@@ -1,4 +1,4 @@
-"""Numbers rounded once, slices, what the protocol says of them, and the operations that only add, choose or scale."""
+"""Numbers with one rounding, slices, their forms in the protocol, and operations that only add, select or scale."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class UnsupportedError(Exception):
 
 
 def rounded(x: Any, dtype: str) -> Any:
-    """Wide numbers as the nearest of a dtype, held in its wide type."""
+    """Return wide numbers rounded to a dtype, stored in its wide type."""
     x = np.asarray(x)
     if dtype == "float16":
         return x.astype(np.float16).astype(np.float32)
@@ -54,7 +54,7 @@ class Slices:
 
     @property
     def live(self) -> Any:
-        """Return the slots that hold something."""
+        """Return the slots that are not empty."""
         return np.flatnonzero(self.indices != self.shape[0]) if self.padded else np.arange(len(self.indices))
 
     def with_values(self, x: Any, **flags: bool) -> Slices:
@@ -98,7 +98,7 @@ def _array(x: dict[str, Any]) -> Array:
 
 
 def _checked(s: Slices) -> Slices:
-    """Clause 2."""
+    """Check indices by clause 2."""
     rows = s.shape[0]
     for k, index in enumerate(s.indices.tolist()):
         if index < 0 or (rows is not None and index >= rows + s.padded):
@@ -132,7 +132,7 @@ def write(x: Any) -> Any:
 
 # ---------------------------------------------------------------------- clauses 3 to 6
 def row_sums(s: Slices) -> dict[int, Any]:
-    """Clause 3: left folds in the wide type, rounded once at the end; by ascending index."""
+    """Return the sums of rows by clause 3, by ascending index: left folds in the wide type, rounded once."""
     sums: dict[int, Any] = {}
     for k in s.live:
         index, row = int(s.indices[k]), s.values.x[k]
@@ -182,7 +182,7 @@ def concat(parts: list[Slices]) -> Slices:
 
 
 def mapped(fn: Any, *trees: Any) -> Any:
-    """Map leaves of trees of one structure (clause 1): None is left out as a leaf, and stays as a tree."""
+    """Map the leaves of trees of one structure (clause 1). None is not a leaf and stays."""
     first = next((tree for tree in trees if tree is not None), None)
     if isinstance(first, dict):
         return {key: mapped(fn, *(tree[key] for tree in trees)) for key in first}
@@ -211,7 +211,7 @@ def _add(*terms: Any) -> Any:
 
 
 def scale(x: Any, factor: Any) -> Any:
-    """Clauses 6 and 18."""
+    """Return scaled values by clauses 6 and 18."""
     values = x.values if isinstance(x, Slices) else x
     if values.dtype not in FLOATS and not (isinstance(factor, int) and not isinstance(factor, bool)):
         raise TypeError("factor: integers are scaled by integers")

@@ -1,4 +1,4 @@
-"""Clauses 12, 14 and 19: lookups and their gradients, padding, bags, one gradient a sample."""
+"""Lookups and their gradients, padding, bags and gradients per sample by clauses 12, 14 and 19."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def halves(x: Any) -> Any:
 
 @dataclass(frozen=True)
 class Ids:
-    """The ids of a lookup, flat: what each is, and which bag or sample it is in (-1: none)."""
+    """The flat ids of a lookup, with the kind, bag and sample of each (-1 for none)."""
 
     ids: Any
     index_dtype: str
@@ -47,7 +47,7 @@ class Ids:
 
     @property
     def kept(self) -> Any:
-        """Those that have a slice."""
+        """Return the ids that have a slice."""
         return np.flatnonzero(~(self.absent | self.padding))
 
 
@@ -89,7 +89,7 @@ def ids_of(
 
 
 def _by_frequency(values: Any, found: Ids, dtype: str) -> Any:
-    """Return each occurrence's row divided by how often its index occurs, padding and absent ones aside."""
+    """Return each occurrence's row divided by the count of its index, without padding and absent ids."""
     some = ~(found.absent | found.padding)
     there = found.ids[some].tolist()
     counts = {index: there.count(index) for index in set(there)}
@@ -130,7 +130,7 @@ def scale_by_frequency(s: Slices) -> Slices:
 
 # ---------------------------------------------------------------------- rows and bags
 def _rows(table: Array, found: Ids) -> Any:
-    """Return the row at each of the ids; zeros where it is absent."""
+    """Return the row of each id, or zeros for an absent id."""
     out = np.zeros((len(found.ids), *table.x.shape[1:]), table.x.dtype)
     for k in np.flatnonzero(~found.absent):
         out[k] = table.x[found.ids[k]]
@@ -145,7 +145,7 @@ def _fold(terms: Any) -> Any:
 
 
 def _divisor(combiner: str, w: Any, count: int, kind: Any) -> Any:
-    """Return the divisor of each bag's sum; None for none."""
+    """Return the divisor of each bag's sum, or None without one."""
     if combiner == "sum":
         return None
     if w is None:

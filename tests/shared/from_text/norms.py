@@ -1,4 +1,4 @@
-"""Clauses 7 to 10: norms with exact sums, clips, and their gradients."""
+"""Norms with exact sums, clips, and their gradients by clauses 7 to 10."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _float(x: Fraction) -> float:
 
 
 def _root(s: Fraction) -> float:
-    """Return the square root of s rounded to 53 bits, whatever its exponent."""
+    """Return the square root of s, rounded to 53 bits for any exponent."""
     if not s:
         return 0.0
     half = (s.numerator.bit_length() - s.denominator.bit_length()) // 2
@@ -99,7 +99,7 @@ def top_k_rows(x: Any, k: int) -> Any:
 
 # ---------------------------------------------------------------------- clauses 9 and 10
 def number(limit: Any) -> float:
-    """Return the number that a limit is, or that its 0-d array holds."""
+    """Return a limit as a number, which may come as a 0-d array."""
     return float(np.ravel(limit.x)[0]) if isinstance(limit, Array) else limit
 
 
@@ -116,7 +116,7 @@ def clip_by_value(x: Any, lo: Any, hi: Any) -> Any:
 
 
 def factored(x: Array, n: float, limit: Any, nonfinite: str) -> Any:
-    """Values clipped to a limit by a norm, in the wide type, rounded; None where they stay."""
+    """Return values clipped to a limit by a norm, rounded in the wide type, or None if they do not change."""
     limit = number(limit)
     if not math.isfinite(n):
         if nonfinite == "raise":
@@ -138,7 +138,7 @@ def clip(x: Any, n: float, limit: float, nonfinite: str) -> Any:
 
 
 def units(values: Any, axes: tuple[int, ...]) -> list[tuple[Any, ...]]:
-    """Return the place of each unit of an array: one per position along the axes that norms are not along."""
+    """Return the place of each unit of an array, one per position along the axes that norms do not reduce."""
     kept = [range(n) if k not in axes else [slice(None)] for k, n in enumerate(values.shape)]
     return list(itertools.product(*kept))
 
@@ -241,7 +241,7 @@ def derivative(n: float, size: Any, whole: list[float], ord: float) -> Any:
 
 
 def sums_at_slots(x: Any) -> Any:
-    """Return the sum of its row at each slot, float64; a slot that holds nothing has zeros."""
+    """Return the float64 sum of each slot's row, with zeros for an empty slot."""
     if isinstance(x, Array):
         return x.x.astype(np.float64)
     rows, out = row_sums(x), np.zeros(x.values.x.shape)
@@ -251,7 +251,7 @@ def sums_at_slots(x: Any) -> Any:
 
 
 def gradient(op: str, xs: list[Any], upstream: list[Array], limit: float = 0.0, **options: Any) -> list[Array]:
-    """Return the gradient of sum(op(xs) * upstream) by the stored values of each leaf."""
+    """Return the gradient of sum(op(xs) * upstream) with respect to each leaf's stored values."""
     stored = [x.values if isinstance(x, Slices) else x for x in xs]
     if op == "clip_by_value":
         return [_by_value(xs[0], upstream[0], **options)]

@@ -1,4 +1,4 @@
-"""Clause 16: optimizers."""
+"""Optimizers by clause 16."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LEAST = 1e-290
 
 
 def powers(beta: float, t: int) -> float:
-    """beta^t: 32 factors multiplied by halves."""
+    """Return beta^t as a product by halves of 32 factors."""
     factors = []
     for k in range(32):
         factors.append(beta if t >> k & 1 else 1.0)
@@ -37,7 +37,7 @@ def powers(beta: float, t: int) -> float:
 
 
 def root_of(n: Any, p: float, digits: int) -> Any:
-    """r(n) = n^p from roots and squares."""
+    """Return r(n) = n^p from roots and squares."""
     if p == 0.5:
         return np.sqrt(n)
     if p == 1:
@@ -83,7 +83,7 @@ class Step:
 
 
 def state_names(s: Step) -> dict[str, str]:
-    """Return the state's arrays, and what they begin with: zeros, or initial_accumulator."""
+    """Return the state's arrays with their initial values: zeros, or initial_accumulator."""
     some, name = s.some, s.name
     if name == "sgd":
         return {"momentum": "0"} if some("momentum") else {}
@@ -198,7 +198,7 @@ def _nadam(s: Step, w: Any, g: Any, m: Any, v: Any, second: Any) -> Any:
 
 # ---------------------------------------------------------------------- the steps
 def _moved(grad: Any, rows: str, count: int, frozen: Any) -> tuple[Any, Any]:
-    """Return (which rows move, their gradients)"""
+    """Return (the rows that move, their gradients)"""
     if isinstance(grad, Slices):
         sums = row_sums(grad)
         places, g = np.array(list(sums), np.int64), stacked(sums.values(), grad.values.x)

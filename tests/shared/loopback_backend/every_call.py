@@ -1,4 +1,4 @@
-"""Every public function on loopback arrays: prints, as JSON, mode -> function -> the types its result is made of."""
+"""Call every public function on loopback arrays, and print JSON: mode -> function -> the types in its result."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def slices(**options: Any) -> islices.IndexedSlices:
 
 
 def tree() -> dict[str, Any]:
-    """Return a gradient of every kind: slices, the framework's type, dense, and none."""
+    """Return a tree with a gradient of every kind: slices, the framework's type, dense, and None."""
     return {"slices": slices(), "own": islices.to_native(slices()), "dense": [table(), None]}
 
 
@@ -74,7 +74,7 @@ def through_a_file() -> Any:
 
 
 def compared() -> Any:
-    """Return the arrays, if the report could be made of them."""
+    """Return the arrays, if a report can be made of them."""
     found = islices.diff(tree(), islices.scale(tree(), 0.5))
     assert not found.equal
     assert str(found)
@@ -132,7 +132,7 @@ CALLS: dict[str, Callable[[], Any]] = {
 
 
 def kinds(x: Any) -> Iterator[str]:
-    """Names of the types of what a result is made of."""
+    """Return the names of the types in a result."""
     if isinstance(x, dict):
         x = list(x.values())
     if isinstance(x, (list, tuple)):

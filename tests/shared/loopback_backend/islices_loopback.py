@@ -1,6 +1,6 @@
-"""The adapter of `loopback`: the host's primitives, with every array boxed on the way out.
+"""The adapter of `loopback`, which has the host's primitives and boxes every returned array.
 
-``arithmetic`` does the work. A test that wants a broken backend puts another one in its place.
+``arithmetic`` does the work. A test of a broken backend replaces it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from islices.core.host import HostBackend
 
 
 class Arithmetic(HostBackend):
-    """The host's, without what does several primitives' work at once: they are here to be run."""
+    """The host's primitives, without methods that combine several primitives, so that each primitive runs."""
 
     sum_duplicates = Backend.sum_duplicates
     sum_rows = Backend.sum_rows

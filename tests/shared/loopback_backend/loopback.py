@@ -1,9 +1,8 @@
-"""Arrays that can be added, subtracted, multiplied and negated, and nothing else: whatever looks at one raises.
+"""Arrays that can only be added, subtracted, multiplied and negated. Every other access raises.
 
-`islices.backend` lists the operations that islices may use on an array. Here every other operation raises an error of a
-separate class, so a core that bypasses the adapter is found. Neither ``getattr(x, name, None)`` nor
-``except (AttributeError, TypeError, ValueError)`` swallows this error. Only the adapter holds the keys: `box` and
-`unbox`.
+`islices.backend` lists the operations that islices may use on an array. Here every other operation raises an error of
+a separate class, so a core that bypasses the adapter is found. Neither ``getattr(x, name, None)`` nor ``except
+(AttributeError, TypeError, ValueError)`` swallows this error. Only the adapter uses `box` and `unbox`.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ __version__ = "1.0"
 
 
 class TouchedError(Exception):
-    """The error when anything but the adapter looks into an array."""
+    """The error if code outside of the adapter looks into an array."""
 
 
 class Opaque:
-    """The common part of this framework's arrays and sparse gradients: nothing can be read from outside."""
+    """The common part of this framework's arrays and sparse gradients, which hides everything."""
 
     __slots__ = ("__weakref__", "_inside")
 
@@ -54,7 +53,7 @@ class LoopbackArray(Opaque):
         return box(-unbox(self))
 
     def __truediv__(self, other: object) -> Any:
-        """Leave the division to an operand of another library; a framework's arrays do the same."""
+        """Leave the division to an operand of another library, as a framework's arrays do."""
         if isinstance(other, (LoopbackArray, int, float)):
             raise TouchedError("division of loopback arrays: it is the adapter's")
         return NotImplemented
@@ -63,7 +62,7 @@ class LoopbackArray(Opaque):
 
 
 class LoopbackRows(Opaque):
-    """A sparse gradient: what is inside is the tuple (values, indices, dense_shape, coalesced)."""
+    """A sparse gradient that contains the tuple (values, indices, dense_shape, coalesced)."""
 
     __slots__ = ()
 
@@ -91,7 +90,7 @@ Opaque.__array_ufunc__ = None  # type: ignore[attr-defined]  # NumPy's operators
 
 
 def _operand(x: LoopbackArray, other: object) -> Any:
-    """Return an array's other operand: another one of its dtype, or a Python number, which takes its dtype."""
+    """Return an array's other operand: an array of its dtype, or a Python number, which gets the dtype."""
     inside = unbox(x)
     if type(other) in (int, float):
         return np.asarray(other, inside.dtype)

@@ -1,1 +1,1 @@
-"""The probes, by framework (see `choose` for which module is whose); imported only in worker processes."""
+"""The probes, by framework. Only worker processes import them."""

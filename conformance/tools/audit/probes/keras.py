@@ -1,4 +1,4 @@
-"""tf.IndexedSlices in Keras, on its TensorFlow backend: operators, layers, clips, steps."""
+"""Probes of tf.IndexedSlices in Keras on its TensorFlow backend: operators, layers, clips, steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""row_sparse arrays in MXNet: the type, linear operations, norms and clips, gluon's layers, autograd, rounding, steps."""
+"""Probes of row_sparse arrays in MXNet: type, linear operations, norms, clips, gluon's layers, autograd, rounding,
+steps."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ SGD = "islices.optim.sgd(lr)"
 
 
 def row_sparse(values: Any, ids: Any, dtype: str = "float32", shape: tuple[int, ...] = (ROWS, 2)) -> Any:
-    """Build rows and their numbers as they are given: MXNet checks neither."""
+    """Build an array of the given rows and row numbers, which MXNet does not check."""
     parts = nd.array(np.asarray(values), dtype=dtype), nd.array(np.asarray(ids), dtype="int64")
     return nd.sparse.row_sparse_array(parts, shape=shape, dtype=dtype)
 
@@ -89,7 +90,7 @@ def bfloat16() -> Any:
 
 # ---------------------------------------------------------------------- lookups
 def trained(ids: Any, sparse: bool = True, dtype: str = "float32", request: str = "write", rows: int = ROWS) -> Any:
-    """Return the gradient of the sum of what a layer reads."""
+    """Return the gradient of the sum of the rows that a layer reads."""
     layer = mx.gluon.nn.Embedding(rows, 2, sparse_grad=sparse, dtype=dtype)
     layer.initialize(mx.init.One())
     layer.weight.grad_req = request

@@ -1,4 +1,4 @@
-"""NumPy: the arithmetic under every path on the host."""
+"""Probes of NumPy, whose arithmetic every path on the host uses."""
 
 from __future__ import annotations
 

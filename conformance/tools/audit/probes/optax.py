@@ -1,4 +1,4 @@
-"""optax on row-sparse gradients: to it every array in a pytree is a gradient, indices included."""
+"""Probes of optax on row-sparse gradients. optax treats every array in a pytree as a gradient, indices included."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TABLE = jnp.asarray(WEIGHTS)
 
 
 def updated(transformation: Any, x: Any, table: Any = None) -> Any:
-    """Return what comes out; the state is made from the table, or from the gradient."""
+    """Return the updates. The state is made from the table or from the gradient."""
     table = x if table is None else table
     return transformation.update(x, transformation.init(table), table)[0]
 

@@ -1,4 +1,5 @@
-"""tf.IndexedSlices in TensorFlow: operators, norms and clips, gathers and scatters, loops, XLA, rounding, memory."""
+"""Probes of tf.IndexedSlices in TensorFlow: operators, norms, clips, gathers, scatters, loops, XLA, rounding,
+memory."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ X, Y, U, OUTSIDE = native(DUPLICATES), native(CANCELLING), native(UNIQUE), slice
 
 
 def dense(x: Any) -> Any:
-    """Return what x denotes, by NumPy: duplicates summed in order."""
+    """Return the dense array of x by NumPy, with duplicates summed in order."""
     if not isinstance(x, tf.IndexedSlices):
         return np.asarray(x)
     return left_fold(np.asarray(x.values), np.asarray(x.indices), int(x.dense_shape[0]))
@@ -96,7 +97,7 @@ def half_written() -> str:
 
 
 def owner() -> str:
-    """Say where the code that runs as this function is written."""
+    """Describe where the code of this function is written."""
     return "as written" if sys._getframe().f_code.co_filename == __file__ else "rewritten"
 
 

@@ -1,4 +1,4 @@
-"""Sparse COO tensors in PyTorch: sums, norms and clips, lookups and bags, memory, autograd, optimizers."""
+"""Probes of sparse COO tensors in PyTorch: sums, norms, clips, lookups, bags, memory, autograd, optimizers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SATURATED = [[4096], [0], [0], [0]]
 
 
 def dense(x: Any) -> np.ndarray[Any, Any]:
-    """Return what a tensor holds, in float64, which holds all of torch's formats."""
+    """Return a tensor's contents in float64, which represents all of torch's formats."""
     return x.detach().to_dense().double().numpy()  # type: ignore[no-any-return]
 
 
@@ -75,7 +75,7 @@ def clip_norm(gradient: list[float], bound: float) -> Any:
 
 
 def layout(read: Any) -> str:
-    """Return the form that the gradient of read(table, ids) has."""
+    """Return the layout of the gradient of read(table, ids)."""
     weight = table()
     read(weight, IDS).sum().backward()
     assert weight.grad is not None
@@ -92,7 +92,7 @@ def looked_up(ids: Any = IDS, upstream: Any = None, **options: Any) -> Any:
 
 
 def overwritten(ids: torch.Tensor, upstream: torch.Tensor, part: str) -> Any:
-    """Return a part of the gradient after the caller has reused the arrays that it gave."""
+    """Return a part of the gradient after the caller has reused its arrays."""
     gradient = looked_up(ids, upstream)
     ids.fill_(3)
     upstream.zero_()
@@ -117,7 +117,7 @@ def per_sample() -> Any:
 
 
 def within(buffer: torch.Tensor, write: Any) -> Any:
-    """Return rows 4 to 8 after write(rows 4 to 8); CorruptionError if other rows changed."""
+    """Return rows 4 to 8 after write(rows 4 to 8). Raise CorruptionError if other rows changed."""
     rows, others = buffer[4:8], [*range(4), *range(8, 12)]
     write(rows)
     if buffer[others].any():
@@ -151,7 +151,7 @@ def half_done() -> Any:
 
 
 def scaled(value: float, dtype: Any) -> str:
-    """Say if a GradScaler steps with a gradient that holds the value twice."""
+    """Return whether a GradScaler steps with a gradient that contains the value twice."""
     parameter = table(ONES.to(dtype), sparse([1, 1], [[value, 0.0]] * 2, dtype))
     scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
     scaler.scale(torch.ones(()))

@@ -1,4 +1,4 @@
-"""torch.compile of torch's optimizers and lookups, against the same calls as they are."""
+"""Probes of torch.compile, which compare torch's compiled optimizers and lookups with the eager ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ways that users of each framework write without islices, a module a framework.
+"""The code that users of each framework write without islices, one module per framework.
 
 Each has
     zeros(shape), ones(shape)   float32, in an array that updates accept; the system has given its memory

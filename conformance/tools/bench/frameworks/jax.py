@@ -1,4 +1,4 @@
-"""Steps of JAX to time: jitted with donated buffers, with optax, and by hand."""
+"""JAX's steps: jitted with donated buffers, with optax, and by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NumPy: formulas on rows."""
+"""NumPy's steps: formulas on rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TensorFlow: in tf.function, with Keras, and by hand."""
+"""TensorFlow's steps: in tf.function, with Keras, and by hand."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def compiled(step: Callable[..., Any], tables: Any, states: Any) -> Callable[...
 
 # ---------------------------------------------------------------------- steps
 def _by_hand(kind: str, start: Any, feed: Iterator[Any], gradient: Callable[..., Any], *, graph: bool = True) -> Way:
-    """Return the formula on rows; gradient(table, ids, batch) -> (loss, row numbers, their sums)."""
+    """Return the formula on rows, given gradient(table, ids, batch) -> (loss, row numbers, their sums)."""
     arrays = [tf.Variable(start), *(zeros(shape) for shape in shapes(kind, *start.shape))]
     times = count(1)
 

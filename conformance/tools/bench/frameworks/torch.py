@@ -1,4 +1,4 @@
-"""torch: its compiler, its optimizers, FBGEMM's, and by hand.
+"""torch's steps: by its compiler, its optimizers, FBGEMM, and by hand.
 
 FBGEMM is optional: ``pip install fbgemm-gpu-cpu==1.8.0``. 1.9 does not load with torch 2.13.
 """
@@ -45,7 +45,7 @@ def _states(kind: str, rows: int, dim: int) -> list[torch.Tensor]:
 
 
 def _on_rows(kind: str, arrays: list[torch.Tensor], ids: torch.Tensor, g: torch.Tensor, t: int) -> None:
-    """Apply the formula on the rows of distinct ids, in place where it can be."""
+    """Apply the formula to the rows of distinct ids, in place if possible."""
     w, *state = arrays
     if kind == "sgd":
         w.index_add_(0, ids, g, alpha=-RATE)
@@ -65,7 +65,7 @@ def _on_rows(kind: str, arrays: list[torch.Tensor], ids: torch.Tensor, g: torch.
 
 
 def _fbgemm(kind: str, start: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """Return the layer of some tables, which sums bags and steps within the backward pass, and its tables as views."""
+    """Return FBGEMM's layer, which sums bags and steps within the backward pass, and its tables as views."""
     from fbgemm_gpu.split_embedding_configs import EmbOptimType
     from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
     from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
@@ -127,7 +127,7 @@ def _loss(bags: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def _backward(problem: Problem, stepped: Callable[[list[Any]], Callable[[], None]]) -> Way:
-    """Return torch's sparse backward pass, and a step on what it left."""
+    """Return torch's sparse backward pass, followed by a step on its gradients."""
     parameters = [torch.nn.Parameter(torch.from_numpy(x)) for x in problem.start()]
     step, feed = stepped(parameters), problem.feed(torch.from_numpy, torch.from_numpy)
 
@@ -148,7 +148,7 @@ def _backward(problem: Problem, stepped: Callable[[list[Any]], Callable[[], None
 
 
 def _by_class(problem: Problem, make: Any, clip: Callable[[list[Any]], Any] | None, **options: Any) -> Ready:
-    """Return a torch optimizer's steps behind the backward pass."""
+    """Return the backward pass followed by a torch optimizer's step."""
 
     def stepped(parameters: list[Any]) -> Callable[[], None]:
         optimizer = make(parameters, lr=RATE, **NUMBERS[problem.case.optimizer], **options)
@@ -204,7 +204,7 @@ def steps(problem: Problem) -> dict[str, Ready]:
         return step
 
     def of_upstream() -> Way:
-        """Return the rows' sums straight from the gradient of the bags: no slice of an id is written."""
+        """Return the rows' sums directly from the gradient of the bags, without writing a slice per id."""
         (start,) = problem.start()
         arrays, times = [torch.from_numpy(start), *_states(kind, *start.shape)], count(1)
         feed = problem.feed(torch.from_numpy, torch.from_numpy)

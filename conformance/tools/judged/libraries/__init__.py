@@ -1,1 +1,1 @@
-"""The libraries that are judged, a module each: `LIBRARY`, the distribution, and `entries()`."""
+"""The judged libraries, one module each, with `LIBRARY`, the distribution, and `entries()`."""

@@ -1,4 +1,4 @@
-"""bitsandbytes' optimizers with 32-bit states, on the CPU. Adam is judged by what its name says."""
+"""bitsandbytes' optimizers with 32-bit states, on the CPU. Adam is judged by the formula that its name says."""
 
 from __future__ import annotations
 

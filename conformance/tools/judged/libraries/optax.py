@@ -1,4 +1,4 @@
-"""optax: each call of `update` by itself, and compiled by jax.jit."""
+"""optax, with each call of `update` eager and compiled by jax.jit."""
 
 from __future__ import annotations
 

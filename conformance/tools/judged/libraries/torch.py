@@ -40,7 +40,7 @@ def gradient(g: Any, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def recompiled(function: Any) -> Any:
-    """It compiled, whatever was before: of more than eight of a kind torch runs the others as they are."""
+    """Return the step compiled anew. torch compiles only eight of a kind and runs further ones in eager code."""
     torch.compiler.reset()
     return torch.compile(function)
 

@@ -16,7 +16,7 @@ LIBRARY = "torchrec"
 
 
 def adagrad_step() -> Step:
-    """It takes dense gradients; rows without one have zeros, and without decay such a row does not move."""
+    """Return the step on dense gradients. Rows without a gradient have zeros, and do not move without decay."""
 
     def step(w: Any, g: Any, state: Any, t: int, *, lr: float, eps: float, weight_decay: float) -> Any:
         if t == 1:

@@ -1,4 +1,4 @@
-"""Three bugs that others reported, as NumPy steps: what was wrong, and what was meant.
+"""Three bugs that others reported, as NumPy steps of the wrong and of the intended formula.
 
 bitsandbytes-foundation/bitsandbytes#2010: decay applied after the update, in the CPU and Triton kernels of AdamW.
 flagos-ai/FlagGems#4988: Adam with a weight decay that was AdamW's.
@@ -19,7 +19,8 @@ F = np.float32
 
 
 def adam(wrong: bool, coupled: bool) -> Any:
-    """Adam with a decay that is coupled or not; wrong: decoupled after the update, or decoupled where it is coupled."""
+    """Return Adam with coupled or decoupled decay. wrong: decay after the update, or decoupled instead of coupled
+    decay."""
 
     def step(
         w: Any, g: Any, state: Any, t: int, *, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float
@@ -38,7 +39,7 @@ def adam(wrong: bool, coupled: bool) -> Any:
 
 
 def rowwise(wrong: bool) -> Any:
-    """Row-wise Adagrad with L2; wrong: as the test's reference had it."""
+    """Return row-wise Adagrad with L2. wrong: the formula of the test's reference."""
 
     def step(w: Any, g: Any, state: Any, t: int, *, lr: float, eps: float, weight_decay: float) -> Any:
         rows, places = np.unique(g.indices, return_inverse=True)

@@ -1,4 +1,4 @@
-"""Causes that bound values or rows, and one that loses duplicates: errors in one side's treatment of slots."""
+"""Causes that treat the slots of one side wrongly: bounds on values or rows, and lost duplicates."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ LAST_DUPLICATE = Cause(
 
 
 # ---------------------------------------------------------------------- values and rows
-def _bounded(name: str, rank: int, subject: str, sizes: Callable[[Rows], Array], fix: str) -> Cause:
-    """Return the cause by which none of some sizes is larger than a limit on one side, which several reach."""
+def _bounded(name: str, rank: int, bounded: str, sizes: Callable[[Rows], Array], fix: str) -> Cause:
+    """Return the cause that bounds some sizes on one side, if several of them reach the limit."""
 
     def propose(both: Comparison, which: int) -> Iterator[Change]:
         for limit, bits in _limits(both, which, sizes):
@@ -55,7 +55,7 @@ def _bounded(name: str, rank: int, subject: str, sizes: Callable[[Rows], Array],
                 terms = None if x.terms is None else x.terms * factor
                 return x.having(x.values * factor, terms) if (own > limit * (1 + 1e-6)).any() else None
 
-            text = f"{name.split('_')[0]}s clipped: {{y}} bounds {subject} by {limit:.6g}, {{x}} does not"
+            text = f"{name.split('_')[0]}s clipped: {{y}} bounds {bounded} by {limit:.6g}, {{x}} does not"
             yield Change(clip, text, {"limit": limit}, bits)
 
     lines = {"": (f"grads = {fix}", f"take `{fix}` out")}
@@ -65,8 +65,8 @@ def _bounded(name: str, rank: int, subject: str, sizes: Callable[[Rows], Array],
 def _limits(both: Comparison, which: int, sizes: Callable[[Rows], Array]) -> Iterator[tuple[float, float]]:
     """Yield (limit, bits): the largest size that at least three of the other side's elements or rows reach.
 
-    First comes the limit in the other side's units. Then follows the limit in this side's units: each tensor may be a
-    multiple as well, and the sizes below the limit determine the factor. Tensors have to agree.
+    The first limit is in the other side's units. The second is in this side's units, because each tensor may also be
+    a multiple; the sizes below the limit give the factor. All tensors must agree.
     """
     plain, scaled = [], []
     for pair in both.pairs:

@@ -3,8 +3,8 @@
 With the limit M, clipping leaves g * M / N. The effective norm N is the norm, or the norm of the unsummed slots, plus a
 formula's epsilon. So two sides that are clipped to one limit have a / b = N_b / N_a.
 
-Norms are sums of squares in the framework's order. Blocked or pairwise sums over n elements lose fewer than
-4 log2(n) + 16 halves of an eps. This is the tolerance of every factor that contains a norm.
+Frameworks sum the squares of a norm in different orders. Blocked or pairwise sums over n elements lose less than 4
+log2(n) + 16 halves of an eps. This is the tolerance of every factor that contains a norm.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ UNSUMMED: Lines = {
 
 # ---------------------------------------------------------------------- norms
 class Norms(NamedTuple):
-    """The norm of all tensors of a side, that of their slots, None if unknown, and the norm of each tensor."""
+    """The norm of all tensors of a side, the norm of their slots (None if unknown), and the norm of each tensor."""
 
     true: float
     raw: float | None
@@ -46,7 +46,7 @@ class Norms(NamedTuple):
 
 
 def _norms(both: Comparison) -> tuple[Norms, Norms]:
-    """Return those of a and b; multiples of one gradient have one ratio of raw to true norms."""
+    """Return the norms of a and b. Multiples of one gradient have the same ratio of raw to true norm."""
     holders = [side for side in both.norms if any(n.slots is not None for n in side)]
     out = []
     for side in both.norms[:2]:
@@ -67,13 +67,13 @@ def _norm_before(both: Comparison) -> float | None:
 
 
 def _tolerance(now: Comparison) -> float:
-    """Return how far a factor that holds a norm may be off, relatively."""
+    """Return the relative tolerance of a factor that contains a norm."""
     n = sum(p.a.size for p in now.original.pairs) + 2
     return now.original.eps * (4 * math.log2(n) + 16) / 2 + now.slack
 
 
 def _added(norm: float) -> float:
-    """Return the largest relative effect on the limit of an epsilon that a formula adds to a norm: torch's is 1e-6."""
+    """Return the largest relative effect on the limit of the epsilon that a formula adds to a norm (torch: 1e-6)."""
     return 1e-6 / norm if norm > 0 else 0.0
 
 
@@ -82,15 +82,15 @@ def _near(x: float, y: float, tolerance: float) -> bool:
 
 
 def _is_limit(now: Comparison, norm: float) -> bool:
-    """Return whether a norm may be the limit that is given; any may be where none is."""
+    """Return True if a norm may be the given limit, or if no limit is given."""
     given = now.context.max_norm
     return 0 < norm < math.inf and (given is None or _near(norm, given, _tolerance(now) + _added(given)))
 
 
 def _round_number(x: float, tolerance: float) -> float | None:
-    """Return x as a decimal of at most two digits, which people write for max_norm; None if it is none.
+    """Return x if it is a decimal of at most two digits, as people write max_norm; else None.
 
-    In 16 bits too many numbers are close to short decimals, so the user has to give the limit.
+    In 16 bits too many numbers are close to short decimals, so the user must give the limit.
     """
     if not 0 < x < math.inf or tolerance > 1e-4:
         return None
@@ -109,7 +109,7 @@ def _by_norms(now: Comparison, kinds: tuple[str, str]) -> tuple[float, float] | 
 
 
 def clipped_after(now: Comparison) -> Iterator[Factor]:
-    """Yield the factor of two sides that are clipped to one limit, after the changes so far."""
+    """Yield the factor between two sides that are clipped to the same limit, after the changes so far."""
     for kind in ("true", "raw") if now.chain else ():
         found = _by_norms(now, (kind, kind))
         if found and _is_limit(now, found[1]):
@@ -123,7 +123,7 @@ CLIP_AFTER = Cause("clip_after", 220, foretell=clipped_after)
 
 # ---------------------------------------------------------------------- one is clipped
 def clipped(now: Comparison) -> Iterator[Factor]:
-    """Yield factors of one side that was clipped, while the other was not.
+    """Yield factors for one clipped side and one unclipped side.
 
     The limit is the given one, a round number, or any number if the other side is the raw gradient.
     """
@@ -167,7 +167,7 @@ CLIPPED = Cause(
 
 # ---------------------------------------------------------------------- duplicates
 def unsummed(now: Comparison) -> Iterator[Factor]:
-    """Yield factors of one side that computes the clipping norm before it sums duplicates."""
+    """Yield factors for a side that computes the clipping norm before it sums duplicates."""
     for side, kinds in (("b", ("true", "raw")), ("a", ("raw", "true"))):
         if found := _by_norms(now, kinds):
             text = f"duplicates: {{{side}}} has not summed duplicates before it took the norm for clipping"
@@ -183,7 +183,7 @@ DUPLICATES = Cause(
 
 # ---------------------------------------------------------------------- norms of other sets of tensors
 def _ratios(now: Comparison) -> list[float]:
-    """Return a / b of each tensor by their norms; none where one is zero."""
+    """Return a / b of each tensor from the norms, except where a norm is zero."""
     pairs = list(zip(*(n.each for n in _norms(now)), strict=True))
     return [x / y for x, y in pairs] if all(0 < x < math.inf and 0 < y < math.inf for x, y in pairs) else []
 
@@ -212,7 +212,7 @@ PER_TENSOR = Cause(
 
 
 def left_out(now: Comparison) -> Iterator[Factor]:
-    """One side clips without one of the tensors."""
+    """Yield factors for a side that leaves one tensor out of its clip."""
     tolerance, norms, ratios = _tolerance(now), _norms(now.original), _ratios(now)
     for side in (1, 0):
         limit, own = norms[1 - side].true, norms[side].each

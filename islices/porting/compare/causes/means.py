@@ -1,4 +1,4 @@
-"""Causes that divide: the possible divisors of a loss, and a factor without a known origin."""
+"""Causes that divide by the possible divisors of a loss, and a factor without a known origin."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 
 from islices.porting.compare.cause import Cause, Factor, Lines, both_directions
 from islices.porting.compare.comparison import Comparison
+from islices.porting.compare.evidence import fitted
+from islices.porting.compare.rows import PRECISION
 from islices.porting.compare.stored import nonzero_rows
 
 
@@ -57,29 +59,30 @@ def _divided_alike(details: Mapping[str, Any]) -> Lines:
 MEAN = Cause("mean", 230, foretell=mean, fix=_divided_alike)
 
 
-def constant(c: float) -> tuple[str, dict[str, Any]]:
-    """Return the text and details of a factor without a known origin."""
-    for shown, sides in ((c, "{a} is {b}"), (1 / c, "{b} is {a}")):
-        if whole := _whole(shown):
-            half = "the half of a squared loss, or " if whole == 2 else ""
-            return (
-                f"a constant factor: {sides} times {whole:,}, a whole number ({half}a count that a mean divides by: "
-                "samples, replicas, accumulated gradients?)"
-            ), {"factor": c}
-    return f"a constant factor: {{a}} is {{b}} times {c:.9g}", {"factor": c}
+def constant(now: Comparison) -> Iterator[Factor]:
+    """Yield one factor for all tensors, estimated from the elements. Prefer a whole number that fits as well."""
+    c = fitted(now.elements)
+    if not 0 < c < math.inf or now.agree(exact=False):
+        return
+    text = f"a constant factor: {{a}} is {{b}} times {c:.9g}"
+    whole = round(max(c, 1 / c))
+    exact = whole if c > 1 else 1 / whole
+    if whole > 1 and now.agree(exact=False, ratios=[exact] * len(now.pairs)):
+        half = "the half of a squared loss, or " if whole == 2 else ""
+        text = (
+            f"a constant factor: {'{a} is {b}' if c > 1 else '{b} is {a}'} times {whole:,}, a whole number ({half}a "
+            "count that a mean divides by: samples, replicas, accumulated gradients?)"
+        )
+        c = exact
+    cost = max(PRECISION["float32"], *(p.precision for p in now.elements if p is not None))
+    yield Factor([c] * len(now.pairs), text, {"factor": c}, cost=cost, fitted=True)
 
 
 def _times(details: Mapping[str, Any]) -> Lines:
-    """Return the line with the factor, over a number where that is a whole one."""
+    """Return the line with the factor, written as a division if its reciprocal is a whole number."""
     c = details["factor"]
-    over = _whole(1 / c)
-    return both_directions(f"loss = loss / {over}" if over else f"loss = loss * {c:.9g}")
+    whole = round(1 / c)
+    return both_directions(f"loss = loss / {whole}" if whole > 1 and 1 / whole == c else f"loss = loss * {c:.9g}")
 
 
-def _whole(x: float) -> int:
-    """Return x, where it is a whole number above 1, else 0."""
-    n = round(x)
-    return n if n > 1 and abs(x - n) <= 1e-12 * n else 0
-
-
-FACTOR = Cause("factor", 260, fit=constant, fix=_times)
+FACTOR = Cause("factor", 260, foretell=constant, fix=_times)

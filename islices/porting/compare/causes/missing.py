@@ -27,7 +27,7 @@ def _zeros(x: Rows) -> Array:
 
 
 def padding_row(both: Comparison, which: int) -> Iterator[Change]:
-    """One side has a gradient for the padding row; the other has none, or zeros."""
+    """Propose that one side has a gradient for the padding row, while the other has none or zeros."""
     given = both.context.padding_idx is not None
     pads: dict[str, int] = {}  # of each tensor
     count = 1
@@ -66,7 +66,7 @@ PADDING = Cause(
 
 
 def zero_rows(both: Comparison, which: int) -> Iterator[Change]:
-    """Stored rows of zeros that the other side has dropped: of a mask, where the row is that of padding."""
+    """Propose that one side stores rows of zeros, such as a masked padding row, which the other side drops."""
     rows = [row for p in both.pairs for row in _extra_zeros(p.side(which), p.side(1 - which)).tolist()]
     text = f"{{y}} has dropped stored rows of zeros that {{x}} has ({_shown(rows)}); a lazy optimizer moves such rows"
     if len(set(rows)) == 1 and set(rows) <= {p.padding or 0 for p in both.pairs}:  # frameworks' masks are of row 0

@@ -20,7 +20,7 @@ FEW = 4
 
 
 def regularizer(both: Comparison, which: int) -> Iterator[Change]:
-    """One side has the gradient of a penalty, the other has not; it may be scaled too."""
+    """Yield changes that add a penalty's gradient to one side, which may be scaled too."""
     strengths: dict[str, float] = {}
     cost = 0.0
     for pair in both.pairs:
@@ -47,7 +47,7 @@ def regularizer(both: Comparison, which: int) -> Iterator[Change]:
 
 
 def _penalties(details: Mapping[str, Any]) -> Lines:
-    """Return the terms of the loss, one for each strength, with the tables that it is of where there are several."""
+    """Return the loss terms, one for each strength, and name their tables if there are several."""
     of: dict[float, list[str]] = {}
     for name, strength in details["strengths"].items():
         of.setdefault(strength, []).append(name)
@@ -61,7 +61,7 @@ REGULARIZER = Cause("regularizer", 35, propose=regularizer, exact="never", fix=_
 
 
 def _table(x: Rows, y: Rows, pair: TwoSides) -> tuple[Array, Array] | None:
-    """Return the rows of both sides, and the table there."""
+    """Return the rows of both sides and the same rows of the table."""
     ids = np.union1d(x.ids, y.ids)
     if pair.table is None or x.values.shape[1:] != y.values.shape[1:] or not len(ids) or ids[-1] >= len(pair.table):
         return None
@@ -69,7 +69,7 @@ def _table(x: Rows, y: Rows, pair: TwoSides) -> tuple[Array, Array] | None:
 
 
 def _fitted(x: Array, y: Array, p: Array, eps: float) -> tuple[float, float]:
-    """Return (lambda, bits that it costs) for which y is in proportion to x + lambda p; a lambda of 0 where none is."""
+    """Return (lambda, its cost in bits) such that y is proportional to x + lambda p; lambda is 0 if there is none."""
     with np.errstate(all="ignore"):
         if not all(np.isfinite(z).all() and z.any() for z in (x, y, p)):
             return 0.0, 0.0

@@ -1,4 +1,4 @@
-"""Causes that change the values of rows: types, signs, 16 bits."""
+"""Causes that change the values of rows by types, signs or 16-bit rounding."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DTYPE = Cause(
 
 
 def rounded(both: Comparison, which: int) -> Iterator[Change]:
-    """One side is the other, rounded to a narrower type."""
+    """Propose that one side is the other, rounded to a narrower type."""
     for type_ in sorted({y.dtype for p in both.pairs if _narrower(p.side(which), y := p.side(1 - which))}):
 
         def change(x: Rows, y: Rows, pair: TwoSides) -> Rows | None:
@@ -49,7 +49,7 @@ def _narrower(x: Rows, y: Rows) -> bool:
 
 
 def _round_to(x: Array, dtype: str) -> Array:
-    """Return float64 values as they come back from another type."""
+    """Return float64 values after rounding to another type."""
     with np.errstate(over="ignore", invalid="ignore"):
         if dtype in HALVES:
             return wide(HALVES[dtype](x.astype(np.float32)))
@@ -70,7 +70,7 @@ SIGN = Cause("sign", 20, propose=sign, symmetric=True, fix=both_directions("loss
 
 # ---------------------------------------------------------------------- 16 bits
 def autocast(both: Comparison, which: int) -> Iterator[Change]:
-    """Find slots on the other side that hold numbers of 16 bits, though their type is wider."""
+    """Find slots of the other side that hold 16-bit numbers in a wider type."""
     for dtype in HALVES:
         tops: dict[str, float] = {}  # of each tensor
         for pair in both.pairs:

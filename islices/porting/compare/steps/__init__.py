@@ -1,4 +1,4 @@
-"""Explain steps: find the rule that made a table from the previous one, and the differences of two rules.
+"""Explain steps: find the rule that turned one table into the next, and the differences between two rules.
 
-`islices.porting.compare.step` has the public function.
+`islices.porting.compare.step` uses it.
 """

@@ -27,52 +27,46 @@ def steps_differ(a: Side | None, b: Side | None) -> tuple[Explanation, ...]:
     """Return the explanations of the steps' difference; none if a step has no recipe, or one recipe makes both."""
     if a is None or b is None:
         return ()
-    found, others = recipes(a), recipes(b)
-    pairs = sorted(((_distance(x, y), x, y) for x, y in product(found, others)), key=lambda p: p[0])
-    if any(_one_step(x, y) and a.confirms(x) and b.confirms(y) for _, x, y in pairs):
+    pairs = sorted(product(recipes(a), recipes(b)), key=lambda pair: _distance(*pair))
+    if any(not _apart(x, y) and a.confirms(x) and b.confirms(y) for x, y in pairs):
         return ()
-    for _, x, y in pairs[:PAIRS]:
+    for x, y in pairs[:PAIRS]:
         explanation = _explained(x, y, a, b)
         if explanation and a.confirms(x) and b.confirms(y):
             return (explanation,)
     return ()
 
 
-def _one_step(x: Recipe, y: Recipe) -> bool:
-    return not any(t.differs(x, y) for t in TRAITS)
+def _apart(x: Recipe, y: Recipe) -> list[Trait]:
+    return [t for t in TRAITS if t.differs(x, y)]
 
 
 def _distance(x: Recipe, y: Recipe) -> float:
     """Return the distance of two recipes in bits: their differing traits, and the cost of numbers from the data."""
-    apart = sum(t.weight for t in TRAITS if t.differs(x, y))
-    apart += x.name == y.name and (x.get("eps") is None) != (y.get("eps") is None)  # only one recipe has eps
+    apart = sum(t.weight for t in _apart(x, y))
+    apart += x.name == y.name and ("eps" in x.hyper) != ("eps" in y.hyper)
     return WEIGHT * apart + x.bits + y.bits
 
 
 def _explained(x: Recipe, y: Recipe, a: Side, b: Side) -> Explanation | None:
     """Explain the steps by those differing traits of two recipes that matter; None without enough evidence."""
-    apart = [t for t in TRAITS if t.differs(x, y)]
+    apart = _apart(x, y)
     if any(t.name == "optimizer" for t in apart):
         apart = [t for t in apart if t.name in ("optimizer", "weight_decay", "sign")]
-    reported: list[tuple[Trait, float]] = []
-    for t in sorted(apart, key=lambda t: t.name == "formula"):  # which says the least, last
-        bits = max(_bits(x, t.take(x, y), a), _bits(y, t.take(y, x), b))
-        if bits >= ENOUGH:
-            reported.append((t, bits))
-    net = min((bits for _, bits in reported), default=0.0) - max(
-        x.bits, y.bits
-    )  # minus the cost of numbers from the data
-    if net < ENOUGH or not _suffices([t for t, _ in reported], x, y, a):
+    evidence = {t: max(_bits(x, t.take(x, y), a), _bits(y, t.take(y, x), b)) for t in apart}
+    matter = sorted((t for t in apart if evidence[t] >= ENOUGH), key=lambda t: t.name == "formula")  # the vaguest last
+    net = min((evidence[t] for t in matter), default=0.0) - max(x.bits, y.bits)
+    if net < ENOUGH or not _suffices(matter, x, y, a):
         return None
     steps = {"step": [_details(x), _details(y)]}
-    findings = tuple(Finding(t.name, t.says(x, y), {"a": t.of(x), "b": t.of(y), **steps}) for t, _ in reported)
+    findings = tuple(Finding(t.name, t.says(x, y), {"a": t.of(x), "b": t.of(y), **steps}) for t in matter)
     return Explanation(findings, False, round(net, 1))
 
 
 def _details(r: Recipe) -> dict[str, object]:
     return {
         "optimizer": r.name, "semantics": r.semantics, "rows": r.rows, "duplicates": r.duplicates, "decay": r.decay,
-        "up": r.up, **dict(r.hyper),
+        "up": r.up, **r.hyper,
     }  # fmt: skip
 
 
@@ -80,7 +74,7 @@ def _bits(r: Recipe, other: Recipe, side: Side) -> float:
     """Measure the evidence that separates a recipe from another: the elements that would come out otherwise."""
     try:
         made, instead = side.stepped(r), side.stepped(other)
-    except (ValueError, KeyError):  # the formula does not have the trait, so its result is unknown
+    except ValueError:  # the formula does not have the trait, so its result is unknown
         return 0.0
     e, limit = side.elements, side.bound(r, made)
     with np.errstate(all="ignore"):
@@ -90,18 +84,13 @@ def _bits(r: Recipe, other: Recipe, side: Side) -> float:
     return float(bits.sum()) if (bits > 0).sum() >= 2 else 0.0
 
 
-def _with(traits: Sequence[Trait], x: Recipe, y: Recipe) -> Recipe:
-    """Return y with these traits of x."""
-    for t in traits:
-        y = t.take(y, x)
-    return replace(y, rows=y.rows if y.rows in y.formula.rows else x.rows)
-
-
 def _suffices(traits: Sequence[Trait], x: Recipe, y: Recipe, side: Side) -> bool:
     """Return True if the other's step is this one's with these traits of this one: nothing else differs."""
-    y = _with(traits, x, y)
-    rate, own = float(y.get("lr")), float(x.get("lr"))
-    if abs(rate - own) <= CLOSE * own:  # numbers that a semantics rounds otherwise
+    for t in traits:
+        y = t.take(y, x)
+    y = replace(y, rows=y.rows if y.rows in y.formula.rows else x.rows)
+    own = x.hyper["lr"]
+    if abs(y.hyper["lr"] - own) <= CLOSE * own:  # numbers that a semantics rounds otherwise
         y = y.having(lr=own)
     made, instead = side.stepped(x), side.stepped(y)
     near = np.abs(made - instead) <= 2 * side.bound(x, made) + CLOSE * np.abs(made - side.elements.w)

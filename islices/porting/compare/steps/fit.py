@@ -8,17 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from islices.porting.compare.digits import FREE, as_written
-from islices.porting.compare.steps.elements import Elements, part_of
+from islices.porting.compare.steps.elements import Elements
 from islices.porting.compare.steps.recipe import Recipe, bound, quick_bound, stepped
-from islices.porting.compare.stored import Array
 
 #: Elements that may be further off by cancellation while numbers are still being looked for.
 OUTLIERS = 0.25
-
-
-def _scale(e: Elements) -> Array:
-    scale: Array = quick_bound(e, e.after) + 16 * e.eps * np.abs(e.after - e.w)
-    return scale
 
 
 def rated(recipe: Recipe, e: Elements, steps: int) -> Recipe | None:
@@ -26,15 +20,13 @@ def rated(recipe: Recipe, e: Elements, steps: int) -> Recipe | None:
 
     A step is affine in its learning rate, except for ftrl's.
     """
-    still = stepped(recipe.having(lr=0.0), e, steps)
-    moved = stepped(recipe.having(lr=1.0), e, steps)
-    direction, target, scale = moved - still, e.after - still, _scale(e)
-    usable = np.isfinite(direction) & np.isfinite(target)
-    if not usable.all() or not direction.any():
+    still, moved = (stepped(recipe.having(lr=lr), e, steps) for lr in (0.0, 1.0))
+    direction, target = moved - still, e.after - still
+    scale = quick_bound(e, e.after) + 16 * e.eps * np.abs(e.after - e.w)
+    if not (np.isfinite(direction) & np.isfinite(target)).all() or not direction.any():
         return None
-    clear = np.abs(direction) / scale
-    clear = clear >= np.quantile(clear, 0.75)  # elements that rounding leaves most digits of
-    clear &= direction != 0
+    digits = np.abs(direction) / scale
+    clear = (digits >= np.quantile(digits, 0.75)) & (direction != 0)  # elements that rounding leaves most digits of
     lr = float(np.median(target[clear] / direction[clear]))
     if not 0 < lr < math.inf or (np.abs(target - lr * direction) > scale).mean() > OUTLIERS:
         return None
@@ -47,18 +39,17 @@ def holds(recipe: Recipe, e: Elements, steps: int) -> bool:
     with np.errstate(invalid="ignore"):
         near = (after == e.after) | (np.abs(after - e.after) <= quick_bound(e, after))
     near |= np.isnan(after) & np.isnan(e.after)
-    if not near.all():  # the full bound, which propagates earlier roundings through the rule, costs more
-        if (~near).mean() > 0.9 and len(near) > 64:
-            return False
-        far = part_of(e, np.flatnonzero(~near))
-        made = stepped(recipe, far, steps)
-        if not (np.abs(made - far.after) <= bound(recipe, far, steps, made)).all():
-            return False
-    return True
+    if near.all():
+        return True
+    if (~near).mean() > 0.9 and len(near) > 64:
+        return False
+    far = e.at(~near)  # the full bound, which propagates earlier roundings through the rule, costs more
+    made = stepped(recipe, far, steps)
+    return bool((np.abs(made - far.after) <= bound(recipe, far, steps, made)).all())
 
 
 def rounded_rate(recipe: Recipe, e: Elements, steps: int) -> Recipe | None:
     """Return the recipe with the shortest learning rate that fits, plus its digits' cost; None if it does not hold."""
-    lr, cost = as_written(float(recipe.get("lr")), lambda short: holds(recipe.having(lr=short), e, steps))
+    lr, cost = as_written(recipe.hyper["lr"], lambda short: holds(recipe.having(lr=short), e, steps))
     found = replace(recipe.having(lr=lr), bits=recipe.bits + cost)
     return found if cost < FREE or holds(found, e, steps) else None

@@ -19,7 +19,7 @@ FRONTS = {
 
 
 def step_line(causes: Sequence[Finding], front: str, *, alike: bool) -> str:
-    """Return one line for all causes of a step; "" if there is none. alike: both sides have one framework."""
+    """Return one line for all causes of a step, or "" if there is none. alike: both sides have the same framework."""
     wanted, own = causes[0].details["step"]
     words = ("optimizer", "semantics", "rows", "duplicates", "decay", "up")
     if alike and all(wanted[word] == own[word] for word in words):
@@ -45,7 +45,8 @@ def step_line(causes: Sequence[Finding], front: str, *, alike: bool) -> str:
 
 
 def _arguments(presets: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the learning rate, the numbers that are no defaults of the semantics, and the words."""
+    """Return the learning rate, the numbers that differ from the semantics' defaults, and the options given as
+    words."""
     defaults = presets[wanted["semantics"]].defaults
     given = {k: wanted[k] for k in defaults if k in wanted and (k == "lr" or wanted[k] != defaults[k])}
     given = {"lr": wanted["lr"], **given, "semantics": wanted["semantics"], "rows": wanted["rows"]}

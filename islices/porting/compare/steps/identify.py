@@ -16,7 +16,6 @@ import numpy as np
 import islices.optim  # noqa: F401  # its records
 from islices.core.arguments import is_real
 from islices.optim.record import RECORDS
-from islices.porting.compare.steps.elements import part_of
 from islices.porting.compare.steps.fit import rated, rounded_rate
 from islices.porting.compare.steps.recipe import NO_DECAY, Recipe
 from islices.porting.compare.steps.side import Side
@@ -34,18 +33,15 @@ CONSTANTS = {"eps": (1e-10, 1e-8, 1e-7, 1e-6, 1e-5), "initial_accumulator": (0.0
 
 def recipes(side: Side) -> list[Recipe]:
     """Return the recipes that make a sample of a side's elements: one if the description has all its numbers."""
-    e, steps, statement = side.elements, side.steps, dict(side.optimizer)
-    words = {
-        **statement,
-        "name": statement.get("name", "").removesuffix("w"),
-    }  # AdamW is Adam with a decay of another kind
-    if not e.eps or np.array_equal(e.w, e.after) or statement.get("class"):
+    e, steps, given = side.elements, side.steps, side.optimizer
+    if not e.eps or np.array_equal(e.w, e.after) or given.get("class"):
         return []
-    described = next(filter(side.confirms, _described(**statement)), None)
+    described = next(filter(side.confirms, _described(**given)), None)
     if described:
         return [described]
+    words = {**given, "name": given.get("name", "").removesuffix("w")}  # AdamW is Adam with a decay of another kind
     order = np.argsort(np.abs(e.g), kind="stable")
-    few = part_of(e, np.unique(order[np.linspace(0, len(order) - 1, FEW).astype(np.int64)]))
+    few = e.at(np.unique(order[np.linspace(0, len(order) - 1, FEW).astype(np.int64)]))
     found = []
     for recipe in _formulas(side):
         if rated(recipe, few, steps) and (made := rated(recipe, e, steps)) and (made := rounded_rate(made, e, steps)):
@@ -55,26 +51,29 @@ def recipes(side: Side) -> list[Recipe]:
 
 
 def _described(name: str = "", semantics: str = "", rows: str = "", **given: Any) -> Sequence[Recipe]:
-    """Return the recipes of a complete description, with either kind of decay if a formula contains decay."""
+    """Return the recipes of a complete description, with either kind of decay, and of duplicates, if it names none."""
     preset = RECORDS[name].presets.get(semantics) if name in RECORDS else None
     if preset is None or "lr" not in given or not rows or given.get("lr_decay") or name == "rowwise_adagrad":
         return ()
-    up, duplicates = bool(given.pop("maximize", False)), str(given.pop("duplicates", "sum"))
+    up = bool(given.pop("maximize", False))
+    duplicates = [str(given.pop("duplicates"))] if "duplicates" in given else ["sum", "raw"]
     if not all(isinstance(x, bool) or is_real(x) for x in given.values()):
         return ()
     hyper = {k: v for k, v in {**preset.defaults, **given}.items() if k not in NO_DECAY}
-    plain = Recipe(name.removesuffix("w"), semantics, rows, duplicates, tuple(hyper.items()), up=up)
     decay = given.get("weight_decay")
-    if not decay:
-        return (plain,)
-    kinds = ("decoupled",) if name == "adamw" else ("coupled", "decoupled")
-    return [replace(plain.having(weight_decay=float(decay)), decay=kind) for kind in kinds]
+    kinds = [""] if not decay else ["decoupled"] if name == "adamw" else ["coupled", "decoupled"]
+    if decay:
+        hyper["weight_decay"] = float(decay)
+    made = (
+        Recipe(name.removesuffix("w"), semantics, rows, squared, hyper, decay=kind, up=up)
+        for squared, kind in product(duplicates, kinds)
+    )
+    return [recipe for recipe in made if _exists(recipe)]
 
 
 def _formulas(side: Side) -> Iterator[Recipe]:
     """Yield the stock formulas that may have made a side's step, each with all numbers but the learning rate."""
-    e = side.elements
-    kept = side.kept
+    e, kept = side.elements, side.kept
     moved = ("all",) if (e.after != e.w)[~e.named].any() else ("touched", "all")
     duplicates = ("sum", "raw") if (e.counts > 1).any() else ("sum",)
     x = e.state.get("accumulator")
@@ -86,16 +85,17 @@ def _formulas(side: Side) -> Iterator[Recipe]:
             continue
         flags = {"momentum": momentum, "amsgrad": "v_max" in kept, "nesterov": nesterov, "lr": 1.0}
         hyper = {k: flags.get(k, v) for k, v in preset.defaults.items() if k not in NO_DECAY}
-        plain = Recipe(name, semantics, rows, squared, tuple(hyper.items()), bits=PRIOR[name])
-        try:
-            formula = plain.formula
-        except ValueError:  # the semantics does not have the formula
-            continue
-        names = {spec.name for spec in formula.state}
-        if rows not in formula.rows or formula.raw != (squared == "raw"):
-            continue
-        if names == kept or (not kept and not side.steps):
+        plain = Recipe(name, semantics, rows, squared, hyper, bits=PRIOR[name])
+        if _exists(plain) and ({spec.name for spec in plain.formula.state} == kept or (not kept and not side.steps)):
             yield from _with_constants(plain, begins)
+
+
+def _exists(r: Recipe) -> bool:
+    """Return whether a semantics has the formula."""
+    try:
+        return r.rows in r.formula.rows and r.formula.raw == (r.duplicates == "raw")
+    except ValueError:
+        return False
 
 
 def _with_constants(plain: Recipe, begins: float | None) -> Iterator[Recipe]:
@@ -103,12 +103,12 @@ def _with_constants(plain: Recipe, begins: float | None) -> Iterator[Recipe]:
 
     begins: the initial accumulator, where the state before a first step shows it.
     """
-    names = [name for name in CONSTANTS if plain.get(name) is not None]
+    names = [name for name in CONSTANTS if plain.hyper.get(name) is not None]
     if begins is not None and "initial_accumulator" in names:
         plain = plain.having(initial_accumulator=begins)
         names.remove("initial_accumulator")
     elif begins:  # this formula begins with 0
         return
-    for values in product(*({plain.get(name): None, **dict.fromkeys(CONSTANTS[name])} for name in names)):
+    for values in product(*(dict.fromkeys((plain.hyper[name], *CONSTANTS[name])) for name in names)):
         made = plain.having(**dict(zip(names, values, strict=True)))
-        yield replace(made, bits=plain.bits + UNUSUAL * sum(made.get(n) != plain.get(n) for n in names))
+        yield replace(made, bits=plain.bits + UNUSUAL * sum(made.hyper[n] != plain.hyper[n] for n in names))

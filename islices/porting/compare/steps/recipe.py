@@ -37,68 +37,52 @@ class Recipe:
     semantics: str
     rows: str
     duplicates: str
-    hyper: tuple[tuple[str, Any], ...]
+    hyper: Mapping[str, Any] = field(hash=False)
     decay: str = ""
     up: bool = False
     bits: float = field(default=0.0, compare=False)
 
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return a hyperparameter."""
-        return dict(self.hyper).get(name, default)
-
     def having(self, **numbers: Any) -> Recipe:
         """Return the recipe with other hyperparameters."""
-        return replace(self, hyper=tuple({**dict(self.hyper), **numbers}.items()))
+        return replace(self, hyper={**self.hyper, **numbers})
 
     @property
     def formula(self) -> Formula:
-        return _formula(self.name, self.semantics, self.rows, self.duplicates == "raw", self._options)
-
-    @property
-    def _options(self) -> tuple[tuple[str, Any], ...]:
-        """Return the options that choose the formula: flags, and which numbers are nonzero."""
-        return tuple(
-            (k, bool(v) if isinstance(v, bool) else float(v != 0))
-            for k, v in self.hyper
-            if isinstance(v, bool) or k in ("momentum", "dampening")
-        )
+        options = ((k, v) for k, v in self.hyper.items() if isinstance(v, bool) or k in ("momentum", "dampening"))
+        return _formula(self.name, self.semantics, self.rows, self.duplicates, tuple(options))
 
 
 @lru_cache(maxsize=4096)
-def _formula(name: str, semantics: str, rows: str, raw: bool, options: tuple[tuple[str, Any], ...]) -> Formula:
+def _formula(name: str, semantics: str, rows: str, duplicates: str, options: tuple[tuple[str, Any], ...]) -> Formula:
+    """Return the formula without decay; options choose it: flags, and the numbers that may be zero."""
     preset = RECORDS[name].presets[semantics]
-    chosen = {**preset.defaults, "lr": 1.0, **NO_DECAY, **dict(options)}
-    return replace(preset.formula({**chosen, "rows": rows, "duplicates": "raw" if raw else "sum"}), decay="")
+    chosen = {**preset.defaults, "lr": 1.0, **NO_DECAY, **dict(options), "rows": rows, "duplicates": duplicates}
+    return replace(preset.formula(chosen), decay="")
 
 
-def _initial(formula: Formula, recipe: Recipe, spec: Any, like: Array) -> Array:
-    value = recipe.get("initial_accumulator", spec.initial) if spec.name in ("accumulator", "n") else spec.initial
-    return np.full(like.shape, value if isinstance(value, (int, float)) else recipe.get(value, 0.0))
+def _initial(recipe: Recipe, spec: Any, like: Array) -> Array:
+    value = recipe.hyper.get("initial_accumulator", spec.initial) if spec.name in ("accumulator", "n") else spec.initial
+    return np.full(like.shape, value if isinstance(value, (int, float)) else recipe.hyper.get(value, 0.0))
 
 
-def stepped(recipe: Recipe, e: Elements, steps: int, nudge: Mapping[str, Array] | None = None) -> Array:
-    """Return the table after the step. nudge: arrays to add first to inputs, "g" or states."""
+def stepped(recipe: Recipe, e: Elements, steps: int) -> Array:
+    """Return the table after the step."""
     formula = recipe.formula
-    hyper = {**dict(recipe.hyper), **NO_DECAY}
+    hyper = {**recipe.hyper, **NO_DECAY}
     wide = "float32" if e.precision <= 24 else "float64"
     taken = np.array([steps], np.int32)
     numbers = step_numbers(modes.HOST, formula, hyper, taken, wide, taken).astype(np.float64)
     given: dict[str, Any] = {name: numbers[k : k + 1] for k, name in enumerate(formula.names)}
-    nudge = nudge or {}
-    q = e.squares["raw" if recipe.duplicates == "raw" else "element"]
-    g, w = e.g + nudge["g"] if "g" in nudge else e.g, e.w
-    g = -g if recipe.up else g
+    g, w = -e.g if recipe.up else e.g, e.w
     if recipe.decay == "coupled":
-        g = g + recipe.get("weight_decay") * w
+        g = g + recipe.hyper["weight_decay"] * w
     elif recipe.decay == "decoupled":
-        w = (1.0 - recipe.get("lr") * recipe.get("weight_decay")) * w
+        w = (1.0 - hyper["lr"] * recipe.hyper["weight_decay"]) * w
     if formula.squares:
-        given["q"] = g * g if ("g" in nudge or recipe.decay == "coupled") and not formula.raw else q
+        given["q"] = e.raw if formula.raw else g * g
     for spec in formula.state:
         x = e.state.get(spec.name)
-        given[spec.name] = _initial(formula, recipe, spec, e.w) if x is None else x
-        if spec.name in nudge:
-            given[spec.name] = given[spec.name] + nudge[spec.name]
+        given[spec.name] = _initial(recipe, spec, e.w) if x is None else x
     with np.errstate(all="ignore"):
         new: Array = array_rule(formula.rule, modes.HOST)(g=g, w=w, **given, **formula.constants)[0]
     return np.where(e.named, new, e.w) if recipe.rows == "touched" and not e.named.all() else new
@@ -112,21 +96,19 @@ def bound(recipe: Recipe, e: Elements, steps: int, after: Array) -> Array:
     their effect on the step. SPEC clause 22.
     """
     slack = quick_bound(e, after)
-    beta2 = recipe.get("beta2")
+    beta2 = recipe.hyper.get("beta2")
     if beta2 is not None and any(spec.name == "v" for spec in recipe.formula.state):
         slack = slack + corrected_digits(float(beta2), steps + 1) * e.eps * np.abs(after - e.w)
     size = 2 * e.eps * (e.counts + 1) * e.terms
-    formula = recipe.formula
-    nudges = {"g": size}
-    for spec in formula.state:
+    moved = [e._replace(g=e.g + size), e._replace(g=e.g - size)]
+    for spec in recipe.formula.state:
         x = e.state.get(spec.name)
         if x is not None:
-            nudges[spec.name] = 4 * e.eps * (np.abs(x) + (0 if spec.positive else np.abs(e.g)))
+            size = 4 * e.eps * (np.abs(x) + (0 if spec.positive else np.abs(e.g)))
+            moved += [e._replace(state={**e.state, spec.name: x + d}) for d in (size, -size)]
     with np.errstate(all="ignore"):
-        for name, size in nudges.items():
-            for sign in (1.0, -1.0):
-                moved = stepped(recipe, e, steps, {name: sign * size})
-                slack = slack + np.nan_to_num(np.abs(moved - after), nan=0.0, posinf=0.0)
+        for other in moved:
+            slack = slack + np.nan_to_num(np.abs(stepped(recipe, other, steps) - after), nan=0.0, posinf=0.0)
     return slack
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,42 +16,45 @@ from islices.porting.compare.steps.recipe import Recipe, bound, stepped
 from islices.porting.compare.stored import Array, read
 
 
-class Side:
-    """The steps of all tensors of a side.
+@dataclass(frozen=True, eq=False)
+class TableStep:
+    """The step of one table: the table before and after, the optimizer's input after clipping, and states.
 
-    A side also has the number of earlier steps, the names of its states' arrays, and the description of its optimizer.
+    A state has arrays by the names of `islices.optim`, and "step", the number of earlier steps. Without a state, the
+    step is treated as the first. optimizer is the description of the step's optimizer: "name", "semantics", "rows" and
+    its numbers. A description without numbers decides between formulas that make the same step. {"class": name} stands
+    for a class that `islices.optim` does not have.
     """
 
-    def __init__(
-        self, tensors: Sequence[Taken], steps: int, kept: set[str], optimizer: Mapping[str, Any] | None
-    ) -> None:
-        self.tensors, self.steps, self.kept, self.optimizer = tensors, steps, kept, optimizer or {}
-        self.elements: Elements = sample(tensors)
+    before: Any
+    after: Any
+    gradient: Any
+    state: Mapping[str, Any] | None = None
+    state_after: Mapping[str, Any] | None = None
+    optimizer: Mapping[str, Any] | None = None
+
+
+class Side:
+    """The step of a table, with the number of earlier steps, the names of the state's arrays, and the description."""
+
+    def __init__(self, taken: Taken, steps: int, kept: set[str], optimizer: Mapping[str, Any] | None) -> None:
+        self.taken, self.steps, self.kept, self.optimizer = taken, steps, kept, optimizer or {}
+        self.elements: Elements = sample(taken)
         self._confirmed: dict[Recipe, bool] = {}
 
     @classmethod
-    def of(cls, given: Sequence[tuple[Any, ...]], optimizer: Mapping[str, Any] | None) -> Side | None:
-        """Return a side; None where its tensors are no tables that took a step.
-
-        given: of each tensor the table after the step and before it, the gradient, the state before and after.
-        """
-        tensors: list[Taken] = []
-        counts: set[int] = set()
-        kept: set[str] = set()
-        for x, before, grad, state, later in given:
-            if before is None or grad is None or before.sparse or x.sparse or x.shape != before.shape:
-                return None
-            if x.dtype not in FLOATS or before.dtype != x.dtype or grad.dtype not in FLOATS:
-                return None
-            if grad.row_shape != before.row_shape or (len(grad.ids) and grad.ids[-1] >= len(before.values)):
-                return None
-            arrays, count = _read_state(state, "state")
-            if any(len(s) != len(x.values) for s in arrays.values()):
-                return None
-            counts.add(count)
-            kept |= arrays.keys() or _read_state(later, "state_after")[0].keys()
-            tensors.append(Taken(before, x, Held(grad), arrays))
-        return cls(tensors, counts.pop(), kept, optimizer) if len(counts) == 1 else None
+    def of(cls, given: TableStep) -> Side | None:
+        """Return a side; None if it is no step of a dense table of floats."""
+        before, x, grad = (read(getattr(given, name), "", name) for name in ("before", "after", "gradient"))
+        if before.sparse or x.sparse or x.shape != before.shape or grad.row_shape != before.row_shape:
+            return None
+        if x.dtype not in FLOATS or before.dtype != x.dtype or grad.dtype not in FLOATS:
+            return None
+        arrays, steps = _read_state(given.state, "state")
+        if (len(grad.ids) and grad.ids[-1] >= len(x.values)) or any(len(s) != len(x.values) for s in arrays.values()):
+            return None
+        kept = set(arrays or _read_state(given.state_after, "state_after")[0])
+        return cls(Taken(before, x, Held(grad), arrays), steps, kept, given.optimizer)
 
     def stepped(self, recipe: Recipe) -> Array:
         """Return the sample's table after a recipe's step."""
@@ -61,18 +65,14 @@ class Side:
         return bound(recipe, self.elements, self.steps, made)
 
     def confirms(self, recipe: Recipe) -> bool:
-        """Return whether a recipe makes the whole tables; each is tried once, since that reads them all."""
+        """Return whether a recipe makes the whole table; each is tried once, since that reads all of it."""
         if recipe not in self._confirmed:
-            self._confirmed[recipe] = all(holds(recipe, e, self.steps) for e in all_elements(self.tensors))
+            self._confirmed[recipe] = all(holds(recipe, e, self.steps) for e in all_elements(self.taken))
         return self._confirmed[recipe]
 
 
-def _read_state(tree: Any, argument: str) -> tuple[dict[str, Array], int]:
-    """Return the arrays of one table's state by name, and the steps taken."""
-    if tree is None:
-        return {}, 0
-    if not isinstance(tree, Mapping):
-        raise TypeError(f"{argument}: got {type(tree).__name__}; accepted is a dict of a state's arrays by name")
-    beside = {"step", "master"}
-    arrays = {n: read(x, n, f"{argument}[{n!r}]").values for n, x in tree.items() if n not in beside and x is not None}
-    return arrays, int(np.asarray(tree.get("step", 0)).reshape(-1)[0])
+def _read_state(state: Mapping[str, Any] | None, argument: str) -> tuple[dict[str, Array], int]:
+    """Return the arrays of a table's state by name, and the number of steps taken."""
+    leaves = {name: x for name, x in (state or {}).items() if name not in ("step", "master") and x is not None}
+    arrays = {name: read(x, name, f"{argument}[{name!r}]").values for name, x in leaves.items()}
+    return arrays, int(np.asarray((state or {}).get("step", 0)).reshape(-1)[0])

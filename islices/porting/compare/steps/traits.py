@@ -41,21 +41,21 @@ class Trait:
         return bool(x != y)
 
 
-def _number(name: str, cause: str = "", title: str = "", says: Callable[[Recipe, Recipe], str] | None = None) -> Trait:
+def _number(name: str, cause: str = "", title: str = "") -> Trait:
     """Return the trait of a hyperparameter, a number or a flag."""
 
     def take(r: Recipe, other: Recipe) -> Recipe:
-        return r if r.get(name) is None or other.get(name) is None else r.having(**{name: other.get(name)})
+        return r if of(r) is None or of(other) is None else r.having(**{name: of(other)})
 
     def of(r: Recipe) -> Any:
-        value = r.get(name)
+        value = r.hyper.get(name)
         return value if value is None or isinstance(value, bool) else float(value)
 
-    def plainly(a: Recipe, b: Recipe) -> str:
+    def says(a: Recipe, b: Recipe) -> str:
         x, y = (str(v) if isinstance(v, bool) else f"{v:.6g}" for v in (of(a), of(b)))
         return f"{title or name}: {{a}} {x}, {{b}} {y}"
 
-    return Trait(cause or name, of, take, says or plainly)
+    return Trait(cause or name, of, take, says)
 
 
 def _choice(field: str, cause: str, title: str, texts: Mapping[Any, str], weight: float = 1.0) -> Trait:
@@ -71,16 +71,16 @@ def _choice(field: str, cause: str, title: str, texts: Mapping[Any, str], weight
 def _optimizer(r: Recipe, other: Recipe) -> Recipe:
     """Return r with the other's formula and numbers; settings that do not belong to a formula stay."""
     taken = replace(other, rows=r.rows if r.rows in other.formula.rows else other.rows, decay=r.decay, up=r.up)
-    return taken.having(weight_decay=r.get("weight_decay", 0.0)) if r.decay else taken
+    return taken.having(weight_decay=_decay(r)) if r.decay else taken
 
 
 def _say_rate(a: Recipe, b: Recipe) -> str:
-    x, y = a.get("lr"), b.get("lr")
+    x, y = a.hyper["lr"], b.hyper["lr"]
     return f"learning rate: {{a}} steps by {x:.6g}, {{b}} by {y:.6g} ({x / y:.6g} to 1)"
 
 
-def _decay(r: Recipe) -> tuple[str, float]:
-    return (r.decay, round(float(r.get("weight_decay", 0.0)), 12)) if r.decay else ("", 0.0)
+def _decay(r: Recipe) -> float:
+    return float(r.hyper.get("weight_decay", 0.0))
 
 
 def _say_decay(a: Recipe, b: Recipe) -> str:
@@ -88,12 +88,12 @@ def _say_decay(a: Recipe, b: Recipe) -> str:
         "": "has none", "coupled": "adds {0:.6g} times the table to the gradient (coupled: l2)",
         "decoupled": "takes {0:.6g} times the learning rate off the table (decoupled: AdamW)",
     }  # fmt: skip
-    parts = (texts[x.decay].format(x.get("weight_decay", 0.0)) for x in (a, b))
+    parts = (texts[x.decay].format(_decay(x)) for x in (a, b))
     return "weight decay: " + ", ".join(f"{{{side}}} {text}" for side, text in zip("ab", parts, strict=True))
 
 
 def _take_decay(r: Recipe, other: Recipe) -> Recipe:
-    return replace(r.having(weight_decay=other.get("weight_decay", 0.0)), decay=other.decay)
+    return replace(r.having(weight_decay=_decay(other)), decay=other.decay)
 
 
 def _say_formula(a: Recipe, b: Recipe) -> str:
@@ -113,15 +113,15 @@ def _begins(r: Recipe) -> float | None:
     """Return the initial value of sums of squares; None for optimizers without them."""
     if r.name not in ("adagrad", "ftrl"):
         return None
-    return float(r.get("initial_accumulator", 0.0))
+    return float(r.hyper.get("initial_accumulator", 0.0))
 
 
 def _take_formula(r: Recipe, other: Recipe) -> Recipe:
-    known = dict(other.hyper)
-    hyper = {**known, **{k: v for k, v in r.hyper if k in known or k == "weight_decay"}}
-    if "initial_accumulator" in known and r.get("initial_accumulator") is None:  # of formulas that always begin with 0
+    known = other.hyper
+    hyper = {**known, **{k: v for k, v in r.hyper.items() if k in known or k == "weight_decay"}}
+    if "initial_accumulator" in known and "initial_accumulator" not in r.hyper:  # of formulas that always begin with 0
         hyper["initial_accumulator"] = _begins(r) or 0.0
-    return replace(r, semantics=other.semantics, hyper=tuple(hyper.items()))
+    return replace(r, semantics=other.semantics, hyper=hyper)
 
 
 ROWS = {"touched": "moves the rows that its gradient names alone", "all": "moves every row"}
@@ -133,7 +133,7 @@ TRAITS: tuple[Trait, ...] = (
         lambda a, b: f"optimizer: {{a}} steps as {a.name} does, {{b}} as {b.name}", 3.0,
     ),
     _choice("up", "sign", "sign", {True: "follows its gradient upwards", False: "follows it down"}, 2.0),
-    _number("lr", "learning_rate", "learning rate", _say_rate),
+    replace(_number("lr", "learning_rate"), says=_say_rate),
     _choice("rows", "lazy_step", "lazy against dense step", ROWS, 0.5),
     _choice("duplicates", "step_duplicates", "duplicates in the step", DUPLICATES),
     _number("eps", "step_epsilon", "epsilon of the step"),
@@ -143,6 +143,6 @@ TRAITS: tuple[Trait, ...] = (
         lambda r, other: r.having(initial_accumulator=_begins(other) or 0.0),
         lambda a, b: f"initial accumulator: {{a}} begins with {_begins(a):.6g}, {{b}} with {_begins(b):.6g}",
     ),
-    Trait("weight_decay", _decay, _take_decay, _say_decay),
+    Trait("weight_decay", lambda r: (r.decay, round(_decay(r), 12)) if r.decay else ("", 0.0), _take_decay, _say_decay),
     *map(_number, ("momentum", "nesterov", "beta1", "beta2", "rho", "amsgrad", "centered")),
 )  # fmt: skip

@@ -1,4 +1,5 @@
-"""`islices audit`: the comparison, processes that end or hang, the choice of probes, the report, and what is found."""
+"""Test `islices audit`: the comparison, processes that end or hang, the choice of probes, the report and the
+findings."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ G = slices([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [0.5, -8.0]], [5, 1, 5, 2])
 # ---------------------------------------------------------------------- what is equal
 @pytest.mark.parametrize("name", BACKENDS)
 def test_one_gradient_in_two_frameworks_is_equal(name: str) -> None:
-    """Compare native objects, one of them uncoalesced: they have one meaning."""
+    """Compare native objects with the same meaning, one of them uncoalesced."""
     other = islices.to_native(islices.convert(G, name))
     found = islices.diff({"e": G}, {"e": other})
     assert found.equal
@@ -66,7 +66,7 @@ def test_shapes_that_differ() -> None:
 
 @pytest.mark.parametrize("dtype", ["bool", "uint64"])
 def test_masks_and_counters_are_compared_and_explain_nothing(dtype: str) -> None:
-    """`diff` accepts all that `save` accepts; a mask on both sides does not explain a factor between gradients."""
+    """Check that `diff` accepts all that `save` accepts, and that a mask on both sides does not explain a factor."""
     x = np.array([[1, 0], [1, 1]]).astype(dtype)
     y = np.array([[1, 0], [0, 1]]).astype(dtype)
     assert islices.diff({"m": x}, {"m": x.copy()}).equal
@@ -108,7 +108,7 @@ def test_the_verbose_report_shows_ten_rows_and_says_how_many_there_are() -> None
 
 
 def test_cost_follows_the_stored_rows() -> None:
-    """A table of 1e9 rows: 16 GB if anyone made it dense."""
+    """Check the cost with a table of 1e9 rows, which would have 16 GB as a dense array."""
     r = np.random.default_rng(0)
     ids = np.sort(r.choice(10**9, 50_000, replace=False))
     a, b = (slices(r.standard_normal((50_000, 4)), ids, 10**9) for _ in range(2))
@@ -181,7 +181,8 @@ def test_every_cause_is_in_the_docs_and_in_the_help(capsys: pytest.CaptureFixtur
 
 
 def test_a_cause_is_its_record_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Search and explanation find a new cause by its traits: by itself, with a factor, and before those it subsumes."""
+    """Check that search and explanation find a new cause by its record: singly, with a factor, and before causes it
+    subsumes."""
 
     def propose(both: Comparison, which: int) -> Iterator[Change]:
         text = "mirrored: columns of {x} are those of {y} from the last to the first"

@@ -1,4 +1,4 @@
-"""The line that a report gives fixes the second side: with it, `islices.diff` finds nothing."""
+"""Test that the line in a report fixes the second side, so that `islices.diff` finds no difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Large tensors: causes are tried on some rows and confirmed on all; what is named is what all rows together say."""
+"""Test large tensors. Causes are tried on some rows and confirmed on all; a reported cause must hold for all rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS, WIDTH = 400, 4
 
 @pytest.fixture
 def in_parts(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Makes every tensor a large one: about a sixth of the rows is looked at first, then blocks of 16."""
+    """Treat every tensor as a large one: about a sixth of the rows comes first, then blocks of 16."""
 
     def make() -> None:
         for name, value in {"LARGE": 64, "SAMPLE": 256, "BLOCK": 64}.items():
@@ -34,7 +34,7 @@ def slices(values: Any, ids: Any, rows: int = ROWS) -> IndexedSlices:
 
 
 def made() -> dict[str, Any]:
-    """name -> (a, b, options): one side as some cause makes it of the other."""
+    """Return name -> (a, b, options), where a cause turns one side into the other."""
     r = np.random.default_rng(0)
     v = r.standard_normal((ROWS, WIDTH)).astype(f4)
     ids = r.integers(0, ROWS, ROWS)
@@ -71,7 +71,7 @@ def test_what_is_named_by_some_rows_and_all_is_what_all_at_once_say(name: str, i
 
 
 def test_one_row_that_is_not_looked_at_first_is_enough_to_name_nothing(in_parts: Callable[[], None]) -> None:
-    """All rows but one are divided by eight; in that one an element is off by a hundredth."""
+    """Check that one deviating row prevents a cause: all other rows are divided by eight."""
     r = np.random.default_rng(1)
     v = r.standard_normal((ROWS, WIDTH)).astype(f4)
     in_parts()

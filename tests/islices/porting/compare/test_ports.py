@@ -1,4 +1,4 @@
-"""The differences that ports meet, each made by the frameworks themselves: each is explained."""
+"""Test that the typical differences of ports, made by the frameworks, are explained."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ def test_a_table_whose_rows_are_renormed_is_said_to_be_bounded(by: str) -> None:
 
 
 def test_where_two_causes_leave_the_same_bits_both_are_told() -> None:
-    """u is clipped by its norm; v is under the limit. Either v was left out, or each was clipped by itself."""
+    """Check that both causes are reported: u is clipped by its norm, and v, under the limit, was left out or clipped
+    separately."""
     d = Batch(1)
     g = summed(d)
     g = {"u": g["u"], "v": g["v"] * np.float32(0.2)}

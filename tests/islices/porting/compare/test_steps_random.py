@@ -1,4 +1,4 @@
-"""No cause is named for steps and gradients that have nothing to do with one another, nor for those made to mislead."""
+"""Test that no cause is named for unrelated steps and gradients, or for misleading ones."""
 
 from __future__ import annotations
 

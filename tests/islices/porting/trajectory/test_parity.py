@@ -1,4 +1,5 @@
-"""`islices.parity`: what is the same stays the same, rounding is no fault, and each fault is found where it begins."""
+"""Test `islices.parity`: equal trainings are equal, rounding is not a fault, and each fault is found where it
+begins."""
 
 from __future__ import annotations
 
@@ -29,9 +30,10 @@ def training(
     max_norm: float = 0.05,
     keep: tuple[str, ...] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Two tables' factorisation: scores of pairs of rows, squared error, one global norm, an optimizer of islices.
+    """Train a factorization of two tables by squared error, with one global norm and an optimizer of islices.
 
-    sums: the type that the products are summed in, where frameworks differ. fault: changes what a step has, in order.
+    sums is the type in which products are summed, where frameworks differ. fault changes the positions of a step, in
+    order.
     """
     r = np.random.default_rng(seed)
     tables = {k: r.standard_normal((ROWS, WIDTH)).astype(dtype) for k in ("user", "item")}
@@ -67,7 +69,7 @@ def _copied(tree: Any) -> Any:
 
 
 def at(number: int, position: str, change: Callable[[dict[str, Any]], None]) -> Callable[[int, dict[str, Any]], None]:
-    """A fault from a step on, made as soon as a position is there."""
+    """Return a fault from a step on, which changes a position as soon as it exists."""
     done: set[int] = set()
 
     def fault(step: int, has: dict[str, Any]) -> None:
@@ -160,7 +162,7 @@ OTHERS = {
 @pytest.mark.parametrize("with_state", [False, True])
 @pytest.mark.parametrize("name", OTHERS)
 def test_another_optimizer_is_found(name: str, with_state: bool) -> None:
-    """At the first step at which it does anything else."""
+    """Check that another optimizer is found at the first step at which it differs."""
     pair = OTHERS[name]
     keep = ("batch", "tables", "gradients", "clipped", "tables_after", *(("state", "state_after") * with_state))
     found = islices.parity(*(training(rule, keep=keep) for rule in pair))
@@ -170,7 +172,7 @@ def test_another_optimizer_is_found(name: str, with_state: bool) -> None:
 
 
 def projected(step: int, has: dict[str, Any], scale: float = 1.0) -> None:
-    """Rows of a table brought to one norm before each step but the first, as TransE's."""
+    """Return rows that are normalized before each step except the first, as in TransE."""
     if step > 1 and "outputs" not in has:
         table = has["tables"]["user"]
         table *= scale / np.linalg.norm(table, axis=1, keepdims=True)
@@ -185,7 +187,7 @@ def test_what_one_side_does_to_tables_between_steps() -> None:
 
 
 def test_a_tensor_of_one_element_does_not_hide_the_cause() -> None:
-    """An output bias is furthest off, and too little to prove anything by."""
+    """Check a case in which an output bias is furthest off and too small to prove a cause."""
 
     def steps(rate: float) -> Iterator[dict[str, Any]]:
         r = np.random.default_rng(0)
@@ -202,7 +204,7 @@ def test_a_tensor_of_one_element_does_not_hide_the_cause() -> None:
 
 
 def test_a_state_is_not_explained_as_a_gradient() -> None:
-    """beta2 changes a state by a different factor for each element; nothing has clipped it."""
+    """Check that a changed beta2, which scales each element of a state differently, is not explained as a clip."""
     keras = {"semantics": "keras", "lr": 1e-9}
     found = islices.parity(training(optim.adam(**keras)), training(optim.adam(beta2=0.99, **keras)))
     assert found.stop is not None
@@ -257,7 +259,7 @@ def test_a_position_that_is_ignored() -> None:
 
 
 def test_order_of_duplicates_is_rounding() -> None:
-    """A sum that cancels, added in two orders: Adam's step follows its rounding error; a fault elsewhere is seen."""
+    """Check a cancelling sum in two orders, whose rounding error Adam follows, and a fault elsewhere."""
 
     def run(order: int, lr: float = 0.01) -> Iterator[dict[str, Any]]:
         r = np.random.default_rng(5)
@@ -320,7 +322,7 @@ def test_folder_is_what_was_recorded(tmp_path: Path) -> None:
 
 
 def test_tables_are_stored_by_rows(tmp_path: Path) -> None:
-    """A lazy optimizer's steps cost the rows that they move, not the table."""
+    """Check that recorded lazy steps store the moved rows, not the table."""
     table = np.ones((50_000, 4), np.float32)
     recorder = islices.Recorder(tmp_path)
     for row in range(3):
@@ -348,7 +350,7 @@ def test_every_so_many_steps(tmp_path: Path) -> None:
 
 
 def test_recorder_adds_up(tmp_path: Path) -> None:
-    """Parts are copied when they are added: a table may change in place afterwards."""
+    """Check that parts are copied when they are added, since a table may change in place afterwards."""
     table = np.zeros((3, 1), np.float32)
     with islices.Recorder(tmp_path) as recorder:
         recorder.add(tables={"t": table}, batch=np.array([1]))
