@@ -102,7 +102,7 @@ class MXNetBackend(Backend):
     def records_gradient(self, x: Array) -> bool:
         return bool(mx.autograd.is_recording()) and "float" in self.dtype(x)
 
-    host_view = staticmethod(view)  # type: ignore[assignment]
+    host_view = staticmethod(view)
 
     def from_host(self, array: Host, like: Array) -> Array:
         return share(array, like.context)
@@ -333,7 +333,7 @@ class MXNetBackend(Backend):
     def is_model(self, x: object) -> bool:
         return isinstance(x, mx.gluon.Block)
 
-    capture = staticmethod(capture)  # type: ignore[assignment]
+    capture = staticmethod(capture)
 
 
 def _broadcast(x: Array, shape: tuple[int, ...]) -> Array:

@@ -60,9 +60,9 @@ class GraphReads:
         self.open = True
         self.lookups: list[tuple[Any, Any, tuple[Any, ...], Any]] = []
 
-    def lookup(self, *use: Any) -> Any:
+    def lookup(self, weights: Any, ids: Any, extras: tuple[Any, ...], static: Any) -> Any:
         """Return the rows as variables for the loss, or as constants if nothing is recorded."""
-        return self.bags(*use, self.backend.read_rows)
+        return self.bags(weights, ids, extras, static, self.backend.read_rows)
 
     def bags(self, weights: Any, ids: Any, extras: tuple[Any, ...], static: Any, read: Reader) -> Any:
         """Return the result of read on weights and ids, recorded as in `lookup`."""

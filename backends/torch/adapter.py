@@ -211,10 +211,10 @@ class TorchBackend(Backend):
     permute = staticmethod(torch.permute)  # type: ignore[assignment]
     on_device = staticmethod(torch.Tensor.to)  # type: ignore[assignment]
     searchsorted = staticmethod(torch.searchsorted)  # type: ignore[assignment]
-    minimum = staticmethod(with_numbers(torch.minimum))
-    maximum = staticmethod(with_numbers(torch.maximum))
-    less_equal = staticmethod(with_numbers(torch.le))
-    div = staticmethod(with_numbers(torch.div))
+    minimum = staticmethod(with_numbers(torch.minimum))  # type: ignore[assignment]
+    maximum = staticmethod(with_numbers(torch.maximum))  # type: ignore[assignment]
+    less_equal = staticmethod(with_numbers(torch.le))  # type: ignore[assignment]
+    div = staticmethod(with_numbers(torch.div))  # type: ignore[assignment]
     sqrt = staticmethod(rounded_sqrt)
     is_traced = staticmethod(is_traced)
     take_ragged = staticmethod(jagged.take_apart)
@@ -279,7 +279,7 @@ class TorchBackend(Backend):
 
     def unique(self, indices: Array, rows: int | None) -> tuple[Array, Array]:
         check_data(indices)
-        return torch.unique(indices, return_inverse=True)
+        return torch.unique(indices, return_inverse=True)  # type: ignore[no-any-return]
 
     def segment_sum(self, values: Array, segments: Array, count: int | None) -> Array:
         if values.is_cuda and in_bags(values):
@@ -370,8 +370,8 @@ class TorchBackend(Backend):
         return views, list(arrays)
 
     # ------------------------------------------------------------------ differentiation
-    differentiate = autograd.differentiate  # type: ignore[assignment]
-    differentiate_rows = sparse_reads.differentiate_rows  # type: ignore[assignment]
+    differentiate = autograd.differentiate
+    differentiate_rows = sparse_reads.differentiate_rows
 
     # ------------------------------------------------------------------ models
     def is_model(self, x: object) -> bool:
@@ -385,7 +385,7 @@ def _view(x: torch.Tensor) -> Host:
     """
     if x.requires_grad:
         x = x.detach()
-    return x.view(torch.int16).numpy().view(np.uint16) if x.dtype is torch.bfloat16 else x.numpy()  # type: ignore[no-any-return]
+    return x.view(torch.int16).numpy().view(np.uint16) if x.dtype is torch.bfloat16 else x.numpy()
 
 
 def _checked_view(x: torch.Tensor) -> Host | None:

@@ -50,8 +50,8 @@ class LookupRecorder:
         self.noted = noted
         self.state = "open"  # then "backward", then "closed"
 
-    def lookup(self, *use: Any) -> Array:
-        return self.bags(*use, self.backend.read_rows)
+    def lookup(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any) -> Array:
+        return self.bags(weights, ids, extras, static, self.backend.read_rows)
 
     def bags(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any, read: Reader) -> Array:
         if self.state == "closed":

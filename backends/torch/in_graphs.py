@@ -65,7 +65,7 @@ def substitute() -> None:
         models.capture: capture,
     }
     for original, traced in substitutes.items():
-        torch.compiler.substitute_in_graph(original, skip_signature_check=True)(traced)  # type: ignore[arg-type]
+        torch.compiler.substitute_in_graph(original, skip_signature_check=True)(traced)
 
 
 def _patch_getattr() -> None:
