@@ -26,7 +26,7 @@ def whole_lines(path: Path, position: int) -> bytes:
 
 
 def last_lines(path: Path, count: int) -> str:
-    """Return the last lines of a log, whatever bytes are in it."""
+    """Return the last lines of a log with any bytes."""
     return "\n".join(path.read_text("utf-8", "replace").splitlines()[-count:])
 
 

@@ -2,7 +2,7 @@
 
 An import counts anywhere: at the head of a module, within a function, or as ``load_module("...")`` of a named module.
 Imports under ``if TYPE_CHECKING:`` are for checkers and do not count. ``from islices.optim import factory`` is an
-import of the module `islices.optim.factory`, and of the package `islices.optim` where the name is no module. Python
+import of the module `islices.optim.factory`, and of the package `islices.optim` if the name is not a module. Python
 runs a package's ``__init__`` before its modules, but this does not count. Otherwise any package that exports its
 modules' names would be a cycle. Modules found by name at run time (backends, engines, commands, probes) do not count
 either.

@@ -18,22 +18,21 @@ from islices.core.registry import require
 
 require("jax")
 
-import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from islices.backend import INDICES, Array, Look, NativeParts, Slots
-from islices.backends.jax import host_views, precision, scatters
-from islices.backends.jax.embeddings import Embeddings
+from islices.backend import INDICES, Array, Backend, Look, NativeParts, Slots
+from islices.backends.jax import differentiation, gathers, host_views, precision, scatters
 from islices.backends.jax.host_calls import row_calls
 from islices.backends.jax.host_views import BFLOAT16, Tracer
+from islices.backends.jax.markers import read
 from islices.backends.jax.precision import constant, users_x64
 from islices.backends.jax.pytree import register
 from islices.core import modes
@@ -44,11 +43,23 @@ from islices.core.slots import expand
 
 __all__ = ["JaxBackend", "backend"]
 
-#: Up to this many row numbers are compared one by one; more are sorted and searched.
-FEW_ROWS = 16
+#: A function that is a method of the adapter, without a further call; of no type, as checkers expect a parameter self.
+method: Any = staticmethod
 
 
-class JaxBackend(Embeddings):
+def _operands(a: Any, b: Any) -> tuple[Any, Any]:
+    """Return two operands, with a Python number as a constant of the other's dtype."""
+    if isinstance(a, (int, float)):
+        return constant(a, b.dtype), b
+    return a, constant(b, a.dtype) if isinstance(b, (int, float)) else b
+
+
+def _typed(fn: Callable[..., Array]) -> Any:
+    """Return the method for a function of two arrays, or of an array and a number."""
+    return method(lambda a, b: fn(*_operands(a, b)))
+
+
+class JaxBackend(Backend):
     name = "jax"
     module = "jax"
     pip = 'pip install "islices[jax]"'
@@ -83,8 +94,8 @@ class JaxBackend(Embeddings):
     def is_traced(self, x: Array) -> bool:
         return isinstance(x, Tracer)
 
-    def host_view(self, x: Array) -> np.ndarray | None:
-        return host_views.view(x)
+    host_view = method(host_views.view)
+    from_host = method(host_views.put)
 
     def memory_span(self, x: Array) -> tuple[int, int] | None:
         if isinstance(x, Tracer) or x.is_deleted() or not x.nbytes:
@@ -94,9 +105,6 @@ class JaxBackend(Embeddings):
             return start, start + x.nbytes
         shards = x.addressable_shards  # the first piece identifies an array of several pieces
         return self.memory_span(shards[0].data) if shards else None
-
-    def from_host(self, array: np.ndarray, like: Array) -> Array:
-        return host_views.put(array, like)
 
     def asarray(self, array: np.ndarray, like: Array | None = None) -> Array:
         array = np.asarray(array)
@@ -158,23 +166,26 @@ class JaxBackend(Embeddings):
         return sparse.BCOO((values, column), shape=dense_shape, indices_sorted=coalesced, unique_indices=coalesced)
 
     # ------------------------------------------------------------------ where the arithmetic runs
-    def scope(self) -> contextlib.AbstractContextManager[Any]:
-        return precision.scope()
-
-    def wide_types(self) -> contextlib.AbstractContextManager[Any]:
-        return precision.wide()
+    scope = method(precision.scope)
+    wide_types = method(precision.wide)
+    trace = method(jax.jit)
+    forget_compiled = method(jax.clear_caches)
 
     def on_device(self, x: Array, device: str) -> Array:
         with precision.wide():
             return jax.device_put(x, jax.devices(device)[0])
 
-    def trace(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        return jax.jit(fn)
-
-    def forget_compiled(self) -> None:
-        jax.clear_caches()
-
     # ------------------------------------------------------------------ array primitives
+    abs = method(lax.abs)
+    concat = method(jnp.concatenate)
+    isfinite = method(lax.is_finite)
+    less_equal = _typed(jnp.less_equal)
+    logical_not = method(jnp.logical_not)
+    maximum = _typed(jnp.maximum)
+    minimum = _typed(jnp.minimum)
+    permute = method(jnp.transpose)
+    sqrt = method(lax.sqrt)
+
     def astype(self, x: Array, dtype: str) -> Array:
         target = np.dtype(dtype) if dtype != "bfloat16" else BFLOAT16
         if x.dtype == target and not x.aval.weak_type:
@@ -199,9 +210,6 @@ class JaxBackend(Embeddings):
         device = host_views.place(like)
         return jnp.broadcast_to(zero if device is None else jax.device_put(zero, device), tuple(shape))
 
-    def concat(self, arrays: Sequence[Array]) -> Array:
-        return jnp.concatenate(arrays)
-
     def take(self, x: Array, positions: Array) -> Array:
         if x.shape[0] == 0:  # JAX cannot clip to an axis of length zero
             return jnp.zeros((*positions.shape, *x.shape[1:]), x.dtype)
@@ -209,27 +217,6 @@ class JaxBackend(Embeddings):
 
     def where(self, mask: Array, a: Array, b: Array) -> Array:
         return jnp.where(mask, *_operands(a, b))
-
-    def abs(self, x: Array) -> Array:
-        return lax.abs(x)
-
-    def minimum(self, a: Array, b: Array) -> Array:
-        return jnp.minimum(*_operands(a, b))
-
-    def maximum(self, a: Array, b: Array) -> Array:
-        return jnp.maximum(*_operands(a, b))
-
-    def less_equal(self, a: Array, b: Array) -> Array:
-        return jnp.less_equal(*_operands(a, b))
-
-    def isfinite(self, x: Array) -> Array:
-        return lax.is_finite(x)
-
-    def permute(self, x: Array, order: Sequence[int]) -> Array:
-        return jnp.transpose(x, order)
-
-    def sqrt(self, x: Array) -> Array:
-        return lax.sqrt(x)
 
     def div(self, a: Array, b: Array) -> Array:
         a, b = _operands(a, b)
@@ -249,7 +236,7 @@ class JaxBackend(Embeddings):
     def row_amax(self, x: Array) -> Array:
         if x.shape[1] == 0:
             return jnp.zeros(x.shape[:1], x.dtype)
-        return _row_amax(x)
+        return jnp.max(lax.abs(x), axis=1)
 
     def row_sum(self, x: Array) -> Array:
         return jnp.sum(x, axis=1)
@@ -279,14 +266,9 @@ class JaxBackend(Embeddings):
         least = constant(0, indices.dtype)
         if rows is None or not _fits(rows, indices.dtype):
             return indices >= least
-        return _between(indices, least, constant(rows, indices.dtype))
-
-    def logical_not(self, mask: Array) -> Array:
-        return jnp.logical_not(mask)
+        return (indices >= least) & (indices < constant(rows, indices.dtype))
 
     def isin(self, indices: Array, rows: Array) -> Array:
-        if rows.shape[0] <= FEW_ROWS:
-            return _is_one_of(indices, rows)
         ordered = lax.sort(rows)
         return self.take(ordered, jnp.searchsorted(ordered, indices)) == indices
 
@@ -308,25 +290,16 @@ class JaxBackend(Embeddings):
         return host_views.put(ids, indices), host_views.put(inverse.astype(np.int32), indices)
 
     def sum_rows(self, values: Array, indices: Array, rows: int | None, *, loose: bool) -> tuple[Array, Array]:
-        at_once = row_calls.sum_rows(values, indices, rows) if isinstance(indices, Tracer) else None
-        return at_once or super().sum_rows(values, indices, rows, loose=loose)
+        return row_calls.sum_rows(values, indices, rows) or super().sum_rows(values, indices, rows, loose=loose)
 
     def outer_products(self, g: Array, x: Array) -> Array:
         return jnp.matmul(jnp.swapaxes(g, 1, 2), x, precision="highest")
 
     def sum_duplicates(self, values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
-        at_once = row_calls.sum_rows(values, indices, rows) if isinstance(indices, Tracer) else None
-        return at_once or super().sum_duplicates(values, indices, rows)
+        return row_calls.sum_rows(values, indices, rows) or super().sum_duplicates(values, indices, rows)
 
-    def traced_step(
-        self,
-        formula: Any,
-        slots: Slots,
-        numbers: Array,
-        tables: Sequence[Array],
-        otherwise: Callable[..., Sequence[Array]],
-    ) -> Sequence[Array] | None:
-        return row_calls.step(formula, slots, numbers, tables, otherwise)
+    traced_step = method(row_calls.step)
+    traced_bags = method(row_calls.read_bags)
 
     def traced_norm(
         self, leaves: Sequence[Slots], ord: int, otherwise: Callable[[Sequence[Slots]], Array]
@@ -334,33 +307,16 @@ class JaxBackend(Embeddings):
         leaves = [x if x.factor is None else Slots(expand(self, x), x.indices, x.rows) for x in leaves]
         return row_calls.norm(leaves, ord, otherwise)
 
-    def traced_bags(
-        self,
-        table: Array,
-        ids: Array,
-        segments: Array,
-        bags: Array,
-        keep: Array | None,
-        otherwise: Callable[[Array, Array, Array, Array, Array | None], Array],
-    ) -> Array | None:
-        return row_calls.read_bags(table, ids, segments, bags, keep, otherwise)
-
     def segment_sum(self, values: Array, segments_: Array, count: int | None) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]
         assert count is not None, "JAX knows its shapes"
         if 0 in values.shape or count == 0:
             return self.zeros((count, *values.shape[1:]), self.dtype(values), values)
-        if isinstance(values, Tracer) or isinstance(segments_, Tracer):
-            return scatters.fold(values, segments_, count)
-        room = host_views.power_of_two(count)
-        values, segments_ = host_views.lengthened(values, segments_, room)
-        return host_views.first_rows(scatters.fold_jitted(values, segments_, room), count)
+        return scatters.fold(values, segments_, count)
 
     def scatter_rows(self, values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
         if 0 in values.shape or 0 in shape:
             return self.zeros(shape, self.dtype(values), values)
-        if not isinstance(values, Tracer) and not isinstance(ids, Tracer) and _fits(shape[0], ids.dtype):
-            values, ids = host_views.lengthened(values, ids, shape[0])
-        return scatters.set_jitted(values, ids, shape)
+        return scatters.set_rows(values, ids, shape)
 
     def add_rows(self, dense: Array, values: Array, ids: Array) -> Array:
         if 0 in values.shape or 0 in dense.shape:
@@ -370,21 +326,65 @@ class JaxBackend(Embeddings):
         sums = self.widen(self.take(dense, ids)) + self.widen(values)
         return scatters.set_at(dense, ids, self.astype(sums, self.dtype(dense)))
 
+    # ------------------------------------------------------------------ tables
+    fold_rows = method(scatters.fold_rows)
+    running_sum = method(lax.cumsum)
+    writable = method(host_views.writable)
 
-# ---------------------------------------------------------------------- a program each, for eager code
-@partial(jax.jit, inline=True)
-def _row_amax(x: Array) -> Array:
-    return jnp.max(lax.abs(x), axis=1)
+    def read_rows(self, table: Array, ids: Array) -> Array:
+        views = host_views.view(table), host_views.view(ids)
+        if views[0] is None or views[1] is None:
+            return read(table, ids)
+        rows = empty((*ids.shape, *table.shape[1:]), views[0].dtype)
+        if rows.size:
+            np.take(views[0], views[1], axis=0, out=rows, mode="clip")  # in range; "raise" would buffer
+        return host_views.put(rows, table)
 
+    def set_rows(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array:
+        if isinstance(table, Tracer):
+            table = lax.stop_gradient(table)
+        traced = any(isinstance(x, Tracer) for x in (table, ids, values))
+        views = [None if donate else host_views.view(x) for x in (table, ids, values)]
+        if any(v is None for v in views):
+            return (scatters.set_donated if donate and not traced else scatters.set_jitted)(table, ids, values)
+        out = empty(table.shape, views[0].dtype)  # type: ignore[union-attr]
+        out[...] = views[0]
+        out[views[1]] = views[2]
+        return host_views.put(out, table)
 
-@partial(jax.jit, inline=True)
-def _between(indices: Array, least: Array, end: Array) -> Array:
-    return (indices >= least) & (indices < end)
+    def arange(self, x: Array) -> Array:
+        n = x.shape[0]
+        return lax.iota(np.int32, n) if isinstance(x, Tracer) else host_views.put(np.arange(n, dtype=np.int32), x)
 
+    def searchsorted(self, ordered: Array, queries: Array, *, right: bool) -> Array:
+        if 0 in ordered.shape or 0 in queries.shape:
+            return jnp.zeros(queries.shape, np.int32)
+        # comparing all pairs or sorting both needs more memory; this makes log(n) reads per query
+        return jnp.searchsorted(ordered, queries, side="right" if right else "left").astype(np.int32)
 
-@partial(jax.jit, inline=True)
-def _is_one_of(indices: Array, rows: Array) -> Array:
-    return jnp.any(indices[:, None] == rows[None, :], axis=1)
+    def segment_max(self, values: Array, segments_: Array, count: int | None, *, least: float | None = None) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]
+        assert count is not None, "JAX knows its shapes"
+        return scatters.maximum(values, segments_, count, least)
+
+    # ------------------------------------------------------------------ derivatives
+    stop_gradient = method(lax.stop_gradient)
+    custom_gradient = method(differentiation.custom_gradient)
+    with_gradient = method(differentiation.with_gradient)
+    differentiate = method(differentiation.differentiate)
+    per_sample_gradients = method(differentiation.per_sample_gradients)
+    flatten_tree = method(differentiation.flatten_tree)
+    differentiate_rows: Any = gathers.differentiate_rows
+
+    # ------------------------------------------------------------------ models
+    def is_model(self, x: object) -> bool:
+        kinds = (getattr(sys.modules.get(module), "Module", None) for module in ("flax.linen", "flax.nnx", "equinox"))
+        return any(kind is not None and isinstance(x, kind) for kind in kinds)
+
+    def capture(self, model: Any, uses: Any) -> NoReturn:
+        raise TypeError(
+            f"model: got {describe(model)}; JAX's models are functions without a backward pass to hook. Accepted is "
+            "islices.value_and_grad(loss, sparse=lambda path: 'embedding' in path) of its parameters as they are"
+        )
 
 
 # ---------------------------------------------------------------------- dtypes
@@ -395,13 +395,6 @@ def _dtype_name(dtype: Any) -> str:
 
 def _fits(value: int, dtype: Any) -> bool:
     return bool(np.iinfo(dtype).min <= value <= np.iinfo(dtype).max)
-
-
-def _operands(a: Any, b: Any) -> tuple[Any, Any]:
-    """Return two operands, with a Python number as a constant of the other's dtype."""
-    if isinstance(a, (int, float)):
-        return constant(a, b.dtype), b
-    return a, constant(b, a.dtype) if isinstance(b, (int, float)) else b
 
 
 backend = JaxBackend()

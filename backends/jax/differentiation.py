@@ -19,14 +19,12 @@ from jax.custom_derivatives import SymbolicZero
 
 from islices.backend import Array, Gradient, GradientOfValue, Source, TableUse, Transform
 from islices.backends.jax import host_views
-from islices.backends.jax.host_calls.primitive import varying
 from islices.backends.jax.host_views import Tracer
 from islices.backends.jax.markers import RECORDER
 from islices.backends.jax.plans import Plan, evaluate
 from islices.backends.jax.row_reads import Slot
 from islices.backends.jax.tables import TableWeights, use_of
 from islices.core.host_memory import zeros
-from islices.embedding.table import Table
 
 __all__ = [
     "Aux",
@@ -66,8 +64,8 @@ def differentiate(
         use = use_of(slot, found, upstream, weights[slot.leaf].dtype)
         if use is not None:
             uses[slot.leaf].append(use)
-    returned = [sources[m.leaf] if isinstance(m, TableWeights) else None for m in plan.outputs[1:]]
-    return loss, aux.put_together(rest, returned), gradients, uses
+    rest = [weights[m.leaf] if isinstance(m, TableWeights) else x for m, x in zip(plan.outputs[1:], rest, strict=True)]
+    return loss, aux.put_together(rest), gradients, uses
 
 
 def trace(fn: Callable[..., Any], *args: Any) -> Any:
@@ -105,7 +103,8 @@ def _check_unchecked(jaxpr: Any) -> None:
 
     JAX would add up the ranks' gradients of arrays that do not vary, but each rank has different rows.
     """
-    if any(varying(v.aval) for v in (*jaxpr.constvars, *jaxpr.invars)):
+    avals = [v.aval for v in (*jaxpr.constvars, *jaxpr.invars)]
+    if any(getattr(x, "vma", None) or getattr(getattr(x, "mat", None), "varying", None) for x in avals):
         raise ValueError(
             "islices.value_and_grad within jax.shard_map(..., check_vma=True): accepted is check_vma=False, where all "
             "gradients are the rank's own; islices.distributed.all_reduce adds them up"
@@ -124,29 +123,14 @@ class Aux:
 
     def take_apart(self, tree: Any) -> list[Array]:
         """Return the traced arrays of the tree without keeping them, which JAX would report as a leak."""
-        leaves, self.structure = tree_util.tree_flatten(tree, is_leaf=lambda x: isinstance(x, Table))
-        arrays = [x._source.weights if isinstance(x, Table) else x for x in leaves]
-        self.traced = [isinstance(x, Tracer) for x in arrays]
-        self.leaves = [_without_weights(x) if t else x for x, t in zip(leaves, self.traced, strict=True)]
-        return [x for x, t in zip(arrays, self.traced, strict=True) if t]
+        leaves, self.structure = tree_util.tree_flatten(tree)
+        self.leaves = [None if isinstance(x, Tracer) else x for x in leaves]
+        return [x for x in leaves if isinstance(x, Tracer)]
 
-    def put_together(self, arrays: list[Array], sources: list[Source | None]) -> Any:
-        """Return the tree with the arrays' values, and with sources for the arrays of differentiated tables."""
-        values = iter(zip(arrays, sources, strict=True))
-        restored = (_restored(x, *next(values)) if t else x for x, t in zip(self.leaves, self.traced, strict=True))
-        return tree_util.tree_unflatten(self.structure, list(restored))
-
-
-def _without_weights(x: Any) -> Table | None:
-    if not isinstance(x, Table):
-        return None
-    return Table._trusted(x.backend, Source(None, x._source.recorder), x.padding_idx, x.scale_by_freq)
-
-
-def _restored(x: Table | None, value: Array, source: Source | None) -> Any:
-    if x is None:
-        return value if source is None else source.weights
-    return Table._trusted(x.backend, source or Source(value, x._source.recorder), x.padding_idx, x.scale_by_freq)
+    def put_together(self, arrays: Sequence[Array]) -> Any:
+        """Return the tree with the arrays' values."""
+        values = iter(arrays)
+        return tree_util.tree_unflatten(self.structure, [next(values) if x is None else x for x in self.leaves])
 
 
 # ---------------------------------------------------------------------- other derivatives

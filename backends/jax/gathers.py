@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax, tree_util
+from jax import tree_util
 
 from islices.backend import Backend
 from islices.backends.jax.differentiation import Aux, taken, trace
@@ -23,13 +23,18 @@ from islices.backends.jax.row_reads import FLOATS, Marked, whole
 from islices.core.arguments import show
 from islices.core.slices import IndexedSlices
 from islices.embedding import marking
+from islices.embedding.lookup_gradients import empty_slices
 
-__all__ = ["per_sample", "value_and_grad"]
+__all__ = ["differentiate_rows"]
 
 
 # ---------------------------------------------------------------------- the transformation
-def value_and_grad(B: Backend, fn: Callable[[Any], tuple[Any, Any]], tree: Any, sparse: Any) -> tuple[Any, Any, Any]:
+def differentiate_rows(
+    B: Backend, fn: Callable[..., tuple[Any, Any]], tree: Any, sparse: Any, data: Sequence[Any] | None = None
+) -> tuple[Any, Any, Any]:
     """See `Backend.differentiate_rows`."""
+    if data is not None:
+        return _per_sample(B, fn, tree, sparse, data)
     paths, structure = tree_util.tree_flatten_with_path(tree)
     names = [tree_util.keystr(path) for path, _ in paths]
     leaves = [x for _, x in paths]
@@ -71,7 +76,7 @@ def value_and_grad(B: Backend, fn: Callable[[Any], tuple[Any, Any]], tree: Any, 
     for k in marked:
         out[k] = _slices(B, leaves[k], [(upstream, ids) for slot, upstream, (ids,) in reads if slot.leaf == k])
     grads = structure.unflatten(out)  # type: ignore[attr-defined]
-    return loss, aux.put_together(rest, [None] * len(rest)), grads
+    return loss, aux.put_together(rest), grads
 
 
 def _check_unchanged(names: list[str], states: list[list[Any]], rest: Any) -> None:
@@ -90,7 +95,7 @@ def _check_unchanged(names: list[str], states: list[list[Any]], rest: Any) -> No
         )
 
 
-def per_sample(
+def _per_sample(
     B: Backend, fn: Callable[..., tuple[Any, Any]], tree: Any, sparse: Any, data: Sequence[Any]
 ) -> tuple[Any, Any, Any]:
     """Return the same result for fn(tree, one sample of each of data), by vmap over samples and concatenation of
@@ -98,7 +103,7 @@ def per_sample(
 
     def one(sample: list[Any]) -> tuple[Any, Any]:
         cut = [x[None] for x in sample]
-        loss, _, grads = value_and_grad(B, lambda tree: fn(tree, cut), tree, sparse)
+        loss, _, grads = differentiate_rows(B, lambda tree: fn(tree, cut), tree, sparse)
         return loss, grads
 
     def together(x: Any) -> Any:
@@ -131,10 +136,9 @@ def _pays(plan: Plan, leaf: int, x: Any, sparse: str) -> bool:
 
 def _slices(B: Backend, table: Any, parts: list[tuple[Any, Any]]) -> IndexedSlices:
     """Return the stored rows of all slots. Slots without a row are dropped, or become padding in traced code."""
-    rows, row_shape = table.shape[0], table.shape[1:]
     if not parts:
-        values, indices = lax.full((0, *row_shape), 0, table.dtype), lax.full((0,), 0, np.int32)
-        return IndexedSlices._trusted(B, values, indices, table.shape)
+        return empty_slices(B, table)
+    rows, row_shape = table.shape[0], table.shape[1:]
     dtype = np.result_type(*(i.dtype for _, i in parts))
     values = _concatenated([g.reshape(-1, *row_shape) for g, _ in parts])
     indices = _concatenated([i.reshape(-1).astype(dtype) for _, i in parts])

@@ -28,11 +28,8 @@ __all__ = [
     "Tracer",
     "bits",
     "check_alive",
-    "first_rows",
-    "lengthened",
     "narrow",
     "place",
-    "power_of_two",
     "put",
     "view",
     "writable",
@@ -116,7 +113,7 @@ def narrow(array: np.ndarray) -> np.ndarray:
 
 
 # ---------------------------------------------------------------------- memory to write into
-def writable(arrays: Sequence[Array], *, donate: bool) -> tuple[list[np.ndarray], list[Array]] | None:
+def writable(arrays: Sequence[Array], *, donate: bool = False) -> tuple[list[np.ndarray], list[Array]] | None:
     """See `Backend.writable`."""
     views = [view(x) for x in arrays]
     if any(v is None for v in views):
@@ -145,31 +142,3 @@ def _handed_over(count: int) -> Any:
     The barrier keeps JAX from returning its arguments without a computation, so that they would not be donated.
     """
     return jax.jit(lambda *arrays: lax.optimization_barrier(arrays), donate_argnums=tuple(range(count)))
-
-
-# ---------------------------------------------------------------------- few shapes, so that little compiles
-def power_of_two(n: int) -> int:
-    """Return the smallest power of two that is at least n (n >= 1)."""
-    return 1 << (n - 1).bit_length()
-
-
-def lengthened(values: Array, ids: Array, nowhere: int) -> tuple[Array, Array]:
-    """Return values and ids padded to a power of two of slots. The padding has the row number nowhere, which is
-    dropped."""
-    n = values.shape[0]
-    slots = power_of_two(n)
-    views = view(values), view(ids)
-    if slots == n or views[0] is None or views[1] is None:
-        return values, ids
-    longer = [empty((slots, *old.shape[1:]), old.dtype) for old in views if old is not None]
-    for new, old, rest in zip(longer, views, (0, nowhere), strict=True):
-        new[:n], new[n:] = old, rest
-    return put(longer[0], values), put(longer[1], ids)
-
-
-def first_rows(x: Array, count: int) -> Array:
-    """Return x[:count]."""
-    if x.shape[0] == count:
-        return x
-    old = view(x)
-    return x[:count] if old is None else put(old[:count], x)

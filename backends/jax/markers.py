@@ -2,12 +2,12 @@
 
 Any operations may read rows and bags of `islices_hidden` weights; `islices_lookup` marks the result. `islices_operand`
 marks uses of the weights as an array. For all code but `differentiate`, each primitive is the identity, with the
-identity's derivatives. `islices_attach` returns rows, and sends their gradient to a second input too.
+identity's derivatives. `attach` returns rows, and sends their gradient to a second input too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -15,12 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from islices.backend import Array, Reader
 
-__all__ = ["RECORDER", "attach", "attach_p", "hidden_p", "lookup_p", "mapped_in_front", "operand_p", "read"]
+__all__ = ["RECORDER", "attach", "hidden_p", "lookup_p", "mapped_in_front", "operand_p", "read"]
 
 
 def _gather(weights: Array, ids: Array) -> Array:
@@ -110,33 +111,17 @@ operand_p = _marker("islices_operand")  # weights as an array for any use
 hidden_p = _marker("islices_hidden")  # for rows that `islices_lookup` marks
 
 
-# ---------------------------------------------------------------------- islices_attach
-attach_p = Primitive("islices_attach")
-attach: Callable[..., Any] = attach_p.bind  # (rows, delta) -> rows, whose gradient is delta's too
-
-
-@attach_p.def_impl  # type: ignore[untyped-decorator]
-def _attach(rows: Array, delta: Array) -> Array:
+# ---------------------------------------------------------------------- rows with a gradient
+@jax.custom_jvp
+def attach(rows: Array, delta: Array) -> Array:
+    """Return rows, and send their gradient to delta too."""
     return rows
 
 
-@attach_p.def_abstract_eval  # type: ignore[untyped-decorator]
-def _attach_shape(rows: Any, delta: Any) -> Any:
-    return rows
-
-
+@partial(attach.defjvp, symbolic_zeros=True)
 def _attach_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
-    there = [t for t in tangents if type(t) is not ad.Zero]
-    return attach(*primals), there[0] + there[1] if len(there) == 2 else (there or tangents)[0]
-
-
-def _attach_batched(args: Any, dims: Any) -> tuple[Any, int]:
-    return attach(*mapped_in_front(args, dims)), 0
-
-
-ad.primitive_jvps[attach_p] = _attach_jvp
-batching.primitive_batchers[attach_p] = _attach_batched
-mlir.register_lowering(attach_p, mlir.lower_fun(_attach, multiple_results=False))
+    there = [t for t in tangents if not isinstance(t, SymbolicZero)]
+    return attach(*primals), there[0] + there[1] if len(there) == 2 else there[0]
 
 
 # ---------------------------------------------------------------------- the recorder

@@ -1,7 +1,7 @@
 """Use 64-bit types in JAX, which only has them if `jax_enable_x64` is set.
 
-The core computes norms in float64 whatever the user's setting, so `scope` turns it on for the current thread while the
-primitives run. This module handles these properties of JAX:
+The core always computes norms in float64, so `scope` turns it on for the current thread while the primitives run.
+This module handles these properties of JAX:
 
 - Inside `jax.jit` the scope only lasts for the tracing. JAX 0.7 lowers the result under the user's setting and narrows
   every 64-bit *literal* in it to 32 bits, which does not compile. Arrays are not narrowed: `constant`.

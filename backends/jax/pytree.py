@@ -6,7 +6,7 @@ add them. So gradients have one more leaf, a guard, which arithmetic changes and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 import jax
@@ -18,6 +18,7 @@ from islices.backend import Array, Backend, Source
 from islices.backends.jax.host_views import Tracer
 from islices.backends.jax.markers import RECORDER
 from islices.backends.jax.precision import constant, scope
+from islices.core.deferred import Deferred
 from islices.core.registry import get_backend
 from islices.core.slices import IndexedSlices
 from islices.embedding.per_sample import PerSample
@@ -31,6 +32,24 @@ GUARD = 0x9E377B
 
 #: Floats, and the integers of their rows.
 Part = Sequence[Any]
+
+
+class Leaves(Deferred):
+    """The leaves of a pytree: checked before one of their parts is first read, and the same when flattened again."""
+
+    __slots__ = ("check", "leaves", "parts")
+
+    def __init__(self, leaves: tuple[Any, ...], parts: Sequence[Any], check: Callable[..., None] | None = None) -> None:
+        self.leaves, self.parts, self.check = leaves, parts, check
+
+    def read(self, owner: Any, part: int) -> Any:
+        if self.check is not None:
+            self.check(*self.leaves)
+            self.check = None
+        return self.parts[part]
+
+    def held(self, owner: Any, part: int) -> Any:
+        return self.parts[part]
 
 
 def register(backend: Backend) -> None:
@@ -49,50 +68,50 @@ def _register_slices(backend: Backend) -> None:
 
     def flatten(s: IndexedSlices) -> tuple[tuple[Array, ...], tuple[Any, ...]]:
         # a guard per slot is joined, cut and sharded like values; coalesced slots have to stay in order
-        leaves = s._leaves or _guarded(s, (s.values, s.indices), () if s.coalesced else s.indices.shape)
-        return leaves, (s.dense_shape, s.coalesced, s.padded)
-
-    def flatten_with_keys(s: IndexedSlices) -> tuple[Any, tuple[Any, ...]]:
-        children, static = flatten(s)
-        return _keyed(("values", "indices", "guard"), children), static
+        static = s.dense_shape, s.coalesced, s.padded
+        if isinstance(s._values, Leaves):
+            return s._values.leaves, static
+        leaves, known = _guarded(s.backend, (s.values, s.indices), () if s.coalesced else s.indices.shape)
+        if known is not None:
+            object.__setattr__(s, "_values", known)
+            object.__setattr__(s, "_indices", known)
+        return leaves, static
 
     def unflatten(static: tuple[Any, ...], children: Iterable[Any]) -> IndexedSlices:
         shape, coalesced, padded = static
         *part, guard = leaves = tuple(children)
         owner, flags = _owner(backend, leaves[0]), {"coalesced": coalesced, "padded": padded}
-        if _is_read_later([part], guard):
-            return IndexedSlices._trusted(owner, None, None, shape, **flags, leaves=leaves)
-        values, indices = _intact(part, guard, shape[0])
-        return IndexedSlices._trusted(owner, values, indices, shape, **flags, leaves=leaves)
+        later = _is_read_later([part], guard)
+        arrays = Leaves(leaves, leaves, check) if later else Leaves(leaves, _intact(part, guard, shape[0]))
+        return IndexedSlices._trusted(owner, arrays, arrays, shape, **flags)
 
-    tree_util.register_pytree_with_keys(IndexedSlices, flatten_with_keys, unflatten, flatten)
-    IndexedSlices._check_leaves = staticmethod(lambda values, indices, guard: _check([(values, indices)], guard))
+    def check(values: Any, indices: Any, guard: Any) -> None:
+        _check([(values, indices)], guard)
+
+    _register(IndexedSlices, ("values", "indices", "guard"), flatten, unflatten)
 
 
 def _register_table(backend: Backend) -> None:
     def flatten(t: Table) -> tuple[tuple[Array], tuple[Any, ...]]:
         return (t._source.weights,), (t.padding_idx, t.scale_by_freq)
 
-    def flatten_with_keys(t: Table) -> tuple[Any, tuple[Any, ...]]:
-        children, static = flatten(t)
-        return _keyed(("weights",), children), static
-
     def unflatten(static: tuple[Any, ...], children: Iterable[Any]) -> Table:
         (weights,) = children
         recorder = RECORDER if isinstance(weights, Tracer) else None
         return Table._trusted(_owner(backend, weights), Source(weights, recorder), *static)
 
-    tree_util.register_pytree_with_keys(Table, flatten_with_keys, unflatten, flatten)
+    _register(Table, ("weights",), flatten, unflatten)
 
 
 def _register_per_sample(backend: Backend) -> None:
 
     def flatten(g: PerSample) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-        return g._leaves or _guarded(g, (g.values, g.indices, g.samples, g.products), ()), g.dense_shape
-
-    def flatten_with_keys(g: PerSample) -> tuple[Any, tuple[int, ...]]:
-        children, shape = flatten(g)
-        return _keyed(("values", "indices", "samples", "products", "guard"), children), shape
+        if isinstance(g._parts, Leaves):
+            return g._parts.leaves, g.dense_shape
+        leaves, known = _guarded(g.backend, g._parts, ())
+        if known is not None:
+            object.__setattr__(g, "_parts", known)
+        return leaves, g.dense_shape
 
     def parts(slots: Part, products: Any) -> list[Part]:
         return [slots, *((x,) for x in tree_util.tree_leaves(products))]
@@ -101,28 +120,33 @@ def _register_per_sample(backend: Backend) -> None:
         *slots, products, guard = leaves = tuple(children)
         owner = _owner(backend, leaves[0])
         if _is_read_later(parts(slots, products), guard):
-            return PerSample._trusted(owner, None, None, None, shape, None, leaves)
-        values, indices, samples = _intact(slots, guard, shape[1], shape[0])
+            return PerSample._trusted(owner, Leaves(leaves, leaves, check), shape)
         products = tree_util.tree_map(lambda x: _intact((x,), guard)[0], products)
-        return PerSample._trusted(owner, values, indices, samples, shape, products, leaves)
+        intact = (*_intact(slots, guard, shape[1], shape[0]), products)
+        return PerSample._trusted(owner, Leaves(leaves, intact), shape)
 
-    tree_util.register_pytree_with_keys(PerSample, flatten_with_keys, unflatten, flatten)
-    PerSample._check_leaves = staticmethod(lambda *leaves: _check(parts(leaves[:3], leaves[3]), leaves[4]))
+    def check(*leaves: Any) -> None:
+        _check(parts(leaves[:3], leaves[3]), leaves[4])
+
+    _register(PerSample, ("values", "indices", "samples", "products", "guard"), flatten, unflatten)
 
 
-def _keyed(names: Sequence[str], children: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(zip(map(tree_util.GetAttrKey, names), children, strict=True))
+def _register(kind: type, names: Sequence[str], flatten: Callable[[Any], Any], unflatten: Callable[..., Any]) -> None:
+    def flatten_with_keys(x: Any) -> tuple[Any, Any]:
+        children, static = flatten(x)
+        return zip(map(tree_util.GetAttrKey, names), children, strict=True), static
+
+    tree_util.register_pytree_with_keys(kind, flatten_with_keys, unflatten, flatten)
 
 
 # ---------------------------------------------------------------------- the guard
-def _guarded(x: IndexedSlices | PerSample, arrays: tuple[Any, ...], shape: Any) -> tuple[Any, ...]:
-    """Return the arrays and a guard of this shape."""
+def _guarded(backend: Backend, arrays: Any, shape: Any) -> tuple[tuple[Any, ...], Leaves | None]:
+    """Return the arrays and a guard of this shape; for known arrays also what a second flattening reads."""
     values, indices = arrays[:2]
     if isinstance(values, Tracer) or isinstance(indices, Tracer):
-        return *arrays, lax.full_like(indices, GUARD, np.int32, shape)
-    leaves = *arrays, x.backend.asarray(np.full(shape, GUARD, np.int32), values)
-    object.__setattr__(x, "_leaves", leaves)  # a second flattening gives the same arrays
-    return leaves
+        return (*arrays, lax.full_like(indices, GUARD, np.int32, shape)), None
+    leaves = *arrays, backend.asarray(np.full(shape, GUARD, np.int32), values)
+    return leaves, Leaves(leaves, arrays)
 
 
 def _is_read_later(parts: Sequence[Part], guard: Any) -> bool:
@@ -207,5 +231,6 @@ def _column(x: Any, like: Any) -> Any:
 def _refuse() -> NoReturn:
     raise ValueError(
         "gradient: got one whose arrays, row numbers included, jax.tree.map, lax.psum, optax.tree or the like has "
-        "computed with; accepted are islices.add(g1, g2), islices.scale(g, c) and islices.distributed.all_reduce"
+        "computed with; accepted are islices.add(g1, g2), islices.scale(g, c), islices.distributed.all_reduce, and "
+        "islices.backends.jax.optax.on_rows(...) around transformations of optax"
     )

@@ -19,23 +19,19 @@ import numpy as np
 from jax import lax
 
 from islices.backend import Array
-from islices.backends.jax import host_views
 from islices.backends.jax.precision import apart, constant
 
 __all__ = [
     "add_at",
-    "add_donated",
     "check_sentinel",
     "fold",
-    "fold_jitted",
     "fold_rows",
     "group",
     "maximum",
-    "maximum_jitted",
-    "replace_donated",
-    "replace_jitted",
     "set_at",
+    "set_donated",
     "set_jitted",
+    "set_rows",
     "unique_padded",
     "within",
 ]
@@ -128,6 +124,7 @@ def add_at(x: Array, ids: Array, updates: Array) -> Array:
     return lax.scatter_add(x, ids[:, None], updates, _dimensions(updates), mode="drop")
 
 
+@partial(jax.jit, static_argnums=2, inline=True)
 def fold(values: Array, segments: Array, count: int) -> Array:
     """Return the sums of values by segment, left to right."""
     dtype = values.dtype
@@ -140,6 +137,7 @@ def fold(values: Array, segments: Array, count: int) -> Array:
     return apart(add_at(zeros, segments, values)).astype(dtype)
 
 
+@partial(jax.jit, static_argnums=(2, 3), inline=True)
 def maximum(values: Array, segments: Array, count: int, least: float | None = None) -> Array:
     """Return the largest value per segment, or NaN if one is NaN. An empty segment gets `least` or the least number."""
     if least is None:
@@ -165,33 +163,11 @@ def fold_rows(op: str, rows: Array, values: Array, segments: Array) -> Array:
     return lax.scan(divide, rows, (segments, values))[0]
 
 
-def _set_rows(values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
+@partial(jax.jit, static_argnums=2)  # in one computation, so that the zeros are not copied again
+def set_rows(values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
+    """Return zeros of a shape with rows ids set to values."""
     return set_at(jnp.broadcast_to(constant(0, values.dtype), shape), ids, values)
 
 
-fold_jitted = partial(jax.jit, static_argnums=2)(fold)
-maximum_jitted = partial(jax.jit, static_argnums=2)(maximum)
-replace_jitted = jax.jit(set_at)
-_replace_donated = jax.jit(set_at, donate_argnums=0)
-_add_donated = jax.jit(add_at, donate_argnums=0)
-#: In one computation, so that the zeros are not copied again.
-set_jitted = partial(jax.jit, static_argnums=2)(_set_rows)
-
-
-def replace_donated(table: Array, ids: Array, values: Array) -> Array:
-    """Return the table's memory with the rows at ids set to values."""
-    return _donated(_replace_donated, table, ids, values)
-
-
-def add_donated(table: Array, ids: Array, values: Array) -> Array:
-    """Return the table's memory with values added to the rows at ids in order."""
-    return _donated(_add_donated, table, ids, values)
-
-
-def _donated(fn: Any, table: Array, ids: Array, values: Array) -> Array:
-    """Call fn with a power of two of slots, so that few shapes compile."""
-    if 0 in values.shape:
-        return table
-    if table.shape[0] <= np.iinfo(ids.dtype).max:
-        values, ids = host_views.lengthened(values, ids, table.shape[0])
-    return fn(table, ids, values)
+set_jitted = jax.jit(set_at)
+set_donated = jax.jit(set_at, donate_argnums=0)

@@ -45,8 +45,8 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
     Raises
     ------
     TypeError, ValueError
-        A bound or the semantics is invalid, or the optimizer's class raises. gradient_accumulation_steps is set under a
-        strategy of several replicas, of TensorFlow or Keras.
+        A bound or the semantics is invalid, or the optimizer's class raises. Raised by `build`:
+        gradient_accumulation_steps is set under a strategy of several replicas.
 
     Notes
     -----
@@ -78,7 +78,6 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
         self, *args: Any, semantics: Semantics = "islices", nonfinite: Nonfinite = "propagate", **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
-        check_replicas(self, native.replicas())
         self._set(semantics, nonfinite)
 
     @classmethod
@@ -107,13 +106,17 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         """Apply gradients as Keras does, and check all of them before any variable changes."""
+        grads = list(grads)
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
-        grads, variables = list(grads), trainable_variables or self._trainable_variables
-        for grad, variable in zip(grads, variables, strict=False):  # Keras reports missing gradients
-            accepted(grad, variable, validate=True)
-        pairs = zip(grads, variables, strict=False)
-        super().apply([native.divisible(g, v) for g, v in pairs] + grads[len(variables) :], trainable_variables)
+        pairs = zip(grads, trainable_variables or self._trainable_variables, strict=False)  # Keras reports missing ones
+        checked = [self._checked(g, v) for g, v in pairs]
+        super().apply(checked + grads[len(checked) :], trainable_variables)
+
+    def _checked(self, grad: Any, variable: Any) -> Any:
+        """Return a valid gradient in a form that may be divided."""
+        accepted(grad, variable, validate=True)
+        return native.divisible(grad, variable)
 
     def _for_rule(self, grad: Any) -> Any:
         return as_array(grad)

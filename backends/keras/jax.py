@@ -16,7 +16,7 @@ import keras
 import numpy as np
 
 from islices.backends.jax import backend
-from islices.backends.keras.sparse_gradients import ArrayHooks, DivisibleGradient, cast, divided, divisible
+from islices.backends.keras.sparse_gradients import ArrayHooks, cast, divided, divisible
 from islices.core.conversion import is_sparse
 from islices.core.registry import describe
 from islices.core.rows import coalesce as summed
@@ -43,30 +43,22 @@ def methods(model: Any) -> dict[str, Any]:
         )
 
     def train_step(method: Any, state: Any, data: Any) -> tuple[Any, Any]:
-        trainable, _, of_optimizer, _ = state
+        if keras.distribution.distribution() is not None:
+            raise ValueError(
+                f"keras.distribution: got {describe(keras.distribution.distribution())}; accepted by a row_sparse "
+                "model is none (over processes: islices.all_reduce or islices.ShardedTable in a loop of your own)"
+            )
+        trainable, others, of_optimizer, of_metrics = state
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        (loss, y_pred, others, of_metrics), grads = _gradients(model, state, data)
+        differentiate = value_and_grad(model.compute_loss_and_updates, has_aux=True, sparse="always")
+        (_, (loss, y_pred, others, of_metrics)), grads = differentiate(
+            list(trainable), others, of_metrics, x, y, sample_weight, training=True, optimizer_variables=of_optimizer
+        )
         trainable, of_optimizer = model.optimizer.stateless_apply(of_optimizer, grads, list(trainable))
         logs, of_metrics = model._update_metrics_variables(of_metrics, loss, x, y, y_pred, sample_weight)
         return logs, (trainable, others, of_optimizer, of_metrics)
 
     return {"train_step": train_step}
-
-
-def _gradients(model: Any, state: Any, data: Any) -> tuple[Any, list[Any]]:
-    """Return the other results of compute_loss_and_updates, and the gradients of the trainable variables."""
-    trainable, others, of_optimizer, of_metrics = state
-    if keras.distribution.distribution() is not None:
-        raise ValueError(
-            f"keras.distribution: got {describe(keras.distribution.distribution())}; accepted by a row_sparse model is "
-            "none (over processes: islices.all_reduce or islices.ShardedTable in a loop of your own)"
-        )
-    differentiate = value_and_grad(model.compute_loss_and_updates, has_aux=True, sparse="always")
-    batch = keras.utils.unpack_x_y_sample_weight(data)
-    (_, aux), grads = differentiate(
-        list(trainable), others, of_metrics, *batch, training=True, optimizer_variables=of_optimizer
-    )
-    return aux, grads
 
 
 # ---------------------------------------------------------------------- steps
@@ -122,7 +114,7 @@ class DenseSum:
     """The sum of some gradients of a variable, as an array of its shape with a flag for each of the gradients' rows."""
 
     def __init__(self, variable: Any, shape: tuple[int, ...], dtype: str) -> None:
-        self.shape, self.dtype, self.in_use = shape, dtype, False
+        self.shape, self.dtype = shape, dtype
 
     def build(self, optimizer: Any) -> None:
         """Make the variables of the optimizer that hold the sum."""
@@ -130,11 +122,9 @@ class DenseSum:
         self.named = optimizer.add_variable(self.shape[:1], dtype="bool", name="sum_named")
 
     def plus(self, gradient: Any) -> Any:
-        """Add a gradient slot by slot. Return the sum as coalesced slices, or as an array if the gradient is an
-        array."""
-        self.in_use = True
+        """Add a gradient, slot after slot; return the sum: coalesced slices, or an array if the gradient is one."""
         rows, values = self.shape[0], self.values.value
-        gradient = cast(gradient.slices if isinstance(gradient, DivisibleGradient) else gradient, self.dtype)
+        gradient = cast(gradient, self.dtype)
         if not is_sparse(gradient):
             self.values.assign(values + gradient.reshape(self.shape))
             self.named.assign(jnp.ones(rows, bool))
@@ -144,11 +134,6 @@ class DenseSum:
         (ids,) = jnp.nonzero(self.named.value, size=rows, fill_value=rows)
         found = self.values.value.at[ids].get(mode="fill", fill_value=0)
         return IndexedSlices(found, ids, self.shape, coalesced=True, padded=True, validate=False)
-
-    def no_rows(self) -> IndexedSlices:
-        """Return a gradient without rows."""
-        nothing = jnp.zeros((0, *self.shape[1:]), self.dtype), jnp.zeros(0, np.int32)
-        return IndexedSlices(*nothing, self.shape, validate=False)
 
     def clear(self, flag: Any = True) -> None:
         """Remove all rows if a flag is true."""

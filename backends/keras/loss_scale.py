@@ -58,15 +58,10 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
             super()._common_apply(grads, trainable_variables)
             return
         finite = self.check_finite(grads)
-        if BACKEND == "jax":
-            variables = [*(trainable_variables or self._trainable_variables), *self.variables]
-            native.take_if(finite, variables, lambda: self._stateful_handle_finite_grads(grads, trainable_variables))
-            self.step_counter.assign(self.step_counter * ops.cast(finite, "int32"))
-            self.dynamic_scale.assign(self.dynamic_scale * ops.where(finite, 1.0, 0.5))
-        elif finite:
-            self._stateful_handle_finite_grads(grads, trainable_variables)
-        else:
-            self._stateful_handle_non_finite_grads()
+        variables = [*(trainable_variables or self._trainable_variables), *self.variables]
+        native.take_if(finite, variables, lambda: self._stateful_handle_finite_grads(grads, trainable_variables))
+        self.step_counter.assign(self.step_counter * ops.cast(finite, "int32"))
+        self.dynamic_scale.assign(self.dynamic_scale * ops.where(finite, 1.0, 0.5))
 
     def _stateful_handle_finite_grads(self, grads: Sequence[Any], trainable_variables: Any) -> None:
         self.inner_optimizer.apply(self._unscaled(grads, trainable_variables), trainable_variables)
@@ -88,7 +83,4 @@ def _sums(grad: Any) -> Any:
 
 
 def _over(grad: Any, variable: Any, scale: Any) -> Any:
-    if not is_sparse(grad):
-        return ops.divide(grad, scale)
-    quotient = native.divisible(grad, variable) / scale
-    return getattr(quotient, "slices", quotient)
+    return native.divisible(grad, variable) / scale if is_sparse(grad) else ops.divide(grad, scale)

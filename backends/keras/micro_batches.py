@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from islices.backends.keras.native import native
-from islices.backends.keras.sparse_gradients import DivisibleGradient, accepted, divided
+from islices.backends.keras.sparse_gradients import accepted, divided
 from islices.core.conversion import is_sparse, to_native
 from islices.core.linear import add, concat
 from islices.core.rows import coalesce
@@ -39,15 +39,15 @@ class Sum:
 
     def __init__(self, variable: Any, shape: tuple[int, ...], dtype: str) -> None:
         self.shape, self.dtype = shape, dtype
-        self.in_use = False  # whether a gradient has been added, or will be in a graph
         self.values = native.cell(np.zeros((0, *shape[1:]), dtype), variable)
         self.indices = native.cell(np.zeros(0, np.int64), variable)
 
     def plus(self, gradient: Any) -> Any:
-        """Return the sum with a gradient added, as coalesced slices, or as an array if the gradient is an array."""
-        self.in_use = True
-        own = IndexedSlices(*self._held(), self.shape, coalesced=True, validate=False)
-        gradient = native.cast(gradient.slices if isinstance(gradient, DivisibleGradient) else gradient, self.dtype)
+        """Return the sum with a gradient added: coalesced slices, or an array if the gradient is one."""
+        own = IndexedSlices(
+            self.values.read_value(), self.indices.read_value(), self.shape, coalesced=True, validate=False
+        )
+        gradient = native.cast(gradient, self.dtype)
         if is_sparse(gradient):
             return coalesce(concat([own, accepted(gradient, self, validate=False)]))
         return add(own, keras.ops.reshape(gradient, self.shape))
@@ -62,18 +62,9 @@ class Sum:
         """Remove all rows."""
         self.load(np.zeros((0, *self.shape[1:]), self.dtype), np.zeros(0, np.int64))
 
-    def no_rows(self) -> Any:
-        """Return a gradient of the framework without rows."""
-        # not held[:0], because TensorFlow's constant folding (2.21) replaces it by all of held
-        values, indices = keras.ops.zeros((0, *self.shape[1:]), self.dtype), keras.ops.zeros(0, "int64")
-        return to_native(IndexedSlices(values, indices, self.shape, validate=False))
-
-    def _held(self) -> tuple[Any, Any]:
-        return native.held(self.values), native.held(self.indices)
-
     def save(self) -> tuple[Any, ...]:
         """Return values and indices as NumPy arrays."""
-        return tuple(keras.ops.convert_to_numpy(x) for x in self._held())
+        return tuple(keras.ops.convert_to_numpy(x) for x in (self.values.read_value(), self.indices.read_value()))
 
     def load(self, values: Any, indices: Any) -> None:
         """Store the result of `save`."""

@@ -75,12 +75,17 @@ def state_of(optimizer: Any) -> dict[str, dict[str, np.ndarray[Any, Any]]]:
     if isinstance(optimizer, keras.optimizers.MultiOptimizer):
         return {path: state for one in optimizer.optimizers for path, state in state_of(one).items()}
     names = None if isinstance(optimizer, Stepped) else _names(optimizer)
+    own = {variable.name: variable for variable in optimizer.variables}
     found: dict[str, dict[str, np.ndarray[Any, Any]]] = {}
     for k, variable in enumerate(optimizer._trainable_variables):
         path = getattr(variable, "path", variable.name)
-        held = optimizer._states[k] if names is None else _held(optimizer, path, names)
+        if names is None:
+            held = optimizer._states[k]
+        else:  # Keras joins the names of both variables
+            joined = {new: f"{path}_{old}".replace("/", "_").replace(":", "_") for old, new in names.items()}
+            held = {new: own[name] for new, name in joined.items() if name in own}
         state = {name: np.array(keras.ops.convert_to_numpy(x)) for name, x in held.items()}
-        found[path] = {"step": _steps(optimizer), **state}
+        found[path] = {"step": np.array([int(optimizer.iterations)], np.int32), **state}
     return found
 
 
@@ -92,14 +97,3 @@ def _names(optimizer: Any) -> dict[str, str]:
             f"{', '.join(kind.__name__ for kind in NAMES)} and what is made from them"
         )
     return names
-
-
-def _held(optimizer: Any, path: str, names: dict[str, str]) -> dict[str, Any]:
-    """Return the optimizer's variables for one variable of the model. Keras joins the two names."""
-    prefix = path.replace("/", "_").replace(":", "_")
-    own = {variable.name: variable for variable in optimizer.variables}
-    return {new: own[f"{prefix}_{old}"] for old, new in names.items() if f"{prefix}_{old}" in own}
-
-
-def _steps(optimizer: Any) -> np.ndarray[Any, Any]:
-    return np.array([int(optimizer.iterations)], np.int32)

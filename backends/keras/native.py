@@ -3,7 +3,8 @@
 The modules have the same names. `Hooks` receives the gradients of a Keras optimizer. `methods` returns the methods of
 a model that `row_sparse` replaces. `cast`, `summed` and `divisible` convert gradients in the framework's types.
 `replicas` counts the replicas that step together. If variables change in place, the module has `writable`, and `cell`
-and `held` for arrays of any length in a variable. JAX has `DenseSum`, `accumulate` and `take_if` for compiled steps.
+for arrays of any length in a variable. torch and JAX have `take_if`, and JAX has `DenseSum` and
+`accumulate` for compiled steps.
 
 No module of another framework is imported. May import: `keras`, this folder.
 """

@@ -130,16 +130,15 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
         if self.recorder.wanted:
             if not optimizer.built:
                 optimizer.build(variables)
+            self._given = {v.path: g for v, g in zip(variables, grads, strict=True) if g is not None}
             self.recorder.add(
-                tables=_values(named), state=_state(optimizer),
-                gradients={v.path: g for v, g in zip(variables, grads, strict=True) if g is not None},
+                tables=_values(named), state=_state(optimizer), gradients=self._given,
                 optimizer={
                     v.path: found
                     for v, g in zip(variables, grads, strict=True)
                     if (found := _described(optimizer, g))
                 },
             )  # fmt: skip
-            self._given = {v.path: g for v, g in zip(variables, grads, strict=True) if g is not None}
         result = method(grads, trainable_variables)
         after = {"tables_after": _values(named), "state_after": _state(optimizer)} if self.recorder.wanted else {}
         self.recorder.step(**after)

@@ -1,7 +1,7 @@
 """Pass row-sparse gradients through a Keras optimizer, on the backends whose optimizers only accept arrays.
 
-Keras divides gradients by its loss scale: `DivisibleGradient` has this division.
-TensorFlow's gradients stay tf.IndexedSlices, which tf.distribute sums over replicas (tensorflow.py).
+Keras divides gradients by its loss scale, as `IndexedSlices` can be divided. TensorFlow's gradients stay
+tf.IndexedSlices, which tf.distribute sums over replicas (tensorflow.py).
 May import: `keras`, the core.
 """
 
@@ -18,7 +18,7 @@ from islices.core.rows import coalesce, to_dense
 from islices.core.slices import IndexedSlices
 from islices.norms.norm import parts
 
-__all__ = ["ArrayHooks", "DivisibleGradient", "accepted", "as_array", "cast", "divided", "divisible", "within"]
+__all__ = ["ArrayHooks", "accepted", "as_array", "cast", "divided", "divisible", "within"]
 
 
 def accepted(grad: Any, variable: Any, *, validate: bool) -> Any:
@@ -33,14 +33,14 @@ def cast(grad: Any, dtype: str) -> Any:
 
 def divisible(grad: Any, variable: Any) -> Any:
     """Return a gradient that may be divided by numbers."""
-    return DivisibleGradient(accepted(grad, variable, validate=False)) if is_sparse(grad) else grad
+    return accepted(grad, variable, validate=False)
 
 
 def divided(gradient: Any, c: float) -> Any:
     """Divide a gradient of islices by a number, without a product by its reciprocal."""
-    B, values = parts(gradient)
-    values = scale_values(B, values, [("div", c)])
-    return gradient.replace(values=values) if isinstance(gradient, IndexedSlices) else values
+    if isinstance(gradient, IndexedSlices):
+        return gradient / c
+    return scale_values(*parts(gradient), [("div", c)])
 
 
 def within(optimizer: Any) -> Iterator[Any]:
@@ -56,32 +56,18 @@ def as_array(gradient: Any) -> Any:
     return to_dense(gradient) if isinstance(gradient, IndexedSlices) else gradient
 
 
-class DivisibleGradient:
-    """`IndexedSlices` that may be divided by a number, as Keras does by its loss_scale_factor."""
-
-    def __init__(self, slices: IndexedSlices) -> None:
-        self.slices = slices
-
-    def __truediv__(self, c: float) -> DivisibleGradient:
-        return DivisibleGradient(divided(self.slices, c))
-
-
 class ArrayHooks(keras.optimizers.Optimizer):  # type: ignore[misc]
     """Base class that clips where Keras clips: after the loss scale and micro-batches, on the sums of duplicates."""
 
     def _clip_gradients(self, grads: list[Any]) -> list[Any]:
-        leaves = [self._accepted(g) for g in grads]
         if self._sums_first():
-            leaves = self._clip(coalesce(leaves))
-        return [self._for_rule(leaf) for leaf in leaves]
+            grads = self._clip(coalesce(grads))
+        return [self._for_rule(g) for g in grads]
 
     def _backend_apply_gradients(self, grads: Sequence[Any], trainable_variables: Sequence[Any]) -> None:
         if self.gradient_accumulation_steps:  # Keras adds them to its variables
-            grads = [as_array(self._accepted(g)) for g in grads]
+            grads = [as_array(g) for g in grads]
         super()._backend_apply_gradients(grads, trainable_variables)
-
-    def _accepted(self, grad: Any) -> Any:
-        return grad.slices if isinstance(grad, DivisibleGradient) else grad
 
     def _sums_first(self) -> bool:
         return True

@@ -76,8 +76,8 @@ class Stepped(Coalesced):
 
     With ``gradient_accumulation_steps=k`` every k-th call takes a step on the coalesced sum of the k gradients, divided
     by k and then clipped. The sum is float32 for variables of 16 bits. The accumulator stores only the rows seen;
-    on JAX it is an array of the table's size. If a variable's gradient is None in some calls, the variable steps on the
-    other gradients. SPEC clauses 16 and 24.
+    on JAX it is an array of the table's size. As in Keras, a variable whose gradient is None takes no part in a call.
+    SPEC clauses 16 and 24.
 
     Examples
     --------
@@ -148,29 +148,27 @@ class Stepped(Coalesced):
         """Apply gradients as Keras does, and check all of them before any variable changes."""
         if BACKEND == "tensorflow":
             native.check_step()
-        if trainable_variables is not None:
-            trainable_variables = list(trainable_variables)
-        grads, variables = list(grads), trainable_variables or self._trainable_variables
+        variables = [] if trainable_variables is None else list(trainable_variables)
         if len(set(map(id, variables))) < len(variables):
             name = next(x.name for k, x in enumerate(variables) if any(x is y for y in variables[:k]))
             raise ValueError(
                 f"trainable_variables: got {name!r} twice; accepted is each once, with the sum of its gradients"
             )
-        for k, variable in enumerate(variables[: len(grads)]):
-            if grads[k] is None:
-                grads[k] = self._missing(variable)
-                continue
-            grads[k] = _cast(grads[k], variable)
-            name = getattr(variable, "path", variable.name)
-            if is_sparse(grads[k]):
-                self.rule._warn_of_all(name)
-            else:
-                try:
-                    self.rule._check_dense("islices.backends.keras.row_sparse(model) makes one")
-                except ValueError as error:
-                    raise ValueError(f"{name}: {error}") from None
-                self._warn_of_dense(name, tuple(variable.shape))
-        super().apply(grads, trainable_variables)
+        super().apply(grads, variables or None)
+
+    def _checked(self, grad: Any, variable: Any) -> Any:
+        if grad is None:
+            return None
+        grad, name = _cast(grad, variable), getattr(variable, "path", variable.name)
+        if is_sparse(grad):
+            self.rule._warn_of_all(name)
+        else:
+            try:
+                self.rule._check_dense("islices.backends.keras.row_sparse(model) makes one")
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+            self._warn_of_dense(name, tuple(variable.shape))
+        return super()._checked(grad, variable)
 
     def _warn_of_dense(self, name: str, shape: tuple[int, ...]) -> None:
         """Warn once that a large table has a dense gradient: the user may have forgotten `row_sparse`."""
@@ -183,15 +181,6 @@ class Stepped(Coalesced):
             "regularizer of the table and tied output layers make its gradient dense, too.)",
             stacklevel=2,
         )
-
-    def _missing(self, variable: Any) -> Any:
-        """Return the replacement for the gradient None: None, or zero rows if earlier micro-batches may have had
-        rows."""
-        if not (self.gradient_accumulation_steps and self.built):
-            return None
-        index = self._trainable_variables_indices.get(self._var_key(variable))
-        total: Any = None if index is None else self._accumulated_gradients[index]
-        return total.no_rows() if isinstance(total, Total) and total.in_use else None
 
     def _backend_apply_gradients(self, grads: Sequence[Any], trainable_variables: Sequence[Any]) -> None:
         if self.gradient_accumulation_steps and BACKEND == "jax":
@@ -270,7 +259,6 @@ class Stepped(Coalesced):
         for k, total in enumerate(self._totals()):
             if f"{ACCUMULATOR}_{k}_values" in store:
                 total.load(store[f"{ACCUMULATOR}_{k}_values"][()], store[f"{ACCUMULATOR}_{k}_indices"][()])
-                total.in_use = True
             else:
                 total.clear()
 

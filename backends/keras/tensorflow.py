@@ -20,7 +20,7 @@ from islices.core.conversion import to_native
 from islices.core.rows import coalesce
 from islices.core.slices import IndexedSlices
 
-__all__ = ["Hooks", "cast", "cell", "check_step", "divisible", "held", "methods", "replicas"]
+__all__ = ["Hooks", "cast", "cell", "check_step", "divisible", "methods", "replicas"]
 __all__ += ["stock", "summed", "writable"]
 
 if not hasattr(keras.optimizers.Optimizer, "_all_reduce_sum_gradients"):
@@ -113,11 +113,6 @@ def writable(variable: Any) -> Any:
 def stock(kind: Any) -> Any:
     """Return the class that a class of keras.optimizers makes on this backend."""
     return kind
-
-
-def held(x: Any) -> Any:
-    """Return the value of a `cell`."""
-    return x.read_value()
 
 
 def cell(values: np.ndarray[Any, Any], variable: Any) -> Any:

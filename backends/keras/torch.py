@@ -6,7 +6,7 @@ this folder.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -18,7 +18,7 @@ from islices.backends.torch.sparse_reads import RowReads
 from islices.core.rows import coalesce as summed
 from islices.core.slices import IndexedSlices
 
-__all__ = ["Hooks", "cast", "cell", "divisible", "held", "methods", "replicas", "stock", "summed", "writable"]
+__all__ = ["Hooks", "cast", "cell", "divisible", "methods", "replicas", "stock", "summed", "take_if", "writable"]
 
 
 # ---------------------------------------------------------------------- models
@@ -69,6 +69,12 @@ def replicas(model: Any = None) -> int:
     return 1
 
 
+def take_if(flag: Any, variables: Sequence[Any], step: Callable[[], None]) -> None:
+    """Take a step on variables if a flag is true."""
+    if flag:
+        step()
+
+
 def writable(variable: Any) -> Any:
     """Return the array that a rule changes in place."""
     return variable.value if isinstance(variable, keras.Variable) else variable
@@ -80,19 +86,18 @@ def stock(kind: Any) -> Any:
 
 
 class Cell:
-    """A mutable value with the `assign` of a variable."""
+    """A mutable tensor of any length, with methods of tf.Variable."""
 
     def __init__(self, x: torch.Tensor) -> None:
-        self.value = x
+        self.tensor = x
 
     def assign(self, x: Any) -> None:
         """Set the value."""
-        self.value = x if isinstance(x, torch.Tensor) else torch.from_numpy(x).to(self.value.device)
+        self.tensor = x if isinstance(x, torch.Tensor) else torch.from_numpy(x).to(self.tensor.device)
 
-
-def held(x: Cell) -> torch.Tensor:
-    """Return the value of a `cell`."""
-    return x.value
+    def read_value(self) -> torch.Tensor:
+        """Return the value."""
+        return self.tensor
 
 
 def cell(values: np.ndarray[Any, Any], variable: Any) -> Cell:

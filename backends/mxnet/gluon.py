@@ -45,9 +45,9 @@ def clip_global_norm(
     check_isfinite : bool
         Warn if the norm is NaN or infinite; this check waits for the arrays.
     semantics : {"mxnet", "islices", "tensorflow", "keras", "torch", "optax"}
-        The library whose factor is used. "mxnet", the default, uses min(1, max_norm / (norm + 1e-8)), so that existing
-        trainings keep their results. "islices" uses max_norm / norm where the norm exceeds max_norm. SPEC clauses 10
-        and 11.
+        The library whose factor is used. "mxnet", the default, uses min(1, max_norm / (norm + 1e-8)), so that
+        existing trainings keep their results. "islices" uses max_norm / norm if the norm exceeds max_norm. SPEC
+        clauses 10 and 11.
     nonfinite : {"propagate", "raise", "zero"}
         The effect of a NaN or infinite norm. "propagate" multiplies the stored values by the factor (with "islices" all
         become NaN), "raise" raises FloatingPointError, and "zero" sets zeros.

@@ -3,7 +3,7 @@
 Every primitive is one or a few of TensorFlow's operations, so it runs on any device and under any trace. The backend
 handles properties that the operations do not guarantee:
 
-- `tf.scatter_nd` computes sums, on CPU as a left fold whatever the number of threads. (`tf.math.segment_sum` is no left
+- `tf.scatter_nd` computes sums, on CPU as a left fold for any number of threads. (`tf.math.segment_sum` is not a left
   fold; `tf.math.unsorted_segment_sum` is one, but slower with several threads.)
 - Grappler, the optimizer of tf.function's graphs, turns divisions into products: by a constant's reciprocal, or by
   `rsqrt` for a root. It merges products with constants and reassociates sums. `opaque` prevents this.
@@ -25,7 +25,7 @@ require("tensorflow")
 
 import contextlib
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -34,22 +34,24 @@ from tensorflow.python.autograph.core import config
 from tensorflow.python.eager import record
 from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as possible_gradient_types
 
-from islices.backend import Array, Backend, Gradient, LookedUp, NativeParts, RaggedParts, Slots, Source, Transform, Use
+from islices.backend import Array, Backend, Slots
 from islices.backends.tensorflow import (
     composites,
     host_calls,
     keras_layers,
     ragged_tensors,
+    sparse,
     tapes,
     tensor_memory,
     vectorizing,  # noqa: F401
 )
 from islices.backends.tensorflow import row_segments as segments_of
-from islices.backends.tensorflow.sparse import indexed_slices, take_apart
 from islices.core.slots import expand
 
 __all__ = ["TensorflowBackend", "backend", "opaque"]
 
+#: A function that is a method of the adapter, without a further call; of no type, as checkers expect a parameter self.
+method: Any = staticmethod
 #: Tensors, variables and Keras's variables (which are no tf.Variable); no composite such as a RaggedTensor.
 DENSE = tf.__internal__.types.Tensor
 
@@ -64,6 +66,27 @@ def opaque(x: Array) -> Array:
     hidden = tf.raw_ops.PlaceholderWithDefault(input=x, shape=tf.TensorShape(None))
     hidden.set_shape(x.shape)
     return hidden
+
+
+def _one_type(a: Array, b: Array) -> tuple[Array, Array]:
+    """Return both as tensors; a Python number gets the type of the other (TensorFlow makes it float32)."""
+    if not isinstance(a, DENSE) and isinstance(b, DENSE):
+        return _number(a, b.dtype), b
+    if not isinstance(b, DENSE) and isinstance(a, DENSE):
+        return a, _number(b, a.dtype)
+    return a, b
+
+
+def _number(c: float, dtype: Any) -> Array:
+    dtype = tf.as_dtype(dtype)
+    if dtype.is_integer and not dtype.min <= c <= dtype.max:  # tf.constant wraps around
+        raise OverflowError(f"got {c}; accepted is an int that fits the values' type {dtype.name}")
+    return tf.constant(c, dtype)
+
+
+def _typed(fn: Callable[..., Array]) -> Any:
+    """Return the method for a function of two arrays, or of an array and a number."""
+    return method(lambda a, b: fn(*_one_type(a, b)))
 
 
 class TensorflowBackend(Backend):
@@ -108,14 +131,14 @@ class TensorflowBackend(Backend):
         # a tape watches a trainable variable from its first read on
         return bool(x.trainable or possible_gradient_types([tensor_memory.handle(x)]))
 
-    def host_view(self, x: Array) -> np.ndarray[Any, Any] | None:
-        return tensor_memory.view(x)
-
     def memory_span(self, x: Array) -> tuple[int, int] | None:
         if isinstance(x, tf.Tensor):  # never written to; a variable first gives up memory that it shares with one
             return None
         place = id(tensor_memory.handle(x)) if hasattr(x, "handle") or hasattr(x, "value") else id(x)
         return place, place + 1
+
+    host_view = method(tensor_memory.view)
+    to_numpy = method(tensor_memory.fetch)
 
     def from_host(self, array: np.ndarray[Any, Any], like: Array) -> Array:
         return tensor_memory.accept(array)
@@ -124,34 +147,31 @@ class TensorflowBackend(Backend):
         with _beside(like):
             return tensor_memory.copy(np.asarray(array))
 
-    def to_numpy(self, x: Array) -> np.ndarray[Any, Any]:
-        return tensor_memory.fetch(x)
-
-    # ------------------------------------------------------------------ the framework's sparse form
-    def from_native(self, x: Any) -> NativeParts:
-        return take_apart(x)
-
-    def to_native(
-        self,
-        values: Array,
-        indices: Array,
-        dense_shape: tuple[int | None, ...],
-        *,
-        coalesced: bool,
-        padded: bool,
-        like: Any = None,
-    ) -> Any:
-        return indexed_slices(values, indices, dense_shape, like)
+    # ------------------------------------------------------------------ the framework's sparse and ragged forms
+    from_native = method(sparse.take_apart)
+    take_ragged = method(ragged_tensors.take_apart)
+    to_native = method(sparse.to_native)
 
     # ------------------------------------------------------------------ where the arithmetic runs
     def on_device(self, x: Array, device: str) -> Array:
         with tf.device(device):
             return tf.identity(x)
 
-    def trace(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        return tf.function(fn, autograph=False)  # type: ignore[no-any-return]
+    trace = method(partial(tf.function, autograph=False))
 
     # ------------------------------------------------------------------ array primitives
+    abs = method(tf.abs)
+    concat = method(partial(tf.concat, axis=0))
+    isfinite = method(tf.math.is_finite)
+    less_equal = _typed(tf.less_equal)
+    maximum = _typed(tf.maximum)
+    minimum = _typed(tf.minimum)
+    outer_products = method(partial(tf.matmul, transpose_a=True))
+    permute = method(tf.transpose)
+    running_sum = method(tf.cumsum)
+    sqrt = method(tf.sqrt)
+    zeros_like = method(tf.zeros_like)
+
     def astype(self, x: Array, dtype: str) -> Array:
         return tf.cast(x, dtype)
 
@@ -172,38 +192,11 @@ class TensorflowBackend(Backend):
         with _beside(like):
             return tf.zeros([tf.shape(like)[i] if n is None else n for i, n in enumerate(shape)], dtype)
 
-    def zeros_like(self, x: Array) -> Array:
-        return tf.zeros_like(x)
-
-    def concat(self, arrays: Sequence[Array]) -> Array:
-        return tf.concat(arrays, 0)
-
     def take(self, x: Array, positions: Array) -> Array:
         return tf.gather(tapes.plain(x), positions)  # of a variable, only the rows are read
 
     def where(self, mask: Array, a: Array, b: Array) -> Array:
         return tf.where(mask, *_one_type(a, b))
-
-    def abs(self, x: Array) -> Array:
-        return tf.abs(x)
-
-    def minimum(self, a: Array, b: Array) -> Array:
-        return tf.minimum(*_one_type(a, b))
-
-    def maximum(self, a: Array, b: Array) -> Array:
-        return tf.maximum(*_one_type(a, b))
-
-    def less_equal(self, a: Array, b: Array) -> Array:
-        return tf.less_equal(*_one_type(a, b))
-
-    def isfinite(self, x: Array) -> Array:
-        return tf.math.is_finite(x)
-
-    def permute(self, x: Array, order: Sequence[int]) -> Array:
-        return tf.transpose(x, order)
-
-    def sqrt(self, x: Array) -> Array:
-        return tf.sqrt(x)
 
     def div(self, a: Array, b: Array) -> Array:
         a, b = _one_type(a, b)
@@ -236,17 +229,13 @@ class TensorflowBackend(Backend):
         return opaque(super().widen(x))  # the core adds up widened arrays
 
     # ------------------------------------------------------------------ sparse primitives
-    def equal(self, x: Array, value: int | Array) -> Array:
-        return tf.equal(x, value)
-
-    def in_range(self, indices: Array, rows: int | None) -> Array:
-        return segments_of.in_range(indices, rows)
-
-    def logical_not(self, mask: Array) -> Array:
-        return tf.logical_not(mask)
-
-    def isin(self, indices: Array, rows: Array) -> Array:
-        return segments_of.isin(indices, rows)
+    equal = method(tf.equal)
+    fold_rows = method(segments_of.fold_rows)
+    in_range = method(segments_of.in_range)
+    isin = method(segments_of.isin)
+    logical_not = method(tf.logical_not)
+    segment_max = method(segments_of.segment_max)
+    traced_step = method(host_calls.step)
 
     def select(self, values: Array, indices: Array, keep: Array, rows: int | None) -> tuple[Array, Array]:
         def some() -> list[Array]:
@@ -269,16 +258,6 @@ class TensorflowBackend(Backend):
         shape = [tf.shape(values, tf.int64)[i] if n is None else n for i, n in enumerate(dims)]
         return segments_of.scatter(values, segments, shape)
 
-    def outer_products(self, g: Array, x: Array) -> Array:
-        return tf.matmul(g, x, transpose_a=True)
-
-    def sum_duplicates(self, values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
-        # summed in order of first occurrence, for better memory locality, and sorted afterwards
-        distinct, place = tf.unique(indices, out_idx=tf.int64)
-        order = tf.argsort(distinct)
-        sums = self.segment_sum(values, place, tf.size(distinct, tf.int64))
-        return tf.gather(sums, order), tf.gather(distinct, order)
-
     def sum_rows(self, values: Array, indices: Array, rows: int | None, *, loose: bool) -> tuple[Array, Array]:
         def by_operations(values: Array, indices: Array) -> tuple[Array, Array]:
             return super(TensorflowBackend, self).sum_rows(values, indices, rows, loose=loose)
@@ -288,15 +267,13 @@ class TensorflowBackend(Backend):
         return traced or by_operations(values, indices)
 
     def scatter_rows(self, values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
-        if self.is_traced(ids):
-            values, ids = segments_of.in_table(values, ids, shape[0])
+        values, ids = segments_of.in_table(values, ids, shape[0])
         return segments_of.scatter(values, ids, shape)
 
     def add_rows(self, dense: Array, values: Array, ids: Array) -> Array:
         if segments_of.rows_hold_nothing(values):
             return tf.identity(dense)
-        if self.is_traced(ids):
-            values, ids = segments_of.in_table(values, ids, tf.shape(dense, tf.int64)[0])
+        values, ids = segments_of.in_table(values, ids, tf.shape(dense, tf.int64)[0])
         sums = tf.cast(self.widen(tf.gather(dense, ids)) + self.widen(values), values.dtype)
         return tf.tensor_scatter_nd_update(dense, tf.cast(ids, tf.int64)[:, None], sums)
 
@@ -308,23 +285,10 @@ class TensorflowBackend(Backend):
         ordered, queries = tf.cast(ordered, tf.int64), tf.cast(queries, tf.int64)
         return bound(sorted_inputs=ordered[None], values=queries[None], out_type=tf.int64)[0]
 
-    def running_sum(self, x: Array) -> Array:
-        return tf.cumsum(x)
-
-    def take_ragged(self, x: Any, argument: str) -> RaggedParts | None:
-        return ragged_tensors.take_apart(x, argument)
-
-    def segment_max(self, values: Array, segments: Array, count: int | None, *, least: float | None = None) -> Array:
-        return segments_of.segment_max(values, segments, count, least)
-
-    def fold_rows(self, op: str, rows: Array, values: Array, segments: Array) -> Array:
-        return segments_of.fold_rows(op, rows, values, segments)
-
     def set_rows(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array:
         if segments_of.rows_hold_nothing(values):
             return table
-        if self.is_traced(ids):
-            values, ids = segments_of.in_table(values, ids, self.shape(table)[0])
+        values, ids = segments_of.in_table(values, ids, self.shape(table)[0])
         with record.stop_recording():
             if isinstance(table, tf.Tensor):
                 return tf.tensor_scatter_nd_update(table, tf.cast(ids, tf.int64)[:, None], values)
@@ -339,16 +303,6 @@ class TensorflowBackend(Backend):
             return otherwise([segments_of.slots_in_place(x) for x in plain])
         return host_calls.norm(plain, ord, otherwise)
 
-    def traced_step(
-        self,
-        formula: Any,
-        slots: Slots,
-        numbers: Array,
-        tables: Sequence[Array],
-        otherwise: Callable[..., Sequence[Array]],
-    ) -> Sequence[Array] | None:
-        return host_calls.step(formula, slots, numbers, tables, otherwise)
-
     def traced_bags(
         self,
         table: Array,
@@ -358,17 +312,12 @@ class TensorflowBackend(Backend):
         keep: Array | None,
         otherwise: Callable[..., Array],
     ) -> Array | None:
-        if segments_of.is_vectorized():
-            return None
         return host_calls.bags(tapes.plain(table), [ids, segments, bags], keep, otherwise)
 
     def in_place(self, x: Array) -> bool:
         return not isinstance(x, tf.Tensor)
 
-    def writable(
-        self, arrays: Sequence[Array], *, donate: bool = False
-    ) -> tuple[list[np.ndarray[Any, Any]], list[Array]] | None:
-        return tensor_memory.writable(arrays)
+    writable = method(tensor_memory.writable)
 
     def variable(self, x: Array, like: Array) -> Array:
         return tf.Variable(x, trainable=False) if self.in_place(like) else x
@@ -376,41 +325,18 @@ class TensorflowBackend(Backend):
     def made_like(self, x: Array, like: Array) -> Array:
         return tf.Variable(x, trainable=like.trainable) if self.in_place(like) else x
 
-    # ------------------------------------------------------------------ differentiation
-    def user_code(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        return tapes.user_code(fn)
+    # ------------------------------------------------------------------ differentiation, models
+    capture = method(keras_layers.capture)
+    custom_gradient = method(tapes.custom_gradient)
+    is_model = method(keras_layers.is_model)
+    per_sample_gradients = method(tapes.per_sample_gradients)
+    user_code = method(tapes.user_code)
 
     def stop_gradient(self, x: Array) -> Array:
         return tf.stop_gradient(tapes.plain(x))
 
-    def custom_gradient(self, forward: Callable[..., Array], backward: Gradient) -> Callable[..., Array]:
-        return tapes.custom_gradient(forward, backward)
-
-    def differentiate(
-        self, fn: Transform, variables: Sequence[Array], sources: Sequence[Source]
-    ) -> tuple[Array, Any, list[Array], list[list[LookedUp]]]:
-        return tapes.differentiate(self, fn, variables, sources)
-
-    def differentiate_rows(
-        self, fn: Callable[..., tuple[Array, Any]], tree: Any, sparse: Any, data: Sequence[Array] | None = None
-    ) -> tuple[Array, Any, Any]:
-        if data is not None:
-            raise self.lacks(
-                "differentiate_rows", "accepted with per_sample=True is an islices.Table, which fn reads by lookup"
-            )
-        return tapes.differentiate_rows(self, fn, tree, sparse)
-
-    def per_sample_gradients(
-        self, fn: Callable[[list[Array], list[Array]], Array], variables: Sequence[Array], data: Sequence[Array]
-    ) -> list[Array]:
-        return tapes.per_sample_gradients(fn, variables, data)
-
-    # ------------------------------------------------------------------ models
-    def is_model(self, x: object) -> bool:
-        return keras_layers.is_model(x)
-
-    def capture(self, model: Any, uses: list[Use]) -> contextlib.AbstractContextManager[dict[str, Array]]:
-        return keras_layers.capture(model, uses)
+    differentiate: Any = tapes.differentiate
+    differentiate_rows: Any = tapes.differentiate_rows
 
     # ------------------------------------------------------------------ composites
     def read_rows(self, table: Array, ids: Array) -> Array:
@@ -422,23 +348,6 @@ class TensorflowBackend(Backend):
 @cache
 def _dtype_name(dtype: Any) -> str:
     return str(tf.as_dtype(dtype).name)
-
-
-def _one_type(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return both as tensors. A Python number gets the type of the other operand, where TensorFlow would use
-    float32."""
-    if not isinstance(a, DENSE) and isinstance(b, DENSE):
-        return _number(a, b.dtype), b
-    if not isinstance(b, DENSE) and isinstance(a, DENSE):
-        return a, _number(b, a.dtype)
-    return a, b
-
-
-def _number(c: float, dtype: Any) -> Array:
-    dtype = tf.as_dtype(dtype)
-    if dtype.is_integer and not dtype.min <= c <= dtype.max:  # tf.constant wraps around
-        raise OverflowError(f"got {c}; accepted is an int that fits the values' type {dtype.name}")
-    return tf.constant(c, dtype)
 
 
 def _beside(like: Array | None) -> contextlib.AbstractContextManager[Any]:

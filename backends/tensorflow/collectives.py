@@ -8,11 +8,9 @@ The group calls TensorFlow's collective operations directly, on each worker's CP
 ``ctx.all_gather`` would exchange the lengths again, and there is no all-to-all. This module handles these properties of
 the operations:
 
-- They accept neither bytes nor bfloat16. Between processes all data are words of 8 bytes; within a program bfloat16 is
-  sent as int32.
-- They order ranks by their tasks' names as text, worker 10 before worker 2. So each message contains its rank.
-- All ranks' messages must have one length, so shorter ones are padded. An all-to-all of all ranks would pad every
-message
+- They accept neither bytes nor bfloat16. Between processes all data are words of 8 bytes, within a program of 4.
+- They order ranks by their tasks' names as text, worker 10 before worker 2: each message contains its rank.
+- All ranks' messages must have one length: shorter ones are padded. An all-to-all of all ranks would pad every message
   to the longest one, which no rank knows beforehand. Two ranks know both lengths, so their exchange pads to the longer
   one.
 - Gathering or exchanging no elements is a segmentation fault, so each message has at least one element.
@@ -32,7 +30,6 @@ import tensorflow as tf
 from islices.backend import Array
 from islices.backends.tensorflow import tensor_memory as memory
 from islices.core.host_memory import empty
-from islices.core.locks import lazy_property
 from islices.distributed.group import Alone, ArrayGroup, Bytes, Group, RankError, RankTimeout
 
 __all__ = ["Replicas", "TensorFlowGroup", "default_group", "inside", "running", "wrap"]
@@ -44,11 +41,6 @@ _instances = itertools.count(1)
 #: strategy -> its group, whose callers share its errors, its counts of bytes and its compiled functions.
 _groups: dict[Any, Group] = {}
 
-#: The dtypes that TensorFlow's all_gather accepts.
-GATHERED = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
-
-#: A collective's scalar argument.
-INSTANCE = tf.TensorSpec((), tf.int32)
 #: TensorFlow's errors after another process has ended or given up.
 GONE = (
     tf.errors.UnavailableError,
@@ -136,7 +128,7 @@ class Replicas(ArrayGroup):
         x = tf.convert_to_tensor(x)
         if self.size == 1:
             return x
-        there, back = _gatherable(x)
+        there, back = _words(x)
         # one additional row: gathering no elements ends TensorFlow's process
         longer = tf.concat((tf.zeros(_lengthened(there, 1), there.dtype), there), 0)
         mine = tf.stack([self.context.replica_id_in_sync_group, tf.shape(longer)[0]])[None]
@@ -153,17 +145,13 @@ def _places(ids: Array, sizes: Array) -> Array:
     return tf.ragged.range(tf.gather(ends - sizes + 1, order), tf.gather(ends, order)).flat_values
 
 
-def _gatherable(x: Array) -> tuple[Array, Callable[[Array], Array]]:
-    """Return a tensor (n, ...) in a form that TensorFlow gathers, at least one element per row, and the inverse."""
+def _words(x: Array) -> tuple[Array, Callable[[Array], Array]]:
+    """Return a tensor (n, ...) of any dtype as int32 words (n, k), at least one per row, and the inverse.
+
+    TensorFlow gathers few dtypes, and traces eager gathers of all but int32 each time.
+    """
     if 0 in x.shape[1:]:
         return tf.zeros((tf.shape(x)[0],), tf.int32), lambda y: tf.zeros(_lengthened(x, tf.shape(y)[0]), x.dtype)
-    if x.dtype not in GATHERED or tf.executing_eagerly():  # eager gathers except of int32 are traced each time
-        return _words(x)
-    return x, tf.identity
-
-
-def _words(x: Array) -> tuple[Array, Callable[[Array], Array]]:
-    """Return a tensor (n, ...) of any dtype as int32 words (n, k), and the inverse."""
     count, each = tf.reduce_prod(tf.shape(x)[1:]), max(1, 4 // x.dtype.size)
     padded = -(-count // each) * each
     flat = tf.pad(tf.reshape(x, (tf.shape(x)[0], count)), [[0, 0], [0, padded - count]])
@@ -225,7 +213,7 @@ def _workers(strategy: Any, timeout: float | None) -> Group:
         group = TensorFlowGroup(strategy, float(getattr(options, "timeout_seconds", None) or 0.0))
         group = _groups[strategy] = group if group.size > 1 else Alone()
     if timeout is not None and isinstance(group, TensorFlowGroup):
-        group.wait_for(float(timeout))
+        group.timeout = float(timeout)
     return group
 
 
@@ -254,68 +242,33 @@ class TensorFlowGroup(Group):
         self.strategy, self.timeout = strategy, timeout
         self.others = [other for other in range(self.size) if other != self.rank]
 
-    def wait_for(self, seconds: float) -> None:
-        """Set another timeout, which is part of the compiled functions."""
-        if seconds != self.timeout:
-            self.timeout = seconds
-            for compiled in ("_gather", "_exchange"):
-                self.__dict__.pop(compiled, None)  # pyright: ignore[reportAttributeAccessIssue]
-
     def _all_gather(self, data: Bytes, lengths: Sequence[int]) -> list[Bytes]:
         words = _message(self.rank, data, max(lengths), copies=1)[0]
-        joined = self._run(self._gather, words).reshape(self.size, len(words))
+        (joined,) = self._run(tf.raw_ops.CollectiveGatherV2, self.size, [KEYS], [words])
+        joined = joined.reshape(self.size, len(words))
         of_rank = {int(message[0]): message[1:].view(np.uint8) for message in joined}
         return [of_rank[rank][:length] for rank, length in enumerate(lengths)]
 
     def _all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
         # both ranks of a pair get the same, because their names decide which one is first
         mine = [_message(self.rank, parts[o], max(len(parts[o]), lengths[o]), copies=2) for o in self.others]
+        pairs = [(min(self.rank, other), max(self.rank, other)) for other in self.others]
+        keys = [KEYS + 1 + low * self.size + high for low, high in pairs]
         got = list(parts)
-        for other, messages in zip(self.others, self._run(self._exchange, *mine), strict=True):
+        received = self._run(tf.raw_ops.CollectiveAllToAllV2, 2, keys, mine)
+        for other, messages in zip(self.others, received, strict=True):
             theirs = messages[0 if messages[0, 0] == other else 1, 1:]
             got[other] = theirs.view(np.uint8)[: lengths[other]]
         return got
 
-    def _run(self, compiled: Any, *arrays: np.ndarray[Any, Any]) -> Any:
+    def _run(self, op: Any, size: int, keys: Sequence[int], arrays: Sequence[np.ndarray[Any, Any]]) -> Any:
+        """Return this rank's results of a collective per array, each among size ranks under its key."""
         if not tf.executing_eagerly():
             raise RuntimeError(f"{self.engine}: got a call inside tf.function; accepted is eager code, or: {WAY_OUT}")
         with tf.device("CPU:0"):
-            got = compiled(*map(memory.accept, arrays), tf.constant(next(_instances), tf.int32))
-        return [memory.view(x) for x in got] if isinstance(got, (list, tuple)) else memory.view(got)
-
-    @lazy_property
-    def _gather(self) -> Any:
-        @tf.function(autograph=False, input_signature=[_spec(1), INSTANCE])  # type: ignore[untyped-decorator]
-        def gather(words: Array, instance: Array) -> Array:
-            return self._collective(tf.raw_ops.CollectiveGatherV2, words, self.size, KEYS, instance)
-
-        return gather
-
-    @lazy_property
-    def _exchange(self) -> Any:
-        pairs = [(min(self.rank, other), max(self.rank, other)) for other in self.others]
-
-        @tf.function(autograph=False, input_signature=[_spec(2)] * len(pairs) + [INSTANCE])  # type: ignore[untyped-decorator]
-        def exchange(*arguments: Array) -> list[Array]:
-            *messages, instance = arguments
-            return [
-                self._collective(tf.raw_ops.CollectiveAllToAllV2, x, 2, KEYS + 1 + low * self.size + high, instance)
-                for x, (low, high) in zip(messages, pairs, strict=True)
-            ]
-
-        return exchange
-
-    def _collective(self, op: Any, words: Array, size: int, group: int, instance: Array) -> Array:
-        # stateless, or a function's exchanges would wait for one another, in a different order on each rank
-        return op(
-            input=words,
-            group_size=size,
-            group_key=group,
-            instance_key=instance,
-            ordering_token=[],
-            timeout_seconds=self.timeout,
-            is_stateless=True,
-        )
+            messages, instance = list(map(memory.accept, arrays)), tf.constant(next(_instances), tf.int32)
+            got = _collectives(op, size, tuple(keys), self.timeout, instance, messages)
+        return list(map(memory.view, got))
 
     def _failure_of(self, error: Exception) -> RankError | None:
         if not isinstance(error, tf.errors.OpError):
@@ -328,9 +281,16 @@ class TensorFlowGroup(Group):
         return None
 
 
-def _spec(rank: int) -> Any:
-    """Return the shape of messages: (words,) or (2, words)."""
-    return tf.TensorSpec(((None,), (2, None))[rank - 1], tf.int64)
+@tf.function(autograph=False, reduce_retracing=True)  # type: ignore[untyped-decorator]
+def _collectives(
+    op: Any, size: int, keys: tuple[int, ...], timeout: float, instance: Array, messages: list[Array]
+) -> list[Array]:
+    # stateless, or a function's exchanges would wait for one another, in a different order on each rank
+    options = {"ordering_token": [], "timeout_seconds": timeout, "is_stateless": True}
+    return [
+        op(input=x, group_size=size, group_key=key, instance_key=instance, **options)
+        for x, key in zip(messages, keys, strict=True)
+    ]
 
 
 def _message(rank: int, data: Bytes, length: int, *, copies: int) -> np.ndarray[Any, Any]:

@@ -60,7 +60,7 @@ class PerSampleSpec(_Spec):
 
     def _from_components(self, components: Sequence[Array]) -> PerSample:
         values, indices, samples = components
-        return PerSample._trusted(_backend(), values, indices, samples, tuple(self.static))
+        return PerSample._trusted(_backend(), (values, indices, samples, ()), tuple(self.static))
 
 
 def _backend() -> Backend:

@@ -3,9 +3,9 @@
 TensorFlow calls back into this process by `tf.numpy_function`, without a copy in either direction. For variables it
 uses `tf.py_function` on their handles, so that TensorFlow orders the call among their reads and writes. A graph may
 also run in another process (a SavedModel, a remote worker) or in another session, without these callbacks. So each
-call stands in a `tf.cond` with the framework's operations as the other branch. The condition is a mark in this
-process's memory: a variable that no other process and no loaded model has under this name. XLA cannot compile the
-calls. Within XLA and with accelerators, `kernels_here` returns None, and only the framework's operations run.
+call is in a `tf.cond` with the framework's operations as the other branch. The condition is a mark in this process's
+memory: a variable that no other process and no loaded model has under this name. XLA cannot compile the calls. Within
+XLA, in tf.vectorized_map and with accelerators, `kernels_here` returns None, and only the framework's operations run.
 
 Calls run in TensorFlow's pool of threads, where no call may wait for a lock of Python. The holder of the lock may be
 running the collector, which destroys an iterator, which waits for the pool. So the function that builds a graph makes
@@ -57,9 +57,19 @@ def compiled_by_xla() -> bool:
 def kernels_here() -> ModuleType | None:
     """Return the kernels for graphs that are built now, or None."""
     compiled = modes.kernels_in_traces()
-    if compiled is None or compiled_by_xla() or _mark() is None:
+    if compiled is None or compiled_by_xla() or _is_vectorized() or _mark() is None:
         return None
     return None if any(d.device_type != "CPU" for d in tf.config.list_logical_devices()) else compiled
+
+
+def _is_vectorized() -> bool:
+    """Return whether tf.vectorized_map builds the graph and would run calls in a loop: its body has a special scope."""
+    graph = tf.compat.v1.get_default_graph()
+    while graph is not None:
+        if any(part.startswith("loop_body") for part in graph.get_name_scope().split("/")):
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False
 
 
 @cache
@@ -88,9 +98,19 @@ def _if_here(call: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
         return tf.cond(here, call, by_operations)
 
 
-def _pure(callback: Callable[..., Any], arrays: Sequence[Array], dtypes: Any) -> Any:
-    """Call a pure function on tensors: TensorFlow may run it in parallel, or not at all if nothing reads the result."""
-    return tf.numpy_function(callback, arrays, dtypes, stateful=False)
+def _call(
+    callback: Callable[..., Any],
+    trial: Sequence[Any],
+    arrays: Sequence[Array],
+    dtypes: Any,
+    otherwise: Callable[[], Any],
+) -> Any:
+    """Return the results of a pure function on tensors, or those of otherwise if the graph runs elsewhere.
+
+    TensorFlow may run the function in parallel, or not at all if nothing reads the result. The trial compiles its code.
+    """
+    callback(*trial)
+    return _if_here(lambda: tf.numpy_function(callback, arrays, dtypes, stateful=False), otherwise)
 
 
 def _zeros(like: Array, *shape: int) -> Host:
@@ -117,47 +137,35 @@ def sum_rows(
     """Return sums and ids of the slices in range, in a graph. Return None if no kernel runs."""
     if kernels_here() is None or values.shape.rank is None:
         return None
-    callback = partial(_sum_rows, rows=rows)
-    callback(_zeros(values, 2, 1), _two(indices))
-
-    def compute(values: Array, indices: Array) -> tuple[Array, Array]:
-        def call() -> list[Array]:
-            return _pure(callback, [values, indices], [values.dtype, indices.dtype])  # type: ignore[no-any-return]
-
-        sums, ids = _if_here(call, lambda: list(otherwise(values, indices)))
-        sums.set_shape((None, *values.shape[1:]))
-        ids.set_shape((None,))
-        return sums, ids
-
-    if not values.dtype.is_floating:
-        return compute(values, indices)
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def recorded(values: Array, indices: Array) -> Any:
-        sums, ids = compute(values, indices)
+        sums, ids = _call(
+            partial(_sum_rows, rows=rows),
+            [_zeros(values, 2, 1), _two(indices)],
+            [values, indices],
+            [values.dtype, indices.dtype],
+            lambda: list(otherwise(values, indices)),
+        )
+        sums.set_shape((None, *values.shape[1:]))
+        ids.set_shape((None,))
 
         def gradient(upstream: Any, _: Any) -> tuple[Array, None]:
             return _at_slots(tf.convert_to_tensor(upstream), ids, indices), None
 
         return (sums, ids), gradient
 
-    sums, ids = recorded(values, indices)
-    return sums, ids
+    return recorded(values, indices)  # type: ignore[no-any-return]
 
 
 def _at_slots(of_rows: Array, ids: Array, indices: Array) -> Array:
     """Return the row of each index, found by its place among the ascending ids, and zeros for other indices."""
     ordered, queries = tf.cast(ids, tf.int64), tf.cast(indices, tf.int64)
     place = tf.raw_ops.LowerBound(sorted_inputs=ordered[None], values=queries[None], out_type=tf.int64)[0]
-    nowhere = tf.size(ordered, tf.int64)
-    # after the ids comes one that equals no index
+    # after the ids comes one that equals no index, and after the rows one of zeros
     found = tf.equal(tf.gather(tf.concat([ordered, [tf.int64.min]], 0), place), queries)
-    padded = tf.concat([of_rows, tf.zeros_like(of_rows[:1]) if of_rows.shape[0] else _row_of_zeros(of_rows)], 0)
-    return tf.gather(padded, tf.where(found, place, nowhere))
-
-
-def _row_of_zeros(x: Array) -> Array:
-    return tf.zeros(tf.concat([[1], tf.shape(x)[1:]], 0), x.dtype)
+    padded = tf.pad(of_rows, [[0, 1], *[[0, 0]] * (of_rows.shape.rank - 1)])
+    return tf.gather(padded, tf.where(found, place, tf.size(ordered, tf.int64)))
 
 
 def _sum_rows(values: Host, indices: Host, *, rows: int | None) -> list[Host]:
@@ -184,9 +192,10 @@ def _grouped(slots: Slots) -> list[Array]:
     if key not in known:
         arrays = [slots.indices, *([] if slots.positions is None else [slots.positions])]
         dtypes = [tf.int64, slots.indices.dtype, tf.int64, tf.int64]
-        callback = partial(_groups_and_number, slots.rows)
-        callback(_two(slots.indices), *([] if slots.positions is None else [_zeros(slots.positions, 2)]))
-        known[key] = _if_here(lambda: _pure(callback, arrays, dtypes), lambda: [tf.zeros((0,), t) for t in dtypes])
+        trial = [_two(slots.indices), *([] if slots.positions is None else [_zeros(slots.positions, 2)])]
+        known[key] = _call(
+            partial(_groups_and_number, slots.rows), trial, arrays, dtypes, lambda: [tf.zeros((0,), t) for t in dtypes]
+        )
     return list(known[key])
 
 
@@ -229,16 +238,17 @@ def bags(table: Array, members: Sequence[Array], keep: Array | None, otherwise: 
         return None
     if 0 in tuple(table.shape) or not all(x.shape.rank == 1 for x in (*given[:2], *given[3:])):
         return None
-    _bags(_zeros(table, 1, 1), _two(given[0]), *(_zeros(x, n) for x, n in zip(given[1:], (2, 1, 2), strict=False)))
+    counts = (2, 1, 2)
+    trial = [_zeros(table, 1, 1), _two(given[0]), *(_zeros(x, n) for x, n in zip(given[1:], counts, strict=False))]
+    place = table.handle if variable else table
     if variable:
         variable_accessed(table)  # as any read does: tapes watch it from now on
-        kind = tf.as_dtype(table.dtype), tuple(table.shape)
-        place, read = table.handle, partial(_bags_of_variable, *kind)
+        _bags(*trial)
+        read = partial(_bags_of_variable, tf.as_dtype(table.dtype), tuple(table.shape))
         call = partial(tf.py_function, read, [place, *given], table.dtype)
+        found = _if_here(call, lambda: otherwise(table, *given))
     else:
-        place = table
-        call = partial(_pure, _bags, [table, *given], table.dtype)
-    found = _if_here(call, lambda: otherwise(table, *given))
+        found = _call(_bags, trial, [table, *given], table.dtype, lambda: otherwise(table, *given))
     found.set_shape((given[2].shape[0], *table.shape[1:]))
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
@@ -278,14 +288,12 @@ def norm(leaves: Sequence[Slots], ord: int, otherwise: Callable[[Sequence[Slots]
     """See `Backend.traced_norm`; without factors."""
     if kernels_here() is None:
         return None
-    arrays: list[Array] = []
+    arrays, trial = list[Array](), list[Host]()
     for leaf in leaves:
         arrays += [leaf.values] if leaf.indices is None else [leaf.values, *_grouped(leaf)]
+        trial += [_zeros(leaf.values, 1, 1)] if leaf.indices is None else [_zeros(leaf.values, 1, 1), *_ONE_GROUP]
     callback = partial(_norm, sparse=[leaf.indices is not None for leaf in leaves], ord=ord)
-    for leaf in leaves:
-        groups = [] if leaf.indices is None else _ONE_GROUP
-        _norm(_zeros(leaf.values, 1, 1), *groups, sparse=[bool(groups)], ord=ord)
-    exact = _if_here(lambda: _pure(callback, arrays, tf.float64), lambda: otherwise(leaves))
+    exact = _call(callback, trial, arrays, tf.float64, lambda: otherwise(leaves))
     exact.set_shape((1,))
     return exact
 
@@ -305,22 +313,13 @@ def step(
     formula: Formula, slots: Slots, numbers: Array, tables: Sequence[Array], otherwise: Callable[..., Sequence[Array]]
 ) -> Sequence[Array] | None:
     """See `Backend.traced_step`."""
-    if kernels_here() is None or 0 in tuple(tables[0].shape) or 0 in tuple(slots.values.shape)[1:]:
+    if isinstance(tables[0], tf.Tensor) or kernels_here() is None or 0 in (*tables[0].shape, *slots.values.shape[1:]):
         return None
     given = [slots.values, *_grouped(slots), numbers, *([] if slots.factor is None else [slots.factor])]
     take = partial(_step, formula)
     tried = [np.ones(x.shape[0], x.dtype.as_numpy_dtype) for x in (numbers, *given[6:])]
     take([_bits(_zeros(x, 1, 1)) for x in tables], _zeros(slots.values, 1, 1), *_ONE_GROUP, *tried)
 
-    def by_operations() -> Sequence[Array]:
-        return otherwise(slots, numbers, *tables)
-
-    if isinstance(tables[0], tf.Tensor):
-        copies, dtypes = partial(_step_copies, take, len(tables)), [x.dtype for x in tables]
-        changed = _if_here(lambda: _pure(copies, [*tables, *given], dtypes), lambda: list(by_operations()))
-        for new, old in zip(changed, tables, strict=True):
-            new.set_shape(old.shape)
-        return changed  # type: ignore[no-any-return]
     kinds = [(tf.as_dtype(x.dtype), tuple(x.shape)) for x in tables]
     in_place, resources = partial(_step_in_place, take, kinds), [memory.handle(x) for x in tables]
 
@@ -335,21 +334,11 @@ def step(
             return tf.constant(True)
 
     def without_call() -> Array:
-        by_operations()
+        otherwise(slots, numbers, *tables)
         return tf.constant(True)
 
     _if_here(call, without_call)
     return tables
-
-
-def _step_copies(take: Callable[..., None], count: int, *arrays: Host) -> list[Host]:
-    tables, changed = arrays[:count], list[Host]()
-    for x in tables:
-        new = empty(x.shape, _bits(x).dtype)
-        new[...] = _bits(x)
-        changed.append(new)
-    take(changed, *arrays[count:])
-    return [new.view(x.dtype) for new, x in zip(changed, tables, strict=True)]
 
 
 def _step_in_place(take: Callable[..., None], kinds: Sequence[tuple[Any, tuple[int, ...]]], *arrays: Array) -> None:
@@ -395,12 +384,6 @@ def _groups(indices: Host, rows: int | None, positions: Host | None = None) -> t
     """Return the groups of the slots in range, as `islices.kernels.operations.group` does, with given positions."""
     if positions is not None:
         _check_lengths(len(indices), len(positions))
-    groups: tuple[Host, Host, Host] | None = _compiled().group(indices)
-    if groups is not None and (rows is None or len(indices) == 0 or groups[1][-1] < rows):
-        if positions is None:
-            return groups
-        lie: tuple[Host, Host, Host] = _compiled().placed(groups, positions)
-        return lie
     within = _within(indices, rows)
     named = indices if within is None else indices[within]
     order, ids, starts = _compiled().group(named) or group(named)

@@ -97,6 +97,8 @@ def _check_layer(name: str, layer: Any) -> None:
         came, accepted = f"a layer quantized to {layer.quantization_mode}", "weights in floating point"
     elif layer.lora_enabled:
         came, accepted = "a layer with LoRA, whose table is a product", "a layer without it"
+    elif getattr(layer, "logit_soft_cap", None) is not None:
+        came, accepted = "a layer with logit_soft_cap, which is no product", "a layer without it"
     elif layer.embeddings_regularizer is not None:
         came, accepted = (
             "a layer with embeddings_regularizer, whose gradient does not pass the lookup",
@@ -153,7 +155,9 @@ def _wrapped(layer: Any, name: str, uses: list[Use]) -> Iterator[None]:
     def call(inputs: Any, reverse: bool = False) -> Array:
         with _reading_own():
             if reverse:
-                return _multiply(layer, name, inner, inputs, uses)
+                logits = inner(inputs, reverse=True)
+                product = _Product(name, tf.convert_to_tensor(inputs))
+                return _noted(product, layer, logits, uses) if layer.tie_weights else logits
             rows = inner(inputs)
         mask = getattr(rows, "_keras_mask", None)
         rows = _noted(_Lookup(name, _ids(name, inputs), layer.input_dim), layer, rows, uses)
@@ -207,23 +211,6 @@ def _probe() -> tf.Variable:
     long."""
     with tf.init_scope():
         return tf.Variable(0.0, name="islices_probe")
-
-
-def _multiply(layer: Any, name: str, inner: Any, inputs: Any, uses: list[Use]) -> Array:
-    """Call the layer in reverse, and apply the nonlinear cap on its logits after the recorded product."""
-    if not layer.tie_weights:
-        return inner(inputs, reverse=True)
-    cap = layer.logit_soft_cap
-    vars(layer)["logit_soft_cap"] = None
-    try:
-        logits = inner(inputs, reverse=True)
-    finally:
-        vars(layer)["logit_soft_cap"] = cap
-    logits = _noted(_Product(name, tf.convert_to_tensor(inputs)), layer, logits, uses)
-    if cap is None:
-        return logits
-    ops = sys.modules["keras"].ops
-    return ops.multiply(ops.tanh(ops.divide(logits, cap)), cap)
 
 
 # ---------------------------------------------------------------------- other uses of the weights

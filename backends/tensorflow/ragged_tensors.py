@@ -1,8 +1,8 @@
 """Split tf.RaggedTensor and tf.SparseTensor into parts: the ids of bags, and weights and masks in the same order.
 
 A RaggedTensor's innermost ragged rows are bags, its outermost ones samples. A SparseTensor's last axis is that of its
-bags, as in tf.nn.embedding_lookup_sparse; its numbers may stand in any order.
-May import: `tensorflow`, `numpy`, `islices.backend`.
+bags, as in tf.nn.embedding_lookup_sparse; its numbers may have any order. May import: `tensorflow`, `numpy`,
+`islices.backend`.
 """
 
 from __future__ import annotations

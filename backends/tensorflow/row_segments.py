@@ -18,7 +18,6 @@ __all__ = [
     "fold_rows",
     "in_range",
     "in_table",
-    "is_vectorized",
     "isin",
     "number",
     "read_checked",
@@ -38,10 +37,6 @@ def number(segments: Array) -> Array:
 
 
 def in_range(indices: Array, rows: int | None) -> Array:
-    if rows is not None and tf.is_symbolic_tensor(indices) and kernels_here() and not is_vectorized():
-        # one comparison on CPU: a negative number is above all others without its sign
-        unsigned = tf.uint32 if indices.dtype == tf.int32 else tf.uint64
-        return tf.less(tf.bitcast(indices, unsigned), tf.constant(min(rows, unsigned.max), unsigned))
     mask = tf.greater_equal(indices, 0)
     if rows is None or rows > tf.as_dtype(indices.dtype).max:
         return mask
@@ -83,10 +78,12 @@ def refuse_xla(operation: str) -> None:
 
 
 def in_table(values: Array, ids: Array, rows: int | Array) -> tuple[Array, Array]:
-    """Return the slots whose ids are in range; within XLA, return all slots.
+    """Return the slots whose ids are in range: in eager code and within XLA, return all slots.
 
-    XLA's scatters drop ids out of range, but would write the padding of a selection too.
+    Eager ids were checked. XLA's scatters drop ids out of range, but would write the padding of a selection too.
     """
+    if tf.executing_eagerly():
+        return values, ids
     wide = tf.cast(ids, tf.int64)
     valid = tf.logical_and(wide >= 0, wide < rows)
     if compiled_by_xla():
@@ -103,22 +100,18 @@ def slots_in_place(x: Slots) -> Slots:
     return Slots(sums_in_place(values, x.indices, x.rows)[0])
 
 
-def segment_max(values: Array, segments: Array, count: int | None, least: float | None = None) -> Array:
+def segment_max(values: Array, segments: Array, count: int | None, *, least: float | None = None) -> Array:
     count = number(segments) if count is None else count
     highest = tf.math.unsorted_segment_max(values, segments, count)
     if not values.dtype.is_floating:
         return highest
-    if least is not None:  # a NaN only comes from a NaN, so that check_numerics finds none elsewhere
-        nan = tf.math.is_nan(values)
-        numbers = tf.math.unsorted_segment_max(tf.where(nan, tf.zeros_like(values), values), segments, count)
-        return tf.maximum(numbers, tf.constant(least, values.dtype)) + tf.math.unsorted_segment_sum(
-            tf.where(nan, values, tf.zeros_like(values)), segments, count
-        )
     # TensorFlow's maximum starts from the lowest finite number, and a NaN's place decides whether it wins
-    lowest = tf.constant(-np.inf, values.dtype)
+    lowest = tf.constant(-np.inf if least is None else least, values.dtype)
     rank = tf.where(values > lowest, 1, tf.where(tf.math.is_nan(values), 2, 0))
     top = tf.math.unsorted_segment_max(rank, segments, count)
-    return tf.where(top == 2, tf.constant(np.nan, values.dtype), tf.where(top == 1, highest, lowest))
+    # a NaN only comes from a NaN, so that check_numerics finds none elsewhere
+    nan = tf.math.unsorted_segment_sum(tf.where(rank == 2, values, tf.zeros_like(values)), segments, count)
+    return tf.where(top == 2, nan, tf.where(top == 1, highest, lowest))
 
 
 def fold_rows(op: str, rows: Array, values: Array, segments: Array) -> Array:
@@ -160,21 +153,11 @@ def read_checked(table: Array, ids: Array) -> Array:
 def unless_all(mask: Array, arrays: Any, otherwise: Callable[[], Any]) -> Any:
     """Return the arrays unchanged if a traced mask is True everywhere, or else the result of otherwise.
 
-    The mask usually is, which saves a copy. tf.vectorized_map runs both branches, slowly.
+    The mask usually is, which saves a copy.
     """
-    if kernels_here() is None or is_vectorized():
+    if kernels_here() is None:
         return otherwise()
     return tf.cond(tf.reduce_all(mask), lambda: arrays, otherwise)
-
-
-def is_vectorized() -> bool:
-    """Return whether tf.vectorized_map builds the graph; its body has a special scope."""
-    graph = tf.compat.v1.get_default_graph()
-    while graph is not None:
-        if any(part.startswith("loop_body") for part in graph.get_name_scope().split("/")):
-            return True
-        graph = getattr(graph, "outer_graph", None)
-    return False
 
 
 def scatter(values: Array, ids: Array, shape: Sequence[Any]) -> Array:

@@ -15,7 +15,7 @@ import tensorflow as tf
 from islices.backend import Array, NativeParts
 from islices.backends.tensorflow import tensor_memory as memory
 
-__all__ = ["indexed_slices", "take_apart"]
+__all__ = ["take_apart", "to_native"]
 
 Shape = tuple[int | None, ...]
 
@@ -61,7 +61,9 @@ def _known_shape(dense_shape: Any) -> Shape | None:
     return tuple(None if n is None else int(n) for n in np.ravel(dims))
 
 
-def indexed_slices(values: Array, indices: Array, dense_shape: Shape, like: Any) -> tf.IndexedSlices:
+def to_native(
+    values: Array, indices: Array, dense_shape: Shape, *, coalesced: bool, padded: bool, like: Any = None
+) -> tf.IndexedSlices:
     """Return a tf.IndexedSlices with like's dense_shape if they agree, or else with like's integer type (int64)."""
     values, indices = tf.convert_to_tensor(values), tf.convert_to_tensor(indices)
     return tf.IndexedSlices(values, indices, _shape_tensor(dense_shape, like))

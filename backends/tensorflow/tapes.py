@@ -164,9 +164,12 @@ def _flat(g: tf.IndexedSlices, x: Array, dense_shape: Any) -> tf.IndexedSlices:
 
 # ---------------------------------------------------------------------- by tf.gather of plain arrays
 def differentiate_rows(
-    backend: Backend, fn: Callable[[Any], tuple[Array, Any]], tree: Any, sparse: Any
+    backend: Backend, fn: Callable[[Any], tuple[Array, Any]], tree: Any, sparse: Any, data: Any = None
 ) -> tuple[Array, Any, Any]:
     """See `Backend.differentiate_rows`: TensorFlow's gradient of tf.gather is a tf.IndexedSlices."""
+    if data is not None:
+        reason = "accepted with per_sample=True is an islices.Table, which fn reads by lookup"
+        raise backend.lacks("differentiate_rows", reason)
     leaves, names, floats, marked = marking.marked_leaves(backend, tree, sparse)
     given, watched = _apart([leaves[k] for k in floats], [])
     full = list(leaves)
@@ -178,16 +181,14 @@ def differentiate_rows(
         loss, aux = fn(trees.rebuild(tree, iter(full)))
     grads: list[Any] = [None] * len(leaves)
     for k, x, g in zip(floats, watched, tape.gradient(loss, watched), strict=True):
-        by_rows = g is None or isinstance(g, tf.IndexedSlices)
-        pays = g is not None and by_rows and isinstance(sparse, str) and _pays(sparse, g.indices, x)
-        if k not in marked or (isinstance(sparse, str) and not pays):
+        by_rows = isinstance(g, tf.IndexedSlices)
+        wanted = k in marked and (not isinstance(sparse, str) or (by_rows and _pays(sparse, g.indices, x)))
+        if not wanted:
             grads[k] = tf.zeros(x.shape, x.dtype) if g is None else dense_gradient(g, x)
+        elif g is None:
+            grads[k] = empty_slices(backend, x)
         elif by_rows:
-            grads[k] = (
-                empty_slices(backend, x)
-                if g is None
-                else from_native(_flat(g, x, g.dense_shape), dense_shape=tuple(x.shape))
-            )
+            grads[k] = from_native(_flat(g, x, g.dense_shape), dense_shape=tuple(x.shape))
         else:
             raise TypeError(
                 f"sparse: got the leaf {names[k]!r}, whose gradient TensorFlow makes dense; accepted are leaves that "

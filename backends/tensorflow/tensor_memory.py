@@ -66,7 +66,7 @@ def view(x: Array) -> np.ndarray[Any, Any] | None:
     return np.asarray(memoryview(x))
 
 
-def writable(arrays: Sequence[Array]) -> tuple[list[np.ndarray[Any, Any]], list[Array]] | None:
+def writable(arrays: Sequence[Array], *, donate: bool = False) -> tuple[list[np.ndarray[Any, Any]], list[Array]] | None:
     """See `Backend.writable`."""
     if not all(_is_here(x) for x in arrays):
         return None
@@ -116,38 +116,29 @@ def exclusive(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> np.nd
     """Return the memory of a resource's variable, which has no other holder until the view is dropped.
 
     A tensor that was read from a variable may share its memory. A scatter, even of no rows, first gives the variable
-    new memory if there is another holder. After a scatter TensorFlow copies on each read of the variable. This function
-    disables the copy for the one read that yields the memory.
+    new memory if there is another holder.
     """
     if 0 in shape:
         return np.empty(shape, np.uint16 if dtype == tf.bfloat16 else dtype.as_numpy_dtype)
     indices, updates = _no_rows(dtype, shape[1:])
     with record.stop_recording():
         tf.raw_ops.ResourceScatterUpdate(resource=resource, indices=indices, updates=updates)
-        tf.raw_ops.DisableCopyOnRead(resource=resource)
-        found = view(tf.raw_ops.ReadVariableOp(resource=resource, dtype=dtype))
-    assert found is not None, "it is here"
-    _check_shape(found, shape)
+    found = shared(resource, dtype, shape)
     return at_address(found, found.__array_interface__["data"][0], shape, found.dtype, writable=True)
 
 
 def shared(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """Return a view of the memory of a resource's variable. Drop it before anything is written.
 
-    Reading would copy after a scatter, so the copy is disabled: see `exclusive`.
+    After a scatter TensorFlow copies on each read of the variable. This function disables the copy for its read.
     """
     with record.stop_recording():
         tf.raw_ops.DisableCopyOnRead(resource=resource)
         found = view(tf.raw_ops.ReadVariableOp(resource=resource, dtype=dtype))
     assert found is not None, "it is here"
-    _check_shape(found, shape)
-    return found
-
-
-def _check_shape(found: np.ndarray[Any, Any], shape: tuple[int, ...]) -> None:
-    """Raise ValueError if a variable's shape differs from the graph's, since it may change between steps."""
-    if found.shape != shape:
+    if found.shape != shape:  # it may change between steps
         raise ValueError(f"table: got shape {found.shape}; accepted is {shape}, as it was when the graph was built")
+    return found
 
 
 @cache

@@ -15,16 +15,6 @@ from tensorflow.python.ops.parallel_for import pfor
 __all__: list[str] = []
 
 
-def _mark(given: Any) -> Any:
-    """Return one flag for all members: whether the graph runs in this process."""
-    attributes = {name: given.get_attr(name) for name in ("dtype", "shape", "shared_name", "container")}
-    return pfor.wrap(tf.raw_ops.VarHandleOp(**attributes), False)
-
-
-def _is_initialized(given: Any) -> Any:
-    return pfor.wrap(tf.raw_ops.VarIsInitializedOp(resource=given.unstacked_input(0)), False)
-
-
 def _resource_gather(given: Any) -> Any:
     """Return rows of one variable for the indices of all members."""
     if given.get_attr("batch_dims"):
@@ -51,8 +41,6 @@ def _scatter_nd(given: Any) -> Any:
 
 
 for _name, _converter in (
-    ("VarHandleOp", _mark),
-    ("VarIsInitializedOp", _is_initialized),
     ("ResourceGather", _resource_gather),
     ("PlaceholderWithDefault", _hidden),
     ("ScatterNd", _scatter_nd),

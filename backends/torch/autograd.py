@@ -177,7 +177,7 @@ def _refuse_tangents(tensors: Sequence[torch.Tensor]) -> None:
 
 @contextlib.contextmanager
 def _recording() -> Iterator[None]:
-    """Record gradients, whatever the caller's mode; inference mode would record nothing."""
+    """Record gradients in any mode of the caller, even in inference mode, which records nothing."""
     inference = torch.is_inference_mode_enabled()
     with torch.inference_mode(False) if inference else contextlib.nullcontext(), torch.enable_grad():
         yield

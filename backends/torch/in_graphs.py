@@ -20,6 +20,7 @@ from islices.backends.torch.hooked_layers import INSIDE
 from islices.backends.torch.nodes import ABSENT, NODES, NOTHING, PUBLIC, Read
 from islices.core import slots
 from islices.core.slices import IndexedSlices
+from islices.core.slots import SlotValues
 from islices.embedding import autodiff
 from islices.embedding import capture as models
 from islices.embedding import lookup as lookups
@@ -47,15 +48,14 @@ def substitute() -> None:
     decorators._allowed_config_patches = (*decorators._allowed_config_patches, "trace_autograd_ops")
     for name, node in NODES.items():
         _nodes[name] = torch._dynamo.nonstrict_trace(node.__call__)
-    _patch_getattr()
-    getattr_of = vars(IndexedSlices)["__getattr__"]  # type checkers do not see it
     substitutes: dict[Any, Callable[..., Any]] = {
         **{node.function: _as_node(_nodes[node.name]) for node in PUBLIC},
         slots._values_of: values_of,
         # a method that has a substitute is inlined, and the functions it calls are substituted
         Optimizer.step: step,
         optimizer.step_tables: step_tables,
-        getattr_of: getattr_of,
+        vars(IndexedSlices)["values"].fget: _values,
+        vars(IndexedSlices)["indices"].fget: _indices,
         vars(IndexedSlices)["dtype"].fget: _dtype,
         vars(IndexedSlices)["shape"].fget: _shape,
         tracers.is_traced: is_traced,
@@ -68,33 +68,25 @@ def substitute() -> None:
         torch.compiler.substitute_in_graph(original, skip_signature_check=True)(traced)
 
 
-def _patch_getattr() -> None:
-    """Make Dynamo call `IndexedSlices.__getattr__` for a slot that is not set, as Python does.
+def _slots_in(s: IndexedSlices) -> Any:
+    """Return `islices.core.slots.slots_in`, which Dynamo does not trace."""
+    values: Any = s._values
+    return values.slots if isinstance(values, SlotValues) else None
 
-    Dynamo of torch 2.13 does not call it.
-    """
-    dynamo: Any = torch._dynamo
-    kind = dynamo.variables.UserDefinedObjectVariable
-    resolve = getattr(kind, "resolve_data_descriptor", None)
-    if resolve is None:  # an older torch, which calls it
-        return
 
-    def resolved(self: Any, tx: Any, name: str, type_attr: Any, source: Any) -> Any:
-        try:
-            return resolve(self, tx, name, type_attr, source)
-        except dynamo.exc.ObservedAttributeError:
-            if type(self.value) is not IndexedSlices:
-                raise
-            dynamo.exc.handle_observed_exception(tx)
-        method = dynamo.variables.UserMethodVariable(vars(IndexedSlices)["__getattr__"], self)
-        return method.call_function(tx, [dynamo.variables.ConstantVariable.create(name)], {})
+def _values(self: IndexedSlices) -> Any:
+    """Substitute for `IndexedSlices.values`."""
+    return self._values if _slots_in(self) is None else values_of(self)
 
-    kind.resolve_data_descriptor = resolved
+
+def _indices(self: IndexedSlices) -> Any:
+    """Substitute for `IndexedSlices.indices`."""
+    return self._indices
 
 
 def _dtype(self: IndexedSlices) -> Any:
     """Substitute for `IndexedSlices.dtype`."""
-    slots = self._slots
+    slots = _slots_in(self)
     return (self.values if slots is None else slots.values).dtype
 
 
@@ -110,7 +102,7 @@ def is_traced(x: Any) -> bool:
 
 # ---------------------------------------------------------------------- our objects, taken apart and put together
 def _slices_apart(s: IndexedSlices) -> tuple[list[Any], Any]:
-    slots = s._slots
+    slots = _slots_in(s)
     held = [s.values if slots is None else slots.values, s.indices]
     later = [False, False]
     if slots is not None:
@@ -125,15 +117,14 @@ def _slices_together(parts: Any, known: Any) -> IndexedSlices:
     positions = rest.pop(0) if known[3] else None
     factor = rest.pop(0) if known[4] else None
     shape, coalesced, padded = known[:3]
-    slots = None
     if positions is not None or factor is not None:
-        slots = Slots(values, indices, shape[0], positions, factor)
+        slots, values = Slots(values, indices, shape[0], positions, factor), object.__new__(SlotValues)
+        object.__setattr__(values, "slots", slots)
+        object.__setattr__(values, "values", None)
     s = object.__new__(IndexedSlices)  # of its parts, in calls that Dynamo knows
-    parts = {"backend": backend, "indices": indices, "dense_shape": shape, "coalesced": coalesced, "padded": padded}
-    for name, x in {**parts, "_slots": slots, "_look": None, "_leaves": None}.items():
+    parts = {"backend": backend, "_values": values, "_indices": indices}
+    for name, x in {**parts, "dense_shape": shape, "coalesced": coalesced, "padded": padded}.items():
         object.__setattr__(s, name, x)
-    if slots is None:
-        object.__setattr__(s, "values", values)
     return s
 
 

@@ -60,13 +60,13 @@ def clip_grad_norm_(
     norm_type : float
         The order of the norm: 1, 2 or inf; without a group any number above 0.
     error_if_nonfinite : bool
-        Raise RuntimeError where the norm is NaN or infinite. If False, a NaN or infinite norm scales the gradients.
+        Raise RuntimeError if the norm is NaN or infinite. If False, a NaN or infinite norm scales the gradients.
     foreach : bool, optional
         Accepted for compatibility, without effect.
     semantics : {"torch", "islices", "tensorflow", "keras", "mxnet", "optax"}
-        The library whose factor is used. "torch", the default, uses min(1, max_norm / (norm + 1e-6)), so that existing
-        trainings keep their results. "islices" uses max_norm / norm where the norm exceeds max_norm. SPEC clauses 10
-        and 11.
+        The library whose factor is used. "torch", the default, uses min(1, max_norm / (norm + 1e-6)), so that
+        existing trainings keep their results. "islices" uses max_norm / norm if the norm exceeds max_norm. SPEC
+        clauses 10 and 11.
     group : str, Group or an engine's group object, optional
         The ranks that hold the parts of one gradient, for example of sharded tables: see
         `islices.distributed.get_group`. Each rank passes its parameters and scales their gradients. The call is
@@ -169,7 +169,7 @@ def get_total_norm(
 
     Notes
     -----
-    SPEC clauses 7 and 8: the norm is exact whatever the order of the elements, and rounded once.
+    SPEC clauses 7 and 8: the norm is exact in any order of the elements, and rounded once.
 
     Examples
     --------

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from islices.backend import LookedUp, Slots, Source
 from islices.core import rows
 from islices.core.slices import IndexedSlices
+from islices.core.slots import SlotValues, slots_in
 from islices.core.trees import flatten, rebuild
 from islices.embedding.autodiff import _table_gradient
 from islices.embedding.lookup import lookup
@@ -91,7 +92,7 @@ _library = torch.library.Library("islices", "FRAGMENT")
 
 
 class Node:
-    """A function of islices that may stand in a graph.
+    """A function of islices that may be a node of a graph.
 
     Parameters
     ----------
@@ -165,7 +166,8 @@ def _parts(tree: Any) -> Iterator[Any]:
 
 
 def _apart(s: IndexedSlices) -> tuple[Any, ...]:
-    return s._arrays[0], s.indices, *((None, None) if s._slots is None else s._slots[3:])
+    slots = slots_in(s)
+    return (s.values, s.indices, None, None) if slots is None else (slots.values, s.indices, *slots[3:])
 
 
 def _known(x: Any) -> Any:
@@ -201,7 +203,7 @@ def _each(fn: Callable[[Any], Any], tree: Any) -> Any:
 
 def _held(leaf: Any) -> torch.Tensor:
     """Return the tensor that contains a leaf's numbers."""
-    held: Any = leaf._arrays[0] if isinstance(leaf, IndexedSlices) else leaf
+    held: Any = leaf._held(0) if isinstance(leaf, IndexedSlices) else leaf
     if not isinstance(held, torch.Tensor):
         raise TypeError(f"a graph of torch has tensors, no {type(held).__name__}")
     return held
@@ -226,13 +228,13 @@ def _scaled(leaf: Any, max_norm: Any, semantics: str, nonfinite: str) -> Any:
 
     See `islices.core.slots.times`.
     """
-    slots = leaf._slots if isinstance(leaf, IndexedSlices) else None
+    slots = slots_in(leaf) if isinstance(leaf, IndexedSlices) else None
     known = semantics == "islices" and nonfinite != "zero" and not isinstance(max_norm, torch.Tensor)
     if slots is None or slots.factor is not None or not known:
         return _alike(leaf)
     wide = torch.float64 if slots.values.dtype == torch.float64 else torch.float32
     slots = slots._replace(factor=New(slots.values, (1,), wide))
-    return leaf._like(slots=slots)
+    return leaf._like(SlotValues(slots))
 
 
 def _coalesced(leaf: Any) -> Any:
@@ -286,7 +288,7 @@ def _gradient(table: Table, reads: Sequence[Read]) -> IndexedSlices:
         return made
     upstream: Any = New(weights, (math.prod(_bags(reads[0][1], found[0])), *shape[1:]))
     positions: Any = New(weights, (count,), torch.int32)
-    return made._like(slots=Slots(upstream, made.indices, shape[0], positions))
+    return made._like(SlotValues(Slots(upstream, made.indices, shape[0], positions)))
 
 
 # ---------------------------------------------------------------------- the nodes

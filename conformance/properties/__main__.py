@@ -1,7 +1,7 @@
 """Look for counterexamples: ``python -m islices.conformance.properties laws``, ``hostile`` or ``files``.
 
 ``laws`` tries every law on every installed backend, each in another process. ``hostile`` makes calls with hostile
-arguments, ``files`` loads hostile files. Hypothesis shrinks what it finds.
+arguments, ``files`` loads hostile files. Hypothesis shrinks its counterexamples.
 """
 
 from __future__ import annotations

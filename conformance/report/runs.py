@@ -138,7 +138,7 @@ class Column:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Return the key by which columns of two reports match, whatever their versions."""
+        """Return the key by which columns of two reports match, for any versions."""
         return self.run.backend, self.run.variant, self.mode
 
 

@@ -49,7 +49,7 @@ def short_names(a: str, b: str) -> tuple[str, str]:
 def facts(
     options: argparse.Namespace, sides: Iterable[tuple[str, Mapping[str, str]]]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return (the facts of the options, and of the metadata of (path, metadata) where no option is given).
+    """Return the facts from the options, or from the metadata of (path, metadata) without an option.
 
     Raise UsageError if the sides' metadata contradict one another.
     """

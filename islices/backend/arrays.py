@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from islices.backend.contract import FLOATS, Array, Part, optional, primitive
+from islices.backend.contract import FLOATS, Array, Host, Part, Shape, optional, primitive
 
 
 class Arrays(Part):
@@ -37,7 +37,7 @@ class Arrays(Part):
         """Return the NumPy name of x's dtype: any dtype of the framework, legal in islices or not."""
         raise self._missing("dtype")
 
-    def shape(self, x: Array) -> tuple[int | None, ...]:
+    def shape(self, x: Array) -> Shape:
         """Return the shape; None for a dimension unknown while tracing. Raise ValueError for unknown rank."""
         raise self._missing("shape")
 
@@ -52,7 +52,7 @@ class Arrays(Part):
         return False
 
     # ------------------------------------------------------------------ in and out
-    def asarray(self, array: np.ndarray[Any, Any], like: Array | None = None) -> Array:
+    def asarray(self, array: Host, like: Array | None = None) -> Array:
         """Return a new array with a copy of a NumPy array's values.
 
         Raise TypeError for a dtype that the framework cannot hold, and IndexError for such an index.
@@ -64,12 +64,12 @@ class Arrays(Part):
         """
         raise self._missing("asarray")
 
-    def to_numpy(self, x: Array) -> np.ndarray[Any, Any]:
+    def to_numpy(self, x: Array) -> Host:
         """Return x as a NumPy array, copied or not, from any device; bfloat16 as uint16."""
         raise self._missing("to_numpy")
 
     @optional("`asarray` does it")
-    def scalar(self, x: np.ndarray[Any, Any], like: Array) -> Array:
+    def scalar(self, x: Host, like: Array) -> Array:
         """Return a 0-d array of the framework with the value of x, a 0-d NumPy float (float32 or float64)."""
         return self.asarray(x, like)
 

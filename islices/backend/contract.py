@@ -1,14 +1,20 @@
-"""Marks of contracts: optional methods, and primitives declared as missing. May import: the standard library."""
+"""Marks of contracts: optional methods, and primitives declared as missing. May import: `numpy`."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeAlias, TypeVar
+
+import numpy as np
 
 #: A dense array of some framework.
 Array = Any
+#: An array in the host's memory.
+Host: TypeAlias = np.ndarray[Any, Any]
+#: A shape; a dimension is None where a trace does not know it.
+Shape: TypeAlias = tuple[int | None, ...]
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int32", "int64")

@@ -1,6 +1,6 @@
 """Memory: views for the host, and tables that change in place.
 
-May import: `numpy`, `islices.backend.arrays`, `islices.backend.contract`.
+May import: `islices.backend.arrays`, `islices.backend.contract`.
 """
 
 from __future__ import annotations
@@ -8,25 +8,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from islices.backend.arrays import Arrays
-from islices.backend.contract import Array, optional
+from islices.backend.contract import Array, Host, Shape, optional
 
 
 class Look(NamedTuple):
     """The facts of the arrays of a call that the core needs first: the result of `Backend.look`, one item per array."""
 
     dtypes: list[str]
-    shapes: list[tuple[int | None, ...]]
+    shapes: list[Shape]
     traced: list[bool]
     #: `Backend.host_view` of each; None where one has none, is traced, or has its gradient recorded
-    views: list[np.ndarray[Any, Any]] | None
+    views: list[Host] | None
     #: `Backend.memory_span` of each, where it was found as well
     spans: list[tuple[int, int]] | None = None
 
 
-def view_span(view: np.ndarray[Any, Any]) -> tuple[int, int]:
+def view_span(view: Host) -> tuple[int, int]:
     """Return `Backend.memory_span` of a NumPy array."""
     start = view.__array_interface__["data"][0]
     if view.flags.c_contiguous:
@@ -57,14 +55,14 @@ class Memory(Arrays):
     """Memory: views for the host, and tables that change in place."""
 
     # ------------------------------------------------------------------ the host's
-    def host_view(self, x: Array) -> np.ndarray[Any, Any] | None:
+    def host_view(self, x: Array) -> Host | None:
         """Return a NumPy view of x's memory, with bfloat16 as uint16, or None if x is not plain CPU memory.
 
         The core never writes through the view.
         """
         raise self._missing("host_view")
 
-    def from_host(self, array: np.ndarray[Any, Any], like: Array) -> Array:
+    def from_host(self, array: Host, like: Array) -> Array:
         """Return the framework's array over a NumPy array that islices made and no longer uses. uint16 means
         bfloat16.
 
@@ -80,7 +78,7 @@ class Memory(Arrays):
         this only with a faster implementation: every call starts with it.
         """
         dtypes, traced = [self.dtype(x) for x in arrays], [self.is_traced(x) for x in arrays]
-        found: list[np.ndarray[Any, Any]] = []
+        found: list[Host] = []
         for x, unknown in zip(arrays, traced, strict=True) if views else ():
             view = None if unknown or self.records_gradient(x) else self.host_view(x)
             if view is None:
@@ -126,9 +124,7 @@ class Memory(Arrays):
         """Report to autograd and similar observers that arrays of `plain_tables` are written now."""
 
     @optional("what is written goes through `set_rows`")
-    def writable(
-        self, arrays: Sequence[Array], *, donate: bool = False
-    ) -> tuple[list[np.ndarray[Any, Any]], list[Array]] | None:
+    def writable(self, arrays: Sequence[Array], *, donate: bool = False) -> tuple[list[Host], list[Array]] | None:
         """Return (views, results) for concrete arrays that the host will write into, or None if the memory is not
         writable.
 

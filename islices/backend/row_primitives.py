@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from islices.backend.arrays import Arrays
-from islices.backend.contract import FLOATS, Array, optional, primitive
+from islices.backend.contract import FLOATS, Array, Shape, optional, primitive
 from islices.backend.memory import Look
 
 
@@ -44,7 +44,7 @@ class NativeParts(NamedTuple):
 
     values: Array
     indices: Array
-    dense_shape: tuple[int | None, ...]
+    dense_shape: Shape
     coalesced: bool = False
     padded: bool = False
     look: Look | None = None
@@ -128,7 +128,7 @@ class RowPrimitives(Arrays):
         self,
         values: Array,
         indices: Array,
-        dense_shape: tuple[int | None, ...],
+        dense_shape: Shape,
         *,
         coalesced: bool,
         padded: bool,

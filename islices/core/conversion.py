@@ -11,11 +11,19 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from islices.backend import FLOATS, INDEX_NAMES, INDICES, INTEGERS, Array, Backend
+from islices.backend import FLOATS, INDEX_NAMES, INDICES, INTEGERS, Array, Backend, Host
 from islices.core import modes
 from islices.core.arguments import check_flag
+from islices.core.deferred import NativeIndices, native_indices, native_look
 from islices.core.registry import broken_backends, describe, find_backend, get_backend
-from islices.core.slices import IndexedSlices, check_dense_shape, check_indices, check_values_dtype
+from islices.core.slices import (
+    IndexedSlices,
+    check_arrays,
+    check_dense_shape,
+    check_indices,
+    check_values_dtype,
+    is_known,
+)
 from islices.core.trees import flatten, rebuild
 
 T = TypeVar("T")
@@ -65,10 +73,22 @@ def from_native(x: Any, *, dense_shape: Iterable[int | None] | None = None, vali
     if backend is None or not backend.is_native(x):
         hint = "; a dense array becomes slices by from_dense(x)" if backend is not None else ""
         raise TypeError(f"x: got {describe(x)}; accepted is a framework's row-sparse gradient{hint}")
-    s = IndexedSlices._of_native(backend, x, dense_shape, validate=check_flag(validate, "validate"))
-    object.__setattr__(s, "indices", s.indices)  # makes the array if there was only a view
-    object.__setattr__(s, "_look", None)  # the caller may keep the slices, and change the arrays' memory
-    return s
+    s = _of_native(backend, x, dense_shape, validate=check_flag(validate, "validate"))
+    return s._like(s.values)  # without the look: the caller may keep the slices, and change the arrays' memory
+
+
+def _of_native(backend: Backend, x: Any, dense_shape: Any = None, *, validate: bool = True) -> IndexedSlices:
+    """Return slices over a native sparse object, whose claims about itself are validated here."""
+    values, indices, shape, coalesced, padded, look = backend.from_native(x)
+    if dense_shape is not None or not is_known(shape):
+        shape = check_dense_shape(shape if dense_shape is None else dense_shape)
+    look = look or backend.look((values, indices))
+    check_arrays(backend, values, indices, shape, look)
+    if validate and not look.traced[1]:
+        check_indices(backend, indices, shape[0], coalesced=coalesced, padded=padded, look=look)
+    return IndexedSlices._trusted(
+        backend, values, NativeIndices(look, indices), shape, coalesced=coalesced, padded=padded
+    )
 
 
 def to_native(s: IndexedSlices, *, like: Any = None) -> Any:
@@ -92,7 +112,7 @@ def to_native(s: IndexedSlices, *, like: Any = None) -> Any:
 
     Notes
     -----
-    Indices widen to int64 where the type requires it (torch, MXNet). MXNet's type holds no duplicates, so s is
+    Indices widen to int64 if the type requires it (torch, MXNet). MXNet's type holds no duplicates, so s is
     coalesced. SPEC clause 1.
 
     Examples
@@ -111,7 +131,7 @@ def to_native(s: IndexedSlices, *, like: Any = None) -> Any:
         s = without_padding(s)
     if backend.native_needs_coalesced and not s.coalesced:
         s = coalesce_slices(s)
-    look = s._look if backend.native_of_views else None
+    look = native_look(s) if backend.native_of_views else None
     indices = s.indices if look is None or look.views is None else look.views[1]
     with backend.scope():
         return backend.to_native(s.values, indices, s.dense_shape, coalesced=s.coalesced, padded=s.padded, like=like)
@@ -149,7 +169,7 @@ def accept(x: Any, argument: str = "x") -> Any:
     if not backend.is_native(x):
         check_values_dtype(backend, x, argument)
         return x
-    return IndexedSlices._of_native(backend, x)
+    return _of_native(backend, x)
 
 
 def restored(result: Any, leaf: Any, given: Any) -> Any:
@@ -196,21 +216,19 @@ def coalesce_slices(s: Any) -> Any:
         return s
     if s.coalesced and not s.padded:
         return s
-    B, look = s.backend, modes.look_at(s.backend, s._arrays, s._look) if s._look else None
-    if look is not None and look.views is not None:
-        views = modes.compute("sum_rows", look.views, rows=s.dense_shape[0], loose=s.padded)
-        look = look._replace(shapes=[x.shape for x in views], views=list(views), spans=None)
-        sums = B.from_host(views[0], s.values)
-        return IndexedSlices._trusted(B, sums, None, s.dense_shape, coalesced=True, look=look)
-    arrays = s.values, s.indices
-    look = modes.look_at(B, arrays, look)
+    B, values, native = s.backend, s.values, native_look(s)
+    look = modes.look_at(B, () if native else (values, s.indices), native)
     traced = look.traced[0] or look.traced[1]
     if s.coalesced and traced:
         return s
-    values, indices = modes.run("sum_rows", B, arrays, look, rows=s.dense_shape[0], loose=traced or s.padded)
-    return IndexedSlices._trusted(
-        B, values, indices, s.dense_shape, coalesced=True, padded=traced and B.sentinel_padding
-    )
+    rows, loose = s.dense_shape[0], traced or s.padded
+    if look.views is None:
+        sums, indices = modes.run("sum_rows", B, (values, s.indices), look, rows=rows, loose=loose)
+    else:
+        view, ids = modes.compute("sum_rows", look.views, rows=rows, loose=loose)
+        sums = B.from_host(view, values)
+        indices = native_indices(native, view, ids) if native else B.from_host(ids, values)
+    return IndexedSlices._trusted(B, sums, indices, s.dense_shape, coalesced=True, padded=traced and B.sentinel_padding)
 
 
 def coalesce_few(B: Backend, x: Any) -> Any:
@@ -277,7 +295,7 @@ def from_dense(x: Array, indices: Any = None) -> IndexedSlices:
     return IndexedSlices._trusted(backend, values, ids, shape, coalesced=indices is None)
 
 
-def _nonzero_rows(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _nonzero_rows(x: Host) -> Host:
     flat = x.reshape(x.shape[0], int(np.prod(x.shape[1:])))
     if x.dtype == np.uint16:  # bfloat16 bit patterns: all but the sign
         flat = flat & 0x7FFF

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from islices import kernels
-from islices.backend import Array, Backend, Gradient, elements_meet, view_span
+from islices.backend import Array, Backend, Gradient, Host, Shape, elements_meet, view_span
 from islices.core.dtypes import dtype_name, host_dtype
 from islices.core.host_memory import empty, zeros
 
@@ -37,13 +37,13 @@ SMALL = 1 << 14
 quiet: Callable[[], contextlib.AbstractContextManager[Any]] = partial(np.errstate, all="ignore")
 
 
-def bfloat16_to_float32(bits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def bfloat16_to_float32(bits: Host) -> Host:
     """Return the float32 values of bfloat16 bit patterns: exact, since a pattern is the upper half of a float32."""
-    wide: np.ndarray[Any, Any] = bits.astype(np.uint32) << np.uint32(16)
+    wide: Host = bits.astype(np.uint32) << np.uint32(16)
     return wide.view(np.float32)
 
 
-def bfloat16_bits(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def bfloat16_bits(x: Host) -> Host:
     """Round float32 to bfloat16, to nearest even, as uint16 bit patterns; NaN stays NaN."""
     bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
     lowest_kept = (bits >> np.uint32(16)) & np.uint32(1)
@@ -69,24 +69,24 @@ class HostBackend(Backend):
     def dtype(self, x: Array) -> str:
         return dtype_name(x.dtype)
 
-    def shape(self, x: Array) -> tuple[int | None, ...]:
+    def shape(self, x: Array) -> Shape:
         return x.shape  # type: ignore[no-any-return]
 
-    def host_view(self, x: Array) -> np.ndarray[Any, Any] | None:
+    def host_view(self, x: Array) -> Host | None:
         return x  # type: ignore[no-any-return]
 
     memory_span = staticmethod(view_span)  # type: ignore[assignment]
 
-    def from_host(self, array: np.ndarray[Any, Any], like: Array) -> Array:
+    def from_host(self, array: Host, like: Array) -> Array:
         return array
 
-    def asarray(self, array: np.ndarray[Any, Any], like: Array | None = None) -> Array:
+    def asarray(self, array: Host, like: Array | None = None) -> Array:
         return np.array(array)
 
-    def to_numpy(self, x: Array) -> np.ndarray[Any, Any]:
+    def to_numpy(self, x: Array) -> Host:
         return x  # type: ignore[no-any-return]
 
-    def scalar(self, x: np.ndarray[Any, Any], like: Array) -> Array:
+    def scalar(self, x: Host, like: Array) -> Array:
         return x.copy()
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
@@ -234,7 +234,7 @@ class HostBackend(Backend):
         return forward  # nothing is ever recorded
 
 
-def native_order(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def native_order(x: Host) -> Host:
     """Return x in this machine's byte order, in which bits are compared and sent.
 
     NumPy also has arrays of the other byte order.
@@ -242,7 +242,7 @@ def native_order(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
 
 
-def group(indices: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def group(indices: Host) -> tuple[Host, Host, Host]:
     """Return (order, ids, starts): a stable order that sorts the indices, the distinct indices in ascending order,
     and their runs.
 
@@ -265,7 +265,7 @@ def group(indices: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarr
     return order, ordered[starts[:-1]], starts
 
 
-def _stable_order(indices: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _stable_order(indices: Host) -> Host:
     """Return what np.argsort(indices, kind="stable") returns, several times faster for many indices."""
     if len(indices) < FEW:
         return np.argsort(indices, kind="stable")
@@ -280,16 +280,14 @@ def _stable_order(indices: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return order
 
 
-def _places(order: np.ndarray[Any, Any], starts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _places(order: Host, starts: Host) -> Host:
     """Return the number of each index's run."""
     places = np.empty(len(order), np.int64)
     places[order] = np.repeat(np.arange(len(starts) - 1), starts[1:] - starts[:-1])
     return places
 
 
-def _fold(
-    values: np.ndarray[Any, Any], order: np.ndarray[Any, Any], starts: np.ndarray[Any, Any]
-) -> np.ndarray[Any, Any]:
+def _fold(values: Host, order: Host, starts: Host) -> Host:
     """Return the sums of the runs of a grouping, each added left to right (clause 3).
 
     Layer k adds the k-th occurrence of every row that has one, so that each step is one vectorised addition. The few
@@ -335,10 +333,10 @@ def _fold(
 
 
 def _fold_row(
-    rows: np.ndarray[Any, Any],
-    positions: np.ndarray[Any, Any],
-    total: np.ndarray[Any, Any],
-    buffer: np.ndarray[Any, Any],
+    rows: Host,
+    positions: Host,
+    total: Host,
+    buffer: Host,
 ) -> None:
     """Add rows[positions] to total, in place and left to right.
 

@@ -1,7 +1,7 @@
 """Host memory for arrays that frameworks use without a copy; large arrays reuse freed memory.
 
 The system fills new memory with zeros first, page by page, which takes several times as long as writing a result. So
-up to `KEPT` bytes of large results are kept for later ones. May import: `numpy`.
+up to `KEPT` bytes of large results are kept for later ones. May import: `numpy`, `islices.backend`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-Host = np.ndarray[Any, Any]
+from islices.backend import Host
 
 #: the alignment at which frameworks use NumPy memory without a copy (XLA requires it, and TensorFlow aborts otherwise)
 ALIGNMENT = 64

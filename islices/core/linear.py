@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from islices.backend import FLOATS, INTEGERS, Array, Backend
+from islices.backend import FLOATS, INTEGERS, Array, Backend, Shape
 from islices.core import modes
 from islices.core.arguments import is_real, show
 from islices.core.conversion import accept, map_accepted, restored
@@ -239,7 +239,7 @@ def _same_kind(B: Backend, a: Array, other: Backend, b: Array, argument: str) ->
         raise TypeError(f"{argument}: got {B.dtype(a)} and {B.dtype(b)}; accepted is one dtype")
 
 
-def _join_shapes(a: tuple[int | None, ...], b: tuple[int | None, ...], argument: str) -> tuple[int | None, ...]:
+def _join_shapes(a: Shape, b: Shape, argument: str) -> Shape:
     if len(a) != len(b) or a[1:] != b[1:] or (a[:1] != b[:1] and None not in (a[0], b[0])):
         raise ValueError(f"{argument}: got dense shapes {a} and {b}; accepted is one shape")
     return b if a and a[0] is None else a

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from islices import kernels
-from islices.backend import TO_DO, Array, Backend, Look, declared
+from islices.backend import TO_DO, Array, Backend, Host, Look, declared
 from islices.core.arguments import check_name
 from islices.core.host import HostBackend
 
@@ -72,7 +72,7 @@ def keeps_slots(backend: Backend, *arrays: Array) -> bool:
 
 
 def on_host() -> bool:
-    """Return True if the host computes where it can (`execution`)."""
+    """Return True if the host computes whenever it can (`execution`)."""
     return _mode.get() == "host"
 
 
@@ -87,12 +87,12 @@ def look_at(backend: Backend, arrays: Sequence[Array], look: Look | None = None)
     return look if host or look.views is None else look._replace(views=None)
 
 
-def host_views(backend: Backend, arrays: Sequence[Array]) -> list[np.ndarray[Any, Any]] | None:
+def host_views(backend: Backend, arrays: Sequence[Array]) -> list[Host] | None:
     """Return NumPy views of the arrays if the host may compute on them now, else None."""
     return look_at(backend, arrays).views
 
 
-def kernels_on(views: Sequence[np.ndarray[Any, Any]] | None) -> ModuleType | None:
+def kernels_on(views: Sequence[Host] | None) -> ModuleType | None:
     """Return `islices.kernels.operations` if kernels compute on views of arrays, else None.
 
     views comes from `look_at`: None if the host does not compute.
@@ -139,7 +139,7 @@ def run(
     return tuple(results) if isinstance(out, tuple) else results[0]
 
 
-def compute(fn: str | Callable[..., Any], views: Sequence[np.ndarray[Any, Any]], **static: Any) -> Any:
+def compute(fn: str | Callable[..., Any], views: Sequence[Host], **static: Any) -> Any:
     """Return fn's result on views of host memory: by a kernel, or by NumPy."""
     compiled = kernels.active(views[0].size) if isinstance(fn, str) else None
     kernel = compiled.KERNELS.get(fn) if compiled else None

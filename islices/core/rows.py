@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from islices.backend import INDEX_NAMES, INDICES, Array, Backend
+from islices.backend import INDEX_NAMES, INDICES, Array, Backend, Host
 from islices.core import modes
 from islices.core.arguments import LARGEST, show, whole_number
 from islices.core.conversion import coalesce_few, coalesce_slices, map_accepted
@@ -22,7 +22,6 @@ from islices.core.registry import describe, find_backend, get_backend
 from islices.core.slices import IndexedSlices, check_indices
 
 T = TypeVar("T")
-Host = np.ndarray[Any, Any]
 
 NO_MASK = "rows: got a mask, while the number of rows is unknown; accepted are row numbers then"
 MASKS = ("bool", *INDICES)
@@ -265,7 +264,7 @@ def rows_or_mask(rows: Any, argument: str = "rows") -> Host:
     return rows
 
 
-def integers_or_mask(rows: Any, argument: str) -> np.ndarray[Any, Any]:
+def integers_or_mask(rows: Any, argument: str) -> Host:
     """Return row numbers or a mask, of Python or NumPy, as a NumPy array."""
     try:
         backend = find_backend(rows)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from islices.backend import INTEGERS, Array, Backend, Look
+from islices.backend import INTEGERS, Array, Backend, Host, Look, Shape
 from islices.core import modes
 from islices.core.arguments import check_flag, check_name
 from islices.core.conversion import accept, without_padding
@@ -23,8 +23,6 @@ from islices.core.slices import IndexedSlices, check_indices
 from islices.embedding.table import Table
 
 T = TypeVar("T")
-
-Host = np.ndarray[Any, Any]
 
 
 def scatter(table: T, x: Any, op: str = "add", *, donate: bool = False) -> T:
@@ -203,7 +201,7 @@ def _accept_slices(B: Backend, weights: Array, x: Any, op: RowOperator) -> Index
     return s
 
 
-def check_shape(s: IndexedSlices, shape: tuple[int | None, ...], argument: str) -> None:
+def check_shape(s: IndexedSlices, shape: Shape, argument: str) -> None:
     """Raise ValueError unless the slices belong to a table of that shape. An unknown number of rows matches any
     number."""
     if s.dense_shape[1:] != shape[1:] or s.dense_shape[0] not in (None, shape[0]):

@@ -11,10 +11,10 @@ COMMON_NDIM = 32
 
 
 def size_of(shape: tuple[int | None, ...]) -> int | None:
-    """Return the number of elements, None where it is unknown."""
+    """Return the number of elements, or None if it is unknown."""
     return None if None in shape else math.prod(shape)  # type: ignore[arg-type]
 
 
 def same_shape(given: tuple[int | None, ...], wanted: tuple[int | None, ...]) -> bool:
-    """Return True if two shapes agree, as far as they are known."""
+    """Return True if the known parts of two shapes agree."""
     return len(given) == len(wanted) and all(None in (a, b) or a == b for a, b in zip(given, wanted, strict=True))

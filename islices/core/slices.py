@@ -10,18 +10,17 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, overload
+from typing import Any, ClassVar, NoReturn, overload
 
 import numpy as np
 
 from islices import kernels
-from islices.backend import INDEX_NAMES, INDICES, INTEGERS, Array, Backend, Look, Slots
+from islices.backend import INDEX_NAMES, INDICES, INTEGERS, Array, Backend, Look, Shape
 from islices.core.arguments import LARGEST, check_flag, show
+from islices.core.deferred import Deferred, NativeIndices
 from islices.core.dtypes import host_dtype
 from islices.core.registry import describe, find_backend
 from islices.core.shapes import MOST_NDIM
-
-Host = np.ndarray[Any, Any]
 
 
 class IndexedSlices:
@@ -37,7 +36,7 @@ class IndexedSlices:
         float16, bfloat16, float32, float64, int32 or int64, of any framework that islices knows. n may be 0.
     indices : array, shape (n,)
         int32 or int64, of the same framework, each in [0, rows). A NumPy array is converted to the framework; any
-        other array is stored as it is.
+        other array is stored unchanged.
     dense_shape : sequence of int
         (rows, *row_shape). rows may be None for unknown: then no upper bound is checked, and `to_dense` raises.
     coalesced : bool
@@ -66,26 +65,16 @@ class IndexedSlices:
     (array([2., 2.], dtype=float32), array([0.25, 0.25], dtype=float32))
     """
 
-    __slots__ = (
-        "__weakref__", "_leaves", "_look", "_slots", "backend", "coalesced", "dense_shape", "indices", "padded",
-        "values",
-    )  # fmt: skip
+    __slots__ = ("__weakref__", "_indices", "_values", "backend", "coalesced", "dense_shape", "padded")
     __array_ufunc__ = None  # NumPy's operators return NotImplemented, so that Python calls these
     _islices_backend = True
 
-    values: Array
-    indices: Array
-    dense_shape: tuple[int | None, ...]
+    _values: Array | Deferred
+    _indices: Array | Deferred
+    dense_shape: Shape
     coalesced: bool
     padded: bool
     backend: Backend
-    #: the backend's `Look` at the arrays, for slices that live no longer than the call that adopted them. If it has
-    #: views of host memory, the array of indices may be made when it is first read.
-    _look: Look | None
-    #: the inputs of values that are computed when first read (`islices.core.slots`); None once there are values
-    _slots: Slots | None
-    #: the leaves of a JAX pytree (values, indices, guard), checked before the arrays are first read; None otherwise
-    _leaves: tuple[Any, ...] | None
 
     def __init__(
         self,
@@ -103,105 +92,53 @@ class IndexedSlices:
         check_values_dtype(backend, values)
         indices = _same_backend(indices, backend, values)
         shape = check_dense_shape(dense_shape)
-        look = _check_arrays(backend, values, indices, shape, backend.look((values, indices), views=False))
+        look = backend.look((values, indices), views=False)
+        check_arrays(backend, values, indices, shape, look)
         if validate and not look.traced[1]:
             check_indices(backend, indices, shape[0], coalesced=coalesced, padded=padded, look=look)
         IndexedSlices._trusted(backend, values, indices, shape, coalesced=coalesced, padded=padded, self=self)
 
     @classmethod
-    def _of_native(cls, backend: Backend, x: Any, dense_shape: Any = None, *, validate: bool = True) -> IndexedSlices:
-        """Return an instance over a native sparse object, after validating that object's claims."""
-        values, indices, shape, coalesced, padded, look = backend.from_native(x)
-        if dense_shape is not None or not _is_known(shape):
-            shape = check_dense_shape(shape if dense_shape is None else dense_shape)
-        look = _check_arrays(backend, values, indices, shape, look or backend.look((values, indices)))
-        if validate and not look.traced[1]:
-            check_indices(backend, indices, shape[0], coalesced=coalesced, padded=padded, look=look)
-        return cls._trusted(backend, values, indices, shape, coalesced=coalesced, padded=padded, look=look)
-
-    @classmethod
     def _trusted(
         cls,
         backend: Backend,
-        values: Array,
-        indices: Array,
-        dense_shape: tuple[int | None, ...],
+        values: Array | Deferred,
+        indices: Array | Deferred,
+        dense_shape: Shape,
         *,
         coalesced: bool = False,
         padded: bool = False,
-        look: Any = None,
-        slots: Any = None,
-        leaves: Any = None,
         self: Any = None,
     ) -> IndexedSlices:
-        """Return an instance of valid parts, or set the parts of self.
-
-        None stands for an array that is computed from the look's views, from slots or from leaves when it is first
-        read.
-        """
+        """Return an instance of valid parts, or set the parts of self."""
         if self is None:
             self = object.__new__(cls)
         _backend(self, backend)
-        if values is not None:
-            _values(self, values)
-        if indices is not None:
-            _indices(self, indices)
+        _values(self, values)
+        _indices(self, indices)
         _dense_shape(self, dense_shape)
         _coalesced(self, coalesced)
         _padded(self, padded)
-        _look_at(self, look)
-        _slots(self, slots)
-        _leaves(self, leaves)
         return self  # type: ignore[no-any-return]
 
-    def _like(self, values: Array = None, *, view: Host | None = None, slots: Slots | None = None) -> IndexedSlices:
-        """Return these slices with other values, unchecked, or with slots that give the values at their first read.
-
-        view is the host memory of the values.
-        """
-        look, indices = self._look, None
-        if look is None or look.views is None or view is None:
-            look, indices = None, self.indices
-        else:
-            look = look._replace(shapes=[view.shape, look.shapes[1]], views=[view, look.views[1]], spans=None)
+    def _like(self, values: Array | Deferred, indices: NativeIndices | None = None) -> IndexedSlices:
+        """Return these slices with other values, unchecked; indices, if given, have a look at these values."""
         return IndexedSlices._trusted(
-            self.backend, values, indices, self.dense_shape, coalesced=self.coalesced, padded=self.padded, look=look,
-            slots=slots,
+            self.backend, values, self.indices if indices is None else indices, self.dense_shape,
+            coalesced=self.coalesced, padded=self.padded,
         )  # fmt: skip
 
-    if not TYPE_CHECKING:  # else type checkers would accept any name as an attribute
-
-        def __getattr__(self, name: str) -> Any:
-            """Compute the values or the indices when they are first read. Python calls this for a slot that is not
-            set."""
-            if name not in ("values", "indices"):  # before any slot is read: Dynamo reads instances without slots
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-            if self._leaves is not None:
-                IndexedSlices._check_leaves(*self._leaves)
-                object.__setattr__(self, "values", self._leaves[0])
-                object.__setattr__(self, "indices", self._leaves[1])
-            elif name == "values" and self._slots is not None:
-                values = IndexedSlices._compute(self)
-                if self.backend.is_traced(values):  # a value of one trace does not outlive it
-                    return values
-                object.__setattr__(self, "values", values)
-                object.__setattr__(self, "_slots", None)  # the caller may change the values in place
-            elif name == "indices" and self._look is not None and self._look.views is not None:
-                object.__setattr__(self, "indices", self.backend.from_host(self._look.views[1], self.values))
-            return object.__getattribute__(self, name)  # perhaps another thread has set it meanwhile
-
-    #: set by `islices.core.slots`, which imports this module
-    _compute: ClassVar[Callable[[IndexedSlices], Array]]
-    #: set by the JAX adapter
-    _check_leaves: ClassVar[Callable[..., None]]
+    @property
+    def values(self) -> Array:
+        """The rows, shape (n, *row_shape)."""
+        values = self._values
+        return values.read(self, 0) if isinstance(values, Deferred) else values
 
     @property
-    def _arrays(self) -> tuple[Array, ...]:
-        """The arrays in memory: values and indices, or the array of rows, indices and positions."""
-        slots = self._slots
-        if slots is None:
-            return self.values, self.indices
-        return slots.values, self.indices, *(() if slots.positions is None else (slots.positions,))
+    def indices(self) -> Array:
+        """The row number of each slice, shape (n,)."""
+        indices = self._indices
+        return indices.read(self, 1) if isinstance(indices, Deferred) else indices
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"IndexedSlices is immutable: use .replace({name}=...) for a changed copy")
@@ -217,14 +154,14 @@ class IndexedSlices:
         IndexedSlices.__init__(self, values, indices, dense_shape, coalesced=coalesced, padded=padded)
 
     @property
-    def shape(self) -> tuple[int | None, ...]:
+    def shape(self) -> Shape:
         """The shape of the dense array that the slices stand for."""
         return self.dense_shape
 
     @property
     def dtype(self) -> Any:
         """The framework's dtype of the values."""
-        return self._as_they_are()[0].dtype
+        return self._held(0).dtype
 
     @property
     def ndim(self) -> int:
@@ -234,26 +171,26 @@ class IndexedSlices:
     @property
     def num_slices(self) -> int | None:
         """The number of stored slices, including duplicates and padding slots; None where a trace does not know it."""
-        return self.backend.shape(self._as_they_are()[1])[0]
+        return self.backend.shape(self._held(1))[0]
 
     @property
     def nbytes(self) -> int | None:
         """The number of bytes of the values and the indices; None where a trace does not know the number of slices."""
         n = self.num_slices
         row = math.prod(self.dense_shape[1:])  # type: ignore[arg-type]  # rows alone may be None
-        value, index = (host_dtype(self.backend.dtype(x)).itemsize for x in self._as_they_are())
+        value, index = (host_dtype(self.backend.dtype(x)).itemsize for x in map(self._held, range(2)))
         return None if n is None else n * (row * value + index)
 
     @property
     def device(self) -> Any:
         """The framework's name of the device of the values; "cpu" for a framework without device names."""
-        values = self._as_they_are()[0]
+        values = self._held(0)
         return getattr(values, "device", getattr(values, "context", "cpu"))
 
-    def _as_they_are(self) -> tuple[Any, Any]:
-        """Return the values, or the arrays that they are computed from, and the indices, all unchecked."""
-        values, indices, *_ = self._leaves or self._arrays
-        return values, indices
+    def _held(self, part: int) -> Any:
+        """Return the values (part 0) or the indices (1), unchecked, or the array that they are computed from."""
+        x = (self._values, self._indices)[part]
+        return x.held(self, part) if isinstance(x, Deferred) else x
 
     def astype(self, dtype: Any) -> IndexedSlices:
         """Return the slices with values of another dtype.
@@ -329,12 +266,13 @@ class IndexedSlices:
             backend = _backend_of(new)
             if backend is not self.backend:
                 raise TypeError(f"values: got {describe(new)}; accepted is an array of {self.backend.name}")
-            _check_arrays(backend, new, self.indices, self.dense_shape, backend.look((new, self.indices), views=False))
+            look = backend.look((new, self.indices), views=False)
+            check_arrays(backend, new, self.indices, self.dense_shape, look)
             return self._like(new)
         return IndexedSlices(self.values if values is None else values, indices, self.dense_shape, padded=self.padded)
 
     def __repr__(self) -> str:
-        values, indices = self._as_they_are()
+        values, indices = self._held(0), self._held(1)
         if not (self.backend.is_array(values) and self.backend.is_array(indices)):  # a pytree of something else
             return f"IndexedSlices({values!r}, {indices!r}, {self.dense_shape})"
         n = (*self.backend.shape(indices), None)[0]
@@ -413,9 +351,9 @@ class IndexedSlices:
 IndexedSlices.__module__ = "islices"  # the public name is in pickles, for torch.load(weights_only=True) to accept
 
 #: the fastest functions that set a slot of an instance, since `IndexedSlices.__setattr__` raises
-_backend, _values, _indices, _dense_shape, _coalesced, _padded, _look_at, _slots, _leaves = (
+_backend, _values, _indices, _dense_shape, _coalesced, _padded = (
     vars(IndexedSlices)[name].__set__
-    for name in ("backend", "values", "indices", "dense_shape", "coalesced", "padded", "_look", "_slots", "_leaves")
+    for name in ("backend", "_values", "_indices", "dense_shape", "coalesced", "padded")
 )
 
 
@@ -447,9 +385,9 @@ def _check_index_dtype(dtype: str, indices: Array) -> None:
         raise TypeError(f"indices: got {describe(indices)}; accepted dtypes are {' and '.join(INDICES)}")
 
 
-def check_dense_shape(dense_shape: Any) -> tuple[int | None, ...]:
+def check_dense_shape(dense_shape: Any) -> Shape:
     try:
-        dims: tuple[int | None, ...] = ()
+        dims: Shape = ()
         for n in itertools.islice(dense_shape, MOST_NDIM + 1):  # an iterator may have no end
             if type(n) is bool:  # NumPy's is no index
                 raise TypeError
@@ -467,7 +405,7 @@ def check_dense_shape(dense_shape: Any) -> tuple[int | None, ...]:
     return dims
 
 
-def _is_known(shape: tuple[int | None, ...]) -> bool:
+def is_known(shape: Shape) -> bool:
     """Return True if a shape consists of ints and `check_dense_shape` accepts it unchanged."""
     for n in shape:
         if type(n) is not int or not 0 <= n <= LARGEST:
@@ -483,9 +421,7 @@ def check_values_dtype(backend: Backend, values: Array, argument: str = "values"
         )
 
 
-def _check_arrays(
-    backend: Backend, values: Array, indices: Array, dense_shape: tuple[int | None, ...], look: Look
-) -> Look:
+def check_arrays(backend: Backend, values: Array, indices: Array, dense_shape: Shape, look: Look) -> None:
     dtype, index_dtype = look.dtypes
     if dtype not in backend.float_dtypes:
         check_values_dtype(backend, values)
@@ -504,7 +440,6 @@ def _check_arrays(
     )
     if unlike:
         raise ValueError(f"values: got rows of shape {row_shape}; dense_shape {dense_shape} asks for {requested}")
-    return look
 
 
 def check_indices(
@@ -519,7 +454,7 @@ def check_indices(
 ) -> None:
     """Raise IndexError for an index out of range, and ValueError for a false claim of coalesced (SPEC clause 2).
 
-    look is the backend's `Look` at `IndexedSlices._arrays`, where it is known.
+    look is the backend's `Look` at values and indices, if the caller knows it.
     """
     view = look.views[1] if look and look.views else backend.host_view(indices)
     if view is None:

@@ -2,7 +2,7 @@
 
 The gradient of bags repeats each bag's row for each member, and clipping multiplies all rows by one number. For a norm
 or a step, compiled kernels read the small array and the factor instead. Reading ``.values`` computes the values. May
-import: `islices.backend`, `islices.core.linear`, `islices.core.modes`, `islices.core.slices`.
+import: `islices.backend`, `islices.core.deferred`, `islices.core.linear`, `islices.core.modes`, `islices.core.slices`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,51 @@ from typing import Any
 
 from islices.backend import Array, Backend, Slots
 from islices.core import modes
+from islices.core.deferred import Deferred
 from islices.core.linear import number_of, scale_values
 from islices.core.slices import IndexedSlices
 
 
+class SlotValues(Deferred):
+    """The values of slots: computed when they are first read, or known if they are traced and may be differentiated."""
+
+    __slots__ = ("slots", "values")
+
+    def __init__(self, slots: Slots, values: Array | None = None) -> None:
+        self.slots, self.values = slots, values
+
+    def read(self, owner: IndexedSlices, part: int) -> Array:
+        if self.values is not None:
+            return self.values
+        values = _values_of(owner)
+        if not owner.backend.is_traced(values):  # a value of one trace does not outlive it
+            object.__setattr__(owner, "_values", values)  # no longer slots: the caller may change the values in place
+        return values
+
+    def held(self, owner: IndexedSlices, part: int) -> Array:
+        return self.slots.values
+
+
+def slots_in(s: IndexedSlices) -> Slots | None:
+    """Return the slots that a gradient's values are computed from, None where it has values only."""
+    values = s._values
+    return values.slots if isinstance(values, SlotValues) else None
+
+
 def slots_of(s: IndexedSlices) -> Slots:
     """Return the slots of a gradient without computing its values."""
-    return s._slots or Slots(s.values, s.indices, s.dense_shape[0])
+    return slots_in(s) or Slots(s.values, s.indices, s.dense_shape[0])
+
+
+def arrays_of(s: IndexedSlices) -> tuple[Array, ...]:
+    """Return the arrays in memory: values and indices, or the array of rows, indices and positions."""
+    values, indices = s._values, s._indices
+    if not (isinstance(values, Deferred) or isinstance(indices, Deferred)):  # nearly always
+        return values, indices
+    slots = slots_in(s)
+    if slots is None:
+        return s.values, s.indices
+    return slots.values, s.indices, *(() if slots.positions is None else (slots.positions,))
 
 
 def expand(B: Backend, slots: Slots) -> Array:
@@ -51,7 +89,7 @@ def _without_sentinels(B: Backend, values: Array, indices: Array, *, rows: int |
 
 def deferred(s: IndexedSlices) -> IndexedSlices:
     """Return s in the form that `times` needs. The caller's arrays must not change before the values are read."""
-    return s if s._slots is not None else s._like(slots=slots_of(s))
+    return s if slots_in(s) else s._like(SlotValues(slots_of(s)))
 
 
 def times(s: IndexedSlices, factor: float | Array) -> IndexedSlices | None:
@@ -59,10 +97,10 @@ def times(s: IndexedSlices, factor: float | Array) -> IndexedSlices | None:
 
     Return None if s already has a factor, or values that others may change first.
     """
-    slots = s._slots
+    slots = slots_in(s)
     if slots is None or slots.factor is not None:
         return None
-    return s._like(slots=slots._replace(factor=factor))
+    return s._like(SlotValues(slots._replace(factor=factor)))
 
 
 def known_times(s: IndexedSlices, factor: Array, values: Array) -> IndexedSlices:
@@ -75,7 +113,4 @@ def known_times(s: IndexedSlices, factor: Array, values: Array) -> IndexedSlices
         return s._like(values)
     with B.scope():
         slots = slots._replace(values=B.stop_gradient(slots.values), factor=B.stop_gradient(factor))
-    return s._like(values, slots=slots)
-
-
-IndexedSlices._compute = staticmethod(_values_of)
+    return s._like(SlotValues(slots, values))

@@ -228,7 +228,8 @@ def named_backend(like: Any) -> tuple[Backend | None, Exception | None]:
 
 # ---------------------------------------------------------------------- where group is None
 def _default_group(framework: str | None, timeout: float | None = None) -> Group:
-    """Return the group of the only engine that connects several processes; if several do, of the framework's engine.
+    """Return the group of the only engine that connects several processes. If several engines do, return the group of
+    the framework's engine.
 
     If none does, get the group of the framework's engine, which raises an error with instructions. A framework of None
     stands for NumPy. SPEC clause 25.

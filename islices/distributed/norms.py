@@ -3,11 +3,11 @@
 If compiled kernels run on every rank, each rank sends the exact sum of its terms, a kilobyte, and all add these sums.
 
 Otherwise a norm is a sum whose terms are cut at bits that follow from the largest term and the number of terms
-(`islices.norms.exact`). So two small collectives suffice, whatever the size of the gradients. In the first the ranks
-learn the largest and the number of all terms. In the second each rank sends the sums of its terms' parts. All of these
-sums are exact except the last and smallest. So the result does not depend on the number of ranks, or on which rank has
-which leaf. If the result is still undecided, every `DIGIT` further bits take one more collective. All ranks see the
-same numbers, so all of them take it. SPEC clause 25.
+(`islices.norms.exact`). So two small collectives suffice for gradients of any size. In the first the ranks learn the
+largest and the number of all terms. In the second each rank sends the sums of its terms' parts. All of these sums are
+exact except the last and smallest. So the result does not depend on the number of ranks, or on which rank has which
+leaf. If the result is still undecided, every `DIGIT` further bits take one more collective. All ranks see the same
+numbers, so all of them take it. SPEC clause 25.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from islices.backend import Array, Backend, LookedUp, ProductUse, Source, TableUse, WholeUse
+from islices.backend import Array, Backend, Host, LookedUp, ProductUse, Source, TableUse, WholeUse
 from islices.core import modes
 from islices.core.arguments import check_flag, show, whole_number
 from islices.core.registry import describe, find_backend, get_backend
@@ -589,7 +589,7 @@ def _check_reach(b: int, names: Sequence[str], tables: Sequence[PerSample]) -> N
             _refuse_influence(b, f"the gradient of one sample's loss reaches rows of others in {name}")
 
 
-def _is_set(x: np.ndarray[Any, Any]) -> Any:
+def _is_set(x: Host) -> Any:
     return (x != 0) & ~np.isnan(x)
 
 
@@ -610,6 +610,6 @@ def _is_close(B: Backend, losses: Array, others: Array) -> bool:
     return bool((np.abs(x - y) <= bound).all())
 
 
-def _host(B: Backend, x: Array) -> np.ndarray[Any, Any]:
+def _host(B: Backend, x: Array) -> Host:
     with B.scope():
         return B.to_numpy(B.widen(x))

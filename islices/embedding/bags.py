@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from islices.backend import Array, Backend
+from islices.backend import Array, Backend, Host
 from islices.core import modes
 from islices.norms.exact import row_sums
 
@@ -99,7 +99,7 @@ def read_bags(B: Backend, table: Array, ids: Array, bags: Bags) -> Array:
     return sums if combiner == "sum" else bags.run(_divided, B, sums)
 
 
-def sums_of_views(compiled: ModuleType, views: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+def sums_of_views(compiled: ModuleType, views: Sequence[Host]) -> Host:
     """Return the bags' sums by a compiled kernel, from arrays of the host. keep, if given, is the last array.
 
     ids and segments are in range.
@@ -109,7 +109,7 @@ def sums_of_views(compiled: ModuleType, views: Sequence[np.ndarray[Any, Any]]) -
     if (named[1][1:] < named[1][:-1]).any():  # the places of a tf.SparseTensor may come in any order
         order = np.argsort(named[1], kind="stable")
         named = [x[order] for x in named]
-    sums: np.ndarray[Any, Any] = compiled.read_bags(table, *named, len(bags))
+    sums: Host = compiled.read_bags(table, *named, len(bags))
     return sums
 
 

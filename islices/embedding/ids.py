@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from islices.backend import INDEX_NAMES, INDICES, Array, Backend
+from islices.backend import INDEX_NAMES, INDICES, Array, Backend, Host
 from islices.core import modes
 from islices.core.arguments import check_name
 from islices.core.registry import describe
@@ -71,7 +71,7 @@ def _widened(B: Backend, ids: Array, dtype: str) -> Array:
         return B.asarray(B.to_numpy(ids).astype(np.int64), ids)
 
 
-def _whole(B: Backend, x: Array, argument: str, accepted: str) -> np.ndarray[Any, Any]:
+def _whole(B: Backend, x: Array, argument: str, accepted: str) -> Host:
     """Return the whole numbers that floats stand for as a flat float64 array."""
     with B.scope():
         flat = B.to_numpy(B.astype(x, "float64")).reshape(-1)

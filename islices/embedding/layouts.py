@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from islices.backend import Array, Backend, RaggedParts
+from islices.backend import Array, Backend, Host, RaggedParts, Shape
 from islices.core.registry import describe
 from islices.core.shapes import same_shape, size_of
 from islices.embedding.ids import check_ids, first_axis
@@ -20,7 +20,7 @@ class BagLayout(NamedTuple):
 
     segments: Array  # the bag of each id, flattened: int32; ascending except for ids in no bag
     bags: Array  # an array with one entry per bag
-    shape: tuple[int | None, ...]  # of the bags
+    shape: Shape  # of the bags
     n: int | None  # the number of ids
     present: Array | None = None  # int32: 1 for each id that lies in a bag, None if all do
 
@@ -85,7 +85,7 @@ def bags_at_offsets(B: Backend, offsets: Any, ids: Array) -> BagLayout:
     return BagLayout(segments, offsets, shape, n)
 
 
-def _check_offsets(starts: np.ndarray[Any, Any], n: int | None) -> None:
+def _check_offsets(starts: Host, n: int | None) -> None:
     if (len(starts) and starts[0] != 0) or (not len(starts) and n):
         raise ValueError(f"offsets: got {starts[:1].tolist()} first; accepted is 0, where the first bag starts")
     if (starts[1:] < starts[:-1]).any():
@@ -175,7 +175,7 @@ def values_of(B: Backend, x: Any, ragged: Ragged, argument: str) -> Any:
 
 
 def _same_structure(B: Backend, one: RaggedParts, other: RaggedParts) -> bool:
-    """Return True if the rows have the same structure, as far as it is known."""
+    """Return True if the known structures of the rows are the same."""
     if one.kind != other.kind or len(one.structure) != len(other.structure):
         return False
     for a, b in zip(one.structure, other.structure, strict=True):

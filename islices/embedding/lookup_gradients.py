@@ -17,6 +17,7 @@ from islices.core.registry import describe, find_backend, get_backend, loaded_ba
 from islices.core.rows import drop_rows
 from islices.core.shapes import same_shape, size_of
 from islices.core.slices import IndexedSlices, check_values_dtype
+from islices.core.slots import SlotValues, slots_in
 from islices.embedding.ids import Invalid, check_ids, check_invalid, check_mask, check_range
 from islices.embedding.layouts import accept_ragged, spread, values_of
 
@@ -93,7 +94,9 @@ def table_gradient(
 
 def _rows_that_count(s: IndexedSlices, padding: int | None, absent: bool) -> IndexedSlices:
     B, rows = s.backend, s.dense_shape[0]
-    slots = s._slots if s._slots and s._slots.factor is None and s._slots.positions is not None else None
+    slots = slots_in(s)
+    if slots is not None and (slots.factor is not None or slots.positions is None):
+        slots = None
     held = s.values if slots is None else slots.positions
     held, indices = modes.run(
         lambda B, x, i: B.select(x, i, counting(B, i, padding, rows, absent), rows), B, (held, s.indices)
@@ -101,8 +104,8 @@ def _rows_that_count(s: IndexedSlices, padding: int | None, absent: bool) -> Ind
     padded = modes.keeps_slots(B, held, indices)
     if slots is None:
         return IndexedSlices._trusted(B, held, indices, s.dense_shape, padded=padded)
-    slots = slots._replace(indices=indices, positions=held)
-    return IndexedSlices._trusted(B, None, indices, s.dense_shape, padded=padded, slots=slots)
+    values = SlotValues(slots._replace(indices=indices, positions=held))
+    return IndexedSlices._trusted(B, values, indices, s.dense_shape, padded=padded)
 
 
 def counting(B: Backend, indices: Array, padding: int | None, rows: int | None, absent: bool) -> Array:
@@ -207,7 +210,7 @@ def bag_slices(
         indices = B.reshape(ids, (size_of(B.shape(ids)),))
     check_range(B, indices, num_rows)
     slots = Slots(upstream, _where_present(B, indices, present), num_rows, positions=segments)
-    s = IndexedSlices._trusted(B, None, slots.indices, (num_rows, *B.shape(upstream)[1:]), slots=slots)
+    s = IndexedSlices._trusted(B, SlotValues(slots), slots.indices, (num_rows, *B.shape(upstream)[1:]))
     # recorded values are computed now: the tape may have ended when they are read
     return s.replace(values=s.values) if B.records_gradient(upstream) else s
 

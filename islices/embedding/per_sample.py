@@ -6,14 +6,15 @@ backward pass gives every sample's gradient. SPEC clause 14.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NoReturn, TypeVar
+from collections.abc import Sequence
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
 from islices.backend import Array, Backend, ProductUse
 from islices.core import modes
 from islices.core.arguments import LARGEST, show, whole_number
+from islices.core.deferred import Deferred
 from islices.core.linear import add, concat, join_arrays
 from islices.core.registry import describe, find_backend
 from islices.core.rows import check_memory
@@ -36,8 +37,6 @@ from islices.norms.limits import Limit, Nonfinite, check_nonfinite, limit_of, re
 from islices.norms.norm import check_float, rounded_norms
 
 T = TypeVar("T")
-
-_ARRAYS = ("values", "indices", "samples", "products")
 
 
 class PerSample:
@@ -74,54 +73,48 @@ class PerSample:
     [3.1622776601683795, 8.0]
     """
 
-    __slots__ = ("__weakref__", "_leaves", "backend", "dense_shape", "indices", "products", "samples", "values")
+    __slots__ = ("__weakref__", "_parts", "backend", "dense_shape")
     __array_ufunc__ = None
 
-    values: Array
-    indices: Array
-    samples: Array
+    _parts: tuple[Array, Array, Array, tuple[Product, ...]] | Deferred
     dense_shape: tuple[int, ...]
-    products: tuple[Product, ...]
     backend: Backend
-    #: the leaves of a JAX pytree (the four above and a guard), checked before they are first read; None otherwise
-    _leaves: tuple[Any, ...] | None
 
     def __init__(self) -> None:
         raise TypeError("PerSample: made by per_sample, value_and_grad(..., per_sample=True) or capture")
 
     @classmethod
     def _trusted(
-        cls,
-        backend: Backend,
-        values: Array,
-        indices: Array,
-        samples: Array,
-        dense_shape: tuple[int, ...],
-        products: tuple[Product, ...] | None = (),
-        leaves: tuple[Any, ...] | None = None,
+        cls, backend: Backend, parts: tuple[Array, Array, Array, tuple[Product, ...]] | Deferred, dense_shape: Any
     ) -> PerSample:
-        """Return an instance of the given parts. None stands for a part that is read from the leaves once they are
-        checked."""
+        """Return an instance of its values, indices, samples and products."""
         self = object.__new__(cls)
-        parts = {"backend": backend, "values": values, "indices": indices, "samples": samples, "products": products}
-        for name, part in parts.items():
-            if part is not None:
-                object.__setattr__(self, name, part)
-        object.__setattr__(self, "dense_shape", dense_shape)
-        object.__setattr__(self, "_leaves", leaves)
+        for name, x in {"backend": backend, "_parts": parts, "dense_shape": dense_shape}.items():
+            object.__setattr__(self, name, x)
         return self
 
-    #: set by the JAX adapter
-    _check_leaves: ClassVar[Callable[..., None]]
+    def _part(self, k: int) -> Any:
+        return self._parts.read(self, k) if isinstance(self._parts, Deferred) else self._parts[k]
 
-    def __getattr__(self, name: str) -> Any:
-        """Check the leaves of a pytree: Python calls this for a slot that is not set."""
-        if name not in _ARRAYS or self._leaves is None:
-            raise AttributeError(f"'PerSample' object has no attribute {name!r}", name=name, obj=self)
-        PerSample._check_leaves(*self._leaves)
-        for each, part in zip(_ARRAYS, self._leaves, strict=False):
-            object.__setattr__(self, each, part)
-        return object.__getattribute__(self, name)
+    @property
+    def values(self) -> Array:
+        """The rows, shape (n, *row_shape)."""
+        return self._part(0)
+
+    @property
+    def indices(self) -> Array:
+        """The row number of each slice, shape (n,)."""
+        return self._part(1)
+
+    @property
+    def samples(self) -> Array:
+        """The sample of each slice, shape (n,)."""
+        return self._part(2)
+
+    @property
+    def products(self) -> tuple[Product, ...]:
+        """The factors of each product with a tied table."""
+        return self._part(3)  # type: ignore[no-any-return]
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError("PerSample is immutable")
@@ -143,7 +136,10 @@ class PerSample:
 
     def __repr__(self) -> str:
         B = self.backend
-        values, indices, samples, products, *_ = self._leaves or [getattr(self, name) for name in _ARRAYS]
+        parts = self._parts
+        values, indices, samples, products = (
+            [parts.held(self, k) for k in range(4)] if isinstance(parts, Deferred) else parts
+        )
         if not (B.is_array(values) and B.is_array(indices)):  # a pytree of something else
             return f"PerSample({values!r}, {indices!r}, {samples!r}, {self.dense_shape})"
         tied = f"products={len(products)}, " if products else ""
@@ -271,7 +267,7 @@ def _rebuild(
 ) -> PerSample:
     backend = find_backend(values)
     assert backend is not None
-    return PerSample._trusted(backend, values, indices, samples, dense_shape, products)
+    return PerSample._trusted(backend, (values, indices, samples, products), dense_shape)
 
 
 # ---------------------------------------------------------------------- construction
@@ -380,11 +376,11 @@ def with_product(x: PerSample, product: Any, argument: str, axis: int = 0) -> Pe
         axis_first(B, a, axis_of(B, a, axis, trailing=1)) if axis and B.is_array(a) else a for a in product
     )
     made = check_product(B, upstream, inputs, B.dtype(x.values), (batch, *shape), argument)
-    return PerSample._trusted(B, x.values, x.indices, x.samples, x.dense_shape, (*x.products, made))
+    return PerSample._trusted(B, (x.values, x.indices, x.samples, (*x.products, made)), x.dense_shape)
 
 
 def batch_of(B: Backend, ids: Array, axis: int = 0) -> int:
-    """Return the number of samples, or raise ValueError where it is unknown."""
+    """Return the number of samples, or raise ValueError if it is unknown."""
     batch = B.shape(ids)[axis]
     if batch is None:
         raise ValueError(
@@ -407,7 +403,7 @@ def with_samples(
         values, indices, samples = modes.run(
             _drop_rows, B, (values, indices, samples), padding=padding, rows=rows, absent=absent
         )
-    return PerSample._trusted(B, values, indices, samples, (batch, *s.dense_shape))  # type: ignore[arg-type]
+    return PerSample._trusted(B, (values, indices, samples, ()), (batch, *s.dense_shape))
 
 
 def _drop_rows(
@@ -450,7 +446,7 @@ def join(
         check_one_batch(parts)
         slices = concat([p._stored() for p in parts])
         samples = modes.run(join_arrays, B, [p.samples for p in parts])
-        made = PerSample._trusted(B, slices.values, slices.indices, samples, made.dense_shape)
+        made = PerSample._trusted(B, (slices.values, slices.indices, samples, ()), made.dense_shape)
     for one in products:
         made = with_product(made, _pair(B, made, one), argument, axis)
     return made
@@ -570,7 +566,7 @@ def _scaled(x: Any, E: Backend, factors: Array) -> Any:
     # otherwise the clip factor multiplies x, the smaller factor
     pairs = ((g if finite else clip(g, zeros), clip(inputs, factors)) for g, inputs in x.products)
     products = tuple(Product(*pair) for pair in pairs)
-    return PerSample._trusted(B, clip(x.values, factors, x.samples), x.indices, x.samples, x.dense_shape, products)
+    return PerSample._trusted(B, (clip(x.values, factors, x.samples), x.indices, x.samples, products), x.dense_shape)
 
 
 def _owner(x: Any) -> Backend:
@@ -583,7 +579,7 @@ def _lifted(x: Any, limit: Limit) -> Any:
     """Return a leaf, traced if the limit is."""
     if not isinstance(x, PerSample):
         return limit.lift(x)
-    return PerSample._trusted(x.backend, limit.lift(x.values), x.indices, x.samples, x.dense_shape, x.products)
+    return PerSample._trusted(x.backend, (limit.lift(x.values), x.indices, x.samples, x.products), x.dense_shape)
 
 
 def _factors(x: PerSample) -> list[Array]:

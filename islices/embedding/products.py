@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from islices.backend import Array, Backend
+from islices.backend import Array, Backend, Host
 from islices.core import modes
 from islices.core.registry import describe
 from islices.core.shapes import same_shape, size_of
@@ -67,12 +67,12 @@ def check_product(
 
 # ---------------------------------------------------------------------- norms
 def host_parts(
-    sums: np.ndarray[Any, Any],
-    samples: np.ndarray[Any, Any],
-    rows: np.ndarray[Any, Any],
+    sums: Host,
+    samples: Host,
+    rows: Host,
     products: Sequence[Array],
     batch: int,
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+) -> tuple[Host, Host]:
     """Return (named, rest) in float64 on the host: the rows of slices with their dense part added, and the squares of
     the other rows.
 
@@ -93,7 +93,7 @@ def host_parts(
     return named, rest
 
 
-def _narrow(right: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _narrow(right: Host) -> Host:
     """Return a factor (T, r) that keeps the norm of left.T @ factor. It has fewer columns if T is less than the
     width."""
     t, width = right.shape
@@ -102,9 +102,7 @@ def _narrow(right: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.asarray(np.linalg.qr(right.T, mode="r")).T
 
 
-def _squares_but(
-    lefts: Sequence[np.ndarray[Any, Any]], right: np.ndarray[Any, Any], known: np.ndarray[Any, Any]
-) -> float:
+def _squares_but(lefts: Sequence[Host], right: Host, known: Host) -> float:
     """Return the sum of the squares of left.T @ right, without the known rows (ascending)."""
     total, count, (t, width) = 0.0, lefts[0].shape[1], right.shape
     step = max(1, BLOCK // max(1, t + width))

@@ -16,11 +16,12 @@ from islices.backend import INTEGERS, Array, Backend
 from islices.core import modes
 from islices.core.arguments import show
 from islices.core.conversion import map_accepted, restored
+from islices.core.deferred import native_indices, native_look
 from islices.core.linear import round_float, round_scalar, scale_values, wide_dtype
 from islices.core.registry import describe, get_backend
 from islices.core.rows import coalesce
 from islices.core.slices import IndexedSlices
-from islices.core.slots import known_times, times
+from islices.core.slots import SlotValues, known_times, slots_in, times
 from islices.core.trees import rebuild
 from islices.norms import derivatives
 from islices.norms.clip_formulas import (
@@ -251,7 +252,10 @@ def _attached(
         most = limit.as_array(B, attached)
     member = derivatives.of_leaf(leaf, raw=True)
     values = derivatives.attach_scaled(B, parts(scaled)[1], member, attached, most, over, slack=formula.slack)
-    return scaled._like(values, slots=scaled._slots) if isinstance(scaled, IndexedSlices) else values
+    if not isinstance(scaled, IndexedSlices):
+        return values
+    slots = slots_in(scaled)
+    return scaled._like(values if slots is None else SlotValues(slots, values))
 
 
 # ---------------------------------------------------------------------- by a norm that is known
@@ -274,9 +278,10 @@ def _known_steps(
 def scale_by_numbers(leaf: Any, steps: Sequence[tuple[str, float]]) -> Any:
     """Multiply and divide a leaf's values by numbers, each rounded to their type; without numbers, return zeros."""
     sparse = isinstance(leaf, IndexedSlices)
-    B, look = (leaf.backend, leaf._look) if sparse else (get_backend(leaf), None)
-    if sparse and leaf._slots is not None and len(steps) == 1 and steps[0][0] == "mul":
-        later = times(leaf, round_float(steps[0][1], B.dtype(leaf._arrays[0])))
+    B, look = (leaf.backend, native_look(leaf)) if sparse else (get_backend(leaf), None)
+    slots = slots_in(leaf) if sparse and look is None else None
+    if slots is not None and len(steps) == 1 and steps[0][0] == "mul":
+        later = times(leaf, round_float(steps[0][1], B.dtype(slots.values)))
         if later is not None:
             return later
     values = leaf.values if sparse else leaf
@@ -285,14 +290,14 @@ def scale_by_numbers(leaf: Any, steps: Sequence[tuple[str, float]]) -> Any:
         rounded.append((name, round_float(c, dtype)))
     if look is not None and look.views is not None and modes.on_host() and steps:
         view = modes.compute("scaled", look.views[:1], steps=rounded)
-        return leaf._like(B.from_host(view, values), view=view)
+        return leaf._like(B.from_host(view, values), native_indices(look, view, look.views[1]))
     new = modes.run("scaled", B, (values,), steps=rounded) if steps else modes.run("zeros_like", B, (values,))
     return leaf._like(new) if sparse else new
 
 
 # ---------------------------------------------------------------------- by a norm that is traced
 def _scale_traced(leaf: Any, E: Backend, steps: Steps, finite: Array | None) -> Any:
-    """Multiply and divide a leaf's values by arrays of E; return zeros where finite is False."""
+    """Multiply and divide a leaf's values by arrays of E. Return zeros if finite is False."""
     B, values = parts(leaf)
     dtype = wide_dtype(B.dtype(values))
     with B.scope():
@@ -330,7 +335,7 @@ def clip_by_row_norm(x: T, max_norm: float, *, nonfinite: Nonfinite = "propagate
     Raises
     ------
     ValueError, TypeError
-        max_norm is no number >= 0.
+        max_norm is not a number >= 0.
     FloatingPointError
         nonfinite="raise" and the norm of a row is NaN or infinite (ValueError under a trace).
 

@@ -46,9 +46,9 @@ class ClipFormula(NamedTuple):
 
 
 def islices_formula(E: Backend, norm: Array, max_norm: float) -> Steps:
-    """Return the factor max_norm / norm in float64 where norm exceeds max_norm, else 1 (SPEC clause 10).
+    """Return the float64 factor max_norm / norm if norm exceeds max_norm, else 1 (SPEC clause 10).
 
-    It is NaN where norm is not finite.
+    The factor is NaN if norm is not finite.
     """
     one = E.minimum(E.maximum(norm, 1.0), 1.0)
     within = E.less_equal(norm, max_norm)

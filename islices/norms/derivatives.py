@@ -23,6 +23,7 @@ from typing import Any, Literal, NamedTuple
 from islices.backend import Array, Backend
 from islices.core import modes
 from islices.core.slices import IndexedSlices
+from islices.core.slots import SlotValues, slots_in
 from islices.norms.exact import as_rows
 
 
@@ -62,14 +63,15 @@ def requests(backend: Backend, *arrays: Array) -> bool:
 def constant(backend: Backend, leaf: Any) -> Any:
     """Return an adopted leaf, or an array, as a constant to differentiation."""
     sparse = isinstance(leaf, IndexedSlices)
-    values = leaf._arrays[0] if sparse else leaf
+    slots = slots_in(leaf) if sparse else None
+    values = slots.values if slots else leaf.values if sparse else leaf
     if not requests(backend, values):
         return leaf
     with backend.scope():
         values = backend.stop_gradient(values)
     if not sparse:
         return values
-    return leaf._like(values) if leaf._slots is None else leaf._like(slots=leaf._slots._replace(values=values))
+    return leaf._like(SlotValues(slots._replace(values=values)) if slots else values)
 
 
 # ---------------------------------------------------------------------- norms

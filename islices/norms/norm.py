@@ -11,23 +11,23 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from islices.backend import FLOATS, Array, Backend, Slots
+from islices.backend import FLOATS, Array, Backend, Host, Slots
 from islices.core import modes
 from islices.core.arguments import is_real, show, whole_number
 from islices.core.conversion import accept, coalesce_slices, map_accepted, without_padding
+from islices.core.deferred import native_look
 from islices.core.host import quiet
 from islices.core.linear import as_float
 from islices.core.registry import describe, get_backend
 from islices.core.rows import coalesce
 from islices.core.slices import IndexedSlices
-from islices.core.slots import known_factor, slots_of
+from islices.core.slots import SlotValues, arrays_of, known_factor, slots_in, slots_of
 from islices.core.trees import flatten
 from islices.norms import derivatives
 from islices.norms.derivatives import Layout, Member
 from islices.norms.exact import Matrices, array_row_norms, as_rows, exact_norms
 
 T = TypeVar("T")
-Host = np.ndarray[Any, Any]
 #: the orders of norms
 EXACT = (1.0, 2.0, float("inf"))
 #: (values, indices, positions) of a leaf, or (values, order, starts): see `_stored` and `_grouped`
@@ -153,8 +153,8 @@ def look_at(leaf: Any) -> Seen:
     """Return the facts about a leaf before it is measured. Raise TypeError for integers, whose norm is not defined."""
     sparse = isinstance(leaf, IndexedSlices)
     B = leaf.backend if sparse else get_backend(leaf)
-    known = leaf._look if sparse else None
-    arrays = (leaf.values,) if known else leaf._arrays if sparse else (leaf,)
+    known = native_look(leaf) if sparse else None
+    arrays = (leaf.values,) if known else arrays_of(leaf) if sparse else (leaf,)
     look = modes.look_at(B, arrays, known)
     if look.dtypes[0] not in FLOATS:
         check_float(B, arrays[0])
@@ -263,7 +263,7 @@ def _summed(B: Backend, x: Slots) -> Array:
     """Return the numbers of a leaf, with duplicates summed."""
     if x.indices is None:
         return x.values
-    return coalesce(IndexedSlices._trusted(B, None, x.indices, (x.rows, *B.shape(x.values)[1:]), slots=x)).values
+    return coalesce(IndexedSlices._trusted(B, SlotValues(x), x.indices, (x.rows, *B.shape(x.values)[1:]))).values
 
 
 def as_matrices(leaves: Sequence[Any], *, raw: bool) -> Matrices:
@@ -288,13 +288,13 @@ def _over(leaf: Any, views: list[Host]) -> Any:
     """Return the leaf over the views of its arrays."""
     if not isinstance(leaf, IndexedSlices):
         return views[0]
+    values: Any = views[0]
+    slots = slots_in(leaf)
+    if slots is not None:
+        positions, factor = views[2] if len(views) > 2 else None, known_factor(leaf.backend, slots)
+        values = SlotValues(slots._replace(values=views[0], indices=views[1], positions=positions, factor=factor))
     flags = {"coalesced": leaf.coalesced, "padded": leaf.padded}
-    if leaf._slots is None:
-        return IndexedSlices._trusted(modes.HOST, views[0], views[1], leaf.dense_shape, **flags)
-    positions = views[2] if len(views) > 2 else None
-    factor = known_factor(leaf.backend, leaf._slots)
-    slots = leaf._slots._replace(values=views[0], indices=views[1], positions=positions, factor=factor)
-    return IndexedSlices._trusted(modes.HOST, None, views[1], leaf.dense_shape, slots=slots, **flags)
+    return IndexedSlices._trusted(modes.HOST, values, views[1], leaf.dense_shape, **flags)
 
 
 def _stored(seen: Seen, raw: bool) -> Stored:
@@ -306,7 +306,8 @@ def _stored(seen: Seen, raw: bool) -> Stored:
     assert views is not None, "the host may compute on it"
     if len(views) == 1:
         return views[0], None, None
-    if leaf.padded or (leaf._slots is not None and (raw or leaf._slots.factor is not None)):
+    slots = slots_in(leaf)
+    if leaf.padded or (slots is not None and (raw or slots.factor is not None)):
         s = without_padding(_over(leaf, views))
         views = [s.values, s.indices]
     if raw or leaf.coalesced:
@@ -415,7 +416,7 @@ def row_norms(x: Any, *, ord: float = 2.0) -> Any:
 
     Notes
     -----
-    Each norm is exact, rounded once. The norm of order 2 is differentiable. SPEC clause 29.
+    Each norm is exact, rounded once. The norm of order 2 is differentiable. SPEC clause 7.
 
     Examples
     --------
@@ -473,7 +474,7 @@ def top_k_rows(x: T, k: int) -> T:
     Notes
     -----
     The norms are the exact 2-norms of `row_norms` in float64; a norm that is NaN counts as infinite. Among rows with
-    equal norms, those of lower index stay. SPEC clause 29.
+    equal norms, those of lower index stay. SPEC clause 13.
 
     Examples
     --------

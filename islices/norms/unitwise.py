@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from islices.backend import FLOATS, Array, Backend
+from islices.backend import FLOATS, Array, Backend, Shape
 from islices.core import modes
 from islices.core.arguments import show, whole_number
 from islices.core.conversion import map_accepted, restored, without_padding
@@ -187,7 +187,7 @@ def adaptive_grad_clip(
     return rebuild(x, iter(clipped))  # type: ignore[no-any-return]
 
 
-def unit_axes(shape: tuple[int | None, ...]) -> tuple[int, ...]:
+def unit_axes(shape: Shape) -> tuple[int, ...]:
     """Return the axes that optax reduces for the units of parameters of a shape."""
     rank = len(shape)
     if sum(n != 1 for n in shape) <= 1:
@@ -224,7 +224,7 @@ def _parameters(x: Any, params: Any, leaves: list[Leaf | None]) -> list[Array]:
 class Units(NamedTuple):
     """The permutation and shapes that turn an array into a matrix (units, elements) and back."""
 
-    shape: tuple[int | None, ...]  # of the array; None for an unknown number of rows
+    shape: Shape  # of the array; None for an unknown number of rows
     order: tuple[int, ...]  # of the axes: first those that are kept
     matrix: tuple[int | None, int | None]
 
@@ -455,6 +455,6 @@ def _scale_units(
     return B.astype(units.back(B, out), B.dtype(values))
 
 
-def _shape(leaf: Any) -> tuple[int | None, ...]:
+def _shape(leaf: Any) -> Shape:
     """Return the shape of the dense array."""
     return leaf.dense_shape if isinstance(leaf, IndexedSlices) else find_backend(leaf).shape(leaf)  # type: ignore[union-attr]

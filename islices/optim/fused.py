@@ -15,12 +15,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from islices.backend import Array, Slots
+from islices.backend import Array, Host, Slots
 from islices.core import modes
 from islices.core.rows import drop_ordered
-from islices.core.scatter import Host, as_given, open_tables
+from islices.core.scatter import as_given, open_tables
 from islices.core.slices import IndexedSlices
-from islices.core.slots import deferred, known_factor, slots_of
+from islices.core.slots import SlotValues, deferred, known_factor, slots_in, slots_of
 from islices.kernels.expanding import has_source
 from islices.norms.clip import clip_leaves
 from islices.norms.clip_formulas import ClipFormula
@@ -95,8 +95,9 @@ def _opened(request: Request) -> HostPlan | None:
         given = (grad.values, grad.indices) if isinstance(grad, IndexedSlices) else (grad,)
         with B.scope():
             gradient = modes.host_views(B, (B.stop_gradient(given[0]), *given[1:]))
-    elif isinstance(grad, IndexedSlices) and grad._slots is not None:
-        factor = known_factor(B, grad._slots)
+    elif isinstance(grad, IndexedSlices):
+        slots = slots_in(grad)
+        factor = known_factor(B, slots) if slots else None
     compiled = modes.kernels_on(gradient)
     if compiled is None or gradient is None:
         return None
@@ -177,7 +178,7 @@ def traced_step(request: Request) -> tuple[Any, dict[str, Array]] | None:
 
     def otherwise(slots: Slots, numbers: Array, *tables: Array) -> Sequence[Array]:
         state = dict(zip(["step", *names], [arrays["step"], *tables[1:]], strict=True))
-        slices = IndexedSlices._trusted(B, None, slots.indices, shape, slots=slots)
+        slices = IndexedSlices._trusted(B, SlotValues(slots), slots.indices, shape)
         at = request.at._replace(table=None, weights=tables[0], arrays=state, held=None)
         rows = Request(request.formula, at, slices, known=numbers).some_rows()
         return write_pieces(B, tables, rows, donate=True)
@@ -209,5 +210,5 @@ def clip_requests(requests: Sequence[Request], limit: Limit, formula: ClipFormul
 
 def _on(request: Request, grad: Any) -> Request:
     """Return the step with another gradient. Views of slices whose values are computed on reading stay valid."""
-    known = grad is request.grad or (isinstance(grad, IndexedSlices) and grad._slots is not None)
+    known = grad is request.grad or (isinstance(grad, IndexedSlices) and slots_in(grad) is not None)
     return request._replace(grad=grad, look=request.look if known else None)

@@ -11,15 +11,17 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from islices.backend import FLOATS, INTEGERS, Array, Backend, Look
+from islices.backend import FLOATS, INTEGERS, Array, Backend, Host, Look
 from islices.core import modes
 from islices.core.conversion import accept, without_padding
+from islices.core.deferred import native_look
 from islices.core.linear import wide_dtype
 from islices.core.registry import describe, find_backend
 from islices.core.rows import rows_or_mask
 from islices.core.scatter import accept_table, check_shape
 from islices.core.shapes import size_of
 from islices.core.slices import IndexedSlices, check_indices
+from islices.core.slots import arrays_of
 from islices.optim.formulas import Formula
 
 
@@ -136,7 +138,8 @@ def accept_gradient(B: Backend, dtype: str, shape: tuple[int, ...], grad: Any) -
     backend = leaf.backend if sparse else B
     if backend is not B or not (sparse or B.is_array(leaf)):
         raise TypeError(f"grad: got {describe(grad)} for a table of {B.name}; accepted is one framework")
-    look = (leaf._look if sparse else None) or B.look(leaf._arrays if sparse else (leaf,))
+    known = native_look(leaf) if sparse else None
+    look = known or B.look(arrays_of(leaf) if sparse else (leaf,))
     if look.dtypes[0] not in (dtype, wide_dtype(dtype)):
         accepted = dtype if dtype == wide_dtype(dtype) else f"{dtype} or {wide_dtype(dtype)}"
         raise TypeError(f"grad: got {look.dtypes[0]} for a table of {dtype}; accepted is {accepted}")
@@ -151,7 +154,7 @@ def accept_gradient(B: Backend, dtype: str, shape: tuple[int, ...], grad: Any) -
             leaf = without_padding(leaf)
             look = B.look((leaf.values, leaf.indices))
         # check the indices even if a caller has vouched for them: a write must stay inside the table
-        if leaf._look is None or leaf.dense_shape[0] is None:
+        if known is None or leaf.dense_shape[0] is None:
             check_indices(B, leaf.indices, shape[0], look=look)
     if leaf.dense_shape[0] is None:
         flags = {"coalesced": leaf.coalesced, "padded": leaf.padded}
@@ -176,7 +179,7 @@ def is_taken(B: Backend, apply: Any) -> bool | Array:
 
 
 # ---------------------------------------------------------------------- frozen rows
-def frozen_rows(frozen: Any) -> tuple[np.ndarray[Any, Any] | None, int | None]:
+def frozen_rows(frozen: Any) -> tuple[Host | None, int | None]:
     """Return (row numbers ascending and unique, the length of a mask)."""
     empty = isinstance(frozen, np.ndarray) and frozen.shape == (0,) and frozen.dtype != bool  # np.array([]) has floats
     if frozen is None or empty:
@@ -188,14 +191,12 @@ def frozen_rows(frozen: Any) -> tuple[np.ndarray[Any, Any] | None, int | None]:
     return (np.unique(rows.astype(np.int64)) if len(rows) else None), None
 
 
-def frozen_argument(rows: np.ndarray[Any, Any] | None, mask_length: int | None) -> np.ndarray[Any, Any] | None:
+def frozen_argument(rows: Host | None, mask_length: int | None) -> Host | None:
     """Return the argument with which `frozen_rows` returns this result."""
     return rows if rows is None or mask_length is None else np.isin(np.arange(mask_length), rows)
 
 
-def check_frozen(
-    frozen: np.ndarray[Any, Any] | None, mask_length: int | None, rows: int
-) -> np.ndarray[Any, Any] | None:
+def check_frozen(frozen: Host | None, mask_length: int | None, rows: int) -> Host | None:
     """Check the result of `frozen_rows` for a table of that many rows; None if there are none."""
     if mask_length not in (None, rows):
         raise ValueError(f"frozen: got a mask of length {mask_length}; accepted is one entry a row, {rows}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.backend import Array, Backend
+from islices.backend import Array, Backend, Host
 from islices.core import modes
 from islices.core.arguments import is_real
 from islices.core.host import quiet
@@ -158,7 +158,7 @@ class Numbers:
         """Return base^t by Python's ``**``, as frameworks do, or by `power` in traced code."""
         return self.number(base ** float(self.t[0])) if self.E is modes.HOST else self.power(base)
 
-    def array(self, x: np.ndarray[Any, Any]) -> Array:
+    def array(self, x: Host) -> Array:
         return self.E.asarray(x, self.count)
 
 

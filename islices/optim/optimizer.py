@@ -9,13 +9,15 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
-from islices.backend import Array
+from islices.backend import Array, Host
 from islices.core import modes
 from islices.core.arguments import check_flag
+from islices.core.deferred import native_look
 from islices.core.linear import as_float, wide_dtype
 from islices.core.registry import describe
 from islices.core.sharing import Part, check_apart
 from islices.core.slices import IndexedSlices
+from islices.core.slots import arrays_of
 from islices.core.trees import aligned, flatten, opened, rebuild
 from islices.core.warn import warn_caller
 from islices.optim.formulas import Formula
@@ -73,7 +75,7 @@ class Optimizer:
     _requested: str | None  # rows as the user gave it
     _remake: Callable[..., Optimizer]  # of frozen=
     _warned: set[str]  # the tables of `_warn_of_all`
-    _frozen: tuple[np.ndarray[Any, Any] | None, int | None]
+    _frozen: tuple[Host | None, int | None]
 
     def __init__(
         self,
@@ -312,15 +314,12 @@ def check_requests(requests: Sequence[Request], names: Sequence[str] = ()) -> No
         parts.append((B, request.at.weights, True, where + "table"))
         for name, x in request.at.arrays.items():
             parts.append((B, x, True, f"{where}state[{name!r}]"))
-        look = grad._look if isinstance(grad, IndexedSlices) else None
+        look = native_look(grad) if isinstance(grad, IndexedSlices) else None
         if look is not None and look.views is not None:  # there need not be an array of its indices
             parts.append((B, grad.values, False, where + "grad"))
             parts.append((modes.HOST, look.views[1], False, where + "grad"))
             continue
-        given = (grad,)
-        if isinstance(grad, IndexedSlices):
-            given = (grad.values, grad.indices) if grad._slots is None else grad._arrays
-        for x in given:
+        for x in arrays_of(grad) if isinstance(grad, IndexedSlices) else (grad,):
             parts.append((B, x, False, where + "grad"))
     if parts:
         check_apart(parts)

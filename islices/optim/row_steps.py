@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from islices.backend import Array, Backend, Look
+from islices.backend import Array, Backend, Host, Look
 from islices.core import modes
 from islices.core.host_memory import empty
 from islices.core.rows import check_memory, coalesce, drop_ordered
@@ -33,7 +33,6 @@ BLOCK = 1 << 20
 PIECE = 1 << 14
 
 
-Host = np.ndarray[Any, Any]
 #: (row numbers, or None for whole tables; the new rows of each table)
 Pieces = Iterator[tuple[Array | None, list[Array]]]
 

@@ -235,6 +235,17 @@ def test_links_within_the_pages_lead_somewhere(pages: Path) -> None:
 
 
 # ---------------------------------------------------------------------- what documents say of the project
+@pytest.mark.parametrize("name", PUBLIC)
+def test_stability_lists_the_public_names(name: str) -> None:
+    """Compare the frozen list of docs/stability.md with the modules' ``__all__``."""
+    listed = re.search(
+        rf"^{re.escape(name)}: ((?:.+\n)(?:  .+\n)*)", (ROOT / "docs/stability.md").read_text("utf-8"), re.M
+    )
+    assert listed
+    hidden = PUBLIC[name][1]
+    assert set(listed[1].split()) - hidden == set(public_module(name).__all__) - hidden
+
+
 def test_stability_names_the_supported_versions() -> None:
     """Check docs/stability.md against pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]

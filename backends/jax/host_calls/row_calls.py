@@ -1,6 +1,6 @@
 """Compute sums, bags, norms and steps of optimizers in traced code, by compiled kernels on CPU.
 
-May import: `jax`, `numpy`, the core, this folder, `islices.backends.jax.scatters`.
+May import: `jax`, `numpy`, the core, this folder, `islices.backends.jax.scatters`, `islices.backends.jax.host_views`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from jax import lax
 from islices.backend import Array, Slots
 from islices.backends.jax import scatters
 from islices.backends.jax.host_calls.primitive import Operation, kernels_run, parts, run
+from islices.backends.jax.host_views import Tracer
 from islices.optim.formulas import Formula
 
 __all__ = ["norm", "read_bags", "step", "sum_rows"]
@@ -80,10 +81,12 @@ def _takes(*leaves: Slots) -> bool:
 
 # ---------------------------------------------------------------------- sums
 def sum_rows(values: Array, indices: Array, rows: int | None) -> tuple[Array, Array] | None:
-    """Return sums and ids of traced indices, in as many slots as indices, or None if no kernel runs.
+    """Return sums and ids of traced indices, in as many slots as indices; None if no kernel runs or nothing is traced.
 
     The rows are ascending. Spare slots contain zeros and the id rows. Slots out of range are left out.
     """
+    if not isinstance(indices, Tracer):
+        return None
     sentinel = scatters.check_sentinel(rows, indices.dtype)
     if not _takes(Slots(values, indices, sentinel)):
         return None

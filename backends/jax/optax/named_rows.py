@@ -7,7 +7,6 @@ clauses 16 and 17.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,21 +14,19 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from islices.backend import INDICES, Array, Backend
+from islices.backend import Array, Backend
 from islices.core import modes
 from islices.core.registry import describe, get_backend
 from islices.core.rows import coalesce, to_dense
-from islices.core.slices import IndexedSlices, check_indices
+from islices.core.slices import IndexedSlices
 from islices.embedding.table import Table
 from islices.optim.optimizer import Optimizer
 
 __all__ = [
-    "WITNESSES",
     "NamedRows",
     "add_to_rows",
     "check_transformation",
     "checked",
-    "densely",
     "is_leaf",
     "leaves_of",
     "map_slices",
@@ -38,11 +35,6 @@ __all__ = [
     "step_rows",
     "weights_of",
 ]
-
-#: A list to which each running transformation of this package adds its name; see `chain` of this package.
-WITNESSES: ContextVar[list[str] | None] = ContextVar("WITNESSES", default=None)
-
-WAY_OUT = "accepted are transformations of islices.backends.jax.optax, and on_rows(...) around those of optax itself"
 
 
 # ---------------------------------------------------------------------- trees
@@ -66,42 +58,15 @@ def map_slices(fn: Callable[[IndexedSlices], Any], tree: Any) -> Any:
     return jax.tree.map(lambda x: fn(x) if isinstance(x, IndexedSlices) else x, tree, is_leaf=is_leaf)
 
 
-def checked(updates: Any, name: str) -> Any:
-    """Return updates unchanged, or raise an error if the indices of slices are no longer valid.
+def checked(updates: Any) -> Any:
+    """Return updates unchanged; raise TypeError for a Table, and for slices of another framework's arrays.
 
-    optax computes with indices as with any leaf. If the indices become floats, this function raises, also in traced
-    code. If they stay integers, it raises outside of traced code; in traced code `islices.backends.jax.pytree` gives
-    NaN. The function notes name, its caller, in `WITNESSES`.
+    Slices whose indices a transformation changed raise when they are used: `islices.backends.jax.pytree`.
     """
-    witnesses = WITNESSES.get()
-    if witnesses is not None:
-        witnesses.append(name)
-    for path, leaf in jax.tree_util.tree_flatten_with_path(updates, is_leaf=is_leaf)[0]:
-        if isinstance(leaf, Table):
-            raise TypeError(f"updates{jax.tree_util.keystr(path)}: got a Table; accepted is a gradient, IndexedSlices")
-        if isinstance(leaf, IndexedSlices):
-            _check_slices(leaf, f"updates{jax.tree_util.keystr(path)}")
+    for x in leaves_of(updates):
+        if isinstance(x, Table) or (isinstance(x, IndexedSlices) and x.backend.name != "jax"):
+            raise TypeError(f"updates: got {x!r}; accepted are gradients, JAX arrays and slices of these")
     return updates
-
-
-def _check_slices(s: IndexedSlices, argument: str) -> None:
-    B, ours, (values, indices) = s.backend, get_backend("jax"), s._as_they_are()
-    if B is not ours or not all(map(ours.is_array, (values, indices))):
-        raise TypeError(f"{argument}: got {describe(values)}; accepted are slices of JAX arrays")
-    if B.dtype(indices) not in INDICES:
-        raise TypeError(
-            f"{argument}: got slices with {B.dtype(indices)} indices: a transformation before this one computed with "
-            f"them as if they were gradients; {WAY_OUT}"
-        )
-    if s.dense_shape[0] is None:
-        raise ValueError(f"{argument}: got {s!r}; accepted are slices that know their number of rows")
-    if modes.is_traced(B, values, indices):
-        return
-    try:
-        check_indices(B, s.indices, s.dense_shape[0], coalesced=s.coalesced, padded=s.padded, argument=argument)
-    except (IndexError, ValueError) as error:
-        error.add_note(f"{argument}: has a transformation of optax itself computed with the indices? {WAY_OUT}")
-        raise
 
 
 def check_transformation(inner: Any, argument: str) -> Any:
@@ -168,13 +133,12 @@ def _without_sentinels(B: Backend, values: Array, indices: Array, *, rows: int) 
     return B.where(B.as_column(mask, values), values, B.zeros_like(values)), indices
 
 
-def add_to_rows(weights: Array, update: IndexedSlices, *, donate: bool) -> Array:
+def add_to_rows(weights: Array, update: IndexedSlices) -> Array:
     """Return weights plus update: each row is added once, in the wider type, and rounded once."""
     rows = named_rows(update)
     B = rows.B
     new = modes.run(_add, B, (rows.read(weights), rows.slices.values), dtype=B.dtype(weights))
-    with B.scope():
-        return B.set_rows(weights, rows.slices.indices, new, donate=donate)
+    return rows.write(weights, new)
 
 
 def _add(B: Backend, x: Array, y: Array, *, dtype: str) -> Array:
@@ -182,11 +146,6 @@ def _add(B: Backend, x: Array, y: Array, *, dtype: str) -> Array:
 
 
 # ---------------------------------------------------------------------- optax's arithmetic
-def densely(inner: Any, updates: Any, state: Any, params: Any, extra: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Run inner on dense gradients: every row moves as in optax."""
-    return inner.update(map_slices(to_dense, updates), state, weights_of(params), **extra)  # type: ignore[no-any-return]
-
-
 @dataclass(frozen=True)
 class _Part:
     """An array of a transformation's state, and its rows for a step."""
@@ -202,7 +161,7 @@ def on_named_rows(inner: Any, updates: Any, state: Any, params: Any, extra: Mapp
     """
     rows = map_slices(named_rows, updates)
     some = jax.tree.map(lambda x: x.slices.values if isinstance(x, NamedRows) else x, rows)
-    weights = None if params is None else jax.tree.map(_rows_of, rows, weights_of(params))
+    weights = None if params is None else jax.tree.map(_read, rows, weights_of(params), is_leaf=_is_none)
     try:
         parts = optax.tree_map_params(inner, _part, state, rows, is_leaf=_is_masked)
     except (AssertionError, AttributeError, TypeError) as error:
@@ -217,6 +176,10 @@ def on_named_rows(inner: Any, updates: Any, state: Any, params: Any, extra: Mapp
     return jax.tree.map(lambda x, new: x.update(new) if isinstance(x, NamedRows) else new, rows, stepped), written
 
 
+def _read(rows: Any, weights: Array) -> Array:
+    return rows.read(rows.holding(weights, "params")) if isinstance(rows, NamedRows) else weights
+
+
 def _part(x: Any, rows: Any) -> Any:
     """Select the rows of a table's arrays; numbers, one per table, and dense leaves stay as they are."""
     if not isinstance(rows, NamedRows) or _is_masked(x) or not jnp.ndim(x):
@@ -224,18 +187,14 @@ def _part(x: Any, rows: Any) -> Any:
     return _Part(rows.holding(x, "state"), rows)
 
 
+def _is_none(x: Any) -> bool:
+    """Return True for the gradient of a leaf that is not differentiated, such as an Equinox module's function."""
+    return x is None
+
+
 def _is_masked(x: Any) -> bool:
     """Return True for the state of a leaf that a masked transformation leaves out."""
     return isinstance(x, optax.MaskedNode)
-
-
-def _rows_of(rows: Any, weights: Array) -> Array:
-    if not isinstance(rows, NamedRows):
-        return weights
-    shape = rows.B.shape(weights)
-    if shape != rows.slices.dense_shape:
-        raise ValueError(f"updates: got {rows.slices!r} for a parameter of shape {shape}; accepted is one shape")
-    return rows.read(weights)
 
 
 # ---------------------------------------------------------------------- islices' arithmetic

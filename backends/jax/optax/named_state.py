@@ -6,14 +6,14 @@ A state is {parameter: {"step": ..., "m": ..., "v": ...}}, with arrays of any fr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import DictKey, GetAttrKey, SequenceKey, tree_flatten_with_path, tree_unflatten
 
-from islices.backends.jax.optax.named_rows import is_leaf, weights_of
+from islices.backends.jax.optax.named_rows import weights_of
 from islices.core.arguments import show
 from islices.core.conversion import convert
 from islices.core.registry import describe
@@ -43,51 +43,36 @@ def path_name(path: Any) -> str:
     return ".".join(str(part) for part in parts)
 
 
-def _parts(state: Any, structure: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
-    """Return the known parts of a state, from the outside in, and a function that replaces them by other parts.
+class _Place(NamedTuple):
+    """The place of an array in a state."""
 
-    Known parts are named tuples of optax and the states of `from_optim`.
-    """
-
-    def known(x: Any) -> bool:
-        return type(x).__name__ in (*FIELDS, *COUNTED) or _parts_of_islices(x, structure) is not None
-
-    leaves, whole = jax.tree.flatten(state, is_leaf=known)
-    places = [k for k, x in enumerate(leaves) if known(x)]
-
-    def again(parts: list[Any]) -> Any:
-        for k, part in zip(places, parts, strict=True):
-            leaves[k] = part
-        return jax.tree.unflatten(whole, leaves)
-
-    return [leaves[k] for k in places], again
+    kind: str  # the class of the state
+    parameter: str | None  # None for a count, which all parameters share
+    array: str
 
 
-def _parts_of_islices(state: Any, structure: Any) -> list[Any] | None:
-    """Return the state that `islices.optim` keeps for each parameter, or None for another state."""
-    try:
-        parts = structure.flatten_up_to(state)
-    except (TypeError, ValueError):  # another tree
-        return None
-    known = all(isinstance(part, dict) and "step" in part and part.keys() <= OURS for part in parts)
-    return parts if parts and known else None
+def _names(params: Any) -> dict[Any, str]:
+    """Return the parameters' names by their paths."""
+    return {path: path_name(path) for path, _ in tree_flatten_with_path(weights_of(params))[0]}
 
 
-def _counts(part: Any) -> bool:
-    """Return whether a state has a step count; rmsprop has one in new releases of optax."""
-    return type(part).__name__ in COUNTED and "count" in part._fields and part.count is not None
-
-
-def _names(params: Any) -> tuple[list[str], list[Any], Any]:
-    """Return the parameters' names, arrays and tree structure."""
-    paths, structure = jax.tree_util.tree_flatten_with_path(weights_of(params), is_leaf=is_leaf)
-    return [path_name(path) for path, _ in paths], [x for _, x in paths], structure
-
-
-def _arrays(field: Any, structure: Any) -> list[Any] | None:
-    """Return a state's arrays, one per parameter; None if its tree differs (a part of the parameters)."""
-    leaves, own = jax.tree.flatten(weights_of(field))
-    return leaves if own == structure else None
+def _place(state: Any, path: Any, names: Mapping[Any, str]) -> _Place | None:
+    """Return the place of an array at a path of a state, of optax's classes or of `from_optim`; None if unknown."""
+    for k, key in enumerate(path):
+        kind, within = type(state).__name__, path[k:-1]
+        if within in names and isinstance(path[-1], DictKey) and path[-1].key in OURS:
+            return _Place("islices.optim", names[within], path[-1].key)
+        if isinstance(key, GetAttrKey):
+            if key.name == "count" and kind in COUNTED:
+                return _Place(kind, None, "step")
+            if key.name in FIELDS.get(kind, ()) and path[k + 1 :] in names:
+                return _Place(kind, names[path[k + 1 :]], FIELDS[kind][key.name])
+            state = getattr(state, key.name)
+        elif isinstance(key, (DictKey, SequenceKey)):
+            state = state[key.key if isinstance(key, DictKey) else key.idx]
+        else:
+            return None
+    return None
 
 
 def state_of(state: Any, params: Any) -> dict[str, dict[str, Any]]:
@@ -115,17 +100,13 @@ def state_of(state: Any, params: Any) -> dict[str, dict[str, Any]]:
     >>> {name: x.tolist() for name, x in state_of(optax.adam(0.1).init(params), params)["w"].items()}
     {'step': [0], 'm': [0.0, 0.0], 'v': [0.0, 0.0]}
     """
-    names, _, structure = _names(params)
-    found: dict[str, dict[str, Any]] = {name: {} for name in names}
-    for part in _parts(state, structure)[0]:
-        if _counts(part):
-            for arrays in found.values():
-                arrays.setdefault("step", jnp.reshape(part.count, (1,)))
-        for field, ours in FIELDS.get(type(part).__name__, {}).items():
-            for name, x in zip(names, _arrays(getattr(part, field), structure) or (), strict=False):
-                found[name][ours] = x
-        for name, own in zip(names, _parts_of_islices(part, structure) or (), strict=False):
-            found[name] |= {key: x for key, x in own.items() if key != "master"}
+    names = _names(params)
+    found: dict[str, dict[str, Any]] = {name: {} for name in names.values()}
+    for path, x in tree_flatten_with_path(state)[0]:
+        place = _place(state, path, names)
+        if place is not None and place.array != "master":
+            for name in found if place.parameter is None else [place.parameter]:
+                found[name].setdefault(place.array, jnp.reshape(x, (1,)) if place.array == "step" else x)
     return {name: arrays for name, arrays in found.items() if arrays}
 
 
@@ -169,34 +150,39 @@ def start_from(
     >>> start_from(optax.adam(0.1).init(params), params, held)[0].count.tolist()
     3
     """
-    names, arrays, structure = _names(params)
     if not isinstance(states, Mapping) or not all(isinstance(x, Mapping) for x in states.values()):
         raise TypeError(f"states: got {describe(states)}; accepted is a dict of parameters' names to dicts of arrays")
-    wrong = next((name for name in (*states, *names) if name not in states or name not in names), None)
+    names = _names(params)
+    held: dict[str, dict[str, Any]] = {name: {} for name in names.values()}
+    wrong = next((name for name in (*states, *held) if name not in states or name not in held), None)
     if wrong is not None:
-        came = "no" if wrong in names else "a"
-        raise ValueError(f"states: got {came} {show(wrong)}; accepted are {', '.join(map(repr, names))}")
+        came = "no" if wrong in held else "a"
+        raise ValueError(f"states: got {came} {show(wrong)}; accepted are {', '.join(map(repr, held))}")
     count = _count(states)
-    parts, again = _parts(state, structure)
-    held: dict[str, dict[str, Any]] = {name: {} for name in names}
-    for part in parts:
-        for field in FIELDS.get(type(part).__name__, {}).values():
-            for name, x in zip(names, arrays, strict=True):
-                held[name][field] = x
-        for name, own in zip(names, _parts_of_islices(part, structure) or (), strict=False):
-            held[name] |= {key: x for key, x in own.items() if key not in ("step", "master")}
-    for name, x in zip(names, arrays, strict=True):
-        _check(states[name], held[name], jnp.shape(x), f"states[{name!r}]")
-    for array, record in _kept_otherwise({type(part).__name__ for part in parts}):
+    leaves, structure = tree_flatten_with_path(state)
+    places = [_place(state, path, names) for path, _ in leaves]
+    for place, (_, x) in zip(places, leaves, strict=True):
+        if place is not None and place.parameter is not None and place.array not in ("step", "master"):
+            held[place.parameter][place.array] = x
+    for name, arrays in held.items():
+        _check(states[name], arrays, f"states[{name!r}]")
+    for array, record in _kept_otherwise({place.kind for place in places if place is not None}):
         states = {
             name: {**given, array: carried(_host(given[array]), array, record, semantics, "optax", learning_rate)}
             for name, given in states.items()
         }
-    return again([_replaced(part, names, structure, states, count) for part in parts])
+
+    def new(place: _Place | None, old: Any) -> Any:
+        if place is None or place.array == "master" or (place.array == "step" and count is None):
+            return old
+        given = count if place.array == "step" else states[place.parameter][place.array]
+        return jnp.asarray(_host(given), old.dtype).reshape(old.shape)
+
+    return tree_unflatten(structure, [new(place, old) for place, (_, old) in zip(places, leaves, strict=True)])
 
 
 def _kept_otherwise(kinds: set[str]) -> Iterator[tuple[str, Record]]:
-    """Yield the arrays of optax's classes that other frameworks may keep in other units, with their records."""
+    """Yield the arrays of optax's classes that other frameworks may store in other units, with their records."""
     if "TraceState" in kinds:
         yield "momentum", RECORDS["rmsprop" if kinds & {"ScaleByRmsState", "ScaleByRStdDevState"} else "sgd"]
     if "ScaleByAmsgradState" in kinds:
@@ -210,11 +196,8 @@ def _count(states: Mapping[str, Mapping[str, Any]]) -> int | None:
     return next(iter(counts.values()), None)
 
 
-def _check(given: Mapping[str, Any], held: Mapping[str, Any], shape: tuple[int, ...], place: str) -> None:
-    """Check the names and shapes of a parameter's arrays against those of the state.
-
-    held has an array of the required shape for each name. shape is the parameter's shape.
-    """
+def _check(given: Mapping[str, Any], held: Mapping[str, Any], place: str) -> None:
+    """Check the names and shapes of a parameter's arrays against those of the state."""
     accepted = ", ".join(map(repr, ("step", *sorted(held))))
     wrong = next((key for key in given if key not in held and key != "step"), None)
     lacking = next((key for key in held if key not in given), None)
@@ -223,35 +206,8 @@ def _check(given: Mapping[str, Any], held: Mapping[str, Any], shape: tuple[int, 
         raise ValueError(f"{place}: got {came}; accepted are {accepted}")
     for key, kept in held.items():
         x, wanted = _host(given[key]), jnp.shape(kept)
-        if x.shape != wanted and not x.shape == shape == ():
+        if x.shape != wanted and (x.shape, wanted) != ((), (1,)):
             raise ValueError(f"{place}[{key!r}]: got shape {x.shape}; accepted for the parameter is {wanted}")
-
-
-def _replaced(part: Any, names: list[str], structure: Any, states: Mapping[str, Any], count: int | None) -> Any:
-    """Return a part of a state with other arrays."""
-    if (parts := _parts_of_islices(part, structure)) is not None:
-        return jax.tree.unflatten(
-            structure,
-            [
-                {key: _like(x, states[k].get(key, x)) for key, x in own.items()}
-                for k, own in zip(names, parts, strict=True)
-            ],
-        )
-    new: dict[str, Any] = {}
-    if _counts(part) and count is not None:
-        new["count"] = jnp.asarray(count, part.count.dtype)
-    for field, ours in FIELDS.get(type(part).__name__, {}).items():
-        old = _arrays(getattr(part, field), structure)
-        if old is None:
-            raise ValueError(f"state: got {field} of a part of the parameters; accepted is a state of all of them")
-        leaves = [_like(x, states[k][ours]) for k, x in zip(names, old, strict=True)]
-        new[field] = jax.tree.unflatten(jax.tree.structure(getattr(part, field)), leaves)
-    return part._replace(**new)
-
-
-def _like(old: Any, given: Any) -> Any:
-    """Return an array of any framework in the dtype and shape of a state's array."""
-    return old if given is old else jnp.asarray(_host(given), old.dtype).reshape(old.shape)
 
 
 def _host(x: Any) -> np.ndarray[Any, Any]:

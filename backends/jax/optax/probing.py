@@ -20,9 +20,8 @@ from islices.core.slices import IndexedSlices
 __all__ = ["check_rows"]
 
 #: The size of each row's gradient in the first steps, and of its weights. Later gradients name some of these rows.
-#: The last two rows are equal and never have a gradient.
-GRADIENTS = np.array([3e4, 1e-3, 1e2, 1.0, 2e3, 50.0, 0.1, 0.0, 0.0])
-WEIGHTS = np.array([1e3, 1.0, 1e2, 10.0, 0.1, 1e3, 1.0, 0.0, 0.0])
+GRADIENTS = np.array([3e4, 1e-3, 1e2, 1.0, 2e3, 50.0, 0.1, 0.0])
+WEIGHTS = np.array([1e3, 1.0, 1e2, 10.0, 0.1, 1e3, 1.0, 0.0])
 NAMED = np.array([1, 3, 4, 6])
 FIRST, LATER = 2, 4  # steps
 WAY_OUT = (
@@ -32,7 +31,7 @@ WAY_OUT = (
 
 
 def check_rows(inner: Any, updates: Any, params: Any, extra: Mapping[str, Any]) -> None:
-    """Raise ValueError if inner's steps on rows differ from those on the dense gradient, or if equal rows differ.
+    """Raise ValueError if inner's steps on rows differ from those on the dense gradient.
 
     Parameters
     ----------
@@ -47,15 +46,18 @@ def check_rows(inner: Any, updates: Any, params: Any, extra: Mapping[str, Any]) 
     """
     with jax.ensure_compile_time_eval():
         try:
-            reason = _difference(inner, updates, params is not None, {name: _known(x) for name, x in extra.items()})
+            differ = _differ(inner, updates, params is not None, {name: _known(x) for name, x in extra.items()})
         except (TypeError, ValueError, LookupError):
             return  # the update raises this too, unless only the probe's sizes are at fault
-    if reason:
-        raise ValueError(f"inner: got a transformation that {reason}; {WAY_OUT}")
+    if differ:
+        raise ValueError(
+            "inner: got a transformation that computes a row's update from the other rows, their number or its place "
+            f"(or adds noise); {WAY_OUT}"
+        )
 
 
-def _difference(inner: Any, updates: Any, has_params: bool, extra: Mapping[str, Any]) -> str:
-    """Describe how steps on named rows differ from steps on all rows; "" if they agree or cannot be judged."""
+def _differ(inner: Any, updates: Any, has_params: bool, extra: Mapping[str, Any]) -> bool:
+    """Return whether steps on named rows differ from steps on all rows; False if that cannot be judged."""
     draw = np.random.default_rng(0)
 
     def like(x: Any, scales: Any) -> Any:
@@ -89,12 +91,8 @@ def _difference(inner: Any, updates: Any, has_params: bool, extra: Mapping[str, 
     state = inner.init(weights)
     for _ in range(FIRST):
         moved, state = step(tree(lambda x: like(x, GRADIENTS)), state, weights)
-        leaves = jax.tree.leaves(moved)
-        if any(map(get_backend("jax").is_traced, leaves)):
-            return ""
-        for x, u in zip(leaves_of(updates), leaves, strict=True):
-            if isinstance(x, IndexedSlices) and not np.array_equal(u[-1], u[-2], equal_nan=True):
-                return "gives equal rows without a gradient different updates, as noise does"
+        if any(map(get_backend("jax").is_traced, jax.tree.leaves(moved))):
+            return False
         weights = jax.tree.map(jnp.add, weights, moved)
 
     dense = state
@@ -105,9 +103,9 @@ def _difference(inner: Any, updates: Any, has_params: bool, extra: Mapping[str, 
         for x, whole in zip(leaves_of(rows), jax.tree.leaves(moved), strict=True):
             got, expected = (x.values, whole[NAMED]) if isinstance(x, IndexedSlices) else (x, whole)
             if not np.allclose(got, expected, rtol=1e-2, atol=0, equal_nan=True):
-                return "computes a row's update from the other rows, their number or its place"
+                return True
         weights = jax.tree.map(jnp.add, weights, moved)
-    return ""
+    return False
 
 
 def _known(x: Any) -> Any:

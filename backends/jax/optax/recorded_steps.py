@@ -92,6 +92,6 @@ def _description(tx: Transformation) -> dict[str, Any] | None:
 
 
 def _flat(tree: Any) -> dict[str, Any]:
-    """Return the leaves by name, with slices and tables as single leaves, whatever the tree's containers."""
+    """Return the leaves by name, with slices and tables as single leaves, for any containers."""
     paths = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is None or is_leaf(x))[0]
     return {path_name(path): x for path, x in paths}

@@ -1,11 +1,10 @@
-"""Transform sparse updates: clip them, sum duplicates, or step by optax or islices.optim, on rows.
+"""Transform sparse updates: clip them, or step by optax or islices.optim, on rows.
 
 SPEC clauses 7 to 10 and 16.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 import jax
@@ -15,7 +14,6 @@ import optax
 from islices.backends.jax.optax.named_rows import (
     check_transformation,
     checked,
-    densely,
     is_leaf,
     leaves_of,
     map_slices,
@@ -26,15 +24,11 @@ from islices.backends.jax.optax.named_rows import (
 from islices.backends.jax.optax.probing import check_rows
 from islices.core.arguments import check_name
 from islices.core.registry import describe
-from islices.core.rows import coalesce as sum_duplicates
+from islices.core.rows import to_dense
 from islices.core.slices import IndexedSlices
-from islices.distributed.norms import clip_over
-from islices.norms.clip import clip_by_value
+from islices.norms import global_norms, unitwise
 from islices.norms.clip_formulas import BY_GLOBAL_NORM, Semantics, lookup_formula
-from islices.norms.global_norms import clip_by_global_norm as clip_tree
-from islices.norms.limits import Nonfinite, check_max_norm, check_nonfinite, limit_of
-from islices.norms.unitwise import adaptive_grad_clip as adaptive
-from islices.norms.unitwise import clip_by_block_rms as block_rms
+from islices.norms.limits import Nonfinite, check_nonfinite, limit_of
 from islices.optim.hyperparameters import is_on
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import RECORDS
@@ -43,10 +37,8 @@ __all__ = [
     "OPTIMIZER",
     "Transformation",
     "adaptive_grad_clip",
-    "clip",
     "clip_by_block_rms",
     "clip_by_global_norm",
-    "coalesce",
     "from_optim",
     "on_rows",
 ]
@@ -56,39 +48,10 @@ ROWS = ("touched", "all")
 WAITING = (optax.MultiStepsState, optax.ApplyEvery)
 #: The attribute of `from_optim`'s update that holds the optimizer.
 OPTIMIZER = "islices_optimizer"
-Transformation: TypeAlias = optax.GradientTransformationExtraArgs
+Transformation: TypeAlias = optax.GradientTransformation
 
 
-def _stateless(name: str, fn: Callable[[Any], Any]) -> Transformation:
-    """Return a stateless transformation that applies a function to the updates."""
-
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        return fn(checked(updates, name)), state
-
-    return Transformation(optax.init_empty_state, update)
-
-
-# ---------------------------------------------------------------------- gradients
-def coalesce() -> Transformation:
-    """Sum the duplicates of sparse updates; dense updates do not change. SPEC clause 4.
-
-    Returns
-    -------
-    optax.GradientTransformationExtraArgs
-
-    Examples
-    --------
-    >>> import jax.numpy as jnp
-    >>> from islices import IndexedSlices
-    >>> grad = IndexedSlices(jnp.ones((3, 1)), jnp.array([4, 1, 4]), (6, 1))
-    >>> tx = coalesce()
-    >>> summed, _ = tx.update(grad, tx.init(jnp.zeros((6, 1))))
-    >>> summed.indices.tolist(), summed.values.tolist()
-    ([1, 4], [[1.0], [2.0]])
-    """
-    return _stateless("coalesce", lambda updates: map_slices(sum_duplicates, updates))
-
-
+# ---------------------------------------------------------------------- clips
 def clip_by_global_norm(
     max_norm: float,
     *,
@@ -96,7 +59,7 @@ def clip_by_global_norm(
     nonfinite: Nonfinite = "propagate",
     group: Any = None,
     replicated: Any = False,
-) -> Transformation:
+) -> optax.GradientTransformation:
     """Clip as `optax.clip_by_global_norm` does, by the norm with duplicates summed; indices do not change.
 
     Parameters
@@ -115,7 +78,7 @@ def clip_by_global_norm(
 
     Returns
     -------
-    optax.GradientTransformationExtraArgs
+    optax.GradientTransformation
 
     Raises
     ------
@@ -138,86 +101,17 @@ def clip_by_global_norm(
     """
     lookup_formula(BY_GLOBAL_NORM, semantics, "clip_by_global_norm")
     limit_of(max_norm)
-    nonfinite = check_nonfinite(nonfinite)
+    options: Any = {"semantics": semantics, "nonfinite": check_nonfinite(nonfinite)}
 
-    def clipped(updates: Any) -> Any:
-        structure: Any
-        leaves, structure = jax.tree.flatten(updates, is_leaf=is_leaf)
-        done, _ = clip_tree(leaves, max_norm, semantics=semantics, nonfinite=nonfinite)
-        return structure.unflatten(done)
+    def clipped(updates: Any, params: Any) -> Any:
+        return global_norms.clip_by_global_norm(updates, max_norm, **options, group=group, replicated=replicated)[0]
 
-    if group is None and replicated is False:
-        return _stateless("clip_by_global_norm", clipped)
-
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        def look() -> tuple[Any, Any]:  # runs where an error reaches the other ranks
-            leaves = jax.tree.leaves(checked(updates, "clip_by_global_norm"), is_leaf=is_leaf)
-            return leaves, _flags(replicated, updates)
-
-        done, _ = clip_over(look, max_norm, semantics, nonfinite, group)
-        return jax.tree.structure(updates, is_leaf=is_leaf).unflatten(done), state  # type: ignore[attr-defined]
-
-    return Transformation(optax.init_empty_state, update)
-
-
-def _flags(replicated: Any, updates: Any) -> list[Any]:
-    """Return a flag for each leaf of updates, in order."""
-    flags: list[Any] = []
-
-    def below(flag: Any, part: Any) -> None:
-        flags.extend([flag] * len(jax.tree.leaves(part, is_leaf=is_leaf)))
-
-    try:
-        jax.tree.map(below, replicated, updates)
-    except ValueError as error:
-        raise ValueError(
-            f"replicated: got another structure than the updates' ({error}); accepted are bools, or the structure of "
-            "an upper part of them"
-        ) from None
-    return flags
-
-
-def clip(max_delta: float) -> Transformation:
-    """Limit every element to [-max_delta, max_delta] as `optax.clip` does, after summing duplicates.
-
-    Parameters
-    ----------
-    max_delta : float
-        Not negative.
-
-    Returns
-    -------
-    optax.GradientTransformationExtraArgs
-
-    Raises
-    ------
-    TypeError, ValueError
-        max_delta is not a number >= 0.
-
-    Notes
-    -----
-    `islices.clip_by_value` clips the leaves. NaN stays NaN. SPEC clause 9.
-
-    Examples
-    --------
-    >>> import jax.numpy as jnp
-    >>> from islices import IndexedSlices
-    >>> grad = IndexedSlices(jnp.array([[3.0], [-9.0]]), jnp.array([1, 1]), (4, 1))
-    >>> tx = clip(3.5)
-    >>> tx.update(grad, tx.init(None))[0].values.tolist()
-    [[-3.5]]
-    """
-    check_max_norm(max_delta, "max_delta")
-
-    def clipped(updates: Any) -> Any:
-        return jax.tree.map(lambda x: clip_by_value(x, -max_delta, max_delta), updates, is_leaf=is_leaf)
-
-    return _stateless("clip", clipped)
+    return optax.stateless(clipped)
 
 
 def clip_by_block_rms(
     threshold: float, *, semantics: Semantics = "islices", nonfinite: Nonfinite = "propagate"
-) -> Transformation:
+) -> optax.GradientTransformation:
     """Limit each leaf's root mean square, zero rows included, as `optax.clip_by_block_rms` does.
 
     Parameters
@@ -231,7 +125,7 @@ def clip_by_block_rms(
 
     Returns
     -------
-    optax.GradientTransformationExtraArgs
+    optax.GradientTransformation
 
     Raises
     ------
@@ -251,16 +145,9 @@ def clip_by_block_rms(
     >>> tx.update(grad, tx.init(None))[0].values.tolist()
     [[2.0]]
     """
-    nonfinite = check_nonfinite(nonfinite)
-    block_rms(None, threshold, semantics=semantics, nonfinite=nonfinite)  # checks the arguments
-
-    def clipped(updates: Any) -> Any:
-        def one(x: Any) -> Any:
-            return block_rms(x, threshold, semantics=semantics, nonfinite=nonfinite)
-
-        return jax.tree.map(one, updates, is_leaf=is_leaf)
-
-    return _stateless("clip_by_block_rms", clipped)
+    options: Any = {"semantics": semantics, "nonfinite": check_nonfinite(nonfinite)}
+    unitwise.clip_by_block_rms(None, threshold, **options)  # checks the arguments
+    return optax.stateless(lambda updates, params: unitwise.clip_by_block_rms(updates, threshold, **options))
 
 
 def adaptive_grad_clip(
@@ -270,7 +157,7 @@ def adaptive_grad_clip(
     *,
     semantics: Semantics = "islices",
     nonfinite: Nonfinite = "propagate",
-) -> Transformation:
+) -> optax.GradientTransformation:
     """Limit each unit to clipping times the norm of the parameters' unit, as `optax.adaptive_grad_clip` does.
 
     Parameters
@@ -287,7 +174,7 @@ def adaptive_grad_clip(
 
     Returns
     -------
-    optax.GradientTransformationExtraArgs
+    optax.GradientTransformation
 
     Raises
     ------
@@ -307,18 +194,15 @@ def adaptive_grad_clip(
     >>> [round(x, 3) for x in tx.update(grad, tx.init(params), params)[0].values.ravel().tolist()]
     [0.6, -0.8]
     """
-    options = {"eps": eps, "axes": axis, "semantics": semantics, "nonfinite": check_nonfinite(nonfinite)}
-    adaptive(None, None, clipping, **options)  # checks the arguments
+    options: Any = {"eps": eps, "axes": axis, "semantics": semantics, "nonfinite": check_nonfinite(nonfinite)}
+    unitwise.adaptive_grad_clip(None, None, clipping, **options)  # checks the arguments
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+    def clipped(updates: Any, params: Any) -> Any:
         if params is None:
             raise ValueError("params: got None; accepted are the parameters, whose norms limit those of the updates")
-        structure: Any
-        leaves, structure = jax.tree.flatten(checked(updates, "adaptive_grad_clip"), is_leaf=is_leaf)
-        tables = structure.flatten_up_to(params)
-        return structure.unflatten(adaptive(leaves, tables, clipping, **options)), state
+        return unitwise.adaptive_grad_clip(updates, params, clipping, **options)
 
-    return Transformation(optax.init_empty_state, update)
+    return optax.stateless(clipped)
 
 
 # ---------------------------------------------------------------------- optax itself, on rows
@@ -366,34 +250,30 @@ def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Trans
     """
     check_name(rows, ROWS, "rows")
     inner = check_transformation(inner, "inner")
-    step = densely if rows == "all" else on_named_rows
     seen: set[Any] = set()  # structures of updates with which inner has passed the probe
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        updates = checked(updates, "on_rows")
-        if not any(isinstance(x, IndexedSlices) for x in leaves_of(updates)):
-            return inner.update(updates, state, weights_of(params), **extra)  # type: ignore[no-any-return]  # whatever optax takes for a state
+        if not any(isinstance(x, IndexedSlices) for x in leaves_of(checked(updates))):
+            return inner.update(updates, state, weights_of(params), **extra)  # type: ignore[no-any-return]
+        if rows == "all":
+            return inner.update(map_slices(to_dense, updates), state, weights_of(params), **extra)  # type: ignore[no-any-return]
         key = jax.tree.structure(map_slices(lambda s: (s.values,), updates))
-        if rows == "touched" and key not in seen:
+        if key not in seen:
             check_rows(inner, updates, params, extra)
             seen.add(key)
-        return step(inner, updates, state, params, extra)
+        return on_named_rows(inner, updates, state, params, extra)
 
     def init(params: Any) -> Any:
         state = inner.init(weights_of(params))
-        if rows == "touched" and any(isinstance(x, WAITING) for x in _nodes(state)):
+        nodes = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, WAITING))
+        if rows == "touched" and any(isinstance(x, WAITING) for x in nodes):
             raise ValueError(
                 "inner: got optax.MultiSteps or apply_every, which would not step rows that its last micro-step does "
-                'not name; accepted are accumulate(...), and rows="all"'
+                'not name; accepted is rows="all", or a step on islices.add(...) of the micro-batches\' gradients'
             )
         return state
 
     return Transformation(init, update)
-
-
-def _nodes(state: Any) -> list[Any]:
-    """Return the leaves of a state; a state in WAITING is one leaf."""
-    return jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, WAITING))
 
 
 # ---------------------------------------------------------------------- islices.optim
@@ -440,7 +320,7 @@ def from_optim(optimizer: Optimizer) -> Transformation:
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         structure: Any
-        leaves, structure = jax.tree.flatten(checked(updates, "from_optim"), is_leaf=is_leaf)
+        leaves, structure = jax.tree.flatten(checked(updates), is_leaf=is_leaf)
         for number, leaf in enumerate(leaves):
             if isinstance(leaf, IndexedSlices):
                 optimizer._warn_of_all(f"updates: leaf {number}")

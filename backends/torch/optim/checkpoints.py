@@ -1,7 +1,7 @@
 """Keep the state of a parameter between steps, and check state_dicts.
 
-Arrays have torch.optim's names, so programs that read torch's states also read these. torch's class and the class here
-load each other's states where the arrays have the same meaning.
+Arrays have torch.optim's names, so programs that read torch's states also read these. torch's class and the class
+here load each other's states if the arrays have the same meaning.
 """
 
 from __future__ import annotations

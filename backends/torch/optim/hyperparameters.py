@@ -93,7 +93,7 @@ def _plain(x: Any, name: str) -> Any:
 
 
 def defaults_of(rule: str, semantics: str) -> dict[str, Any]:
-    """Return the defaults by torch's names; "islices" has torch's defaults, where torch has the optimizer."""
+    """Return the defaults by torch's names. "islices" has torch's defaults if torch has the optimizer."""
     record = RECORDS[rule]
     known = dict(lookup_formula(record.presets, semantics, rule).defaults)
     if semantics == "islices" and "torch" in record.presets:

@@ -1,7 +1,7 @@
 """Judge all libraries and write docs/judged.md: ``python -m islices.conformance.tools.judged`` (`make judged`).
 
 ``--python`` names further environments; a library is judged in the first that has it. Without ``--docs`` the tables
-are printed. Exit codes: 0 done, whatever the scores; 2 usage.
+are printed. Exit codes: 0 done, with any scores; 2 usage.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from islices.backend import Host
 from islices.core import modes
 from islices.norms.clip_formulas import Semantics
 from islices.optim.factory import Duplicates, Rows, make
@@ -124,7 +125,7 @@ class OptaxAdam(Numbers):
 
 
 @lru_cache(maxsize=64)
-def _running_products(base: float, count: int) -> np.ndarray[Any, Any]:
+def _running_products(base: float, count: int) -> Host:
     return np.multiply.accumulate(np.full(count, base, np.float32))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.backend import Array
+from islices.backend import Array, Host
 from islices.core import modes
 from islices.norms.clip_formulas import Semantics
 from islices.optim.factory import Duplicates, Rows, make
@@ -37,7 +37,7 @@ def _fading(momentum_decay: float) -> float:
 
 
 @lru_cache(maxsize=64)
-def _products(c: float) -> np.ndarray[Any, Any]:
+def _products(c: float) -> Host:
     """Return the products of 1 - 0.5 c^k for k up to 1, 2, ..., until they stay constant; 0 below 1e-290."""
     products: list[float] = []
     product, factor = 1.0, 0.0
@@ -119,7 +119,7 @@ def _mu_product(h: Hyper, t: int) -> float:
 
 
 @lru_cache(maxsize=64)
-def _torch_products(beta1: float, momentum_decay: float, count: int) -> np.ndarray[Any, Any]:
+def _torch_products(beta1: float, momentum_decay: float, count: int) -> Host:
     """Return torch's float32 mu_product of each step, and zeros once 1 minus the product is 1."""
     products = np.zeros(count, np.float32)
     product = np.float32(1.0)

@@ -41,7 +41,7 @@ def read_both(a: Any, b: Any, pair: Mapping[str, str] | None = None) -> Both:
 def pair_names(left: Mapping[str, Any], right: Mapping[str, Any], pair: Any) -> dict[str, str]:
     """Return {a name in a: its name in b} by an argument ``pair=``, and by equal names.
 
-    Raise TypeError or ValueError if pair is no mapping, or has a name that its side does not have.
+    Raise TypeError or ValueError if pair is not a mapping, or has a name that its side lacks.
     """
     if pair is not None and not isinstance(pair, Mapping):
         raise TypeError(f"pair: got {describe(pair)}; accepted is a dict of names in a to names in b")

@@ -53,7 +53,7 @@ def eps_of(x: Leaf) -> float:
 
 
 def same_values(x: Leaf, y: Leaf) -> bool:
-    """Check that two leaves denote the same numbers, of whatever types."""
+    """Check that two leaves have the same numbers, of any types."""
     if isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and x.dtype == y.dtype != np.uint16:
         return x.shape == y.shape and bool(np.all(bits_equal(x, y)))  # of whole tables: without copies in float64
     pairs = beside(x, y)

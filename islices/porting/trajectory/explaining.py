@@ -63,7 +63,7 @@ def _position(position: str, tensor: str, a: Step, b: Step, known: Known) -> Dif
         before = a.get("gradients") or b.get("gradients")
         return _unmended(diff(rows_named(a), rows_named(b), before=before, **known), ("factor",))
     x, y = common(a, b, position)
-    tables = a.get("tables") or {}
+    tables = a.get("tables")
     return diff(x, y, tables=tables if position == "gradients" and x.keys() <= tables.keys() else None, **known)
 
 
@@ -114,7 +114,7 @@ def _step(position: str, tensor: str, a: Step, b: Step, known: Known) -> Differe
 
     If that tensor is too small to prove a cause, like a bias of one element, use those with the most elements.
     """
-    tables = a.get("tables") or {}
+    tables = a.get("tables")
     name = tensor if tensor in tables else tensor.rpartition(".")[0]
     found = _steps_of(name, a, b, known)
     if position == "state":
@@ -136,16 +136,11 @@ def _steps_of(name: str, a: Step, b: Step, known: Known) -> Difference:
 
 
 def _table_step(s: Step, name: str) -> TableStep | None:
-    before, after = ((s.get(position) or {}).get(name) for position in ("tables", "tables_after"))
-    gradient, state = rows_named(s).get(name), _nested(s.get("state"), name)
-    if before is None or after is None or gradient is None or (s.number != 1 and s.get("state") is None):
+    before, after = (s.get(position).get(name) for position in ("tables", "tables_after"))
+    gradient, state = rows_named(s).get(name), s.array_state("state", name)
+    if before is None or after is None or gradient is None or (s.number != 1 and "state" not in s.trees):
         return None
     if not state:  # none before the first step, or none at all
         state = {"step": np.array([s.number - 1], np.int32)}
     description = s.optimizers.get(name, s.optimizers.get("")) or {"semantics": OWN.get(s.framework, "")}
-    return TableStep(before, after, gradient, state, _nested(s.get("state_after"), name), description)
-
-
-def _nested(leaves: Leaves | None, name: str) -> dict[str, Any]:
-    start = f"{name}."
-    return {key[len(start) :]: x for key, x in (leaves or {}).items() if key.startswith(start)}
+    return TableStep(before, after, gradient, state, s.array_state("state_after", name), description)

@@ -131,7 +131,7 @@ class _Table(NamedTuple):
 
 
 def _tables(a: Step, b: Step) -> Iterator[_Table]:
-    sides = [s.get(position) or {} for position in ("tables", "tables_after") for s in (a, b)]
+    sides = [s.get(position) for position in ("tables", "tables_after") for s in (a, b)]
     for name in sides[0]:
         arrays = [np.atleast_1d(x) for side in sides if isinstance(x := side.get(name), np.ndarray)]
         if len(arrays) == len(sides) and len({x.shape for x in arrays}) == 1:
@@ -158,7 +158,7 @@ def _gradients_apart(a: Step, b: Step, t: _Table) -> MovingRows:
 # ---------------------------------------------------------------------- one step
 def movements(a: Step, b: Step, past: Past) -> Iterator[tuple[str, Found]]:
     """Judge the tables after a step, then the states; past includes the step."""
-    if any(s.get(position) is None for s in (a, b) for position in ("tables", "tables_after")):
+    if any(position not in s.trees for s in (a, b) for position in ("tables", "tables_after")):
         return
     tables = list(_tables(a, b))
     yield "step", furthest(_judge_table(a, b, t, past) for t in tables)
@@ -177,8 +177,7 @@ def _judge_table(a: Step, b: Step, t: _Table, past: Past) -> Found:
 
 
 def _judge_states(a: Step, b: Step, t: _Table, past: Past) -> Iterator[Found]:
-    after = [_arrays(s, "state_after", t.name) for s in (a, b)]
-    before = [_arrays(s, "state", t.name) for s in (a, b)]
+    after, before = ([s.array_state(position, t.name) for s in (a, b)] for position in ("state_after", "state"))
     r = _relative(a, b, t, past) if rows_named(a) and rows_named(b) else None
     semantics = [described(s, t.name, "semantics") for s in (a, b)]
     for key in after[0].keys() & after[1].keys():
@@ -249,20 +248,13 @@ def _relative(a: Step, b: Step, t: _Table, past: Past) -> Callable[[Array], Arra
 
 def _scalars(a: Step, b: Step, name: str) -> float:
     """Return the number of roundings that a running mean of squares adds to a step."""
-    if not any("v" in _arrays(s, "state_after", name) for s in (a, b)):
+    if not any("v" in s.array_state("state_after", name) for s in (a, b)):
         return 0.0
     known = [x for s in (a, b) if isinstance(x := described(s, name, "beta2"), float)]
     return corrected_digits(max(known, default=BETA2), min(a.number, b.number))
 
 
 # ---------------------------------------------------------------------- arrays
-def _arrays(s: Step, position: str, name: str) -> dict[str, Array]:
-    """Return the arrays of a tensor's state, by the records' names."""
-    start = f"{name}."
-    leaves = (s.get(position) or {}).items()
-    return {key[len(start) :]: np.asarray(x) for key, x in leaves if key.startswith(start)}
-
-
 def _common_states(a: Step, b: Step, name: str) -> list[tuple[Array, Array]]:
-    x, y = (_arrays(s, "state", name) for s in (a, b))
+    x, y = (s.array_state("state", name) for s in (a, b))
     return [(x[key], y[key]) for key in x if key in y and key != "step"]

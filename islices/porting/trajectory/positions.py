@@ -46,14 +46,19 @@ class Step:
     optimizers: dict[str, Any] = field(default_factory=dict)
     framework: str = ""
 
-    def get(self, position: str) -> Leaves | None:
-        """Return the leaves at a position; None if the step does not have the position."""
-        return self.trees.get(position)
+    def get(self, position: str) -> Leaves:
+        """Return the leaves at a position; none if the step does not have the position."""
+        return self.trees.get(position, {})
+
+    def array_state(self, position: str, tensor: str) -> dict[str, Any]:
+        """Return the arrays of a tensor's state, by the records' names. position: "state" or "state_after"."""
+        start = f"{tensor}."
+        return {key[len(start) :]: x for key, x in self.get(position).items() if key.startswith(start)}
 
 
 def common(a: Step, b: Step, position: str) -> tuple[Leaves, Leaves]:
     """Return the leaves at a position with names that both steps have."""
-    x, y = a.trees.get(position, {}), b.trees.get(position, {})
+    x, y = a.get(position), b.get(position)
     return {name: leaf for name, leaf in x.items() if name in y}, {name: y[name] for name in x if name in y}
 
 
@@ -118,4 +123,4 @@ def read_step(given: Any, argument: str, number: int) -> Step:
 
 def rows_named(step: Step) -> Leaves:
     """Return the gradients that a step applies: clipped ones replace raw ones."""
-    return {**(step.get("gradients") or {}), **(step.get("clipped") or {})}
+    return {**step.get("gradients"), **step.get("clipped")}

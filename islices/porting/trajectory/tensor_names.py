@@ -41,7 +41,7 @@ class Pairing:
             if position in NAMED:
                 trees[position] = self._named(leaves, nested=position in NESTED)
             else:
-                trees[position] = _beside(leaves, other.trees.get(position, {}))
+                trees[position] = _beside(leaves, other.get(position))
         optimizers = {self.names.get(name, name): x for name, x in step.optimizers.items()}
         return replace(step, trees=trees, optimizers=optimizers)
 
@@ -115,8 +115,8 @@ def settle_names(a: Step, b: Step, pair: Mapping[str, str] | None) -> Pairing:
 def _tensors(step: Step) -> Leaves:
     """Return a side's tensors: its tables, else its gradients."""
     for position in ("tables", "tables_after", "gradients", "clipped"):
-        if step.trees.get(position):
-            return step.trees[position]
+        if leaves := step.get(position):
+            return leaves
     return {}
 
 

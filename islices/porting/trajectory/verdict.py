@@ -116,7 +116,7 @@ def _between(now: tuple[Step, Step], last: tuple[Step, Step], notes: dict[str, s
     if none changed."""
     changed: list[str] = []
     for side, then, here in zip("ab", last, now, strict=True):
-        before, after = here.get("tables") or {}, then.get("tables_after") or {}
+        before, after = here.get("tables"), then.get("tables_after")
         some = [n for n, x in before.items() if n in after and x is not after[n] and not same_values(x, after[n])]
         if some:
             text = f"{{{side}}} changes tables between steps: {some[0]!r} before step {here.number}"
@@ -159,7 +159,7 @@ def _gap(a: Step, b: Step) -> float:
 def _coarsest(a: Step, b: Step) -> float:
     """Return the largest eps of a step's arrays, because a float32 loss may arrive as a Python float."""
     positions = ("outputs", "gradients", "tables")
-    return max((eps_of(x) for s in (a, b) for p in positions for x in s.trees.get(p, {}).values()), default=0.0)
+    return max((eps_of(x) for s in (a, b) for p in positions for x in s.get(p).values()), default=0.0)
 
 
 def _by_norm(a: Leaves, b: Leaves, drift: float, least: float = 0.0) -> Found:
@@ -194,7 +194,7 @@ def _same_bits(a: Step, b: Step) -> bool:
 
 
 def _loss(s: Step) -> float:
-    for x in (s.get("loss") or {}).values():
+    for x in s.get("loss").values():
         if isinstance(x, np.ndarray) and x.size == 1:
             return float(x.reshape(()))
     return math.nan

@@ -1,4 +1,4 @@
-"""Test the optimizers for Keras against Keras's optimizers, on gradients by hand and in model.fit of a real model."""
+"""Test the optimizers for Keras against Keras's optimizers, on gradients by hand."""
 
 from __future__ import annotations
 
@@ -21,13 +21,7 @@ import islices  # noqa: E402
 from islices import optim  # noqa: E402
 from islices.backends import keras as front  # noqa: E402
 
-RNG = np.random.default_rng(0)
-IDS = RNG.integers(0, 10, (24, 5)).astype(np.int32)  # 0 is the padding; rows 10 and 11 of the table are never named
-LABELS = RNG.standard_normal((24, 1)).astype(np.float32)
-RATE = float(np.float32(0.01))  # Keras holds it as float32
 CLIP = 0.1  # below the norm of every gradient here
-
-Apply = Callable[[list[Any], list[Any]], None]
 
 
 # ---------------------------------------------------------------------- a table and a dense weight, gradients by hand
@@ -126,65 +120,7 @@ def test_bad_input_is_named(label: str) -> None:
         call()
 
 
-# ---------------------------------------------------------------------- a real model in model.fit
-def dataset() -> Any:
-    return tf.data.Dataset.from_tensor_slices((IDS, LABELS)).batch(8)
-
-
-def model() -> Any:
-    keras.utils.set_random_seed(3)
-    ids = keras.Input((5,), dtype="int32")
-    x = keras.layers.Embedding(12, 4, mask_zero=True, name="table")(ids)
-    x = keras.layers.GlobalAveragePooling1D()(x)
-    return keras.Model(ids, keras.layers.Dense(1)(x))
-
-
-def values(m: Any) -> list[np.ndarray]:
-    return [v.numpy() for v in m.trainable_variables]
-
-
-def fitted(optimizer: Any, *, epochs: int = 2) -> Any:
-    m = model()
-    m.compile(optimizer=optimizer, loss="mse")
-    m.fit(dataset(), epochs=epochs, verbose=0, shuffle=False)
-    return m
-
-
-def looped(apply: Apply) -> Any:
-    """Run a user's training loop, which applies the changed gradients."""
-    m = model()
-    loss = keras.losses.MeanSquaredError()
-
-    def step(x: Any, y: Any) -> None:
-        with tf.GradientTape() as tape:
-            value = loss(y, m(x, training=True))
-        apply(tape.gradient(value, m.trainable_variables), m.trainable_variables)
-
-    run = tf.function(step)
-    for _ in range(2):
-        for x, y in dataset():
-            run(x, y)
-    return m
-
-
-def by_hand(optimizer: Any) -> Apply:
-    def apply(grads: list[Any], variables: list[Any]) -> None:
-        clipped, _ = islices.clip_by_global_norm(islices.coalesce(grads), CLIP)
-        optimizer.apply(clipped, variables)
-
-    return apply
-
-
-def test_schedules_averages_and_callbacks_work_through_it() -> None:
-    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([1, 3], [0.5, 0.25, 0.125])
-    options = {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 2}
-    got = fitted(front.SGD(schedule, global_clipnorm=CLIP, **options))
-    stock = keras.optimizers.SGD(schedule, **options)
-    expected = looped(by_hand(stock))
-    stock.finalize_variable_values(expected.trainable_variables)
-    assert_same_bits(values(got), values(expected))
-
-
+# ---------------------------------------------------------------------- in model.fit
 def test_xla_compiles_it() -> None:
     """Check that XLA compiles it, with numbers that are exact in every order of sums and products."""
     ids = np.array([[1, 1, 1, 2], [1, 3, 3, 2]], np.int32)

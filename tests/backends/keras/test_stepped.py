@@ -130,27 +130,6 @@ def test_sparse_and_dense_micro_batches_meet() -> None:
         np.testing.assert_array_equal(table.numpy(), expected)
 
 
-def test_a_gradient_of_none_in_a_micro_batch_loses_none_of_the_others() -> None:
-    a, b = keras.Variable(tf.zeros((3, 1))), keras.Variable(tf.zeros((3, 1)))
-    grad = tf.IndexedSlices(tf.constant([[1.0]]), tf.constant([1]), tf.constant([3, 1]))
-    optimizer = front.Stepped(optim.sgd(2.0), gradient_accumulation_steps=2)
-    optimizer.build([a, b])
-
-    def both() -> None:
-        optimizer.apply([grad, grad], [a, b])
-
-    def one() -> None:
-        optimizer.apply([grad, None], [a, b])
-
-    for _ in range(2):
-        with pytest.warns(UserWarning, match="Gradients do not exist"):
-            optimizer.apply([grad, None], [a, b])  # b had none yet, and takes no part
-    for call in (both, one):
-        tf.function(call)()
-    assert a.numpy().ravel().tolist() == [0.0, -4.0, 0.0]
-    assert b.numpy().ravel().tolist() == [0.0, -1.0, 0.0]
-
-
 def test_weights_that_their_gradients_overwrite_are_left_to_keras() -> None:
     scale, table = keras.Variable(tf.ones(2)), keras.Variable(tf.zeros((3, 2)))
     scale.overwrite_with_gradient = True
@@ -244,8 +223,6 @@ REFUSED = """
 
     elsewhere = front.Stepped(optim.sgd(1.0), gradient_accumulation_steps=2)
     with strategy.scope():
-        refused(lambda: front.Stepped(optim.sgd(1.0), gradient_accumulation_steps=2))
-        refused(lambda: front.Adam(gradient_accumulation_steps=2))
         refused(lambda: elsewhere.build([tf.Variable(tf.zeros((4, 1)))]))
         model = front.row_sparse(keras.Sequential([keras.layers.Embedding(5, 3)]))
     refused(lambda: model.compile(elsewhere, "mse"))

@@ -10,11 +10,9 @@ import copy
 import gc
 import operator
 import pickle
-import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -259,25 +257,6 @@ def test_modes_nest_and_come_back_after_an_error() -> None:
     assert [*seen, modes._mode.get()] == ["framework", "host", "framework", "host"]
 
 
-def test_threads_do_not_see_each_others_mode() -> None:
-    torch = pytest.importorskip("torch", reason="torch is not installed: with NumPy alone there is one mode")
-    calls: dict[str, int] = {"host": 0, "framework": 0}
-    backend = islices.get_backend("torch")
-    barrier = threading.Barrier(2)
-
-    def work(mode: str) -> None:
-        with islices.config.execution(mode):
-            barrier.wait()
-            from islices.core.modes import host_views
-
-            calls[mode] = sum(host_views(backend, [torch.ones(2)]) is not None for _ in range(100))
-            barrier.wait()
-
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(work, ("host", "framework")))
-    assert calls == {"host": 100, "framework": 0}
-
-
 # ---------------------------------------------------------------------- from_dense, keep_rows, drop_rows
 
 
@@ -292,41 +271,6 @@ def test_rows_may_be_numbers_or_a_mask(rows: Any) -> None:
     assert_array_equal(kept.values, s.values[[0, 2, 3, 5]])
     assert_array_equal(np.flatnonzero(islices.keep_rows(d, rows).any(1)), [0, 4])
     assert_array_equal(islices.keep_rows(d, rows) + islices.drop_rows(d, rows), d)
-
-
-# ---------------------------------------------------------------------- memory layouts
-OPERATIONS: dict[str, Callable[[IndexedSlices], Any]] = {
-    "coalesce": islices.coalesce,
-    "to_dense": islices.to_dense,
-    "add": lambda s: islices.add(s, s),
-    "add dense": lambda s: islices.add(s, np.ones(s.dense_shape, s.values.dtype)),
-    "concat": lambda s: islices.concat([s, s]),
-    "scale": lambda s: islices.scale(s, 0.3),
-    "keep_rows": lambda s: islices.keep_rows(s, [4, 0]),
-    "drop_padding": lambda s: islices.drop_padding(s, 4),
-    "scale_by_frequency": islices.scale_by_frequency,
-    "norm": islices.norm,
-    "clip_by_value": lambda s: islices.clip_by_value(s, -0.5, 0.5),
-    "clip_by_row_norm": lambda s: islices.clip_by_row_norm(s, 0.5),
-    "clip_by_global_norm": lambda s: islices.clip_by_global_norm([s, None], 0.5),
-}
-
-
-def test_no_operation_changes_its_input_or_hands_out_its_memory() -> None:
-    s = make()
-    before = bits(s)
-    for name, fn in OPERATIONS.items():
-        for part in arrays_of(fn(s)):
-            assert not np.shares_memory(part, s.values), name
-        assert bits(s) == before, name
-
-
-def arrays_of(x: Any) -> list[np.ndarray]:
-    if isinstance(x, (list, tuple)):
-        return [array for item in x for array in arrays_of(item)]
-    if isinstance(x, IndexedSlices):
-        return [x.values]
-    return [] if x is None else [np.asarray(x)]
 
 
 # ---------------------------------------------------------------------- scalars (clause 18)

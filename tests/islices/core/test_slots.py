@@ -12,6 +12,7 @@ import pytest
 import islices
 from islices import IndexedSlices, optim
 from islices.backend import Slots
+from islices.core.slots import SlotValues, slots_in
 
 ROWS, WIDTH = 12, 3
 POSITIONS = {"mixed": [2, 0, 1, 0, 2, 1], "none": []}
@@ -34,7 +35,7 @@ def deferred(
         values = (values.astype(wide) * np.asarray(factor, wide)).astype(dtype)
     slots = Slots(base, indices, ROWS, places, factor)
     backend = islices.get_backend("numpy")
-    return IndexedSlices._trusted(backend, None, indices, (ROWS, WIDTH), slots=slots), IndexedSlices(
+    return IndexedSlices._trusted(backend, SlotValues(slots), indices, (ROWS, WIDTH)), IndexedSlices(
         values, indices, (ROWS, WIDTH)
     )
 
@@ -57,7 +58,8 @@ def test_nothing_shows_whether_values_are_there(
                 same(operation(late), operation(now))
             late, now = deferred(positions, dtype, index, factor)
             same(islices.clip_by_global_norm([late], 0.5), islices.clip_by_global_norm([now], 0.5))
-            assert late._slots is None or late._slots.factor == factor, "what is clipped stays"
+            left = slots_in(late)
+            assert left is None or left.factor == factor, "what is clipped stays"
             for optimizer in (
                 steps() if (index, dtype) == ("int32", "float32") else ()
             ):  # each kernel takes a second to compile
@@ -94,7 +96,7 @@ def test_values_are_computed_once_and_are_the_callers() -> None:
         (ROWS, WIDTH),
         "IndexedSlices(n=6, dense_shape=(12, 3), float32, int64, numpy)",
     )
-    assert s._slots is not None, "looking at it computes nothing"
+    assert slots_in(s) is not None, "looking at it computes nothing"
     clipped = islices.clip_by_norm([s], 0.1)
     values = s.values
     assert values is s.values

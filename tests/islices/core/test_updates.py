@@ -3,54 +3,18 @@ rows."""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import islices
+from tests.shared.tables import KINDS, TABLES, of, torch_parameter
 
 START = np.arange(12, dtype=np.float32).reshape(6, 2)
 IDS = np.array([4, 1, 4], np.int64)
 VALUES = np.ones((3, 2), np.float32)
 EXPECTED = START + np.array([0, 1, 0, 0, 2, 0], np.float32)[:, None]
-
-
-def tensorflow_variable() -> Any:
-    return importlib.import_module("tensorflow").Variable(START)
-
-
-def tensorflow_tensor() -> Any:
-    return importlib.import_module("tensorflow").constant(START)
-
-
-def keras_variable() -> Any:
-    return importlib.import_module("keras").Variable(START)
-
-
-def torch_parameter() -> Any:
-    torch = importlib.import_module("torch")
-    return torch.nn.Parameter(torch.from_numpy(START.copy()))
-
-
-def of(name: str) -> Callable[[], Any]:
-    return lambda: islices.get_backend(name).asarray(START)
-
-
-#: table -> (its framework, how it is made, whether it changes in place)
-TABLES: dict[str, tuple[str, Callable[[], Any], bool]] = {
-    "numpy array": ("numpy", of("numpy"), True),
-    "torch tensor": ("torch", of("torch"), True),
-    "torch Parameter": ("torch", torch_parameter, True),
-    "tf.Variable": ("tensorflow", tensorflow_variable, True),
-    "Keras variable": ("tensorflow", keras_variable, True),
-    "tf.Tensor": ("tensorflow", tensorflow_tensor, False),
-    "jax array": ("jax", of("jax"), False),
-    "mxnet NDArray": ("mxnet", of("mxnet"), True),
-}
-KINDS = [kind for kind, (name, *_) in TABLES.items() if name in islices.list_backends()]
 
 
 def slices(name: str, ids: np.ndarray = IDS, **options: Any) -> islices.IndexedSlices:
@@ -66,7 +30,7 @@ def numpy(name: str, table: Any) -> np.ndarray:
 @pytest.mark.parametrize("kind", KINDS)
 def test_in_place_where_the_framework_is(kind: str, mode: str) -> None:
     name, make, in_place = TABLES[kind]
-    own = make()
+    own = make(START)
     given = islices.Table(own, padding_idx=0)
     with islices.config.execution(mode):
         out = islices.scatter(given, slices(name))
@@ -79,7 +43,7 @@ def test_in_place_where_the_framework_is(kind: str, mode: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_bad_index_in_the_last_slot_leaves_the_table_as_it_was(kind: str) -> None:
     name, make, _ = TABLES[kind]
-    table = make()
+    table = make(START)
     bad = slices(name, np.array([4, 1, 6], np.int64), validate=False)
     unknown = islices.IndexedSlices(bad.values, bad.indices, (None, 2), validate=False)
     for x in (bad, unknown):
@@ -90,7 +54,7 @@ def test_a_bad_index_in_the_last_slot_leaves_the_table_as_it_was(kind: str) -> N
 
 def test_parameters_record_nothing() -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
-    table = torch_parameter()
+    table = torch_parameter(START)
     assert islices.scatter(table, slices("torch"), op="mul") is table
     assert table.is_leaf
     assert table.requires_grad
@@ -114,7 +78,7 @@ def test_variables_inside_tf_function() -> None:
 
 def test_jax_arrays_are_donated_on_request() -> None:
     jax = pytest.importorskip("jax", reason="jax is not installed")
-    table = jax.numpy.add(of("jax")(), 0)  # JAX's memory: JAX does not write over NumPy's
+    table = jax.numpy.add(of("jax", START), 0)  # JAX's memory: JAX does not write over NumPy's
     place = table.unsafe_buffer_pointer()
     out = islices.scatter(table, slices("jax"), donate=True)
     assert out.unsafe_buffer_pointer() == place
@@ -124,7 +88,7 @@ def test_jax_arrays_are_donated_on_request() -> None:
     assert isinstance(jitted, islices.Table)
     np.testing.assert_array_equal(np.asarray(jitted.weights), 2 * EXPECTED - START)
     wild = jax.jit(lambda t, v, i: islices.scatter(t, islices.IndexedSlices(v, i, (6, 2)), op="mul"))(
-        of("jax")(), 2 * VALUES, np.array([1, -1, 6])
+        of("jax", START), 2 * VALUES, np.array([1, -1, 6])
     )
     np.testing.assert_array_equal(np.asarray(wild), START * np.array([1, 2, 1, 1, 1, 1], np.float32)[:, None])
 

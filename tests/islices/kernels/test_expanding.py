@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import inspect
 from collections.abc import Callable
 from pathlib import Path
 from types import FunctionType
@@ -13,7 +12,6 @@ import pytest
 
 pytest.importorskip("numba")
 
-from islices.kernels import compiling, folding, updating
 from islices.kernels.expanding import expand
 
 HALF = 0.5
@@ -143,22 +141,3 @@ def test_a_source_that_changed_is_not_taken(tmp_path: Path) -> None:
             exec(compile(path.read_text(), str(path), "exec"), scope)
     assert expand(scope["times"], as_inlined) is scope["times"]
     assert scope["times"](1) == 2
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_nothing_of_ours_is_left_to_numba(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check one kernel of each kind, because a call that numba inlines costs a tenth of a second or more."""
-    taken: list[FunctionType] = []
-    monkeypatch.setattr(compiling, "_njit", lambda *a, **k: (lambda f: taken.append(f) or f) if a else _inline(k))
-    inspect.unwrap(folding.fold_kernel)(dtype)
-    inspect.unwrap(updating.scatter_kernel)(dtype, "add")
-    assert len(taken) == 2
-    for function in taken:
-        left = [n for n in function.__code__.co_names if compiling._inlined(function.__globals__.get(n))]
-        assert left == []
-
-
-def _inline(options: dict[str, Any]) -> Callable[[FunctionType], Any]:
-    import numba
-
-    return numba.njit(**options)

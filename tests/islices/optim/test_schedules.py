@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
 import typing
 from collections.abc import Callable
 from fractions import Fraction
@@ -141,11 +140,6 @@ def test_numbers_of_numpy_are_taken_as_they_are() -> None:
         optimizer = optim.adam(0.1, beta1=beta)
         ends.append(optimizer.step(table.copy(), grad, optimizer.init(table)))
     same({"table": ends[0][0], **ends[0][1]}, {"table": ends[1][0], **ends[1][1]})
-
-
-def test_what_pickles() -> None:
-    made = optim.adam(by_step, beta1=by_step, amsgrad=True)
-    same(steps(pickle.loads(pickle.dumps(made))), steps(made))
 
 
 # ---------------------------------------------------------------------- which rows, whose semantics

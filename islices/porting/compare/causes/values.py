@@ -99,7 +99,7 @@ AUTOCAST = Cause(
 
 
 def _representable(y: Rows, dtype: str) -> bool:
-    """Return whether slots have as few bits as a type's significand, whatever their exponents."""
+    """Return whether slots have as few bits as a type's significand, for any exponents."""
     some = (y.values if y.slots is None else wide(y.slots)).reshape(-1)[:SAMPLED]
     mantissa, exponent = np.frexp(some)
     bits = PRECISION[dtype]

@@ -19,7 +19,7 @@ FEW = 3000
 
 @dataclass(frozen=True, eq=False)
 class Taken:
-    """A table before and after a step, the gradient, and the state before where it is known."""
+    """A table before and after a step, its gradient, and, if known, its state before the step."""
 
     before: Stored
     after: Stored

@@ -16,7 +16,7 @@ OUTLIERS = 0.25
 
 
 def rated(recipe: Recipe, e: Elements, steps: int) -> Recipe | None:
-    """Return the recipe with the learning rate that fits best; None where no positive one comes near.
+    """Return the recipe with the learning rate that fits best; None if no positive one comes near.
 
     A step is affine in its learning rate, except for ftrl's.
     """

@@ -101,7 +101,7 @@ def _exists(r: Recipe) -> bool:
 def _with_constants(plain: Recipe, begins: float | None) -> Iterator[Recipe]:
     """Yield a recipe with its defaults first, then with each other constant.
 
-    begins: the initial accumulator, where the state before a first step shows it.
+    begins: the initial accumulator, if the state before a first step shows it.
     """
     names = [name for name in CONSTANTS if plain.hyper.get(name) is not None]
     if begins is not None and "initial_accumulator" in names:

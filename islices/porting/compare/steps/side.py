@@ -44,7 +44,7 @@ class Side:
 
     @classmethod
     def of(cls, given: TableStep) -> Side | None:
-        """Return a side; None if it is no step of a dense table of floats."""
+        """Return a side; None if it is not a step of a dense table of floats."""
         before, x, grad = (read(getattr(given, name), "", name) for name in ("before", "after", "gradient"))
         if before.sparse or x.sparse or x.shape != before.shape or grad.row_shape != before.row_shape:
             return None

@@ -91,6 +91,18 @@ def test_a_state_on_one_side_does_not_hide_what_its_sums_began_with() -> None:
     assert [e.names for e in found.causes] == [("initial_accumulator",)], str(found)
 
 
+def test_raw_duplicates_are_named_if_the_description_does_not_name_them() -> None:
+    d = Batch(2)
+    table, sides = d.tables["u"], []
+    numbers: dict[str, Any] = {"semantics": "keras", "rows": "all", "lr": 1e-3, "eps": 3e-7}
+    for duplicates in ("sum", "raw"):
+        adam = islices.optim.adam(**numbers, duplicates=duplicates)
+        after, _ = adam.step(table.copy(), d.raw["u"], adam.init(table))
+        sides.append(TableStep(table, after, d.raw["u"], optimizer={"name": "adam", **numbers}))
+    found = explain_step(*sides)
+    assert [e.names for e in found.causes] == [("step_duplicates",)], str(found)
+
+
 def test_a_class_that_is_not_known_is_not_taken_for_another() -> None:
     """Check that torch's RAdam, whose first steps are gradient descent, is not mistaken for it."""
     d = Batch(2)

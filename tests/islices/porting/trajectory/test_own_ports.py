@@ -1,4 +1,5 @@
-"""Test a torch loop and its port to optax with one or two differences: reports name them, whichever side is first."""
+"""Test a torch loop and its port to optax with one or two differences: reports name them for both orders of the
+sides."""
 
 from __future__ import annotations
 
