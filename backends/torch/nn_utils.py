@@ -122,7 +122,7 @@ def clip_grad_norm_(
     if error_if_nonfinite:
         _check_finite(deciding, ord)
     _scale(grads, leaves, formula, deciding, limit)
-    return _as_tensor(norm, leaves)
+    return _as_tensor(norm, grads)
 
 
 @torch.no_grad()
@@ -180,19 +180,19 @@ def get_total_norm(
     tensor(2.8284)
     """
     over = group is not None or replicated is not False
-    leaves: list[Any] = []
+    given: list[torch.Tensor] = []
 
     def request() -> Question:
         ord = _order(norm_type, exact=over)
-        for position, x in enumerate(_listed(tensors, "tensors", GRADIENTS)):
-            leaves.append(_leaf(x, "tensors: the one", position))
+        given.extend(_listed(tensors, "tensors", GRADIENTS))
+        leaves = [_leaf(x, "tensors: the one", position) for position, x in enumerate(given)]
         facts = {"norm_type": ord, "error_if_nonfinite": bool(error_if_nonfinite)}
         return Question(leaves, replicated, ord, facts=facts)
 
     _, norm = _measured("get_total_norm", request, group, over=over)
     if error_if_nonfinite:
         _check_finite(norm, _order(norm_type, exact=over))
-    return _as_tensor(norm, leaves)
+    return _as_tensor(norm, given)
 
 
 @torch.no_grad()
@@ -417,11 +417,11 @@ def _check_finite(norm: Host, ord: float) -> None:
         )
 
 
-def _as_tensor(norm: Host, leaves: Sequence[Any]) -> torch.Tensor:
-    """Return the norm as a 0-d Tensor on the device of the first leaf."""
-    for leaf in leaves:
-        if leaf is not None:
-            return backend.scalar(norm.reshape(()), parts(leaf)[1])  # type: ignore[no-any-return]
+def _as_tensor(norm: Host, grads: Sequence[Any]) -> torch.Tensor:
+    """Return the norm as a 0-d Tensor on the device of the first gradient."""
+    for grad in grads:
+        if grad is not None:
+            return backend.scalar(norm.reshape(()), grad)  # type: ignore[no-any-return]
     return torch.tensor(norm[0])
 
 
