@@ -39,7 +39,8 @@ class BuildPacked(build_py):
 
 
 class DatedSdist(sdist):
-    """Write an archive of one date, owner and order: setuptools, unlike wheel, records those of the build."""
+    """Write an archive with one date, owner and order. setuptools, unlike wheel, records the date, owner and order of
+    the build."""
 
     def make_archive(self, base_name, format, root_dir=None, base_dir=None, **owner):
         date = os.environ.get("SOURCE_DATE_EPOCH")
@@ -66,5 +67,12 @@ if __name__ == "__main__":
         cmdclass={"build_py": BuildPacked, "sdist": DatedSdist},
         long_description=readme(Path("README.md").read_text("utf-8"), ADDRESS),
         long_description_content_type="text/markdown",
-        project_urls={"Source": ADDRESS, "Documentation": f"{ADDRESS}/blob/main/docs/index.md"} if ADDRESS else {},
+        project_urls={
+            "Source": ADDRESS,
+            "Documentation": f"{ADDRESS}/blob/main/docs/index.md",
+            "Changelog": f"{ADDRESS}/blob/main/CHANGELOG.md",
+            "Issues": f"{ADDRESS}/issues",
+        }
+        if ADDRESS
+        else {},
     )

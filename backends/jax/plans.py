@@ -8,9 +8,11 @@ that of the rows. May import: `jax`, `numpy`, this folder.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -18,6 +20,7 @@ import jax
 import numpy as np
 from jax import lax
 from jax.extend.core import Literal
+from jax.sharding import PartitionSpec
 
 from islices.backends.jax import precision, row_reads, tables
 from islices.backends.jax.host_views import Tracer
@@ -263,6 +266,60 @@ def _looped(
     return Evaluation(jax.jit(run), outputs, slots, _uses([plan], outputs, "scan"))
 
 
+def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
+    """Run ranks that read rows each for itself: their slots are concatenated along a new first axis."""
+    p = eqn.params
+    mesh, checked, jaxpr = p["mesh"], p["check_vma"], p["jaxpr"]
+    manual = p["newly_manual_axes"] if "newly_manual_axes" in p else p["manual_axes"]
+    plan = Plan(jaxpr, marks, wanted)
+    if any(slot.rows < 0 for slot in plan.slots):  # uses of weights as an array
+        return None
+    parts: dict[int, Any] = {}  # leaf -> the axes that split its rows
+    for mark, spec in zip(marks, p["in_specs"], strict=True):
+        if mark is not None:
+            first, *others = (*list(spec), None)
+            if any(others) or parts.setdefault(mark.leaf, first) != first:
+                return None
+    axes = [tuple(a for a in mesh.axis_names if a in (s.varying if checked else manual)) for s in plan.slots]
+    counts = [math.prod(mesh.shape[a] for a in names) for names in axes]
+    specs = [PartitionSpec(names) for names in axes]
+
+    def whole(slot: Slot, ids: Any) -> Any:
+        """Return the leaf's row numbers for row numbers of a part."""
+        axis = parts[slot.leaf]
+        if not axis:
+            return ids
+        rows = slot.rows * lax.axis_size(axis)
+        return jax.numpy.where(
+            (ids >= 0) & (ids < slot.rows), ids + lax.axis_index(axis).astype(ids.dtype) * slot.rows, rows
+        )
+
+    def body(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+        outs, found = evaluate(plan, (), values, [x[0] for x in deltas])
+        of_leaf = [(whole(slot, ids), *more) for slot, (ids, *more) in zip(plan.slots, found, strict=True)]
+        return outs, jax.tree_util.tree_map(lambda x: x[None], of_leaf)
+
+    def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+        return jax.shard_map(
+            body,
+            mesh=mesh,
+            in_specs=(list(p["in_specs"]), specs),
+            out_specs=(list(p["out_specs"]), specs),
+            check_vma=checked,
+            axis_names=set(manual),
+        )(list(values), list(deltas))
+
+    slots = [
+        replace(slot.repeated(count), rows=slot.rows * _size(mesh, parts[slot.leaf]), varying=frozenset())
+        for slot, count in zip(plan.slots, counts, strict=True)
+    ]
+    return Evaluation(run, (None,) * len(wanted), slots, _uses([plan], (None,) * len(wanted), "shard_map"))
+
+
+def _size(mesh: Any, axes: Any) -> int:
+    return math.prod(mesh.shape[a] for a in ((axes,) if isinstance(axes, str) else axes or ()))
+
+
 def _uses(plans: Sequence[Plan], outputs: Marks, name: str) -> dict[int, Use]:
     """Return the other uses of plans whose outputs all have these marks."""
     out = ((m, whole) for plan in plans for m, whole in zip(plan.outputs, outputs, strict=True))
@@ -279,6 +336,7 @@ NESTED: dict[str, Callable[[Any, Marks, Wanted], Evaluation | None]] = {
     "remat2": _calling(jax.checkpoint, "prevent_cse", "policy"),
     "cond": _cond,
     "scan": _scan,
+    "shard_map": _shard_map,
 }
 #: The other rules, by type of mark.
 RULES: dict[type, dict[str, Rule]] = {
@@ -295,5 +353,5 @@ REFUSED = {
     "custom_jvp_call": "a function with a derivative of its own; read the rows before it",
     "custom_vjp_call": "a function with a derivative of its own; read the rows before it",
     "dot_general": "which reads the whole array; instead of a product with one-hot ids use jnp.take",
-    "shard_map": "whose ranks read it; take value_and_grad within it, with check_vma=False",
+    "shard_map": "whose in_specs split it otherwise than by rows",
 }

@@ -35,7 +35,7 @@ Part = Sequence[Any]
 
 
 class Leaves(Deferred):
-    """The leaves of a pytree: checked before one of their parts is first read, and the same when flattened again."""
+    """The leaves of a pytree, which are checked before a part is first read and stay the same when flattened again."""
 
     __slots__ = ("check", "leaves", "parts")
 

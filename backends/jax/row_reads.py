@@ -1,6 +1,6 @@
 """Define the rules of the operations that read rows of a marked parameter or pass the parameter on.
 
-May import: `jax`, `numpy`, this folder.
+May import: `jax`, `numpy`, this folder, `islices.backends.jax.host_calls`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from islices.backends.jax import scatters
+from islices.backends.jax.host_calls.primitive import varying
 from islices.backends.jax.markers import attach
 
 __all__ = ["FLOATS", "RULES", "Evaluation", "Marked", "Marks", "Rule", "Slot", "Use", "bind", "constant", "whole"]
@@ -47,6 +48,7 @@ class Slot:
     #: the found values: ids and their extras; () for an array with a dense gradient
     found: tuple[jax.ShapeDtypeStruct, ...]
     rows: int = -1  # the id of no row; -1 without ids
+    varying: frozenset[str] = frozenset()  # the axes of a shard_map along which the read differs
     static: Any = None  # for a Table: the core's facts about a lookup, or the use of its weights
     axes: tuple[str, ...] = ()  # the transformations that add axes before those of ids: "vmap", "scan"
     rounds: int | None = None  # the number of loops around a branch, which may not run; None outside of a branch
@@ -211,7 +213,7 @@ def _reading(
     shape = eqn.invars[0].aval.shape
     scatters.check_sentinel(shape[0], dtype)
     found = jax.ShapeDtypeStruct((count,), dtype)
-    slot = Slot(mark.leaf, (count, *shape[1:]), mark.dtype, (found,), shape[0])
+    slot = Slot(mark.leaf, (count, *shape[1:]), mark.dtype, (found,), shape[0], varying(eqn.outvars[0].aval))
 
     def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
         (rows,), delta = bind(eqn, values), deltas[0]
@@ -286,6 +288,8 @@ RULES: dict[str, Rule] = {
     "optimization_barrier": _barrier,
     "stop_gradient": constant,
     "device_put": _placed,
+    "pcast": _placed,
+    "pvary": _placed,
     "reshard": _placed,
     "sharding_constraint": _placed,
 }

@@ -78,7 +78,7 @@ def from_native(x: Any, *, dense_shape: Iterable[int | None] | None = None, vali
 
 
 def _of_native(backend: Backend, x: Any, dense_shape: Any = None, *, validate: bool = True) -> IndexedSlices:
-    """Return slices over a native sparse object, whose claims about itself are validated here."""
+    """Return slices over a native sparse object, after validating that object's claims."""
     values, indices, shape, coalesced, padded, look = backend.from_native(x)
     if dense_shape is not None or not is_known(shape):
         shape = check_dense_shape(shape if dense_shape is None else dense_shape)

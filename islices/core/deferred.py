@@ -1,4 +1,4 @@
-"""Values and indices that are not arrays yet: internal classes that only the dispatch knows.
+"""Define internal classes of values and indices that are not arrays yet. Only the dispatch knows them.
 
 `IndexedSlices` holds an array or one of these in each of its two parts, and calls `Deferred.read` when the part is
 read. Operations look inside instead, so that nothing is computed: `native_look` and `islices.core.slots.slots_in`.
@@ -30,7 +30,7 @@ class Deferred:
 
 
 class NativeIndices(Deferred):
-    """The indices of a framework's sparse object during the call that it was given to, with the look at its arrays.
+    """The indices of a framework's sparse object, with the look at its arrays, during the call that received it.
 
     If the look has views, the array may be None and is made when it is read.
     """
@@ -53,6 +53,6 @@ def native_indices(look: Look, values: Any, indices: Any) -> NativeIndices:
 
 
 def native_look(s: IndexedSlices) -> Look | None:
-    """Return the look at values and indices that came with a framework's sparse object, None for other slices."""
+    """Return the look at values and indices that came with a framework's sparse object, or None for other slices."""
     indices = s._indices
     return indices.look if type(indices) is NativeIndices else None

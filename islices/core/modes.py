@@ -131,10 +131,15 @@ def run(
                 raise MemoryError(f"{backend.name}: {backend.memory_error}; {fn}") from error
             raise
     out = compute(fn, views if len(views) == len(arrays) else views[: len(arrays)], **static)
+    return _from_host(backend, out, arrays[0])
+
+
+def _from_host(backend: Backend, out: Any, like: Array) -> Any:
+    """Return a result of the host, or a tuple of results, with the backend's arrays in place of NumPy's."""
     results = []
     for x in out if isinstance(out, tuple) else (out,):
         if isinstance(x, (np.ndarray, np.generic)):  # NumPy turns 0-d arrays into the latter
-            x = backend.from_host(np.asarray(x), arrays[0])
+            x = backend.from_host(np.asarray(x), like)
         results.append(x)
     return tuple(results) if isinstance(out, tuple) else results[0]
 
@@ -166,9 +171,7 @@ def _stand_in(backend: Backend, primitive: str, *args: Any, **static: Any) -> An
 
     views = [view(x) for x in args]
     with HOST.scope():
-        out = getattr(HOST, primitive)(*views, **static)
-    made = [backend.from_host(np.asarray(x), found[0]) for x in (out if isinstance(out, tuple) else (out,))]
-    return tuple(made) if isinstance(out, tuple) else made[0]
+        return _from_host(backend, getattr(HOST, primitive)(*views, **static), found[0])
 
 
 Backend.stand_in = _stand_in

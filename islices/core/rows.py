@@ -185,7 +185,7 @@ def drop_rows(x: T, rows: Any) -> T:
     Raises
     ------
     IndexError, TypeError, ValueError
-        A row is out of range, the dtype is another one, or a mask has another length. SPEC clause 13.
+        A row is out of range, the dtype is not accepted, or a mask has another length. SPEC clause 13.
 
     Examples
     --------

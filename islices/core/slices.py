@@ -38,7 +38,7 @@ class IndexedSlices:
         int32 or int64, of the same framework, each in [0, rows). A NumPy array is converted to the framework; any
         other array is stored unchanged.
     dense_shape : sequence of int
-        (rows, *row_shape). rows may be None for unknown: then no upper bound is checked, and `to_dense` raises.
+        (rows, *row_shape). rows may be None if unknown. Then no upper bound is checked, and `to_dense` raises.
     coalesced : bool
         True declares that indices are strictly ascending; this is checked unless validate is False.
     padded : bool

@@ -37,7 +37,7 @@ class SlotValues(Deferred):
 
 
 def slots_in(s: IndexedSlices) -> Slots | None:
-    """Return the slots that a gradient's values are computed from, None where it has values only."""
+    """Return the slots from which a gradient's values are computed, or None if it has only values."""
     values = s._values
     return values.slots if isinstance(values, SlotValues) else None
 

@@ -15,7 +15,7 @@ from islices.backend import Array, Backend, ProductUse
 from islices.core import modes
 from islices.core.arguments import LARGEST, show, whole_number
 from islices.core.deferred import Deferred
-from islices.core.linear import add, concat, join_arrays
+from islices.core.linear import add, concat, join_arrays, wide_dtype
 from islices.core.registry import describe, find_backend
 from islices.core.rows import check_memory
 from islices.core.shapes import size_of
@@ -31,7 +31,7 @@ from islices.embedding.lookup_gradients import (
 )
 from islices.embedding.products import Product, check_product, dense_sum, dense_terms, host_parts, squares
 from islices.norms import derivatives
-from islices.norms.clip import row_factors, scale_rows
+from islices.norms.clip_formulas import islices_formula
 from islices.norms.exact import Groups, as_rows, exact_norms
 from islices.norms.limits import Limit, Nonfinite, check_nonfinite, limit_of, refuse_nonfinite
 from islices.norms.norm import check_float, rounded_norms
@@ -527,7 +527,7 @@ def clip_per_sample(tree: T, max_norm: float, *, nonfinite: Nonfinite = "propaga
     E, norms, given = _norms([x for x in leaves if x is not None])
     with E.scope():
         refuse_nonfinite(E, norms, nonfinite)
-        factors = row_factors(E, norms, limit, nonfinite)
+        factors = _row_factors(E, norms, limit, nonfinite)
     out = (None if x is None else _scaled(x, E, factors) for x in leaves)
     return rebuild(tree, out), given
 
@@ -556,7 +556,7 @@ def _scaled(x: Any, E: Backend, factors: Array) -> Any:
     B = _owner(x)
 
     def clip(a: Array, by: Array, place: Array | None = None) -> Array:
-        return _undifferentiated(B, scale_rows(B, derivatives.constant(B, a), E, by, place), [a])
+        return _undifferentiated(B, _scaled_rows(B, derivatives.constant(B, a), E, by, place), [a])
 
     if not isinstance(x, PerSample):
         return clip(x, factors)
@@ -567,6 +567,35 @@ def _scaled(x: Any, E: Backend, factors: Array) -> Any:
     pairs = ((g if finite else clip(g, zeros), clip(inputs, factors)) for g, inputs in x.products)
     products = tuple(Product(*pair) for pair in pairs)
     return PerSample._trusted(B, (clip(x.values, factors, x.samples), x.indices, x.samples, products), x.dense_shape)
+
+
+def _row_factors(E: Backend, norms: Array, limit: Limit, nonfinite: str) -> Array:
+    """Return the factors that clip rows of float64 norms (SPEC clause 10).
+
+    With nonfinite "zero", -1 stands for zeros where the norm is not finite.
+    """
+    ((_, factors),) = islices_formula(E, norms, limit.of(E, "float64"))
+    return E.where(E.isfinite(norms), factors, -1.0) if nonfinite == "zero" else factors
+
+
+def _scaled_rows(B: Backend, values: Array, E: Backend, factors: Array, place: Array | None) -> Array:
+    """Multiply each row by a factor of `_row_factors`, an array of E. place has the index of each row's factor.
+
+    By default row k has factor k.
+    """
+    with E.scope():
+        factors = E.astype(factors, wide_dtype(B.dtype(values)))
+    if E is modes.HOST:
+        factors = B.asarray(factors, values)
+    return modes.run(_scale_rows, B, (values, factors) if place is None else (values, factors, place))
+
+
+def _scale_rows(B: Backend, values: Array, factors: Array, place: Array | None = None) -> Array:
+    if place is not None:
+        factors = B.take(factors, place)
+    column = B.as_column(factors, values)
+    scaled = B.astype(B.round_product(B.widen(values), column), B.dtype(values))
+    return B.where(B.less_equal(column, -1.0), B.zeros_like(scaled), scaled)
 
 
 def _owner(x: Any) -> Backend:

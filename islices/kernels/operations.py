@@ -333,7 +333,7 @@ def _into_bins(kernel: Kernel, given: tuple[Host, ...], dtype: str, free: list[H
     try:
         bins = free.pop()
     except IndexError:
-        bins = np.zeros((squares.BINS["float64" if dtype == "float64" else "float32"], 4), np.int64)
+        bins = np.zeros((squares.BINS[dtype], 4), np.int64)
     kernel(*given, first, last, bins)
     free.append(bins)
 

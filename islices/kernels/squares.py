@@ -23,7 +23,7 @@ from islices.kernels.halves import FORMATS
 from islices.kernels.totals import CUT, LIMBS, LOW, LOWEST, add_bins_kernel, round_kernel
 
 #: the number of bins: one for each power of two of a number's size, and one for numbers that are not finite
-BINS = {"float32": 256, "float64": 2048}
+BINS = {dtype: 2048 if dtype == "float64" else 256 for dtype in FORMATS}
 #: the number of terms cut at a time, so that they stay in the first-level cache and their sums in 63 bits
 BLOCK = 2048
 #: the constants that, added to a term, make the first and the second cut
@@ -68,7 +68,7 @@ cut, power_of_two, add_part = inline(_cut), inline(_power_of_two), inline(_add_p
 def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
     """Return the kernel for numbers of a dtype and ord 1 or 2. With exact, it fills limbs instead of bins."""
     form, wide, sizes = FORMATS[dtype], dtype == "float64", ord == 1
-    load, half, bins_of = form.load, form.stored is np.uint16, BINS["float64" if wide else "float32"]
+    load, half, bins_of = form.load, form.stored is np.uint16, BINS[dtype]
     infinite, bias = bins_of - 1, bins_of // 2 - 1
     # the largest distance, in powers of two, of numbers of this mantissa at which all bits of their terms are kept
     span = 2 * CUT // ord - 1 - (52 if wide else 23)
@@ -192,11 +192,7 @@ def norm_kernel(dtype: str, index: np.dtype[Any], ord: int) -> Kernel:
     """Return the kernel for the norm of values of a dtype with int32 or int64 indices and ord 1 or 2."""
     rows, group = rows_kernel(dtype, ord, exact=False), group_kernel(index)
     dense = dense_kernel(dtype, ord, exact=False)
-    add_bins, round_sum, count_of_bins = (
-        add_bins_kernel(),
-        round_kernel(),
-        BINS["float64" if dtype == "float64" else "float32"],
-    )
+    add_bins, round_sum, count_of_bins = add_bins_kernel(), round_kernel(), BINS[dtype]
 
     def norm(values, indices):
         """Return the norm of few rows, after summing rows with the same index. Without indices no rows are summed.

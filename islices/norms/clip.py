@@ -30,7 +30,6 @@ from islices.norms.clip_formulas import (
     ClipFormula,
     Semantics,
     Steps,
-    islices_formula,
     lookup_formula,
 )
 from islices.norms.limits import Limit, Nonfinite, bound_of, check_nonfinite, limit_of, refuse_nonfinite
@@ -348,32 +347,3 @@ def clip_by_row_norm(x: T, max_norm: float, *, nonfinite: Nonfinite = "propagate
     limit = limit_of(max_norm)
     nonfinite = check_nonfinite(nonfinite)
     return map_accepted(lambda leaf: clip_rows(limit.lift(leaf), limit, nonfinite), x)
-
-
-def row_factors(E: Backend, norms: Array, limit: Limit, nonfinite: str) -> Array:
-    """Return the factors that clip rows of float64 norms (SPEC clause 10).
-
-    With nonfinite "zero", -1 stands for zeros where the norm is not finite.
-    """
-    ((_, factors),) = islices_formula(E, norms, limit.of(E, "float64"))
-    return E.where(E.isfinite(norms), factors, -1.0) if nonfinite == "zero" else factors
-
-
-def scale_rows(B: Backend, values: Array, E: Backend, factors: Array, place: Array | None) -> Array:
-    """Multiply each row by a factor of `row_factors`, an array of E. place has the index of each row's factor.
-
-    By default row k has factor k.
-    """
-    with E.scope():
-        factors = E.astype(factors, wide_dtype(B.dtype(values)))
-    if E is modes.HOST:
-        factors = B.asarray(factors, values)
-    return modes.run(_scale_rows, B, (values, factors) if place is None else (values, factors, place))
-
-
-def _scale_rows(B: Backend, values: Array, factors: Array, place: Array | None = None) -> Array:
-    if place is not None:
-        factors = B.take(factors, place)
-    column = B.as_column(factors, values)
-    scaled = B.astype(B.round_product(B.widen(values), column), B.dtype(values))
-    return B.where(B.less_equal(column, -1.0), B.zeros_like(scaled), scaled)

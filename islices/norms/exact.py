@@ -249,7 +249,7 @@ def _of_groups(
 def _top(E: Backend, B: Backend, x: Array) -> Array:
     """Return the largest |x| of each row in float64, as an array of the backend for small arrays."""
     with B.scope():
-        top = _amax(B, x)
+        top = B.astype(B.row_amax(x if B.dtype(x) != "bfloat16" else B.widen(x)), "float64")
     return B.to_numpy(top) if E is modes.HOST else top
 
 
@@ -260,10 +260,6 @@ def _of_rows(E: Backend, B: Backend, x: Array, fn: Part, units: Sequence[Array])
             columns = [B.asarray(u, x) for u in columns]  # not Python numbers: MXNet parses those from text, inexactly
         sums = fn(B, x, columns)
     return tuple(map(B.to_numpy, sums)) if E is modes.HOST else sums
-
-
-def _amax(B: Backend, x: Array) -> Array:
-    return B.astype(B.row_amax(x if B.dtype(x) != "bfloat16" else B.widen(x)), "float64")
 
 
 def _cut_and_sum(B: Backend, x: Array, columns: Sequence[Array], *, ord: float, rescaled: bool, sizes: bool) -> Sums:

@@ -313,27 +313,15 @@ def array_power(B: Backend, x: Array, exponent: Array, one: Array) -> Array:
     result, root = one, B.sqrt(x)
     for digit in reversed(fraction):
         result = B.sqrt(result) if result is not one else one
-        result = _chosen(B, digit, B.round_product(root, result), result)
+        result = B.where(digit, B.round_product(root, result), result)
     for digit in whole:
-        result = _chosen(B, digit, B.round_product(x, result), result)
+        result = B.where(digit, B.round_product(x, result), result)
         x = B.round_product(x, x)
     return result
 
 
-def _chosen(B: Backend, digit: Any, a: Array, b: Array) -> Array:
-    return (a if digit else b) if isinstance(digit, bool) else B.where(digit, a, b)
-
-
-def _digits(B: Backend, exponent: Array, one: Array) -> tuple[list[Any], list[Any]]:
-    """Return the binary digits, as bools or masks, of the whole part (units first) and of the fraction (halves
-    first)."""
-    count = FRACTION[B.dtype(exponent)]
-    if not B.is_traced(exponent):
-        number = float(B.to_numpy(exponent).item())
-        whole, part = int(number), int((number % 1.0) * 2.0**count)
-        last = max((k for k in range(count) if part >> (count - 1 - k) & 1), default=-1)
-        fraction = [bool(part >> (count - 1 - k) & 1) for k in range(last + 1)]
-        return [bool(whole >> k & 1) for k in range(whole.bit_length())], fraction
+def _digits(B: Backend, exponent: Array, one: Array) -> tuple[list[Array], list[Array]]:
+    """Return the masks of the binary digits of the whole part (units first) and of the fraction (halves first)."""
     powers = [one]
     for _ in range(WHOLE - 1):
         powers.append(powers[-1] + powers[-1])
@@ -342,7 +330,7 @@ def _digits(B: Backend, exponent: Array, one: Array) -> tuple[list[Any], list[An
         masks.append(B.less_equal(value, exponent))
         exponent = B.where(masks[-1], exponent - value, exponent)
     fraction = []
-    for _ in range(count):
+    for _ in range(FRACTION[B.dtype(exponent)]):
         exponent = exponent + exponent
         fraction.append(B.less_equal(one, exponent))
         exponent = B.where(fraction[-1], exponent - one, exponent)

@@ -21,7 +21,7 @@ from islices.backends.jax import precision
 from islices.core import modes
 from islices.core.locks import load_module
 
-__all__ = ["Operation", "kernels_run", "parts", "run"]
+__all__ = ["Operation", "kernels_run", "parts", "run", "varying"]
 
 
 class Operation:
@@ -78,6 +78,11 @@ def _results(*avals: Any, operation: Operation, tree: Any) -> list[Any]:
     along = frozenset().union(*(getattr(x, "vma", frozenset()) for x in avals))
     new = {"weak_type": False, **({"vma": along} if along else {})}
     return [x.update(**new) for x in operation.results(*tree.unflatten(avals))]
+
+
+def varying(aval: Any) -> frozenset[str]:
+    """Return the axes along which an array varies, in a shard_map that checks them."""
+    return frozenset(getattr(aval, "vma", None) or getattr(getattr(aval, "mat", None), "varying", None) or ())
 
 
 def _jvp(primals: Any, tangents: Any, *, operation: Operation, tree: Any) -> tuple[Any, Any]:

@@ -97,7 +97,7 @@ class TensorDifference:
 
     @property
     def same_shape(self) -> bool:
-        """Return True if the shapes are the same, or one of them leaves the number of rows open."""
+        """Return True if the shapes agree, or if one has an unknown number of rows."""
         return same_shape(*self.shapes)
 
     @property

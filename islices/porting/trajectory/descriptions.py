@@ -55,7 +55,7 @@ def optimizers_of(given: Any, argument: str) -> dict[str, Any]:
 
 
 def other_class(description: Mapping[str, Any]) -> str | None:
-    """Return the class from a description of an optimizer that `islices.optim` does not have; else None."""
+    """Return the class in a description of an optimizer that `islices.optim` does not have, else None."""
     name = description.get("class") if len(description) == 1 else None
     return name if isinstance(name, str) else None
 

@@ -193,9 +193,41 @@ def test_other_uses_raise_by_name_and_are_dense_with_auto(name: str) -> None:
 
 MESHES = """
 import jax, jax.numpy as jnp, numpy as np, islices
+from jax import lax
 from jax.sharding import AxisType, PartitionSpec as P
 w, mix = jnp.sin(jnp.arange(48.0)).reshape(12, 4), jnp.cos(jnp.arange(16.0)).reshape(4, 4)
 ids = jnp.array([1, -2, 5, 5, 11, 0, 7, 1])
+
+mesh = jax.make_mesh((2, 2), ("d", "m"), axis_types=(AxisType.Auto,) * 2)
+
+def whole(w, mix, i):
+    return lax.pmean(jnp.sin(w[i] @ mix).sum(), ("d", "m"))
+
+def by_rows(w, mix, i):  # each rank has six rows
+    k = i % 12 - lax.axis_index("m") * 6
+    here = (k >= 0) & (k < 6)
+    rows = lax.psum(jnp.where(here[:, None], w[jnp.where(here, k, 0)], 0), "m")
+    return lax.pmean(jnp.sin(rows @ mix).sum(), "d")
+
+def out(w, mix, i):
+    return lax.scan(lambda c, k: (c, jnp.sin(w[i + k] @ mix)), 0, jnp.arange(2))[1]
+
+for f, table, index, result in [
+    (whole, P(), P(("d", "m")), P()), (by_rows, P("m"), P("d"), P()), (out, P(), P("d"), P(None, "d"))
+]:
+    for checked in (True, False):
+        if f is by_rows and not checked:
+            continue
+        def loss(p, ids):
+            specs = (table, P(), index)
+            mapped = jax.shard_map(f, mesh=mesh, in_specs=specs, out_specs=result, check_vma=checked)
+            return mapped(p["w"], p["mix"], ids).sum()
+        value, want = jax.jit(jax.value_and_grad(loss))({"w": w, "mix": mix}, ids)
+        got, grads = jax.jit(islices.value_and_grad(loss, sparse={"w": True, "mix": False}))({"w": w, "mix": mix}, ids)
+        assert got == value, (f, got, value)
+        np.testing.assert_allclose(islices.to_dense(grads["w"]), want["w"], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(grads["mix"], want["mix"], rtol=1e-5, atol=1e-5)
+        assert grads["w"].values.shape[0] <= 32
 
 mesh = jax.make_mesh((2, 2), ("d", "m"), axis_types=(AxisType.Explicit,) * 2)
 with jax.set_mesh(mesh):

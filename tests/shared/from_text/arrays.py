@@ -220,7 +220,7 @@ def scale(x: Any, factor: Any) -> Any:
 
 
 def divide(s: Slices, c: Any) -> Slices:
-    """Clauses 6 and 18."""
+    """Return divided values by clauses 6 and 18."""
     if s.values.dtype not in FLOATS or isinstance(c, bool) or not isinstance(c, (int, float, Array)):
         raise TypeError("c: floats are divided by numbers that are no bools")
     if isinstance(c, Array) and (c.x.shape or c.dtype == "bool"):

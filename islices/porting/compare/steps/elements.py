@@ -46,7 +46,7 @@ class Elements(NamedTuple):
     precision: int
 
     def at(self, places: Array) -> Elements:
-        """Return some elements: a mask, or their places."""
+        """Return the elements that a mask or places select."""
         some: dict[str, Any] = {name: x[places] for name, x in self._asdict().items() if isinstance(x, np.ndarray)}
         return self._replace(**some, state={name: x[places] for name, x in self.state.items()})
 
@@ -90,5 +90,5 @@ def _elements(t: Taken, rows: Array) -> Elements:
 
 
 def _flat(x: Array, rows: int, width: int) -> Array:
-    """Return a state's array on rows: as large as the table, or one number a row."""
+    """Return a state's array on some rows. It is as large as the table, or has one number per row."""
     return np.broadcast_to(wide(x).reshape(rows, -1), (rows, width)).ravel()

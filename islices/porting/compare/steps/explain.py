@@ -1,4 +1,4 @@
-"""Explain the difference of two steps: find the recipe of each side's step, and the traits in which they differ.
+"""Explain the difference of two steps by the recipe of each side's step and the traits in which they differ.
 
 Each side is explained separately (`islices.porting.compare.steps.identify`). The pair of recipes with the smallest
 difference is used. A trait is reported only if the step would differ without it, on enough elements.
@@ -24,7 +24,8 @@ PAIRS, WEIGHT = 12, 12.0
 
 
 def steps_differ(a: Side | None, b: Side | None) -> tuple[Explanation, ...]:
-    """Return the explanations of the steps' difference; none if a step has no recipe, or one recipe makes both."""
+    """Return the explanations of the steps' difference. There are none if a step has no recipe, or one recipe makes
+    both."""
     if a is None or b is None:
         return ()
     pairs = sorted(product(recipes(a), recipes(b)), key=lambda pair: _distance(*pair))
@@ -42,14 +43,14 @@ def _apart(x: Recipe, y: Recipe) -> list[Trait]:
 
 
 def _distance(x: Recipe, y: Recipe) -> float:
-    """Return the distance of two recipes in bits: their differing traits, and the cost of numbers from the data."""
+    """Return the distance of two recipes in bits, from their differing traits and the cost of numbers from the data."""
     apart = sum(t.weight for t in _apart(x, y))
     apart += x.name == y.name and ("eps" in x.hyper) != ("eps" in y.hyper)
     return WEIGHT * apart + x.bits + y.bits
 
 
 def _explained(x: Recipe, y: Recipe, a: Side, b: Side) -> Explanation | None:
-    """Explain the steps by those differing traits of two recipes that matter; None without enough evidence."""
+    """Explain the steps by the differing traits of two recipes that matter. Return None without enough evidence."""
     apart = _apart(x, y)
     if any(t.name == "optimizer" for t in apart):
         apart = [t for t in apart if t.name in ("optimizer", "weight_decay", "sign")]
@@ -71,7 +72,7 @@ def _details(r: Recipe) -> dict[str, object]:
 
 
 def _bits(r: Recipe, other: Recipe, side: Side) -> float:
-    """Measure the evidence that separates a recipe from another: the elements that would come out otherwise."""
+    """Measure the evidence that separates two recipes: the elements for which their results differ."""
     try:
         made, instead = side.stepped(r), side.stepped(other)
     except ValueError:  # the formula does not have the trait, so its result is unknown
@@ -85,7 +86,8 @@ def _bits(r: Recipe, other: Recipe, side: Side) -> float:
 
 
 def _suffices(traits: Sequence[Trait], x: Recipe, y: Recipe, side: Side) -> bool:
-    """Return True if the other's step is this one's with these traits of this one: nothing else differs."""
+    """Return True if these traits explain the whole difference: with them, the other recipe makes this recipe's
+    step."""
     for t in traits:
         y = t.take(y, x)
     y = replace(y, rows=y.rows if y.rows in y.formula.rows else x.rows)

@@ -34,7 +34,7 @@ def rated(recipe: Recipe, e: Elements, steps: int) -> Recipe | None:
 
 
 def holds(recipe: Recipe, e: Elements, steps: int) -> bool:
-    """Return whether the recipe makes the table within the bound on rounding."""
+    """Return whether the recipe reproduces the table within the bound on rounding."""
     after = stepped(recipe, e, steps)
     with np.errstate(invalid="ignore"):
         near = (after == e.after) | (np.abs(after - e.after) <= quick_bound(e, after))
@@ -49,7 +49,8 @@ def holds(recipe: Recipe, e: Elements, steps: int) -> bool:
 
 
 def rounded_rate(recipe: Recipe, e: Elements, steps: int) -> Recipe | None:
-    """Return the recipe with the shortest learning rate that fits, plus its digits' cost; None if it does not hold."""
+    """Return the recipe with the shortest learning rate that fits, with the cost of its digits, or None if none
+    holds."""
     lr, cost = as_written(recipe.hyper["lr"], lambda short: holds(recipe.having(lr=short), e, steps))
     found = replace(recipe.having(lr=lr), bits=recipe.bits + cost)
     return found if cost < FREE or holds(found, e, steps) else None

@@ -32,7 +32,7 @@ CONSTANTS = {"eps": (1e-10, 1e-8, 1e-7, 1e-6, 1e-5), "initial_accumulator": (0.0
 
 
 def recipes(side: Side) -> list[Recipe]:
-    """Return the recipes that make a sample of a side's elements: one if the description has all its numbers."""
+    """Return the recipes that reproduce a sample of a side's elements. A description with all numbers gives one."""
     e, steps, given = side.elements, side.steps, side.optimizer
     if not e.eps or np.array_equal(e.w, e.after) or given.get("class"):
         return []
@@ -72,7 +72,7 @@ def _described(name: str = "", semantics: str = "", rows: str = "", **given: Any
 
 
 def _formulas(side: Side) -> Iterator[Recipe]:
-    """Yield the stock formulas that may have made a side's step, each with all numbers but the learning rate."""
+    """Yield the stock formulas that may have made a side's step, with all numbers except the learning rate."""
     e, kept = side.elements, side.kept
     moved = ("all",) if (e.after != e.w)[~e.named].any() else ("touched", "all")
     duplicates = ("sum", "raw") if (e.counts > 1).any() else ("sum",)

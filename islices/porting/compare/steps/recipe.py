@@ -91,9 +91,9 @@ def stepped(recipe: Recipe, e: Elements, steps: int) -> Array:
 def bound(recipe: Recipe, e: Elements, steps: int, after: Array) -> Array:
     """Return, for each element, the distance from `stepped` that rounding may cause in a framework's step.
 
-    The table is rounded once, or twice with decay. Each quotient, root or product of the step loses an eps, sixteen at
-    most. Earlier roundings, of sums of duplicates and of running means, propagate through the rule; the bound contains
-    their effect on the step. SPEC clause 22.
+    The table is rounded once, or twice with decay. Each quotient, root or product of the step loses an eps, at most
+    sixteen in all. Earlier roundings, in sums of duplicates and in running means, propagate through the rule; the
+    bound includes their effect. SPEC clause 22.
     """
     slack = quick_bound(e, after)
     beta2 = recipe.hyper.get("beta2")

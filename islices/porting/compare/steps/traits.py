@@ -42,7 +42,7 @@ class Trait:
 
 
 def _number(name: str, cause: str = "", title: str = "") -> Trait:
-    """Return the trait of a hyperparameter, a number or a flag."""
+    """Return the trait of a hyperparameter, which is a number or a flag."""
 
     def take(r: Recipe, other: Recipe) -> Recipe:
         return r if of(r) is None or of(other) is None else r.having(**{name: of(other)})
@@ -69,7 +69,7 @@ def _choice(field: str, cause: str, title: str, texts: Mapping[Any, str], weight
 
 
 def _optimizer(r: Recipe, other: Recipe) -> Recipe:
-    """Return r with the other's formula and numbers; settings that do not belong to a formula stay."""
+    """Return r with the other recipe's formula and numbers. Settings that do not belong to a formula stay."""
     taken = replace(other, rows=r.rows if r.rows in other.formula.rows else other.rows, decay=r.decay, up=r.up)
     return taken.having(weight_decay=_decay(r)) if r.decay else taken
 
