@@ -31,11 +31,7 @@ from islices.backend import (
     Array,
     Backend,
     Gradient,
-    LookedUp,
     NativeParts,
-    Source,
-    Transform,
-    Use,
     not_implemented,
 )
 from islices.backends.mxnet.gluon_layers import capture
@@ -50,8 +46,27 @@ SparseArray = mx.ndarray.sparse.BaseSparseNDArray
 RowSparseArray = mx.ndarray.sparse.RowSparseNDArray
 
 HOST = HostBackend()
+Host = np.ndarray[Any, Any]
 #: Elements of float64 that fit the caches, large enough that the cost of a call does not show.
 BLOCK = 1 << 17
+
+
+def with_numbers(function: Callable[[Array, Array], Array]) -> Any:
+    """Return a function of two arrays as a primitive that accepts a Python number in place of one of them."""
+    return staticmethod(lambda a, b: function(*operands(a, b)))
+
+
+def by_host(primitive: str) -> Any:
+    """Return a primitive that the host computes, because MXNet lacks it."""
+
+    def call(self: Backend, x: Array, *arguments: Any, **static: Any) -> Any:
+        views = [self.to_numpy(y) if self.is_array(y) else y for y in (x, *arguments)]
+        out = getattr(HOST, primitive)(*views, **static)
+        found = out if isinstance(out, tuple) else (out,)
+        made = [self.from_host(y.astype(np.int32) if y.dtype == bool else y, x) for y in found]
+        return tuple(made) if isinstance(out, tuple) else made[0]
+
+    return call
 
 
 class MXNetBackend(Backend):
@@ -87,20 +102,19 @@ class MXNetBackend(Backend):
     def records_gradient(self, x: Array) -> bool:
         return bool(mx.autograd.is_recording()) and "float" in self.dtype(x)
 
-    def host_view(self, x: Array) -> np.ndarray[Any, Any] | None:
-        return view(x)
+    host_view = staticmethod(view)
 
-    def from_host(self, array: np.ndarray[Any, Any], like: Array) -> Array:
+    def from_host(self, array: Host, like: Array) -> Array:
         return share(array, like.context)
 
-    def asarray(self, array: np.ndarray[Any, Any], like: Array | None = None) -> Array:
+    def asarray(self, array: Host, like: Array | None = None) -> Array:
         return as_array(array, mx.cpu() if like is None else like.context)
 
-    def to_numpy(self, x: Array) -> np.ndarray[Any, Any]:
+    def to_numpy(self, x: Array) -> Host:
         on_host = view(x)
         return view(x.as_in_context(mx.cpu())) if on_host is None else on_host  # type: ignore[return-value]
 
-    def scalar(self, x: np.ndarray[Any, Any], like: Array) -> Array:
+    def scalar(self, x: Host, like: Array) -> Array:
         """Return x with shape (1,): outside of `np_shape` MXNet cannot compute on an array of shape ()."""
         return self.asarray(x.reshape(1), like)
 
@@ -181,31 +195,20 @@ class MXNetBackend(Backend):
         shape = np.broadcast_shapes(mask.shape, a.shape, b.shape)
         return nd.where(*(_broadcast(x, shape) for x in (mask, a, b)))
 
-    def abs(self, x: Array) -> Array:
-        return nd.abs(x)
-
-    def minimum(self, a: Array, b: Array) -> Array:
-        return nd.broadcast_minimum(*operands(a, b))
-
-    def maximum(self, a: Array, b: Array) -> Array:
-        return nd.broadcast_maximum(*operands(a, b))
-
-    def less_equal(self, a: Array, b: Array) -> Array:
-        return nd.broadcast_lesser_equal(*operands(a, b))
-
-    def isfinite(self, x: Array) -> Array:
-        return nd.contrib.isfinite(x)
+    abs = staticmethod(nd.abs)
+    isfinite = staticmethod(nd.contrib.isfinite)
+    logical_not = staticmethod(nd.logical_not)
+    sqrt = staticmethod(nd.sqrt)
+    minimum = with_numbers(nd.broadcast_minimum)
+    maximum = with_numbers(nd.broadcast_maximum)
+    less_equal = with_numbers(nd.broadcast_lesser_equal)
+    equal = with_numbers(nd.broadcast_equal)
+    div = with_numbers(nd.broadcast_div)
 
     def permute(self, x: Array, order: Sequence[int]) -> Array:
         if 0 in x.shape:
             return self.reshape(x, [x.shape[k] for k in order])
         return nd.transpose(x, tuple(order))
-
-    def sqrt(self, x: Array) -> Array:
-        return nd.sqrt(x)
-
-    def div(self, a: Array, b: Array) -> Array:
-        return nd.broadcast_div(*operands(a, b))
 
     def round_product(self, a: Array, b: Array | float) -> Array:
         if isinstance(b, float) and math.isfinite(b) and self.dtype(a) == "float32":
@@ -228,8 +231,11 @@ class MXNetBackend(Backend):
         return [flat[i : i + BLOCK].reshape((1, min(BLOCK, m - i))) for i in range(0, m, BLOCK)]
 
     # ------------------------------------------------------------------ sparse primitives
-    def equal(self, x: Array, value: int | Array) -> Array:
-        return nd.broadcast_equal(*operands(x, value))
+    isin = by_host("isin")
+    unique = by_host("unique")
+    arange = by_host("arange")
+    searchsorted = by_host("searchsorted")
+    segment_max = by_host("segment_max")  # MXNet's maximum of integers goes through float32
 
     def in_range(self, indices: Array, rows: int | None) -> Array:
         mask = nd.broadcast_greater_equal(*operands(indices, 0))
@@ -237,26 +243,15 @@ class MXNetBackend(Backend):
             return mask
         return mask * nd.broadcast_lesser(*operands(indices, rows))
 
-    def logical_not(self, mask: Array) -> Array:
-        return nd.logical_not(mask)
-
-    def isin(self, indices: Array, rows: Array) -> Array:
-        mask = np.isin(self.to_numpy(indices), self.to_numpy(rows))  # MXNet has no set operations
-        return self.from_host(mask.astype(np.int32), indices)
-
     def select(self, values: Array, indices: Array, keep: Array, rows: int | None) -> tuple[Array, Array]:
         kept = self.from_host(np.flatnonzero(self.to_numpy(keep)), indices)
         return self.take(values, kept), self.take(indices, kept)
-
-    def unique(self, indices: Array, rows: int | None) -> tuple[Array, Array]:
-        ids, inverse = HOST.unique(self.to_numpy(indices), rows)  # MXNet has none
-        return self.from_host(ids, indices), self.from_host(inverse, indices)
 
     def segment_sum(self, values: Array, segments: Array, count: int | None) -> Array:
         sums = HOST.segment_sum(self.to_numpy(values), self.to_numpy(segments), count)
         return self._summed(sums, values, lambda: segments)
 
-    def _summed(self, sums: np.ndarray[Any, Any], values: Array, places: Callable[[], Array]) -> Array:
+    def _summed(self, sums: Host, values: Array, places: Callable[[], Array]) -> Array:
         """Return sums of rows, which MXNet adds in no fixed order, with a gradient; places gives each row's sum."""
         out = self.from_host(sums, values)
         if not self.records_gradient(values):
@@ -286,17 +281,6 @@ class MXNetBackend(Backend):
         sums = self.widen(self.take(dense, ids)) + self.widen(values)
         return nd.contrib.index_copy(dense, ids, self.astype(sums, self.dtype(dense)))
 
-    def arange(self, x: Array) -> Array:
-        return self.from_host(HOST.arange(x), x)
-
-    def searchsorted(self, ordered: Array, queries: Array, *, right: bool) -> Array:
-        places = HOST.searchsorted(self.to_numpy(ordered), self.to_numpy(queries), right=right)  # MXNet has none
-        return self.from_host(places, queries)
-
-    def segment_max(self, values: Array, segments: Array, count: int | None, *, least: float | None = None) -> Array:
-        # MXNet has none either, and MXNet's maximum of integers goes through float32
-        return self.from_host(HOST.segment_max(self.to_numpy(values), self.to_numpy(segments), count), values)
-
     def set_rows(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array:
         if values.size:
             with paused(), self.scope():
@@ -311,9 +295,7 @@ class MXNetBackend(Backend):
             )
         return True
 
-    def writable(
-        self, arrays: Sequence[Array], *, donate: bool = False
-    ) -> tuple[list[np.ndarray[Any, Any]], list[Array]] | None:
+    def writable(self, arrays: Sequence[Array], *, donate: bool = False) -> tuple[list[Host], list[Array]] | None:
         views = []
         for x in arrays:
             found = view(x, writable=True)
@@ -323,8 +305,8 @@ class MXNetBackend(Backend):
         return views, list(arrays)
 
     # ------------------------------------------------------------------ differentiation
-    def stop_gradient(self, x: Array) -> Array:
-        return x.detach()
+    stop_gradient = staticmethod(nd.NDArray.detach)
+    differentiate = differentiate
 
     def custom_gradient(self, forward: Callable[..., Array], backward: Gradient) -> Callable[..., Array]:
         def apply(*arrays: Array) -> Array:
@@ -342,11 +324,6 @@ class MXNetBackend(Backend):
 
         return apply
 
-    def differentiate(
-        self, fn: Transform, variables: Sequence[Array], sources: Sequence[Source]
-    ) -> tuple[Array, Any, list[Array], list[list[LookedUp]]]:
-        return differentiate(fn, variables, sources, self.read_rows)
-
     per_sample_gradients = not_implemented(
         "MXNet has no vmap, so per-sample gradients of dense arguments are not available; pass Tables as the "
         "differentiated arguments, or take the dense gradients of one sample at a time"
@@ -356,8 +333,7 @@ class MXNetBackend(Backend):
     def is_model(self, x: object) -> bool:
         return isinstance(x, mx.gluon.Block)
 
-    def capture(self, model: Any, uses: list[Use]) -> AbstractContextManager[dict[str, Array]]:
-        return capture(model, uses)
+    capture = staticmethod(capture)
 
 
 def _broadcast(x: Array, shape: tuple[int, ...]) -> Array:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from islices.backend import LookedUp, Reader, Source, Transform
+from islices.backend import Backend, LookedUp, Reader, Source, Transform
 from islices.backends.mxnet.ndarrays import mx
 
 __all__ = ["GraphReads", "differentiate", "is_recorded", "paused", "record_function"]
@@ -54,15 +54,15 @@ def is_recorded(x: Any) -> bool:
 class GraphReads:
     """The lookups in one table while a function is differentiated."""
 
-    def __init__(self, read_rows: Callable[[Any, Any], Any]) -> None:
-        self.read_rows = read_rows
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
         self.thread = threading.get_ident()
         self.open = True
         self.lookups: list[tuple[Any, Any, tuple[Any, ...], Any]] = []
 
     def lookup(self, weights: Any, ids: Any, extras: tuple[Any, ...], static: Any) -> Any:
         """Return the rows as variables for the loss, or as constants if nothing is recorded."""
-        return self.bags(weights, ids, extras, static, self.read_rows)
+        return self.bags(weights, ids, extras, static, self.backend.read_rows)
 
     def bags(self, weights: Any, ids: Any, extras: tuple[Any, ...], static: Any, read: Reader) -> Any:
         """Return the result of read on weights and ids, recorded as in `lookup`."""
@@ -102,7 +102,7 @@ _current = _Current()
 
 
 def differentiate(
-    fn: Transform, variables: Sequence[Any], sources: Sequence[Source], read_rows: Callable[[Any, Any], Any]
+    backend: Backend, fn: Transform, variables: Sequence[Any], sources: Sequence[Source]
 ) -> tuple[Any, Any, list[Any], list[list[LookedUp]]]:
     """See `Backend.differentiate`."""
     if autograd.is_recording():
@@ -116,7 +116,7 @@ def differentiate(
             "value_and_grad: got a Table whose gradient is being taken already; MXNet has no second derivatives. Pass "
             "the inner function a Table of the weights, from outside of the outer one"
         )
-    recorders = [GraphReads(read_rows) for _ in sources]
+    recorders = [GraphReads(backend) for _ in sources]
     outer, watch = _current.watch, _Watch()
     _current.watch = watch
     try:

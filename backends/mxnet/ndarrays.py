@@ -19,6 +19,7 @@ from islices.core.host_memory import at_address
 
 __all__ = ["DTYPES", "LIMIT", "NAMES", "as_array", "check_size", "mx", "operands", "share", "view", "zeros"]
 
+Host = np.ndarray[Any, Any]
 mx = import_mxnet()
 
 # An array over NumPy's memory that lives until the interpreter ends is freed after MXNet's modules. MXNet then calls
@@ -43,7 +44,7 @@ def check_size(shape: Sequence[int]) -> None:
         raise ValueError(f"shape: got {tuple(shape)}; accepted by MXNet are fewer than 2**31 - 1 elements")
 
 
-def view(x: Any, *, writable: bool = False) -> np.ndarray[Any, Any] | None:
+def view(x: Any, *, writable: bool = False) -> Host | None:
     """Return x's memory after x is computed, with bfloat16 as uint16, or None if it is not CPU memory.
 
     If writable, also wait until all pending reads of x are done.
@@ -65,7 +66,7 @@ def view(x: Any, *, writable: bool = False) -> np.ndarray[Any, Any] | None:
     return at_address(x, address.value or 0, shape, dtype, writable=writable)
 
 
-def share(array: np.ndarray[Any, Any], context: Any) -> Any:
+def share(array: Host, context: Any) -> Any:
     """Return an NDArray over a donated NumPy array, with uint16 as bfloat16. Copy the array if MXNet cannot share
     it."""
     check_size(array.shape)
@@ -85,7 +86,7 @@ def share(array: np.ndarray[Any, Any], context: Any) -> Any:
     return shared if context.device_type.startswith("cpu") else shared.as_in_context(context)
 
 
-def as_array(array: np.ndarray[Any, Any], context: Any) -> Any:
+def as_array(array: Host, context: Any) -> Any:
     """Return an NDArray with a copy of a NumPy array's values."""
     array = np.asarray(array)
     if array.dtype.name == "bfloat16":

@@ -59,36 +59,32 @@ def _forget_modules() -> None:
 
 
 # ---------------------------------------------------------------------- what MXNet's modules see
-def _lost(name: str) -> Callable[..., Any]:
-    def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise AttributeError(f"numpy.{name}: NumPy {np.__version__} has no such function any more")
+def _function(name: str, successor: str = "") -> Callable[..., Any]:
+    """Return a function in place of one that NumPy has lost; it raises if NumPy has no successor.
 
-    refuse.__name__ = name
-    return refuse
+    Each is a separate function, because MXNet keys tables by NumPy's functions.
+    """
 
-
-def _renamed(name: str, successor: str) -> Callable[..., Any]:
-    # a separate function, because MXNet keys tables by NumPy's functions
     def call(*args: Any, **kwargs: Any) -> Any:
+        if not successor:
+            raise AttributeError(f"numpy.{name}: NumPy {np.__version__} has no such function any more")
         return getattr(np, successor)(*args, **kwargs)
 
     call.__name__ = name
     return call
 
 
+#: The names that MXNet 1.9.1 reads, some of them from lists of strings.
 LOST: dict[str, Any] = {
-    **dict.fromkeys(("PINF", "Inf", "infty", "Infinity"), np.inf),
+    **dict.fromkeys(("PINF", "Inf"), np.inf),
     **dict.fromkeys(("NaN", "NAN"), np.nan),
     "NINF": -np.inf,
     "PZERO": 0.0,
     "NZERO": -0.0,
     "bool": bool,
     "int": int,
-    "float": float,
-    "object": object,
-    "float_": np.float64,
     **{
-        old: _renamed(old, new)
+        old: _function(old, new)
         for old, new in {
             "alltrue": "all",
             "sometrue": "any",
@@ -100,7 +96,7 @@ LOST: dict[str, Any] = {
             "trapz": "trapezoid",
         }.items()
     },
-    **{name: _lost(name) for name in ("mirr", "msort", "npv", "pmt", "ppmt", "pv", "rate")},
+    **{name: _function(name) for name in ("mirr", "msort", "npv", "pmt", "ppmt", "pv", "rate")},
 }
 
 
@@ -108,15 +104,8 @@ class _StandIn(types.ModuleType):
     """The present NumPy module, with the names that it has lost."""
 
     def __getattr__(self, name: str) -> Any:
-        have = vars(np)
-        if name in have:
-            return have[name]
-        if name in LOST:  # before reading NumPy, which warns for some of them
-            return LOST[name]
-        return getattr(np, name)
-
-    def __dir__(self) -> list[str]:
-        return sorted({*dir(np), *LOST})
+        found = vars(np).get(name, LOST.get(name))  # before reading NumPy, which warns for some of them
+        return getattr(np, name) if found is None else found
 
 
 _stand_in = _StandIn("numpy", np.__doc__)
@@ -138,9 +127,7 @@ class _Finder(MetaPathFinder):
         if fullname.partition(".")[0] != PACKAGE:
             return None
         for finder in sys.meta_path:
-            if isinstance(finder, _Finder) or not hasattr(finder, "find_spec"):
-                continue
-            spec = finder.find_spec(fullname, path, target)
+            spec = None if isinstance(finder, _Finder) else finder.find_spec(fullname, path, target)
             if spec is not None:
                 if type(spec.loader) is SourceFileLoader:
                     spec.loader = _Loader(spec.loader.name, spec.loader.path)

@@ -14,26 +14,32 @@ import contextlib
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
-from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
 from islices.backend import (
     Array,
     Backend,
     Look,
-    LookedUp,
     NativeParts,
-    Source,
-    Transform,
     elements_meet,
 )
 from islices.backends.torch import autograd, dynamo, hooked_layers, jagged, openmp, sparse_reads
-from islices.backends.torch.arithmetic import as_tensors, in_bags, rounded_sqrt, sum_bags
-from islices.backends.torch.tracers import PLAIN, at_work, bare, below, is_traced, is_wrapped, tracer_of
+from islices.backends.torch.arithmetic import in_bags, rounded_sqrt, sum_bags, with_numbers
+from islices.backends.torch.tracers import (
+    PLAIN,
+    at_work,
+    bare,
+    below,
+    has_tangent,
+    is_traced,
+    is_wrapped,
+    plain_eager,
+    tracer_of,
+)
 from islices.core.host_memory import zeros
 
 __all__ = ["TorchBackend", "backend", "check_data", "check_inference", "shares_elements"]
@@ -42,11 +48,10 @@ __all__ = ["TorchBackend", "backend", "check_data", "check_inference", "shares_e
 #: Rows are scattered, and finding torch's pages of 4 KB takes a tenth of a whole step (docs/performance.md).
 HUGE = 1 << 20
 WIDE = ("float32", "float64")
+Host = np.ndarray[Any, Any]
 
 #: The dtypes that NumPy can view, bfloat16's bits included -> their names.
 VIEWED = {getattr(torch, name): name for name in ("float16", "bfloat16", "float32", "float64", "int32", "int64")}
-#: The same for NumPy's dtypes.
-HELD = {np.dtype(name): name for name in VIEWED.values() if name != "bfloat16"}
 #: The largest number of bytes of an element.
 LONGEST = 8
 #: Elements of float64 that fit the caches; for more elements torch would wake other threads for every operation.
@@ -81,17 +86,15 @@ class TorchBackend(Backend):
     def shape(self, x: Array) -> tuple[int | None, ...]:
         return tuple(x.shape)
 
-    def host_view(self, x: Array) -> np.ndarray[Any, Any] | None:
-        if not x.is_cpu or x.is_neg():
+    def host_view(self, x: Array) -> Host | None:
+        if not x.is_cpu or is_wrapped(x):  # by a transform that may have ended: a pullback runs later
             return None
-        if is_wrapped(x):  # by a transform that may have ended: a pullback runs later
+        if not at_work():
+            return _checked_view(x)
+        if is_traced(x):
             return None
-        if at_work():
-            if is_traced(x):
-                return None
-            with bare():
-                return _view(x)
-        return _view(x)
+        with bare():
+            return _checked_view(x)
 
     def look(self, arrays: Sequence[Array], *, views: bool = True) -> Look:
         found = _look_at_plain(arrays)
@@ -112,35 +115,31 @@ class TorchBackend(Backend):
         reach = sum((size - 1) * step for size, step in zip(x.shape, x.stride(), strict=True))
         return (start, start + (reach + 1) * x.element_size()) if x.numel() else (start, start)
 
-    def from_host(self, array: np.ndarray[Any, Any], like: Array) -> Array:
+    def from_host(self, array: Host, like: Array) -> Array:
         flags = array.flags
         if not flags.carray and (not flags.writeable or any(step < 0 for step in array.strides)):
             array = array.copy()
-        bits = array.dtype.char == "H"
-        out = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16) if bits else torch.from_numpy(array)
+        out = _over(array) if array.dtype.char == "H" else torch.from_numpy(array)
         return out if like.is_cpu else out.to(like.device)
 
-    def asarray(self, array: np.ndarray[Any, Any], like: Array | None = None) -> Array:
+    def asarray(self, array: Host, like: Array | None = None) -> Array:
         if array.dtype.name == "bfloat16":
             array = array.view(np.uint16)
         copy = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
-        bits = copy.dtype == np.uint16
-        out = torch.from_numpy(copy.view(np.int16) if bits else copy)
-        out = out.view(torch.bfloat16) if bits else out
+        out = _over(copy) if copy.dtype == np.uint16 else torch.from_numpy(copy)
         return out if like is None else out.to(like.device)
 
-    def to_numpy(self, x: Array) -> np.ndarray[Any, Any]:
+    def to_numpy(self, x: Array) -> Host:
         view = self.host_view(x)
         if view is not None:
             return view
         check_data(x)
         with bare() if at_work() else contextlib.nullcontext():
-            x = cast("torch.Tensor", below(x))
-            _check_storage(x)
-            x = x.detach().resolve_neg().cpu()
-            return x.view(torch.int16).numpy().view(np.uint16) if x.dtype is torch.bfloat16 else x.numpy()  # type: ignore[no-any-return]
+            held: Any = below(x)
+            _check_storage(held)
+            return _view(held.resolve_neg().cpu())
 
-    def scalar(self, x: np.ndarray[Any, Any], like: Array) -> Array:
+    def scalar(self, x: Host, like: Array) -> Array:
         return self.from_host(x.copy(), like)
 
     #: a context that changes nothing; the backend's method returns it without a Python call
@@ -148,14 +147,16 @@ class TorchBackend(Backend):
 
     # ------------------------------------------------------------------ the framework's sparse form
     def from_native(self, x: Any) -> NativeParts:
-        plain = _plain_parts(x)
-        if plain is not None:
-            return plain
+        if type(x) is torch.Tensor and not x.requires_grad and x.layout is torch.sparse_coo and plain_eager():
+            plain = _plain_parts(x)
+            if plain is not None:
+                return plain
         if x.layout is not torch.sparse_coo or x.is_nested:
             kind = "nested tensor" if x.is_nested else f"tensor of layout {x.layout}"
+            shape = "that differs by row" if x.is_nested else tuple(x.shape)
             raise ValueError(
-                f"x: got a {kind} and shape {_shape_of(x)}; accepted is a sparse COO tensor with one sparse dimension, "
-                "the rows"
+                f"x: got a {kind} and shape {shape}; accepted is a sparse COO tensor with one sparse "
+                "dimension, the rows"
             )
         if x.sparse_dim() != 1:
             raise ValueError(
@@ -187,23 +188,16 @@ class TorchBackend(Backend):
                 f"s: got dense_shape {dense_shape}; a torch sparse COO tensor needs the number of rows: accepted is "
                 "a known one"
             )
-        if math.prod(filter(None, dense_shape)) >= 2**63:
+        rows = torch.from_numpy(indices[None]) if isinstance(indices, np.ndarray) else indices.view(1, -1).long()
+        shape: Any = dense_shape
+        try:  # the core has validated the indices, or the caller vouched for them
+            return torch.sparse_coo_tensor(rows, values, shape, is_coalesced=coalesced, check_invariants=False)
+        except RuntimeError:
+            if math.prod(filter(None, shape)) < 2**63:
+                raise
             raise ValueError(
-                f"s: got dense_shape {dense_shape}; accepted by a torch sparse COO tensor are fewer than 2^63 elements"
-            )
-        # the core has validated the indices, or the caller vouched for them
-        if isinstance(indices, np.ndarray):
-            named = torch.from_numpy(indices[None])
-        else:
-            named = indices.view(1, -1)
-            if named.dtype is not torch.int64:
-                named = named.to(torch.int64)
-        return torch.sparse_coo_tensor(
-            named, values, cast("tuple[int, ...]", dense_shape), is_coalesced=coalesced, check_invariants=False
-        )
-
-    def on_device(self, x: Array, device: str) -> Array:
-        return x.to(device)
+                f"s: got dense_shape {shape}; accepted by a torch sparse COO tensor are fewer than 2^63 elements"
+            ) from None
 
     # ------------------------------------------------------------------ functions as they are
     abs = staticmethod(torch.abs)  # type: ignore[assignment]
@@ -213,6 +207,14 @@ class TorchBackend(Backend):
     where = staticmethod(torch.where)  # type: ignore[assignment]
     zeros_like = staticmethod(torch.zeros_like)  # type: ignore[assignment]
     equal = staticmethod(torch.eq)  # type: ignore[assignment]
+    concat = staticmethod(torch.cat)  # type: ignore[assignment]
+    permute = staticmethod(torch.permute)  # type: ignore[assignment]
+    on_device = staticmethod(torch.Tensor.to)  # type: ignore[assignment]
+    searchsorted = staticmethod(torch.searchsorted)  # type: ignore[assignment]
+    minimum = staticmethod(with_numbers(torch.minimum))  # type: ignore[assignment]
+    maximum = staticmethod(with_numbers(torch.maximum))  # type: ignore[assignment]
+    less_equal = staticmethod(with_numbers(torch.le))  # type: ignore[assignment]
+    div = staticmethod(with_numbers(torch.div))  # type: ignore[assignment]
     sqrt = staticmethod(rounded_sqrt)
     is_traced = staticmethod(is_traced)
     take_ragged = staticmethod(jagged.take_apart)
@@ -232,39 +234,16 @@ class TorchBackend(Backend):
         return x.reshape([-1 if n is None else n for n in shape])
 
     def zeros(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
-        if (
-            math.prod(shape) >= HUGE
-            and dtype in WIDE
-            and like.device.type == "cpu"
-            and type(like) in PLAIN
-            and not at_work()
-        ):
+        plain = like.is_cpu and type(like) in PLAIN and not at_work()
+        if plain and math.prod(shape) >= HUGE and dtype in WIDE:
             return torch.from_numpy(zeros(shape, dtype))
         return torch.zeros(tuple(shape), dtype=getattr(torch, dtype), device=like.device)
-
-    def concat(self, arrays: Sequence[Array]) -> Array:
-        return torch.cat(list(arrays))
 
     def take(self, x: Array, positions: Array) -> Array:
         if positions.dtype not in (torch.int32, torch.int64):
             positions = positions.long()
         rows = torch.index_select(x, 0, positions.reshape(-1))
         return rows if positions.ndim == 1 else rows.reshape((*positions.shape, *x.shape[1:]))
-
-    def minimum(self, a: Array, b: Array) -> Array:
-        return torch.minimum(*as_tensors(a, b))
-
-    def maximum(self, a: Array, b: Array) -> Array:
-        return torch.maximum(*as_tensors(a, b))
-
-    def less_equal(self, a: Array, b: Array) -> Array:
-        return torch.le(*as_tensors(a, b))
-
-    def permute(self, x: Array, order: Sequence[int]) -> Array:
-        return x.permute(*order)
-
-    def div(self, a: Array, b: Array) -> Array:
-        return torch.div(*as_tensors(a, b))
 
     def row_amax(self, x: Array) -> Array:
         if x.shape[1] == 0:
@@ -286,7 +265,7 @@ class TorchBackend(Backend):
         return state
 
     def blocks(self, x: Array) -> Sequence[Array]:
-        return [x] if x.device.type != "cpu" else x.split(BLOCK, dim=1)
+        return x.split(BLOCK, dim=1) if x.is_cpu else [x]
 
     # ------------------------------------------------------------------ sparse primitives
     def in_range(self, indices: Array, rows: int | None) -> Array:
@@ -300,8 +279,7 @@ class TorchBackend(Backend):
 
     def unique(self, indices: Array, rows: int | None) -> tuple[Array, Array]:
         check_data(indices)
-        ids, inverse = torch.unique(indices, sorted=True, return_inverse=True)
-        return ids, inverse
+        return torch.unique(indices, return_inverse=True)  # type: ignore[no-any-return]
 
     def segment_sum(self, values: Array, segments: Array, count: int | None) -> Array:
         if values.is_cuda and in_bags(values):
@@ -333,9 +311,6 @@ class TorchBackend(Backend):
     def arange(self, x: Array) -> Array:
         return torch.arange(x.shape[0], device=x.device)
 
-    def searchsorted(self, ordered: Array, queries: Array, *, right: bool) -> Array:
-        return torch.searchsorted(ordered, queries, right=right)
-
     def segment_max(self, values: Array, segments: Array, count: int | None, *, least: float | None = None) -> Array:
         kind = values.dtype
         lowest = -torch.inf if kind.is_floating_point else torch.iinfo(kind).min
@@ -352,7 +327,7 @@ class TorchBackend(Backend):
         return table
 
     def add_in_order(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array | None:
-        if table.device.type != "cpu" or self.is_traced(table):  # on CUDA the order is any
+        if not table.is_cpu or is_traced(table):  # on CUDA the order is any
             return None
         with torch.no_grad():
             return table.index_add_(0, ids, values)
@@ -370,96 +345,83 @@ class TorchBackend(Backend):
         return torch.nn.Parameter(x, like.requires_grad) if isinstance(like, torch.nn.Parameter) else x
 
     def plain_tables(self, arrays: Sequence[Any]) -> Look | None:
-        if getattr(forward_ad, "_current_level", 0) >= 0 or at_work():
+        look = _look_at_plain(arrays, written=True)
+        if look is None or look.views is None:
             return None
-        look = Look([], [], [False] * len(arrays), views := [], spans := [])
-        for x in arrays:
-            if type(x) not in PLAIN or x.is_inference():
+        spans = []
+        for x, view in zip(arrays, look.views, strict=True):
+            if not view.flags.carray or x.is_inference() or not _holds(x, view):
                 return None
-            try:
-                view = x.detach().numpy() if x.requires_grad else x.numpy()
-            except (TypeError, RuntimeError):  # elsewhere, negated, wrapped, bfloat16
-                return None
-            dtype, start = HELD.get(view.dtype), x.data_ptr()
-            # a storage that was emptied meanwhile (FSDP does so) has no memory to write into
-            if dtype is None or not view.flags.carray or x.untyped_storage().nbytes() < view.nbytes or not start:
-                return None
-            look.dtypes.append(dtype)
-            look.shapes.append(view.shape)
-            views.append(view)
+            start = x.data_ptr()
             spans.append((start, start + view.nbytes))
-        return look
+        return look._replace(spans=spans)
 
     def mark_written(self, arrays: Sequence[Array]) -> None:
         increment_version(arrays)  # a backward pass detects by the version that a saved tensor has changed
 
-    def writable(
-        self, arrays: Sequence[Array], *, donate: bool = False
-    ) -> tuple[list[np.ndarray[Any, Any]], list[Array]] | None:
-        views, tangents = [], getattr(forward_ad, "_current_level", 0) >= 0
+    def writable(self, arrays: Sequence[Array], *, donate: bool = False) -> tuple[list[Host], list[Array]] | None:
+        views = []
         for x in arrays:
             view = self.host_view(x)
-            # an emptied storage (FSDP does so) has no memory to write into, nor have values with a tangent
-            if view is None or x.untyped_storage().nbytes() < view.nbytes:
-                return None
-            if tangents and forward_ad.unpack_dual(x).tangent is not None:
+            if view is None or not _holds(x, view) or has_tangent(x):
                 return None
             views.append(view)
         self.mark_written(arrays)
         return views, list(arrays)
 
     # ------------------------------------------------------------------ differentiation
-    def differentiate(
-        self, fn: Transform, variables: Sequence[Array], sources: Sequence[Source]
-    ) -> tuple[Array, Any, list[Array], list[list[LookedUp]]]:
-        return autograd.differentiate(self, fn, variables, sources)
-
-    def differentiate_rows(
-        self, fn: Callable[..., tuple[Array, Any]], tree: Any, sparse: Any, data: Sequence[Array] | None = None
-    ) -> tuple[Array, Any, Any]:
-        if data is not None:
-            raise self.lacks(
-                "differentiate_rows", "accepted with per_sample=True is an islices.Table, which fn reads by lookup"
-            )
-        return sparse_reads.differentiate_rows(self, fn, tree, sparse)
+    differentiate = autograd.differentiate
+    differentiate_rows = sparse_reads.differentiate_rows
 
     # ------------------------------------------------------------------ models
     def is_model(self, x: object) -> bool:
         return isinstance(x, torch.nn.Module)
 
 
-def _view(x: torch.Tensor) -> np.ndarray[Any, Any] | None:
-    """Return NumPy's view of a tensor in CPU memory, or None if there is none."""
-    _check_storage(x)
+def _view(x: torch.Tensor) -> Host:
+    """Return NumPy's view of a tensor in CPU memory, bfloat16 as uint16.
+
+    Raise TypeError or RuntimeError for a tensor elsewhere, negated or wrapped, and for dtypes that NumPy lacks.
+    """
     if x.requires_grad:
         x = x.detach()
+    return x.view(torch.int16).numpy().view(np.uint16) if x.dtype is torch.bfloat16 else x.numpy()
+
+
+def _checked_view(x: torch.Tensor) -> Host | None:
+    """Return NumPy's view of a tensor whose storage was not freed, or None if there is no view."""
+    _check_storage(x)
     try:
-        if x.dtype is torch.bfloat16:
-            return x.view(torch.int16).numpy().view(np.uint16)
-        return x.numpy()
-    except (RuntimeError, TypeError):  # a subclass without memory, or a dtype that NumPy lacks
+        return _view(x)
+    except (TypeError, RuntimeError):
         return None
+
+
+def _over(bits: Host) -> torch.Tensor:
+    """Return the bfloat16 tensor over an array of uint16."""
+    return torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16)
+
+
+def _holds(x: torch.Tensor, view: Host) -> bool:
+    """Return whether a tensor has memory to write into: a storage that was emptied (FSDP does so) has none."""
+    return bool(x.untyped_storage().nbytes() >= view.nbytes)
 
 
 def _plain_parts(x: torch.Tensor) -> NativeParts | None:
-    """Return the checked parts of an ordinary sparse tensor, as `TorchBackend.from_native` does, or None for another.
+    """Return the checked parts of a sparse tensor without a gradient, as `TorchBackend.from_native` does.
 
-    An ordinary tensor is in CPU memory, has a dtype of NumPy, and is neither recorded nor traced. Making a tensor of
-    the row of indices would take as long as all views together.
+    Return None for a tensor that is not in CPU memory, or whose dtype NumPy lacks. Making a tensor of the row of
+    indices would take as long as all views together.
     """
-    if type(x) is not torch.Tensor or x.layout is not torch.sparse_coo or x.requires_grad:
-        return None
-    if getattr(forward_ad, "_current_level", 0) >= 0 or at_work():
-        return None
     values, indices = x._values(), x._indices()
     try:
-        view, (row,) = values.numpy(), indices.numpy()
-    except (TypeError, RuntimeError, ValueError):  # elsewhere, negated, recorded, bfloat16; indices of several axes
+        view, row = values.numpy(), indices.numpy()[0]
+    except (TypeError, RuntimeError, IndexError):  # elsewhere, negated, recorded, bfloat16; no sparse dimension
         return None
-    dtype, start, first = HELD.get(view.dtype), values.data_ptr(), indices.data_ptr()
+    dtype, start, first = VIEWED.get(values.dtype), values.data_ptr(), indices.data_ptr()
     # the address of a freed storage is the offset
     freed = start <= LONGEST * values.storage_offset() or first <= LONGEST * indices.storage_offset()
-    if dtype is None or row.ndim != 1 or freed:
+    if dtype is None or x.sparse_dim() != 1 or freed:
         return None
     spans = None
     if view.flags.c_contiguous and row.flags.c_contiguous:
@@ -468,42 +430,34 @@ def _plain_parts(x: torch.Tensor) -> NativeParts | None:
     return NativeParts(values, None, tuple(x.shape), x.is_coalesced(), False, look)
 
 
-def _look_at_plain(arrays: Sequence[torch.Tensor]) -> Look | None:
-    """Look at ordinary tensors in one pass; return None if one of them is not ordinary."""
-    if getattr(forward_ad, "_current_level", 0) >= 0 or at_work():
+def _look_at_plain(arrays: Sequence[torch.Tensor], *, written: bool = False) -> Look | None:
+    """Look at plain tensors in one pass; return None if one of them has no view, or if its gradient is recorded.
+
+    written is True for tensors that are written next, whose gradient does not matter.
+    """
+    if not plain_eager():
         return None
-    dtypes: list[str] = []
-    shapes: list[tuple[int | None, ...]] = []
-    views: list[np.ndarray[Any, Any]] = []
+    recording = not written and torch.is_grad_enabled()
+    look = Look([], [], [False] * len(arrays), views := [])
     for x in arrays:
         dtype = VIEWED.get(x.dtype)
-        if (
-            dtype is None
-            or type(x) not in PLAIN
-            or not x.is_cpu
-            or is_wrapped(x)
-            or x.is_neg()
-            or not x.untyped_storage().nbytes()
-        ):
+        if dtype is None or type(x) not in PLAIN or is_wrapped(x) or not x.untyped_storage().nbytes():
             return None
-        if x.requires_grad:
-            if torch.is_grad_enabled():
-                return None
-            x = x.detach()
-        view = x.numpy() if dtype != "bfloat16" else x.view(torch.int16).numpy().view(np.uint16)
-        dtypes.append(dtype)
-        shapes.append(view.shape)
+        if recording and x.requires_grad:
+            return None
+        try:
+            view = _view(x)
+        except (TypeError, RuntimeError):  # elsewhere, or negated
+            return None
+        look.dtypes.append(dtype)
+        look.shapes.append(view.shape)
         views.append(view)
-    return Look(dtypes, shapes, [False] * len(arrays), views)
+    return look
 
 
 @cache
 def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _shape_of(x: torch.Tensor) -> Any:
-    return "that differs by row" if x.is_nested else tuple(x.shape)
 
 
 def _holds_anywhere(mask: torch.Tensor) -> bool:

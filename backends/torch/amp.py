@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from islices.backends.torch.optim.base import RowOptimizer
+from islices.backends.torch.optim.hyperparameters import located
 from islices.core.rows import coalesce
 
 __all__ = ["GradScaler"]
@@ -49,10 +50,8 @@ class GradScaler(torch.amp.GradScaler):
             for position, p in enumerate(group["params"]):
                 if p.grad is None or not p.grad.is_sparse:
                     continue
-                try:
+                with located(f"param_groups[{number}]['params'][{position}]"):
                     summed.append((p, coalesce(p.grad.detach())))
-                except (TypeError, ValueError, IndexError) as error:
-                    raise type(error)(f"param_groups[{number}]['params'][{position}]: {error}") from None
         for p, grad in summed:
             p.grad = grad
         allowed = allow_fp16 or isinstance(optimizer, RowOptimizer)

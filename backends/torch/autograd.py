@@ -14,10 +14,9 @@ from contextvars import ContextVar
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 
 from islices.backend import Array, Backend, Gradient, LookedUp, Reader, Source, Transform
-from islices.backends.torch.tracers import in_functorch
+from islices.backends.torch.tracers import has_tangent, in_functorch
 
 __all__ = [
     "as_dense",
@@ -37,14 +36,18 @@ def is_nested() -> bool:
     return _depth.get() > 0
 
 
+#: A tensor, its version and its name in messages.
+Noted = tuple[torch.Tensor, int, str]
+
+
 class LookupRecorder:
     """The lookups in one table that a differentiation records."""
 
-    def __init__(self, backend: Backend, source: Source) -> None:
+    def __init__(self, backend: Backend, source: Source, noted: list[Noted]) -> None:
         self.backend = backend
         self.source = source
         self.looked_up: list[tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...], Any]] = []
-        self.unchanged = _Unchanged()
+        self.noted = noted
         self.state = "open"  # then "backward", then "closed"
 
     def lookup(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any) -> Array:
@@ -62,13 +65,13 @@ class LookupRecorder:
             with torch.no_grad():
                 rows = read(self.source.weights, ids)
             return rows.requires_grad_() if torch.is_grad_enabled() else rows
+        rows = self._read(ids, extras, static, read)
         if not torch.is_grad_enabled():  # torch.no_grad within fn: these rows count as constants
             _refuse_reentrant_checkpoint()
-            return self._read(ids, extras, static, read)
-        rows = self._read(ids, extras, static, read)
+            return rows
         # rows of an outer differentiation are part of its graph; this one differentiates by a second name
         rows = rows.view_as(rows) if rows.requires_grad else rows.requires_grad_()
-        self.unchanged.note(rows, "rows")
+        _note(self.noted, rows, "rows")
         # copies of the ids: fn may reuse the same memory for its next lookup
         self.looked_up.append((rows, ids.clone(), tuple(x.clone() for x in extras), static))
         return rows
@@ -81,23 +84,19 @@ class LookupRecorder:
             return read(weights, ids)  # type: ignore[no-any-return]
 
 
-class _Unchanged:
-    """A check that fn does not change tensors in place, because a change would make the recorded facts wrong."""
+def _note(noted: list[Noted], x: torch.Tensor, subject: str) -> None:
+    if not x.is_inference():  # inference tensors have no versions
+        noted.append((x, x._version, subject))
 
-    def __init__(self) -> None:
-        self.versions: list[tuple[torch.Tensor, int, str]] = []
 
-    def note(self, x: torch.Tensor, subject: str) -> None:
-        if not x.is_inference():  # inference tensors have no versions
-            self.versions.append((x, x._version, subject))
-
-    def check(self) -> None:
-        for x, version, subject in self.versions:
-            if x._version != version:
-                raise TypeError(
-                    f"fn: changed {subject} in place, which value_and_grad differentiates by or needs again; accepted "
-                    "is a new tensor (x = x * 2 instead of x.mul_(2), or x.clone() first)"
-                )
+def _check_unchanged(noted: Sequence[Noted]) -> None:
+    """Raise TypeError if fn changed tensors in place, which makes the recorded facts wrong."""
+    for x, version, subject in noted:
+        if x._version != version:
+            raise TypeError(
+                f"fn: changed {subject} in place, which value_and_grad differentiates by or needs again; accepted "
+                "is a new tensor (x = x * 2 instead of x.mul_(2), or x.clone() first)"
+            )
 
 
 def differentiate(
@@ -110,8 +109,8 @@ def differentiate(
             "accepted is value_and_grad inside value_and_grad (second derivatives), or per_sample=True"
         )
     _refuse_tangents([*variables, *(s.weights for s in sources)])
-    recorders = [LookupRecorder(backend, source) for source in sources]
-    unchanged = _Unchanged()
+    noted: list[Noted] = []
+    recorders = [LookupRecorder(backend, source, noted) for source in sources]
     inner = is_nested()
     token = _depth.set(_depth.get() + 1)
     try:
@@ -119,11 +118,10 @@ def differentiate(
             recorded = _faces(variables, inner=inner)
             for x in recorded:
                 if not x.is_leaf:  # torch checks leaves
-                    unchanged.note(x, "an argument")
+                    _note(noted, x, "an argument")
             loss, aux = fn(recorded, [Source(s.weights, r) for s, r in zip(sources, recorders, strict=True)])
             _refuse_tangents([loss])
-            for one in (unchanged, *(r.unchanged for r in recorders)):
-                one.check()
+            _check_unchanged(noted)
             for recorder in recorders:
                 recorder.state = "backward"
             rows = [row for recorder in recorders for row, *_ in recorder.looked_up]
@@ -170,7 +168,7 @@ def _refuse_reentrant_checkpoint() -> None:
 
 def _refuse_tangents(tensors: Sequence[torch.Tensor]) -> None:
     """Raise for forward-mode tangents, which would be lost at the detached leaves."""
-    if any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+    if any(map(has_tangent, tensors)):
         raise NotImplementedError(
             "value_and_grad of dual tensors (torch.autograd.forward_ad), whose tangents it would lose; accepted is "
             "value_and_grad inside value_and_grad for second derivatives"
@@ -195,11 +193,10 @@ def _faces(variables: Sequence[torch.Tensor], *, inner: bool) -> list[torch.Tens
     faces = []
     for x in variables:
         if inner and x.requires_grad:
-            faces.append(x.view_as(x))
-        elif x.requires_grad and x.is_leaf and times[id(x)] == 1:
-            faces.append(x)
-        else:
-            faces.append(_recordable(x).detach().requires_grad_())
+            x = x.view_as(x)
+        elif not (x.requires_grad and x.is_leaf and times[id(x)] == 1):
+            x = _recordable(x).detach().requires_grad_()
+        faces.append(x)
     return faces
 
 
@@ -280,10 +277,7 @@ def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callab
 
 def is_recorded(x: torch.Tensor) -> bool:
     """See `Backend.records_gradient`."""
-    if x.requires_grad and torch.is_grad_enabled():
-        return True
-    # outside of forward_ad.dual_level, where its number is negative, there are no tangents
-    return getattr(forward_ad, "_current_level", 0) >= 0 and forward_ad.unpack_dual(x).tangent is not None
+    return (x.requires_grad and torch.is_grad_enabled()) or has_tangent(x)
 
 
 def _transposed(

@@ -33,7 +33,7 @@ _groups: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 def default_group(timeout: float | None) -> Group:
     """Return the group of all ranks that init_process_group joined."""
-    if not _is_started():
+    if running() is None:
         raise RuntimeError(
             "torch.distributed has not been started on this process: call torch.distributed.init_process_group(...) "
             "first (torchrun sets what it needs), or give group="
@@ -43,11 +43,7 @@ def default_group(timeout: float | None) -> Group:
 
 def running() -> Group | None:
     """Return this group, or None if no group has been joined."""
-    return _group_of(dist.group.WORLD, None) if _is_started() else None
-
-
-def _is_started() -> bool:
-    return dist.is_available() and dist.is_initialized()
+    return _group_of(dist.group.WORLD, None) if dist.is_available() and dist.is_initialized() else None
 
 
 def wrap(x: Any, timeout: float | None) -> Group | None:
@@ -155,13 +151,10 @@ class TorchGroup(Group):
             raise failed[0]
         for work, ranks in self._pending:
             try:
-                work.wait(*self._patience())
+                work.wait() if self.timeout is None else work.wait(datetime.timedelta(seconds=self.timeout))
             except RuntimeError as error:
                 raise _EngineError(error, ranks) from error
         self._pending = []
-
-    def _patience(self) -> list[datetime.timedelta]:
-        return [] if self.timeout is None else [datetime.timedelta(seconds=self.timeout)]
 
     def _failure_of(self, error: Exception) -> RankError | None:
         if not isinstance(error, _EngineError):

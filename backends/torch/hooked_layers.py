@@ -8,7 +8,8 @@ without a gradient) gets an output that requires one, so that no table-sized gra
 
 Captured uses read the weights through an alias (`Alias`), an identity in the graph. The gradient of the alias is that
 of the captured uses. The weights get this very tensor, unless something else used the weights too. `WeightGradient`
-detects such uses, whose gradient would be missing. May import: `torch`, the core.
+detects such uses, whose gradient would be missing. May import: `torch`, the core,
+`islices.backends.torch.tracers`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from islices.backend import Array, LayerUse, OtherUse, ProductUse, Use
+from islices.backends.torch.tracers import in_functorch
 from islices.core.locks import Lock
 
 __all__ = ["capture"]
@@ -51,7 +53,7 @@ def capture(model: nn.Module, uses: list[Use]) -> Iterator[dict[str, Array]]:
         aliases = Aliases(uses)
         context.callback(aliases.close)
         for name, layer in layers:
-            hook = LayerHook(name, uses, aliases)
+            hook = LayerHook(name, aliases)
             context.callback(hook.close)
             context.callback(layer.register_forward_pre_hook(hook.before, prepend=True).remove)
             # before the model's hooks, which may change the output; the outermost of nested captures is
@@ -111,21 +113,20 @@ class LayerHook:
     Copies of the object (in a model copied or saved meanwhile) do nothing.
     """
 
-    def __init__(self, name: str, uses: list[Use] | None, aliases: Aliases | None) -> None:
+    def __init__(self, name: str, aliases: Aliases | None = None) -> None:
         self.name = name
-        self.uses = uses
         self.aliases = aliases
         self.running = threading.local()
 
     def __reduce__(self) -> Any:
-        return type(self), (self.name, None, None)
+        return type(self), (self.name,)
 
     def close(self) -> None:
-        self.uses = self.aliases = None
+        self.aliases = None
 
     def before(self, layer: Any, args: tuple[Any, ...]) -> None:
-        if self.uses is not None and self.aliases is not None and torch.is_grad_enabled():
-            mode = Watch(self.name, self.uses, layer, self.aliases)
+        if self.aliases is not None and torch.is_grad_enabled():
+            mode = Watch(self.name, layer, self.aliases)
             mode.__enter__()  # type: ignore[no-untyped-call]
             self.running.mode = mode
 
@@ -145,10 +146,9 @@ class LayerHook:
 class Watch(TorchFunctionMode):
     """A watcher of a layer's forward pass: it records lookups and products of the functional calls with the weight."""
 
-    def __init__(self, name: str, uses: list[Use], layer: Any, aliases: Aliases) -> None:
+    def __init__(self, name: str, layer: Any, aliases: Aliases) -> None:
         super().__init__()
         self.name = name
-        self.uses = uses
         self.layer = layer
         self.aliases = aliases
         self.seen = False
@@ -159,14 +159,14 @@ class Watch(TorchFunctionMode):
             return func(*args, **kwargs)
         given = SIGNATURES[func].bind(*args, **kwargs)
         given.apply_defaults()
-        options = given.arguments
-        weight = options["weight"]
+        options, weight = given.arguments, given.arguments["weight"]
         if getattr(weight, "_islices_weight", weight) is not self.layer.weight:  # it may be another capture's alias
             return func(*args, **kwargs)
         self.seen = True
-        use = _use_of_product if func is functional.linear else _use_of_lookup
         output = func(**{**options, "weight": self.aliases.of(self.name, weight)})
-        return _await_gradient(self.uses, use(self.name, options), output)
+        product = func is functional.linear
+        use = ProductUse(self.name, _kept(options["input"])) if product else _use_of_lookup(self.name, options)
+        return _await_gradient(self.aliases.uses, use, output)
 
 
 SIGNATURES: dict[Callable[..., Any], inspect.Signature] = {
@@ -178,7 +178,7 @@ SIGNATURES: dict[Callable[..., Any], inspect.Signature] = {
 
 def _await_gradient(uses: list[Use], use: LayerUse | ProductUse, output: torch.Tensor) -> torch.Tensor:
     """Return the output, with a hook that passes its gradient to use."""
-    if torch._C._functorch.peek_interpreter_stack() is not None:  # pyright: ignore[reportAttributeAccessIssue]
+    if in_functorch():
         raise NotImplementedError(
             "capture: got a forward pass inside torch.func.grad, vmap and the like; accepted is an ordinary one, with "
             "an ordinary backward pass"
@@ -252,7 +252,7 @@ class Aliases:
 
     def of(self, name: str, weight: torch.Tensor) -> torch.Tensor:
         """Return the alias of a weight, or the weight if it requires no gradient or a transform of torch.func runs."""
-        if not weight.requires_grad or torch._C._functorch.peek_interpreter_stack() is not None:  # pyright: ignore[reportAttributeAccessIssue]
+        if not weight.requires_grad or in_functorch():
             return weight
         with _aliasing:
             if id(weight) not in self.found:
@@ -275,13 +275,9 @@ class Aliases:
 
 
 # ---------------------------------------------------------------------- what was looked up
-def _kept(x: torch.Tensor | None) -> torch.Tensor | None:
+def _kept(x: torch.Tensor | None) -> Any:
     """Return a copy: the caller may reuse the memory for the next batch before the gradients are read."""
     return None if x is None else x.detach().clone()
-
-
-def _use_of_product(name: str, given: dict[str, Any]) -> ProductUse:
-    return ProductUse(name, given["input"].detach().clone())
 
 
 def _use_of_lookup(name: str, given: dict[str, Any]) -> LayerUse:

@@ -17,8 +17,8 @@ from islices.backend import Slots, Source
 from islices.backends.torch import tracers
 from islices.backends.torch.adapter import backend
 from islices.backends.torch.hooked_layers import INSIDE
-from islices.backends.torch.nodes import ABSENT, NODES, NOTHING
-from islices.core import rows, slots
+from islices.backends.torch.nodes import ABSENT, NODES, NOTHING, PUBLIC, Read
+from islices.core import slots
 from islices.core.slices import IndexedSlices
 from islices.core.slots import SlotValues
 from islices.embedding import autodiff
@@ -26,25 +26,11 @@ from islices.embedding import capture as models
 from islices.embedding import lookup as lookups
 from islices.embedding.table import Table
 from islices.embedding.transformed import transformed
-from islices.norms import clip, global_norms
-from islices.norms import norm as norms
 from islices.optim import Optimizer, optimizer
 
 __all__ = ["substitute"]
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-#: Of functions of islices.
-ORIGINALS = {
-    "coalesce": rows.coalesce,
-    "to_dense": rows.to_dense,
-    "norm": norms.norm,
-    "global_norm": global_norms.global_norm,
-    "clip_by_value": clip.clip_by_value,
-    "clip_by_norm": clip.clip_by_norm,
-    "clip_by_row_norm": clip.clip_by_row_norm,
-    "clip_by_global_norm": global_norms.clip_by_global_norm,
-}
-
 # Dynamo sees tensors and constants in what is registered here
 _nodes: dict[str, Callable[..., Any]] = {}
 
@@ -62,21 +48,24 @@ def substitute() -> None:
     decorators._allowed_config_patches = (*decorators._allowed_config_patches, "trace_autograd_ops")
     for name, node in NODES.items():
         _nodes[name] = torch._dynamo.nonstrict_trace(node.__call__)
-    for name, original in ORIGINALS.items():
-        torch.compiler.substitute_in_graph(original, skip_signature_check=True)(_as_node(_nodes[name]))  # type: ignore[arg-type]
-    torch.compiler.substitute_in_graph(slots._values_of)(values_of)
-    # a method that has a substitute is inlined, and the functions it calls are substituted
-    torch.compiler.substitute_in_graph(Optimizer.step)(step)
-    torch.compiler.substitute_in_graph(vars(IndexedSlices)["values"].fget)(_values)
-    torch.compiler.substitute_in_graph(vars(IndexedSlices)["indices"].fget)(_indices)
-    torch.compiler.substitute_in_graph(vars(IndexedSlices)["dtype"].fget)(_dtype)
-    torch.compiler.substitute_in_graph(vars(IndexedSlices)["shape"].fget)(_shape)
-    torch.compiler.substitute_in_graph(tracers.is_traced)(is_traced)
-    torch.compiler.substitute_in_graph(optimizer.step_tables)(step_tables)
-    torch.compiler.substitute_in_graph(lookups.lookup, skip_signature_check=True)(lookup)
-    torch.compiler.substitute_in_graph(autodiff._differentiate)(differentiate)
-    torch.compiler.substitute_in_graph(autodiff.value_and_grad)(value_and_grad)
-    torch.compiler.substitute_in_graph(models.capture)(capture)
+    substitutes: dict[Any, Callable[..., Any]] = {
+        **{node.function: _as_node(_nodes[node.name]) for node in PUBLIC},
+        slots._values_of: values_of,
+        # a method that has a substitute is inlined, and the functions it calls are substituted
+        Optimizer.step: step,
+        optimizer.step_tables: step_tables,
+        vars(IndexedSlices)["values"].fget: _values,
+        vars(IndexedSlices)["indices"].fget: _indices,
+        vars(IndexedSlices)["dtype"].fget: _dtype,
+        vars(IndexedSlices)["shape"].fget: _shape,
+        tracers.is_traced: is_traced,
+        lookups.lookup: lookup,
+        autodiff._differentiate: differentiate,
+        autodiff.value_and_grad: value_and_grad,
+        models.capture: capture,
+    }
+    for original, traced in substitutes.items():
+        torch.compiler.substitute_in_graph(original, skip_signature_check=True)(traced)
 
 
 def _slots_in(s: IndexedSlices) -> Any:
@@ -212,7 +201,7 @@ class Recorded:
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self.reads: list[tuple[torch.Tensor, torch.Tensor, Mapping[str, Any]]] = []
+        self.reads: list[Read] = []
 
     def __getitem__(self, ids: Any) -> Any:
         return lookup(self, ids)
@@ -356,11 +345,8 @@ def _gradients(
         return loss.detach(), aux, [torch.zeros_like(x).detach() for x in inputs]
     with torch._dynamo.patch_dynamo_config(trace_autograd_ops=True):
         found = torch.autograd.grad(loss.reshape(()), inputs, allow_unused=True)
-    return (
-        loss.detach(),
-        aux,
-        [torch.zeros_like(x).detach() if g is None else g for g, x in zip(found, inputs, strict=True)],
-    )
+    gradients = [torch.zeros_like(x).detach() if g is None else g for g, x in zip(found, inputs, strict=True)]
+    return loss.detach(), aux, gradients
 
 
 def _detached(x: Any) -> Any:

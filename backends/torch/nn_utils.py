@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from islices.backend import FLOATS
-from islices.backends.torch.adapter import check_data, check_inference, shares_elements
+from islices.backends.torch.adapter import backend, check_data, check_inference, shares_elements
 from islices.core.conversion import accept, to_native
 from islices.core.host import quiet
 from islices.core.linear import as_float, round_scalar, scale_values
@@ -28,11 +27,12 @@ from islices.distributed.norms import Question, measure_over
 from islices.norms.clip import clip_by_value, scale_by_numbers
 from islices.norms.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
 from islices.norms.limits import check_max_norm
-from islices.norms.norm import EXACT, check_order, look_at, norm_dtype, norm_of, parts
+from islices.norms.norm import EXACT, check_float, check_order, look_at, norm_dtype, norm_of, parts
 
 __all__ = ["clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"]
 
 Host = np.ndarray[Any, Any]
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 #: The usual argument of `get_total_norm`, for messages.
 GRADIENTS = "(p.grad for p in model.parameters() if p.grad is not None)"
 
@@ -111,8 +111,7 @@ def clip_grad_norm_(
     def request() -> Question:
         limit, ord = _number(max_norm, "max_norm"), _order(norm_type, exact=over)
         formula = lookup_formula(BY_GLOBAL_NORM, semantics, "clip_grad_norm_")
-        grads = _gradients(parameters, stacklevel=6)
-        leaves = _leaves(grads)
+        grads, leaves = _gradients(parameters, stacklevel=6)
         found.extend((limit, ord, formula, grads, leaves))
         statement = {"max_norm": limit, "norm_type": ord, "error_if_nonfinite": bool(error_if_nonfinite)}
         return Question(leaves, replicated, ord, formula.raw, {**statement, "semantics": semantics})
@@ -123,7 +122,7 @@ def clip_grad_norm_(
     if error_if_nonfinite:
         _check_finite(deciding, ord)
     _scale(grads, leaves, formula, deciding, limit)
-    return _as_tensor(norm, leaves)
+    return _as_tensor(norm, grads)
 
 
 @torch.no_grad()
@@ -181,19 +180,19 @@ def get_total_norm(
     tensor(2.8284)
     """
     over = group is not None or replicated is not False
-    leaves: list[Any] = []
+    given: list[torch.Tensor] = []
 
     def request() -> Question:
         ord = _order(norm_type, exact=over)
-        for position, x in enumerate(_listed(tensors, "tensors", GRADIENTS)):
-            leaves.append(_leaf(x, f"tensors: the one at position {position}"))
+        given.extend(_listed(tensors, "tensors", GRADIENTS))
+        leaves = [_leaf(x, "tensors: the one", position) for position, x in enumerate(given)]
         facts = {"norm_type": ord, "error_if_nonfinite": bool(error_if_nonfinite)}
         return Question(leaves, replicated, ord, facts=facts)
 
     _, norm = _measured("get_total_norm", request, group, over=over)
     if error_if_nonfinite:
-        _check_finite(norm, _order(norm_type))
-    return _as_tensor(norm, leaves)
+        _check_finite(norm, _order(norm_type, exact=over))
+    return _as_tensor(norm, given)
 
 
 @torch.no_grad()
@@ -240,10 +239,9 @@ def clip_grads_with_norm_(
     >>> layer.weight.grad.to_dense().flatten().tolist()
     [0.0, 0.25, 0.0, 0.0]
     """
-    grads = _gradients(parameters)
     limit, norm = _number(max_norm, "max_norm"), _known_norm(total_norm)
     formula = lookup_formula(BY_GLOBAL_NORM, semantics, "clip_grads_with_norm_")
-    leaves = _leaves(grads)
+    grads, leaves = _gradients(parameters)
     _scale(grads, leaves, formula, norm.astype(np.float64) if formula.wide else norm, limit)
 
 
@@ -281,25 +279,34 @@ def clip_grad_value_(
     >>> layer.weight.grad.to_dense().flatten().tolist()
     [0.0, 1.5, 0.0, 0.0]
     """
-    grads = _gradients(parameters)
     bound = _number(clip_value, "clip_value")
-    _leaves(grads)
-    clipped = [clip_by_value(g, -bound, bound) if g is not None and g.is_sparse else None for g in grads]
-    for grad, sparse in zip(grads, clipped, strict=True):
+    grads, _ = _gradients(parameters)
+    clipped = [(g, clip_by_value(g, -bound, bound) if g.is_sparse else None) for g in grads if g is not None]
+    for grad, sparse in clipped:
         if sparse is not None:
             grad.data = sparse
-        elif grad is not None:
-            _in_place(grad, lambda g: g.clamp_(-bound, bound))
+        else:
+            _with_separate_elements(grad).clamp_(-bound, bound)
 
 
 # ---------------------------------------------------------------------- arguments
-def _gradients(parameters: Any, stacklevel: int = 4) -> list[Any]:
-    """Return the gradient of each parameter, or None for a parameter without one."""
+def _gradients(parameters: Any, stacklevel: int = 4) -> tuple[list[Any], list[Any]]:
+    """Return the gradient of each parameter and its leaf, both None for a parameter without one.
+
+    Check that dense gradients may be changed in place.
+    """
     given = _listed(parameters, "parameters", "model.parameters()")
     if isinstance(parameters, types.GeneratorType) and not given:
         statement = "parameters: got a generator with nothing (left) in it; no gradient is clipped"
         warnings.warn(statement, stacklevel=stacklevel)
-    return [p.grad for p in given]
+    grads, leaves = [], list[Any]()
+    for position, p in enumerate(given):
+        grad = p.grad
+        grads.append(grad)
+        leaves.append(None if grad is None else _leaf(grad, "parameters: the gradient", position))
+        if grad is not None and not grad.is_sparse:  # a sparse gradient gets new data
+            check_inference(grad, f"parameters: the gradient at position {position}")
+    return grads, leaves
 
 
 def _listed(tensors: Any, argument: str, usual: str) -> list[torch.Tensor]:
@@ -319,11 +326,12 @@ def _listed(tensors: Any, argument: str, usual: str) -> list[torch.Tensor]:
     return listed
 
 
-def _order(norm_type: Any, *, exact: bool = False) -> float:
-    try:
-        ord = float(norm_type)
-    except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"norm_type: got {describe(norm_type)}; accepted is a number > 0, inf included") from None
+def _number(x: Any, argument: str) -> float:
+    return check_max_norm(_float(x, argument, "a number >= 0"), argument)
+
+
+def _order(norm_type: Any, *, exact: bool) -> float:
+    ord = _float(norm_type, "norm_type", "a number > 0, inf included")
     if not ord > 0:
         raise ValueError(f"norm_type: got {ord}; accepted is a number > 0, inf included")
     return check_order(ord, "norm_type") if exact else ord
@@ -331,44 +339,28 @@ def _order(norm_type: Any, *, exact: bool = False) -> float:
 
 def _known_norm(total_norm: Any) -> Host:
     """Return the caller's norm as an array of float32 or float64, shape (1,)."""
-    try:
-        number = float(total_norm)
-    except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"total_norm: got {describe(total_norm)}; accepted is a Tensor of one, or a number") from None
+    number = _float(total_norm, "total_norm", "a Tensor of one, or a number")
     if number < 0:
         raise ValueError(f"total_norm: got {number}; accepted is a number >= 0")
     single = isinstance(total_norm, torch.Tensor) and total_norm.dtype is not torch.float64
     return np.array([number], np.float32 if single else np.float64)
 
 
-def _number(x: Any, argument: str) -> float:
+def _float(x: Any, argument: str, accepted: str) -> float:
     try:
-        number = as_float(x)
+        return as_float(x)
     except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"{argument}: got {describe(x)}; accepted is a number >= 0") from None
-    return check_max_norm(number, argument)
+        raise TypeError(f"{argument}: got {describe(x)}; accepted is {accepted}") from None
 
 
-def _leaves(grads: Sequence[Any]) -> list[Any]:
-    """Return the leaf of each gradient, and None for None; check that dense gradients may be changed in place."""
-    leaves: list[Any] = []
-    for position, grad in enumerate(grads):
-        where = f"parameters: the gradient at position {position}"
-        leaves.append(None if grad is None else _leaf(grad, where))
-        if grad is not None and not grad.is_sparse:  # a sparse gradient gets new data
-            check_inference(grad, where)
-    return leaves
-
-
-def _leaf(grad: torch.Tensor, where: str) -> Any:
-    """Return a valid gradient as the core's leaf, or raise an error that names the gradient's place."""
+def _leaf(grad: torch.Tensor, subject: str, position: int) -> Any:
+    """Return a valid gradient as the core's leaf, or raise an error that gives the gradient's position."""
     try:
         leaf = accept(grad, "grad")
-        B, values = parts(leaf)
-        if B.dtype(values) not in FLOATS:
-            raise TypeError(f"x: got {describe(values)}; accepted is a real floating dtype")
+        if grad.dtype not in FLOATS:
+            check_float(*parts(leaf))
     except (TypeError, ValueError, IndexError) as error:
-        raise type(error)(f"{where}: {error}") from None
+        raise type(error)(f"{subject} at position {position}: {error}") from None
     return leaf
 
 
@@ -383,34 +375,38 @@ def _measured(call: str, request: Callable[[], Question], group: Any, *, over: b
         exact, dtype = total.exact, total.dtype
     else:
         requested = request()
-        exact, dtype = _norm([leaf for leaf in requested.tree if leaf is not None], requested.ord, raw=requested.raw)
+        exact, dtype = _norm(requested.tree, requested.ord, raw=requested.raw)
     with quiet():
         return exact, exact.astype(dtype)
 
 
 def _norm(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Host, str]:
     """Return the norm in float64, and the dtype of the user's result."""
-    if not leaves:
+    found = []
+    for leaf in leaves:
+        if leaf is not None:
+            found.append(look_at(leaf))
+    if not found:
         return np.zeros(1), "float32"
     if ord not in EXACT:
-        return _norm_by_powers(leaves, ord, raw), norm_dtype(leaves)
-    E, exact, dtype = norm_of([look_at(leaf) for leaf in leaves], ord, raw=raw)
+        return _norm_by_powers([x.leaf for x in found], ord, raw)
+    E, exact, dtype = norm_of(found, ord, raw=raw)
     if E is not HOST:
-        for leaf in leaves:
-            check_data(parts(leaf)[1])
+        for x in found:
+            check_data(x.values)
         raise NotImplementedError("norms of gradients within torch.compile or torch.func: call it outside")
     return exact, dtype
 
 
-def _norm_by_powers(leaves: Sequence[Any], ord: float, raw: bool) -> Host:
-    """Return the norm of an order other than 1, 2 and inf by float64 powers, shape (1,)."""
+def _norm_by_powers(leaves: Sequence[Any], ord: float, raw: bool) -> tuple[Host, str]:
+    """Return the norm of an order other than 1, 2 and inf by float64 powers."""
     sums = [leaf if raw else coalesce(leaf) for leaf in leaves]
     sizes = np.concatenate([parts(x)[1].double().abs().cpu().numpy().ravel() for x in sums])
-    top = sizes.max(initial=0.0)
-    if not 0.0 < top < np.inf:
-        return np.array([top])
-    with quiet():
-        return np.array([top * ((sizes / top) ** ord).sum() ** (1.0 / ord)])
+    norm = sizes.max(initial=0.0)
+    if 0.0 < norm < np.inf:
+        with quiet():
+            norm *= ((sizes / norm) ** ord).sum() ** (1.0 / ord)
+    return np.array([norm]), norm_dtype(leaves)
 
 
 def _check_finite(norm: Host, ord: float) -> None:
@@ -421,13 +417,12 @@ def _check_finite(norm: Host, ord: float) -> None:
         )
 
 
-def _as_tensor(norm: Host, leaves: Sequence[Any]) -> torch.Tensor:
-    """Return the norm as a 0-d Tensor on the device of the first leaf."""
-    first = next((leaf for leaf in leaves if leaf is not None), None)
-    if first is None:
-        return torch.tensor(norm[0])
-    B, values = parts(first)
-    return B.scalar(norm.reshape(()), values)  # type: ignore[no-any-return]
+def _as_tensor(norm: Host, grads: Sequence[Any]) -> torch.Tensor:
+    """Return the norm as a 0-d Tensor on the device of the first gradient."""
+    for grad in grads:
+        if grad is not None:
+            return backend.scalar(norm.reshape(()), grad)  # type: ignore[no-any-return]
+    return torch.tensor(norm[0])
 
 
 # ---------------------------------------------------------------------- changing a gradient
@@ -441,26 +436,26 @@ def _scale(grads: Sequence[Any], leaves: Sequence[Any], formula: ClipFormula, no
             changes = changes or number != 1.0
     if changes:
         for grad, leaf in zip(grads, leaves, strict=True):
-            if leaf is not None:
-                _scale_(grad, leaf, steps)
+            if isinstance(leaf, IndexedSlices):
+                grad.data = to_native(scale_by_numbers(leaf, steps))
+            elif leaf is not None:
+                _scale_dense(grad, steps)
 
 
-def _scale_(grad: torch.Tensor, leaf: Any, steps: list[tuple[str, float]]) -> None:
-    if isinstance(leaf, IndexedSlices):
-        grad.data = to_native(scale_by_numbers(leaf, steps))
-        return
-    B, values = parts(leaf)
-    rounded = []
-    for name, c in steps:
-        rounded.append((name, round_scalar(B, values, c, name)))
+def _scale_dense(grad: torch.Tensor, steps: list[tuple[str, float]]) -> None:
+    rounded = [(name, round_scalar(backend, grad, c, name)) for name, c in steps]
+    grad = _with_separate_elements(grad)
     if len(rounded) == 1 and rounded[0][0] == "mul":
-        _in_place(grad, lambda g: g.mul_(rounded[0][1]))
+        grad.mul_(rounded[0][1])
     else:
-        _in_place(grad, lambda g: g.copy_(scale_values(B, g, rounded)))
+        grad.copy_(scale_values(backend, grad, rounded))
 
 
-def _in_place(grad: torch.Tensor, change: Callable[[torch.Tensor], Any]) -> None:
+def _with_separate_elements(grad: torch.Tensor) -> torch.Tensor:
+    """Return a gradient, with new memory if elements share memory, as those of an expanded gradient do.
+
+    torch raises on writes to these, or changes an element repeatedly.
+    """
     if shares_elements(grad):
-        # elements of an expanded gradient share memory: torch raises on writes to it, or changes an element repeatedly
         grad.data = grad.clone(memory_format=torch.contiguous_format)
-    change(grad)
+    return grad

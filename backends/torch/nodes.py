@@ -8,7 +8,6 @@ traces. SPEC clause 17. May import: `torch`, the core.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -29,7 +28,7 @@ from islices.norms import norm as norms
 from islices.norms.clip_formulas import BY_VALUE, lookup_formula
 from islices.optim import Optimizer
 
-__all__ = ["ABSENT", "NODES", "NOTHING", "Node"]
+__all__ = ["ABSENT", "NODES", "NOTHING", "PUBLIC", "Node", "Read"]
 
 
 class Nothing:
@@ -180,12 +179,10 @@ def _known(x: Any) -> Any:
 def _registered(call: NodeCall) -> str:
     """Return the name of a call, which identifies the form of its result, because graphs are stored on disk by their
     text."""
-    text = f"{call.constants} {call.spec}".replace(repr(TENSOR), "_")
-    for number in itertools.count():
-        name = f"{call.name} {text} {number}"
-        if _calls.setdefault(name, call) == call:
-            return name
-    raise AssertionError("numbers do not end")
+    text, number = f"{call.constants} {call.spec}".replace(repr(TENSOR), "_"), 0
+    while _calls.setdefault(name := f"{call.name} {text} {number}", call) != call:
+        number += 1
+    return name
 
 
 def _own(x: torch.Tensor | float | None, dtype: torch.dtype, memory: set[int]) -> torch.Tensor:
@@ -306,7 +303,13 @@ def looked_up(table: Table, ids: Any, options: Mapping[str, Any]) -> Any:
 
 def lookup_gradient(table: Table, reads: Sequence[Read]) -> IndexedSlices:
     """Return the gradient of a table for several lookups in turn."""
-    return _table_gradient(table.backend, table, [_Replayed.of(table, *read) for read in reads])  # type: ignore[no-any-return]
+    found = []
+    for upstream, ids, options in reads:
+        recorder = _Replayed(upstream)
+        source = Source(table._source.weights, recorder)
+        lookup(Table._trusted(table.backend, source, table.padding_idx, table.scale_by_freq), ids, **options)
+        found.append(recorder.used)
+    return _table_gradient(table.backend, table, found)  # type: ignore[no-any-return]
 
 
 class _Replayed:
@@ -317,19 +320,11 @@ class _Replayed:
     def __init__(self, upstream: torch.Tensor) -> None:
         self.upstream = upstream
 
-    @classmethod
-    def of(cls, table: Table, upstream: torch.Tensor, ids: torch.Tensor, options: Mapping[str, Any]) -> LookedUp:
-        recorder = cls(upstream)
-        source = Source(table._source.weights, recorder)
-        lookup(Table._trusted(table.backend, source, table.padding_idx, table.scale_by_freq), ids, **options)
-        return recorder.used
-
-    def lookup(self, weights: Any, ids: Any, extras: tuple[Any, ...], static: Any) -> torch.Tensor:
+    def lookup(self, weights: Any, ids: Any, extras: tuple[Any, ...], static: Any, read: Any = None) -> torch.Tensor:
         self.used = LookedUp(self.upstream, ids, extras, static)
         return self.upstream
 
-    def bags(self, weights: Any, ids: Any, extras: tuple[Any, ...], static: Any, read: Any) -> torch.Tensor:
-        return self.lookup(weights, ids, extras, static)
+    bags = lookup
 
 
 def expanded(s: IndexedSlices) -> torch.Tensor:
@@ -342,6 +337,7 @@ def step(optimizer: Optimizer, table: Any, grad: Any, state: Any, apply: Any) ->
     optimizer.step(table, grad, state, apply=apply)
 
 
+# ---------------------------------------------------------------------- forms of clips
 def _by_value(x: Any, lo: Any, hi: Any, *, semantics: str = "islices") -> Any:
     raw = lookup_formula(BY_VALUE, semantics, "clip_by_value")
     return _each(_alike if raw else _alike_coalesced, x)
@@ -352,28 +348,31 @@ def _alike_coalesced(leaf: Any) -> Any:
     return _alike(leaf) if found is leaf else found
 
 
-NODES = {
-    "coalesce": Node(rows.coalesce, lambda x: _each(_coalesced, x)),
-    "to_dense": Node(rows.to_dense, lambda x: _each(_dense, x)),
-    "norm": Node(norms.norm, lambda x, ord=2: _norm(x)),
-    "global_norm": Node(global_norms.global_norm, lambda tree, ord=2: _norm(tree)),
-    "clip_by_value": Node(clip.clip_by_value, _by_value),
-    "clip_by_norm": Node(
-        clip.clip_by_norm,
-        lambda x, max_norm, *, semantics="islices", nonfinite="propagate": _each(
-            lambda leaf: _scaled(leaf, max_norm, semantics, nonfinite), x
-        ),
-    ),
-    "clip_by_row_norm": Node(clip.clip_by_row_norm, lambda x, max_norm, *, nonfinite="propagate": _each(_alike, x)),
-    "clip_by_global_norm": Node(
+def _by_norm(tree: Any, max_norm: Any, *, semantics: str = "islices", nonfinite: str = "propagate") -> Any:
+    return _each(lambda leaf: _scaled(leaf, max_norm, semantics, nonfinite), tree)
+
+
+#: The nodes of public functions.
+PUBLIC = (
+    Node(rows.coalesce, lambda x: _each(_coalesced, x)),
+    Node(rows.to_dense, lambda x: _each(_dense, x)),
+    Node(norms.norm, lambda x, ord=2: _norm(x)),
+    Node(global_norms.global_norm, lambda tree, ord=2: _norm(tree)),
+    Node(clip.clip_by_value, _by_value),
+    Node(clip.clip_by_norm, _by_norm),
+    Node(clip.clip_by_row_norm, lambda x, max_norm, *, nonfinite="propagate": _each(_alike, x)),
+    Node(
         global_norms.clip_by_global_norm,
-        lambda tree, max_norm, *, semantics="islices", nonfinite="propagate": (
-            _each(lambda leaf: _scaled(leaf, max_norm, semantics, nonfinite), tree),
-            _norm(tree),
-        ),
+        lambda tree, max_norm, **options: (_by_norm(tree, max_norm, **options), _norm(tree)),
     ),
-    "expanded": Node(expanded, lambda s: _values(s)),
-    "looked_up": Node(looked_up, _rows),
-    "lookup_gradient": Node(lookup_gradient, _gradient),
-    "step": Node(step, lambda *_: (), writes=(1, 3)),
+)
+NODES = {
+    node.name: node
+    for node in (
+        *PUBLIC,
+        Node(expanded, _values),
+        Node(looked_up, _rows),
+        Node(lookup_gradient, _gradient),
+        Node(step, lambda *_: (), writes=(1, 3)),
+    )
 }

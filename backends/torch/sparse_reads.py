@@ -29,9 +29,13 @@ __all__ = ["RowReads", "differentiate_rows"]
 
 
 def differentiate_rows(
-    backend: Backend, fn: Callable[[Any], tuple[Array, Any]], tree: Any, sparse: Any
+    backend: Backend, fn: Callable[[Any], tuple[Array, Any]], tree: Any, sparse: Any, data: Any = None
 ) -> tuple[Array, Any, Any]:
     """See `Backend.differentiate_rows`."""
+    if data is not None:
+        raise backend.lacks(
+            "differentiate_rows", "accepted with per_sample=True is an islices.Table, which fn reads by lookup"
+        )
     if autograd.is_nested():
         raise NotImplementedError(
             "sparse: got it within value_and_grad, to which these gradients are constants; accepted for second "

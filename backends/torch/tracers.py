@@ -12,24 +12,53 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = ["PLAIN", "at_work", "bare", "below", "in_functorch", "is_traced", "is_wrapped", "tracer_of"]
+__all__ = [
+    "PLAIN",
+    "at_work",
+    "bare",
+    "below",
+    "has_tangent",
+    "in_forward_mode",
+    "in_functorch",
+    "is_traced",
+    "is_wrapped",
+    "plain_eager",
+    "tracer_of",
+]
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 _C: Any = torch._C
 is_wrapped = _C._functorch.is_functorch_wrapped_tensor
 _included = _C._dispatch_tls_local_include_set
-#: The bits of the dispatch keys that are included in ordinary eager code.
-ORDINARY = _C.DispatchKeySet(_C.DispatchKey.BackendSelect).raw_repr() | (
-    _C.DispatchKeySet(_C.DispatchKey.ADInplaceOrView).raw_repr()
+#: The bits of all dispatch keys except those that are included in ordinary eager code.
+UNUSUAL = ~(
+    _C.DispatchKeySet(_C.DispatchKey.BackendSelect).raw_repr()
+    | _C.DispatchKeySet(_C.DispatchKey.ADInplaceOrView).raw_repr()
 )
 
 
 def at_work() -> bool:
     """Return whether a transform, a mode or a tracer sees the operations of this thread."""
-    return bool(_included().raw_repr() & ~ORDINARY)
+    return bool(_included().raw_repr() & UNUSUAL)
+
+
+def in_forward_mode() -> bool:
+    """Return whether tensors may have tangents, because the thread is within forward_ad.dual_level."""
+    return forward_ad._current_level >= 0
+
+
+def has_tangent(x: torch.Tensor) -> bool:
+    """Return whether forward-mode differentiation tracks x."""
+    return in_forward_mode() and forward_ad.unpack_dual(x).tangent is not None
+
+
+def plain_eager() -> bool:
+    """Return whether an operation of this thread only computes values, and perhaps records a gradient."""
+    return forward_ad._current_level < 0 and not _included().raw_repr() & UNUSUAL
 
 
 def in_functorch() -> bool:

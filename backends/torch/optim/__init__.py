@@ -32,7 +32,9 @@ __all__ = [
     "SparseAdam",
 ]
 
-Number: TypeAlias = float | torch.Tensor
+#: Hyperparameters; None stands for the default of the semantics.
+Number: TypeAlias = float | torch.Tensor | None
+Betas: TypeAlias = tuple[float | torch.Tensor, float | torch.Tensor] | None
 
 
 class Adagrad(RowOptimizer):
@@ -78,21 +80,14 @@ class Adagrad(RowOptimizer):
     def __init__(
         self,
         params: Any,
-        lr: Number | None = None,
-        lr_decay: Number | None = None,
-        weight_decay: Number | None = None,
-        initial_accumulator_value: Number | None = None,
-        eps: Number | None = None,
+        lr: Number = None,
+        lr_decay: Number = None,
+        weight_decay: Number = None,
+        initial_accumulator_value: Number = None,
+        eps: Number = None,
         **options: Unpack[Options],
     ) -> None:
-        given = {
-            "lr": lr,
-            "lr_decay": lr_decay,
-            "weight_decay": weight_decay,
-            "initial_accumulator_value": initial_accumulator_value,
-            "eps": eps,
-        }
-        super().__init__(params, given, **options)
+        super().__init__(params, (lr, lr_decay, weight_decay, initial_accumulator_value, eps), **options)
 
 
 class RowwiseAdagrad(RowOptimizer):
@@ -136,19 +131,13 @@ class RowwiseAdagrad(RowOptimizer):
     def __init__(
         self,
         params: Any,
-        lr: Number | None = None,
-        weight_decay: Number | None = None,
-        initial_accumulator_value: Number | None = None,
-        eps: Number | None = None,
+        lr: Number = None,
+        weight_decay: Number = None,
+        initial_accumulator_value: Number = None,
+        eps: Number = None,
         **options: Unpack[Options],
     ) -> None:
-        given = {
-            "lr": lr,
-            "weight_decay": weight_decay,
-            "initial_accumulator_value": initial_accumulator_value,
-            "eps": eps,
-        }
-        super().__init__(params, given, **options)
+        super().__init__(params, (lr, weight_decay, initial_accumulator_value, eps), **options)
 
 
 class Adam(RowOptimizer):
@@ -198,18 +187,17 @@ class Adam(RowOptimizer):
     def __init__(
         self,
         params: Any,
-        lr: Number | None = None,
-        betas: tuple[Number, Number] | None = None,
-        eps: Number | None = None,
-        weight_decay: Number | None = None,
+        lr: Number = None,
+        betas: Betas = None,
+        eps: Number = None,
+        weight_decay: Number = None,
         amsgrad: bool | None = None,
         *,
         decoupled_weight_decay: bool | None = None,
         **options: Unpack[Options],
     ) -> None:
         check_decoupled(self.rule, decoupled_weight_decay)
-        given = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
-        super().__init__(params, given, **options)
+        super().__init__(params, (lr, betas, eps, weight_decay, amsgrad), **options)
 
 
 class AdamW(Adam):
@@ -299,14 +287,13 @@ class Adamax(RowOptimizer):
     def __init__(
         self,
         params: Any,
-        lr: Number | None = None,
-        betas: tuple[Number, Number] | None = None,
-        eps: Number | None = None,
-        weight_decay: Number | None = None,
+        lr: Number = None,
+        betas: Betas = None,
+        eps: Number = None,
+        weight_decay: Number = None,
         **options: Unpack[Options],
     ) -> None:
-        given = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, given, **options)
+        super().__init__(params, (lr, betas, eps, weight_decay), **options)
 
 
 class Ftrl(RowOptimizer):
@@ -357,25 +344,16 @@ class Ftrl(RowOptimizer):
     def __init__(
         self,
         params: Any,
-        lr: Number | None = None,
-        l1: Number | None = None,
-        l2: Number | None = None,
-        beta: Number | None = None,
-        lr_power: Number | None = None,
-        initial_accumulator_value: Number | None = None,
-        l2_shrinkage: Number | None = None,
+        lr: Number = None,
+        l1: Number = None,
+        l2: Number = None,
+        beta: Number = None,
+        lr_power: Number = None,
+        initial_accumulator_value: Number = None,
+        l2_shrinkage: Number = None,
         **options: Unpack[Options],
     ) -> None:
-        given = {
-            "lr": lr,
-            "l1": l1,
-            "l2": l2,
-            "beta": beta,
-            "lr_power": lr_power,
-            "initial_accumulator_value": initial_accumulator_value,
-            "l2_shrinkage": l2_shrinkage,
-        }
-        super().__init__(params, given, **options)
+        super().__init__(params, (lr, l1, l2, beta, lr_power, initial_accumulator_value, l2_shrinkage), **options)
 
 
 class Lion(RowOptimizer):
@@ -417,13 +395,12 @@ class Lion(RowOptimizer):
     def __init__(
         self,
         params: Any,
-        lr: Number | None = None,
-        betas: tuple[Number, Number] | None = None,
-        weight_decay: Number | None = None,
+        lr: Number = None,
+        betas: Betas = None,
+        weight_decay: Number = None,
         **options: Unpack[Options],
     ) -> None:
-        given = {"lr": lr, "betas": betas, "weight_decay": weight_decay}
-        super().__init__(params, given, **options)
+        super().__init__(params, (lr, betas, weight_decay), **options)
 
 
 class NAdam(RowOptimizer):
@@ -472,23 +449,15 @@ class NAdam(RowOptimizer):
     def __init__(
         self,
         params: Any,
-        lr: Number | None = None,
-        betas: tuple[Number, Number] | None = None,
-        eps: Number | None = None,
-        weight_decay: Number | None = None,
-        momentum_decay: Number | None = None,
+        lr: Number = None,
+        betas: Betas = None,
+        eps: Number = None,
+        weight_decay: Number = None,
+        momentum_decay: Number = None,
         decoupled_weight_decay: bool | None = None,
         **options: Unpack[Options],
     ) -> None:
-        given = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "momentum_decay": momentum_decay,
-            "decoupled_weight_decay": decoupled_weight_decay,
-        }
-        super().__init__(params, given, **options)
+        super().__init__(params, (lr, betas, eps, weight_decay, momentum_decay, decoupled_weight_decay), **options)
 
 
 class RMSprop(RowOptimizer):
@@ -537,23 +506,15 @@ class RMSprop(RowOptimizer):
     def __init__(
         self,
         params: Any,
-        lr: Number | None = None,
-        alpha: Number | None = None,
-        eps: Number | None = None,
-        weight_decay: Number | None = None,
-        momentum: Number | None = None,
+        lr: Number = None,
+        alpha: Number = None,
+        eps: Number = None,
+        weight_decay: Number = None,
+        momentum: Number = None,
         centered: bool | None = None,
         **options: Unpack[Options],
     ) -> None:
-        given = {
-            "lr": lr,
-            "alpha": alpha,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "momentum": momentum,
-            "centered": centered,
-        }
-        super().__init__(params, given, **options)
+        super().__init__(params, (lr, alpha, eps, weight_decay, momentum, centered), **options)
 
 
 class SGD(RowOptimizer):
@@ -599,21 +560,14 @@ class SGD(RowOptimizer):
     def __init__(
         self,
         params: Any,
-        lr: Number | None = None,
-        momentum: Number | None = None,
-        dampening: Number | None = None,
-        weight_decay: Number | None = None,
+        lr: Number = None,
+        momentum: Number = None,
+        dampening: Number = None,
+        weight_decay: Number = None,
         nesterov: bool | None = None,
         **options: Unpack[Options],
     ) -> None:
-        given = {
-            "lr": lr,
-            "momentum": momentum,
-            "dampening": dampening,
-            "weight_decay": weight_decay,
-            "nesterov": nesterov,
-        }
-        super().__init__(params, given, **options)
+        super().__init__(params, (lr, momentum, dampening, weight_decay, nesterov), **options)
 
 
 class SparseAdam(RowOptimizer):
@@ -657,14 +611,14 @@ class SparseAdam(RowOptimizer):
     def __init__(
         self,
         params: Any,
-        lr: Number | None = None,
-        betas: tuple[Number, Number] | None = None,
-        eps: Number | None = None,
+        lr: Number = None,
+        betas: Betas = None,
+        eps: Number = None,
         maximize: bool = False,
         **options: Any,
     ) -> None:
-        given = {"lr": lr, "betas": betas, "eps": eps}
-        super().__init__(params, given, maximize=maximize, **{"rows": "touched", "semantics": "torch", **options})
+        options = {"rows": "touched", "semantics": "torch", **options}
+        super().__init__(params, (lr, betas, eps, None, None), maximize=maximize, **options)
 
 
 def __getattr__(name: str) -> NoReturn:

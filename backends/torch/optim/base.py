@@ -7,7 +7,7 @@ everything before it writes anything.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
 
 import numpy as np
@@ -18,9 +18,10 @@ from islices.backends.torch.optim.hyperparameters import (
     Rate,
     check_group,
     complete,
-    lasting,
+    known_values,
+    located,
     made_from,
-    requested_options,
+    torch_names,
 )
 from islices.core.arguments import check_flag
 from islices.core.registry import describe
@@ -51,25 +52,14 @@ class Options(TypedDict, total=False):
     differentiable: bool
 
 
-class Write(NamedTuple):
-    """The checked step of a parameter, ready to be written."""
-
-    place: str
-    p: torch.Tensor
-    request: Request
-    new: Mapping[str, torch.Tensor]  # arrays of its state that do not exist yet
-
-
 class Made(NamedTuple):
     """The optimizers of islices.optim for a group, and the group's values from which they were made."""
 
-    requested: tuple[Any, ...]
-    frozen: Any
-    seen: Any  # a copy of frozen: masks are changed in place
     sparse: Optimizer
     dense: Optimizer
     rate: Rate
-    known: Mapping[str, Any] | None  # the group's values; None where one of them may change in place
+    known: Mapping[str, Any]  # the group's values except lr
+    frozen: Any  # a copy of known["frozen"]: masks are changed in place
 
 
 class RowOptimizer(torch.optim.Optimizer):
@@ -134,7 +124,7 @@ class RowOptimizer(torch.optim.Optimizer):
     def __init__(
         self,
         params: Any,
-        given: Mapping[str, Any],
+        given: Sequence[Any],
         *,
         rows: Rows = None,
         semantics: Semantics = "islices",
@@ -150,7 +140,7 @@ class RowOptimizer(torch.optim.Optimizer):
     ) -> None:
         options = {"rows": rows, "semantics": semantics, "maximize": maximize, "frozen": frozen, "master": master}
         options["duplicates"] = duplicates
-        defaults = complete(self.rule, {**given, **options}, {})
+        defaults = complete(self.rule, {**dict(zip(torch_names(self.rule), given, strict=True)), **options}, {})
         refused = {"capturable": capturable, "differentiable": differentiable}
         check_group(self.rule, {**defaults, **refused})
         self._made: dict[int, Made] = {}
@@ -212,18 +202,17 @@ class RowOptimizer(torch.optim.Optimizer):
         scale = getattr(self, "grad_scale", None)
         factor = None if scale is None else scale.double().reciprocal().float().item()  # as GradScaler.unscale_
         # check all parameters of all groups before the first is written
-        writes: list[Write] = []
+        requests, places, begun = [], [], []
         for number, group in enumerate(self.param_groups):
-            writes += self._writes(number, group, factor)
-        requests, places = [], []
-        for x in writes:
-            requests.append(x.request)
-            places.append(x.place + ": ")
+            for place, p, request, new in self._writes(number, group, factor):
+                requests.append(request)
+                places.append(place + ": ")
+                if new:
+                    begun.append((p, new))
         check_requests(requests, places)
         requests = self._clipped(requests)
-        for x in writes:
-            if x.new:
-                self.state[x.p].update(checkpoints.as_stored(self.rule, x.new, x.p))
+        for p, new in begun:
+            self.state[p].update(checkpoints.as_stored(self.rule, new, p))
         take_steps(requests)
 
     def _clip_formula(self, semantics: str) -> tuple[Limit, ClipFormula] | None:
@@ -246,55 +235,51 @@ class RowOptimizer(torch.optim.Optimizer):
         requests, self.total_norm = clip_requests(requests, *requested)
         return requests
 
-    def _writes(self, number: int, group: dict[str, Any], factor: float | None) -> list[Write]:
-        """Return the steps of a group's parameters on gradients times factor, checked and ready to be written."""
-        present = []
+    def _writes(
+        self, number: int, group: dict[str, Any], factor: float | None
+    ) -> Iterator[tuple[str, torch.Tensor, Request, Mapping[str, torch.Tensor]]]:
+        """Yield (place, parameter, step, new arrays of its state), checked, for the parameters that have gradients.
+
+        The steps are those on gradients times factor.
+        """
+        made = None
         for position, p in enumerate(group["params"]):
-            if p.grad is not None:
-                present.append((position, p))
-        if not present:
-            return []
-        try:
-            made, master = self._optimizers(number, group), check_flag(group["master"], "master")
-        except (TypeError, ValueError, IndexError) as error:
-            raise type(error)(f"param_groups[{number}]: {error}") from None
-        writes = []
-        for position, p in present:
+            if p.grad is None:
+                continue
+            if made is None:
+                with located(f"param_groups[{number}]"):
+                    made = self._optimizers(number, group)
+                    check_flag(group["master"], "master")
             name = f" ({names[position]})" if (names := group.get("param_names")) else ""
             place = f"param_groups[{number}]['params'][{position}]{name}"
             try:
-                optimizer = made.sparse if p.grad.is_sparse else made.dense
                 if p.grad.is_sparse:
                     made.sparse._warn_of_all(place, self._warned)
                 elif group["rows"] == "touched":
                     made.sparse._check_dense("nn.Embedding(sparse=True)")
-                request, new = self._prepared(p, _scaled(p.grad, factor), optimizer, master=master)
+                optimizer = made.sparse if p.grad.is_sparse else made.dense
+                request, new = self._prepared(p, _scaled(p.grad, factor), optimizer, master=group["master"])
             except (TypeError, ValueError, IndexError) as error:
-                hint = "frozen= holds for all parameters of a group: give this one another group"
-                hint = f"; {hint}" if str(error).startswith("frozen:") else ""
-                raise type(error)(f"{place}: {error}{hint}") from None
-            writes.append(Write(place, p, request, new))
-        return writes
+                hint = "; frozen= holds for all parameters of a group: give this one another group"
+                raise type(error)(f"{place}: {error}{hint if str(error).startswith('frozen:') else ''}") from None
+            yield place, p, request, new
 
     def _optimizers(self, number: int, group: dict[str, Any]) -> Made:
         """Return the optimizers for a group's present values, which schedulers and users change between steps."""
         made = self._made.get(number)
-        if made is not None and made.known is not None:
+        if made is not None and (made.frozen is None or _equal(group["frozen"], made.frozen)):
             for name, x in made.known.items():
                 if group[name] is not x:
                     break
             else:
+                if group["lr"] is not made.rate.value:
+                    made.rate.set(group["lr"])
                 return made
-        requested, frozen, known = requested_options(self.rule, group), group["frozen"], lasting(self.rule, group)
-        if made is not None and made.requested == requested and made.frozen is frozen and _equal(frozen, made.seen):
-            made.rate.set(group["lr"])
-            made = made._replace(known=known)
-        else:
-            rate = Rate(group["lr"], self.rule)
-            pair = made_from(self.rule, group, rate)
-            seen = frozen.clone() if isinstance(frozen, torch.Tensor) else copy.copy(frozen)
-            made = Made(requested, frozen, seen, *pair, rate, known)
-        self._made[number] = made
+        rate, frozen = Rate(group["lr"], self.rule), group["frozen"]
+        seen = frozen.clone() if isinstance(frozen, torch.Tensor) else copy.copy(frozen)
+        made = Made(*made_from(self.rule, group, rate), rate, known := known_values(self.rule, group), seen)
+        if all(_is_constant(x) for name, x in known.items() if name != "frozen"):
+            self._made[number] = made
         return made
 
     def _prepared(
@@ -342,19 +327,24 @@ class RowOptimizer(torch.optim.Optimizer):
         """
         if not isinstance(state_dict, dict):
             raise TypeError(f"state_dict: got {describe(state_dict)}; accepted is what state_dict() returned")
-        # runs after the user's hooks
-        handle = self.register_load_state_dict_pre_hook(lambda _, given: checkpoints.checked(self, given))
+        held: dict[
+            torch.Tensor, dict[str, torch.Tensor]
+        ] = {}  # not by torch, which would round to the parameters' type
+        # the first runs after the user's hooks, the second before them
+        handles = [
+            self.register_load_state_dict_pre_hook(lambda _, given: checkpoints.checked(self, given, held)),
+            self.register_load_state_dict_post_hook(lambda _: self.state.update(held), prepend=True),
+        ]
         try:
             super().load_state_dict(state_dict)
         finally:
-            handle.remove()
+            for handle in handles:
+                handle.remove()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "max_norm": self.max_norm}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        if "state" in state:
-            state = {**state, "state": checkpoints.unsealed(state["state"])}
         self._made, self._warned = {}, set()
         super().__setstate__(state)
 
@@ -366,9 +356,10 @@ def _scaled(grad: torch.Tensor, factor: float | None) -> torch.Tensor:
     return (grad.float() if grad.dtype == torch.float16 else grad) * factor
 
 
+def _is_constant(x: Any) -> bool:
+    """Return whether a value of a group cannot change in place."""
+    return all(part is None or isinstance(part, (float, int, str)) for part in (x if type(x) is tuple else (x,)))
+
+
 def _equal(frozen: Any, seen: Any) -> bool:
-    if frozen is None:
-        return seen is None
-    if isinstance(frozen, torch.Tensor):
-        return torch.equal(frozen, seen)
-    return frozen == seen if isinstance(frozen, (list, tuple)) else bool(np.array_equal(frozen, seen))
+    return torch.equal(frozen, seen) if isinstance(frozen, torch.Tensor) else bool(np.array_equal(frozen, seen))

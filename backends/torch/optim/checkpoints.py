@@ -6,7 +6,6 @@ here load each other's states if the arrays have the same meaning.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from islices.backends.torch.optim.hyperparameters import (
     check_decoupled,
     complete,
     in_islices,
+    located,
     made_from,
     torch_names,
 )
@@ -33,7 +33,7 @@ from islices.optim.record import RECORDS, terms_of
 if TYPE_CHECKING:
     from islices.backends.torch.optim.base import RowOptimizer
 
-__all__ = ["as_stored", "checked", "held_array", "opened", "saved", "step_count", "unsealed"]
+__all__ = ["as_stored", "checked", "held_array", "opened", "saved", "step_count"]
 
 #: Options that torch's groups have and the groups here lack.
 OF_TORCH = ("capturable", "decoupled_weight_decay", "differentiable", "foreach", "fused")
@@ -75,8 +75,8 @@ def as_stored(rule: str, state: Mapping[str, torch.Tensor], p: torch.Tensor) -> 
 def saved(rule: str, state_dict: dict[str, Any]) -> dict[str, Any]:
     """Return a state_dict that torch's classes can load: with foreach=True they accept no integer steps."""
     state = {
-        key: {name: _whole_float(x) if name == "step" else x for name, x in held.items()}
-        if isinstance(held, Mapping)
+        key: {**held, "step": held["step"].detach().to("cpu", torch.float64, copy=True).reshape(())}
+        if isinstance(held, Mapping) and "step" in held
         else held  # an entry of the user
         for key, held in state_dict["state"].items()
     }
@@ -88,32 +88,11 @@ def saved(rule: str, state_dict: dict[str, Any]) -> dict[str, Any]:
     return {**state_dict, "state": state}
 
 
-def _whole_float(step: torch.Tensor) -> torch.Tensor:
-    return step.detach().to("cpu", torch.float64, copy=True).reshape(())
+def checked(optimizer: RowOptimizer, state_dict: dict[str, Any], held: dict[torch.Tensor, Any]) -> dict[str, Any]:
+    """Return a state_dict with whole groups, and put copies of the parameters' states into held.
 
-
-class Sealed:
-    """A wrapper of a tensor that keeps torch's load_state_dict from rounding it to the parameter's type."""
-
-    __slots__ = ("tensor",)
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor
-
-
-def unsealed(state: Mapping[Any, Mapping[str, Any]]) -> defaultdict[Any, dict[str, Any]]:
-    """Return the state of an optimizer, with tensors in place of the `Sealed` wrappers of `checked`."""
-    opened = {
-        p: {name: x.tensor if isinstance(x, Sealed) else x for name, x in held.items()}
-        if isinstance(held, Mapping)
-        else held  # an entry of the user
-        for p, held in state.items()
-    }
-    return defaultdict(dict, opened)
-
-
-def checked(optimizer: RowOptimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of a state_dict for torch's load_state_dict; raise TypeError or ValueError for an invalid one."""
+    Raise TypeError or ValueError for an invalid one.
+    """
     for name, kind in (("state", Mapping), ("param_groups", (list, tuple))):
         if not isinstance(state_dict.get(name), kind):
             came = describe(state_dict[name]) if name in state_dict else "none"
@@ -129,24 +108,18 @@ def checked(optimizer: RowOptimizer, state_dict: dict[str, Any]) -> dict[str, An
     state, loaded = dict(state_dict["state"]), []
     for number, (group, old) in enumerate(zip(groups, given, strict=True)):
         place = f"state_dict: param_groups[{number}]"
-        try:
+        with located(place):
             whole = _whole_group(optimizer, old, group)
             sparse, _ = made_from(optimizer.rule, whole, Rate(whole["lr"], optimizer.rule))
-        except (TypeError, ValueError, IndexError) as error:
-            raise type(error)(f"{place}: {error}") from None
-        if "semantics" not in old:
-            held = [state.get(key, {}) for key in old["params"]]
-            _refuse_other_terms(optimizer.rule, whole["semantics"], held, place)
-        if not any(key in state for key in old["params"]):
-            _refuse_other_options(optimizer, old, place)
+            if "semantics" not in old:
+                _refuse_other_terms(optimizer.rule, whole["semantics"], [state.get(key, {}) for key in old["params"]])
+            if not any(key in state for key in old["params"]):
+                _refuse_other_options(optimizer, old)
         loaded.append(whole)
         for position, (key, p) in enumerate(zip(old["params"], group["params"], strict=True)):
-            if key not in state:
-                continue
-            try:
-                state[key] = _sealed(optimizer, sparse, state[key], p)
-            except (TypeError, ValueError, IndexError) as error:
-                raise type(error)(f"{place}['params'][{position}]: {error}") from None
+            if key in state:
+                with located(f"{place}['params'][{position}]"):
+                    held[p] = _checked_state(optimizer, sparse, state.pop(key), p)
     return {**state_dict, "state": state, "param_groups": loaded}
 
 
@@ -160,19 +133,19 @@ def _whole_group(optimizer: RowOptimizer, old: Mapping[str, Any], group: Mapping
     return complete(optimizer.rule, kept, group)
 
 
-def _refuse_other_options(optimizer: RowOptimizer, old: Mapping[str, Any], place: str) -> None:
+def _refuse_other_options(optimizer: RowOptimizer, old: Mapping[str, Any]) -> None:
     """Raise ValueError for another optimizer's group, which only its options show before its first step."""
     own = torch_names(optimizer.rule)
     names = {name for rule in RECORDS for name in torch_names(rule)}.difference(own, OF_TORCH)
     others = [name for name in old if name in names]
     if others:
         raise ValueError(
-            f"{place}: got {', '.join(map(repr, others))}; accepted by {type(optimizer).__name__} are "
+            f"got {', '.join(map(repr, others))}; accepted by {type(optimizer).__name__} are "
             f"{', '.join(map(repr, own))}"
         )
 
 
-def _refuse_other_terms(rule: str, semantics: str, states: list[Mapping[str, Any]], place: str) -> None:
+def _refuse_other_terms(rule: str, semantics: str, states: list[Mapping[str, Any]]) -> None:
     """Raise ValueError for arrays of torch's class that the semantics keeps in other units."""
     record = RECORDS[rule]
     for name in record.presets[semantics].terms:
@@ -180,12 +153,12 @@ def _refuse_other_terms(rule: str, semantics: str, states: list[Mapping[str, Any
         if any(held.get(stored) is not None for held in states):
             alike = [repr(s) for s in terms if terms[s] == terms["torch"]]
             raise ValueError(
-                f"{place}: got torch's {stored} for semantics={semantics!r}, which keeps it in other terms; "
+                f"got torch's {stored} for semantics={semantics!r}, which keeps it in other terms; "
                 f"accepted is {' or '.join(alike)}"
             )
 
 
-def _sealed(optimizer: RowOptimizer, made: Optimizer, held: Any, p: torch.Tensor) -> dict[str, Sealed]:
+def _checked_state(optimizer: RowOptimizer, made: Optimizer, held: Any, p: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return a copy of a parameter's state. The next step initializes missing arrays."""
     if not isinstance(held, Mapping):
         raise TypeError(f"got a state that is {describe(held)}; accepted is a dict of Tensors")
@@ -206,9 +179,9 @@ def _sealed(optimizer: RowOptimizer, made: Optimizer, held: Any, p: torch.Tensor
     for name in ("step", *own, *added, "master"):
         stored = named.get(name, name)
         if name == "step" and held:  # an uncounted state comes from at least one step
-            state[stored] = Sealed(step_count(held.get(stored, 1)).to(p.device))
+            state[stored] = step_count(held.get(stored, 1)).to(p.device)
         elif stored in held:
-            state[stored] = Sealed(held_array(held[stored], p, own.get(name, State(name)), stored))
+            state[stored] = held_array(held[stored], p, own.get(name, State(name)), stored)
     return state
 
 

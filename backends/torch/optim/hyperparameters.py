@@ -6,7 +6,8 @@ beta1, beta2, rho and initial_accumulator. The optimizer's record has both.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -26,9 +27,9 @@ __all__ = [
     "check_group",
     "complete",
     "defaults_of",
-    "lasting",
+    "known_values",
+    "located",
     "made_from",
-    "requested_options",
     "torch_names",
 ]
 
@@ -42,6 +43,15 @@ REFUSED = {
     "differentiable": "islices records no gradient through a step",
 }
 BETAS = ("beta1", "beta2")
+
+
+@contextlib.contextmanager
+def located(place: str) -> Iterator[None]:
+    """Prefix the messages of errors with the place of the invalid value."""
+    try:
+        yield
+    except (TypeError, ValueError, IndexError) as error:
+        raise type(error)(f"{place}: {error}") from None
 
 
 def torch_names(rule: str) -> tuple[str, ...]:
@@ -135,21 +145,9 @@ def check_decoupled(rule: str, requested: bool | None, hint: str = "") -> None:
     raise ValueError(f"decoupled_weight_decay: got {requested}; accepted by optim.{where}")
 
 
-def requested_options(rule: str, group: Group) -> tuple[Any, ...]:
-    """Return the values that `made_from` reads, for comparison, except the arrays lr and frozen."""
-    given = in_islices(rule, group)
-    given.pop("lr")
-    return (*given.values(), group["rows"], group["semantics"], group["maximize"], group["duplicates"])
-
-
-def lasting(rule: str, group: Group) -> dict[str, Any] | None:
-    """Return all values that `made_from` reads, or None if one of them is an object that may change in place."""
-    found = {name: group[name] for name in (*torch_names(rule), *OPTIONS)}
-    for x in found.values():
-        for part in x if type(x) is tuple else (x,):
-            if type(part) not in (float, int, bool, str, type(None)):
-                return None
-    return found
+def known_values(rule: str, group: Group) -> dict[str, Any]:
+    """Return all values that `made_from` reads, except the learning rate."""
+    return {name: group[name] for name in (*torch_names(rule), *OPTIONS) if name != "lr"}
 
 
 def made_from(rule: str, group: Group, rate: Rate) -> tuple[Optimizer, Optimizer]:

@@ -16,7 +16,7 @@ import torch
 from islices.backends.torch.adapter import backend
 from islices.backends.torch.optim.base import RowOptimizer
 from islices.backends.torch.optim.checkpoints import held_array, step_count
-from islices.backends.torch.optim.hyperparameters import Rate, made_from
+from islices.backends.torch.optim.hyperparameters import Rate, located, made_from
 from islices.core.arguments import show
 from islices.core.conversion import convert
 from islices.core.linear import wide_dtype
@@ -28,6 +28,8 @@ __all__ = ["describe_optimizer", "start_from", "state_of"]
 
 #: torch's class -> the record of the same formula.
 CLASSES = {**{record.title: record for record in RECORDS.values()}, "SparseAdam": RECORDS["adam"]}
+#: the types of arrays in states
+ARRAYS = (torch.Tensor, int, float)
 
 
 def record_of(optimizer: Any) -> Record | None:
@@ -100,24 +102,16 @@ def state_of(optimizer: Any, model: Any) -> dict[str, dict[str, Any]]:
     for name, p in _named(model).items():
         held = optimizer.state.get(p)
         if held:
-            arrays = {ours.get(key, key): x for key, x in held.items() if key not in skipped and x is not None}
-            found[name] = {key: _state_array(key, x) for key, x in arrays.items() if _is_array(x)}
+            arrays = {ours.get(key, key): x for key, x in held.items() if key not in skipped}
+            found[name] = {key: _state_array(key, x) for key, x in arrays.items() if isinstance(x, ARRAYS)}
     return found
 
 
-def _state_array(name: str | None, x: Any) -> Any:
+def _state_array(name: str, x: Any) -> Any:
     if name == "step":
-        return _step(x)
+        return torch.as_tensor(x).detach().to("cpu", torch.int32).reshape(1)
     # momentum of sparse gradients is sparse in torch's SGD
     return x.detach().to_dense() if isinstance(x, torch.Tensor) and x.layout is torch.sparse_coo else x
-
-
-def _is_array(x: Any) -> bool:
-    return isinstance(x, (torch.Tensor, int, float))
-
-
-def _step(x: Any) -> torch.Tensor:
-    return torch.as_tensor(x).detach().to("cpu", torch.int32).reshape(1)
 
 
 def describe_optimizer(
@@ -129,19 +123,22 @@ def describe_optimizer(
     left out.
     """
     record = record_of(optimizer)
+    kind = type(optimizer)
+    if record is None and not kind.__module__.startswith("torch.optim"):
+        return {}
     names = {id(p): name for name, p in _named(model).items()}
-    if record is None:
-        kind = type(optimizer)
-        stepped = [p for group in optimizer.param_groups for p in group["params"]]
-        other = {"class": f"torch.optim.{kind.__name__}"}
-        return {names[id(p)]: other for p in stepped if id(p) in names and kind.__module__.startswith("torch.optim")}
     found = {}
     for group in optimizer.param_groups:
         for p in group["params"]:
-            gradient = p.grad if gradients is None else gradients.get(names.get(id(p), ""))
+            name = names.get(id(p))
+            if name is None:
+                continue
+            gradient = p.grad if gradients is None else gradients.get(name)
             sparse = gradient is not None and gradient.layout is torch.sparse_coo
-            if id(p) in names and (statement := _described(record, optimizer, group, sparse)) is not None:
-                found[names[id(p)]] = statement
+            other = {"class": f"torch.optim.{kind.__name__}"}
+            statement = other if record is None else _described(record, optimizer, group, sparse)
+            if statement is not None:
+                found[name] = statement
     return found
 
 
@@ -261,15 +258,13 @@ def _state(
         came = f"the array {show(unknown)}" if unknown is not None else f"no {lacking!r}"
         raise ValueError(f"{place}: got {came}; accepted are {', '.join(map(repr, ('step', *wanted)))}")
     state: dict[str, Any] = {}
-    try:
+    with located(place):
         count = step_count(given["step"].item() if given["step"].size == 1 else given["step"])
         for spec in specs:
             x = carried(given[spec.name], spec.name, record, semantics, target, float(group["lr"]))
             state[record.stored.get(spec.name, spec.name)] = held_array(torch.tensor(x), p, spec, spec.name)
         if own and "master" in given and wide_dtype(backend.dtype(p)) != backend.dtype(p):
             state["master"] = held_array(torch.tensor(given["master"]), p, State("master"), "master")
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"{place}: {error}") from None
     if own:
         return {"step": count, **state}
     state = {name: x.to(p.dtype) for name, x in state.items()}
@@ -283,8 +278,6 @@ def _state(
 def _host(x: Any, place: str) -> np.ndarray[Any, Any]:
     if isinstance(x, (int, float, np.generic)):
         return np.asarray(x)
-    try:
+    with located(place):
         found = np.asarray(convert(x, "numpy"))
-    except TypeError as error:
-        raise TypeError(f"{place}: {error}") from None
     return found.astype(np.float32) if found.dtype.kind == "V" else found

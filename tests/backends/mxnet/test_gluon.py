@@ -7,19 +7,13 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import mxnet as mx
 import numpy as np
 import pytest
+from mxnet import autograd, gluon, nd
 
 import islices
-
-if "mxnet" not in islices.list_backends():
-    pytest.skip("mxnet is not installed", allow_module_level=True)
-islices.get_backend("mxnet")
-
-import mxnet as mx  # noqa: E402
-from mxnet import autograd, gluon, nd  # noqa: E402
-
-from islices.backends.mxnet import gluon as front  # noqa: E402
+from islices.backends.mxnet import gluon as front
 
 RNG = np.random.default_rng(0)
 STEPS, BATCH, ROWS = 5, 8, 12

@@ -7,18 +7,14 @@ import sys
 import threading
 from typing import Any
 
+import mxnet as mx
 import numpy as np
 import pytest
+from mxnet import gluon
 
 import islices
 
-if "mxnet" not in islices.list_backends():
-    pytest.skip("mxnet is not installed", allow_module_level=True)
 BACKEND = islices.get_backend("mxnet")
-
-import mxnet as mx  # noqa: E402 - the adapter imports it first, on a NumPy it does not know
-from mxnet import gluon  # noqa: E402
-
 nd, autograd = mx.nd, mx.autograd
 
 

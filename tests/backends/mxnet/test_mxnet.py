@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import mxnet as mx
 import numpy as np
 import pytest
 
 import islices
 
-if "mxnet" not in islices.list_backends():
-    pytest.skip("mxnet is not installed", allow_module_level=True)
 BACKEND = islices.get_backend("mxnet")
-import mxnet as mx  # noqa: E402
-
 nd, lookup = mx.nd, islices.lookup
 
 

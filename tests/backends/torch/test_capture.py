@@ -6,12 +6,11 @@ import copy
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-from torch import nn  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
-
-import islices  # noqa: E402
+import islices
 
 ROWS, DIM = 5, 3
 IDS = torch.tensor([[0, 1, 1], [2, 0, 1]])

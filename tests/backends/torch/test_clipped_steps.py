@@ -7,11 +7,10 @@ import pickle
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-
-import islices  # noqa: E402
-from islices.backends.torch import clip_grad_norm_, optim  # noqa: E402
+import islices
+from islices.backends.torch import clip_grad_norm_, optim
 
 
 def parameters(dtype: str = "float32") -> list[Any]:

@@ -14,20 +14,15 @@ import traceback
 
 import numpy as np
 import pytest
-from rank_checks import (
-    exchanges,
-    gathers,
-    meet,
-)
+import torch
+import torch.distributed as dist
+from rank_checks import exchanges, gathers, meet
 
 import islices
 from islices.conformance.ranks import Ranks, run_ranks
 from islices.distributed import Group, RankError, RankTimeout, all_reduce, get_group
 
 pytestmark = pytest.mark.outside
-
-torch = pytest.importorskip("torch", reason="torch is not installed")
-dist = pytest.importorskip("torch.distributed", reason="torch is built without torch.distributed")
 
 SIZE = 4
 #: Seconds that the ranks wait for one another where a check does not say otherwise.

@@ -10,19 +10,15 @@ import traceback
 from typing import Any
 
 import pytest
+import torch
+from torch.nn.parallel import DistributedDataParallel
 
 import islices
+from islices.backends.torch import register_ddp_hook
 from islices.conformance.ranks import Ranks, run_ranks
 from islices.distributed import Group, all_reduce
 
 pytestmark = pytest.mark.outside
-
-torch = pytest.importorskip("torch", reason="torch is not installed")
-dist = pytest.importorskip("torch.distributed", reason="torch is built without torch.distributed")
-
-from torch.nn.parallel import DistributedDataParallel  # noqa: E402
-
-from islices.backends.torch import register_ddp_hook  # noqa: E402
 
 SIZE = 3
 

@@ -6,13 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-
-from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
-
-import islices  # noqa: E402
-from islices import IndexedSlices  # noqa: E402
+import islices
+from islices import IndexedSlices
 
 VALUES = torch.tensor([[1.0, -2.0], [3.0, 0.5], [2.0, 1.0]])
 IDS = torch.tensor([2, 0, 2])

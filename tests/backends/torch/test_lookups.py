@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
+import torch.autograd.forward_ad as forward_ad
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-import torch.autograd.forward_ad as forward_ad  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
-
-import islices  # noqa: E402
-from islices import Table, lookup, value_and_grad  # noqa: E402
+import islices
+from islices import Table, lookup, value_and_grad
 
 ROWS, DIM = 5, 3
 IDS = torch.tensor([[0, 1, 1], [2, 0, 1]])

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from decimal import Decimal, localcontext
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-torch = pytest.importorskip("torch")
-
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
-
-import islices  # noqa: E402
-from islices.backends.torch import (  # noqa: E402
+import islices
+from islices.backends.torch import (
     clip_grad_norm_,
     clip_grad_value_,
     clip_grads_with_norm_,
@@ -71,7 +68,7 @@ def assert_close(got: list[torch.Tensor | None], expected: list[torch.Tensor | N
 # ---------------------------------------------------------------------- clip_grad_norm_
 
 
-@pytest.mark.parametrize("ord", [1.0, 2.0, math.inf, 2.7])
+@pytest.mark.parametrize("ord", [1.0, 2.0, math.inf, 0.5, 2.7])
 @pytest.mark.parametrize("ids", BATCHES.values(), ids=BATCHES)
 def test_sparse_is_clipped_like_torch_clips_the_densified(ids: list[list[int]], ord: float) -> None:
     for max_norm in (0.0, 1e-3, 1.0, math.inf):
@@ -220,22 +217,8 @@ def test_norm_type_and_numbers_come_as_torch_takes_them() -> None:
     assert float(clip_grad_norm_(p, 100, 1, False, False)) == 7.0
     assert float(clip_grad_norm_(p, np.float32(100))) == 5.0
     assert float(clip_grad_norm_(p, 10**400)) == 5.0
-    theirs = torch.nn.Parameter(torch.zeros(2))
-    theirs.grad = p.grad.clone()
-    for clip, q in ((clip_grad_norm_, p), (torch.nn.utils.clip_grad_norm_, theirs)):
-        clip(q, "2.5")  # type: ignore[operator]
-    assert p.grad.tolist() == theirs.grad.tolist()
-
-
-@pytest.mark.parametrize("order", [0.1, 0.5, 3.0, 100.0])
-def test_norms_of_other_orders_are_within_the_stated_bound(order: float) -> None:
-    values = np.random.default_rng(0).normal(size=(50, 3)) * 1e3
-    gradient = torch.sparse_coo_tensor(torch.arange(50)[None], torch.tensor(values), (60, 3))
-    with localcontext() as context:
-        context.prec = 60
-        exact = sum(Decimal(abs(x)) ** Decimal(order) for x in values.ravel().tolist()) ** (1 / Decimal(order))
-        error = abs(Decimal(get_total_norm([gradient], order).item()) / exact - 1)
-    assert error < 1e-12
+    assert float(clip_grad_norm_(p, "2.5")) == 5.0  # type: ignore[arg-type]
+    assert p.grad.norm().item() == pytest.approx(2.5)
 
 
 # ---------------------------------------------------------------------- tensors without data

@@ -10,16 +10,14 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
+import torch
+from torch_models import ROWS, Bags, train
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-
-import islices  # noqa: E402
-from islices.backends.torch import optim  # noqa: E402
+import islices
+from islices.backends.torch import optim
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks")
-ROWS, DIM, STEPS = 40, 4, 12
 
 #: class, hyperparameters as torch names them, the function of islices.optim, hyperparameters as it names them
 CLASSES: list[tuple[str, dict[str, Any], Callable[..., Any], dict[str, Any]]] = [
@@ -38,42 +36,12 @@ CLASSES: list[tuple[str, dict[str, Any], Callable[..., Any], dict[str, Any]]] = 
 ]  # fmt: skip
 
 
-class Bags(torch.nn.Module):
-    """A model with a sparse table of bags with padding and weights, a dense head, and a 0-d scalar."""
-
-    def __init__(self, dtype: torch.dtype = torch.float32, *, sparse: bool = True) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(3)
-        self.table = torch.nn.EmbeddingBag(ROWS, DIM, mode="sum", sparse=sparse, padding_idx=0, dtype=dtype)
-        self.head = torch.nn.Linear(DIM, 2, dtype=dtype)
-        self.scale = torch.nn.Parameter(torch.ones((), dtype=dtype))
-        self.unused = torch.nn.Parameter(torch.ones(3, dtype=dtype))
-        with torch.no_grad():
-            for p in self.parameters():
-                p.copy_(torch.randn(p.shape, generator=generator))
-
-    def loss(self, seed: int, *, most: int = 16, duplicates: bool = True) -> torch.Tensor:
-        rng = np.random.default_rng(seed)
-        ids = rng.integers(0, ROWS // 2, most) if duplicates else rng.permutation(ROWS)[:most]
-        weights = torch.from_numpy(rng.standard_normal(most)).to(self.scale.dtype)
-        offsets = torch.tensor([0, most // 4, most // 4, most // 2])
-        bags = self.table(torch.from_numpy(ids), offsets, per_sample_weights=weights)
-        return (self.scale * self.head(bags)).square().mean()
-
-
-def train(model: Any, optimizer: Any, steps: range = range(STEPS), **how: Any) -> None:
-    for step in steps:
-        optimizer.zero_grad()
-        model.loss(step, **how).backward()
-        optimizer.step()
-
-
-def train_by_hand(model: Any, optimizer: Any, steps: int = STEPS, **how: Any) -> dict[str, Any]:
+def train_by_hand(model: Any, optimizer: Any, steps: int) -> dict[str, Any]:
     """Train with functions of islices, and return the state of each parameter."""
     states: dict[str, Any] = {}
     for step in range(steps):
         model.zero_grad()
-        model.loss(step, **how).backward()
+        model.loss(step).backward()
         for name, p in model.named_parameters():
             if p.grad is None:
                 continue
@@ -99,7 +67,7 @@ def test_steps_are_those_of_islices_optim(name: str, hyper: Any, function: Any, 
     """Compare steps with islices.optim. Dense gradients use the dense formula, if the semantics has one."""
     model, twin, start = Bags(), Bags(), Bags()
     optimizer = getattr(optim, name)(model.parameters(), **hyper)
-    train(model, optimizer)
+    train(model, optimizer, 0, 12)
     sparse = function(**in_islices)
     dense = function(**{**in_islices, "rows": "all"}) if "semantics" in hyper else sparse
 
@@ -110,7 +78,7 @@ def test_steps_are_those_of_islices_optim(name: str, hyper: Any, function: Any, 
         def step(table: Any, grad: Any, state: Any) -> Any:
             return (sparse if grad.is_sparse else dense).step(table, grad, state)
 
-    states = train_by_hand(twin, Both)
+    states = train_by_hand(twin, Both, 12)
     assert same(model, twin)
     if "semantics" not in hyper:
         for p, theirs in zip((p for p in model.parameters() if p.grad is not None), states.values(), strict=True):
@@ -248,23 +216,6 @@ def test_rows_touched_that_is_asked_for_refuses_a_dense_gradient(cls: str, given
         stepped(make, sparse=False)
 
 
-def test_sparse_adam_is_torchs() -> None:
-    pair = [torch.nn.Embedding.from_pretrained(torch.ones(5, 2), freeze=False, sparse=True) for _ in range(2)]
-    ours = optim.SparseAdam(pair[0].parameters(), 0.1, (0.8, 0.9), 1e-3, maximize=True)
-    theirs = torch.optim.SparseAdam(list(pair[1].parameters()), 0.1, (0.8, 0.9), 1e-3, maximize=True)
-    for step in range(8):
-        if step == 4:  # each goes on from the other's state
-            held = copy.deepcopy(ours.state_dict())
-            ours.load_state_dict(theirs.state_dict())
-            theirs.load_state_dict(held)
-        for layer, optimizer in zip(pair, (ours, theirs), strict=True):
-            optimizer.zero_grad()
-            layer(torch.tensor([step % 3, 3, 3])).square().sum().backward()
-            optimizer.step()
-    assert torch.allclose(pair[0].weight, pair[1].weight, rtol=1e-6, atol=0)
-    assert pair[0].weight[4].tolist() == [1.0, 1.0]
-
-
 def test_names_of_torch_optim() -> None:
     """Check that the module has the names of torch.optim."""
     schedule = optim.lr_scheduler.StepLR(optim.SGD([torch.nn.Parameter(torch.ones(1))]), 1)
@@ -298,7 +249,7 @@ def test_frozen_rows_may_thaw_in_place(kind: str) -> None:
     assert table.flatten().tolist() == [-1.0, 0.0, -2.0, -2.0]
 
 
-# ---------------------------------------------------------------------- stock arguments on a dense model
+# ---------------------------------------------------------------------- stock arguments
 DECAY: dict[str, Any] = {"weight_decay": 0.1}
 DOUBLE = functools.partial(torch.tensor, dtype=torch.float64)
 
@@ -311,19 +262,22 @@ STOCK: dict[str, dict[str, Any]] = {
     "AdamW": {**DECAY, "maximize": True},
     "Adamax": {"betas": (0.3, 0.9)},
     "NAdam": {**DECAY},
+    "SparseAdam": {"lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-3, "maximize": True},
 }
 
 
 @pytest.mark.parametrize("name", STOCK)
-def test_stock_arguments_on_a_dense_model(name: str) -> None:
+def test_stock_arguments(name: str) -> None:
     """Check that with torch's arguments and semantics="torch" each class loads the other's state."""
     given = STOCK[name]
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)).double()
-    twin, batch = copy.deepcopy(model), torch.randn(7, 4, dtype=torch.float64)
+    sparse = name == "SparseAdam"
+    model: Any = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
+    model = (torch.nn.Embedding(5, 2, sparse=True) if sparse else model).double()
+    twin, batch = copy.deepcopy(model), torch.tensor([1, 3, 3]) if sparse else torch.randn(7, 4).double()
     pair = [
-        (model, getattr(optim, name)(model.parameters(), semantics="torch", **given)),
-        (twin, getattr(torch.optim, name)(twin.parameters(), **given)),
+        (model, getattr(optim, name)(model.parameters(), **{} if sparse else {"semantics": "torch"}, **given)),
+        (twin, getattr(torch.optim, name)(list(twin.parameters()), **given)),
     ]
     for step in range(8):
         if step == 4:  # each goes on from the other's state

@@ -8,11 +8,11 @@ import io
 from typing import Any
 
 import pytest
+import torch
+from torch_models import Bags, train
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-
-import islices  # noqa: E402
-from islices.backends.torch import adapter, optim, state_of  # noqa: E402
+import islices
+from islices.backends.torch import adapter, optim, state_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 
@@ -22,34 +22,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "RowwiseAdagrad": ("RowwiseAdagrad", {"lr": 0.1}),
     "Adam torch": ("Adam", {"lr": 0.1, "semantics": "torch"}),
     "AdamW keras": ("AdamW", {"semantics": "keras", "rows": "all", "maximize": True}),
-    "Ftrl": ("Ftrl", {"lr": 0.1, "frozen": [1, 2]}),
+    "Ftrl": ("Ftrl", {"lr": 0.1, "frozen": [1]}),
 }
 
 
-class Words(torch.nn.Module):
-    def __init__(self, dtype: torch.dtype = torch.float32, *, sparse: bool = True) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(3)
-        self.table = torch.nn.Embedding(12, 3, sparse=sparse, dtype=dtype)
-        self.head = torch.nn.Linear(3, 5, dtype=dtype)
-        self.scale = torch.nn.Parameter(torch.ones((), dtype=dtype))
-        with torch.no_grad():
-            for p in self.parameters():
-                p.copy_(torch.randn(p.shape, generator=generator))
-
-    def loss(self, seed: int) -> torch.Tensor:
-        ids = torch.randint(0, 12, (2, 4), generator=torch.Generator().manual_seed(seed))
-        return (self.head(self.table(ids)) * self.scale).square().mean()
-
-
-def train(model: Words, optimizer: torch.optim.Optimizer, first: int, last: int) -> None:
-    for step in range(first, last):
-        optimizer.zero_grad()
-        model.loss(step).backward()
-        optimizer.step()
-
-
-def made(model: Words, case: str) -> Any:
+def made(model: Bags, case: str) -> Any:
     name, hyper = CASES[case]
     tables = model.head.weight if "frozen" in hyper else model.parameters()
     return getattr(optim, name)([tables] if "frozen" in hyper else tables, **copy.deepcopy(hyper))
@@ -76,7 +53,7 @@ def written(*objects: Any) -> list[Any]:
     ("case", "dtype"), [*((case, torch.float32) for case in CASES), ("RowwiseAdagrad", torch.bfloat16)], ids=str
 )
 def test_an_interrupted_run_ends_with_the_same_bits(case: str, dtype: torch.dtype) -> None:
-    whole, part = Words(dtype), Words(dtype)
+    whole, part = Bags(dtype), Bags(dtype)
     optimizer, before = made(whole, case), made(part, case)
     if dtype is torch.bfloat16:
         for o in (optimizer, before):
@@ -85,7 +62,7 @@ def test_an_interrupted_run_ends_with_the_same_bits(case: str, dtype: torch.dtyp
     train(part, before, 0, 4)
     saved = written(part, before)
     twin, its = copy.deepcopy((part, before))
-    rest = Words(dtype)
+    rest = Bags(dtype)
     after = made(rest, case)
     rest.load_state_dict(saved[0])
     after.load_state_dict(saved[1])
@@ -113,7 +90,7 @@ def test_momentum_of_sparse_gradients_is_given_as_a_dense_array() -> None:
 
 
 def saved_of(name: str, steps: int = 2, **hyper: Any) -> Any:
-    model = Words(sparse=False)
+    model = Bags(sparse=False)
     optimizer = getattr(torch.optim, name)(model.parameters(), **hyper)
     train(model, optimizer, 0, steps)
     return optimizer.state_dict()
@@ -122,14 +99,14 @@ def saved_of(name: str, steps: int = 2, **hyper: Any) -> Any:
 @pytest.mark.parametrize("name", ["Adagrad", "Adam", "AdamW", "NAdam", "RMSprop", "SGD"])
 def test_a_state_from_before_the_first_step_loads(name: str) -> None:
     options = {"lr": 0.25, "weight_decay": 0.125}
-    optimizer = getattr(optim, name)(Words(sparse=False).parameters(), 0.1)
+    optimizer = getattr(optim, name)(Bags(sparse=False).parameters(), 0.1)
     optimizer.load_state_dict(saved_of(name, steps=0, **options))
     assert {k: optimizer.param_groups[0][k] for k in options} == options
 
 
 def spoiled(**changes: Any) -> Any:
     saved = saved_of("Adam")
-    saved["state"][3] |= changes
+    saved["state"][4] |= changes
     return saved
 
 
@@ -139,18 +116,18 @@ def spoiled(**changes: Any) -> Any:
         ("Adam", {}, lambda: saved_of("AdamW"), r"decoupled_weight_decay: got True; accepted by optim\.AdamW"),
         ("Adam", {}, lambda: saved_of("NAdam"), r"\['params'\]\[0\]: got a state of .*mu_product.* 'exp_avg_sq'$"),
         ("Adam", {}, lambda: saved_of("RMSprop"), r"'square_avg'; Adam with semantics='islices' has 'step', 'exp_avg'"),
-        ("RowwiseAdagrad", {"lr": 0.1}, lambda: saved_of("Adagrad"), r"sum: got shape \(12, 3\); .* is \(12,\)"),
+        ("RowwiseAdagrad", {"lr": 0.1}, lambda: saved_of("Adagrad"), r"sum: got shape \(40, 4\); .* is \(40,\)"),
         ("SGD", {"semantics": "keras"}, lambda: saved_of("SGD", momentum=0.9), "torch's momentum_buffer for semantics"),
-        ("Adam", {}, lambda: spoiled(exp_avg=7), r"\[3\]: exp_avg: got int 7; accepted is a Tensor of floats"),
-        ("Adam", {}, lambda: spoiled(master=torch.zeros(5)), r"\[3\]: master: got one for a parameter of float32"),
+        ("Adam", {}, lambda: spoiled(exp_avg=7), r"\[4\]: exp_avg: got int 7; accepted is a Tensor of floats"),
+        ("Adam", {}, lambda: spoiled(master=torch.zeros(2)), r"\[4\]: master: got one for a parameter of float32"),
         ("AdamW", {}, lambda: saved_of("SGD", steps=0), r"'momentum', .*'nesterov'; accepted by AdamW are 'lr'"),
-        ("Ftrl", {"lr": 0.1}, lambda: {"state": {}, "param_groups": [{"params": [0, 1, 2, 3], "lr": 0}]}, "lr: got 0"),
+        ("Ftrl", {"lr": 0.1}, lambda: {"state": {}, "param_groups": [{"params": [*range(5)], "lr": 0}]}, "lr: got 0"),
     ],
 )  # fmt: skip
 def test_a_state_that_does_not_fit_changes_nothing(
     name: str, options: dict[str, Any], saved: Any, message: str
 ) -> None:
-    model = Words(sparse=False)
+    model = Bags(sparse=False)
     optimizer = getattr(optim, name)(model.parameters(), **{"rows": "all", **options})
     if "keras" not in options.values():
         train(model, optimizer, 0, 1)
@@ -163,11 +140,11 @@ def test_a_state_that_does_not_fit_changes_nothing(
 
 
 def test_hooks_of_the_user_see_tensors() -> None:
-    model = Words()
+    model = Bags()
     optimizer = optim.Adam(model.parameters())
     train(model, optimizer, 0, 1)
     seen: list[Any] = []
-    other = optim.Adam(Words().parameters())
+    other = optim.Adam(Bags().parameters())
     other.register_load_state_dict_pre_hook(lambda o, s: seen.append(s["state"][0]["exp_avg"]))
     other.register_load_state_dict_post_hook(lambda o: seen.append(next(iter(o.state.values()))["exp_avg"]))
     other.load_state_dict(optimizer.state_dict())

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch.optim import lr_scheduler
+from torch.utils.data import DataLoader, Dataset
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-from torch.optim import lr_scheduler  # noqa: E402
-from torch.utils.data import DataLoader, Dataset  # noqa: E402
-
-import islices  # noqa: E402
-from islices.backends.torch import GradScaler, clip_grad_norm_, optim  # noqa: E402
+import islices
+from islices.backends.torch import GradScaler, clip_grad_norm_, optim
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks", "ignore:.*os.fork")
 WORDS = 200

@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
+from torch.nn import functional
 
 import islices
 from islices import lookup
-
-torch = pytest.importorskip("torch", reason="torch is not installed")
-from torch import nn  # noqa: E402
-from torch.nn import functional  # noqa: E402
 
 WEIGHTS = torch.from_numpy(np.random.default_rng(3).integers(-8, 9, (7, 4)).astype(np.float32))
 ROWS = [[1, 2], [], [3, 3, 4], [0]]

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-threads: Any = pytest.importorskip("islices.kernels.threads")
-
-import islices  # noqa: E402
-from islices.backends.torch import openmp as of_torch  # noqa: E402
+import islices
+from islices.backends.torch import openmp as of_torch
+from islices.kernels import threads
 
 pytestmark = pytest.mark.skipif(of_torch._parallel is None, reason="this torch has no OpenMP that can be called")
 

@@ -7,12 +7,11 @@ import tracemalloc
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
+from torch.nn import functional
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-from torch import nn  # noqa: E402
-from torch.nn import functional  # noqa: E402
-
-import islices  # noqa: E402
+import islices
 
 ROWS, WIDTH = 11, 4
 IDS = torch.tensor([[0, 3, 3], [5, 0, 10], [7, 7, 7], [1, 2, 3]])

@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-torch = pytest.importorskip("torch", reason="torch is not installed")
-
-import trainers  # noqa: E402
+import torch
+import trainers
 
 ROOT = Path(__file__).parents[3]
 
