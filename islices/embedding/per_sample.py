@@ -98,7 +98,7 @@ class PerSample:
 
     @property
     def values(self) -> Array:
-        """The rows, shape (n, *row_shape)."""
+        """The rows of all slices, one after the other."""
         return self._part(0)
 
     @property
