@@ -223,12 +223,10 @@ def backends_arguments(parser: argparse.ArgumentParser) -> None:
 
 def backends(options: argparse.Namespace) -> int:
     """Load and list every installed backend. A broken one is listed with its error, and the exit code is 3."""
-    installed, found = list_backends(), []
-    with load_module("islices.conformance.progress").bar("", len(installed)) as done:
-        for name in installed:
-            done.tell(f"importing {name}")
-            found.append(_describe_backend(name))
-            done(name)
+    installed = list_backends()
+    if sys.stderr.isatty():
+        print(f"importing {', '.join(installed)}: some seconds", file=sys.stderr, flush=True)
+    found = [_describe_backend(name) for name in installed]
     missing = {name: line for name, line in BUILTIN.items() if name not in installed}
     if options.json:
         print(json.dumps({"backends": found, "missing": missing}))

@@ -316,19 +316,3 @@ def test_threads_do_not_see_each_others_mode() -> None:
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(work, ("host", "framework")))
     assert calls == {"host": 100, "framework": 0}
-
-
-# ---------------------------------------------------------------------- from_dense, keep_rows, drop_rows
-
-
-@pytest.mark.parametrize(
-    "rows", [[4, 0], (4, 0, 4), np.array([True, False, False, False, True, False])], ids=["list", "tuple", "mask"]
-)
-def test_rows_may_be_numbers_or_a_mask(rows: Any) -> None:
-    s, d = make(), np.arange(12, dtype=np.float32).reshape(6, 2) + 1
-    kept, dropped = islices.keep_rows(s, rows), islices.drop_rows(s, rows)
-    assert kept.indices.tolist() == [4, 4, 0, 4]
-    assert dropped.indices.tolist() == [1, 1]
-    assert_array_equal(kept.values, s.values[[0, 2, 3, 5]])
-    assert_array_equal(np.flatnonzero(islices.keep_rows(d, rows).any(1)), [0, 4])
-    assert_array_equal(islices.keep_rows(d, rows) + islices.drop_rows(d, rows), d)
