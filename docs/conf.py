@@ -58,7 +58,6 @@ page_order = {
     "Extend": [
         "docs/library_author",
         "docs/adapter_author",
-        "docs/walks",
         "conformance/sample_backend/README",
         "conformance/paddle_backend/README",
     ],
