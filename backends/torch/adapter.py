@@ -440,8 +440,7 @@ def _look_at_plain(arrays: Sequence[torch.Tensor], *, written: bool = False) -> 
     recording = not written and torch.is_grad_enabled()
     look = Look([], [], [False] * len(arrays), views := [])
     for x in arrays:
-        dtype = VIEWED.get(x.dtype)
-        if dtype is None or type(x) not in PLAIN or is_wrapped(x) or not x.untyped_storage().nbytes():
+        if type(x) not in PLAIN or x.dtype not in VIEWED or is_wrapped(x) or not x.untyped_storage().nbytes():
             return None
         if recording and x.requires_grad:
             return None
@@ -449,7 +448,7 @@ def _look_at_plain(arrays: Sequence[torch.Tensor], *, written: bool = False) -> 
             view = _view(x)
         except (TypeError, RuntimeError):  # elsewhere, or negated
             return None
-        look.dtypes.append(dtype)
+        look.dtypes.append(VIEWED[x.dtype])
         look.shapes.append(view.shape)
         views.append(view)
     return look
