@@ -440,13 +440,15 @@ def _look_at_plain(arrays: Sequence[torch.Tensor], *, written: bool = False) -> 
     recording = not written and torch.is_grad_enabled()
     look = Look([], [], [False] * len(arrays), views := [])
     for x in arrays:
-        if type(x) not in PLAIN or x.dtype not in VIEWED or is_wrapped(x) or not x.untyped_storage().nbytes():
+        if type(x) not in PLAIN or x.dtype not in VIEWED or is_wrapped(x):
             return None
         if recording and x.requires_grad:
             return None
         try:
             view = _view(x)
-        except (TypeError, RuntimeError):  # elsewhere, or negated
+        except (TypeError, RuntimeError):  # elsewhere, negated or sparse
+            return None
+        if not x.untyped_storage().nbytes():
             return None
         look.dtypes.append(VIEWED[x.dtype])
         look.shapes.append(view.shape)
