@@ -68,6 +68,7 @@ def test_every_case_passes_by_the_frameworks_own_operations(backend: str, tmp_pa
     assert len(cases) > 5000
 
 
+@pytest.mark.outside
 def test_backends_conform_over_ranks(tmp_path: Path) -> None:
     header, *lines = conform(tmp_path, "--variant", "ranks", "-b", "numpy", limit=300)
     cases = [line for line in lines if line["type"] == "case"]
