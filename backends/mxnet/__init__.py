@@ -102,7 +102,7 @@ class MXNetBackend(Backend):
     def records_gradient(self, x: Array) -> bool:
         return bool(mx.autograd.is_recording()) and "float" in self.dtype(x)
 
-    host_view = staticmethod(view)
+    host_view: Any = staticmethod(view)
 
     def from_host(self, array: Host, like: Array) -> Array:
         return share(array, like.context)
@@ -306,7 +306,7 @@ class MXNetBackend(Backend):
 
     # ------------------------------------------------------------------ differentiation
     stop_gradient = staticmethod(nd.NDArray.detach)
-    differentiate = differentiate
+    differentiate: Any = differentiate
 
     def custom_gradient(self, forward: Callable[..., Array], backward: Gradient) -> Callable[..., Array]:
         def apply(*arrays: Array) -> Array:
@@ -333,7 +333,7 @@ class MXNetBackend(Backend):
     def is_model(self, x: object) -> bool:
         return isinstance(x, mx.gluon.Block)
 
-    capture = staticmethod(capture)
+    capture: Any = staticmethod(capture)
 
 
 def _broadcast(x: Array, shape: tuple[int, ...]) -> Array:

@@ -118,15 +118,15 @@ def test_keras_fit(backend: str) -> None:
 
 @pytest.mark.outside
 def test_growth(tmp_path: Path) -> None:
-    command = [sys.executable, str(FOLDER / "growth.py"), str(tmp_path / "growth.svg"), "100000", "1000000"]
+    command = [sys.executable, str(FOLDER / "growth.py"), str(tmp_path / "growth.svg"), "100000", "100000"]
     done = subprocess.run(command, text=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     lines = dict(line.split(": ") for line in done.stdout.splitlines())
     assert len(lines) == 12
     few, _, many = map(float, lines["coalesce             by stored rows, MiB at the peak"].split(", "))
-    small, large = map(float, lines["coalesce             by rows of the table, MiB at the peak"].split(", "))
+    on_few_rows = float(lines["coalesce             by rows of the table, MiB at the peak"])
     assert few < 1 < many
-    assert 0.5 * small < large < 2 * small
+    assert 0.5 * many < on_few_rows < 2 * many, "for a table of a hundredth of the rows"
     assert (tmp_path / "growth.svg").stat().st_size > 10_000
 
 

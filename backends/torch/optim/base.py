@@ -327,9 +327,8 @@ class RowOptimizer(torch.optim.Optimizer):
         """
         if not isinstance(state_dict, dict):
             raise TypeError(f"state_dict: got {describe(state_dict)}; accepted is what state_dict() returned")
-        held: dict[
-            torch.Tensor, dict[str, torch.Tensor]
-        ] = {}  # not by torch, which would round to the parameters' type
+        # not by torch, which would round to the parameters' type
+        held: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
         # the first runs after the user's hooks, the second before them
         handles = [
             self.register_load_state_dict_pre_hook(lambda _, given: checkpoints.checked(self, given, held)),

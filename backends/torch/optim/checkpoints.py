@@ -74,7 +74,7 @@ def as_stored(rule: str, state: Mapping[str, torch.Tensor], p: torch.Tensor) -> 
 # ---------------------------------------------------------------------- to a state_dict, and from one
 def saved(rule: str, state_dict: dict[str, Any]) -> dict[str, Any]:
     """Return a state_dict that torch's classes can load: with foreach=True they accept no integer steps."""
-    state = {
+    state: dict[Any, Any] = {
         key: {**held, "step": held["step"].detach().to("cpu", torch.float64, copy=True).reshape(())}
         if isinstance(held, Mapping) and "step" in held
         else held  # an entry of the user

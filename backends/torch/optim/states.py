@@ -96,13 +96,13 @@ def state_of(optimizer: Any, model: Any) -> dict[str, dict[str, Any]]:
     {'step': [1], 'accumulator': [[1.0]]}
     """
     record = record_of(optimizer)
-    ours = {} if record is None else {theirs: name for name, theirs in record.stored.items()}
+    ours: dict[Any, str] = {} if record is None else {theirs: name for name, theirs in record.stored.items()}
     skipped = () if record is None else tuple(record.recomputed)
     found = {}
     for name, p in _named(model).items():
         held = optimizer.state.get(p)
         if held:
-            arrays = {ours.get(key, key): x for key, x in held.items() if key not in skipped}
+            arrays: dict[Any, Any] = {ours.get(key, key): x for key, x in held.items() if key not in skipped}
             found[name] = {key: _state_array(key, x) for key, x in arrays.items() if isinstance(x, ARRAYS)}
     return found
 

@@ -238,7 +238,8 @@ def test_torch_tables_of_other_kinds_are_opened_one_by_one() -> None:
     with torch.inference_mode():
         inferred = torch.ones(2)
     others = {
-        "emptied": emptied, "inference": inferred, "none": None, "bool": torch.ones(2, dtype=torch.bool), "columns": torch.ones(4, 4)[:, ::2], "no rows": torch.ones(0, 3),
+        "emptied": emptied, "inference": inferred, "none": None, "bool": torch.ones(2, dtype=torch.bool),
+        "columns": torch.ones(4, 4)[:, ::2], "no rows": torch.ones(0, 3),
         "expanded": torch.ones(1, 3).expand(4, 3), "meta": torch.ones(2, device="meta"), "NumPy": np.ones(2),
         "negated": torch.ones(2)._neg_view(), "sparse": torch.ones(2, 2).to_sparse(1),
     }  # fmt: skip
