@@ -161,7 +161,7 @@ def _as_node(node: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _called(node: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a node. A graph has no None, so `NOTHING` stands for it among arguments, and a tensor of `ABSENT` among
+    """Call a node. A graph has no None. `NOTHING` replaces None among arguments, and a tensor of dtype `ABSENT` among
     results."""
     args, kwargs = pytree.tree_map(_something, (args, kwargs), is_leaf=_is_ours)
     return pytree.tree_map(_or_none, node(*args, **kwargs), is_leaf=_is_ours)

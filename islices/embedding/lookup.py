@@ -77,8 +77,8 @@ def lookup(
     combiner : {"sum", "mean", "sqrtn", "max"}, optional
         The reduction of bags. The bags lie along the last axis of ids (two dimensions or more), start at offsets, or
         are the innermost rows of ragged ids. mean divides by the number of members (weighted: by the sum of their
-        weights). sqrtn divides by its root (weighted: by the root of the sum of the squares). A bag without members
-        gives zeros and no gradient. max sends the gradient to the first of equal members.
+        weights). sqrtn divides by the square root of that number (weighted: by the root of the sum of the squares).
+        A bag without members gives zeros and no gradient. max sends the gradient to the first of equal members.
     weights : array of the table's dtype and ids' shape, optional
         A factor for each member; it gets a gradient too. Not with "max". With ragged ids it has the form of mask.
     offsets : int32 or int64 array, shape (bags,), optional

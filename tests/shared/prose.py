@@ -40,7 +40,7 @@ PAGES = ("README.md", "CONTRIBUTING.md", "conformance/SPEC.md")
 COUNTS = {"Keras'": 0, "dates": 0, "test paths": 0, "identifiers": 0}
 #: page -> KiB; "docs" is all of docs/*.md
 SIZES: dict[str, float] = {
-    "docs": 196,
+    "docs": 197,
     "README.md": 6,
     "CONTRIBUTING.md": 5.3,
     "conformance/SPEC.md": 60,

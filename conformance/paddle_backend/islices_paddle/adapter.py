@@ -1,6 +1,6 @@
 """The primitives on Paddle's tensors.
 
-It handles these properties of Paddle 3.3 (measured; the README has more)
+The adapter works around these properties of Paddle 3.3; the README lists more:
     - On the CPU few kernels take float16 or bfloat16. Rows move unchanged, and arithmetic is done in float32.
     - ``sqrt`` of float32 is not correctly rounded, and float64 becomes float16 through float32. ``put_along_axis``
       loses NaN in its "amax", and reductions of no elements raise.

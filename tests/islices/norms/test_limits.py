@@ -14,7 +14,7 @@ X = np.array([[3, 4], [1, 0]], np.float32)
 
 
 def clips(x: Any, limit: Any) -> list[Any]:
-    """Return the results for x of functions for which the suite has no array limits."""
+    """Return x clipped by each function that the suite does not test with array limits."""
     return [
         islices.clip_by_norm(x, limit, axes=0),
         islices.norms.clip_by_block_rms(x, limit),

@@ -82,7 +82,7 @@ def compared() -> Any:
 
 
 def sharded() -> list[Any]:
-    """Return the results of a table on one rank: rows, places, a gradient, a state."""
+    """Return the results of a ShardedTable's methods on one rank."""
     rows = ShardedTable.from_full(table(), Alone(), padding_idx=0)
     batch = rows.fetch(array(1, 2, 1, dtype=np.int64))
     gradient = rows.reduce(batch, islices.IndexedSlices(array([1, 1]), array(1, dtype=np.int64), (2, 2)))
