@@ -78,7 +78,7 @@ def test_a_lying_header_costs_no_memory(tmp_path: Path) -> None:
 
 
 def test_a_file_that_shrinks_while_it_is_read_is_truncated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that `load` raises ValueError if a file shrinks after its header was read, and no signal ends the process."""
+    """Check that `load` raises ValueError if a file shrinks after its header was read; no signal ends the process."""
     read = saving.read_manifest
 
     def then_cut(archive: Any) -> Any:
