@@ -23,6 +23,7 @@ from torch.autograd.graph import increment_version
 from islices.backend import (
     Array,
     Backend,
+    Host,
     Look,
     NativeParts,
     elements_meet,
@@ -48,7 +49,6 @@ __all__ = ["TorchBackend", "backend", "check_data", "check_inference", "shares_e
 #: Rows are scattered, and finding torch's pages of 4 KB takes a tenth of a whole step (docs/performance.md).
 HUGE = 1 << 20
 WIDE = ("float32", "float64")
-Host = np.ndarray[Any, Any]
 
 #: The dtypes that NumPy can view, bfloat16's bits included -> their names.
 VIEWED = {getattr(torch, name): name for name in ("float16", "bfloat16", "float32", "float64", "int32", "int64")}
@@ -350,7 +350,7 @@ class TorchBackend(Backend):
             return None
         spans = []
         for x, view in zip(arrays, look.views, strict=True):
-            if not view.flags.carray or x.is_inference() or not _holds(x, view):
+            if not view.flags.carray or x.is_inference():
                 return None
             start = x.data_ptr()
             spans.append((start, start + view.nbytes))
@@ -448,7 +448,7 @@ def _look_at_plain(arrays: Sequence[torch.Tensor], *, written: bool = False) -> 
             view = _view(x)
         except (TypeError, RuntimeError):  # elsewhere, negated or sparse
             return None
-        if not x.untyped_storage().nbytes():
+        if x.untyped_storage().nbytes() < (max(view.nbytes, 1) if written else 1):  # see _holds
             return None
         look.dtypes.append(VIEWED[x.dtype])
         look.shapes.append(view.shape)
