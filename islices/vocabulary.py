@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from islices.backend import FLOATS, INDICES, Array, Backend
+from islices.backend import FLOATS, INDICES, Array, Backend, Host
 from islices.core import modes
 from islices.core.arguments import LARGEST, check_name, is_real, show, whole_number
 from islices.core.conversion import from_native, to_native, without_padding
@@ -26,7 +26,6 @@ from islices.optim.optimizer import Optimizer
 __all__ = ["RowMap", "renumber"]
 
 T = TypeVar("T")
-Host = np.ndarray[Any, Any]
 #: the names of some leaves of a tree
 Patterns: TypeAlias = str | Sequence[str] | None
 #: -1 in place of an old row's number: the row is new. -1 in place of a new row's number: the old row is dropped.

@@ -31,6 +31,7 @@ from islices.backend import (
     Array,
     Backend,
     Gradient,
+    Host,
     NativeParts,
     not_implemented,
 )
@@ -46,7 +47,6 @@ SparseArray = mx.ndarray.sparse.BaseSparseNDArray
 RowSparseArray = mx.ndarray.sparse.RowSparseNDArray
 
 HOST = HostBackend()
-Host = np.ndarray[Any, Any]
 #: Elements of float64 that fit the caches, large enough that the cost of a call does not show.
 BLOCK = 1 << 17
 

@@ -29,7 +29,7 @@ from tensorflow.python.ops import control_flow_util
 from tensorflow.python.ops.resource_variable_ops import variable_accessed
 
 from islices import kernels
-from islices.backend import Array, Slots
+from islices.backend import Array, Host, Slots
 from islices.backends.tensorflow import tensor_memory as memory
 from islices.core import modes
 from islices.core.host import group
@@ -40,7 +40,6 @@ from islices.optim.formulas import Formula
 
 __all__ = ["bags", "compiled_by_xla", "kernels_here", "norm", "step", "sum_rows"]
 
-Host = np.ndarray[Any, Any]
 #: The name in XLA's error for a host call: no other text reaches the user through TensorFlow.
 _TRACED_OUTSIDE = "islices_traced_outside_of_jit_compile.accepted_is_jit_compile_True_on_this_function_too"
 #: A mutex that serializes steps of graphs that run at the same time: each sees whole rows.

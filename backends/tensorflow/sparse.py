@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from islices.backend import Array, NativeParts
+from islices.backend import Array, NativeParts, Shape
 from islices.backends.tensorflow import tensor_memory as memory
 
 __all__ = ["take_apart", "to_native"]
-
-Shape = tuple[int | None, ...]
 
 
 def take_apart(x: tf.IndexedSlices) -> NativeParts:

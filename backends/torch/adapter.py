@@ -52,6 +52,7 @@ WIDE = ("float32", "float64")
 
 #: The dtypes that NumPy can view, bfloat16's bits included -> their names.
 VIEWED = {getattr(torch, name): name for name in ("float16", "bfloat16", "float32", "float64", "int32", "int64")}
+FLOATS = tuple(kind for kind in VIEWED if kind.is_floating_point)
 #: The largest number of bytes of an element.
 LONGEST = 8
 #: Elements of float64 that fit the caches; for more elements torch would wake other threads for every operation.

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from islices.backend import Slots, Source
 from islices.backends.torch import tracers
-from islices.backends.torch.adapter import backend
+from islices.backends.torch.adapter import FLOATS, backend
 from islices.backends.torch.hooked_layers import INSIDE
 from islices.backends.torch.nodes import ABSENT, NODES, NOTHING, PUBLIC, Read
 from islices.core import slots
@@ -30,7 +30,6 @@ from islices.optim import Optimizer, optimizer
 
 __all__ = ["substitute"]
 
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # Dynamo sees tensors and constants in what is registered here
 _nodes: dict[str, Callable[..., Any]] = {}
 

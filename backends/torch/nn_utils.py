@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from islices.backends.torch.adapter import backend, check_data, check_inference, shares_elements
+from islices.backend import Host
+from islices.backends.torch.adapter import FLOATS, backend, check_data, check_inference, shares_elements
 from islices.core.conversion import accept, to_native
 from islices.core.host import quiet
 from islices.core.linear import as_float, round_scalar, scale_values
@@ -31,8 +32,6 @@ from islices.norms.norm import EXACT, check_float, check_order, look_at, norm_dt
 
 __all__ = ["clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"]
 
-Host = np.ndarray[Any, Any]
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 #: The usual argument of `get_total_norm`, for messages.
 GRADIENTS = "(p.grad for p in model.parameters() if p.grad is not None)"
 

@@ -13,14 +13,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from islices.backend import Host
 from islices.core import modes
 from islices.core.dtypes import dtype_name
 from islices.core.modes import HOST
 from islices.distributed.group import Bytes, Group
 from islices.distributed.packing import NARROW, Form, even_bounds, pack, sample, size_of, splitters, unpack
 from islices.distributed.strategy import choose, costs, dense_costs
-
-Host = np.ndarray[Any, Any]
 
 
 class HostLeaf(NamedTuple):

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from islices.backend import Array
+from islices.backend import Array, Host
 from islices.core.rows import coalesce
 from islices.core.slices import IndexedSlices
-from islices.distributed.routes import Host, Routes
+from islices.distributed.routes import Routes
 from islices.embedding.table import Table
 from islices.optim.inputs import accept_gradient
 

@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from islices.backend import FLOATS, Array, Backend
+from islices.backend import FLOATS, Array, Backend, Host
 from islices.core.registry import describe
 from islices.core.slices import check_dense_shape
-from islices.distributed.routes import Host
 from islices.optim.hyperparameters import known_hyper
 from islices.optim.inputs import check_frozen
 from islices.optim.optimizer import Optimizer

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from islices.backend import Host
 from islices.core import modes
 from islices.core.host import native_order
 from islices.core.host_memory import empty
@@ -19,8 +20,6 @@ from islices.core.modes import HOST
 from islices.distributed.agree import Agreement
 from islices.distributed.group import Group
 from islices.distributed.packing import NARROW, Form, pack, size_of, unpack
-
-Host = np.ndarray[Any, Any]
 
 
 class Routes(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.backend import FLOATS, Array, Backend
+from islices.backend import FLOATS, Array, Backend, Host
 from islices.core import modes
 from islices.core.arguments import check_flag, check_name
 from islices.core.dtypes import dtype_name, host_dtype
@@ -21,7 +21,7 @@ from islices.distributed.group import Group
 from islices.distributed.local import LocalOptimizer, given_like, local_optimizer, made_rows
 from islices.distributed.packing import even_bounds
 from islices.distributed.reduce import OPS, Op, mean_of
-from islices.distributed.routes import Host, fetch_rows, find_routes, fold_gradients
+from islices.distributed.routes import fetch_rows, find_routes, fold_gradients
 from islices.embedding.ids import check_ids, check_range
 from islices.embedding.lookup import lookup
 from islices.embedding.lookup_gradients import check_count, resolve_padding_idx

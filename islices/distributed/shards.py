@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from islices.backend import FLOATS, Array
+from islices.backend import FLOATS, Array, Host
 from islices.core.arguments import LARGEST, show
 from islices.core.dtypes import host_dtype
 from islices.core.host_memory import empty
@@ -30,7 +30,6 @@ from islices.distributed.engines import find_processes, named_backend
 from islices.distributed.group import RankError
 from islices.distributed.local import given_like
 from islices.distributed.packing import even_bounds
-from islices.distributed.routes import Host
 from islices.distributed.sharded import ShardedTable
 from islices.files import read_metadata, save
 from islices.files.manifest import StoredArray, check_metadata, read_manifest
