@@ -1,4 +1,4 @@
-"""torch.compile forms Adam's bias correction in float32; the eager step forms it in float64."""
+"""torch.compile computes Adam's bias correction in float32; the eager step computes it in float64."""
 
 import torch
 

@@ -79,7 +79,8 @@ def custom(
 
     Notes
     -----
-    Kernels run a rule without `row_mean` whose states are at most three and of one kind. SPEC clause 16.
+    Kernels run a rule without `row_mean` and literal numbers, with at most three state arrays, all from state or all
+    from row_state. SPEC clause 16.
 
     Examples
     --------
