@@ -14,14 +14,9 @@ from islices.porting.compare.comparison import Comparison, TwoSides
 from islices.porting.compare.rows import Rows
 from islices.porting.compare.stored import Stored
 
-#: {framework, or "" for any other: (the line if only the first side has the cause, the line if only the second has
-#: it)}, formatted with a cause's details.
-Lines: TypeAlias = Mapping[str, tuple[str, str]]
-
-
-def both_directions(line: str) -> Lines:
-    """Return the lines of a cause that the same line fixes on either side."""
-    return {"": (line, line)}
+#: (the line if only the first side has the cause, the line if only the second has it), formatted with a cause's
+#: details; or the same line for both.
+Lines: TypeAlias = str | tuple[str, str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +29,7 @@ class Change:
     moved: in place of apply, the tensors of a with other row numbers, None for an unchanged one.
     """
 
-    apply: Callable[[Rows, Rows, TwoSides], Rows | None] | None
+    apply: Callable[[Rows, Rows, TwoSides[Rows]], Rows | None] | None
     text: str
     details: dict[str, Any] = field(default_factory=dict)
     cost: float = 0.0
@@ -87,18 +82,17 @@ class Cause:
     scales: bool = True
     #: The more general causes that are not reported if this one explains.
     subsumes: tuple[str, ...] = ()
-    #: The line that fixes the cause, or a function from its details to the line.
-    fix: Lines | Callable[[Mapping[str, Any]], Lines] | None = None
+    #: The line that fixes the cause, or a function from its details and the framework to the line.
+    fix: Lines | Callable[[Mapping[str, Any], str], Lines] = ""
     #: True if the side in its details is the one with the cause, False if the one without.
     side_does: bool = False
 
     def line(self, details: Mapping[str, Any], framework: str) -> str:
         """Return the line that fixes the cause on the second side, in a framework; "" if there is none."""
-        lines = self.fix(details) if callable(self.fix) else self.fix
-        if not lines:
-            return ""
+        lines = self.fix(details, framework) if callable(self.fix) else self.fix
         lacks = details.get("side", "a") == ("a" if self.side_does else "b")
+        line = lines if isinstance(lines, str) else lines[not lacks]
         try:
-            return lines.get(framework, lines[""])[not lacks].format_map(details)
+            return line.format_map(details)
         except KeyError:  # the details do not contain the line's values
             return ""

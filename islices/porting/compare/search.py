@@ -3,50 +3,60 @@
 A candidate is a comparison in which a cause has changed one side. It holds if both sides are then equal, to the bit or
 within the bound, with enough evidence for each change. A single cause is preferred to two. If several explain the
 difference, all are reported, the most specific first, without those that another subsumes. Tensors are explained
-together.
+together. If no cause explains the difference, the search runs again with slack for the models' arithmetic, smallest
+slack first.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import permutations
+from typing import TypeAlias
 
 import numpy as np
 
 from islices.porting.compare.cause import Factor
 from islices.porting.compare.causes import CAUSES
 from islices.porting.compare.comparison import Comparison
-from islices.porting.compare.evidence import Evidence, Paired, evidence, onto
+from islices.porting.compare.evidence import MOST_SLACK, SLACKS, Paired, enough, evidence
 from islices.porting.compare.explanation import Explanation, Finding
 from islices.porting.compare.stored import Array
 
 #: A factor drawn at random must be this unlikely to lie as near to one of the named candidates.
 CHANCE = 1 / 32
+#: (explanations, True if the sides are within rounding, their distance if it is within the slack for two models)
+Explained: TypeAlias = tuple[Sequence[Explanation], bool, float | None]
 
 
-def explain(both: Comparison, singles: Sequence[Comparison]) -> tuple[Explanation, ...]:
-    """Return the explanations, the most specific first; none if no known cause makes the sides equal.
+def explain(both: Comparison) -> Explained:
+    """Return the explanations, the most specific first; none if no known cause makes the sides equal."""
+    singles = list(_changes(both, set()))
+    for slack in sorted({0.0, *(min(k * both.eps, MOST_SLACK) for k in SLACKS)}):
+        now = replace(both, slack=slack)
+        near = now.agree(exact=False)
+        if slack and near:
+            return (), False, now.distance()
+        causes = _causes(now, [replace(c, slack=slack) for c in singles], exactly=near)
+        if causes or near:
+            return causes, near, None
+    return (), False, None
 
-    singles: the results of `candidates` for both, with any slack.
-    """
-    if not both.pairs:
-        return ()
-    near = both.agree(exact=False)  # then an inexact candidate explains nothing
-    singles = [replace(c, slack=both.slack) if both.slack else c for c in singles]
+
+def _causes(both: Comparison, singles: Sequence[Comparison], *, exactly: bool) -> tuple[Explanation, ...]:
+    """Return the explanations with the slack of both. exactly: the sides are near, so only equal bits explain."""
     found: list[Explanation] = []
     exact: set[tuple[str, int]] = set()  # an exact cause is not reported again with other numbers
     for c in singles:
         key = c.chain[-1].key
-        if e := _held(c, exactly=near or key in exact):
+        if e := _held(c, exactly=exactly or key in exact):
             found.append(e)
             exact |= {key} if e.exact else set()
-    if not near:
+    if not exactly:
         named, estimated = _factors(both)
         found = found + named or estimated
-    found = found or _pairs(singles, exactly=near)
-    fewest = min((len(e.causes) for e in found), default=0)
-    return _without_subsumed([e for e in found if (e.exact or not near) and len(e.causes) == fewest])
+    return _without_subsumed(found or _pairs(singles, exactly=exactly))
 
 
 def _pairs(singles: Sequence[Comparison], *, exactly: bool) -> list[Explanation]:
@@ -69,68 +79,57 @@ def _pairs(singles: Sequence[Comparison], *, exactly: bool) -> list[Explanation]
     return found or constants
 
 
-# ---------------------------------------------------------------------- candidates
-def candidates(both: Comparison) -> list[Comparison]:
-    """Return the comparisons after each single change of one side."""
-    return list(_changes(both, set()))
-
-
 def _changes(both: Comparison, used: set[tuple[str, int]]) -> Iterator[Comparison]:
+    """Yield the comparisons after each change of one side by a cause that is not used."""
     for cause in CAUSES.values():
-        if cause.propose is not None:
-            for which in (0,) if cause.symmetric else (1, 0):
-                changes = () if (cause.name, which) in used else cause.propose(both, which)
-                yield from filter(None, (both.after(cause, which, change) for change in changes))
+        for which in () if cause.propose is None else (0,) if cause.symmetric else (1, 0):
+            changes = () if (cause.name, which) in used else cause.propose(both, which)
+            yield from filter(None, (both.after(cause, which, change) for change in changes))
 
 
 # ---------------------------------------------------------------------- tests
 def _held(now: Comparison, *, exactly: bool) -> Explanation | None:
     """Return the explanation by the changes made, if both sides are equal and each change has enough evidence."""
     kinds = {d.cause.exact for d in now.chain}
-    modes = [] if "never" in kinds else [True]
-    modes += [] if exactly or "always" in kinds else [False]
-    for exact in modes:
-        if now.agree(exact=exact):
+    for exact in (True, False):
+        allowed = "never" not in kinds if exact else not exactly and "always" not in kinds
+        if allowed and now.agree(exact=exact):
             least = _least(now, exact=exact)
-            slack = 0.0 if exact else now.slack
-            return None if least is None else Explanation(_described_as(now), exact, round(least, 1), slack)
+            return None if least is None else _explanation(now, (), exact, least)
     return None
 
 
 def _least(now: Comparison, *, exact: bool) -> float | None:
     """Return the evidence of the weakest change, or None if it is not enough."""
-    found = []
-    for k, d in enumerate(now.chain):
-        pairs = ((t, p) for t, p in enumerate(now.elements) if p is not None)
-        each = (evidence(p, _was(now, k, t, p), exact=exact) for t, p in pairs)
-        found.append(Evidence.all(each, d.change.cost))
-    return min(e.bits for e in found) if all(e.enough for e in found) else None
+    pairs, least = [(t, p) for t, p in enumerate(now.elements) if p is not None], math.inf
+    for k, done in enumerate(now.chain):
+        bits = enough((evidence(p, _was(now, k, t, p), exact=exact) for t, p in pairs), done.change.cost)
+        if bits is None:
+            return None
+        least = min(least, bits)
+    return least
 
 
-def _described_as(now: Comparison) -> tuple[Finding, ...]:
-    """Return the changes made in words: {x} and {y} become {a} and {b}."""
+def _explanation(now: Comparison, more: tuple[Finding, ...], exact: bool, bits: float) -> Explanation:
+    """Return the changes made in words, where {x} and {y} become {a} and {b}, and more findings."""
     found = []
-    for cause, which, change, tensors in now.chain:
+    for cause, which, change, tensors, _ in now.chain:
         x, y = "ab"[which], "ba"[which]
         text = change.text.replace("{x}", f"{{{x}}}").replace("{y}", f"{{{y}}}")
         names = [now.pairs[t].name for t in sorted(tensors)]
         found.append(Finding(cause.name, text, {"side": x, **change.details, "tensors": names}))
-    return tuple(found)
+    return Explanation((*found, *more), exact, round(bits, 1), 0.0 if exact else now.slack)
 
 
 def _was(now: Comparison, k: int, t: int, p: Paired) -> Array:
     """Return, for each paired element, the size of the kth change there, or of the agreement."""
-    cause, which, _, tensors = now.chain[k]
-    final = now.pairs[t].side(which)
-    here: Array = np.abs(final.values)  # the evidence is the agreement of all other elements
-    if not (cause.drops or cause.narrows or now.chain[k].change.moved):
-        if t not in tensors:
-            return np.zeros(p.x.shape)
-        old, new = (c.pairs[t].side(which) for c in (*now.past, now)[k : k + 2])
-        with np.errstate(invalid="ignore"):
-            here = np.abs(onto(final.ids, new, new.values) - onto(final.ids, old, old.values))
-    flat: Array = onto(p.ids, final, here).reshape(-1)
-    return flat
+    cause, which, change, *_ = now.chain[k]
+    if cause.drops or cause.narrows or change.moved:  # the evidence is the agreement of all other elements
+        return np.abs(now.pairs[t].side(which).onto(p.ids).values).reshape(-1)
+    around = (*(done.before for done in now.chain), now)[k : k + 2]
+    old, new = (c.pairs[t].side(which).onto(p.ids).values for c in around)
+    with np.errstate(invalid="ignore"):
+        return np.abs(new - old).reshape(-1)
 
 
 # ---------------------------------------------------------------------- factors
@@ -139,16 +138,10 @@ def _factors(now: Comparison) -> tuple[list[Explanation], list[Explanation]]:
     found: tuple[list[Explanation], list[Explanation]] = [], []
     for cause in CAUSES.values() if None not in now.elements else ():
         for f in cause.foretell(now) if cause.foretell else ():
-            e = _by_factor(now, Finding(cause.name, f.text, f.details), f)
-            if e and not any(_says_the_same(e, other) for other in found[f.fitted]):
+            sides = {e.causes[-1].details.get("side") for e in found[f.fitted] if e.names[-1] == cause.name}
+            if f.details.get("side") not in sides and (e := _by_factor(now, Finding(cause.name, f.text, f.details), f)):
                 found[f.fitted].append(e)
     return found
-
-
-def _says_the_same(e: Explanation, other: Explanation) -> bool:
-    """Return whether two changes would give one name twice, for the same side or with the same meaning."""
-    one, two = e.causes[-1], other.causes[-1]
-    return one.name == two.name and one.details.get("side") == two.details.get("side")
 
 
 def _by_factor(now: Comparison, finding: Finding, f: Factor) -> Explanation | None:
@@ -157,17 +150,16 @@ def _by_factor(now: Comparison, finding: Finding, f: Factor) -> Explanation | No
     for ratio, fit in zip(f.ratios, now.fits, strict=True):
         if not ratio > 0 or (fit and not f.fitted and 2**f.cost * 2 * abs(ratio / fit - 1.0) > CHANCE):
             return None
-    if not now.agree(exact=False, ratios=f.ratios, tolerance=f.tolerance):
+    multiplied = replace(now, ratios=f.ratios, tolerance=f.tolerance)
+    if not multiplied.agree(exact=False):
         return None
     each = []
-    for ratio, p in zip(f.ratios, now.elements, strict=True):
+    for ratio, p in zip(f.ratios, multiplied.elements, strict=True):
         if p is not None and abs(ratio - 1.0) > f.tolerance:
-            each.append(evidence(p, np.abs(p.x) * min(abs(ratio - 1.0), 1.0), exact=False, factor=ratio))
-    total = Evidence.all(each, f.cost)
-    least = _least(now, exact=False) if now.chain else total.bits
-    if not total.enough or total.elements < 2 + f.fitted or least is None:
-        return None
-    return Explanation((*_described_as(now), finding), False, round(min(least, total.bits), 1), now.slack)
+            each.append(evidence(p, np.abs(p.x) * min(abs(ratio - 1.0), 1.0), exact=False))
+    bits = enough(each, f.cost, 2 + f.fitted)
+    least = _least(now, exact=False) if now.chain else bits
+    return None if bits is None or least is None else _explanation(now, (finding,), False, min(least, bits))
 
 
 # ---------------------------------------------------------------------- which to name
@@ -182,7 +174,7 @@ def _without_subsumed(found: Sequence[Explanation]) -> tuple[Explanation, ...]:
 
 def _subsumes(specific: Explanation, e: Explanation) -> bool:
     """Return True if e only states a more general version of another explanation."""
-    if len(specific.causes) != len(e.causes) or specific is e:
+    if specific is e:
         return False
     for order in permutations(specific.names):
         less = [g in CAUSES[s].subsumes for s, g in zip(order, e.names, strict=True)]
