@@ -29,7 +29,7 @@ class Change:
     moved: in place of apply, the tensors of a with other row numbers, None for an unchanged one.
     """
 
-    apply: Callable[[Rows, Rows, TwoSides[Rows]], Rows | None] | None
+    apply: Callable[[Rows, Rows, TwoSides], Rows | None] | None
     text: str
     details: dict[str, Any] = field(default_factory=dict)
     cost: float = 0.0

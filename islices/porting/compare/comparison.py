@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,8 +24,6 @@ LARGE, SAMPLE = 1 << 17, 1 << 15
 #: Behind every row.
 END = np.iinfo(np.int64).max
 
-S = TypeVar("S", Stored, Rows)
-
 
 @dataclass(frozen=True, eq=False)
 class Context:
@@ -37,30 +36,30 @@ class Context:
 
 
 @dataclass(frozen=True, eq=False)
-class TwoSides(Generic[S]):
-    """One tensor on both sides, whole or some rows of it, with its raw gradient, table and padding row."""
+class Whole:
+    """One tensor on both sides, its raw gradient, table and padding row."""
 
     name: str
-    a: S
-    b: S
-    raw: S | None = None
+    a: Stored
+    b: Stored
+    raw: Stored | None = None
     table: Array | None = None
     padding: int | None = None
 
     @classmethod
     def of(
         cls, x: Stored, y: Stored, context: Context, raw: Stored | None = None, table: Stored | None = None
-    ) -> TwoSides[Stored]:
-        """Return a whole tensor. table: the table that a regularizer may add."""
+    ) -> Whole:
+        """Return a tensor. table: the table that a regularizer may add."""
         padding, count = context.padding_idx, x.shape[0] if x.shape else None
         if padding is not None and padding < 0 and count is not None:
             padding += count
         values = None
         if table is not None and not table.sparse and table.row_shape == x.row_shape:
             values = table.values
-        return TwoSides(x.name, x.without_zeros, y.without_zeros, raw and raw.without_zeros, values, padding)
+        return cls(x.name, x.without_zeros, y.without_zeros, raw and raw.without_zeros, values, padding)
 
-    def side(self, which: int) -> S:
+    def side(self, which: int) -> Stored:
         """Return a for 0, b for 1."""
         return self.b if which else self.a
 
@@ -69,26 +68,45 @@ class TwoSides(Generic[S]):
         """Return the number of elements of the larger side."""
         return max(self.a.values.size, self.b.values.size)
 
-    def rows(self: TwoSides[Stored], chosen: Callable[[Array], Any]) -> TwoSides[Rows]:
-        """Return some rows of a whole tensor. chosen: row numbers -> their places, mask or slice."""
+    def rows(self, chosen: Callable[[Array], Any]) -> TwoSides:
+        """Return some rows. chosen: row numbers -> their mask or slice."""
+        a, b = (rows_at(x, chosen(x.ids)) for x in (self.a, self.b))
+        return TwoSides(self, a, b, None if self.raw is None else rows_at(self.raw, chosen(self.raw.ids)))
 
-        def at(x: Stored) -> Rows:
-            return rows_at(x, chosen(x.ids))
-
-        return TwoSides(self.name, at(self.a), at(self.b), self.raw and at(self.raw), self.table, self.padding)
-
-    def sample(self: TwoSides[Stored], elements: int) -> TwoSides[Rows]:
-        """Return the rows of a whole tensor on which causes are tried."""
+    def sample(self, elements: int) -> TwoSides:
+        """Return the rows on which causes are tried."""
         some = sample_rows(self.a, self.b, elements)
         return self.rows(lambda ids: contained(ids, some))
 
-    def blocks(self: TwoSides[Stored]) -> Iterator[TwoSides[Rows]]:
-        """Yield every row of a whole tensor, block by block."""
+    def blocks(self) -> Iterator[TwoSides]:
+        """Yield every row, block by block."""
         rows = max(1, BLOCK // max(1, math.prod(self.a.row_shape), math.prod(self.b.row_shape)))
         for ends in pairwise([0, *np.union1d(self.a.ids, self.b.ids)[rows::rows], END]):
-            yield self.rows(lambda ids, ends=ends: slice(*np.searchsorted(ids, ends)))  # type: ignore[misc]
+            yield self.rows(partial(_between, ends))
 
-    def changed(self: TwoSides[Rows], which: int, change: Change) -> TwoSides[Rows]:
+
+def _between(ends: tuple[int, int], ids: Array) -> slice:
+    return slice(*np.searchsorted(ids, ends))
+
+
+@dataclass(frozen=True, eq=False)
+class TwoSides:
+    """Some rows of one tensor on both sides and of its raw gradient."""
+
+    whole: Whole
+    a: Rows
+    b: Rows
+    raw: Rows | None
+
+    @property
+    def name(self) -> str:
+        return self.whole.name
+
+    def side(self, which: int) -> Rows:
+        """Return a for 0, b for 1."""
+        return self.b if which else self.a
+
+    def changed(self, which: int, change: Change) -> TwoSides:
         """Return both sides with one of them changed, or this object if nothing changes."""
         rows = change.apply and change.apply(self.side(which), self.side(1 - which), self)
         return self if rows is None else replace(self, b=rows) if which else replace(self, a=rows)
@@ -136,16 +154,16 @@ class Comparison:
     known within a relative tolerance.
     """
 
-    pairs: tuple[TwoSides[Rows], ...]
+    pairs: tuple[TwoSides, ...]
     context: Context
-    source: tuple[TwoSides[Stored], ...]
+    source: tuple[Whole, ...]
     slack: float = 0.0
     chain: tuple[Done, ...] = ()
     ratios: Sequence[float] = ()
     tolerance: float = 0.0
 
     @classmethod
-    def of(cls, source: tuple[TwoSides[Stored], ...], context: Context) -> Comparison:
+    def of(cls, source: tuple[Whole, ...], context: Context) -> Comparison:
         """Return the comparison of all rows, or of a sample if there are many."""
         share = SAMPLE // max(1, len(source))
         pairs = [
@@ -179,11 +197,11 @@ class Comparison:
         done = Done(cause, which, change, frozenset(tensors), self)
         return replace(now, chain=(*self.chain, done)) if tensors else None
 
-    def sides(self, which: int) -> Iterator[tuple[Rows, Rows, TwoSides[Rows]]]:
+    def sides(self, which: int) -> Iterator[tuple[Rows, Rows, TwoSides]]:
         """Yield (rows of a side, rows of the other side, the tensor)."""
         yield from ((pair.side(which), pair.side(1 - which), pair) for pair in self.pairs)
 
-    def blocks(self) -> Iterator[tuple[int, TwoSides[Rows]]]:
+    def blocks(self) -> Iterator[tuple[int, TwoSides]]:
         """Yield every row of each tensor, block by block, with all changes made."""
         if not _is_large(self.source):
             yield from enumerate(self.pairs)
@@ -209,14 +227,14 @@ class Comparison:
         """The paired elements of each tensor."""
         return [self._paired(t, pair) for t, pair in enumerate(self.pairs)]
 
-    def _paired(self, t: int, pair: TwoSides[Rows], top: float | None = None) -> Paired | None:
+    def _paired(self, t: int, pair: TwoSides, top: float | None = None) -> Paired | None:
         b = pair.b.scaled(self.ratios[t]) if self.ratios else pair.b
         return paired(pair.a, b, self.slack, top)
 
     def _all_elements(self) -> Iterator[Paired | None]:
         for t, pair in self.blocks():
             seen = self.elements[t]
-            yield self._paired(t, pair, seen and seen.top)
+            yield self._paired(t, pair, seen.top if seen else None)
 
     def agree(self, *, exact: bool) -> bool:
         """Return True if both sides agree in every row, to the bit or within the bound."""
@@ -241,6 +259,6 @@ class Comparison:
         return max(found)
 
 
-def _is_large(source: Sequence[TwoSides[Stored]]) -> bool:
+def _is_large(source: Sequence[Whole]) -> bool:
     """Return True if causes are tried on some rows first."""
     return sum(whole.size for whole in source) > LARGE

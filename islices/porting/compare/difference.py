@@ -10,7 +10,7 @@ from islices.core.arguments import is_real, show, whole_number
 from islices.core.host import quiet
 from islices.core.registry import describe
 from islices.norms.limits import check_max_norm
-from islices.porting.compare.comparison import Comparison, Context, TwoSides
+from islices.porting.compare.comparison import Comparison, Context, Whole
 from islices.porting.compare.explanation import Explanation, name_sides
 from islices.porting.compare.measure import TensorDifference, measure
 from islices.porting.compare.pairing import Both, leaves_beside, read_both
@@ -144,7 +144,7 @@ def diff(
     raw, held = (leaves_beside(tree, both, name) for tree, name in ((before, "before"), (tables, "tables")))
 
     def explained(chosen: Sequence[int]) -> Explained:
-        source = (TwoSides.of(*both.stored[k], context, raw[k], held[k]) for k in chosen)
+        source = (Whole.of(*both.stored[k], context, raw[k], held[k]) for k in chosen)
         return explain(Comparison.of(tuple(source), context))
 
     return compared(both, called, explained)

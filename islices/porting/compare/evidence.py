@@ -78,17 +78,16 @@ def paired(x: Rows, y: Rows, slack: float = 0.0, top: float | None = None) -> Pa
         ids = np.union1d(x.ids, y.ids)
         x, y = x.onto(ids), y.onto(ids)
     sizes = np.maximum(np.abs(x.flat), np.abs(y.flat))
+    sizes[~np.isfinite(sizes)] = 0.0
     if top is None:
-        top = float(sizes.max(initial=0.0, where=np.isfinite(sizes)))
-    if x.known or y.known:
-        terms = matrix(np.maximum(x.terms, y.terms))
-    else:
-        terms = np.broadcast_to(sizes.max(axis=1, keepdims=True, initial=0.0), sizes.shape)
+        top = float(sizes.max(initial=0.0))
+    known = x.known or y.known
+    terms = matrix(np.maximum(x.terms, y.terms)) if known else sizes.max(axis=1, keepdims=True, initial=0.0)
     eps = max(x.eps, y.eps)
     with np.errstate(over="ignore", invalid="ignore"):
         bound = (np.maximum(x.counts, y.counts) + ROUNDINGS)[:, None] * eps * terms + slack * top
-    precision = min(PRECISION[x.dtype], PRECISION[y.dtype])
-    return Paired(x.values.reshape(-1), y.values.reshape(-1), bound.reshape(-1), x.ids, eps, precision, top)
+    u, v, bound = (z.reshape(-1) for z in (x.values, y.values, np.broadcast_to(bound, sizes.shape)))
+    return Paired(u, v, bound, x.ids, eps, min(PRECISION[x.dtype], PRECISION[y.dtype]), top)
 
 
 # ---------------------------------------------------------------------- agreement
@@ -103,7 +102,8 @@ def agrees(p: Paired, *, exact: bool, tolerance: float = 0.0) -> bool:
     with np.errstate(invalid="ignore", over="ignore"):
         same = (p.x == p.y) | ((p.x != p.x) & (p.y != p.y))
         if not exact:
-            same |= np.abs(p.x - p.y) <= p.bound + tolerance * np.abs(p.y)
+            away = np.abs(p.x - p.y)
+            same |= (away <= p.bound + tolerance * np.abs(p.y)) & (away < np.inf)
     return bool(same.all())
 
 
@@ -120,7 +120,8 @@ def evidence(p: Paired, was: Array, *, exact: bool) -> Array:
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         bits = np.clip(np.nan_to_num(np.log2(was / limit), posinf=p.precision), 0.0, p.precision)
     bits = np.minimum(bits, _digits(p.x))[np.unique(p.x + 1j * was, return_index=True)[1]]
-    return bits[bits > 0]
+    some: Array = bits[bits > 0]
+    return some
 
 
 def enough(found: Iterable[Array], cost: float, elements: int = 2) -> float | None:

@@ -130,7 +130,7 @@ def measure(a: Stored, b: Stored) -> TensorDifference:
     differing = np.flatnonzero(rows_differ(x, y))
     parts = [differing[part] for part in blocks(len(differing), a.row_shape)]
     worst = np.concatenate([row_tops(apart(wide(x[part]), wide(y[part]))) for part in parts])
-    samples = {"differing": _sample(ids[differing], x[differing[:SHOWN]], y[differing[:SHOWN]])}
+    samples: dict[str, Any] = {"differing": _sample(ids[differing], x[differing[:SHOWN]], y[differing[:SHOWN]])}
     gaps = {"both": (ids[differing], worst)}
     for kind, s, other in (("only_a", a, b), ("only_b", b, a)):
         only = np.flatnonzero(~contained(s.ids, other.ids))

@@ -66,7 +66,7 @@ class Rows:
 
     @property
     def row_shape(self) -> tuple[int, ...]:
-        return self.values.shape[1:]
+        return tuple(self.values.shape[1:])
 
     @property
     def flat(self) -> Array:
@@ -97,8 +97,8 @@ class Rows:
 
     def onto(self, ids: Array) -> Rows:
         """Return the values of other rows. Rows that are not there have zeros."""
-        parts = (placed(self.ids, part, ids) for part in (self.values, self.terms, self.counts))
-        return replace(self, ids=ids, **dict(zip(("values", "terms", "counts"), parts, strict=True)))
+        values, terms, counts = (placed(self.ids, part, ids) for part in (self.values, self.terms, self.counts))
+        return replace(self, ids=ids, values=values, terms=terms, counts=counts)
 
     def select(self, keep: Array) -> Rows:
         """Return the rows where keep, a boolean mask, is True."""

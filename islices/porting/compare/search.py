@@ -82,8 +82,8 @@ def _pairs(singles: Sequence[Comparison], *, exactly: bool) -> list[Explanation]
 def _changes(both: Comparison, used: set[tuple[str, int]]) -> Iterator[Comparison]:
     """Yield the comparisons after each change of one side by a cause that is not used."""
     for cause in CAUSES.values():
-        for which in () if cause.propose is None else (0,) if cause.symmetric else (1, 0):
-            changes = () if (cause.name, which) in used else cause.propose(both, which)
+        for which in (0,) if cause.symmetric else (1, 0):
+            changes = cause.propose(both, which) if cause.propose and (cause.name, which) not in used else ()
             yield from filter(None, (both.after(cause, which, change) for change in changes))
 
 
@@ -125,11 +125,13 @@ def _was(now: Comparison, k: int, t: int, p: Paired) -> Array:
     """Return, for each paired element, the size of the kth change there, or of the agreement."""
     cause, which, change, *_ = now.chain[k]
     if cause.drops or cause.narrows or change.moved:  # the evidence is the agreement of all other elements
-        return np.abs(now.pairs[t].side(which).onto(p.ids).values).reshape(-1)
+        final: Array = np.abs(now.pairs[t].side(which).onto(p.ids).values).reshape(-1)
+        return final
     around = (*(done.before for done in now.chain), now)[k : k + 2]
     old, new = (c.pairs[t].side(which).onto(p.ids).values for c in around)
     with np.errstate(invalid="ignore"):
-        return np.abs(new - old).reshape(-1)
+        changed: Array = np.abs(new - old).reshape(-1)
+    return changed
 
 
 # ---------------------------------------------------------------------- factors

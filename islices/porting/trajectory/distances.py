@@ -32,7 +32,7 @@ def beside(x: Leaf, y: Leaf) -> Iterator[tuple[Array, Array, Array]] | None:
         return None
     every = a.ids if np.array_equal(a.ids, b.ids) else np.union1d(a.ids, b.ids)
     parts = (every[part] for part in blocks(len(every), a.row_shape))
-    return ((ids, *(wide(placed(s.ids, s.values, ids)) for s in (a, b))) for ids in parts)
+    return ((ids, wide(placed(a.ids, a.values, ids)), wide(placed(b.ids, b.values, ids))) for ids in parts)
 
 
 def values_of(x: Leaf) -> Array:

@@ -196,7 +196,7 @@ def _judge_table(name: str, x: TableStep, y: TableStep, steps: int, past: Past, 
 
 def _judge_states(name: str, x: TableStep, y: TableStep, count: int, r: Inputs | None) -> Iterator[Found]:
     n, semantics = len(x.before), [s.optimizer.get("semantics") for s in (x, y)]
-    for key in x.state_after.keys() & y.state_after.keys():
+    for key in filter(y.state_after.__contains__, x.state_after):
         p, q = x.state_after[key], y.state_after[key]
         if key == "step":
             yield Found(float(abs(p.max() - q.max())), 0.0, f"{name}.{key}")

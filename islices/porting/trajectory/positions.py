@@ -59,13 +59,13 @@ class Step:
     def table(self, name: str) -> TableStep:
         """Return the step of one table; None for parts that are not recorded."""
         start = f"{name}."
-        states = (
+        state, after = (
             {key.removeprefix(start): x for key, x in self.get(position).items() if key.startswith(start)}
             for position in ("state", "state_after")
         )
         optimizer = self.optimizers.get(name, self.optimizers.get("", {}))
-        before, after = self.get("tables").get(name), self.get("tables_after").get(name)
-        return TableStep(before, after, self.applied.get(name), *states, optimizer)
+        before, moved = (self.get(position).get(name) for position in ("tables", "tables_after"))
+        return TableStep(before, moved, self.applied.get(name), state, after, optimizer)
 
 
 class Steps(NamedTuple):

@@ -32,12 +32,12 @@ def padding_row(both: Comparison, which: int) -> Iterator[Change]:
     for x, y, pair in both.sides(which):
         holds, others = (z.ids[nonzero_rows(z.values)] for z in (x, y))
         lacking = holds[~contained(holds, others)]
-        if pair.padding is not None and pair.padding in lacking:
-            pads[pair.name] = pair.padding
+        if pair.whole.padding is not None and pair.whole.padding in lacking:
+            pads[pair.name] = pair.whole.padding
         elif not given and len(lacking) == 1:
             pads[pair.name] = int(lacking[0])
 
-    def drop(x: Rows, y: Rows, pair: TwoSides[Rows]) -> Rows | None:
+    def drop(x: Rows, y: Rows, pair: TwoSides) -> Rows | None:
         p = pads.get(pair.name)
         if p is None or p not in x.ids:
             return None
@@ -63,7 +63,9 @@ def zero_rows(both: Comparison, which: int) -> Iterator[Change]:
     """Propose that one side stores rows of zeros, such as a masked padding row, which the other side drops."""
     rows = [row for x, y, _ in both.sides(which) for row in _extra_zeros(x, y).tolist()]
     text = f"{{y}} has dropped stored rows of zeros that {{x}} has ({_shown(rows)}); a lazy optimizer moves such rows"
-    if len(set(rows)) == 1 and set(rows) <= {p.padding or 0 for p in both.pairs}:  # frameworks' masks are of row 0
+    if len(set(rows)) == 1 and set(rows) <= {
+        whole.padding or 0 for whole in both.source
+    }:  # frameworks' masks are of row 0
         text = f"mask against padding_idx: {{x}} stores row {rows[0]} as zeros, {{y}} has no such row"
     yield Change(_without_zeros, text, {"rows": rows[:SHOWN]})
 
@@ -71,7 +73,7 @@ def zero_rows(both: Comparison, which: int) -> Iterator[Change]:
 ZERO_ROWS = Cause("zero_rows", 110, propose=zero_rows, drops=True)
 
 
-def _without_zeros(x: Rows, y: Rows, pair: TwoSides[Rows]) -> Rows | None:
+def _without_zeros(x: Rows, y: Rows, pair: TwoSides) -> Rows | None:
     extra = _extra_zeros(x, y)
     return x.select(~contained(x.ids, extra)) if len(extra) else None
 
@@ -114,7 +116,7 @@ def last_duplicate(both: Comparison, which: int) -> Iterator[Change]:
     yield Change(_last, text, cost=1.0)
 
 
-def _last(x: Rows, y: Rows, pair: TwoSides[Rows]) -> Rows | None:
+def _last(x: Rows, y: Rows, pair: TwoSides) -> Rows | None:
     source = next((s for s in (x, pair.raw) if s is not None and s.slots is not None), None)
     if source is None or source.slots is None or not source.meets(x) or not np.array_equal(source.values, x.values):
         return None

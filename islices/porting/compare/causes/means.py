@@ -55,7 +55,7 @@ def _counts(both: Comparison) -> dict[int, list[str]]:
 
 
 def _divided_alike(details: Mapping[str, Any], framework: str) -> str:
-    wanted, own = details["divided_by"]
+    wanted, own = map(int, details["divided_by"])
     return "loss = loss" + f" * {own}" * (own > 1) + f" / {wanted}" * (wanted > 1)
 
 

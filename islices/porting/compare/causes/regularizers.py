@@ -27,7 +27,7 @@ def regularizer(both: Comparison, which: int) -> Iterator[Change]:
         found = None if pair.same else _onto_table(x, y, pair)
         if found is not None:
             x, y, table = found
-            strength, bits = _fitted(*(z.reshape(-1) for z in (x.values, y.values, table)), max(x.eps, y.eps))
+            strength, bits = _fitted(x.values.ravel(), y.values.ravel(), table.ravel(), max(x.eps, y.eps))
             if strength > 0:
                 strengths[pair.name] = strength
                 # a long number, or a number that few elements decide, uses up the evidence of one element
@@ -36,7 +36,7 @@ def regularizer(both: Comparison, which: int) -> Iterator[Change]:
     if not strengths:
         return
 
-    def add(x: Rows, y: Rows, pair: TwoSides[Rows]) -> Rows | None:
+    def add(x: Rows, y: Rows, pair: TwoSides) -> Rows | None:
         found = _onto_table(x, y, pair) if pair.name in strengths else None
         if found is None:
             return None
@@ -64,12 +64,12 @@ def _penalties(details: Mapping[str, Any], framework: str) -> Lines:
 REGULARIZER = Cause("regularizer", 35, propose=regularizer, exact="never", fix=_penalties)
 
 
-def _onto_table(x: Rows, y: Rows, pair: TwoSides[Rows]) -> tuple[Rows, Rows, Array] | None:
+def _onto_table(x: Rows, y: Rows, pair: TwoSides) -> tuple[Rows, Rows, Array] | None:
     """Return the rows that either side has, of both sides and of the table."""
     ids = np.union1d(x.ids, y.ids)
-    if pair.table is None or x.row_shape != y.row_shape or not len(ids) or ids[-1] >= len(pair.table):
+    if pair.whole.table is None or x.row_shape != y.row_shape or not len(ids) or ids[-1] >= len(pair.whole.table):
         return None
-    return x.onto(ids), y.onto(ids), wide(pair.table[ids])
+    return x.onto(ids), y.onto(ids), wide(pair.whole.table[ids])
 
 
 def _fitted(x: Array, y: Array, p: Array, eps: float) -> tuple[float, float]:

@@ -41,7 +41,7 @@ def rounded(both: Comparison, which: int) -> Iterator[Change]:
     """Propose that one side is the other, rounded to a narrower type."""
     types = sorted({y.dtype for x, y, _ in both.sides(which) if _narrower(x, y)})
 
-    def change(x: Rows, y: Rows, pair: TwoSides[Rows]) -> Rows | None:
+    def change(x: Rows, y: Rows, pair: TwoSides) -> Rows | None:
         return replace(x, values=_round_to(x.values, y.dtype), dtype=y.dtype) if _narrower(x, y) else None
 
     for dtype in types[:1]:
@@ -83,9 +83,7 @@ def autocast(both: Comparison, which: int) -> Iterator[Change]:
             if not known and not (dtype == "float16" and _representable(y, "bfloat16")):
                 tops[pair.name] = float(np.abs(x.values).max(initial=0.0))
 
-        def widen(
-            x: Rows, y: Rows, pair: TwoSides[Rows], dtype: str = dtype, tops: dict[str, float] = tops
-        ) -> Rows | None:
+        def widen(x: Rows, y: Rows, pair: TwoSides, dtype: str = dtype, tops: dict[str, float] = tops) -> Rows | None:
             if pair.name not in tops or (y.values.any() and not _representable(y, dtype)):
                 return None
             return x.having(x.values, terms=np.full(x.values.shape, tops[pair.name]), known=True, dtype=dtype)
@@ -118,7 +116,7 @@ def _bounded(name: str, rank: int, bounded: str, sizes: Callable[[Rows], Array],
     def propose(both: Comparison, which: int) -> Iterator[Change]:
         for limit, bits in _limits(both, which, sizes):
 
-            def clip(x: Rows, y: Rows, pair: TwoSides[Rows], limit: float = limit) -> Rows | None:
+            def clip(x: Rows, y: Rows, pair: TwoSides, limit: float = limit) -> Rows | None:
                 own = sizes(x)
                 factor = np.minimum(1.0, limit / np.maximum(own, 1e-300))
                 over = (own > limit * (1 + 1e-6)).any()

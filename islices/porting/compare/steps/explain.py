@@ -11,7 +11,7 @@ from itertools import product
 
 import numpy as np
 
-from islices.porting.compare.comparison import Comparison, Context, TwoSides
+from islices.porting.compare.comparison import Comparison, Context, Whole
 from islices.porting.compare.difference import Difference, compared
 from islices.porting.compare.evidence import ENOUGH
 from islices.porting.compare.explanation import Explanation, Finding
@@ -38,7 +38,7 @@ def explain_step(a: TableStep, b: TableStep, table: str = "", names: tuple[str, 
 
     def explained(chosen: Sequence[int]) -> Explained:
         causes, context = _steps_differ(Side.of(a), Side.of(b)), Context()
-        near = not causes and Comparison.of((TwoSides.of(*stored, context),), context).agree(exact=False)
+        near = not causes and Comparison.of((Whole.of(*stored, context),), context).agree(exact=False)
         return causes, near, None
 
     return compared(Both([stored]), names, explained)
