@@ -41,8 +41,7 @@ class Change:
 class Factor:
     """The factor a / b of each tensor that a cause predicts.
 
-    text uses {a} and {b} for the sides. cost: the bits read from the data. fitted: the ratios come from the elements
-    themselves. Such a factor is reported only if nothing else explains the difference.
+    text uses {a} and {b} for the sides. cost: the bits read from the data.
     """
 
     ratios: Sequence[float]
@@ -50,7 +49,6 @@ class Factor:
     details: dict[str, Any] = field(default_factory=dict)
     tolerance: float = 0.0
     cost: float = 0.0
-    fitted: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +78,8 @@ class Cause:
     exact: Literal["always", "maybe", "never"] = "maybe"
     #: A factor may act as well.
     scales: bool = True
+    #: Its factor comes from the elements themselves, so it is reported only if nothing else explains the difference.
+    fitted: bool = False
     #: The more general causes that are not reported if this one explains.
     subsumes: tuple[str, ...] = ()
     #: The line that fixes the cause, or a function from its details and the framework to the line.

@@ -81,7 +81,7 @@ class Whole:
     def blocks(self) -> Iterator[TwoSides]:
         """Yield every row, block by block."""
         rows = max(1, BLOCK // max(1, math.prod(self.a.row_shape), math.prod(self.b.row_shape)))
-        for ends in pairwise([0, *np.union1d(self.a.ids, self.b.ids)[rows::rows], END]):
+        for ends in pairwise([0, *np.union1d(self.a.ids[rows::rows], self.b.ids[rows::rows]), END]):
             yield self.rows(partial(_between, ends))
 
 

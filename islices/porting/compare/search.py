@@ -10,14 +10,14 @@ slack first.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import permutations
 from typing import TypeAlias
 
 import numpy as np
 
-from islices.porting.compare.cause import Factor
+from islices.porting.compare.cause import Cause, Factor
 from islices.porting.compare.causes import CAUSES
 from islices.porting.compare.comparison import Comparison
 from islices.porting.compare.evidence import MOST_SLACK, SLACKS, Paired, enough, evidence
@@ -32,63 +32,50 @@ Explained: TypeAlias = tuple[Sequence[Explanation], bool, float | None]
 
 def explain(both: Comparison) -> Explained:
     """Return the explanations, the most specific first; none if no known cause makes the sides equal."""
-    singles = list(_changes(both, set()))
+    singles = list(_changes(both))
     for slack in sorted({0.0, *(min(k * both.eps, MOST_SLACK) for k in SLACKS)}):
-        now = replace(both, slack=slack)
-        near = now.agree(exact=False)
+        now, loose = replace(both, slack=slack), [replace(c, slack=slack) for c in singles]
+        near = now.agree(exact=False)  # then only equal bits explain
         if slack and near:
             return (), False, now.distance()
-        causes = _causes(now, [replace(c, slack=slack) for c in singles], exactly=near)
-        if causes or near:
-            return causes, near, None
+        found = _held([(now, loose)], exactly=near) or _held(((c, _changes(c)) for c in loose), exactly=near)
+        if found or near:
+            return _without_subsumed(found), near, None
     return (), False, None
 
 
-def _causes(both: Comparison, singles: Sequence[Comparison], *, exactly: bool) -> tuple[Explanation, ...]:
-    """Return the explanations with the slack of both. exactly: the sides are near, so only equal bits explain."""
-    found: list[Explanation] = []
-    exact: set[tuple[str, int]] = set()  # an exact cause is not reported again with other numbers
-    for c in singles:
-        key = c.chain[-1].key
-        if e := _held(c, exactly=exactly or key in exact):
-            found.append(e)
-            exact |= {key} if e.exact else set()
-    if not exactly:
-        named, estimated = _factors(both)
-        found = found + named or estimated
-    return _without_subsumed(found or _pairs(singles, exactly=exactly))
+def _changes(now: Comparison) -> Iterator[Comparison]:
+    """Yield the comparisons after each further change of one side.
 
-
-def _pairs(singles: Sequence[Comparison], *, exactly: bool) -> list[Explanation]:
-    found: list[Explanation] = []
-    seen: set[frozenset[tuple[str, int]]] = set()
-    constants: list[Explanation] = []
-    for c in singles:
-        first = c.chain[-1]
-        if not exactly and first.cause.scales:
-            named, estimated = _factors(c)
-            found += named
-            constants += estimated
-        # a change of values on both sides cancels out; rows may be dropped from both
-        used = {first.key} if first.cause.drops else {(first.cause.name, 0), (first.cause.name, 1)}
-        for second in _changes(c, used):
-            keys = frozenset((first.key, second.chain[-1].key))
-            if keys not in seen and (e := _held(second, exactly=exactly)):
-                seen.add(keys)
-                found.append(e)
-    return found or constants
-
-
-def _changes(both: Comparison, used: set[tuple[str, int]]) -> Iterator[Comparison]:
-    """Yield the comparisons after each change of one side by a cause that is not used."""
+    A change of values on both sides would cancel out; rows may be dropped from both.
+    """
     for cause in CAUSES.values():
         for which in (0,) if cause.symmetric else (1, 0):
-            changes = cause.propose(both, which) if cause.propose and (cause.name, which) not in used else ()
-            yield from filter(None, (both.after(cause, which, change) for change in changes))
+            used = any(d.cause is cause and (d.which == which or not cause.drops) for d in now.chain)
+            changes = () if used or cause.propose is None else cause.propose(now, which)
+            yield from filter(None, (now.after(cause, which, change) for change in changes))
+
+
+def _held(tried: Iterable[tuple[Comparison, Iterable[Comparison]]], *, exactly: bool) -> list[Explanation]:
+    """Return the explanations by comparisons and their further changes, or by factors after them.
+
+    A factor that was fitted to the elements is only reported if nothing else explains the difference.
+    """
+    found: list[Explanation] = []
+    seen: set[frozenset[tuple[str, int]]] = set()
+    for now, changes in tried:
+        for c in changes:
+            keys = frozenset(d.key for d in c.chain)
+            if keys not in seen and (e := _by_changes(c, exactly=exactly)):
+                seen.add(keys)
+                found.append(e)
+        if not exactly and all(d.cause.scales for d in now.chain):
+            found += _by_factors(now)
+    return [e for e in found if not CAUSES[e.names[-1]].fitted] or found
 
 
 # ---------------------------------------------------------------------- tests
-def _held(now: Comparison, *, exactly: bool) -> Explanation | None:
+def _by_changes(now: Comparison, *, exactly: bool) -> Explanation | None:
     """Return the explanation by the changes made, if both sides are equal and each change has enough evidence."""
     kinds = {d.cause.exact for d in now.chain}
     for exact in (True, False):
@@ -135,22 +122,22 @@ def _was(now: Comparison, k: int, t: int, p: Paired) -> Array:
 
 
 # ---------------------------------------------------------------------- factors
-def _factors(now: Comparison) -> tuple[list[Explanation], list[Explanation]]:
-    """Return the explanations by a factor after the changes made: known factors, and those fitted to the elements."""
-    found: tuple[list[Explanation], list[Explanation]] = [], []
+def _by_factors(now: Comparison) -> Iterator[Explanation]:
+    """Yield the explanations by a factor after the changes made: for each cause and side the first that holds."""
     for cause in CAUSES.values() if None not in now.elements else ():
+        sides = set()
         for f in cause.foretell(now) if cause.foretell else ():
-            sides = {e.causes[-1].details.get("side") for e in found[f.fitted] if e.names[-1] == cause.name}
-            if f.details.get("side") not in sides and (e := _by_factor(now, Finding(cause.name, f.text, f.details), f)):
-                found[f.fitted].append(e)
-    return found
+            side = f.details.get("side")
+            if side not in sides and (e := _by_factor(now, cause, f)):
+                sides.add(side)
+                yield e
 
 
-def _by_factor(now: Comparison, finding: Finding, f: Factor) -> Explanation | None:
+def _by_factor(now: Comparison, cause: Cause, f: Factor) -> Explanation | None:
     """Return the explanation by the changes made and a factor, if it fits every row and each part has enough
     evidence."""
     for ratio, fit in zip(f.ratios, now.fits, strict=True):
-        if not ratio > 0 or (fit and not f.fitted and 2**f.cost * 2 * abs(ratio / fit - 1.0) > CHANCE):
+        if not ratio > 0 or (fit and not cause.fitted and 2**f.cost * 2 * abs(ratio / fit - 1.0) > CHANCE):
             return None
     multiplied = replace(now, ratios=f.ratios, tolerance=f.tolerance)
     if not multiplied.agree(exact=False):
@@ -159,9 +146,11 @@ def _by_factor(now: Comparison, finding: Finding, f: Factor) -> Explanation | No
     for ratio, p in zip(f.ratios, multiplied.elements, strict=True):
         if p is not None and abs(ratio - 1.0) > f.tolerance:
             each.append(evidence(p, np.abs(p.x) * min(abs(ratio - 1.0), 1.0), exact=False))
-    bits = enough(each, f.cost, 2 + f.fitted)
+    bits = enough(each, f.cost, 2 + cause.fitted)
     least = _least(now, exact=False) if now.chain else bits
-    return None if bits is None or least is None else _explanation(now, (finding,), False, min(least, bits))
+    if bits is None or least is None:
+        return None
+    return _explanation(now, (Finding(cause.name, f.text, f.details),), False, min(least, bits))
 
 
 # ---------------------------------------------------------------------- which to name

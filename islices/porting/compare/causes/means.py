@@ -78,7 +78,7 @@ def constant(now: Comparison) -> Iterator[Factor]:
         )
         c = exact
     cost = max(PRECISION["float32"], *(p.precision for p in now.elements if p is not None))
-    yield Factor([c] * len(now.pairs), text, {"factor": c}, cost=cost, fitted=True)
+    yield Factor([c] * len(now.pairs), text, {"factor": c}, cost=cost)
 
 
 def _times(details: Mapping[str, Any], framework: str) -> str:
@@ -88,4 +88,4 @@ def _times(details: Mapping[str, Any], framework: str) -> str:
     return f"loss = loss / {whole}" if whole > 1 and 1 / whole == c else f"loss = loss * {c:.9g}"
 
 
-FACTOR = Cause("factor", 260, foretell=constant, fix=_times)
+FACTOR = Cause("factor", 260, foretell=constant, fitted=True, fix=_times)
