@@ -23,14 +23,13 @@ class Both(NamedTuple):
 def read_both(a: Any, b: Any, pair: Mapping[str, str] | None = None) -> Both:
     """Read two trees and pair their tensors, by name, by `pair`, or by position. Skip leaves that are None."""
     left, right = ({n: x for n, x in named_leaves(t, s).items() if x is not None} for t, s in ((a, "a"), (b, "b")))
-    pairs = list(pair_names(left, right, pair).items())
-    notes: tuple[str, ...] = ()
-    if not pairs and len(left) == len(right) and left and not pair:
-        pairs = list(zip(left, right, strict=True))
-        if any(p and q for p, q in pairs):
+    names, notes = pair_names(left, right, pair), tuple[str, ...]()
+    if not names and len(left) == len(right) and not pair:
+        names = dict(zip(left, right, strict=True))
+        if any(p and q for p, q in names.items()):
             notes = ("no name is common to both sides: tensors are paired by their position",)
-    stored = [(read(left[p], p, f"a[{p!r}]"), read(right[q], q, f"b[{q!r}]")) for p, q in pairs]
-    only_a, only_b = (tuple(n for n in s if all(n != pq[k] for pq in pairs)) for k, s in enumerate((left, right)))
+    stored = [(read(left[p], p, f"a[{p!r}]"), read(right[q], q, f"b[{q!r}]")) for p, q in names.items()]
+    only_a, only_b = (tuple(n for n in s if n not in paired) for s, paired in ((left, names), (right, names.values())))
     return Both(stored, only_a, only_b, notes)
 
 
