@@ -59,10 +59,6 @@ class Whole:
             values = table.values
         return cls(x.name, x.without_zeros, y.without_zeros, raw and raw.without_zeros, values, padding)
 
-    def side(self, which: int) -> Stored:
-        """Return a for 0, b for 1."""
-        return self.b if which else self.a
-
     @property
     def size(self) -> int:
         """Return the number of elements of the larger side."""
@@ -114,8 +110,9 @@ class TwoSides:
     @property
     def same(self) -> bool:
         """Return True if nothing is left to explain."""
-        a, b = self.a, self.b
-        return (a.dtype, a.shape) == (b.dtype, b.shape) and a.meets(b) and np.array_equal(a.values, b.values, True)
+        a, b, whole = self.a, self.b, self.whole
+        alike = a.dtype == b.dtype and whole.a.shape == whole.b.shape and a.meets(b)
+        return alike and np.array_equal(a.values, b.values, True)
 
 
 class Norm(NamedTuple):
@@ -140,10 +137,6 @@ class Done(NamedTuple):
     change: Change
     tensors: frozenset[int]
     before: Comparison
-
-    @property
-    def key(self) -> tuple[str, int]:
-        return self.cause.name, self.which
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +173,7 @@ class Comparison:
     @property
     def eps(self) -> float:
         """Return the largest eps of all types."""
-        return max((max(p.a.eps, p.b.eps) for p in self.pairs), default=0.0)
+        return max((x.eps for p in self.pairs for x in (p.a, p.b)), default=0.0)
 
     def after(self, cause: Cause, which: int, change: Change) -> Comparison | None:
         """Return the comparison with a side changed; None if that changes nothing."""

@@ -5,7 +5,7 @@ a sum of m terms (m - 1 additions). On either side, a term may pass a reciprocal
 factor of clipping and a cast. These round at most 8 times, by half an eps of the sum of |terms| each. On both sides
 together that is less than (m + 8) eps sum |terms|, to first order. If no side's slots are known, m is 1, and the
 largest |value| of the row replaces the sum of |terms|. Then elements that are small because of cancellation prove
-nothing. Integers do not round: their bound is 0.
+nothing. Integers do not round: their bound is 0. An infinity agrees only with itself.
 
 **Slack.** Two models may compute their layers in different orders or by different functions. Then the rows get
 different gradients before any sum. This difference is relative to the terms of a tensor's elements, not to each
@@ -115,11 +115,14 @@ def evidence(p: Paired, was: Array, *, exact: bool) -> Array:
     counted = np.flatnonzero((was > 0) & np.isfinite(p.y) & np.isfinite(p.x))
     p, was = p.at(counted), was[counted]
     limit = 0.25 * p.eps * np.abs(p.x) if p.eps else np.full(len(was), 0.5)  # half the spacing, or less
-    if not exact:
-        limit = np.maximum(p.bound, limit)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        bits = np.clip(np.nan_to_num(np.log2(was / limit), posinf=p.precision), 0.0, p.precision)
-    bits = np.minimum(bits, _digits(p.x))[np.unique(p.x + 1j * was, return_index=True)[1]]
+    return bits_of(p.x, was, limit if exact else np.maximum(p.bound, limit), p.precision)
+
+
+def bits_of(x: Array, was: Array, limit: Array, precision: int) -> Array:
+    """Return the bits of evidence that distances `was` from x are now within the limit, if there are any."""
+    with np.errstate(all="ignore"):
+        bits = np.clip(np.nan_to_num(np.log2(was / limit), posinf=precision), 0.0, precision)
+    bits = np.minimum(bits, _digits(x))[np.unique(x + 1j * was, return_index=True)[1]]
     some: Array = bits[bits > 0]
     return some
 

@@ -52,7 +52,6 @@ class Rows:
 
     ids: Array  # (k,) int64, ascending
     values: Array  # (k, *row_shape) float64
-    shape: tuple[int | None, ...]
     dtype: str
     sparse: bool
     terms: Array  # (k, *row_shape)
@@ -113,7 +112,7 @@ class Rows:
 def rows_at(x: Stored, places: Any) -> Rows:
     """Return the rows of a tensor at a mask, slice or places of its ids."""
     ids, values = x.ids[places], wide(x.values[places])
-    rows = Rows(ids, values, x.shape, x.dtype, x.sparse, np.abs(values), np.ones(len(ids), np.int64))
+    rows = Rows(ids, values, x.dtype, x.sparse, np.abs(values), np.ones(len(ids), np.int64))
     if not x.has_duplicates:
         return rows
     order, starts = x.by_row

@@ -65,7 +65,7 @@ def _held(tried: Iterable[tuple[Comparison, Iterable[Comparison]]], *, exactly: 
     seen: set[frozenset[tuple[str, int]]] = set()
     for now, changes in tried:
         for c in changes:
-            keys = frozenset(d.key for d in c.chain)
+            keys = frozenset((d.cause.name, d.which) for d in c.chain)
             if keys not in seen and (e := _by_changes(c, exactly=exactly)):
                 seen.add(keys)
                 found.append(e)

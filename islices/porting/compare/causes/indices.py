@@ -49,7 +49,7 @@ def padding_row(both: Comparison, which: int) -> Iterator[Change]:
         known = "the padding row" if given else "one row that {y} has not, as for padding_idx:"
         known = f"{known} {', '.join(map(str, rows))}"
         text = f"padding: {{x}} keeps the gradient of {known}" + (", {y} does not" if given else "")
-        count = 1 + sum(len(whole.side(which).ids) for whole in both.source)
+        count = 1 + sum(len((whole.a, whole.b)[which].ids) for whole in both.source)
         yield Change(drop, text, {"rows": rows}, 0.0 if given else math.log2(count))
 
 

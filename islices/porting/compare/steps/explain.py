@@ -13,7 +13,7 @@ import numpy as np
 
 from islices.porting.compare.comparison import Comparison, Context, Whole
 from islices.porting.compare.difference import Difference, compared
-from islices.porting.compare.evidence import ENOUGH
+from islices.porting.compare.evidence import ENOUGH, bits_of
 from islices.porting.compare.explanation import Explanation, Finding
 from islices.porting.compare.pairing import Both
 from islices.porting.compare.search import Explained
@@ -91,11 +91,8 @@ def _bits(r: Recipe, other: Recipe, e: Elements) -> float:
         made, instead = stepped(r, e), stepped(other, e)
     except ValueError:  # the formula does not have the trait, so its result is unknown
         return 0.0
-    with np.errstate(all="ignore"):
-        digits = np.log2(np.abs(made - instead) / bound(r, e, made))
-    bits = np.clip(np.nan_to_num(digits, nan=0.0, neginf=0.0), 0.0, e.precision)
-    bits = bits[np.unique(np.stack([e.after, e.g]), axis=1, return_index=True)[1]]
-    return float(bits.sum()) if (bits > 0).sum() >= 2 else 0.0
+    bits = bits_of(e.after, np.abs(made - instead), bound(r, e, made), e.precision)
+    return float(bits.sum()) if len(bits) >= 2 else 0.0
 
 
 def _suffices(traits: Sequence[Trait], x: Recipe, y: Recipe, e: Elements) -> bool:
