@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -16,10 +15,8 @@ from islices.core.dtypes import dtype_name
 from islices.porting.compare.measure import same_shape
 from islices.porting.compare.rows import eps_of as eps_of_type
 from islices.porting.compare.rows import rows_at
-from islices.porting.compare.stored import apart, bits_equal, blocks, dot, placed, read, wide
+from islices.porting.compare.stored import Array, apart, bits_equal, blocks, dot, placed, read, wide
 from islices.porting.trajectory.positions import Leaf, Leaves
-
-Array = np.ndarray[Any, Any]
 
 
 def beside(x: Leaf, y: Leaf) -> Iterator[tuple[Array, Array, Array]] | None:

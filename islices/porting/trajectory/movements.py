@@ -15,18 +15,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
 from islices.porting.compare.evidence import MOST_SLACK
 from islices.porting.compare.steps.recipe import corrected_digits
 from islices.porting.compare.steps.side import TableStep
-from islices.porting.compare.stored import apart, blocks, placed, rows_differ, wide
+from islices.porting.compare.stored import Array, apart, blocks, placed, rows_differ, wide
 from islices.porting.trajectory.distances import beside, eps_of, gap, relative, summed
 from islices.porting.trajectory.positions import Steps
 
-Array = np.ndarray[Any, Any]
 Pair = tuple[Array, Array]
 #: Row numbers -> the relative distance of the inputs of each element's step.
 Inputs = Callable[[Array], Array]

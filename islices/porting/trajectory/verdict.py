@@ -120,13 +120,12 @@ def _between(now: Steps, last: Steps, notes: dict[str, str]) -> Found | None:
             text = f"{{{side}}} changes tables between steps: {some[0]!r} before step {step.number}"
             notes.setdefault(f"{side} changes", text)
             changed += some
-    left, here = last.common("tables_after"), now.common("tables")
-    both = [name for name in changed if name in left[0] and name in here[0]]
+    pairs = last.common("tables_after"), now.common("tables")
+    both = [name for name in changed if all(name in pair[0] for pair in pairs)]
     if not both:
         return None
-    old_a, old_b, new_a, new_b = ({name: side[name] for name in both} for side in (*left, *here))
-    drift = max(apart / (size or 1.0) for apart, size, _ in distances((old_a, old_b)).values())
-    return _by_norm((new_a, new_b), drift)
+    ended, begun = (({name: x[name] for name in both}, {name: y[name] for name in both}) for x, y in pairs)
+    return _by_norm(begun, max(apart / (size or 1.0) for apart, size, _ in distances(ended).values()))
 
 
 def _drift(now: Steps) -> float:
