@@ -7,7 +7,6 @@ May import: `numpy`, this folder.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import reduce
 from operator import add
 from typing import Any
@@ -16,11 +15,10 @@ import numpy as np
 
 from islices.conformance.formulas.inputs import Bags
 from islices.conformance.formulas.numbers import Numbers
+from islices.conformance.formulas.rules import State, Stepped
 
-State = Mapping[str, Any]
 
-
-def bag(n: Numbers, x: Bags, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+def bag(n: Numbers, x: Bags, w: Any, s: State) -> Stepped:
     """Return the sum, mean, sum over a root ("sqrtn") or maximum of each bag's rows; 0 for an empty bag."""
     table = kept_rows(n, w)
     nothing = w[0] * n.number(0.0)
@@ -74,7 +72,7 @@ def _weights(n: Numbers, x: Bags) -> Any:
 
 
 # ---------------------------------------------------------------------- gradients
-def bag_gradient(n: Numbers, x: Bags, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+def bag_gradient(n: Numbers, x: Bags, w: Any, s: State) -> Stepped:
     """Differentiate the sum of upstream times `bag` with respect to the table. Each id adds its share; a maximum,
     which has no ties, adds to its row only."""
     found = w * n.number(0.0)
@@ -95,7 +93,7 @@ def bag_gradient(n: Numbers, x: Bags, w: Any, s: State) -> tuple[Any, dict[str, 
     return by_frequency(n, x, found), {}
 
 
-def embedding_gradient(n: Numbers, x: Bags, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+def embedding_gradient(n: Numbers, x: Bags, w: Any, s: State) -> Stepped:
     """Return `bag_gradient` for bags of one id each."""
     return bag_gradient(n, x, w, s)
 
@@ -108,7 +106,7 @@ def by_frequency(n: Numbers, x: Bags, found: Any) -> Any:
     return found
 
 
-def weight_gradient(n: Numbers, x: Bags, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+def weight_gradient(n: Numbers, x: Bags, w: Any, s: State) -> Stepped:
     """Differentiate with respect to each id's weight, which gives its row times its bag's upstream, or 0 for
     padding_idx."""
     found = np.stack([w[0] * n.number(0.0)] * len(x.ids))[:, :1]

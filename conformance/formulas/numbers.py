@@ -24,7 +24,7 @@ class Numbers:
     """The options of a trajectory at step t (from 1), as factors for arrays.
 
     ``h`` has the options themselves. Scalars in which digits cancel have separate methods, since the grades of
-    clause 28 differ there: gain (1 - beta), power (beta^t), correction (1 - beta^t).
+    clause 28 differ there: gain (1 - beta) and correction (1 - beta^t).
     """
 
     def __init__(self, h: Mapping[str, Any], t: int, squares: Any = None) -> None:
@@ -42,10 +42,6 @@ class Numbers:
 
     def gain(self, name: str) -> Any:
         """Return 1 - beta."""
-        raise NotImplementedError
-
-    def power(self, name: str, t: int) -> Any:
-        """Return beta^t."""
         raise NotImplementedError
 
     def correction(self, name: str, t: int | None = None) -> Any:
@@ -120,11 +116,8 @@ class PlainNumbers(Numbers):
     def gain(self, name: str) -> Any:
         return 1.0 - self.h[name]
 
-    def power(self, name: str, t: int) -> Any:
-        return self.number(self.h[name] ** t)
-
     def correction(self, name: str, t: int | None = None) -> Any:
-        return 1.0 - self.power(name, self.t if t is None else t)
+        return 1.0 - self.number(self.h[name] ** (self.t if t is None else t))
 
     def mean(self, name: str, old: Any, new: Any) -> Any:
         return self.h[name] * old + (1.0 - self.h[name]) * new
@@ -132,14 +125,11 @@ class PlainNumbers(Numbers):
     def sqrt(self, x: Any, *, positive: bool = True) -> Any:
         return np.sqrt(x)
 
-    def maximum(self, x: Any, y: Any) -> Any:
-        return np.maximum(x, y)
+    maximum = staticmethod(np.maximum)
+    sign = staticmethod(np.sign)
 
     def largest(self, x: Any) -> Any:
         return np.argmax(x, axis=0)
-
-    def sign(self, x: Any) -> Any:
-        return np.sign(x)
 
     def shrink(self, x: Any, threshold: Any) -> Any:
         return np.copysign(np.maximum(np.abs(x) - threshold, 0.0), x)
@@ -152,14 +142,8 @@ class PlainNumbers(Numbers):
 
 
 _sqrt = np.frompyfunc(lambda x, positive: x.sqrt(positive=positive), 2, 1)
-_maximum = np.frompyfunc(lambda x, y: x.maximum(y), 2, 1)
 _value = np.frompyfunc(lambda x: x.value, 1, 1)
-_sign = np.frompyfunc(lambda x: x.sign(), 1, 1)
-_shrink = np.frompyfunc(shrink, 2, 1)
 _mean = np.frompyfunc(mean, 4, 1)
-_shared = np.frompyfunc(lambda factor, total: total.shared(factor), 2, 1)
-_scaled = np.frompyfunc(scaled, 4, 1)
-_off_by = np.frompyfunc(lambda x, count: x.off_by(count), 2, 1)
 
 
 class BoundedNumbers(Numbers):
@@ -184,15 +168,10 @@ class BoundedNumbers(Numbers):
     def gain(self, name: str) -> Any:
         return self.formed(1 - Decimal(self.h[name]), U * self.h[name])
 
-    def power(self, name: str, t: int) -> Any:
-        exact = Decimal(self.h[name]) ** t
-        relative = (2 * t + 4) * U  # of a product of t factors, each off by U, or of a pow within 4 U
-        single = relative * (1.0 + relative) * float(exact)
-        return self.formed(exact, single) if t else self.number(1.0)
-
     def correction(self, name: str, t: int | None = None) -> Any:
-        power = Decimal(self.h[name]) ** (self.t if t is None else t)
-        relative = (2 * (self.t if t is None else t) + 4) * U
+        t = self.t if t is None else t
+        power = Decimal(self.h[name]) ** t
+        relative = (2 * t + 4) * U  # of a product of t factors, each off by U, or of a pow within 4 U
         return self.formed(1 - power, relative * (1.0 + relative) * float(power))
 
     def mean(self, name: str, old: Any, new: Any) -> Any:
@@ -201,23 +180,12 @@ class BoundedNumbers(Numbers):
     def sqrt(self, x: Any, *, positive: bool = True) -> Any:
         return _sqrt(x, positive)
 
-    def maximum(self, x: Any, y: Any) -> Any:
-        return _maximum(x, y)
-
     def largest(self, x: Any) -> Any:
         return np.argmax(_value(x), axis=0)  # of numbers without an error: inputs
 
-    def sign(self, x: Any) -> Any:
-        return _sign(x)
-
-    def shrink(self, x: Any, threshold: Any) -> Any:
-        return _shrink(x, threshold)
-
-    def shared(self, factor: Any, total: Any) -> Any:
-        return _shared(factor, total)
-
-    def scaled(self, x: Any, factor: Any, norm: Any, limit: Any) -> Any:
-        return _scaled(x, factor, norm, limit)
-
-    def off_by(self, x: Any, count: int) -> Any:
-        return _off_by(x, count)
+    maximum = staticmethod(np.frompyfunc(Real.maximum, 2, 1))
+    sign = staticmethod(np.frompyfunc(Real.sign, 1, 1))
+    shrink = staticmethod(np.frompyfunc(shrink, 2, 1))
+    shared = staticmethod(np.frompyfunc(lambda factor, total: total.shared(factor), 2, 1))
+    scaled = staticmethod(np.frompyfunc(scaled, 4, 1))
+    off_by = staticmethod(np.frompyfunc(Real.off_by, 2, 1))
