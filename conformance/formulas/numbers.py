@@ -125,8 +125,8 @@ class PlainNumbers(Numbers):
     def sqrt(self, x: Any, *, positive: bool = True) -> Any:
         return np.sqrt(x)
 
-    maximum = staticmethod(np.maximum)
-    sign = staticmethod(np.sign)
+    maximum: Any = staticmethod(np.maximum)
+    sign: Any = staticmethod(np.sign)
 
     def largest(self, x: Any) -> Any:
         return np.argmax(x, axis=0)
@@ -144,6 +144,10 @@ class PlainNumbers(Numbers):
 _sqrt = np.frompyfunc(lambda x, positive: x.sqrt(positive=positive), 2, 1)
 _value = np.frompyfunc(lambda x: x.value, 1, 1)
 _mean = np.frompyfunc(mean, 4, 1)
+
+
+def _elementwise(function: Any, arguments: int) -> Any:
+    return staticmethod(np.frompyfunc(function, arguments, 1))
 
 
 class BoundedNumbers(Numbers):
@@ -183,9 +187,9 @@ class BoundedNumbers(Numbers):
     def largest(self, x: Any) -> Any:
         return np.argmax(_value(x), axis=0)  # of numbers without an error: inputs
 
-    maximum = staticmethod(np.frompyfunc(Real.maximum, 2, 1))
-    sign = staticmethod(np.frompyfunc(Real.sign, 1, 1))
-    shrink = staticmethod(np.frompyfunc(shrink, 2, 1))
-    shared = staticmethod(np.frompyfunc(lambda factor, total: total.shared(factor), 2, 1))
-    scaled = staticmethod(np.frompyfunc(scaled, 4, 1))
-    off_by = staticmethod(np.frompyfunc(Real.off_by, 2, 1))
+    maximum = _elementwise(Real.maximum, 2)
+    sign = _elementwise(Real.sign, 1)
+    shrink = _elementwise(shrink, 2)
+    shared = _elementwise(lambda factor, total: total.shared(factor), 2)
+    scaled = _elementwise(scaled, 4)
+    off_by = _elementwise(Real.off_by, 2)

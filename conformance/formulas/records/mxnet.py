@@ -22,7 +22,7 @@ from islices.conformance.formulas.records.forms import (
 
 mxnet = documented("mxnet", "MXNet 1.9.1, mx.optimizer.{}")
 #: what the sparse formulas add to equations and to sources
-LAZY = {"named": "of the rows that the gradient names: ", "note": "(lazy_update=True)"}
+LAZY: forms.Form = {"named": "of the rows that the gradient names: ", "note": "(lazy_update=True)"}
 RMS = {**RMSPROP, "epsilon": "inside", "buffer": "signed"}
 
 MXNET = (
