@@ -10,17 +10,19 @@ import math
 from fractions import Fraction
 from typing import Any
 
-from islices.conformance.data import Array, Slices
+from islices.conformance.data import Array, Shape, Slices
 from islices.conformance.oracle import (
     add,
     clip_by_row_norm,
     clip_data,
+    clipped,
     concat,
     embedding_grad,
     exact_norm,
     halves,
     left_fold,
     norm_dtype,
+    norm_of,
     over,
     plus,
     round_to,
@@ -43,7 +45,7 @@ def starts_of(ids: Ids, offsets: Array | None) -> list[int]:
     return [ids.shape[-1] * b for b in range(math.prod(ids.shape[:-1]) + 1)]
 
 
-def lead_of(ids: Ids, offsets: Array | None) -> tuple[int, ...]:
+def lead_of(ids: Ids, offsets: Array | None) -> Shape:
     """Return the shape of the bags."""
     if isinstance(ids, tuple):
         return tuple(ids[1].shape)
@@ -65,21 +67,9 @@ def absent_of(ids: Ids, offsets: Array | None, invalid: str) -> set[int]:
     return gone
 
 
-def without(s: Slices, gone: set[int]) -> Slices:
-    """Return the slices of a lookup, one for each id, without some positions."""
-    return s.at([k for k in range(len(s.indices.data)) if k not in gone])
-
-
 # ---------------------------------------------------------------------- bags
-class Bag:
-    """One bag, with the positions in ids of its members, and of the members that count."""
-
-    def __init__(
-        self, positions: list[int], ids: Array, padding: int | None, mask: Array | None, gone: set[int]
-    ) -> None:
-        self.positions = positions
-        counts = (k for k in positions if ids.data[k] != padding and k not in gone)
-        self.counting = [k for k in counts if mask is None or mask.data[k]]
+#: The positions in ids of the members that count.
+Bag = list[int]
 
 
 def bags_of(
@@ -91,10 +81,10 @@ def bags_of(
     invalid: str,
 ) -> list[Bag]:
     padding = None if padding_idx is None else padding_idx % table.shape[0]
-    starts = starts_of(ids, offsets)
     gone = absent_of(ids, offsets, invalid)
-    values = values_of_ids(ids)
-    return [Bag(list(range(a, b)), values, padding, mask, gone) for a, b in itertools.pairwise(starts)]
+    values = values_of_ids(ids).data
+    counting = [v != padding and k not in gone and (mask is None or mask.data[k]) for k, v in enumerate(values)]
+    return [[k for k in range(a, b) if counting[k]] for a, b in itertools.pairwise(starts_of(ids, offsets))]
 
 
 def root(x: float, kind: str) -> float:
@@ -105,33 +95,29 @@ def root(x: float, kind: str) -> float:
 def divisor(bag: Bag, weights: list[Any] | None, combiner: str, kind: str) -> float | None:
     if combiner == "sum":
         return None
-    if not bag.counting:
+    if not bag:
         return 0.0
     if weights is None:
-        total = float(len(bag.counting))
+        total = float(len(bag))
     elif combiner == "mean":
-        total = left_fold([weights[k] for k in bag.counting], kind)
+        total = left_fold([weights[k] for k in bag], kind)
     else:
-        total = left_fold([times(weights[k], weights[k], kind) for k in bag.counting], kind)
+        total = left_fold([times(weights[k], weights[k], kind) for k in bag], kind)
     return root(total, kind) if combiner == "sqrtn" else total
 
 
 def reduced(bag: Bag, row: Any, width: int, weights: list[Any] | None, combiner: str, kind: str) -> list[Any]:
     """Return the bag's row in the wide type. row(k) is the row of member k."""
     by = divisor(bag, weights, combiner, kind) if combiner != "max" else None
-    if not bag.counting or by == 0:
+    if not bag or by == 0:
         return [0.0] * width
-    columns = zip(*(row(k) for k in bag.counting), strict=True)
+    columns = zip(*(row(k) for k in bag), strict=True)
     out = []
     for column in columns:
         if combiner == "max":
             out.append(math.nan if any(v != v for v in column) else max(column))
             continue
-        terms = (
-            column
-            if weights is None
-            else [times(v, weights[k], kind) for v, k in zip(column, bag.counting, strict=True)]
-        )
+        terms = column if weights is None else [times(v, weights[k], kind) for v, k in zip(column, bag, strict=True)]
         total = left_fold(list(terms), kind)
         out.append(total if by is None else over(total, by, kind))
     return out
@@ -174,10 +160,10 @@ def bag_gradients(
     for bag, g in zip(bags, g_rows, strict=True):
         if combiner == "max":
             for j in range(width):
-                column = [rows[ids.data[k]][j] for k in bag.counting]
+                column = [rows[ids.data[k]][j] for k in bag]
                 if column:
-                    top = next((k for k, v in zip(bag.counting, column, strict=True) if v != v), None)
-                    top = bag.counting[column.index(max(column))] if top is None else top
+                    top = next((k for k, v in zip(bag, column, strict=True) if v != v), None)
+                    top = bag[column.index(max(column))] if top is None else top
                     members[top][j] = g[j]
             continue
         by = divisor(bag, w, combiner, kind)
@@ -185,7 +171,7 @@ def bag_gradients(
             continue
         h = [v if by is None else over(v, by, kind) for v in g]
         y = reduced(bag, lambda k: rows[ids.data[k]], width, w, combiner, kind)
-        for k in bag.counting:
+        for k in bag:
             members[k] = h if w is None else [times(v, w[k], kind) for v in h]
             if w is None:
                 continue
@@ -196,7 +182,7 @@ def bag_gradients(
                 x = [plus(a, -b, kind) for a, b in zip(x, moved, strict=True)]
             d_weights[k] = halves([times(a, b, kind) for a, b in zip(h, x, strict=True)], kind)
     flat = [round_to(v, dtype) for row in members for v in row]
-    to_rows = Array(dtype, (len(ids.data), *table.shape[1:]), flat)
+    to_rows = Array(dtype, (*ids.shape, *table.shape[1:]), flat)
     if weights is None:
         return to_rows, None
     return to_rows, Array(dtype, weights.shape, [round_to(v, dtype) for v in d_weights])
@@ -214,17 +200,12 @@ def lookup_gradient(
     offsets: Array | None = None,
     invalid: str = "raise",
 ) -> Any:
-    values, rows, d_weights = values_of_ids(ids), table.shape[0], None
-    gone = absent_of(ids, offsets, invalid)
-    flat = Array(values.dtype, (len(values.data),), list(values.data))
-    to_rows = Array(upstream.dtype, (len(values.data), *table.shape[1:]), upstream.data) if combiner is None else None
-    if to_rows is None:
-        assert combiner is not None
-        bags = bags_of(ids, table, padding_idx, mask, offsets, invalid)
-        to_rows, d_weights = bag_gradients(table, values, upstream, bags, weights, combiner)
-    own_mask = None if mask is None or combiner is not None else Array("bool", flat.shape, mask.data)
-    s = without(embedding_grad(to_rows, flat, rows, None, own_mask), gone)
-    s = embedding_grad(s.values, s.indices, rows, padding_idx, None, scale_by_freq)
+    rows = table.shape[0]
+    if combiner is None:
+        return embedding_grad(upstream, ids, rows, padding_idx, mask, scale_by_freq, invalid)
+    bags = bags_of(ids, table, padding_idx, mask, offsets, invalid)
+    to_rows, d_weights = bag_gradients(table, values_of_ids(ids), upstream, bags, weights, combiner)
+    s = embedding_grad(to_rows, ids, rows, padding_idx, None, scale_by_freq, invalid)
     return s if d_weights is None else (s, d_weights)
 
 
@@ -266,9 +247,7 @@ def samples(
         own_mask = None if mask is None else Array("bool", (b - a,), mask.data[a:b])
         own_ids = Array(values.dtype, (b - a,), values.data[a:b])
         own = Array(upstream.dtype, (b - a, *row_shape), upstream.data[a * width : b * width])
-        gone = {k for k, i in enumerate(own_ids.data) if invalid == "drop" and i < 0}
-        named = without(embedding_grad(own, own_ids, num_rows, None, own_mask), gone)
-        out.append(embedding_grad(named.values, named.indices, num_rows, padding_idx))
+        out.append(embedding_grad(own, own_ids, num_rows, padding_idx, own_mask, invalid=invalid))
     return out
 
 
@@ -288,7 +267,7 @@ def dense_part(product: Any, b: int) -> list[Any]:
     ]
 
 
-def rounded_part(exact: list[Any], dtype: str, shape: tuple[int, ...]) -> Array:
+def rounded_part(exact: list[Any], dtype: str, shape: Shape) -> Array:
     return Array(dtype, shape, [round_to(round_to(v, wide(dtype)), dtype) for v in exact])
 
 
@@ -299,7 +278,7 @@ def norm_of_sample(s: Slices, product: Any, b: int) -> float:
     if not all(math.isfinite(v) for data, n in each for v in data[b * n : (b + 1) * n]):
         return math.nan
     together = [Fraction(v) + d for v, d in zip(to_dense(s).data, dense_part(product, b), strict=True)]
-    return exact_norm([Array("float64", (len(together),), together)], 2)
+    return norm_of(together)
 
 
 def per_sample_norms(upstream: Array, ids: Ids, num_rows: int, product: Any = None, **options: Any) -> Array:
@@ -339,11 +318,6 @@ def per_sample_sum(upstream: Array, ids: Ids, num_rows: int, product: Any = None
 
 def per_sample_slices(upstream: Array, ids: Ids, num_rows: int, b: int, product: Any = None, **options: Any) -> Any:
     return whole_sample(samples(upstream, ids, num_rows, **options)[b], product, b)
-
-
-def clipped(s: Slices, norm64: float, max_norm: float, nonfinite: str) -> Slices:
-    data = clip_data(s.values.data, s.values.dtype, norm64, max_norm, nonfinite)
-    return Slices(Array(s.values.dtype, s.values.shape, data), s.indices, s.dense_shape)
 
 
 def clipped_product(product: Any, norms: list[float], max_norm: float, nonfinite: str) -> Any:
