@@ -124,13 +124,13 @@ class Selection(NamedTuple):
         return wanted
 
 
-def nearest(expression: str, count: int = 3) -> list[str]:
+def nearest(expression: str) -> list[str]:
     """Return the ids that are most similar to the words of an expression without a matching case."""
     words = [w for w in re.findall(r"[\w./-]+", expression.lower()) if w not in ("and", "or", "not")]
     names = {one.id for one in (*entries(), *CHECKS, *ranks_cases(full=True))}
     parts = {"/".join(name.split("/")[:k]) for name in names for k in range(1, name.count("/") + 2)}
-    found = [near for word in words for near in difflib.get_close_matches(word, sorted(parts), count, 0.5)]
-    return list(dict.fromkeys(found))[:count]
+    found = [near for word in words for near in difflib.get_close_matches(word, sorted(parts), 3, 0.5)]
+    return list(dict.fromkeys(found))[:3]
 
 
 def how_many(selection: Selection, variant: Variant) -> int:

@@ -9,11 +9,9 @@ import pytest
 
 import islices
 from islices.conformance.checks import Check
-from islices.conformance.deviations import find_deviation, load_deviations
 from islices.conformance.plugin import parametrize
 from islices.conformance.selection import Selection
 from islices.conformance.variants import Variant
-from islices.conformance.verdicts import judge
 from islices.core.registry import get_backend
 
 
@@ -35,5 +33,4 @@ def test_check(
                 stack.enter_context(islices.config.execution(mode))
             subject.run(backend)
 
-    outcome, details = judge(attempt, find_deviation(load_deviations(backend), subject.id, mode))
-    islices_verdict(outcome, **details)
+    islices_verdict(attempt)

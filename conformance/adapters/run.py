@@ -22,7 +22,7 @@ from typing import IO, Any, NamedTuple
 
 import islices
 from islices.conformance.adapters.grade import grade
-from islices.conformance.data import SPEC_VERSION, Case, vectors_hash
+from islices.conformance.data import SPEC_VERSION, Case, map_leaves, vectors_hash
 from islices.conformance.progress import Watched
 from islices.conformance.protocol import CallError, Client, StartError, WireError
 from islices.conformance.report import Run, read_runs
@@ -130,11 +130,7 @@ def _attempt(client: Client, case: Case) -> tuple[str, dict[str, str]]:
 
 def _numbers(x: Any) -> Any:
     """Return the arguments with infinities for the texts that vector files contain."""
-    if isinstance(x, (list, tuple)):
-        return type(x)(_numbers(item) for item in x)
-    if isinstance(x, dict):
-        return {key: _numbers(item) for key, item in x.items()}
-    return math.inf if isinstance(x, str) and x == "inf" else x
+    return map_leaves(lambda leaf: math.inf if leaf == "inf" else leaf, x)
 
 
 def _note(client: Client) -> str:
