@@ -51,14 +51,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "are new cases that fail and runs that break; cases that vanished are listed apart, and count as much\n"
         "exit codes: 0 done (diff: no regressions), 1 diff: regressions or vanished cases, 2 usage, not a report"
     )
-    parser.add_argument("words", nargs="+", metavar="FILE", help="reports (JSON lines), or an action before them")
-    parser.add_argument("--format", choices=FORMATS, help="default: by the extension of the output, else terminal")
-    parser.add_argument("-o", "--output", metavar="PATH", help="write to PATH (default: stdout)")
-    parser.add_argument(
-        "--replace", action="store_true", help="a column that comes again takes the earlier one's place"
-    )
-    parser.add_argument("--common", action="store_true", help="diff: only the columns and cases that both have")
-    parser.add_argument("--json", action="store_true", help="diff: one JSON object on stdout")
+    add = parser.add_argument
+    add("words", nargs="+", metavar="FILE", help="reports (JSON lines), or an action before them")
+    add("--format", choices=FORMATS, help="default: by the extension of the output, else terminal")
+    add("-o", "--output", metavar="PATH", help="write to PATH (default: stdout)")
+    add("--replace", action="store_true", help="a column that comes again takes the earlier one's place")
+    add("--common", action="store_true", help="diff: only the columns and cases that both have")
+    add("--json", action="store_true", help="diff: one JSON object on stdout")
 
 
 def report(options: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -150,16 +150,19 @@ def columns(runs: Sequence[Run]) -> list[Column]:
 T = TypeVar("T")
 
 
+def _with_facts(runs: Sequence[Run]) -> Iterator[tuple[Run, list[str]]]:
+    """Return the runs with the facts that distinguish them."""
+    return zip(runs, _added(runs, lambda run: run, lambda run: (run.backend, run.version, run.variant)), strict=True)
+
+
 def run_labels(runs: Sequence[Run]) -> list[list[str]]:
     """Return the lines above the columns of each run: backend, @version, variant, and distinguishing facts."""
-    added = _added(runs, lambda run: run, lambda run: (run.backend, run.version, run.variant))
-    return [_lines(run, *more) for run, more in zip(runs, added, strict=True)]
+    return [_lines(run, *more) for run, more in _with_facts(runs)]
 
 
-def run_names(runs: Sequence[Run]) -> list[str]:
-    """Return the run's name on one line, with the whole version: "torch@2.13.0+cpu kernels off"."""
-    added = _added(runs, lambda run: run, lambda run: (run.backend, run.version, run.variant))
-    return [" ".join([run.name, *more]) for run, more in zip(runs, added, strict=True)]
+def named(runs: Sequence[Run]) -> list[tuple[str, Run]]:
+    """Return the runs with their names on one line and the whole version: "torch@2.13.0+cpu kernels off"."""
+    return [(" ".join([run.name, *more]), run) for run, more in _with_facts(runs)]
 
 
 def column_labels(columns: Sequence[Column]) -> list[list[str]]:
