@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from islices.backend import Host
 from islices.conformance.tools.bench.benchmarks import zipf_ids
-from islices.conformance.tools.bench.rounds import Call, blocking, measure, summary
+from islices.conformance.tools.bench.rounds import Call, blocking, timed
 from islices.conformance.tools.bench.variants import block_of, framework_of, index_dtype
 
 TABLE_ROWS = (10**5, 10**8)
@@ -48,7 +49,7 @@ def _measured(
             if got.shape != wanted.shape or not float(np.max(np.abs(got - wanted))) <= 1e-3 * scale:
                 raise RuntimeError(f"{subject}: {label} differs from {next(iter(variants))}")
     own = [label for label in variants if not label.startswith("islices")]
-    return summary(measure(variants, job["repeat"], seconds=job["seconds"]), own)
+    return timed(job, variants, own)
 
 
 def _summed(values: Any, indices: Any) -> tuple[Any, Any]:
@@ -60,8 +61,8 @@ def _summed(values: Any, indices: Any) -> tuple[Any, Any]:
     return distinct, sums
 
 
-def _numpy(x: Any) -> np.ndarray[Any, Any]:
+def _numpy(x: Any) -> Host:
     if hasattr(x, "asnumpy"):
         x = x.asnumpy()
-    found: np.ndarray[Any, Any] = np.asarray(x.detach() if hasattr(x, "detach") else x)
+    found: Host = np.asarray(x.detach() if hasattr(x, "detach") else x)
     return found

@@ -16,10 +16,10 @@ import numpy as np
 
 import islices
 from islices import IndexedSlices, get_backend
-from islices.backend import Backend
+from islices.backend import Backend, Host
 from islices.conformance.tools.bench.benchmarks import Benchmark, draw_ids
 from islices.conformance.tools.bench.limit import Copying
-from islices.conformance.tools.bench.rounds import Call, blocking, does_less, measure, summary
+from islices.conformance.tools.bench.rounds import Call, blocking, does_less, timed
 from islices.conformance.tools.bench.variants import index_dtype
 
 TOLERANCE = 1e-3
@@ -30,7 +30,7 @@ class Gradient(NamedTuple):
 
     v: Any
     i: Any
-    distinct: np.ndarray[Any, Any]
+    distinct: Host
     norm: float
 
     @property
@@ -87,12 +87,8 @@ def _measured(B: Backend, case: Benchmark, copying: Copying, job: dict[str, Any]
             raise RuntimeError(f"{B.name} {case}, {label}: off by {error:.2g}")
     calls = own_calls.timed_calls(case.operation, g.v, g.i, case.rows, g.max_norm)
     own, failed = _checked(B, case, g, blocking(calls, own_calls.block))
-
-    def rounds() -> Any:
-        return measure(ours | own, job["repeat"], seconds=job["seconds"])
-
-    times, limit = copying.limit(bytes_of_operation(case, len(g.distinct), np.dtype(B.dtype(g.i)).itemsize), rounds)
-    return {**summary(times, list(own)), "limit": limit, "remarks": failed}
+    nbytes = bytes_of_operation(case, len(g.distinct), np.dtype(B.dtype(g.i)).itemsize)
+    return {**copying.beside(nbytes, lambda: timed(job, ours | own, own)), "remarks": failed}
 
 
 def _ours(case: Benchmark, g: Gradient) -> Call:

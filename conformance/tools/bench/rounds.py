@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from statistics import median
 from typing import Any
 
@@ -89,3 +89,8 @@ def summary(times: Times, own: list[str]) -> dict[str, Any]:
         "own": best,
         "times_as_fast": {label: ratio(times[best[0]], t) for label, t in times.items()} if best else {},
     }
+
+
+def timed(job: dict[str, Any], variants: dict[str, Call], own: Iterable[str]) -> dict[str, Any]:
+    """Return the summary of as many rounds as the job says."""
+    return summary(measure(variants, job["repeat"], seconds=job["seconds"]), list(own))
