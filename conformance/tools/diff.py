@@ -30,14 +30,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "are not reported.\n"
         "exit codes: 0 equal, 1 different, 2 usage, or a file that cannot be read"
     )
-    parser.add_argument("a", metavar="A", help="a file of gradients or tables")
-    parser.add_argument("b", metavar="B", help="the file to compare it with")
-    parser.add_argument("--before", metavar="F", help="the gradients before clipping")
+    add = parser.add_argument
+    add("a", metavar="A", help="a file of gradients or tables")
+    add("b", metavar="B", help="the file to compare it with")
+    add("--before", metavar="F", help="the gradients before clipping")
     shared_arguments(parser)
-    parser.add_argument("--tables", metavar="F", help="the tables, to find a missing regularizer")
-    parser.add_argument("-v", "--verbose", action="store_true", help="every tensor, with the rows that differ")
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout instead of the report")
-    parser.add_argument("--plot", metavar="FILE.png", help="draw the rows that differ (needs matplotlib)")
+    add("--tables", metavar="F", help="the tables, to find a missing regularizer")
+    add("-v", "--verbose", action="store_true", help="every tensor, with the rows that differ")
+    add("--json", action="store_true", help="one JSON object on stdout instead of the report")
+    add("--plot", metavar="FILE.png", help="draw the rows that differ (needs matplotlib)")
 
 
 def compare(options: argparse.Namespace) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -87,13 +88,6 @@ def renorm(w: Any, g: Any, state: Any, t: int, *, max_norm: float) -> Any:
     return table
 
 
-def clip_with(**chosen: Any) -> Step:
-    def step(w: Any, g: Any, state: Any, t: int, *, max_norm: float) -> Any:
-        return clip(w, g, state, t, max_norm=max_norm, **chosen)
-
-    return step
-
-
 def entries() -> Iterator[Judged]:
     for formula, name in formulas("torch"):
         call = f"torch.optim.{name}"
@@ -107,6 +101,6 @@ def entries() -> Iterator[Judged]:
                 yield Judged(call, formula, torch_step(name, **chosen), variant)
         if name in COMPILED:
             yield Judged(call, formula, torch_step(name, compiled=True, foreach=False), "torch.compile")
-    yield Judged("torch.nn.utils.clip_grad_norm_", "torch.clip_grad_norm_", clip_with(foreach=False), "single")
-    yield Judged("torch.nn.utils.clip_grad_norm_", "torch.clip_grad_norm_", clip_with(foreach=True), "foreach")
+    yield Judged("torch.nn.utils.clip_grad_norm_", "torch.clip_grad_norm_", partial(clip, foreach=False), "single")
+    yield Judged("torch.nn.utils.clip_grad_norm_", "torch.clip_grad_norm_", partial(clip, foreach=True), "foreach")
     yield Judged("torch.nn.functional.embedding(max_norm=...)", "torch.embedding_renorm_", renorm, "single")
