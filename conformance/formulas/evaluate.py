@@ -16,7 +16,7 @@ import numpy as np
 from islices.conformance.formulas.bounded import CONTEXT, Real
 from islices.conformance.formulas.formula import Formula
 from islices.conformance.formulas.inputs import Bags, Gradient, Rows, inputs
-from islices.conformance.formulas.numbers import BoundedNumbers, Numbers, PlainNumbers
+from islices.conformance.formulas.numbers import BoundedNumbers, Numbers
 
 Array = np.ndarray[Any, Any]
 State = dict[str, Array]
@@ -179,4 +179,4 @@ def plain_steps(trajectory: Trajectory, formula: Formula) -> Iterator[Stepped]:
     """Yield weights and state after each step in float64, by the trajectory's formula or another, such as a mutant."""
     lift = partial(np.asarray, dtype=np.float64)
     with np.errstate(all="ignore"):
-        yield from steps(formula, trajectory, PlainNumbers, lift)
+        yield from steps(formula, trajectory, Numbers, lift)

@@ -86,12 +86,7 @@ SETTINGS: dict[Any, tuple[Setting, ...]] = {
         of("sizes", "wide", lr=0.1, eps=1e-10),
         of("betas and schedule", "near", True, lr=0.1, beta1=0.7, beta2=0.8, eps=1e-4),
     ),
-    rules.lion: (
-        of("sizes", "wide", lr=0.1),
-        of("betas and schedule", "near", True, lr=0.1, beta1=0.7, beta2=0.9),
-        of("decay", "near", lr=0.1, weight_decay=0.5),
-        of("vast", "beyond", lr=0.1),
-    ),
+    rules.lion: (*ADAM[:3], of("vast", "beyond", lr=0.1)),
     rules.clip: (
         of("sizes", "wide", max_norm=1.0),
         of("near", "near", max_norm=20.0),

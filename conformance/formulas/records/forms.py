@@ -12,7 +12,8 @@ from typing import Any
 from islices.conformance.formulas.formula import Formula, Gradients
 
 Form = dict[str, Any]
-BETAS: Form = {"beta1": 0.9, "beta2": 0.999}
+#: options of Adam and its relatives
+RATES: Form = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
 #: Kingma and Ba 2015, algorithm 1
 ADAM: Form = {"epsilon": "corrected", "correction": "both", "decay": "coupled", "amsgrad": False, "maximum": "raw"}
 MOMENTS: Form = {"m": 0.0, "v": 0.0}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from islices.conformance.formulas import rules
 from islices.conformance.formulas.records import forms
-from islices.conformance.formulas.records.forms import ADAGRAD, ADAM, BETAS, MOMENTS, MOMENTUM, RMSPROP, SGD, documented
+from islices.conformance.formulas.records.forms import ADAGRAD, ADAM, MOMENTS, MOMENTUM, RATES, RMSPROP, SGD, documented
 
 keras = documented("keras", "Keras 3.15.1, keras/src/optimizers/{module}.py")
 DECAY = "w = w - lr weight_decay w; "
@@ -15,7 +15,7 @@ ADAM_EQUATION = (
     "m = m + (1 - beta1)(g - m); v = v + (1 - beta2)(g g - v); "
     "w = w - lr sqrt(1 - beta2^t) / (1 - beta1^t) m / (sqrt(v) + eps); amsgrad: the largest v so far stands for v in w"
 )
-ADAMS = {"lr": 1e-3, **BETAS, "eps": 1e-7, "amsgrad": False}
+ADAMS = {**RATES, "eps": 1e-7, "amsgrad": False}
 HAT = {**ADAM, "epsilon": "hat", "decay": "decoupled"}
 STATES = {**MOMENTS, "v_max": 0.0}
 STEPS = {**SGD, "buffer": "steps", "decay": "decoupled"}
@@ -55,13 +55,13 @@ KERAS = (
         "Adamax", rules.adamax,
         DECAY + "m = m + (1 - beta1)(g - m); u = max(beta2 u, |g|); w = w - lr m / ((1 - beta1^t)(u + eps))",
         {"epsilon": "outside", "correction": "both", "decay": "decoupled"},
-        {"lr": 1e-3, **BETAS, "eps": 1e-7, "weight_decay": 0.0}, {"m": 0.0, "u": 0.0},
+        {**RATES, "eps": 1e-7, "weight_decay": 0.0}, {"m": 0.0, "u": 0.0},
     ),
     keras(
         "Nadam", rules.nadam,
         DECAY + "m, v as of Adam; mu_t = beta1 (1 - 0.96^t / 2), P_t their product; "
         "w = w - lr (mu_(t+1) m / (1 - P_(t+1)) + (1 - mu_t) g / (1 - P_t)) / (sqrt(v / (1 - beta2^t)) + eps)",
-        {"decay": "decoupled", "momentum_decay": 1.0}, {"lr": 1e-3, **BETAS, "eps": 1e-7, "weight_decay": 0.0}, MOMENTS,
+        {"decay": "decoupled", "momentum_decay": 1.0}, {**RATES, "eps": 1e-7, "weight_decay": 0.0}, MOMENTS,
     ),
     keras(
         "Lion", rules.lion, DECAY + "w = w - lr sign(beta1 m + (1 - beta1) g); m = beta2 m + (1 - beta2) g", DECOUPLED,

@@ -11,9 +11,9 @@ from islices.conformance.formulas.records.forms import (
     ACCUMULATOR,
     ADAGRAD,
     ADAM,
-    BETAS,
     MOMENTS,
     MOMENTUM,
+    RATES,
     RMSPROP,
     SGD,
     documented,
@@ -37,7 +37,7 @@ MXNET = (
             "Adam", rules.adam,
             "g = g + wd w; m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g g; "
             "w = w - lr sqrt(1 - beta2^t) / (1 - beta1^t) m / (sqrt(v) + eps)",
-            {**ADAM, "epsilon": "hat"}, {"lr": 1e-3, **BETAS, "eps": 1e-8, "weight_decay": 0.0}, MOMENTS,
+            {**ADAM, "epsilon": "hat"}, {**RATES, "weight_decay": 0.0}, MOMENTS,
         ), **LAZY,
     ),
     mxnet(

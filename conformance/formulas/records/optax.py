@@ -7,26 +7,25 @@ from __future__ import annotations
 
 from islices.conformance.formulas import rules
 from islices.conformance.formulas.records import forms
-from islices.conformance.formulas.records.forms import ADAGRAD, ADAM, BETAS, MOMENTS, MOMENTUM, RMSPROP, SGD, documented
+from islices.conformance.formulas.records.forms import ADAGRAD, ADAM, MOMENTS, MOMENTUM, RATES, RMSPROP, SGD, documented
 
 optax = documented("optax", "optax 0.2.8, optax.{}")
 DIRECTION = "m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g g; d = (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)"
-ADAMS = {"lr": 1e-3, **BETAS, "eps": 1e-8}
 
 OPTAX = (
     optax(
         "sgd", rules.sgd, "b = g + mu b; w = w - lr b, nesterov w - lr (g + mu b)",
         SGD, {"lr": 1e-2, "momentum": 0.0, "nesterov": False}, MOMENTUM,
     ),
-    optax("adam", rules.adam, DIRECTION + "; w = w - lr d", ADAM, ADAMS, MOMENTS),
+    optax("adam", rules.adam, DIRECTION + "; w = w - lr d", ADAM, RATES, MOMENTS),
     optax(
         "adamw", rules.adam, DIRECTION + "; w = w - lr (d + weight_decay w)",
-        {**ADAM, "decay": "decoupled"}, {**ADAMS, "weight_decay": 1e-4}, MOMENTS,
+        {**ADAM, "decay": "decoupled"}, {**RATES, "weight_decay": 1e-4}, MOMENTS,
     ),
     optax(
         "amsgrad", rules.adam,
         "m, v as of adam; x = max(x, v / (1 - beta2^t)); w = w - lr (m / (1 - beta1^t)) / (sqrt(x) + eps)",
-        {**ADAM, "amsgrad": True, "maximum": "corrected"}, ADAMS, {**MOMENTS, "v_max": 0.0},
+        {**ADAM, "amsgrad": True, "maximum": "corrected"}, RATES, {**MOMENTS, "v_max": 0.0},
     ),
     optax(
         "adagrad", rules.adagrad, "a = a + g g; w = w - lr g / sqrt(a + eps)",
@@ -42,7 +41,7 @@ OPTAX = (
     optax(
         "adamax", rules.adamax,
         "m = beta1 m + (1 - beta1) g; u = max(|g| + eps, beta2 u); w = w - lr m / (1 - beta1^t) / u",
-        {"epsilon": "gradient", "correction": "both", "decay": "coupled"}, ADAMS, {"m": 0.0, "u": 0.0},
+        {"epsilon": "gradient", "correction": "both", "decay": "coupled"}, RATES, {"m": 0.0, "u": 0.0},
     ),
     optax(
         "lion", rules.lion,

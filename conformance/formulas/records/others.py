@@ -12,10 +12,10 @@ from islices.conformance.formulas.records.forms import (
     ACCUMULATOR,
     ADAGRAD,
     ADAM,
-    BETAS,
     MOMENTS,
     MOMENTUM,
     NAMED,
+    RATES,
     RMSPROP,
     SGD,
     documented,
@@ -37,7 +37,7 @@ ADAM_EQUATION = (
 COUPLED_ADAGRAD = "g = g + weight_decay w; a = a + g g; w = w - lr g / (sqrt(a) + eps)"
 ADAGRADS = {"lr": 1e-2, "eps": 1e-10, "weight_decay": 0.0}
 DECOUPLED = {**ADAM, "decay": "decoupled"}
-ADAMS = {"lr": 1e-3, **BETAS, "eps": 1e-8, "weight_decay": 0.0}
+ADAMS = {**RATES, "weight_decay": 0.0}
 
 FBGEMM = (
     fbgemm("EXACT_SGD", rules.sgd, NAMED + "w = w - lr g", SGD, {"lr": 1e-2}, gradients="touched"),
@@ -94,7 +94,7 @@ SPARSECORE = (
         "adam", rules.adam,
         NAMED + "m = m + (1 - beta1)(g - m); v = v + (1 - beta2)(g g - v); w = w - alpha_t m / (sqrt(v) + eps), "
         "alpha_t = lr sqrt(1 - beta2^t) / (1 - beta1^t)",
-        {**ADAM, "epsilon": "hat"}, {"lr": 1e-3, **BETAS, "eps": 1e-8}, MOMENTS, "touched",
+        {**ADAM, "epsilon": "hat"}, RATES, MOMENTS, "touched",
     ),
     sparsecore(
         "ftrl", rules.ftrl,

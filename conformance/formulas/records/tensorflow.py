@@ -10,10 +10,10 @@ from islices.conformance.formulas.records import forms
 from islices.conformance.formulas.records.forms import (
     ADAGRAD,
     ADAM,
-    BETAS,
     MOMENTS,
     MOMENTUM,
     NAMED,
+    RATES,
     RMSPROP,
     SGD,
     documented,
@@ -25,7 +25,6 @@ ADAM_EQUATION = (
     "m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g g; "
     "w = w - lr sqrt(1 - beta2^t) / (1 - beta1^t) m / (sqrt(v) + eps)"
 )
-ADAMS = {"lr": 1e-3, **BETAS, "eps": 1e-8}
 HAT = {**ADAM, "epsilon": "hat"}
 
 TENSORFLOW = (
@@ -40,10 +39,10 @@ TENSORFLOW = (
         ), NAMED,
     ),
     *with_sparse(
-        tensorflow("Adam", rules.adam, ADAM_EQUATION, HAT, ADAMS, MOMENTS), "of all rows, duplicates summed: ", "all"
+        tensorflow("Adam", rules.adam, ADAM_EQUATION, HAT, RATES, MOMENTS), "of all rows, duplicates summed: ", "all"
     ),
     documented("tensorflow", "TensorFlow 1.15, tf.contrib.opt.{}Optimizer")(
-        "LazyAdam", rules.adam, NAMED + ADAM_EQUATION, HAT, ADAMS, MOMENTS, "touched"
+        "LazyAdam", rules.adam, NAMED + ADAM_EQUATION, HAT, RATES, MOMENTS, "touched"
     ),
     *with_sparse(
         tensorflow(

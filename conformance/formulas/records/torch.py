@@ -10,10 +10,10 @@ from islices.conformance.formulas.records import forms
 from islices.conformance.formulas.records.forms import (
     ADAGRAD,
     ADAM,
-    BETAS,
     MOMENTS,
     MOMENTUM,
     NAMED,
+    RATES,
     RMSPROP,
     SGD,
     documented,
@@ -21,7 +21,7 @@ from islices.conformance.formulas.records.forms import (
 
 torch = documented("torch", "PyTorch 2.13, https://docs.pytorch.org/docs/2.13/generated/torch.optim.{}.html")
 COUPLED = "g = g + weight_decay w; "
-ADAMS = {"lr": 1e-3, **BETAS, "eps": 1e-8, "amsgrad": False}
+ADAMS = {**RATES, "amsgrad": False}
 STATES = {**MOMENTS, "v_max": 0.0}
 EQUATION = (
     "m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g g; w = w - lr (m / (1 - beta1^t)) / "
@@ -39,7 +39,7 @@ TORCH = (
         "SparseAdam", rules.adam,
         NAMED + "m = m + (1 - beta1)(g - m); v = v + (1 - beta2)(g g - v);"
         " w = w - lr sqrt(1 - beta2^t) / (1 - beta1^t) m / (sqrt(v) + eps)",
-        {**ADAM, "epsilon": "hat"}, {"lr": 1e-3, **BETAS, "eps": 1e-8}, MOMENTS, "touched",
+        {**ADAM, "epsilon": "hat"}, RATES, MOMENTS, "touched",
         note=" and torch/optim/_functional.py",
     ),
     torch(
@@ -66,14 +66,14 @@ TORCH = (
         "NAdam", rules.nadam,
         COUPLED + "m, v as of Adam; mu_t = beta1 (1 - 0.96^(t momentum_decay) / 2), P_t their product; "
         "w = w - lr ((1 - mu_t) / (1 - P_t) g + mu_(t+1) / (1 - P_(t+1)) m) / (sqrt(v / (1 - beta2^t)) + eps)",
-        {"decay": "coupled"}, {"lr": 2e-3, **BETAS, "eps": 1e-8, "weight_decay": 0.0, "momentum_decay": 4e-3}, MOMENTS,
+        {"decay": "coupled"}, {**RATES, "lr": 2e-3, "weight_decay": 0.0, "momentum_decay": 4e-3}, MOMENTS,
     ),
     torch(
         "RAdam", rules.radam,
         COUPLED + "m, v as of Adam; p = 2 / (1 - beta2) - 1, q = p - 2 t beta2^t / (1 - beta2^t); if q > 5 "
         "w = w - lr m / (1 - beta1^t) sqrt(1 - beta2^t) / (sqrt(v) + eps) "
         "sqrt((q - 4)(q - 2) p / ((p - 4)(p - 2) q)), else w = w - lr m / (1 - beta1^t)",
-        {"decay": "coupled"}, {"lr": 1e-3, **BETAS, "eps": 1e-8, "weight_decay": 0.0}, MOMENTS,
+        {"decay": "coupled"}, {**RATES, "weight_decay": 0.0}, MOMENTS,
     ),
     torch(
         "Adadelta", rules.adadelta,
@@ -84,6 +84,6 @@ TORCH = (
         "Adamax", rules.adamax,
         COUPLED + "m = beta1 m + (1 - beta1) g; u = max(beta2 u, |g| + eps); w = w - lr / (1 - beta1^t) m / u",
         {"epsilon": "gradient", "correction": "both", "decay": "coupled"},
-        {"lr": 2e-3, **BETAS, "eps": 1e-8, "weight_decay": 0.0}, {"m": 0.0, "u": 0.0},
+        {**RATES, "lr": 2e-3, "weight_decay": 0.0}, {"m": 0.0, "u": 0.0},
     ),
 )  # fmt: skip
