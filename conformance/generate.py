@@ -44,7 +44,7 @@ from islices.conformance.oracles import ORACLES
 def densify() -> Iterator[Case]:
     for name, s in full_cross("densify"):
         yield case(f"densify/to_dense/{name}", "to_dense", s)
-    for dtype in ("int32", "int64"):
+    for dtype in INDEX_TYPES:
         s = duplicates("ints", dtype)
         yield case(f"densify/to_dense/integers/{dtype}", "to_dense", s)
     named = Slices(
@@ -62,7 +62,7 @@ def densify() -> Iterator[Case]:
 def coalesce() -> Iterator[Case]:
     for name, s in full_cross("coalesce"):
         yield case(f"coalesce/{name}", "coalesce", s)
-    for dtype in ("int32", "int64"):
+    for dtype in INDEX_TYPES:
         s = duplicates("ints", dtype)
         yield case(f"coalesce/integers/{dtype}", "coalesce", s)
     # sums where every other order of addition gives another result (clause 3)
@@ -271,7 +271,7 @@ def updates() -> Iterator[Case]:
         for op in SCATTER:
             x = factors(s) if op in ("mul", "div") else s
             yield case(f"updates/{op}/{name}", f"scatter_{op}", table, x)
-    for dtype, op in itertools.product(("int32", "int64"), SCATTER[:-1]):
+    for dtype, op in itertools.product(INDEX_TYPES, SCATTER[:-1]):
         s = duplicates("integers", dtype)
         s = factors(s) if op == "mul" else s
         table = dense((ROWS, 3), "integers", dtype)
@@ -298,9 +298,9 @@ def conversion() -> Iterator[Case]:
     for dtype in FLOATS:
         x = dense((5, 2), "from_dense", dtype)
         x.data[2:4] = [0.0, -0.0]
-        yield case(f"conversion/from_dense/{dtype}", "from_dense", x, flags=("eager",))
+        yield case(f"conversion/from_dense/{dtype}", "from_dense", x, eager=True)
     x = Array("float32", (3, 1), [math.nan, 0.0, 1.0])
-    yield case("conversion/from_dense/nan-is-stored", "from_dense", x, flags=("eager",))
+    yield case("conversion/from_dense/nan-is-stored", "from_dense", x, eager=True)
 
 
 def write(folder: Path) -> None:

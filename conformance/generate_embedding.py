@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from islices.conformance.data import NONFINITE, Array, Case, Shape
-from islices.conformance.makers import FLOATS, case, dense
+from islices.conformance.makers import FLOATS, INDEX_TYPES, case, dense
 from islices.conformance.oracle_embedding import lead_of, values_of_ids
 
 #: form -> ids, or their values and lengths, and the options of a call
@@ -59,7 +59,7 @@ def embedding_cases() -> Iterator[Case]:
 
 # ---------------------------------------------------------------------- rows
 def lookups() -> Iterator[Case]:
-    for dtype, name, index_type in itertools.product(FLOATS, IDS, ("int32", "int64")):
+    for dtype, name, index_type in itertools.product(FLOATS, IDS, INDEX_TYPES):
         ids = ids_of(name, index_type)
         for row_shape in ((3,), (), (2, 2)) if name == "pair" else ((3,),):
             table = dense((ROWS, *row_shape), "table", dtype)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from islices.conformance.data import Array, Case
-from islices.conformance.makers import FLOATS, ROWS, case, dense, duplicates, slices
+from islices.conformance.makers import FLOATS, INDEX_TYPES, ROWS, case, dense, duplicates, slices
 from islices.conformance.oracle import round_to, wide
 from islices.conformance.oracle_optim import LATE, OPTIMIZERS, POWERS, SCHEDULED
 from islices.optim.formulas import State
@@ -53,7 +53,7 @@ def scheduled_steps() -> Iterator[Case]:
         for rows in ("touched", "all"):
             table = dense((ROWS, 3), "weights")
             grads = [slices(layout, "float32", "int32", (3,), "scheduled") for layout in LAYOUTS]
-            yield make(f"by-step/{label}/{rows}", name, hyper, table, grads, flags=("eager",), steps=12, rows=rows)
+            yield make(f"by-step/{label}/{rows}", name, hyper, table, grads, eager=True, steps=12, rows=rows)
         state = state_of(name, hyper, table, 2, "scheduled")
         yield make(f"by-step/{label}/third-step", name, hyper, table, grads[:1], state=state)
         arrays = {k: Array("float64", (1,), [v[0]]) if isinstance(v, list) else v for k, v in hyper.items()}
@@ -71,7 +71,7 @@ def powers() -> Iterator[Case]:
 
 
 def single_steps() -> Iterator[Case]:
-    every = itertools.product(OPTIMIZERS.items(), FLOATS, ("touched", "all"), ("int32", "int64"))
+    every = itertools.product(OPTIMIZERS.items(), FLOATS, ("touched", "all"), INDEX_TYPES)
     for (label, (name, hyper)), dtype, rows, index_type in every:
         table = dense((ROWS, 3), "weights", dtype)
         grad = duplicates("step", dtype, index_type)
@@ -90,7 +90,7 @@ def hundred_steps() -> Iterator[Case]:
         index_type = "int64" if rows == "all" else "int32"
         grads = [slices(layout, dtype, index_type, row_shape, "hundred") for layout in LAYOUTS]
         id = f"hundred-steps/{label}/{rows}/{dtype}"
-        yield make(id, name, hyper, table, grads, flags=("eager",), steps=100, rows=rows)
+        yield make(id, name, hyper, table, grads, eager=True, steps=100, rows=rows)
 
 
 def special_steps() -> Iterator[Case]:
@@ -100,8 +100,8 @@ def special_steps() -> Iterator[Case]:
     frozen = [4, 0, 7, 8]
     for rows in ("touched", "all"):
         for label, (own, given) in OPTIMIZERS.items():
-            yield make(f"frozen/{label}/{rows}", own, given, table, grads, flags=("eager",), rows=rows, frozen=frozen)
-        yield make(f"maximize/{rows}", name, hyper, table, grads, flags=("eager",), rows=rows, maximize=True)
+            yield make(f"frozen/{label}/{rows}", own, given, table, grads, eager=True, rows=rows, frozen=frozen)
+        yield make(f"maximize/{rows}", name, hyper, table, grads, eager=True, rows=rows, maximize=True)
         state = state_of(name, hyper, table, 3, "frozen")
         yield make(f"frozen-step/{rows}", name, hyper, table, grads[:1], state=state, rows=rows, frozen=frozen)
         one = dense((ROWS, 3), "dense gradient")
@@ -112,9 +112,9 @@ def special_steps() -> Iterator[Case]:
             grads = [slices(layout, kind, "int32", (3,), "master") for layout in LAYOUTS]
             for master in (True, False):
                 id = f"mixed-precision/{dtype}/{kind}/{'master' if master else 'alone'}"
-                yield make(id, "adam", {"lr": 0.01}, half, grads, flags=("eager",), steps=30, master=master)
+                yield make(id, "adam", {"lr": 0.01}, half, grads, eager=True, steps=30, master=master)
     usual = [duplicates("late", "float32", "int32")]
-    yield make("none-is-no-step", name, hyper, table, [None], flags=("eager",))
+    yield make("none-is-no-step", name, hyper, table, [None], eager=True)
     # row sums by halves of odd, even and single lengths
     for width in (1, 2, 5, 7, 8):
         wider = dense((ROWS, width), "weights")

@@ -65,10 +65,10 @@ def dense(shape: Shape, seed: str, dtype: str = "float32") -> Array:
     return Array(dtype, shape, [number(rng, dtype) for _ in range(math.prod(shape))])
 
 
-def case(id: str, op: str, *args: Any, clause: str = "", flags: tuple[str, ...] = (), **kwargs: Any) -> Case:
+def case(id: str, op: str, *args: Any, clause: str = "", eager: bool = False, **kwargs: Any) -> Case:
     """Return a case with its exact result. Its clause is that of the operation unless the case shows another."""
     clause = clause or clause_of(op, args, kwargs)
-    return Case(id, clause, op, list(args), kwargs, ORACLES[op](*args, **kwargs), list(flags))
+    return Case(id, clause, op, list(args), kwargs, ORACLES[op](*args, **kwargs), ["eager"] * eager)
 
 
 def slices_of(rows: list[list[float]], ids: list[int], shape: Shape, dtype: str = "float32", **flags: bool) -> Slices:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -72,22 +73,23 @@ def wide(dtype: str) -> str:
     return "float32" if dtype in ("float16", "bfloat16") else dtype
 
 
-def plus(a: float | int, b: float | int, dtype: str) -> float | int:
-    if isinstance(a, float) and isinstance(b, float) and not (math.isfinite(a) and math.isfinite(b)):
-        return a + b
-    if dtype in ("int32", "int64"):
-        return int(a) + int(b)
-    (n, d), (m, e) = a.as_integer_ratio(), b.as_integer_ratio()
-    return round_ratio(n * e + m * d, d * e, dtype)
+def rounded(operation: Any, numerator: Any) -> Any:
+    """Return an operation whose result is rounded. numerator takes two ratios; the product of their denominators is
+    the denominator."""
+
+    def call(a: float | int, b: float | int, dtype: str) -> float | int:
+        if isinstance(a, float) and isinstance(b, float) and not (math.isfinite(a) and math.isfinite(b)):
+            return operation(a, b)  # type: ignore[no-any-return]
+        if dtype in ("int32", "int64"):
+            return operation(int(a), int(b))  # type: ignore[no-any-return]
+        (n, d), (m, e) = a.as_integer_ratio(), b.as_integer_ratio()
+        return round_ratio(numerator(n, d, m, e), d * e, dtype)
+
+    return call
 
 
-def times(a: float | int, b: float | int, dtype: str) -> float | int:
-    if isinstance(a, float) and isinstance(b, float) and not (math.isfinite(a) and math.isfinite(b)):
-        return a * b
-    if dtype in ("int32", "int64"):
-        return int(a) * int(b)
-    (n, d), (m, e) = a.as_integer_ratio(), b.as_integer_ratio()
-    return round_ratio(n * m, d * e, dtype)
+plus = rounded(operator.add, lambda n, d, m, e: n * e + m * d)
+times = rounded(operator.mul, lambda n, d, m, e: n * m)
 
 
 def over(a: float, b: float, dtype: str) -> float:

@@ -144,19 +144,19 @@ def nesterov_rates(c: dict[str, Rounded], beta1: float, momentum_decay: float, t
 
 
 # ---------------------------------------------------------------------- rules
-def sgd(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
+def sgd(g, w, s, c, q, h):
     if not is_on(h["momentum"]):
         return w - c["lr"] * g, {}
     b = c["momentum"] * s["momentum"] + c["1-dampening"] * g
     return w - c["lr"] * (g + c["momentum"] * b if h["nesterov"] else b), {"momentum": b}
 
 
-def adagrad(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
+def adagrad(g, w, s, c, q, h):
     a = s["accumulator"] + q
     return w - c["lr"] * (g / (a.root() + c["eps"])), {"accumulator": a}
 
 
-def rmsprop(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
+def rmsprop(g, w, s, c, q, h):
     new = {"mean_square": c["rho"] * s["mean_square"] + c["1-rho"] * q}
     under = new["mean_square"]
     if h["centered"]:
@@ -169,7 +169,7 @@ def rmsprop(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
     return w - c["lr"] * step, new
 
 
-def adam(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
+def adam(g, w, s, c, q, h):
     m = s["m"] + c["1-beta1"] * (g - s["m"])
     v = s["v"] + c["1-beta2"] * (q - s["v"])
     new, under = {"m": m, "v": v}, v
@@ -178,7 +178,7 @@ def adam(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
     return w - c["rate"] * (m / (under.root() / c["root"] + c["eps"])), new
 
 
-def ftrl(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
+def ftrl(g, w, s, c, q, h):
     n = s["n"] + q
     linear, exponent = h["lr_power"] == -1, -c["lr_power"]
     after = n if linear else n.raised(exponent)
@@ -190,19 +190,19 @@ def ftrl(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
     return (bounded - z) / ((c["beta"] + after) / c["lr"] + c["l2"]), {"z": z, "n": n}
 
 
-def lion(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
+def lion(g, w, s, c, q, h):
     mixed = s["m"] + c["1-beta1"] * (g - s["m"])
     sign = Rounded(math.copysign(1.0, mixed.x) if mixed.x else 0.0, w.kind)
     return w - c["lr"] * sign, {"m": s["m"] + c["1-beta2"] * (g - s["m"])}
 
 
-def adamax(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
+def adamax(g, w, s, c, q, h):
     m, faded = s["m"] + c["1-beta1"] * (g - s["m"]), c["beta2"] * s["u"]
     u = faded if faded.x >= abs(g.x) else Rounded(abs(g.x), g.kind)
     return w - c["rate"] * (m / (u + c["eps"])), {"m": m, "u": u}
 
 
-def nadam(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
+def nadam(g, w, s, c, q, h):
     m, v = s["m"] + c["1-beta1"] * (g - s["m"]), s["v"] + c["1-beta2"] * (q - s["v"])
     return w - (c["head"] * g + c["rate"] * m) / (v.root() / c["root"] + c["eps"]), {"m": m, "v": v}
 
