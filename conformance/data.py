@@ -74,6 +74,11 @@ class Slices:
     coalesced: bool = False
     padded: bool = False
 
+    @property
+    def flags(self) -> dict[str, bool]:
+        """Return the flags that are set."""
+        return {flag: True for flag in ("coalesced", "padded") if getattr(self, flag)}
+
     def holding(self, indices: list[int], data: list[Any], **flags: bool) -> Slices:
         """Return slices of the same types and shape with other rows."""
         values = Array(self.values.dtype, (len(indices), *self.values.shape[1:]), data)
@@ -116,7 +121,7 @@ def _show(x: Any) -> str:
     if isinstance(x, Array):
         return f"{x.dtype}{x.data}" if len(x.shape) == 1 else f"{x.dtype}{x.rows() if x.shape else x.data}"
     if isinstance(x, Slices):
-        flags = "".join(f", {f}=True" for f in ("coalesced", "padded") if getattr(x, f))
+        flags = "".join(f", {flag}=True" for flag in x.flags)
         return f"IndexedSlices({_show(x.values)}, {_show(x.indices)}, {x.dense_shape}{flags})"
     if isinstance(x, list):
         return f"[{', '.join(map(_show, x))}]"
@@ -165,7 +170,7 @@ def encode(x: Any) -> Any:
         out: dict[str, Any] = {
             "slices": encode(x.values), "indices": encode(x.indices), "dense_shape": list(x.dense_shape),
         }  # fmt: skip
-        return out | {f: True for f in ("coalesced", "padded") if getattr(x, f)}
+        return out | x.flags
     if isinstance(x, dict):
         if x and x.keys() <= SPECIAL:
             return {k: encode(v) for k, v in x.items()}

@@ -112,16 +112,20 @@ def _plain(x: Host, dtype: str = "") -> Array:
 
 
 # ---------------------------------------------------------------------- the call
+@contextlib.contextmanager
+def setting(backend: Backend, mode: str, wide: bool) -> Iterator[None]:
+    """Return a ``with`` block in a mode, with the framework's 64-bit types if they are wanted."""
+    types = backend.wide_types() if wide else contextlib.nullcontext()
+    with types, contextlib.nullcontext() if mode == "traced" else islices.config.execution(mode):
+        yield
+
+
 def run_case(backend: Backend, case: Case, mode: str, variant: Variant = STANDARD) -> Any:
     """Return the plain result of a case. Raise HarnessError, UnsupportedError, or the error of the call."""
     arguments: list[Any] = []
     options: dict[str, Any] = {}
     arrays: list[Any] = []
-    with contextlib.ExitStack() as stack:
-        if _is_wide(case):
-            stack.enter_context(backend.wide_types())
-        if mode != "traced":
-            stack.enter_context(islices.config.execution(mode))
+    with setting(backend, mode, _is_wide(case)):
         try:
             if mode != "traced":
                 arguments, options = _arguments(backend, case, variant)
@@ -132,11 +136,13 @@ def run_case(backend: Backend, case: Case, mode: str, variant: Variant = STANDAR
         except UnsupportedError:
             raise
         except Exception as error:
-            if case.group == "errors" and case.op in ("IndexedSlices",):
+            if case.group == "errors" and case.op == "IndexedSlices":
                 raise
             raise HarnessError(f"setting up {case.id}: {error!r}") from error
         if mode == "traced":
-            return read(_run_traced(backend, case, arrays))
+            compiled, shells = _compiled(backend, case.op, _skeleton([case.args, case.kwargs]))
+            out = compiled(*arrays)
+            return read(reassemble(shells[-1], iter(out)))
         try:
             result = operation(case.op)(*arguments, **options)
         except Exception:
@@ -204,12 +210,6 @@ def _is_wide(case: Case) -> bool:
     """Return whether 64-bit data is involved, for which JAX needs its x64 mode."""
     text = repr((case.args, case.kwargs, case.expect))
     return "float64" in text or "int64" in text
-
-
-def _run_traced(backend: Backend, case: Case, arrays: list[Any]) -> Any:
-    compiled, shells = _compiled(backend, case.op, _skeleton([case.args, case.kwargs]))
-    out = compiled(*arrays)
-    return reassemble(shells[-1], iter(out))
 
 
 class _Skeleton:

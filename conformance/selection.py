@@ -77,7 +77,7 @@ class Selection(NamedTuple):
 
     def ranks(self, modes: list[str]) -> list[Item]:
         """Select cases between ranks."""
-        return list(self._of(modes, ranks_cases(full=True), self._runs_ranks, "ranks"))
+        return list(self._of(modes, ranks_cases(self.profile == "full"), lambda case, mode: True, "ranks"))
 
     def _of(self, modes: list[str], subjects: Any, runs: Callable[[Any, str], bool], group: str = "") -> Iterator[Item]:
         wanted = self._matcher()
@@ -99,9 +99,6 @@ class Selection(NamedTuple):
 
     def _runs_check(self, check: Check, mode: str) -> bool:
         return mode in check.modes and (self.profile == "full" or not check.full)
-
-    def _runs_ranks(self, case: Collective | Mistake, mode: str) -> bool:
-        return self.profile == "full" or not case.full
 
     def _matcher(self) -> Callable[[str], bool]:
         if not self.expression:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import pytest
 
-import islices
 from islices.conformance.checks import Check
+from islices.conformance.execute import setting
 from islices.conformance.plugin import parametrize
 from islices.conformance.selection import Selection
 from islices.conformance.variants import Variant
@@ -25,12 +24,7 @@ def test_check(
     backend = get_backend(request.config.getoption("islices_backend"))
 
     def attempt() -> None:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(variant.around())
-            if subject.wide:
-                stack.enter_context(backend.wide_types())
-            if mode != "traced":
-                stack.enter_context(islices.config.execution(mode))
+        with variant.around(), setting(backend, mode, subject.wide):
             subject.run(backend)
 
     islices_verdict(attempt)

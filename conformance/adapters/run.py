@@ -76,8 +76,8 @@ def run_adapter(job: AdapterJob, selection: Selection, watched: Watched, stopped
             broke = f"{job.text}: {error}"
     runs = read_runs(name, job.report)
     if not runs[-1].header:
-        lines_of = {"spec": SPEC_VERSION, "vectors": vectors_hash(), "backend": name}
-        runs = [Run(name, lines_of, lines=[json.dumps({"type": "header", **lines_of})])]
+        runs = [Run(name)]
+        runs[0].give_header()
     if broke:
         runs[-1].broke(broke)
     watched.end("broke" if broke else "")

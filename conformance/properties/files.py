@@ -7,7 +7,6 @@ with limited memory. It shrinks and keeps the first file that breaks the promise
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -18,7 +17,7 @@ from hypothesis import strategies as st
 
 import islices
 from islices.conformance.data import map_leaves
-from islices.conformance.properties.hostile import PATIENCE
+from islices.conformance.properties.hostile import noted
 from islices.conformance.properties.hostile_files import handmade
 from islices.conformance.properties.mutations import FileMutant, mutant
 from islices.conformance.properties.running import search
@@ -115,13 +114,11 @@ def attack(examples: int, seed: int, log: Path | None = None) -> tuple[Counter[s
 
     def problem_of(drawn: tuple[FileMutant, Any]) -> str:
         made, tree = drawn
-        if log:
-            log.write_text(f"{path} ({made.kind})", "utf-8")
-            faulthandler.dump_traceback_later(PATIENCE, exit=True)
-        outcome = outcome_of(path, made, tree)
-        faulthandler.cancel_dump_traceback_later()
+        text = f"{path} ({made.kind})"
+        with noted(text, log):
+            outcome = outcome_of(path, made, tree)
         came[outcome if outcome in FINE else "wrong"] += 1
-        return "" if outcome in FINE else f"{path} ({made.kind}): {outcome}"
+        return "" if outcome in FINE else f"{text}: {outcome}"
 
     def changed(which: int, source: Any) -> tuple[FileMutant, Any]:
         data, tree = good[which]

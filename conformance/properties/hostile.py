@@ -7,6 +7,7 @@ Hypothesis draws the calls and shrinks the first that breaks a promise.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import re
 import traceback
@@ -31,6 +32,16 @@ PARTS = ("x", "values", "indices", "dense_shape", "array")
 PATIENCE = 60
 
 
+@contextlib.contextmanager
+def noted(text: str, log: Path | None) -> Iterator[None]:
+    """Return a ``with`` block that may end the process. The log says what ran, and the block has `PATIENCE` seconds."""
+    if log:
+        log.write_text(text, "utf-8")
+        faulthandler.dump_traceback_later(PATIENCE, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
 def attack(backend: Backend, examples: int, seed: int, *, log: Path | None = None) -> tuple[Counter[str], str]:
     """Count the outcomes of hostile calls, and describe the smallest call that breaks a promise ("" if none does).
 
@@ -42,11 +53,8 @@ def attack(backend: Backend, examples: int, seed: int, *, log: Path | None = Non
 
     def problem_of(call: HostileCall) -> str:
         text = repr(call)
-        if log:
-            log.write_text(text, "utf-8")
-            faulthandler.dump_traceback_later(PATIENCE, exit=True)
-        word, problem = judge(call)
-        faulthandler.cancel_dump_traceback_later()
+        with noted(text, log):
+            word, problem = judge(call)
         came[word] += 1
         if came.total() % 10_000 == 0:
             backend.forget_compiled()

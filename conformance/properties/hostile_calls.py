@@ -78,18 +78,22 @@ def rows(d: Draw) -> Any:
     return d.made(lambda: d.ids(label="rows"), lambda: np.ones(d.rows, bool), lambda: [0] if d.rows else [])
 
 
+def one_of(*options: Any) -> Callable[[Draw], Any]:
+    return lambda d: d.one(*options)
+
+
 #: parameter -> a good argument
 GOOD: dict[str, Callable[[Draw], Any]] = {
     "x": Draw.tree, "tree": Draw.tree, "s": Draw.slices, "table": Draw.table, "params": Draw.table, "ids": Draw.ids,
     "weights": Draw.dense, "values": lambda d: d.dense((d.n, *d.row_shape)), "indices": Draw.ids,
     "dense_shape": lambda d: (d.rows, *d.row_shape), "rows": rows, "num_rows": lambda d: d.rows,
-    "xs": lambda d: [d.gradient() for _ in range(d.one(1, 2, 3))], "c": lambda d: d.one(2, 0.5, -1.0),
-    "ord": lambda d: d.one(2, 1, 3, 0.5, float("inf")), "axes": lambda d: d.one(None, None, 0, 1, [0], (-1,), []),
-    "lo": lambda d: d.one(-1.0, 0.0), "hi": limit, "max_norm": limit, "threshold": limit, "clipping": limit,
-    "nonfinite": lambda d: d.one("propagate", "zero", "raise"), "group": lambda d: d.one(None, Alone()),
+    "xs": lambda d: [d.gradient() for _ in range(d.one(1, 2, 3))], "c": one_of(2, 0.5, -1.0),
+    "ord": one_of(2, 1, 3, 0.5, float("inf")), "axes": one_of(None, None, 0, 1, [0], (-1,), []),
+    "lo": one_of(-1.0, 0.0), "hi": limit, "max_norm": limit, "threshold": limit, "clipping": limit,
+    "nonfinite": one_of("propagate", "zero", "raise"), "group": one_of(None, Alone()),
     "backend": lambda d: d.backend.name, "donate": lambda d: d.rarely(),
-    "name_or_array": lambda d: d.made(lambda: d.backend.name, d.dense, d.sparse), "op": lambda d: d.one("sum", "mean"),
-    "invalid": lambda d: d.one("raise", "drop"),
+    "name_or_array": lambda d: d.made(lambda: d.backend.name, d.dense, d.sparse), "op": one_of("sum", "mean"),
+    "invalid": one_of("raise", "drop"),
 }  # fmt: skip
 
 

@@ -48,7 +48,7 @@ def to_wire(x: Any) -> Any:
         return {"array": x.dtype, "shape": list(x.shape), "bits": _bytes(x).hex()}
     if isinstance(x, Slices):
         parts = {"slices": to_wire(x.values), "indices": to_wire(x.indices), "dense_shape": list(x.dense_shape)}
-        return parts | {flag: True for flag in ("coalesced", "padded") if getattr(x, flag)}
+        return parts | x.flags
     if isinstance(x, int):
         size = 8 * (x.bit_length() // 64 + 1)
         return {"int": x.to_bytes(size, "little", signed=True).hex()}

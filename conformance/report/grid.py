@@ -155,11 +155,8 @@ def problems(run: Run) -> list[dict[str, Any]]:
 def provenance(runs: Sequence[Run]) -> str:
     """Describe the origin of the runs: "spec 1.4, vectors a31b0d8d379b, islices 0.1.0, Python 3.11.7, ..."."""
     facts = (
-        [f"spec {run.fact('spec')}" for run in runs],
-        [f"vectors {run.fact('vectors')[:12]}" for run in runs],
-        [f"islices {run.fact('islices')}" for run in runs],
-        [f"Python {run.fact('python')}" for run in runs],
-        [run.system for run in runs],
-        [f"{run.fact('profile')} profile" for run in runs],
-    )
-    return ", ".join(" and ".join(dict.fromkeys(fact)) for fact in facts)
+        (f"spec {run.fact('spec')}", f"vectors {run.fact('vectors')[:12]}", f"islices {run.fact('islices')}",
+         f"Python {run.fact('python')}", run.system, f"{run.fact('profile')} profile")
+        for run in runs
+    )  # fmt: skip
+    return ", ".join(" and ".join(dict.fromkeys(fact)) for fact in zip(*facts, strict=True))

@@ -13,6 +13,8 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from islices.conformance.data import SPEC_VERSION, vectors_hash
+
 #: clause -> its title in the matrix
 CLAUSES = {
     "1": "meaning", "2": "indices", "3": "sums", "4": "coalesce", "5": "to_dense", "6": "linear operations",
@@ -80,6 +82,11 @@ class Run:
         """Record the crash or hang that the parent process saw, also in the run's JSON lines."""
         self.error = printable(reason, lines=True)
         self.lines.append(json.dumps({"type": "error", "reason": reason}))
+
+    def give_header(self, **more: str) -> None:
+        """Add a header for a run whose process ended before it reported one, so that the report still lists it."""
+        self.header = {"spec": SPEC_VERSION, "vectors": vectors_hash(), "backend": self.backend, **more}
+        self.lines.insert(0, json.dumps({"type": "header", **self.header}))
 
     @property
     def version(self) -> str:
