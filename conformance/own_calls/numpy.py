@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 Host = np.ndarray[Any, Any]
+#: sums, and their rows
+Sums = tuple[Host, Host]
 #: A layer is a step of a Python loop.
 MOST_LAYERS = 256
 
@@ -21,17 +23,17 @@ def timed_calls(
     """Return label -> call for NumPy's equivalents of islices' operations."""
     shape = values.shape[1:]
 
-    def unique_add_at() -> tuple[Host, Host]:
+    def unique_add_at() -> Sums:
         ids, inverse = np.unique(indices, return_inverse=True)
         sums = np.zeros((len(ids), *shape), values.dtype)
         np.add.at(sums, inverse.reshape(-1), values)
         return sums, ids
 
-    def sort_reduceat() -> tuple[Host, Host]:
+    def sort_reduceat() -> Sums:
         order, ids, starts = _grouped(indices)
         return np.add.reduceat(values[order], starts, axis=0), ids
 
-    def by_layers() -> tuple[Host, Host]:
+    def by_layers() -> Sums:
         order, ids, starts = _grouped(indices)
         counts = np.diff(starts, append=len(order))
         sums = values[order[starts]]

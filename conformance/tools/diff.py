@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from islices.cli import Command, UsageError
-from islices.conformance.outputs import check_picture, check_writable, print_text
+from islices.conformance.outputs import check_picture, print_text
 from islices.conformance.tools.sides import facts, pairs, shared_arguments, short_names
 from islices.files import load, read_metadata
 from islices.porting.compare.causes import CAUSES
@@ -45,7 +45,6 @@ def compare(options: argparse.Namespace) -> int:
     """Read, compare and show the files. Return 0 if they are equal, else 1."""
     if options.plot is not None:
         check_picture("--plot", options.plot)
-        check_writable("--plot", options.plot)
     trees = {name: _load(getattr(options, name)) for name in TREES if getattr(options, name)}
     given, taken = facts(options, [(path, read_metadata(path, foreign=True)) for path in (options.a, options.b)])
     try:

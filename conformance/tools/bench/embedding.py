@@ -13,14 +13,14 @@ import numpy as np
 
 from islices.backend import Host
 from islices.conformance.tools.bench.benchmarks import zipf_ids
-from islices.conformance.tools.bench.rounds import Call, blocking, timed
+from islices.conformance.tools.bench.rounds import Call, Record, blocking, timed
 from islices.conformance.tools.bench.variants import block_of, framework_of, index_dtype
 
 TABLE_ROWS = (10**5, 10**8)
 IDS, DIM = 16_384, 4
 
 
-def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
+def run(job: Record, emit: Callable[..., None]) -> None:
     """Measure the step on tables of both sizes."""
     name = job["backend"]
     framework, block, rng = framework_of(name), block_of(name), np.random.default_rng(1)
@@ -34,9 +34,7 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
         del variants
 
 
-def _measured(
-    subject: str, given: dict[str, Call], block: Callable[[Any], None], job: dict[str, Any]
-) -> dict[str, Any]:
+def _measured(subject: str, given: dict[str, Call], block: Callable[[Any], None], job: Record) -> Record:
     """Compare the results of the implementations, and time them."""
     variants = blocking(given, block)
     expected: list[Any] | None = None

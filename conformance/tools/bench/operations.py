@@ -19,7 +19,7 @@ from islices import IndexedSlices, get_backend
 from islices.backend import Backend, Host
 from islices.conformance.tools.bench.benchmarks import Benchmark, draw_ids
 from islices.conformance.tools.bench.limit import Copying
-from islices.conformance.tools.bench.rounds import Call, blocking, does_less, timed
+from islices.conformance.tools.bench.rounds import Call, Record, blocking, does_less, timed
 from islices.conformance.tools.bench.variants import index_dtype
 
 TOLERANCE = 1e-3
@@ -65,7 +65,7 @@ def bytes_of_operation(case: Benchmark, distinct: int, index: int) -> int:
     return case.slices * (row + index) + written[case.operation]
 
 
-def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
+def run(job: Record, emit: Callable[..., None]) -> None:
     """Measure every case of the job."""
     B, copying = get_backend(job["backend"]), Copying(job["threads"])
     for case in (Benchmark(*x) for x in job["cases"]):
@@ -77,7 +77,7 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
         emit(title=f"{case.operation}, milliseconds", operation=subject, **found)
 
 
-def _measured(B: Backend, case: Benchmark, copying: Copying, job: dict[str, Any]) -> dict[str, Any]:
+def _measured(B: Backend, case: Benchmark, copying: Copying, job: Record) -> Record:
     own_calls = importlib.import_module(f"islices.conformance.own_calls.{B.name}")
     g = _gradient(B, case.slices, case.dim, case.distribution, case.rows)
     ours = blocking({"islices": _ours(case, g)}, own_calls.block)

@@ -15,16 +15,18 @@ from islices.conformance.tools.judged.entry import Judged, betas, formulas, rena
 LIBRARY = "torch"
 #: islices' name of an option -> torch's
 NAMES = {"rho": "alpha", "initial_accumulator": "initial_accumulator_value"}
+MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq"}
+AMSGRAD = {**MOMENTS, "v_max": "max_exp_avg_sq"}
 STATES = {
-    "Adam": {"m": "exp_avg", "v": "exp_avg_sq", "v_max": "max_exp_avg_sq"},
-    "AdamW": {"m": "exp_avg", "v": "exp_avg_sq", "v_max": "max_exp_avg_sq"},
-    "SparseAdam": {"m": "exp_avg", "v": "exp_avg_sq"},
+    "Adam": AMSGRAD,
+    "AdamW": AMSGRAD,
+    "SparseAdam": MOMENTS,
     "SGD": {"momentum": "momentum_buffer"},
     "Adagrad": {"accumulator": "sum"},
     "RMSprop": {"square": "square_avg", "mean": "grad_avg", "momentum": "momentum_buffer"},
     "Adadelta": {"square": "square_avg", "delta": "acc_delta"},
-    "NAdam": {"m": "exp_avg", "v": "exp_avg_sq"},
-    "RAdam": {"m": "exp_avg", "v": "exp_avg_sq"},
+    "NAdam": MOMENTS,
+    "RAdam": MOMENTS,
     "Adamax": {"m": "exp_avg", "u": "exp_inf"},
 }
 VARIANTS: dict[str, dict[str, Any]] = {
