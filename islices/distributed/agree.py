@@ -10,13 +10,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
+from islices.backend import Host
 from islices.distributed.group import Group, RankError
 
 T = TypeVar("T")
+#: One rank's part of a call: the result, the values that must be the same on every rank, the numbers for all ranks.
+Preflight: TypeAlias = tuple[T, Mapping[str, Any], Sequence[int] | Host]
 
 #: Says that it is this protocol that arrived, in this version.
 MAGIC = 0x15C1CE500000001
@@ -31,7 +34,7 @@ LONGEST = 200
 class Agreement(NamedTuple):
     """The ranks' messages: the counts of each, and the facts of each (None where all are the same)."""
 
-    counts: list[np.ndarray[Any, np.dtype[np.int64]]]
+    counts: list[Host]
     each: list[Mapping[str, Any]] | None
 
 
@@ -39,7 +42,7 @@ def agree(
     group: Group,
     call: str,
     facts: Mapping[str, Any],
-    counts: Sequence[int] = (),
+    counts: Sequence[int] | Host = (),
     *,
     error: Exception | None = None,
     optional: bool = False,
@@ -107,30 +110,24 @@ def agree(
 def together(
     group: Group,
     call: str,
-    work: Callable[[], T],
-    facts_of: Callable[[T], dict[str, Any]],
-    counts: Callable[[T], np.ndarray[Any, Any]] | None = None,
+    prepare: Callable[[], Preflight[T]],
     *,
     optional: bool = False,
     free: Container[str] = (),
     error: Exception | None = None,
 ) -> tuple[T, Agreement]:
-    """Return (work(), the agreement) once every rank's work is done; if one fails, every rank raises.
+    """Return (result, the agreement) once every rank has prepared its part of a call; if one fails, every rank raises.
 
-    facts_of and counts are functions of work's result. The first returns the values that must be the same on every
-    rank, the second the numbers for all ranks. error is an earlier failure of this rank. optional and free are those of
-    `agree`.
+    error is an earlier failure of this rank. optional and free are those of `agree`.
     """
     try:
         if error is not None:
             raise error
-        done = work()
-        facts = facts_of(done)
-        numbers = [] if counts is None else counts(done).tolist()
+        result, facts, counts = prepare()
     except Exception as raised:
         agree(group, call, {}, error=raised)
         raise  # agree has
-    return done, agree(group, call, facts, numbers, optional=optional, free=free)
+    return result, agree(group, call, facts, counts, optional=optional, free=free)
 
 
 def _text(call: str, facts: Mapping[str, Any], error: Exception | None) -> tuple[str, Exception | None]:
