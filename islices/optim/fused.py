@@ -170,11 +170,6 @@ def traced_step(request: Request) -> tuple[Any, dict[str, Array]] | None:
     if request.frozen is not None:
         s = drop_ordered(s, request.frozen)
     shape, numbers = s.dense_shape, request.numbers
-    with B.scope():
-        indices = s.indices
-        if request.apply is not None:  # a row that is nowhere is not written
-            nowhere = B.asarray(np.full(1, shape[0], B.dtype(indices)), indices)
-            indices = B.where(B.equal(request.apply, 1), indices, nowhere)
 
     def otherwise(slots: Slots, numbers: Array, *tables: Array) -> Sequence[Array]:
         state = dict(zip(["step", *names], [arrays["step"], *tables[1:]], strict=True))
@@ -184,7 +179,7 @@ def traced_step(request: Request) -> tuple[Any, dict[str, Array]] | None:
         return write_pieces(B, tables, rows, donate=True)
 
     names = request.names[1:]
-    slots = slots_of(s)._replace(indices=indices)
+    slots = slots_of(s)._replace(indices=request.where_taken(s.indices))
     with B.scope():
         tables = B.traced_step(request.formula, slots, numbers, request.tables, otherwise)
         if tables is None:
@@ -204,11 +199,9 @@ def clip_requests(requests: Sequence[Request], limit: Limit, formula: ClipFormul
         later = deferred(request.grad) if isinstance(request.grad, IndexedSlices) else request.grad
         leaves.append(Leaf(later, later))
     total = total_norm(grads, raw=formula.raw)
-    clipped = clip_leaves(grads, leaves, total, limit, formula, "propagate")
-    return [_on(request, grad) for request, grad in zip(requests, clipped, strict=True)], total.given
-
-
-def _on(request: Request, grad: Any) -> Request:
-    """Return the step with another gradient. Views of slices whose values are computed on reading stay valid."""
-    known = grad is request.grad or (isinstance(grad, IndexedSlices) and slots_in(grad) is not None)
-    return request._replace(grad=grad, look=request.look if known else None)
+    steps = []
+    for request, grad in zip(requests, clip_leaves(grads, leaves, total, limit, formula, "propagate"), strict=True):
+        # views of slices whose values are computed on reading stay valid
+        known = grad is request.grad or (isinstance(grad, IndexedSlices) and slots_in(grad) is not None)
+        steps.append(request._replace(grad=grad, look=request.look if known else None))
+    return steps, total.given

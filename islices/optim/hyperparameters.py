@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping
 from types import FunctionType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from islices.backend import FLOATS, INTEGERS, Array, Backend
 from islices.core import modes
@@ -24,6 +24,8 @@ from islices.core.shapes import size_of
 Hyper = Mapping[str, Any]
 #: A number, an array of one, or a function of the number of steps taken before that returns either.
 Scheduled = float | Array | Callable[[Any], Any]
+#: The argument for one: None means the default of the semantics.
+Setting: TypeAlias = Scheduled | None
 
 
 class Accepted(NamedTuple):
@@ -83,9 +85,7 @@ def _is_number(value: Any, *, fixed: bool) -> bool:
     if is_real(value) or fixed:
         return is_real(value)
     backend = _array_backend(value)
-    if backend is None:
-        return callable(value)
-    return _is_one(backend, value)
+    return callable(value) if backend is None else _is_one(backend, value)
 
 
 def _is_one(backend: Backend, x: Array) -> bool:
@@ -137,10 +137,7 @@ def known_hyper(h: Hyper, count: Array, limits: Mapping[str, Accepted]) -> dict[
     """Return all hyperparameters as numbers and flags after a known count of steps, checked against limits."""
     known = {}
     for name, value in h.items():
-        if type(value) not in (float, bool):
-            if isinstance(value, Schedule):
-                value = value(int(count[0]))
-            elif not is_real(value):
-                value = at_step(modes.HOST, name, value, count, limits)
+        if type(value) not in (float, bool) and not is_real(value):
+            value = at_step(modes.HOST, name, value, count, limits)
         known[name] = value
     return known

@@ -23,7 +23,7 @@ from islices.core.shapes import size_of
 from islices.core.slices import IndexedSlices
 from islices.norms.exact import row_sums
 from islices.optim import rules
-from islices.optim.formulas import Formula
+from islices.optim.formulas import DECAYS, Formula
 from islices.optim.inputs import Tables
 from islices.optim.operators import bind
 
@@ -80,17 +80,21 @@ class Request(NamedTuple):
 
     def some_rows(self) -> Pieces:
         """Yield the new rows that the slices contain."""
-        B, s = self.at.B, self.grad
-        if self.frozen is not None:
-            s = drop_ordered(s, self.frozen)
-        ids, gradient = _summed(s, self.formula)
+        B = self.at.B
+        ids, gradient = self._gradient()
+        ids = self.where_taken(ids)
         with B.scope():
-            if self.apply is not None:  # rows out of range are not written
-                nowhere = B.asarray(np.full(1, s.dense_shape[0], B.dtype(ids)), ids)
-                ids = B.where(B.equal(self.apply, 1), ids, nowhere)
             old = [B.stop_gradient(B.read_rows(x, ids)) for x in self.tables]
-            gradient = [B.stop_gradient(x) for x in gradient]
         yield ids, self._changed(gradient, old)
+
+    def where_taken(self, ids: Array) -> Array:
+        """Return row numbers that are out of range, and so not written, if the step is not taken."""
+        if self.apply is None:
+            return ids
+        B = self.at.B
+        with B.scope():
+            nowhere = B.asarray(np.full(1, self.at.shape[0], B.dtype(ids)), ids)
+            return B.where(B.equal(self.apply, 1), ids, nowhere)
 
     def whole_tables(self) -> Pieces:
         """Yield all rows at once, for arrays that do not change in place and for traced code."""
@@ -130,7 +134,7 @@ class Request(NamedTuple):
     def _block_of(self, gradient: Sequence[Array], named: Host, block: Host, shape: Any) -> list[Array]:
         """Return the dense rows of a block of ascending row numbers, given the sums of the rows in named."""
         B = self.at.B
-        found = np.flatnonzero(np.isin(named, block)) if self.frozen is not None else _between(named, block)
+        found = np.arange(*np.searchsorted(named, (block[0], block[-1] + 1)))
         with B.scope():
             at = B.asarray(np.searchsorted(block, named[found]), self.tables[0])
             some = B.asarray(found, self.tables[0])
@@ -138,10 +142,11 @@ class Request(NamedTuple):
         return [modes.run("scatter_rows", B, (x, at), shape=shape) for x in part]
 
     def _gradient(self) -> tuple[Array | None, list[Array]]:
-        """Return (ids, sums) of slices, or (None, whole arrays) of a dense gradient."""
+        """Return (ids, sums) of slices without frozen rows, or (None, whole arrays) of a dense gradient."""
         B = self.at.B
         if isinstance(self.grad, IndexedSlices):
-            ids, gradient = _summed(self.grad, self.formula)
+            s = self.grad if self.frozen is None else drop_ordered(self.grad, self.frozen)
+            ids, gradient = _summed(s, self.formula)
             return ids, [B.stop_gradient(x) for x in gradient]
         dense = B.stop_gradient(self.grad)
         return None, [dense, modes.run(_square, B, (dense,))] if self.formula.raw else [dense]
@@ -212,12 +217,6 @@ def _sum_raw(B: Backend, values: Array, indices: Array, *, rows: int | None, loo
     return ids, B.segment_sum(wide, place, count), B.segment_sum(B.round_product(wide, wide), place, count)
 
 
-def _between(named: Host, block: Host) -> Host:
-    """Return the positions of the ascending numbers that lie in a block without gaps."""
-    first, last = np.searchsorted(named, (block[0], block[-1] + 1))
-    return np.arange(first, last)
-
-
 def _square(B: Backend, x: Array) -> Array:
     wide = B.widen(x)
     return B.round_product(wide, wide)
@@ -248,7 +247,7 @@ def _rule(
     B: Backend, formula: Formula, numbers: Array, g: Array, q: Array | None, w: Array, state: Sequence[Array]
 ) -> tuple[Array, ...]:
     dtype, given = B.dtype(w), _named(B, formula, numbers, w)
-    ahead = [given.pop(name) for name in formula.names[len(formula.ahead()) :]]
+    ahead = [given.pop(name) for name in DECAYS[formula.decay]]
     g, w = B.widen(g), B.widen(w)
     if formula.maximize:
         g = -g

@@ -9,7 +9,7 @@ from islices.core.arguments import show
 from islices.norms.clip_formulas import Semantics
 from islices.optim.factory import Duplicates, Rows, make
 from islices.optim.formulas import Formula, State
-from islices.optim.hyperparameters import Hyper, Scheduled, decays, is_on, refuse_scheduled
+from islices.optim.hyperparameters import Hyper, Setting, decays, is_on, refuse_scheduled
 from islices.optim.numbers import Keras, Numbers, Singles
 from islices.optim.operators import div, maximum, mul, sqrt
 from islices.optim.optimizer import Optimizer
@@ -117,22 +117,22 @@ def _optax(h: Hyper) -> Formula:
 
 
 # ---------------------------------------------------------------------- the record
+#: Defaults of most semantics that have all of these hyperparameters.
+DEFAULTS: Hyper = {"rho": 0.9, "eps": 1e-8, "momentum": 0.0, "centered": False, "weight_decay": 0.0}
 RMSPROP = Record(
     "rmsprop",
     "RMSprop",
     ("lr", "rho", "eps", "weight_decay", "momentum", "centered"),
     {
-        "islices": Preset(
-            {"lr": None, "rho": 0.9, "eps": 1e-8, "momentum": 0.0, "centered": False, "weight_decay": 0.0}, _islices
-        ),
+        "islices": Preset({"lr": None, **DEFAULTS}, _islices),
         "keras": Preset(
-            {"lr": 1e-3, "rho": 0.9, "eps": 1e-7, "momentum": 0.0, "centered": False, "weight_decay": 0.0},
+            {"lr": 1e-3, **DEFAULTS, "eps": 1e-7},
             _keras,
             "keras.optimizers.RMSprop",
             terms={"momentum": 1.0},
         ),
         "mxnet": Preset(
-            {"lr": 0.001, "rho": 0.9, "eps": 1e-8, "momentum": GAMMA2, "centered": False, "weight_decay": 0.0},
+            {"lr": 0.001, **DEFAULTS, "momentum": GAMMA2},
             _mxnet,
             "mx.optimizer.RMSProp",
             {"rho": "gamma1", "momentum": "gamma2"},
@@ -150,11 +150,7 @@ RMSPROP = Record(
             "tf.compat.v1.train.RMSPropOptimizer",
             terms={"momentum": 1.0},
         ),
-        "torch": Preset(
-            {"lr": 1e-2, "rho": 0.99, "eps": 1e-8, "momentum": 0.0, "centered": False, "weight_decay": 0.0},
-            _torch,
-            "torch.optim.RMSprop",
-        ),
+        "torch": Preset({"lr": 1e-2, **DEFAULTS, "rho": 0.99}, _torch, "torch.optim.RMSprop"),
     },
     stored={"mean_square": "square_avg", "mean": "grad_avg", "momentum": "momentum_buffer"},
     added=("momentum", "mean"),
@@ -162,13 +158,13 @@ RMSPROP = Record(
 
 
 def rmsprop(
-    lr: Scheduled | None = None,
+    lr: Setting = None,
     *,
-    rho: Scheduled | None = None,
-    eps: Scheduled | None = None,
-    momentum: Scheduled | None = None,
+    rho: Setting = None,
+    eps: Setting = None,
+    momentum: Setting = None,
     centered: bool | None = None,
-    weight_decay: Scheduled | None = None,
+    weight_decay: Setting = None,
     rows: Rows = None,
     semantics: Semantics = "islices",
     maximize: bool = False,
