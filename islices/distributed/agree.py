@@ -84,9 +84,8 @@ def agree(
     header[:FIXED] = MAGIC, error is not None, *digest, len(counts), len(encoded)
     header[FIXED : FIXED + min(len(counts), WITHIN)] = counts[:WITHIN]
     headers = [got.view(np.int64) for got in group.all_gather(header.view(np.uint8))]
-    if any(got[0] != MAGIC for got in headers):
-        ranks = [rank for rank, got in enumerate(headers) if got[0] != MAGIC]
-        raise RankError(f"{call}: {_ranks(ranks)} speak another protocol (another version of islices?)", ranks=ranks)
+    if others := [rank for rank, got in enumerate(headers) if got[0] != MAGIC]:
+        raise RankError(f"{call}: {_ranks(others)} speak another protocol (another version of islices?)", ranks=others)
     same = all((got[2:4] == digest).all() for got in headers)
     failed = [rank for rank, got in enumerate(headers) if got[1]]
     everything = None

@@ -60,11 +60,6 @@ class RankLeaves(NamedTuple):
     def accepted(self) -> list[Any]:
         return [leaf.accepted for leaf in self.leaves if leaf is not None]
 
-    def matrices(self) -> tuple[Matrices, Matrices]:
-        """Return the rank's leaves and the shared leaves in the form of `islices.norms.exact`."""
-        found = as_matrices([*self.own, *self.shared], raw=self.raw)
-        return found[: len(self.own)], found[len(self.own) :]
-
 
 #: A rank's numbers, float64 arrays of shape (1,).
 Numbers = list[Array]
@@ -245,7 +240,8 @@ class _Joined:
 
     def __init__(self, held: RankLeaves, tell: Tell, in_loops: bool) -> None:
         self.held, self.tell, self.in_loops, self.wide = held, tell, in_loops, False
-        self.own, self.shared = held.matrices()
+        found, own = as_matrices([*held.own, *held.shared], raw=held.raw), len(held.own)
+        self.own, self.shared = found[:own], found[own:]
 
     def extent(self, E: Backend) -> Extent:
         held = self.held

@@ -97,10 +97,11 @@ def custom(
     state, row_state = dict(state or {}), dict(row_state or {})
     if both := state.keys() & row_state.keys():
         raise ValueError(f"row_state: got {sorted(both)[0]!r}, which is in state; accepted are other names")
+    specs = []
     for name, initial in {**state, **row_state}.items():
         if not is_real(initial):
             raise TypeError(f"state: got {describe(initial)} for {name!r}; accepted is the number that it begins with")
-    specs = [State(name, float(x), name in row_state) for name, x in {**state, **row_state}.items()]
+        specs.append(State(name, float(initial), name in row_state))
     h = {"lr": lr, **hyper}
     limits = {**dict.fromkeys(hyper, ANY), "lr": FINITE}
     check_hyper(h, dict.fromkeys(h), (), limits)

@@ -98,16 +98,16 @@ class Request(NamedTuple):
 
     def whole_tables(self) -> Pieces:
         """Yield all rows at once, for arrays that do not change in place and for traced code."""
-        B, shape = self.at.B, self.at.B.shape(self.tables[0])
+        B, shape = self.at.B, self.at.shape
         if isinstance(self.grad, IndexedSlices):
-            check_memory(repr(self.grad), shape, B.dtype(self.tables[0]), 'rows="touched"')  # type: ignore[arg-type]
+            check_memory(repr(self.grad), shape, B.dtype(self.tables[0]), 'rows="touched"')
         ids, gradient = self._gradient()
         if ids is not None:
             gradient = [modes.run("scatter_rows", B, (x, ids), shape=shape) for x in gradient]
         old = [B.stop_gradient(x) for x in self.tables]
         new = self._changed(gradient, old)
         if self.frozen is not None:
-            stays = np.zeros(shape[0], np.int32)  # type: ignore[arg-type]
+            stays = np.zeros(shape[0], np.int32)
             stays[self.frozen] = 1
             with B.scope():
                 mask = B.asarray(stays, old[0])
@@ -119,27 +119,22 @@ class Request(NamedTuple):
 
     def blocks(self) -> Pieces:
         """Yield all rows in blocks, without allocating a table-sized array."""
-        B, shape = self.at.B, self.at.B.shape(self.tables[0])
+        B, like, shape = self.at.B, self.tables[0], self.at.shape
         ids, gradient = self._gradient()
         named = None if ids is None else B.to_numpy(ids)
-        for block in row_blocks(shape, self.frozen):  # type: ignore[arg-type]
+        for block in row_blocks(shape, self.frozen):
+            taken, at = block, None
+            if named is not None:  # the block's part of the sums, and the places of their rows in the block
+                taken = np.arange(*np.searchsorted(named, (block[0], block[-1] + 1)))
+                at = np.searchsorted(block, named[taken])
             with B.scope():
-                places = B.asarray(block, self.tables[0])
+                places, found = B.asarray(block, like), B.asarray(taken, like)
                 old = [B.stop_gradient(B.read_rows(x, places)) for x in self.tables]
-                part = [B.take(x, places) for x in gradient] if named is None else []
-            if named is not None:
-                part = self._block_of(gradient, named, block, (len(block), *shape[1:]))
+                part = [B.take(x, found) for x in gradient]
+                into = None if at is None else B.asarray(at, like)
+            if into is not None:
+                part = [modes.run("scatter_rows", B, (x, into), shape=(len(block), *shape[1:])) for x in part]
             yield places, self._changed(part, old)
-
-    def _block_of(self, gradient: Sequence[Array], named: Host, block: Host, shape: Any) -> list[Array]:
-        """Return the dense rows of a block of ascending row numbers, given the sums of the rows in named."""
-        B = self.at.B
-        found = np.arange(*np.searchsorted(named, (block[0], block[-1] + 1)))
-        with B.scope():
-            at = B.asarray(np.searchsorted(block, named[found]), self.tables[0])
-            some = B.asarray(found, self.tables[0])
-            part = [B.take(x, some) for x in gradient]
-        return [modes.run("scatter_rows", B, (x, at), shape=shape) for x in part]
 
     def _gradient(self) -> tuple[Array | None, list[Array]]:
         """Return (ids, sums) of slices without frozen rows, or (None, whole arrays) of a dense gradient."""

@@ -56,33 +56,24 @@ def tensorflow_rmsprop(g, q, w, mean_square, momentum, rho, gain_rho, mu, lr, ep
 
 
 # ---------------------------------------------------------------------- formulas
-def _islices(h: Hyper) -> Formula:
-    state, options = [State("mean_square", positive=True)], ["rho"]
-    if h["centered"]:
-        state.append(State("mean"))
-        options.append("zero")
-    if is_on(h["momentum"]):
-        state.append(State("momentum"))
-        options.append("mu")
-    return Formula(rmsprop_rule, Numbers, tuple(state), "element", decays(h), options=tuple(options))
-
-
-def _without_zero(own: Formula, *options: str) -> tuple[str, ...]:
-    """Return the given options without "zero", so that a variance that rounds below zero gives NaN."""
-    return (*(x for x in own.options if x != "zero"), *options)
+def _plain(h: Hyper, *options: str) -> Formula:
+    """Return the formula with further options of the rule. Without "zero", a variance that rounds below zero gives
+    NaN."""
+    moving = is_on(h["momentum"])
+    state = (
+        State("mean_square", positive=True), *[State("mean")] * h["centered"], *[State("momentum")] * moving
+    )  # fmt: skip
+    return Formula(rmsprop_rule, Numbers, state, "element", decays(h), options=("rho", *["mu"] * moving, *options))
 
 
 def _torch(h: Hyper) -> Formula:
-    own = _islices(h)
     lerped = ("half", "one") if h["centered"] else ()
     early = () if is_on(h["momentum"]) else ("early",)
-    return replace(own, squares="", rows=ALL, options=_without_zero(own, *lerped, *early))
+    return replace(_plain(h, *lerped, *early), squares="", rows=ALL)
 
 
 def _keras(h: Hyper) -> Formula:
-    own = _islices(h)
-    options = _without_zero(own, "inside", "early")
-    return replace(own, numbers=Keras, decay="shrunk", rows=ALL, raw=raw(h), options=options)
+    return replace(_plain(h, "inside", "early"), numbers=Keras, decay="shrunk", rows=ALL, raw=raw(h))
 
 
 def _tensorflow(h: Hyper) -> Formula:
@@ -111,9 +102,8 @@ def _mxnet(h: Hyper) -> Formula:
 
 
 def _optax(h: Hyper) -> Formula:
-    own = _islices({**h, "weight_decay": 0.0})
     up = ("up",) if is_on(h["momentum"]) else ()
-    return replace(own, rows=ALL, options=_without_zero(own, "one", "inside", "reciprocal", *up))
+    return replace(_plain({**h, "weight_decay": 0.0}, "one", "inside", "reciprocal", *up), rows=ALL)
 
 
 # ---------------------------------------------------------------------- the record
@@ -124,7 +114,7 @@ RMSPROP = Record(
     "RMSprop",
     ("lr", "rho", "eps", "weight_decay", "momentum", "centered"),
     {
-        "islices": Preset({"lr": None, **DEFAULTS}, _islices),
+        "islices": Preset({"lr": None, **DEFAULTS}, lambda h: _plain(h, *["zero"] * h["centered"])),
         "keras": Preset(
             {"lr": 1e-3, **DEFAULTS, "eps": 1e-7},
             _keras,
