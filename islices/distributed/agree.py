@@ -18,8 +18,10 @@ from islices.backend import Host
 from islices.distributed.group import Group, RankError
 
 T = TypeVar("T")
+#: Values that must be the same on every rank, in JSON, by the names that users know.
+Facts: TypeAlias = Mapping[str, Any]
 #: One rank's part of a call: the result, the values that must be the same on every rank, the numbers for all ranks.
-Preflight: TypeAlias = tuple[T, Mapping[str, Any], Sequence[int] | Host]
+Preflight: TypeAlias = tuple[T, Facts, Sequence[int] | Host]
 
 #: Says that it is this protocol that arrived, in this version.
 MAGIC = 0x15C1CE500000001
@@ -35,13 +37,13 @@ class Agreement(NamedTuple):
     """The ranks' messages: the counts of each, and the facts of each (None where all are the same)."""
 
     counts: list[Host]
-    each: list[Mapping[str, Any]] | None
+    each: list[Facts] | None
 
 
 def agree(
     group: Group,
     call: str,
-    facts: Mapping[str, Any],
+    facts: Facts,
     counts: Sequence[int] | Host = (),
     *,
     error: Exception | None = None,
@@ -129,7 +131,7 @@ def together(
     return result, agree(group, call, facts, counts, optional=optional, free=free)
 
 
-def _text(call: str, facts: Mapping[str, Any], error: Exception | None) -> tuple[str, Exception | None]:
+def _text(call: str, facts: Facts, error: Exception | None) -> tuple[str, Exception | None]:
     """Serialise this rank's message; if that fails, return the error as well."""
     if error is None:
         try:
@@ -142,7 +144,7 @@ def _text(call: str, facts: Mapping[str, Any], error: Exception | None) -> tuple
         return type(error).__name__, error
 
 
-def _differences(each: Sequence[Mapping[str, Any]], optional: bool, free: Container[str]) -> str:
+def _differences(each: Sequence[Facts], optional: bool, free: Container[str]) -> str:
     """Describe the differences between the ranks' values name by name; return "" if none matters."""
     names = dict.fromkeys(name for one in each for name in one if name not in free)
     found = []

@@ -23,7 +23,7 @@ from islices.backend import Array, Backend
 from islices.core import modes
 from islices.core.arguments import check_flag
 from islices.core.slices import IndexedSlices
-from islices.distributed.agree import Preflight, together
+from islices.distributed.agree import Facts, Preflight, together
 from islices.distributed.engines import find_group
 from islices.distributed.group import ArrayGroup, Group
 from islices.embedding.marking import prefix_flags
@@ -52,7 +52,7 @@ class RankLeaves(NamedTuple):
     leaves: list[Leaf | None]  # of the tree, in order
     own: list[Any]  # adopted leaves, those that only this rank has
     shared: list[Any]  # and those that every rank has
-    facts: Mapping[str, Any]  # values that must be the same on every rank
+    facts: Facts  # values that must be the same on every rank
     ord: float = 2.0
     raw: bool = False
 
@@ -65,7 +65,7 @@ class RankLeaves(NamedTuple):
 Numbers = list[Array]
 #: A function that returns all ranks' numbers, in the order of ranks. Its arguments are the values that must be the same
 #: on every rank, and a function for this rank's numbers.
-Tell = Callable[[Backend, Mapping[str, Any], Callable[[], Numbers]], list[Numbers]]
+Tell = Callable[[Backend, Facts, Callable[[], Numbers]], list[Numbers]]
 
 
 class Question(NamedTuple):
@@ -170,14 +170,14 @@ def measure_over(call: str, request: Callable[[], Question], group: Any) -> tupl
     return held.leaves, _total(held, partial(_tell_within, ranks, held), in_loops=ranks.in_loops)
 
 
-def _tell(group: Group, call: str, E: Backend, facts: Mapping[str, Any], make: Callable[[], Numbers]) -> list[Numbers]:
+def _tell(group: Group, call: str, E: Backend, facts: Facts, make: Callable[[], Numbers]) -> list[Numbers]:
     """Implement `Tell` over processes."""
     _, agreed = together(group, call, lambda: (None, facts, np.concatenate(make()).view(np.int64)))
     return [list(one.view(np.float64).reshape(-1, 1)) for one in agreed.counts]
 
 
 def _tell_within(
-    group: ArrayGroup, held: RankLeaves, E: Backend, facts: Mapping[str, Any], make: Callable[[], Numbers]
+    group: ArrayGroup, held: RankLeaves, E: Backend, facts: Facts, make: Callable[[], Numbers]
 ) -> list[Numbers]:
     """Implement `Tell` within a program, which has the same ``facts`` on every rank."""
     B, like = _first(held)

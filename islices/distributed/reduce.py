@@ -35,7 +35,7 @@ from islices.core.registry import describe, find_backend, get_backend
 from islices.core.rows import ITEMSIZE, coalesce
 from islices.core.slices import IndexedSlices
 from islices.core.trees import named_leaves, rebuild
-from islices.distributed.agree import Preflight, together
+from islices.distributed.agree import Facts, Preflight, together
 from islices.distributed.engines import find_group, named_backend
 from islices.distributed.exchange import HostLeaf, reduce_all, sparse_leaf
 from islices.distributed.group import ArrayGroup, Group
@@ -268,9 +268,7 @@ def _prepared(x: Any, name: str, op: str) -> _Prepared:
     return _Prepared(B, s.values, host_leaf, form, _given, lambda out: restored(out, leaf, x))
 
 
-def _zeros(
-    prepared: Mapping[str, _Prepared], names: Sequence[str], each: Sequence[Mapping[str, Any]]
-) -> dict[str, _Prepared]:
+def _zeros(prepared: Mapping[str, _Prepared], names: Sequence[str], each: Sequence[Facts]) -> dict[str, _Prepared]:
     """Return zeros for the named leaves, which are None here, without those that are None on every rank.
 
     Their backend is that of the rank's other leaves, else that of the first rank with leaves, or NumPy if that is

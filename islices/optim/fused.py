@@ -28,7 +28,7 @@ from islices.norms.limits import Limit
 from islices.norms.norm import Leaf, total_norm
 from islices.optim.formulas import Formula
 from islices.optim.operators import is_elementwise
-from islices.optim.row_steps import Request, count_step, row_blocks, write_pieces
+from islices.optim.row_steps import Request, Stepped, count_step, row_blocks, write_pieces
 
 #: (order, ids, starts): see `islices.kernels.operations.Groups`
 Groups: TypeAlias = tuple[Host, Host, Host]
@@ -36,13 +36,13 @@ Groups: TypeAlias = tuple[Host, Host, Host]
 MOST_STATES = 3
 
 
-def fused_steps(requests: Sequence[Request]) -> list[tuple[Any, dict[str, Array]] | None]:
+def fused_steps(requests: Sequence[Request]) -> list[Stepped | None]:
     """Take several steps at once, which must not share memory. Return each table and state, or None for a step that
     no kernel takes.
 
     A step without a kernel has changed nothing.
     """
-    done: list[tuple[Any, dict[str, Array]] | None] = [None] * len(requests)
+    done: list[Stepped | None] = [None] * len(requests)
     begun: list[tuple[int, HostPlan]] = []
     for k, request in enumerate(requests):
         if not _expressible(request.formula):
@@ -133,7 +133,7 @@ def _tasks(x: HostPlan, named: Groups | None, some: Host | None) -> list[Any]:
     return tasks
 
 
-def _finished(x: HostPlan, some: Host | None) -> tuple[Any, dict[str, Array]]:
+def _finished(x: HostPlan, some: Host | None) -> Stepped:
     """Return the table and the state, after rounding the master into the table and counting the step."""
     request, weights, state = x.request, x.arrays[""], dict(x.results)
     if x.target is not weights:
@@ -162,7 +162,7 @@ def _expressible(formula: Formula) -> bool:
     return known and is_elementwise(formula.rule) and has_source(formula.rule)
 
 
-def traced_step(request: Request) -> tuple[Any, dict[str, Array]] | None:
+def traced_step(request: Request) -> Stepped | None:
     """Return the table and the state after a step on the gradient's rows, or None if no kernel can be called."""
     B, s, arrays = request.at.B, request.grad, request.at.arrays
     if "master" in arrays or not isinstance(s, IndexedSlices):

@@ -34,7 +34,7 @@ from islices.optim.inputs import (
     state_shapes,
 )
 from islices.optim.numbers import step_numbers
-from islices.optim.row_steps import Request, rows_step
+from islices.optim.row_steps import Request, Stepped, rows_step
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -287,7 +287,7 @@ def step_tables(optimizer: Optimizer, table: Any, grad: Any, state: Any, donate:
     return rebuild(table, iter([t for t, _ in after])), rebuild(table, iter([s for _, s in after]))
 
 
-def take_steps(requests: Sequence[Request]) -> list[tuple[Any, dict[str, Array]]]:
+def take_steps(requests: Sequence[Request]) -> list[Stepped]:
     """Take steps that share no memory, by kernels together or by the primitives; return the tables and the states."""
     taken = []
     for request in requests:

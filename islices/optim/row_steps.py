@@ -8,9 +8,9 @@ SPEC clause 16.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from islices.core.shapes import size_of
 from islices.core.slices import IndexedSlices
 from islices.norms.exact import row_sums
 from islices.optim import rules
-from islices.optim.formulas import DECAYS, Formula
+from islices.optim.formulas import DECAYS, Formula, Rule
 from islices.optim.inputs import Tables
 from islices.optim.operators import bind
 
@@ -35,6 +35,8 @@ PIECE = 1 << 14
 
 #: (row numbers, or None for whole tables; the new rows of each table)
 Pieces = Iterator[tuple[Array | None, list[Array]]]
+#: A table and its state after a step.
+Stepped: TypeAlias = tuple[Any, dict[str, Array]]
 
 
 class Request(NamedTuple):
@@ -162,7 +164,7 @@ def row_blocks(shape: tuple[int, ...], frozen: Host | None) -> Iterator[Host]:
 
 
 # ---------------------------------------------------------------------- what is written
-def rows_step(request: Request) -> tuple[Any, dict[str, Array]]:
+def rows_step(request: Request) -> Stepped:
     """Take a step by the primitives: write its pieces, count the step, and return the table and the state."""
     B, arrays, names, pieces = request.at.B, request.at.arrays, request.names, request.pieces()
     if "master" in arrays:
@@ -271,7 +273,7 @@ def _named(B: Backend, formula: Formula, numbers: Array, w: Array) -> dict[str, 
 
 
 @lru_cache(maxsize=256)
-def array_rule(rule: Callable[..., Any], B: Backend) -> Callable[..., Any]:
+def array_rule(rule: Rule, B: Backend) -> Rule:
     """Return the rule on arrays of a backend."""
     return bind(rule, array_operators(B))
 
