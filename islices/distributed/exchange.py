@@ -18,7 +18,7 @@ from islices.core.dtypes import dtype_name
 from islices.core.modes import HOST
 from islices.distributed.group import Group
 from islices.distributed.packing import Form, even_bounds, exchange_arrays, gather_arrays, narrow, sample, splitters
-from islices.distributed.strategy import choose, costs, dense_costs
+from islices.distributed.strategy import choose, costs
 
 
 class HostLeaf(NamedTuple):
@@ -158,8 +158,6 @@ def _cuts(group: Group, leaves: Sequence[HostLeaf], each: Sequence[Sequence[int]
 def _fastest(leaf: HostLeaf, each: Sequence[int]) -> str:
     """Return the strategy for a leaf, given the ranks' row counts. Assume that half of all rows are distinct."""
     ranks, most = len(each), max(each)
-    if leaf.dense:
-        return choose(dense_costs(ranks, leaf.columns[0].nbytes), ranks)
     row_bytes = sum(math.prod(x.shape[1:]) * x.itemsize for x in leaf.columns)
-    union = min(max(most, ranks * most / 2), math.inf if leaf.rows is None else leaf.rows)
-    return choose(costs(ranks, row_bytes=row_bytes, most=most, union=union), ranks)
+    union = most if leaf.dense else min(max(most, ranks * most / 2), math.inf if leaf.rows is None else leaf.rows)
+    return choose(costs(ranks, row_bytes=row_bytes, most=most, union=union, dense=leaf.dense), ranks)

@@ -22,10 +22,10 @@ from islices import kernels
 from islices.backend import Array, Backend
 from islices.core import modes
 from islices.core.arguments import check_flag
-from islices.core.slices import IndexedSlices
 from islices.distributed.agree import Facts, Preflight, together
 from islices.distributed.engines import find_group
 from islices.distributed.group import ArrayGroup, Group
+from islices.distributed.reduce import form_of
 from islices.embedding.marking import prefix_flags
 from islices.norms.clip import clip_leaves
 from islices.norms.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
@@ -118,7 +118,7 @@ def _held(requested: Question) -> RankLeaves:
     for leaf, every in zip(leaves, everywhere, strict=True):
         if leaf is not None:
             (shared if every else own).append(leaf.accepted)
-    facts = {**requested.facts, "replicated": [_form(leaf) for leaf in shared] or "no leaves"}
+    facts = {**requested.facts, "replicated": [form_of(leaf) for leaf in shared] or "no leaves"}
     return RankLeaves(leaves, own, shared, facts, requested.ord, requested.raw)
 
 
@@ -131,14 +131,6 @@ def _spread(replicated: Any, tree: Any) -> list[bool]:
             f"replicated: got {error} than the tree's; accepted is its structure, or an upper part of it, of bools"
         ) from None
     return [check_flag(flag, "replicated") for flag in flags]
-
-
-def _form(leaf: Any) -> Any:
-    """Return, as JSON values, the properties of a replicated leaf that must be the same on every rank."""
-    B, values = parts(leaf)
-    if isinstance(leaf, IndexedSlices):
-        return ["sparse", B.dtype(values), list(leaf.dense_shape)]
-    return ["dense", B.dtype(values), list(B.shape(values))]
 
 
 # ---------------------------------------------------------------------- the two collectives

@@ -39,7 +39,7 @@ from islices.distributed.agree import Facts, Preflight, together
 from islices.distributed.engines import find_group, named_backend
 from islices.distributed.exchange import HostLeaf, reduce_all, sparse_leaf
 from islices.distributed.group import ArrayGroup, Group
-from islices.distributed.strategy import STRATEGIES, Strategy, choose, dense_costs
+from islices.distributed.strategy import STRATEGIES, Strategy, choose, costs
 from islices.norms.norm import check_one_framework, parts
 
 #: How the ranks' gradients become one.
@@ -134,6 +134,14 @@ def _accept(x: Any, name: str, op: str) -> Any:
     return leaf
 
 
+def form_of(leaf: Any) -> list[Any]:
+    """Return, as JSON values, the properties of a leaf that must be the same on every rank."""
+    B, values = parts(leaf)
+    if isinstance(leaf, IndexedSlices):
+        return ["sparse", B.dtype(values), list(leaf.dense_shape)]
+    return ["dense", B.dtype(values), list(B.shape(values))]
+
+
 def finished(B: Backend, values: Array, op: str, ranks: int) -> Array:
     """Return the ranks' sum, or their mean, given their sum."""
     return values if op == "sum" else scale_values(B, values, [("div", float(ranks))])
@@ -176,8 +184,9 @@ def _summed(B: Backend, x: Array, group: ArrayGroup, strategy: str) -> Array:
     shape = B.shape(x)
     size = 0 if None in shape else math.prod(shape)  # type: ignore[arg-type]
     cuts = size and strategy == "auto" and type(group).all_to_all is not ArrayGroup.all_to_all
+    found = costs(group.size, row_bytes=ITEMSIZE[B.dtype(x)], most=size, union=size, dense=True)
     with B.scope():
-        if cuts and choose(dense_costs(group.size, float(size) * ITEMSIZE[B.dtype(x)]), group.size) == "ranges":
+        if cuts and choose(found, group.size) == "ranges":
             return B.reshape(_summed_by_ranges(B, B.reshape(x, (size,)), group), shape)
         return _fold(B, group.all_gather(B.reshape(x, (1, *shape))), group.size)
 
@@ -260,10 +269,10 @@ def _prepared(x: Any, name: str, op: str) -> _Prepared:
     leaf = _accept(x, name, op)
     B, values = parts(leaf)
     if not isinstance(leaf, IndexedSlices):
-        host = _on_host(B, leaf)
-        return _Prepared(B, leaf, HostLeaf([host.reshape(-1)]), ["dense", B.dtype(leaf), list(host.shape)], _given)
+        host = _on_host(B, values)
+        return _Prepared(B, values, HostLeaf([host.reshape(-1)]), form_of(leaf), _given)
     s = coalesce(leaf)
-    form = ["sparse", B.dtype(values), list(s.dense_shape), "by", B.dtype(s.indices)]
+    form = [*form_of(leaf), "by", B.dtype(s.indices)]
     host_leaf = sparse_leaf(_on_host(B, s.values), _on_host(B, s.indices), s.dense_shape[0])
     return _Prepared(B, s.values, host_leaf, form, _given, lambda out: restored(out, leaf, x))
 
