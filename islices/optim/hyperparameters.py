@@ -125,8 +125,7 @@ def at_step(E: Backend, name: str, value: Scheduled, count: Array, limits: Limit
     if modes.is_traced(backend, value):
         raise TypeError(f"{name}: got a traced array for a state that is not; accepted is a step count traced with it")
     with backend.scope():
-        narrow = backend.dtype(value) == "bfloat16"  # whose bits NumPy would see
-        number = backend.to_numpy(backend.astype(value, "float32") if narrow else value).item()
+        number = backend.to_numpy(backend.widen(value)).item()  # of bfloat16 NumPy would see the bits
     return check_range(name, number, limits)
 
 
