@@ -111,7 +111,7 @@ def fetch_rows(group: Group, routes: Routes, take: Callable[[Host], Host]) -> Ho
     rows = native_order(take(np.concatenate(routes.requested)))
     ends = np.cumsum([len(x) for x in routes.requested])
     forms = [[((n, *rows.shape[1:]), rows.dtype)] for n in np.diff(routes.cuts).tolist()]
-    got = exchange_arrays(group, [[x] for x in np.split(rows, ends[:-1])], forms)
+    got = exchange_arrays(group, [[x.view(np.uint8)] for x in np.split(rows, ends[:-1])], forms)
     return HOST.concat([x for (x,) in got])  # type: ignore[no-any-return]
 
 

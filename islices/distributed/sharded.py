@@ -318,8 +318,9 @@ class ShardedTable:
                 routes = find_routes(self.group, agreed, self.bounds, distinct, cuts)
                 values = fetch_rows(self.group, routes, self._take)
         weights = self.backend.from_host(values, self.shard.weights)
-        at = np.flatnonzero(distinct == self.padding_idx)  # one place, or none
-        padding = int(at[0]) if len(at) else None
+        padding = None
+        if self.padding_idx is not None and len(at := np.flatnonzero(distinct == self.padding_idx)):
+            padding = int(at[0])
         table = Table(weights, padding_idx=padding, scale_by_freq=self.shard.scale_by_freq)
         return Batch(table, placed, distinct, self, self._fetches, routes)
 
