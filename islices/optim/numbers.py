@@ -50,6 +50,7 @@ class Numbers:
     def __init__(self, E: Backend, count: Array, h: Hyper, wide: str) -> None:
         self.E, self._count, self.h, self.wide = E, count, h, wide
         self.counted = False  # True once anything has read the count
+        self.exact_lr = self.array_of(h["lr"])
 
     def value(self, name: str) -> Any:
         """Return a number by its name."""
@@ -99,10 +100,6 @@ class Numbers:
     def count(self) -> Array:
         self.counted = True
         return self._count
-
-    @property
-    def exact_lr(self) -> Array:
-        return self.array_of(self.h["lr"])
 
     @property
     def t(self) -> Array:
