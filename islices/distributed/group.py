@@ -158,9 +158,7 @@ class Group(abc.ABC):
             return [data]
         if not any(sizes):
             return [data[:0]] * self.size
-        got = self._guarded(self._all_gather, data, sizes)
-        self._count(len(data) * (self.size - 1), sum(sizes) - len(data))
-        return got
+        return self._moved(self._all_gather, data, sizes, len(data), len(data) * self.size)
 
     def all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
         """Return each rank's bytes for this one.
@@ -180,10 +178,7 @@ class Group(abc.ABC):
         if self.size == 1:
             return [parts[0]]
         sizes = [int(n) for n in lengths]
-        got = self._guarded(self._all_to_all, parts, sizes)
-        own = len(parts[self.rank])
-        self._count(sum(map(len, parts)) - own, sum(sizes) - own)
-        return got
+        return self._moved(self._all_to_all, parts, sizes, len(parts[self.rank]), sum(map(len, parts)))
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -232,14 +227,15 @@ class Group(abc.ABC):
                 self._broken = f"{self.engine}: {call} ended amid its collectives, by {type(error).__name__}: {error}"
             raise
 
-    def _guarded(self, collective: Any, *arguments: Any) -> list[Bytes]:
+    def _moved(self, collective: Any, data: Any, sizes: list[int], own: int, sent: int) -> list[Bytes]:
+        """Run a collective of an adapter and count its bytes, of which own stay here; an error breaks the group."""
         if self._broken is not None:
             raise RankError(
                 f"{self._broken}; this group takes no more calls since: start the ranks anew", ranks=self._lost
             )
         with self.exclusive():
             try:
-                return collective(*arguments)  # type: ignore[no-any-return]
+                got: list[Bytes] = collective(data, sizes)
             except Exception as error:
                 found = self._failure_of(error)
                 self._broken = str(found) if found is not None else f"{self.engine}: {error}"
@@ -250,11 +246,10 @@ class Group(abc.ABC):
             except BaseException:  # Ctrl-C within a collective: the next messages would not be the expected ones
                 self._broken = f"{self.engine}: a call was interrupted"
                 raise
-
-    def _count(self, sent: int, received: int) -> None:
         self.traffic.collectives += 1
-        self.traffic.sent += sent
-        self.traffic.received += received
+        self.traffic.sent += sent - own
+        self.traffic.received += sum(sizes) - own
+        return got
 
 
 class Alone(Group):

@@ -13,7 +13,7 @@ from typing import Any
 
 from islices.core.arguments import show
 from islices.optim.formulas import Formula, State
-from islices.optim.hyperparameters import Accepted, Hyper
+from islices.optim.hyperparameters import Hyper, Limits
 
 #: optimizer -> its record
 RECORDS: dict[str, Record] = {}
@@ -90,7 +90,7 @@ class Record:
     added: tuple[str, ...] = ()
     recomputed: Mapping[str, Callable[[Hyper, int], float]] = field(default_factory=dict)
     fixed: tuple[str, ...] = ("initial_accumulator",)
-    limits: Mapping[str, Accepted] = field(default_factory=dict)
+    limits: Limits = field(default_factory=dict)
     additive: bool = True
 
     def __post_init__(self) -> None:
