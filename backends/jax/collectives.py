@@ -30,8 +30,6 @@ from islices.core.host_memory import empty
 from islices.core.registry import describe
 from islices.distributed.group import ArrayGroup, Bytes, Group, RankError, RankTimeout
 
-__all__ = ["AxisGroup", "JaxGroup", "default_group", "inside", "running", "wrap"]
-
 lax: Any = typed_lax  # its collectives, in some versions not typed
 AXIS = "islices_ranks"
 BY_RANK: Any = PartitionSpec(AXIS)

@@ -26,17 +26,6 @@ from islices.backends.jax.row_reads import Slot
 from islices.backends.jax.tables import TableWeights, use_of
 from islices.core.host_memory import zeros
 
-__all__ = [
-    "Aux",
-    "custom_gradient",
-    "differentiate",
-    "flatten_tree",
-    "per_sample_gradients",
-    "taken",
-    "trace",
-    "with_gradient",
-]
-
 
 def differentiate(
     fn: Transform, variables: Sequence[Array], sources: Sequence[Source]

@@ -25,8 +25,6 @@ from islices.core.slices import IndexedSlices
 from islices.embedding import marking
 from islices.embedding.lookup_gradients import empty_slices
 
-__all__ = ["differentiate_rows"]
-
 
 # ---------------------------------------------------------------------- the transformation
 def differentiate_rows(

@@ -23,18 +23,6 @@ from islices.backend import Array
 from islices.backends.jax import precision
 from islices.core.host_memory import at_address, empty
 
-__all__ = [
-    "BFLOAT16",
-    "Tracer",
-    "bits",
-    "check_alive",
-    "narrow",
-    "place",
-    "put",
-    "view",
-    "writable",
-]
-
 if TYPE_CHECKING or hasattr(jax.extend.core, "get_opaque_trace_state"):
     from jax.extend.core import get_opaque_trace_state
 else:  # before 0.10

@@ -27,8 +27,6 @@ from islices.backends.jax.host_views import Tracer
 from islices.backends.jax.row_reads import Evaluation, Marked, Marks, Rule, Slot, Use, bind, constant
 from islices.backends.jax.tables import Operand, TableWeights
 
-__all__ = ["Plan", "evaluate"]
-
 #: The number of rewritten nested functions to keep; each holds its compiled code.
 KEPT = 128
 

@@ -24,8 +24,6 @@ from islices.core.slices import IndexedSlices
 from islices.embedding.per_sample import PerSample
 from islices.embedding.table import Table
 
-__all__ = ["register"]
-
 #: Odd, so that sums of 2 to 2^32 guards differ from a guard modulo 2^32; so do powers below the 2^30th. float32 can
 #: represent it.
 GUARD = 0x9E377B

@@ -20,8 +20,6 @@ from islices.backends.jax import scatters
 from islices.backends.jax.host_calls.primitive import varying
 from islices.backends.jax.markers import attach
 
-__all__ = ["FLOATS", "RULES", "Evaluation", "Marked", "Marks", "Rule", "Slot", "Use", "bind", "constant", "whole"]
-
 #: The dtypes that may be stored by rows.
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 

@@ -21,21 +21,6 @@ from jax import lax
 from islices.backend import Array
 from islices.backends.jax.precision import apart, constant
 
-__all__ = [
-    "add_at",
-    "check_sentinel",
-    "fold",
-    "fold_rows",
-    "group",
-    "maximum",
-    "set_at",
-    "set_donated",
-    "set_jitted",
-    "set_rows",
-    "unique_padded",
-    "within",
-]
-
 
 def check_sentinel(rows: int | None, dtype: Any) -> int:
     """Return rows as the index that marks an empty slot, or raise ValueError if it cannot be one."""

@@ -19,8 +19,6 @@ from islices.backends.jax.host_views import Tracer, put
 from islices.backends.jax.markers import attach, lookup_p
 from islices.backends.jax.row_reads import Evaluation, Marks, Rule, Slot, bind
 
-__all__ = ["OPERAND_RULES", "RULES", "Operand", "TableWeights", "use_of", "whole"]
-
 
 @dataclass(frozen=True)
 class _Weights:

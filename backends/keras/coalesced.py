@@ -20,8 +20,6 @@ from islices.norms.clip_formulas import BY_GLOBAL_NORM, BY_NORM, BY_VALUE, Seman
 from islices.norms.global_norms import clip_by_global_norm
 from islices.norms.limits import Nonfinite, check_nonfinite
 
-__all__ = ["Coalesced", "check_replicas"]
-
 #: Argument of Keras -> the formulas of its clip by semantics.
 CLIPS = {"clipnorm": BY_NORM, "global_clipnorm": BY_GLOBAL_NORM, "clipvalue": BY_VALUE}
 

@@ -13,8 +13,6 @@ import numpy as np
 from islices.backends.keras.stepped import Stepped
 from islices.core.registry import describe
 
-__all__ = ["state_of"]
-
 #: Keras's class -> Keras's name of a variable -> the name in the state of `islices.optim`.
 NAMES: dict[Any, dict[str, str]] = {
     keras.optimizers.SGD: {"momentum": "momentum"},

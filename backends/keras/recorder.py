@@ -22,8 +22,6 @@ from islices.core.slices import IndexedSlices
 from islices.optim.record import RECORDS
 from islices.porting.trajectory import Recorder
 
-__all__ = ["KerasRecorder"]
-
 #: Optimizers that only move the rows of a sparse gradient.
 BY_ROWS = ("sgd", "adagrad")
 

@@ -19,8 +19,6 @@ import numpy as np
 from islices.core.host_memory import empty
 from islices.distributed.group import Bytes, Group, RankError, RankTimeout
 
-__all__ = ["MPIGroup", "default_group", "launched", "running", "wrap"]
-
 #: Seconds to wait for another rank if get_group gets no timeout.
 TIMEOUT = 600.0
 #: Seconds in which the other ranks are expected, while this rank only yields the core; then the length of its naps

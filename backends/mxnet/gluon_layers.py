@@ -19,8 +19,6 @@ from islices.backend import LayerUse, Use
 from islices.backends.mxnet.mxnet_autograd import paused
 from islices.backends.mxnet.ndarrays import mx
 
-__all__ = ["capture"]
-
 nd = mx.nd
 gluon = mx.gluon
 Embedding = gluon.nn.Embedding

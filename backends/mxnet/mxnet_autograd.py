@@ -28,8 +28,6 @@ from typing import Any
 from islices.backend import Backend, LookedUp, Reader, Source, Transform
 from islices.backends.mxnet.ndarrays import mx
 
-__all__ = ["GraphReads", "differentiate", "is_recorded", "paused", "record_function"]
-
 nd = mx.nd
 autograd = mx.autograd
 

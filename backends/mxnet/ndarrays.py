@@ -17,8 +17,6 @@ from islices.backends.mxnet.stand_in import import_mxnet
 from islices.core.host import bfloat16_bits
 from islices.core.host_memory import at_address
 
-__all__ = ["DTYPES", "LIMIT", "NAMES", "as_array", "check_size", "mx", "operands", "share", "view", "zeros"]
-
 Host = np.ndarray[Any, Any]
 mx = import_mxnet()
 

@@ -32,8 +32,6 @@ from islices.backends.tensorflow import tensor_memory as memory
 from islices.core.host_memory import empty
 from islices.distributed.group import Alone, ArrayGroup, Bytes, Group, RankError, RankTimeout
 
-__all__ = ["Replicas", "TensorFlowGroup", "default_group", "inside", "running", "wrap"]
-
 #: Group keys from here on are this module's; TensorFlow's keys count up from 1.
 KEYS = 1 << 24
 #: The keys of single collectives, which all ranks make in the same order.

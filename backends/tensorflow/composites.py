@@ -17,8 +17,6 @@ from islices.core.registry import get_backend
 from islices.core.slices import IndexedSlices
 from islices.embedding.per_sample import PerSample
 
-__all__ = ["register", "spec_of"]
-
 
 class _Spec(tf.TypeSpec):  # type: ignore[misc]
     """The specs of some arrays, and the attributes that are the same in every call."""

@@ -38,8 +38,6 @@ from islices.embedding.bags import sums_of_views
 from islices.norms.norm import norm_of_stored
 from islices.optim.formulas import Formula
 
-__all__ = ["bags", "compiled_by_xla", "kernels_here", "norm", "step", "sum_rows"]
-
 #: The name in XLA's error for a host call: no other text reaches the user through TensorFlow.
 _TRACED_OUTSIDE = "islices_traced_outside_of_jit_compile.accepted_is_jit_compile_True_on_this_function_too"
 #: A mutex that serializes steps of graphs that run at the same time: each sees whole rows.

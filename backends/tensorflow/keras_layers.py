@@ -23,8 +23,6 @@ from islices.backend import Array, LayerUse, OtherUse, ProductUse, Use
 from islices.backends.tensorflow.tapes import dense_gradient, here
 from islices.core.registry import describe
 
-__all__ = ["capture", "is_model"]
-
 
 def is_model(x: object) -> bool:
     """Return whether x is a layer or model of Keras 3, on any of its backends."""

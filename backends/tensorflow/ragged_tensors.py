@@ -14,8 +14,6 @@ import tensorflow as tf
 
 from islices.backend import Array, RaggedParts
 
-__all__ = ["take_apart"]
-
 
 def take_apart(x: Any, argument: str) -> RaggedParts | None:
     """See `Backend.take_ragged`."""

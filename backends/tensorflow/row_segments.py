@@ -14,22 +14,6 @@ import tensorflow as tf
 from islices.backend import Array, Slots
 from islices.backends.tensorflow.host_calls import compiled_by_xla, kernels_here
 
-__all__ = [
-    "fold_rows",
-    "in_range",
-    "in_table",
-    "isin",
-    "number",
-    "read_checked",
-    "refuse_xla",
-    "rows_hold_nothing",
-    "scatter",
-    "segment_max",
-    "slots_in_place",
-    "sums_in_place",
-    "unless_all",
-]
-
 
 def number(segments: Array) -> Array:
     """Return the number of segments, or one more than the largest segment if the number is unknown."""

@@ -24,16 +24,6 @@ from islices.core.conversion import from_native
 from islices.embedding import marking
 from islices.embedding.lookup_gradients import empty_slices
 
-__all__ = [
-    "custom_gradient",
-    "dense_gradient",
-    "differentiate",
-    "differentiate_rows",
-    "here",
-    "per_sample_gradients",
-    "user_code",
-]
-
 
 def here() -> Any:
     """Return the graph that is being built, or None in eager code."""

@@ -21,8 +21,6 @@ from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 from islices.backend import Array
 from islices.core.host_memory import ALIGNMENT, at_address, empty
 
-__all__ = ["accept", "copy", "exclusive", "fetch", "handle", "is_plain", "on_cpu", "shared", "view", "writable"]
-
 #: dtypes that the buffer protocol and DLPack support.
 PLAIN = frozenset(
     ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")

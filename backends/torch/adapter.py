@@ -43,8 +43,6 @@ from islices.backends.torch.tracers import (
 )
 from islices.core.host_memory import zeros
 
-__all__ = ["TorchBackend", "backend", "check_data", "check_inference", "shares_elements"]
-
 #: From this many elements on (4 MB), an optimizer's state gets NumPy's memory, because NumPy requests pages of 2 MB.
 #: Rows are scattered, and finding torch's pages of 4 KB takes a tenth of a whole step (docs/performance.md).
 HUGE = 1 << 20

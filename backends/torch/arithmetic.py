@@ -16,8 +16,6 @@ from torch.nn.functional import embedding_bag
 
 from islices.backends.torch.tracers import in_forward_mode
 
-__all__ = ["in_bags", "rounded_sqrt", "sum_bags", "with_numbers"]
-
 #: Outside this range the remainder of a square would leave the normal range: such input is scaled.
 LARGE, SMALL, RESCALE = 2.0**500, 2.0**-500, 2.0**300
 #: Splits a float64 into two halves whose products are exact (T. J. Dekker, Numer. Math. 18, 1971).

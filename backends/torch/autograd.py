@@ -18,15 +18,6 @@ import torch
 from islices.backend import Array, Backend, Gradient, LookedUp, Reader, Source, Transform
 from islices.backends.torch.tracers import has_tangent, in_functorch
 
-__all__ = [
-    "as_dense",
-    "custom_gradient",
-    "differentiate",
-    "is_nested",
-    "is_recorded",
-    "per_sample_gradients",
-]
-
 #: The nesting depth of the present differentiation: gradients of an inner one are differentiable themselves.
 _depth: ContextVar[int] = ContextVar("islices_torch_depth", default=0)
 

@@ -22,8 +22,6 @@ import torch.distributed as dist
 from islices.core.host_memory import empty
 from islices.distributed.group import Bytes, Group, RankError, RankTimeout
 
-__all__ = ["TorchGroup", "default_group", "running", "wrap"]
-
 #: Separates these messages from the user's, whose tag is 0 by default (gloo; nccl has no tags).
 TAG = 0x15C5
 

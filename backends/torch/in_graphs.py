@@ -28,8 +28,6 @@ from islices.embedding.table import Table
 from islices.embedding.transformed import transformed
 from islices.optim import Optimizer, optimizer
 
-__all__ = ["substitute"]
-
 # Dynamo sees tensors and constants in what is registered here
 _nodes: dict[str, Callable[..., Any]] = {}
 

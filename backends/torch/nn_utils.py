@@ -30,8 +30,6 @@ from islices.norms.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, 
 from islices.norms.limits import check_max_norm
 from islices.norms.norm import EXACT, check_float, check_order, look_at, norm_dtype, norm_of, parts
 
-__all__ = ["clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"]
-
 #: The usual argument of `get_total_norm`, for messages.
 GRADIENTS = "(p.grad for p in model.parameters() if p.grad is not None)"
 

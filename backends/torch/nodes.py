@@ -28,8 +28,6 @@ from islices.norms import norm as norms
 from islices.norms.clip_formulas import BY_VALUE, lookup_formula
 from islices.optim import Optimizer
 
-__all__ = ["ABSENT", "NODES", "NOTHING", "PUBLIC", "Node", "Read"]
-
 
 class Nothing:
     """The constant that represents None in graphs."""

@@ -25,8 +25,6 @@ from islices.core.conversion import from_native
 from islices.embedding import marking
 from islices.embedding.lookup_gradients import empty_slices
 
-__all__ = ["RowReads", "differentiate_rows"]
-
 
 def differentiate_rows(
     backend: Backend, fn: Callable[[Any], tuple[Array, Any]], tree: Any, sparse: Any, data: Any = None

@@ -22,20 +22,6 @@ from islices.core.slices import IndexedSlices
 from islices.embedding.table import Table
 from islices.optim.optimizer import Optimizer
 
-__all__ = [
-    "NamedRows",
-    "add_to_rows",
-    "check_transformation",
-    "checked",
-    "is_leaf",
-    "leaves_of",
-    "map_slices",
-    "named_rows",
-    "on_named_rows",
-    "step_rows",
-    "weights_of",
-]
-
 
 # ---------------------------------------------------------------------- trees
 def is_leaf(x: object) -> bool:

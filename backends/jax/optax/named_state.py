@@ -19,8 +19,6 @@ from islices.core.conversion import convert
 from islices.core.registry import describe
 from islices.optim.record import RECORDS, Record, carried
 
-__all__ = ["path_name", "start_from", "state_of"]
-
 #: The class of an optax state -> its fields -> the names of `islices.optim`'s records; other classes have none.
 FIELDS: Mapping[str, Mapping[str, str]] = {
     "ScaleByAdamState": {"mu": "m", "nu": "v"},

@@ -33,8 +33,6 @@ from islices.optim.fused import clip_requests
 from islices.optim.optimizer import check_requests, take_steps
 from islices.optim.row_steps import Request
 
-__all__ = ["Options", "RowOptimizer"]
-
 
 class Options(TypedDict, total=False):
     """Options of all classes and, except max_norm, of parameter groups; see `RowOptimizer`."""

@@ -33,7 +33,6 @@ from islices.optim.record import RECORDS, terms_of
 if TYPE_CHECKING:
     from islices.backends.torch.optim.base import RowOptimizer
 
-__all__ = ["as_stored", "checked", "held_array", "opened", "saved", "step_count"]
 
 #: Options that torch's groups have and the groups here lack.
 OF_TORCH = ("capturable", "decoupled_weight_decay", "differentiable", "foreach", "fused")

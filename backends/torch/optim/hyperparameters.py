@@ -20,19 +20,6 @@ from islices.optim.factory import make
 from islices.optim.hyperparameters import Schedule, check_range
 from islices.optim.record import RECORDS
 
-__all__ = [
-    "OPTIONS",
-    "Rate",
-    "check_decoupled",
-    "check_group",
-    "complete",
-    "defaults_of",
-    "known_values",
-    "located",
-    "made_from",
-    "torch_names",
-]
-
 Group = Mapping[str, Any]
 
 #: The options of a group, in addition to hyperparameters.

@@ -24,8 +24,6 @@ from islices.core.registry import describe
 from islices.optim.formulas import State
 from islices.optim.record import RECORDS, Record, carried
 
-__all__ = ["describe_optimizer", "start_from", "state_of"]
-
 #: torch's class -> the record of the same formula.
 CLASSES = {**{record.title: record for record in RECORDS.values()}, "SparseAdam": RECORDS["adam"]}
 #: the types of arrays in states
