@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from islices.backend import INDICES, Array, Backend, Look, NativeParts, Slots
+from islices.backend import INDICES, Array, Backend, Host, Look, NativeParts, Shape, Slots
 from islices.backends.jax import differentiation, gathers, host_views, precision, scatters
 from islices.backends.jax.host_calls import row_calls
 from islices.backends.jax.host_views import BFLOAT16, Tracer
@@ -88,7 +88,7 @@ class JaxBackend(Backend):
         host_views.check_alive(x)
         return _dtype_name(x.dtype)
 
-    def shape(self, x: Array) -> tuple[int | None, ...]:
+    def shape(self, x: Array) -> Shape:
         return x.shape  # type: ignore[no-any-return]
 
     def is_traced(self, x: Array) -> bool:
@@ -106,7 +106,7 @@ class JaxBackend(Backend):
         shards = x.addressable_shards  # the first piece identifies an array of several pieces
         return self.memory_span(shards[0].data) if shards else None
 
-    def asarray(self, array: np.ndarray, like: Array | None = None) -> Array:
+    def asarray(self, array: Host, like: Array | None = None) -> Array:
         array = np.asarray(array)
         array = array.astype(array.dtype.newbyteorder("="), copy=False)
         if array.dtype.itemsize >= 8 and not users_x64():
@@ -115,7 +115,7 @@ class JaxBackend(Backend):
         own[...] = array
         return host_views.put(own, like)
 
-    def to_numpy(self, x: Array) -> np.ndarray:
+    def to_numpy(self, x: Array) -> Host:
         host_views.check_alive(x)
         return host_views.bits(np.asarray(x))
 
@@ -149,7 +149,7 @@ class JaxBackend(Backend):
         self,
         values: Array,
         indices: Array,
-        dense_shape: tuple[int | None, ...],
+        dense_shape: Shape,
         *,
         coalesced: bool,
         padded: bool,

@@ -24,6 +24,7 @@ import numpy as np
 from jax import lax as typed_lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from islices.backend import Host
 from islices.backends.jax.precision import apart
 from islices.core.arguments import show
 from islices.core.host_memory import empty
@@ -115,12 +116,12 @@ class JaxGroup(Group):
                 got[(self.rank - shift) % self.size] = self._run("shift", _in_rows([part], length)[0], shift)
         return got
 
-    def _run(self, name: str, x: np.ndarray[Any, Any], shift: int = 0) -> np.ndarray[Any, Any]:
+    def _run(self, name: str, x: Host, shift: int = 0) -> Host:
         """Return this rank's result of a collective on arrays of one shape."""
         program = _program(name, self._mesh, shift)
         spread = NamedSharding(self._mesh, BY_RANK)
 
-        def collective() -> np.ndarray[Any, Any]:
+        def collective() -> Host:
             mine = jax.device_put(x[None], self._device)
             whole = jax.make_array_from_single_device_arrays((self.size, *x.shape), spread, [mine])
             return np.asarray(jax.device_get(program(whole).addressable_data(0)))[0]  # type: ignore[no-any-return]
@@ -179,7 +180,7 @@ def _within(seconds: float, fn: Callable[[], Any]) -> Any:
     return result
 
 
-def _in_rows(parts: Sequence[Bytes], length: int, without: int | None = None) -> np.ndarray[Any, Any]:
+def _in_rows(parts: Sequence[Bytes], length: int, without: int | None = None) -> Host:
     """Return the parts as rows of one length, padded with zeros; the row of the part without is all zeros."""
     out = empty((len(parts), length), np.uint8)
     for k, part in enumerate(parts):

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from islices.backend import Array
+from islices.backend import Array, Host
 from islices.backends.jax import precision
 from islices.core.host_memory import at_address, empty
 
@@ -35,7 +35,7 @@ with jax.ensure_compile_time_eval():
 Tracer = jax.core.Tracer  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def view(x: Array) -> np.ndarray | None:
+def view(x: Array) -> Host | None:
     """Return a NumPy view of x's memory, or None unless the memory belongs to one CPU device."""
     # `device` of an array spread over several devices is a sharding, which has no platform
     if isinstance(x, Tracer):
@@ -52,11 +52,11 @@ def check_alive(x: Array) -> None:
         raise ValueError(f"x: got a JAX array of shape {x.shape} that was deleted or donated; accepted is one in use")
 
 
-def bits(array: np.ndarray) -> np.ndarray:
+def bits(array: Host) -> Host:
     return array.view(np.uint16) if array.dtype == BFLOAT16 else array
 
 
-def put(array: np.ndarray, like: Array) -> Array:
+def put(array: Host, like: Array) -> Array:
     """Return the JAX array over a NumPy array, with the same dtype for any value of jax_enable_x64."""
     if array.dtype == np.uint16:
         array = array.view(BFLOAT16)
@@ -79,7 +79,7 @@ def place(like: Any) -> Any:
     return device
 
 
-def narrow(array: np.ndarray) -> np.ndarray:
+def narrow(array: Host) -> Host:
     """Return a 64-bit array in JAX's dtypes while jax_enable_x64 is off; raise if a value would be lost."""
     if array.dtype == np.int64:
         info = np.iinfo(np.int32)
@@ -101,7 +101,7 @@ def narrow(array: np.ndarray) -> np.ndarray:
 
 
 # ---------------------------------------------------------------------- memory to write into
-def writable(arrays: Sequence[Array], *, donate: bool = False) -> tuple[list[np.ndarray], list[Array]] | None:
+def writable(arrays: Sequence[Array], *, donate: bool = False) -> tuple[list[Host], list[Array]] | None:
     """See `Backend.writable`."""
     views = [view(x) for x in arrays]
     if any(v is None for v in views):

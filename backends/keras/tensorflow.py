@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
+from islices.backend import Host
 from islices.backends.keras.sparse_gradients import accepted
 from islices.backends.tensorflow.host_calls import compiled_by_xla
 from islices.backends.tensorflow.row_segments import sums_in_place
@@ -115,7 +115,7 @@ def stock(kind: Any) -> Any:
     return kind
 
 
-def cell(values: np.ndarray[Any, Any], variable: Any) -> Any:
+def cell(values: Host, variable: Any) -> Any:
     """Return a variable of arrays of any length."""
     with tf.init_scope():
         return tf.Variable(tf.convert_to_tensor(values), shape=(None, *values.shape[1:]))

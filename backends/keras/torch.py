@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import torch
 
+from islices.backend import Host
 from islices.backends.keras.sparse_gradients import ArrayHooks, cast, divisible
 from islices.backends.torch.sparse_reads import RowReads
 from islices.core.rows import coalesce as summed
@@ -100,6 +100,6 @@ class Cell:
         return self.tensor
 
 
-def cell(values: np.ndarray[Any, Any], variable: Any) -> Cell:
+def cell(values: Host, variable: Any) -> Cell:
     """Return a holder of arrays of any length, on the variable's device."""
     return Cell(torch.from_numpy(values).to(writable(variable).device))

@@ -27,14 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.backend import (
-    Array,
-    Backend,
-    Gradient,
-    Host,
-    NativeParts,
-    not_implemented,
-)
+from islices.backend import Array, Backend, Gradient, Host, NativeParts, Shape, not_implemented
 from islices.backends.mxnet.gluon_layers import capture
 from islices.backends.mxnet.mxnet_autograd import differentiate, is_recorded, paused, record_function
 from islices.backends.mxnet.ndarrays import DTYPES, LIMIT, NAMES, as_array, check_size, mx, operands, share, view, zeros
@@ -96,7 +89,7 @@ class MXNetBackend(Backend):
     def dtype(self, x: Array) -> str:
         return NAMES[x.dtype]
 
-    def shape(self, x: Array) -> tuple[int | None, ...]:
+    def shape(self, x: Array) -> Shape:
         return tuple(x.shape)
 
     def records_gradient(self, x: Array) -> bool:
@@ -129,7 +122,7 @@ class MXNetBackend(Backend):
         self,
         values: Array,
         indices: Array,
-        dense_shape: tuple[int | None, ...],
+        dense_shape: Shape,
         *,
         coalesced: bool,
         padded: bool,

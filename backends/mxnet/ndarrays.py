@@ -1,7 +1,7 @@
 """Convert between MXNet's arrays and NumPy's, with dtypes by name, views of memory, arrays over memory and numbers.
 
 Everything here works whether `mx.util.np_shape` is on or not.
-May import: `numpy`, `islices.core.host`, `islices.core.host_memory`, this folder.
+May import: `numpy`, `islices.backend`, `islices.core.host`, `islices.core.host_memory`, this folder.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from islices.backend import Host
 from islices.backends.mxnet.stand_in import import_mxnet
 from islices.core.host import bfloat16_bits
 from islices.core.host_memory import at_address
 
-Host = np.ndarray[Any, Any]
 mx = import_mxnet()
 
 # An array over NumPy's memory that lives until the interpreter ends is freed after MXNet's modules. MXNet then calls

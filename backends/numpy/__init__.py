@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.backend import FLOATS, Array, Look, not_implemented
+from islices.backend import FLOATS, Array, Host, Look, not_implemented
 from islices.core.host import HostBackend
 
 __all__ = ["NumpyBackend", "backend"]
@@ -27,7 +27,7 @@ class NumpyBackend(HostBackend):
     def dtype(self, x: Array) -> str:
         return _dtype_name(x.dtype)
 
-    def host_view(self, x: Array) -> np.ndarray | None:
+    def host_view(self, x: Array) -> Host | None:
         return self.to_numpy(x)
 
     def look(self, arrays: Sequence[Array], *, views: bool = True) -> Look:
@@ -39,14 +39,14 @@ class NumpyBackend(HostBackend):
             look.views.append(view.view(np.uint16) if dtype == "bfloat16" else view)  # type: ignore[union-attr]
         return look
 
-    def from_host(self, array: np.ndarray, like: Array) -> Array:
+    def from_host(self, array: Host, like: Array) -> Array:
         return array.view(_bfloat16()) if array.dtype == np.uint16 else array
 
-    def asarray(self, array: np.ndarray, like: Array | None = None) -> Array:
+    def asarray(self, array: Host, like: Array | None = None) -> Array:
         array = np.array(array)
         return array.view(_bfloat16()) if array.dtype == np.uint16 else array
 
-    def to_numpy(self, x: Array) -> np.ndarray:
+    def to_numpy(self, x: Array) -> Host:
         view = np.asarray(x)
         return view.view(np.uint16) if _dtype_name(view.dtype) == "bfloat16" else view
 
@@ -60,7 +60,7 @@ class NumpyBackend(HostBackend):
             views.append(x.view(np.uint16) if dtype == "bfloat16" else x)
         return look
 
-    def writable(self, arrays: Sequence[Array], *, donate: bool = False) -> tuple[list[np.ndarray], list[Array]] | None:
+    def writable(self, arrays: Sequence[Array], *, donate: bool = False) -> tuple[list[Host], list[Array]] | None:
         views = []
         for x in arrays:
             flags = x.flags

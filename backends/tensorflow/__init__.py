@@ -34,7 +34,7 @@ from tensorflow.python.autograph.core import config
 from tensorflow.python.eager import record
 from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as possible_gradient_types
 
-from islices.backend import Array, Backend, Slots
+from islices.backend import Array, Backend, Host, Shape, Slots
 from islices.backends.tensorflow import (
     composites,
     host_calls,
@@ -114,7 +114,7 @@ class TensorflowBackend(Backend):
     def dtype(self, x: Array) -> str:
         return _dtype_name(x.dtype)
 
-    def shape(self, x: Array) -> tuple[int | None, ...]:
+    def shape(self, x: Array) -> Shape:
         if x.shape.rank is None:
             raise ValueError("x: got a tensor of unknown rank; accepted is one whose rank is known")
         return tuple(x.shape)
@@ -140,10 +140,10 @@ class TensorflowBackend(Backend):
     host_view = method(tensor_memory.view)
     to_numpy = method(tensor_memory.fetch)
 
-    def from_host(self, array: np.ndarray[Any, Any], like: Array) -> Array:
+    def from_host(self, array: Host, like: Array) -> Array:
         return tensor_memory.accept(array)
 
-    def asarray(self, array: np.ndarray[Any, Any], like: Array | None = None) -> Array:
+    def asarray(self, array: Host, like: Array | None = None) -> Array:
         with _beside(like):
             return tensor_memory.copy(np.asarray(array))
 

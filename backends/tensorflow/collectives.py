@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from islices.backend import Array
+from islices.backend import Array, Host
 from islices.backends.tensorflow import tensor_memory as memory
 from islices.core.host_memory import empty
 from islices.distributed.group import Alone, ArrayGroup, Bytes, Group, RankError, RankTimeout
@@ -259,7 +259,7 @@ class TensorFlowGroup(Group):
             got[other] = theirs.view(np.uint8)[: lengths[other]]
         return got
 
-    def _run(self, op: Any, size: int, keys: Sequence[int], arrays: Sequence[np.ndarray[Any, Any]]) -> Any:
+    def _run(self, op: Any, size: int, keys: Sequence[int], arrays: Sequence[Host]) -> Any:
         """Return this rank's results of a collective per array, each among size ranks under its key."""
         if not tf.executing_eagerly():
             raise RuntimeError(f"{self.engine}: got a call inside tf.function; accepted is eager code, or: {WAY_OUT}")
@@ -291,7 +291,7 @@ def _collectives(
     ]
 
 
-def _message(rank: int, data: Bytes, length: int, *, copies: int) -> np.ndarray[Any, Any]:
+def _message(rank: int, data: Bytes, length: int, *, copies: int) -> Host:
     """Return an array (copies, 1 + words): the rank, and the data, padded to length bytes and a whole word."""
     out = empty((copies, 1 + -(-length // 8)), np.int64)
     out[:, 0] = rank

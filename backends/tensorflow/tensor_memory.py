@@ -18,7 +18,7 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
-from islices.backend import Array
+from islices.backend import Array, Host
 from islices.core.host_memory import ALIGNMENT, at_address, empty
 
 #: dtypes that the buffer protocol and DLPack support.
@@ -40,7 +40,7 @@ def handle(variable: Array) -> Array:
     return variable.handle if isinstance(variable, tf.Variable) else variable.value.handle
 
 
-def view(x: Array) -> np.ndarray[Any, Any] | None:
+def view(x: Array) -> Host | None:
     """Return a NumPy view of a tensor's or variable's memory, bfloat16 as uint16; None if it is symbolic or elsewhere.
 
     A variable's view is of its present value: a later assignment to the variable does not change the view.
@@ -64,7 +64,7 @@ def view(x: Array) -> np.ndarray[Any, Any] | None:
     return np.asarray(memoryview(x))
 
 
-def writable(arrays: Sequence[Array], *, donate: bool = False) -> tuple[list[np.ndarray[Any, Any]], list[Array]] | None:
+def writable(arrays: Sequence[Array], *, donate: bool = False) -> tuple[list[Host], list[Array]] | None:
     """See `Backend.writable`."""
     if not all(_is_here(x) for x in arrays):
         return None
@@ -102,7 +102,7 @@ def is_plain(x: Array) -> bool:
     return isinstance(x, BaseResourceVariable) and x.shape.rank != 0 and x.shape.is_fully_defined()
 
 
-def _copied(tensor: Array) -> np.ndarray[Any, Any]:
+def _copied(tensor: Array) -> Host:
     old = view(tensor)
     assert old is not None, "it is here"
     new = empty(old.shape, old.dtype)
@@ -110,7 +110,7 @@ def _copied(tensor: Array) -> np.ndarray[Any, Any]:
     return new
 
 
-def exclusive(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+def exclusive(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> Host:
     """Return the memory of a resource's variable, which has no other holder until the view is dropped.
 
     A tensor that was read from a variable may share its memory. A scatter, even of no rows, first gives the variable
@@ -125,7 +125,7 @@ def exclusive(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> np.nd
     return at_address(found, found.__array_interface__["data"][0], shape, found.dtype, writable=True)
 
 
-def shared(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+def shared(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> Host:
     """Return a view of the memory of a resource's variable. Drop it before anything is written.
 
     After a scatter TensorFlow copies on each read of the variable. This function disables the copy for its read.
@@ -145,7 +145,7 @@ def _no_rows(dtype: Any, row_shape: tuple[int, ...]) -> tuple[Array, Array]:
         return tf.zeros((0,), tf.int64), tf.zeros((0, *row_shape), dtype)
 
 
-def fetch(x: Array) -> np.ndarray[Any, Any]:
+def fetch(x: Array) -> Host:
     """Return x as a NumPy array from any device, bfloat16 as uint16."""
     found = view(x)
     if found is not None:
@@ -156,7 +156,7 @@ def fetch(x: Array) -> np.ndarray[Any, Any]:
     return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
 
 
-def accept(array: np.ndarray[Any, Any]) -> Array:
+def accept(array: Host) -> Array:
     """Return an eager CPU tensor over donated memory, or over a copy if the memory cannot be shared. uint16 is
     bfloat16."""
     flags = array.flags
@@ -171,7 +171,7 @@ def accept(array: np.ndarray[Any, Any]) -> Array:
         return tf.bitcast(tensor, tf.bfloat16)
 
 
-def copy(array: np.ndarray[Any, Any]) -> Array:
+def copy(array: Host) -> Array:
     """Return a new tensor of an array's values, on the current device; uint16 means bfloat16."""
     if array.dtype.name == "bfloat16":
         array = array.view(np.uint16)

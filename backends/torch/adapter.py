@@ -20,14 +20,7 @@ import numpy as np
 import torch
 from torch.autograd.graph import increment_version
 
-from islices.backend import (
-    Array,
-    Backend,
-    Host,
-    Look,
-    NativeParts,
-    elements_meet,
-)
+from islices.backend import Array, Backend, Host, Look, NativeParts, Shape, elements_meet
 from islices.backends.torch import autograd, dynamo, hooked_layers, jagged, openmp, sparse_reads
 from islices.backends.torch.arithmetic import in_bags, rounded_sqrt, sum_bags, with_numbers
 from islices.backends.torch.tracers import (
@@ -82,7 +75,7 @@ class TorchBackend(Backend):
         _check_storage(x)  # every array is checked here before torch computes on it, in any mode
         return _dtype_name(x.dtype)
 
-    def shape(self, x: Array) -> tuple[int | None, ...]:
+    def shape(self, x: Array) -> Shape:
         return tuple(x.shape)
 
     def host_view(self, x: Array) -> Host | None:
@@ -176,7 +169,7 @@ class TorchBackend(Backend):
         self,
         values: Array,
         indices: Array,
-        dense_shape: tuple[int | None, ...],
+        dense_shape: Shape,
         *,
         coalesced: bool,
         padded: bool,

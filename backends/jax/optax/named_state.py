@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import DictKey, GetAttrKey, SequenceKey, tree_flatten_with_path, tree_unflatten
 
+from islices.backend import Host
 from islices.backends.jax.optax.named_rows import weights_of
 from islices.core.arguments import show
 from islices.core.conversion import convert
@@ -208,7 +209,7 @@ def _check(given: Mapping[str, Any], held: Mapping[str, Any], place: str) -> Non
             raise ValueError(f"{place}[{key!r}]: got shape {x.shape}; accepted for the parameter is {wanted}")
 
 
-def _host(x: Any) -> np.ndarray[Any, Any]:
+def _host(x: Any) -> Host:
     if isinstance(x, (int, float, np.generic)):
         return np.asarray(x)
     return np.asarray(convert(x, "numpy"))

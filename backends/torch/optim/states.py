@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from islices.backend import Host
 from islices.backends.torch.adapter import backend
 from islices.backends.torch.optim.base import RowOptimizer
 from islices.backends.torch.optim.checkpoints import held_array, step_count
@@ -273,7 +274,7 @@ def _state(
     return state
 
 
-def _host(x: Any, place: str) -> np.ndarray[Any, Any]:
+def _host(x: Any, place: str) -> Host:
     if isinstance(x, (int, float, np.generic)):
         return np.asarray(x)
     with located(place):
