@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from islices.backend import INDICES, Array, Backend, Host, Look, NativeParts, Shape, Slots
+from islices.backend import INDICES, Array, Backend, Host, Look, NativeParts, Shape
 from islices.backends.jax import differentiation, gathers, host_views, precision, scatters
 from islices.backends.jax.host_calls import row_calls
 from islices.backends.jax.host_views import BFLOAT16, Tracer
@@ -39,7 +39,6 @@ from islices.core import modes
 from islices.core.host_memory import empty
 from islices.core.locks import load_module
 from islices.core.registry import describe
-from islices.core.slots import expand
 
 __all__ = ["JaxBackend", "backend"]
 
@@ -300,12 +299,7 @@ class JaxBackend(Backend):
 
     traced_step = method(row_calls.step)
     traced_bags = method(row_calls.read_bags)
-
-    def traced_norm(
-        self, leaves: Sequence[Slots], ord: int, otherwise: Callable[[Sequence[Slots]], Array]
-    ) -> Array | None:
-        leaves = [x if x.factor is None else Slots(expand(self, x), x.indices, x.rows) for x in leaves]
-        return row_calls.norm(leaves, ord, otherwise)
+    traced_norm = method(row_calls.norm)
 
     def segment_sum(self, values: Array, segments_: Array, count: int | None) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]
         assert count is not None, "JAX knows its shapes"

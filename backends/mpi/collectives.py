@@ -142,14 +142,7 @@ class MPIGroup(Group):
         self.communicator = communicator
         self.timeout = TIMEOUT
 
-    def _all_gather(self, data: Bytes, lengths: Sequence[int]) -> list[Bytes]:
-        return self._exchange([data] * self.size, lengths)
-
     def _all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
-        return self._exchange(parts, lengths)
-
-    def _exchange(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
-        """Send parts[r] to rank r, and receive lengths[r] bytes from it."""
         from mpi4py import MPI
 
         _check_running(MPI)

@@ -46,7 +46,6 @@ from islices.backends.tensorflow import (
     vectorizing,  # noqa: F401
 )
 from islices.backends.tensorflow import row_segments as segments_of
-from islices.core.slots import expand
 
 __all__ = ["TensorflowBackend", "backend", "opaque"]
 
@@ -235,6 +234,7 @@ class TensorflowBackend(Backend):
     isin = method(segments_of.isin)
     logical_not = method(tf.logical_not)
     segment_max = method(segments_of.segment_max)
+    traced_bags = method(host_calls.bags)
     traced_step = method(host_calls.step)
 
     def select(self, values: Array, indices: Array, keep: Array, rows: int | None) -> tuple[Array, Array]:
@@ -298,21 +298,9 @@ class TensorflowBackend(Backend):
     def traced_norm(
         self, leaves: Sequence[Slots], ord: int, otherwise: Callable[[Sequence[Slots]], Array]
     ) -> Array | None:
-        plain = [Slots(expand(self, x), x.indices, x.rows) if x.factor is not None else x for x in leaves]
         if host_calls.compiled_by_xla():
-            return otherwise([segments_of.slots_in_place(x) for x in plain])
-        return host_calls.norm(plain, ord, otherwise)
-
-    def traced_bags(
-        self,
-        table: Array,
-        ids: Array,
-        segments: Array,
-        bags: Array,
-        keep: Array | None,
-        otherwise: Callable[..., Array],
-    ) -> Array | None:
-        return host_calls.bags(tapes.plain(table), [ids, segments, bags], keep, otherwise)
+            return otherwise([segments_of.slots_in_place(x) for x in leaves])
+        return host_calls.norm(leaves, ord, otherwise)
 
     def in_place(self, x: Array) -> bool:
         return not isinstance(x, tf.Tensor)

@@ -31,6 +31,7 @@ from tensorflow.python.ops.resource_variable_ops import variable_accessed
 from islices import kernels
 from islices.backend import Array, Host, Slots
 from islices.backends.tensorflow import tensor_memory as memory
+from islices.backends.tensorflow.tapes import plain
 from islices.core import modes
 from islices.core.host import group
 from islices.core.host_memory import empty
@@ -226,17 +227,18 @@ def _check_lengths(indices: int, values: int) -> None:
 
 
 # ---------------------------------------------------------------------- bags of rows
-def bags(table: Array, members: Sequence[Array], keep: Array | None, otherwise: Callable[..., Array]) -> Array | None:
-    """See `Backend.traced_bags`. The table is a tensor or variable of TensorFlow; members has ids, segments and
-    bags."""
-    given = [*members, *([] if keep is None else [keep])]
+def bags(
+    table: Array, ids: Array, segments: Array, bags: Array, keep: Array | None, otherwise: Callable[..., Array]
+) -> Array | None:
+    """See `Backend.traced_bags`."""
+    table, kept = plain(table), [] if keep is None else [keep]
+    given = [ids, segments, bags, *kept]
     variable = not isinstance(table, tf.Tensor)
     if kernels_here() is None or not (memory.is_plain(table) if variable else table.shape[1:].is_fully_defined()):
         return None
-    if 0 in tuple(table.shape) or not all(x.shape.rank == 1 for x in (*given[:2], *given[3:])):
+    if 0 in tuple(table.shape) or not all(x.shape.rank == 1 for x in (ids, segments, *kept)):
         return None
-    counts = (2, 1, 2)
-    trial = [_zeros(table, 1, 1), _two(given[0]), *(_zeros(x, n) for x, n in zip(given[1:], counts, strict=False))]
+    trial = [_zeros(table, 1, 1), _two(ids), _zeros(segments, 2), _zeros(bags, 1), *(_zeros(x, 2) for x in kept)]
     place = table.handle if variable else table
     if variable:
         variable_accessed(table)  # as any read does: tapes watch it from now on
@@ -246,7 +248,7 @@ def bags(table: Array, members: Sequence[Array], keep: Array | None, otherwise: 
         found = _if_here(call, lambda: otherwise(table, *given))
     else:
         found = _call(_bags, trial, [table, *given], table.dtype, lambda: otherwise(table, *given))
-    found.set_shape((given[2].shape[0], *table.shape[1:]))
+    found.set_shape((bags.shape[0], *table.shape[1:]))
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def recorded(found: Array, place: Array) -> Any:
@@ -282,7 +284,7 @@ def _bags(table: Host, ids: Host, segments: Host, bags: Host, *keep: Host) -> Ho
 
 # ---------------------------------------------------------------------- norms
 def norm(leaves: Sequence[Slots], ord: int, otherwise: Callable[[Sequence[Slots]], Array]) -> Array | None:
-    """See `Backend.traced_norm`; without factors."""
+    """See `Backend.traced_norm`."""
     if kernels_here() is None:
         return None
     arrays, trial = list[Array](), list[Host]()

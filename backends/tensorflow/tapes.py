@@ -18,7 +18,7 @@ from tensorflow.python.ops.resource_variable_ops import variable_accessed
 from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as possible_gradient_types
 
 import islices
-from islices.backend import Array, Backend, Gradient, LookedUp, Reader, Source, Transform
+from islices.backend import Array, Backend, Gradient, LookedUp, Reader, Source, TapeRecorder, Transform
 from islices.core import trees
 from islices.core.conversion import from_native
 from islices.embedding import marking
@@ -36,20 +36,16 @@ def plain(x: Array) -> Array:
 
 
 # ---------------------------------------------------------------------- by rows
-class TapeReads:
+class TapeReads(TapeRecorder):
     """The lookups in one table within one `differentiate`."""
 
     def __init__(self, backend: Backend, tape: tf.GradientTape, outer: Any) -> None:
-        self.backend = backend
+        super().__init__(backend)
         self.tape = tape
         self.outer = outer
         self.graph = here()
         self.thread = threading.get_ident()
         self.open = True
-        self.found: list[tuple[Array, Array, tuple[Array, ...], Any]] = []
-
-    def lookup(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any) -> Array:
-        return self.bags(weights, ids, extras, static, self.backend.read_rows)
 
     def bags(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any, read: Reader) -> Array:
         self._check_place()
@@ -114,8 +110,7 @@ def differentiate(
     made = tape.gradient(loss, [*watched, *rows], unconnected_gradients=tf.UnconnectedGradients.ZERO)
     grads = [dense_gradient(g, x) for g, x in zip(made, [*watched, *rows], strict=True)]
     upstreams = iter(grads[len(watched) :])
-    lookups = [[LookedUp(next(upstreams), *found[1:]) for found in r.found] for r in recorders]
-    return loss, aux, grads[: len(watched)], lookups
+    return loss, aux, grads[: len(watched)], [r.looked_up(upstreams) for r in recorders]
 
 
 def _apart(variables: Sequence[Array], sources: Sequence[Source]) -> tuple[list[Array], list[Array]]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from islices.backend import Array, Backend, Gradient, LookedUp, Reader, Source, Transform
+from islices.backend import Array, Backend, Gradient, LookedUp, Reader, Source, TapeRecorder, Transform
 from islices.backends.torch.tracers import has_tangent, in_functorch
 
 #: The nesting depth of the present differentiation: gradients of an inner one are differentiable themselves.
@@ -31,18 +31,14 @@ def is_nested() -> bool:
 Noted = tuple[torch.Tensor, int, str]
 
 
-class LookupRecorder:
+class LookupRecorder(TapeRecorder):
     """The lookups in one table that a differentiation records."""
 
     def __init__(self, backend: Backend, source: Source, noted: list[Noted]) -> None:
-        self.backend = backend
+        super().__init__(backend)
         self.source = source
-        self.looked_up: list[tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...], Any]] = []
         self.noted = noted
         self.state = "open"  # then "backward", then "closed"
-
-    def lookup(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any) -> Array:
-        return self.bags(weights, ids, extras, static, self.backend.read_rows)
 
     def bags(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any, read: Reader) -> Array:
         if self.state == "closed":
@@ -64,7 +60,7 @@ class LookupRecorder:
         rows = rows.view_as(rows) if rows.requires_grad else rows.requires_grad_()
         _note(self.noted, rows, "rows")
         # copies of the ids: fn may reuse the same memory for its next lookup
-        self.looked_up.append((rows, ids.clone(), tuple(x.clone() for x in extras), static))
+        self.found.append((rows, ids.clone(), tuple(x.clone() for x in extras), static))
         return rows
 
     def _read(self, ids: Array, extras: tuple[Array, ...], static: Any, read: Reader) -> torch.Tensor:
@@ -115,18 +111,14 @@ def differentiate(
             _check_unchanged(noted)
             for recorder in recorders:
                 recorder.state = "backward"
-            rows = [row for recorder in recorders for row, *_ in recorder.looked_up]
+            rows = [row for recorder in recorders for row, *_ in recorder.found]
             gradients = _gradients(loss, [*recorded, *rows], create_graph=inner, keep_sparse=keep_sparse)
     finally:
         _depth.reset(token)
         for recorder in recorders:
             recorder.state = "closed"
     dense, rest = gradients[: len(recorded)], iter(_apart(gradients[len(recorded) :], gradients[: len(recorded)]))
-    lookups = [
-        [LookedUp(next(rest), ids, extras, static) for _, ids, extras, static in recorder.looked_up]
-        for recorder in recorders
-    ]
-    return loss if inner else loss.detach(), aux, dense, lookups
+    return loss if inner else loss.detach(), aux, dense, [recorder.looked_up(rest) for recorder in recorders]
 
 
 def _apart(upstreams: list[torch.Tensor], dense: list[torch.Tensor]) -> list[torch.Tensor]:

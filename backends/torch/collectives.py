@@ -106,14 +106,7 @@ class TorchGroup(Group):
             raise RuntimeError(f"{self.engine}: this process group has been destroyed")
         return found
 
-    def _all_gather(self, data: Bytes, lengths: Sequence[int]) -> list[Bytes]:
-        return self._exchange([data] * self.size, lengths)
-
     def _all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
-        return self._exchange(parts, lengths)
-
-    def _exchange(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
-        """Send parts[r] to rank r, and receive lengths[r] bytes from it."""
         others = [(self.rank + step) % self.size for step in range(1, self.size)]  # each rank begins with another rank
         to = [r for r in others if len(parts[r])]
         staged = {id(parts[r]): _tensor(parts[r]).to(self._device) for r in to}  # all of them may be one array

@@ -6,7 +6,7 @@ May import: `islices.backend.arrays`, `islices.backend.contract`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ class Source(NamedTuple):
     returns and differentiates ``read(weights, ids)``. An optional method ``operand(weights)`` returns the weights as an
     array that is differentiated: products with it are `ProductUse`s, anything else is a `WholeUse`. An adapter may give
     a recorder to every traced table if its operations mean nothing outside of a differentiation (JAX). The recorder's
-    attribute ``everywhere`` is True then.
+    attribute ``everywhere`` is True then. `TapeRecorder` is a base class for frameworks with a tape.
     """
 
     weights: Array
@@ -93,6 +93,31 @@ class OtherUse:
 
 #: A function of weights and ids to looked-up rows, or bags of them.
 Reader = Callable[[Array, Array], Array]
+
+
+class TapeRecorder:
+    """A base of the recorders of a framework with a tape: the lookups in one table during a differentiation.
+
+    A subclass overrides `bags`, which appends to ``found`` the rows that the tape watches, with ids, extras and static.
+    """
+
+    def __init__(self, backend: Any) -> None:
+        self.backend = backend
+        self.found: list[tuple[Array, Array, tuple[Array, ...], Any]] = []
+
+    def lookup(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any) -> Array:
+        """Return the rows of ids; see `Source`."""
+        return self.bags(weights, ids, extras, static, self.backend.read_rows)
+
+    def bags(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any, read: Reader) -> Array:
+        """Return ``read(weights, ids)`` as the tape watches it; see `Source`."""
+        raise NotImplementedError
+
+    def looked_up(self, upstreams: Iterator[Array]) -> list[LookedUp]:
+        """Return the lookups with their gradients, the next ones of an iterator."""
+        return [LookedUp(next(upstreams), *use) for _, *use in self.found]
+
+
 #: A use of a captured weight.
 Use = LayerUse | ProductUse | OtherUse
 #: A use of a differentiated table.

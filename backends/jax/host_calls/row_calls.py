@@ -154,7 +154,7 @@ class _Bags(Operation):
 
 # ---------------------------------------------------------------------- norms
 def norm(leaves: Sequence[Slots], ord: int, otherwise: Callable[..., Array]) -> Array | None:
-    """See `Backend.traced_norm`; without factors."""
+    """See `Backend.traced_norm`."""
     leaves = [x for x in leaves if x.values.size and (x.indices is None or x.indices.size)]
     if not leaves or not _takes(*leaves):
         return None
