@@ -36,7 +36,8 @@ from islices.backends.jax.markers import read
 from islices.backends.jax.precision import constant, users_x64
 from islices.backends.jax.pytree import register
 from islices.core import modes
-from islices.core.host_memory import empty
+from islices.core.dtypes import as_bits
+from islices.core.host_memory import copied, empty
 from islices.core.locks import load_module
 from islices.core.registry import describe
 
@@ -110,13 +111,11 @@ class JaxBackend(Backend):
         array = array.astype(array.dtype.newbyteorder("="), copy=False)
         if array.dtype.itemsize >= 8 and not users_x64():
             array = host_views.narrow(array)
-        own = empty(array.shape, array.dtype)
-        own[...] = array
-        return host_views.put(own, like)
+        return host_views.put(copied(array), like)
 
     def to_numpy(self, x: Array) -> Host:
         host_views.check_alive(x)
-        return host_views.bits(np.asarray(x))
+        return as_bits(np.asarray(x))
 
     # ------------------------------------------------------------------ the framework's sparse form
     def from_native(self, x: Any) -> NativeParts:
@@ -274,8 +273,8 @@ class JaxBackend(Backend):
     def select(self, values: Array, indices: Array, keep: Array, rows: int | None) -> tuple[Array, Array]:
         if any(isinstance(x, Tracer) for x in (values, indices, keep)):
             sentinel = constant(scatters.check_sentinel(rows, indices.dtype), indices.dtype)
-            column = jnp.reshape(keep, (keep.shape[0], *(1,) * (values.ndim - 1)))
-            return jnp.where(column, values, constant(0, values.dtype)), jnp.where(keep, indices, sentinel)
+            kept = jnp.where(self.as_column(keep, values), values, constant(0, values.dtype))
+            return kept, jnp.where(keep, indices, sentinel)
         positions = np.flatnonzero(np.asarray(keep)).astype(np.int32)
         if len(positions) == keep.shape[0]:
             return values, indices
@@ -341,8 +340,7 @@ class JaxBackend(Backend):
         views = [None if donate else host_views.view(x) for x in (table, ids, values)]
         if any(v is None for v in views):
             return (scatters.set_donated if donate and not traced else scatters.set_jitted)(table, ids, values)
-        out = empty(table.shape, views[0].dtype)  # type: ignore[union-attr]
-        out[...] = views[0]
+        out = copied(views[0])  # type: ignore[arg-type]
         out[views[1]] = views[2]
         return host_views.put(out, table)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -21,7 +20,8 @@ from jax import lax
 
 from islices.backend import Array, Host
 from islices.backends.jax import precision
-from islices.core.host_memory import at_address, empty
+from islices.core.dtypes import as_bits
+from islices.core.host_memory import at_address, copied
 
 if TYPE_CHECKING or hasattr(jax.extend.core, "get_opaque_trace_state"):
     from jax.extend.core import get_opaque_trace_state
@@ -43,17 +43,13 @@ def view(x: Array) -> Host | None:
     check_alive(x)
     if getattr(x.device, "platform", None) != "cpu":
         return None
-    return bits(np.asarray(x))
+    return as_bits(np.asarray(x))
 
 
 def check_alive(x: Array) -> None:
     """Raise ValueError for an array whose memory was deleted, or donated to another."""
     if not isinstance(x, Tracer) and x.is_deleted():
         raise ValueError(f"x: got a JAX array of shape {x.shape} that was deleted or donated; accepted is one in use")
-
-
-def bits(array: Host) -> Host:
-    return array.view(np.uint16) if array.dtype == BFLOAT16 else array
 
 
 def put(array: Host, like: Array) -> Array:
@@ -103,30 +99,24 @@ def narrow(array: Host) -> Host:
 # ---------------------------------------------------------------------- memory to write into
 def writable(arrays: Sequence[Array], *, donate: bool = False) -> tuple[list[Host], list[Array]] | None:
     """See `Backend.writable`."""
-    views = [view(x) for x in arrays]
+    views: list[Any] = [view(x) for x in arrays]
     if any(v is None for v in views):
         return None
     if not donate:
-        copies = [empty(v.shape, v.dtype) for v in views if v is not None]
-        for new, old in zip(copies, views, strict=True):
-            new[...] = old
+        copies = [copied(v) for v in views]
         return copies, [put(new, x) for new, x in zip(copies, arrays, strict=True)]
-    shapes_and_types = [(v.shape, v.dtype) for v in views if v is not None]
+    shapes_and_types = [(v.shape, v.dtype) for v in views]
     del views  # XLA copies arrays that have views
     with jax.ensure_compile_time_eval():
-        results = _handed_over(len(arrays))(*arrays)
+        results = _handed_over(list(arrays))
     jax.block_until_ready(results)  # pending reads of the old arrays run first
     fresh = [
         at_address(x, x.unsafe_buffer_pointer(), shape, dtype, writable=True)
         for x, (shape, dtype) in zip(results, shapes_and_types, strict=True)
     ]
-    return fresh, list(results)
+    return fresh, results
 
 
-@cache
-def _handed_over(count: int) -> Any:
-    """Return the function that passes the memory of count arrays to new ones. XLA reuses donated inputs for outputs.
-
-    The barrier keeps JAX from returning its arguments without a computation, so that they would not be donated.
-    """
-    return jax.jit(lambda *arrays: lax.optimization_barrier(arrays), donate_argnums=tuple(range(count)))
+#: Passes the memory of a list of arrays to new ones, since XLA reuses donated inputs for outputs. The barrier keeps JAX
+#: from returning its arguments without a computation, so that they would not be donated.
+_handed_over: Any = jax.jit(lax.optimization_barrier, donate_argnums=0)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from islices.backend import FLOATS, Array, Host, Look, not_implemented
+from islices.core.dtypes import as_bits
 from islices.core.host import HostBackend
 
 __all__ = ["NumpyBackend", "backend"]
@@ -47,8 +48,7 @@ class NumpyBackend(HostBackend):
         return array.view(_bfloat16()) if array.dtype == np.uint16 else array
 
     def to_numpy(self, x: Array) -> Host:
-        view = np.asarray(x)
-        return view.view(np.uint16) if _dtype_name(view.dtype) == "bfloat16" else view
+        return as_bits(np.asarray(x))
 
     def plain_tables(self, arrays: Sequence[Any]) -> Look | None:
         look = Look([], [], [False] * len(arrays), views := [])
@@ -70,7 +70,7 @@ class NumpyBackend(HostBackend):
             )
             if lying or not flags.writeable or not x.dtype.isnative:
                 return None
-            views.append(x.view(np.uint16) if _dtype_name(x.dtype) == "bfloat16" else x)
+            views.append(as_bits(x))
         return views, list(arrays)
 
     differentiate = not_implemented(

@@ -33,8 +33,9 @@ from islices.backend import Array, Host, Slots
 from islices.backends.tensorflow import tensor_memory as memory
 from islices.backends.tensorflow.tapes import plain
 from islices.core import modes
+from islices.core.dtypes import as_bits
 from islices.core.host import group
-from islices.core.host_memory import empty
+from islices.core.host_memory import copied
 from islices.embedding.bags import sums_of_views
 from islices.norms.norm import norm_of_stored
 from islices.optim.formulas import Formula
@@ -169,10 +170,8 @@ def _at_slots(of_rows: Array, ids: Array, indices: Array) -> Array:
 def _sum_rows(values: Host, indices: Host, *, rows: int | None) -> list[Host]:
     _check_lengths(len(indices), len(values))
     order, found, starts = _groups(indices, rows)
-    ids = empty(found.shape, found.dtype)
-    ids[...] = found
-    sums = _compiled().fold(_bits(values), order, starts)
-    return [sums.view(values.dtype), ids]
+    sums = _compiled().fold(as_bits(values), order, starts)
+    return [sums.view(values.dtype), copied(found)]
 
 
 # ---------------------------------------------------------------------- slots by row
@@ -279,7 +278,7 @@ def _bags(table: Host, ids: Host, segments: Host, bags: Host, *keep: Host) -> Ho
         mask = np.zeros(len(ids), np.int32)
         mask[named] = 1
         keep = (mask * keep[0] if keep else mask,)
-    return sums_of_views(_compiled(), [_bits(table), ids, segments, bags, *keep]).view(table.dtype)
+    return sums_of_views(_compiled(), [as_bits(table), ids, segments, bags, *keep]).view(table.dtype)
 
 
 # ---------------------------------------------------------------------- norms
@@ -303,7 +302,7 @@ def _norm(*arrays: Host, sparse: Sequence[bool], ord: int) -> Host:
         values, order, starts = next(given), None, None
         if has_rows:
             order, _, starts = _of_values(values, *(next(given) for _ in range(4)))
-        stored.append((_bits(values), order, starts))
+        stored.append((as_bits(values), order, starts))
     return np.array((norm_of_stored(_compiled(), stored, ord),))
 
 
@@ -317,7 +316,7 @@ def step(
     given = [slots.values, *_grouped(slots), numbers, *([] if slots.factor is None else [slots.factor])]
     take = partial(_step, formula)
     tried = [np.ones(x.shape[0], x.dtype.as_numpy_dtype) for x in (numbers, *given[6:])]
-    take([_bits(_zeros(x, 1, 1)) for x in tables], _zeros(slots.values, 1, 1), *_ONE_GROUP, *tried)
+    take([as_bits(_zeros(x, 1, 1)) for x in tables], _zeros(slots.values, 1, 1), *_ONE_GROUP, *tried)
 
     kinds = [(tf.as_dtype(x.dtype), tuple(x.shape)) for x in tables]
     in_place, resources = partial(_step_in_place, take, kinds), [memory.handle(x) for x in tables]
@@ -351,7 +350,7 @@ def _step(formula: Formula, tables: Sequence[Host], values: Host, *given: Host) 
     groups, numbers, *factor = _of_values(values, *given[:4]), *given[4:]
     scale = float(factor[0][0]) if factor else None
     compiled = _compiled()
-    compiled.run_tasks([compiled.step(formula, _bits(values), groups, tables[0], tables[1:], numbers, scale)])
+    compiled.run_tasks([compiled.step(formula, as_bits(values), groups, tables[0], tables[1:], numbers, scale)])
 
 
 # ---------------------------------------------------------------------- what TensorFlow hands over
@@ -359,11 +358,6 @@ def _compiled() -> ModuleType:
     from islices.kernels import operations  # numba is available: `kernels_here` returned kernels
 
     return operations
-
-
-def _bits(x: Host) -> Host:
-    """Return an array in the kernels' form: bfloat16 as uint16."""
-    return x.view(np.uint16) if x.dtype.name == "bfloat16" else x
 
 
 def _within(indices: Host, rows: int | None) -> Host | None:

@@ -4,7 +4,7 @@ An eager tensor on CPU shows its memory through the buffer protocol (``tensor.nu
 bfloat16, which passes as uint16 by a bitcast that shares memory too. In the other direction DLPack shares memory.
 TensorFlow *aborts the process* for memory that does not start at a multiple of 64 bytes, and NumPy rejects read-only
 memory. So other arrays are first copied into aligned memory, which is also faster than `tf.constant`.
-May import: `tensorflow`, `numpy`, `islices.backend`, `islices.core.host_memory`.
+May import: `tensorflow`, `numpy`, `islices.backend`, `islices.core.dtypes`, `islices.core.host_memory`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from tensorflow.python.eager import record
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
 from islices.backend import Array, Host
-from islices.core.host_memory import ALIGNMENT, at_address, empty
+from islices.core.dtypes import as_bits
+from islices.core.host_memory import ALIGNMENT, at_address, copied
 
 #: dtypes that the buffer protocol and DLPack support.
 PLAIN = frozenset(
@@ -71,7 +72,7 @@ def writable(arrays: Sequence[Array], *, donate: bool = False) -> tuple[list[Hos
     views, results = [], []
     for x in arrays:
         tensor = isinstance(x, tf.Tensor)
-        memory = _copied(x) if tensor else exclusive(handle(x), tf.as_dtype(x.dtype), tuple(x.shape))
+        memory = copied(view(x)) if tensor else exclusive(handle(x), tf.as_dtype(x.dtype), tuple(x.shape))
         views.append(memory)
         results.append(accept(memory) if tensor else x)
     return views, results
@@ -100,14 +101,6 @@ def _is_here(x: Array) -> bool:
 def is_plain(x: Array) -> bool:
     """Return whether a variable is one resource with a known row shape."""
     return isinstance(x, BaseResourceVariable) and x.shape.rank != 0 and x.shape.is_fully_defined()
-
-
-def _copied(tensor: Array) -> Host:
-    old = view(tensor)
-    assert old is not None, "it is here"
-    new = empty(old.shape, old.dtype)
-    new[...] = old
-    return new
 
 
 def exclusive(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> Host:
@@ -152,8 +145,7 @@ def fetch(x: Array) -> Host:
         return found
     if not hasattr(x, "numpy") or tf.is_symbolic_tensor(x) or not (tf.executing_eagerly() or isinstance(x, tf.Tensor)):
         raise TypeError(f"x: got {x!r:.80}, whose value is not known inside tf.function; accepted is an eager tensor")
-    array = np.asarray(x.numpy())
-    return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+    return as_bits(np.asarray(x.numpy()))
 
 
 def accept(array: Host) -> Array:
@@ -161,9 +153,7 @@ def accept(array: Host) -> Array:
     bfloat16."""
     flags = array.flags
     if not (flags.writeable and flags.c_contiguous and array.__array_interface__["data"][0] % ALIGNMENT == 0):
-        aligned = empty(array.shape, array.dtype.newbyteorder("="))
-        aligned[...] = array
-        array = aligned
+        array = copied(array, array.dtype.newbyteorder("="))
     tensor = tf.experimental.dlpack.from_dlpack(array.__dlpack__())
     if array.dtype != np.uint16:
         return tensor
@@ -173,16 +163,13 @@ def accept(array: Host) -> Array:
 
 def copy(array: Host) -> Array:
     """Return a new tensor of an array's values, on the current device; uint16 means bfloat16."""
-    if array.dtype.name == "bfloat16":
-        array = array.view(np.uint16)
+    array = as_bits(array)
     if array.dtype.name not in PLAIN or (array.size <= FEW and array.dtype != np.uint16 and array.dtype.isnative):
         try:
             return tf.constant(array)
         except ValueError as error:
             raise TypeError(f"array: got {array.dtype}; accepted are the dtypes of TensorFlow") from error
     if tf.executing_eagerly():
-        fresh = empty(array.shape, array.dtype.newbyteorder("="))
-        fresh[...] = array
-        return tf.identity(accept(fresh))
+        return tf.identity(accept(copied(array, array.dtype.newbyteorder("="))))
     tensor = tf.constant(array)
     return tf.bitcast(tensor, tf.bfloat16) if array.dtype == np.uint16 else tensor

@@ -34,6 +34,7 @@ from islices.backends.torch.tracers import (
     plain_eager,
     tracer_of,
 )
+from islices.core.dtypes import as_bits
 from islices.core.host_memory import zeros
 
 #: From this many elements on (4 MB), an optimizer's state gets NumPy's memory, because NumPy requests pages of 2 MB.
@@ -115,8 +116,7 @@ class TorchBackend(Backend):
         return out if like.is_cpu else out.to(like.device)
 
     def asarray(self, array: Host, like: Array | None = None) -> Array:
-        if array.dtype.name == "bfloat16":
-            array = array.view(np.uint16)
+        array = as_bits(array)
         copy = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
         out = _over(copy) if copy.dtype == np.uint16 else torch.from_numpy(copy)
         return out if like is None else out.to(like.device)
