@@ -19,6 +19,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from islices.backend import Array, Gradient, GradientOfValue, Source, TableUse, Transform
 from islices.backends.jax import host_views
+from islices.backends.jax.host_calls.primitive import varying
 from islices.backends.jax.host_views import Tracer
 from islices.backends.jax.markers import RECORDER
 from islices.backends.jax.plans import Plan, evaluate
@@ -93,7 +94,7 @@ def _check_unchecked(jaxpr: Any) -> None:
     JAX would add up the ranks' gradients of arrays that do not vary, but each rank has different rows.
     """
     avals = [v.aval for v in (*jaxpr.constvars, *jaxpr.invars)]
-    if any(getattr(x, "vma", None) or getattr(getattr(x, "mat", None), "varying", None) for x in avals):
+    if any(map(varying, avals)):
         raise ValueError(
             "islices.value_and_grad within jax.shard_map(..., check_vma=True): accepted is check_vma=False, where all "
             "gradients are the rank's own; islices.distributed.all_reduce adds them up"

@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
-from islices.backend import Backend
+from islices.backend import FLOATS, Backend
 from islices.backends.jax.differentiation import Aux, taken, trace
 from islices.backends.jax.host_views import Tracer
 from islices.backends.jax.plans import Plan
-from islices.backends.jax.row_reads import FLOATS, Marked, whole
+from islices.backends.jax.row_reads import Marked, whole
 from islices.core.arguments import show
 from islices.core.slices import IndexedSlices
 from islices.embedding import marking

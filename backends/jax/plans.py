@@ -43,20 +43,19 @@ class Plan:
         self.jaxpr = jaxpr
         self.slots: list[Slot] = []
         self.others: dict[int, Use] = {}  # by leaf: its first use other than by rows
-        self.steps: list[tuple[Any, Evaluation | None, slice, bool, list[Any]]] = []
+        self.steps: list[tuple[Any, Evaluation | None, slice, bool, set[Any]]] = []
         self.marks = {v: m for v, m in zip(jaxpr.invars, marks, strict=True) if m is not None}
-        needed, self.moving = _needed(jaxpr, wanted or (True,) * len(jaxpr.outvars))
-        if any(isinstance(m, TableWeights) for m in marks):  # all of its lookups count
-            needed, self.moving = set(map(id, jaxpr.eqns)), {v for eqn in jaxpr.eqns for v in eqn.outvars}
-        for eqn, over in zip(jaxpr.eqns, _last_uses(jaxpr), strict=True):
-            if id(eqn) not in needed:
+        every = any(isinstance(m, TableWeights) for m in marks)  # all of its lookups count
+        last, self.moving = _needed(jaxpr, wanted or (True,) * len(jaxpr.outvars), every)
+        for eqn in jaxpr.eqns:
+            if id(eqn) not in last:
                 continue
             start = len(self.slots)
             step = self._step(eqn)
             if step is not None:
                 self.slots += step.slots
                 self.marks.update((v, m) for v, m in zip(eqn.outvars, step.outputs, strict=True) if m is not None)
-            self.steps.append((eqn, step, slice(start, len(self.slots)), _is_wide(eqn), over))
+            self.steps.append((eqn, step, slice(start, len(self.slots)), _is_wide(eqn), last[id(eqn)]))
         self.outputs: Marks = tuple(map(self.mark, jaxpr.outvars))
 
     def mark(self, v: Any) -> Any:
@@ -86,18 +85,23 @@ class Plan:
         return step
 
 
-def _needed(jaxpr: Any, wanted: Sequence[bool]) -> tuple[set[int], set[Any]]:
-    """Return the ids of equations that have effects or used results, and the variables that have a gradient."""
+def _needed(jaxpr: Any, wanted: Sequence[bool], every: bool) -> tuple[dict[int, set[Any]], set[Any]]:
+    """Return the variables that each needed equation, by its id, reads last, and the variables that have a gradient.
+
+    Needed equations have effects or used results. If every is True, all are needed, and all results have a gradient.
+    """
     live = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
     moving = {v for v, w in zip(jaxpr.outvars, wanted, strict=True) if w and _moves(v)}
-    needed = set()
+    last = {}
     for eqn in reversed(jaxpr.eqns):
-        if eqn.effects or any(v in live for v in eqn.outvars):
-            needed.add(id(eqn))
-            live.update(v for v in eqn.invars if not isinstance(v, Literal))
-        if eqn.primitive.name != "stop_gradient" and any(v in moving for v in eqn.outvars):
+        if every or eqn.effects or any(v in live for v in eqn.outvars):
+            last[id(eqn)] = {v for v in (*eqn.invars, *eqn.outvars) if not isinstance(v, Literal)} - live
+            live |= last[id(eqn)]
+        if every:
+            moving.update(eqn.outvars)
+        elif eqn.primitive.name != "stop_gradient" and any(v in moving for v in eqn.outvars):
             moving.update(filter(_moves, eqn.invars))
-    return needed, moving
+    return last, moving
 
 
 def _moves(v: Any) -> bool:
@@ -123,8 +127,12 @@ def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Seq
     env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
     leaves = {m.leaf: env[v] for v, m in plan.marks.items() if v in env and not isinstance(m, Operand)}
     found: list[Any] = []
+
+    def read(v: Any) -> Any:
+        return _as_jax(v.val, v) if isinstance(v, Literal) else env[v]
+
     for eqn, step, slots, wide, dead in plan.steps:
-        values = [_as_jax(v.val, v) if isinstance(v, Literal) else env[v] for v in eqn.invars]
+        values = list(map(read, eqn.invars))
         with eqn.ctx.manager, precision.wide() if wide else contextlib.nullcontext():
             if step is None:
                 outs = bind(eqn, values)
@@ -135,26 +143,9 @@ def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Seq
             env[v] = leaves[plan.marks[v].leaf] if x is None else x
         for v in dead:
             env.pop(v, None)
-    outputs: list[Any] = []
-    for v, mark in zip(jaxpr.outvars, plan.outputs, strict=True):
-        if mark is not None and not isinstance(mark, Operand):
-            outputs.append(None)  # avoid a copy out of a call
-        else:
-            outputs.append(_as_jax(v.val, v) if isinstance(v, Literal) else env[v])
-    return outputs, found
-
-
-def _last_uses(jaxpr: Any) -> list[list[Any]]:
-    """Return, per equation, the variables that no later equation reads."""
-    last: dict[Any, int] = {}
-    for k, eqn in enumerate(jaxpr.eqns):
-        last.update((v, k) for v in (*eqn.invars, *eqn.outvars) if not isinstance(v, Literal))
-    for v in jaxpr.outvars:
-        last.pop(v, None) if not isinstance(v, Literal) else None
-    dead: list[list[Any]] = [[] for _ in jaxpr.eqns]
-    for v, k in last.items():
-        dead[k].append(v)
-    return dead
+    # None avoids a copy out of a call
+    kept = (mark is None or isinstance(mark, Operand) for mark in plan.outputs)
+    return [read(v) if k else None for v, k in zip(jaxpr.outvars, kept, strict=True)], found
 
 
 def _as_jax(x: Any, v: Any) -> Any:

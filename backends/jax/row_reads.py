@@ -1,6 +1,6 @@
 """Define the rules of the operations that read rows of a marked parameter or pass the parameter on.
 
-May import: `jax`, `numpy`, this folder, `islices.backends.jax.host_calls`.
+May import: `jax`, `numpy`, `islices.backend`, this folder, `islices.backends.jax.host_calls`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from islices.backend import FLOATS
 from islices.backends.jax import scatters
 from islices.backends.jax.host_calls.primitive import varying
 from islices.backends.jax.markers import attach
-
-#: The dtypes that may be stored by rows.
-FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 class Marked(NamedTuple):
@@ -43,8 +41,8 @@ class Slot:
     leaf: int
     shape: tuple[int, ...]  # shape of the delta: (*loops, n, *row_shape)
     dtype: Any
-    #: the found values: ids and their extras; () for an array with a dense gradient
-    found: tuple[jax.ShapeDtypeStruct, ...]
+    #: avals of the found values: ids and their extras; () for an array with a dense gradient
+    found: tuple[Any, ...]
     rows: int = -1  # the id of no row; -1 without ids
     varying: frozenset[str] = frozenset()  # the axes of a shard_map along which the read differs
     static: Any = None  # for a Table: the core's facts about a lookup, or the use of its weights
@@ -114,6 +112,11 @@ def whole(x: Any, mark: Marked | None) -> Any:
         if dtype.itemsize == 2:  # XLA may skip a rounding to 16 bits that is widened again right after
             x = lax.optimization_barrier(x)
     return x
+
+
+def passed(eqn: Any, outputs: Marks) -> Evaluation:
+    """Return the step of an equation that runs as it is, with the marks of its results."""
+    return Evaluation(lambda values, deltas: (bind(eqn, values), []), outputs)
 
 
 def constant(eqn: Any, marks: Marks) -> Evaluation:
@@ -266,9 +269,7 @@ def _convert(eqn: Any, marks: Marks) -> Evaluation | None:
 
 def _placed(eqn: Any, marks: Marks) -> Evaluation | None:
     """Return a step that places the leaf elsewhere or changes its type."""
-    if None in marks:
-        return None
-    return Evaluation(lambda values, deltas: (bind(eqn, values), []), marks)
+    return None if None in marks else passed(eqn, marks)
 
 
 #: Rules by primitive.
