@@ -100,27 +100,21 @@ def is_traced(x: Any) -> bool:
 # ---------------------------------------------------------------------- our objects, taken apart and put together
 def _slices_apart(s: IndexedSlices) -> tuple[list[Any], Any]:
     slots = _slots_in(s)
-    held = [s.values if slots is None else slots.values, s.indices]
-    later = [False, False]
-    if slots is not None:
-        later = [slots.positions is not None, slots.factor is not None]
-        held += [x for x in (slots.positions, slots.factor) if x is not None]  # a graph returns no None
-    return held, (s.dense_shape, s.coalesced, s.padded, *later)
+    parts = [s.values if slots is None else slots.values, s.indices, *((None, None) if slots is None else slots[3:])]
+    there = [x is not None for x in parts]  # a graph returns no None
+    return [x for x in parts if x is not None], (s.dense_shape, s.coalesced, s.padded, *there)
 
 
 def _slices_together(parts: Any, known: Any) -> IndexedSlices:
-    rest = list(parts)
-    values, indices = rest.pop(0), rest.pop(0)
-    positions = rest.pop(0) if known[3] else None
-    factor = rest.pop(0) if known[4] else None
-    shape, coalesced, padded = known[:3]
+    (shape, coalesced, padded, *there), rest = known, iter(parts)
+    values, indices, positions, factor = [next(rest) if x else None for x in there]
     if positions is not None or factor is not None:
         slots, values = Slots(values, indices, shape[0], positions, factor), object.__new__(SlotValues)
         object.__setattr__(values, "slots", slots)
         object.__setattr__(values, "values", None)
     s = object.__new__(IndexedSlices)  # of its parts, in calls that Dynamo knows
-    parts = {"backend": backend, "_values": values, "_indices": indices}
-    for name, x in {**parts, "dense_shape": shape, "coalesced": coalesced, "padded": padded}.items():
+    held = {"backend": backend, "_values": values, "_indices": indices, "dense_shape": shape}
+    for name, x in {**held, "coalesced": coalesced, "padded": padded}.items():
         object.__setattr__(s, name, x)
     return s
 
@@ -355,4 +349,4 @@ def _nothing(table: Table) -> IndexedSlices:
     weights = table._source.weights
     values = torch.zeros((0, *weights.shape[1:]), dtype=weights.dtype, device=weights.device)
     indices = torch.zeros((0,), dtype=torch.int64, device=weights.device)
-    return _slices_together([values, indices], (tuple(weights.shape), True, False, False, False))
+    return _slices_together([values, indices], (tuple(weights.shape), True, False, True, True, False, False))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -29,14 +30,9 @@ from islices.norms.clip_formulas import BY_VALUE, lookup_formula
 from islices.optim import Optimizer
 
 
+@dataclass(frozen=True)
 class Nothing:
     """The constant that represents None in graphs."""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Nothing)
-
-    def __hash__(self) -> int:
-        return 0
 
 
 NOTHING = Nothing()

@@ -18,7 +18,7 @@ from islices.backends.jax.optax.named_rows import weights_of
 from islices.core.arguments import show
 from islices.core.conversion import convert
 from islices.core.registry import describe
-from islices.optim.record import RECORDS, Record, carried
+from islices.optim.record import RECORDS, Record, carried, check_names
 
 #: The class of an optax state -> its fields -> the names of `islices.optim`'s records; other classes have none.
 FIELDS: Mapping[str, Mapping[str, str]] = {
@@ -197,12 +197,7 @@ def _count(states: Mapping[str, Mapping[str, Any]]) -> int | None:
 
 def _check(given: Mapping[str, Any], held: Mapping[str, Any], place: str) -> None:
     """Check the names and shapes of a parameter's arrays against those of the state."""
-    accepted = ", ".join(map(repr, ("step", *sorted(held))))
-    wrong = next((key for key in given if key not in held and key != "step"), None)
-    lacking = next((key for key in held if key not in given), None)
-    if wrong is not None or lacking is not None:
-        came = f"the array {show(wrong)}" if wrong is not None else f"no {lacking!r}"
-        raise ValueError(f"{place}: got {came}; accepted are {accepted}")
+    check_names(given, sorted(held), ["step"], place)
     for key, kept in held.items():
         x, wanted = _host(given[key]), jnp.shape(kept)
         if x.shape != wanted and (x.shape, wanted) != ((), (1,)):

@@ -23,7 +23,7 @@ from islices.core.conversion import convert
 from islices.core.linear import wide_dtype
 from islices.core.registry import describe
 from islices.optim.formulas import State
-from islices.optim.record import RECORDS, Record, carried
+from islices.optim.record import RECORDS, Record, carried, check_names
 
 #: torch's class -> the record of the same formula.
 CLASSES = {**{record.title: record for record in RECORDS.values()}, "SparseAdam": RECORDS["adam"]}
@@ -250,12 +250,7 @@ def _state(
         statement = _described(record, optimizer, group, False) or {}
         hyper = {k: x for k, x in statement.items() if k not in ("name", "semantics", "rows", "maximize")}
         target, specs = "torch", RECORDS[statement.get("name", record.name)].states(hyper, "torch", rows="all")
-    wanted = [spec.name for spec in specs]
-    unknown = next((key for key in given if key not in ("step", "master", *wanted)), None)
-    lacking = next((key for key in ("step", *wanted) if key not in given), None)
-    if unknown is not None or lacking is not None:
-        came = f"the array {show(unknown)}" if unknown is not None else f"no {lacking!r}"
-        raise ValueError(f"{place}: got {came}; accepted are {', '.join(map(repr, ('step', *wanted)))}")
+    check_names(given, ["step", *(spec.name for spec in specs)], ["master"], place)
     state: dict[str, Any] = {}
     with located(place):
         count = step_count(given["step"].item() if given["step"].size == 1 else given["step"])
