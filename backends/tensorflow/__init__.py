@@ -233,6 +233,7 @@ class TensorflowBackend(Backend):
     in_range = method(segments_of.in_range)
     isin = method(segments_of.isin)
     logical_not = method(tf.logical_not)
+    searchsorted = method(segments_of.searchsorted)
     segment_max = method(segments_of.segment_max)
     traced_bags = method(host_calls.bags)
     traced_step = method(host_calls.step)
@@ -279,11 +280,6 @@ class TensorflowBackend(Backend):
 
     def arange(self, x: Array) -> Array:
         return tf.range(tf.shape(x, tf.int64)[0])
-
-    def searchsorted(self, ordered: Array, queries: Array, *, right: bool) -> Array:
-        bound = tf.raw_ops.UpperBound if right else tf.raw_ops.LowerBound
-        ordered, queries = tf.cast(ordered, tf.int64), tf.cast(queries, tf.int64)
-        return bound(sorted_inputs=ordered[None], values=queries[None], out_type=tf.int64)[0]
 
     def set_rows(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array:
         if segments_of.rows_hold_nothing(values):

@@ -33,8 +33,13 @@ def isin(indices: Array, rows: Array) -> Array:
         return tf.equal(indices, rows)
     # a number lower than any index comes first, so that each index has a last entry that is not above it
     ascending = tf.concat([[tf.int64.min], tf.sort(rows)], 0)
-    after = tf.raw_ops.UpperBound(sorted_inputs=ascending[None], values=indices[None], out_type=tf.int64)[0]
-    return tf.equal(tf.gather(ascending, after - 1), indices)
+    return tf.equal(tf.gather(ascending, searchsorted(ascending, indices, right=True) - 1), indices)
+
+
+def searchsorted(ordered: Array, queries: Array, *, right: bool) -> Array:
+    bound = tf.raw_ops.UpperBound if right else tf.raw_ops.LowerBound
+    ordered, queries = tf.cast(ordered, tf.int64), tf.cast(queries, tf.int64)
+    return bound(sorted_inputs=ordered[None], values=queries[None], out_type=tf.int64)[0]
 
 
 def sums_in_place(values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:

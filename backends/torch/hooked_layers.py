@@ -31,8 +31,6 @@ from islices.backend import Array, LayerUse, OtherUse, ProductUse, Use
 from islices.backends.torch.tracers import in_functorch
 from islices.core.locks import Lock
 
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-
 
 @contextlib.contextmanager
 def capture(model: nn.Module, uses: list[Use]) -> Iterator[dict[str, Array]]:

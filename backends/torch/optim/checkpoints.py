@@ -13,7 +13,6 @@ import torch
 
 from islices.backends.torch.adapter import backend
 from islices.backends.torch.optim.hyperparameters import (
-    Rate,
     check_decoupled,
     complete,
     in_islices,
@@ -109,7 +108,7 @@ def checked(optimizer: RowOptimizer, state_dict: dict[str, Any], held: dict[torc
         place = f"state_dict: param_groups[{number}]"
         with located(place):
             whole = _whole_group(optimizer, old, group)
-            sparse, _ = made_from(optimizer.rule, whole, Rate(whole["lr"], optimizer.rule))
+            sparse, _ = made_from(optimizer.rule, whole)
             if "semantics" not in old:
                 _refuse_other_terms(optimizer.rule, whole["semantics"], [state.get(key, {}) for key in old["params"]])
             if not any(key in state for key in old["params"]):
@@ -163,9 +162,9 @@ def _checked_state(optimizer: RowOptimizer, made: Optimizer, held: Any, p: torch
         raise TypeError(f"got a state that is {describe(held)}; accepted is a dict of Tensors")
     held = {name: x for name, x in held.items() if x is not None}
     own = {spec.name: spec for spec in made._formula.state}
-    added, named = RECORDS[optimizer.rule].added, RECORDS[optimizer.rule].stored
-    recomputed = RECORDS[optimizer.rule].recomputed
-    accepted = {named.get(name, name) for name in ("step", *own, *added, *recomputed, "master")}
+    record = RECORDS[optimizer.rule]
+    added, named = record.added, record.stored
+    accepted = {named.get(name, name) for name in ("step", *own, *added, *record.recomputed, "master")}
     counted = ("step",) if optimizer.rule != "sgd" else ()  # torch's SGD does not count
     needed = {named.get(name, name) for name in (*counted, *own) if name not in added}
     if held and not needed <= set(held) <= accepted:

@@ -17,7 +17,7 @@ from islices.backend import Host
 from islices.backends.torch.adapter import backend
 from islices.backends.torch.optim.base import RowOptimizer
 from islices.backends.torch.optim.checkpoints import held_array, step_count
-from islices.backends.torch.optim.hyperparameters import Rate, located, made_from
+from islices.backends.torch.optim.hyperparameters import located, made_from
 from islices.core.arguments import show
 from islices.core.conversion import convert
 from islices.core.linear import wide_dtype
@@ -244,7 +244,7 @@ def _state(
     given = {key: _host(x, f"{place}[{key!r}]") for key, x in arrays.items()}
     own, hyper = isinstance(optimizer, RowOptimizer), dict[str, Any]()
     if own:
-        made, _ = made_from(optimizer.rule, group, Rate(group["lr"], optimizer.rule))
+        made, _ = made_from(optimizer.rule, group)
         target, specs = made.semantics, made._formula.state
     else:
         statement = _described(record, optimizer, group, False) or {}
