@@ -24,7 +24,7 @@ from jax.sharding import PartitionSpec
 
 from islices.backends.jax import precision, row_reads, tables
 from islices.backends.jax.host_views import Tracer
-from islices.backends.jax.row_reads import Evaluation, Marked, Marks, Rule, Slot, Use, bind, constant
+from islices.backends.jax.row_reads import Evaluation, Marked, Marks, Outcome, Rule, Slot, Use, bind, constant
 from islices.backends.jax.tables import Operand, TableWeights
 
 #: The number of rewritten nested functions to keep; each holds its compiled code.
@@ -120,7 +120,7 @@ def _line(eqn: Any) -> str:
 _LIBRARIES = (os.path.dirname(__file__), os.path.dirname(os.path.dirname(jax.__file__)))
 
 
-def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Sequence[Any]) -> tuple[Any, list[Any]]:
+def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Sequence[Any]) -> Outcome:
     """Return the outputs of a jaxpr and the found values of each slot. An output that is a marked leaf is None."""
     jaxpr = plan.jaxpr
     consts = [_as_jax(c, v) for c, v in zip(consts, jaxpr.constvars, strict=True)]
@@ -198,14 +198,14 @@ def _switch(branches: tuple[Any, ...], marks: Marks, wanted: Wanted) -> Evaluati
         ms[0] if ms.count(ms[0]) == len(ms) else None for ms in zip(*(p.outputs for p in plans), strict=True)
     )
 
-    def branch(k: int, values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+    def branch(k: int, values: Any, deltas: Any) -> Outcome:
         outs, found = evaluate(plans[k], branches[k].consts, values, deltas[ends[k] : ends[k + 1]])
         none = [slot.not_run() for slot in slots]
         return outs, [*none[: ends[k]], *found, *none[ends[k + 1] :]]
 
     runs = [partial(branch, k) for k in range(len(plans))]
 
-    def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+    def run(values: Any, deltas: Any) -> Outcome:
         index, *values = values
         if not isinstance(index, Tracer):  # the index is known: the other branches need not run
             return branch(int(index), values, deltas)
@@ -232,7 +232,7 @@ def _looped(
         return None  # the loop's body changes it
     outputs = (*carried, *(None for _ in wanted[num_carry:]))
 
-    def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+    def run(values: Any, deltas: Any) -> Outcome:
         shared, first, rows = values[:num_consts], values[num_consts:][:num_carry], values[num_consts + num_carry :]
 
         def whole(carry: Sequence[Any]) -> list[Any]:
@@ -283,12 +283,12 @@ def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
             (ids >= 0) & (ids < slot.rows), ids + lax.axis_index(axis).astype(ids.dtype) * slot.rows, rows
         )
 
-    def body(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+    def body(values: Any, deltas: Any) -> Outcome:
         outs, found = evaluate(plan, (), values, [x[0] for x in deltas])
         of_leaf = [(whole(slot, ids), *more) for slot, (ids, *more) in zip(plan.slots, found, strict=True)]
         return outs, jax.tree_util.tree_map(lambda x: x[None], of_leaf)
 
-    def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+    def run(values: Any, deltas: Any) -> Outcome:
         return jax.shard_map(
             body,
             mesh=mesh,

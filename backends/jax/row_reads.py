@@ -30,6 +30,8 @@ class Marked(NamedTuple):
     casts: tuple[Any, ...] = ()
 
 
+#: The outputs of an equation, and the found values of its slots.
+Outcome = tuple[Sequence[Any], list[Any]]
 #: The mark of each variable: a `Marked` leaf, a mark of `tables` for a Table, or None.
 Marks = tuple[Any, ...]
 
@@ -122,7 +124,7 @@ def passed(eqn: Any, outputs: Marks) -> Evaluation:
 def constant(eqn: Any, marks: Marks) -> Evaluation:
     """Return the step of an equation that passes no gradient."""
 
-    def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+    def run(values: Any, deltas: Any) -> Outcome:
         return bind(eqn, [whole(x, m) for x, m in zip(values, marks, strict=True)]), []
 
     return Evaluation(run, (None,) * len(eqn.outvars))
@@ -216,7 +218,7 @@ def _reading(
     found = jax.ShapeDtypeStruct((count,), dtype)
     slot = Slot(mark.leaf, (count, *shape[1:]), mark.dtype, (found,), shape[0], varying(eqn.outvars[0].aval))
 
-    def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+    def run(values: Any, deltas: Any) -> Outcome:
         (rows,), delta = bind(eqn, values), deltas[0]
         rows = whole(attach(rows, spread(_on_mesh(delta, rows))), mark)
         return [rows], [(_on_mesh(ids(*values[1:]), delta),)]
@@ -253,7 +255,7 @@ def _same(eqn: Any, marks: Marks) -> Evaluation | None:
 
 
 def _barrier(eqn: Any, marks: Marks) -> Evaluation | None:
-    def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+    def run(values: Any, deltas: Any) -> Outcome:
         others = iter(bind(eqn, [x for x, m in zip(values, marks, strict=True) if m is None]))
         return [next(others) if m is None else x for x, m in zip(values, marks, strict=True)], []
 

@@ -17,7 +17,7 @@ import numpy as np
 from islices.backend import Array, LookedUp, ProductUse, TableUse, WholeUse
 from islices.backends.jax.host_views import Tracer, put
 from islices.backends.jax.markers import attach, lookup_p
-from islices.backends.jax.row_reads import Evaluation, Marks, Rule, Slot, bind, constant, passed
+from islices.backends.jax.row_reads import Evaluation, Marks, Outcome, Rule, Slot, bind, constant, passed
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def _lookup(eqn: Any, marks: Marks) -> Evaluation | None:
     rows, weights, *integers = (v.aval for v in eqn.invars)
     slot = Slot(mark.leaf, rows.shape, rows.dtype, tuple(integers), weights.shape[0], **eqn.params)
 
-    def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+    def run(values: Any, deltas: Any) -> Outcome:
         rows, weights, *found = values
         found = [_as_array(x, v.dtype) for x, v in zip(found, integers, strict=True)]
         rows = lookup_p.bind(rows, weights, *found, **eqn.params)  # for an outer differentiation
@@ -97,7 +97,7 @@ def _product(eqn: Any, marks: Marks) -> Evaluation | None:
     inputs = jax.ShapeDtypeStruct((*lead, other.shape[axis]), other.dtype)
     axes = ("vmap",) if "vmap" in str(eqn.source_info.name_stack) else ()
 
-    def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+    def run(values: Any, deltas: Any) -> Outcome:
         (product,) = bind(eqn, values)
         return [attach(product, deltas[0])], [(jnp.moveaxis(values[1 - place], axis, -1),)]
 
@@ -110,7 +110,7 @@ def whole(eqn: Any, marks: Marks) -> Evaluation:
     arrays = [eqn.invars[k].aval for k in places]
     slots = [Slot(marks[k].leaf, x.shape, x.dtype, (), static=marks[k]) for k, x in zip(places, arrays, strict=True)]
 
-    def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+    def run(values: Any, deltas: Any) -> Outcome:
         values = list(values)
         for k, delta in zip(places, deltas, strict=True):
             values[k] = attach(values[k], delta)

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -172,7 +172,7 @@ SIGNATURES: dict[Callable[..., Any], inspect.Signature] = {
 }
 
 
-def _await_gradient(uses: list[Use], use: LayerUse | ProductUse, output: torch.Tensor) -> torch.Tensor:
+def _await_gradient(uses: list[Use], use: LayerUse | ProductUse, output: Tensor) -> Tensor:
     """Return the output, with a hook that passes its gradient to use."""
     if in_functorch():
         raise NotImplementedError(
@@ -183,7 +183,7 @@ def _await_gradient(uses: list[Use], use: LayerUse | ProductUse, output: torch.T
     if not output.requires_grad:
         output = FrozenOutput.apply(torch.empty(0, requires_grad=True), output)  # type: ignore[no-untyped-call]
 
-    def arrived(upstream: torch.Tensor) -> None:
+    def arrived(upstream: Tensor) -> None:
         upstream = upstream.detach()
         if upstream.is_nested:  # the rows of the layer for nested ids
             upstream = upstream.values()
@@ -198,12 +198,12 @@ class FrozenOutput(torch.autograd.Function):
     """A function that makes a frozen layer's output part of a graph; the result may change in place, without .grad."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, anchor: Tensor, output: Tensor) -> Tensor:
         ctx.mark_dirty(output)
         return output
 
     @staticmethod
-    def backward(ctx: Any, upstream: torch.Tensor) -> tuple[None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, upstream: Tensor) -> tuple[None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return None, None
 
 
@@ -212,12 +212,12 @@ class Alias(torch.autograd.Function):
     """A function that returns an alias of the weights, which receives the gradient of captured uses."""
 
     @staticmethod
-    def forward(ctx: Any, weight: torch.Tensor, gradient_of: WeightGradient) -> torch.Tensor:
+    def forward(ctx: Any, weight: Tensor, gradient_of: WeightGradient) -> Tensor:
         ctx.gradient_of = gradient_of
         return weight.detach()  # no view, because in-place changes of the weights would break it; it has their version
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx.gradient_of.running.captured = gradient
         return gradient, None
 
@@ -230,7 +230,7 @@ class WeightGradient:
         self.uses = uses
         self.running = threading.local()  # a backward pass runs in a separate thread for each device
 
-    def arrived(self, gradient: torch.Tensor) -> None:
+    def arrived(self, gradient: Tensor) -> None:
         if self.running.__dict__.pop("captured", None) is not gradient:
             self.uses.append(OtherUse(self.name, "were used beside the layers that are captured"))
 
@@ -243,10 +243,10 @@ class Aliases:
 
     def __init__(self, uses: list[Use]) -> None:
         self.uses = uses
-        self.found: dict[int, tuple[Any, torch.Tensor]] = {}
+        self.found: dict[int, tuple[Any, Tensor]] = {}
         self.handles: list[Any] = []
 
-    def of(self, name: str, weight: torch.Tensor) -> torch.Tensor:
+    def of(self, name: str, weight: Tensor) -> Tensor:
         """Return the alias of a weight, or the weight if it requires no gradient or a transform of torch.func runs."""
         if not weight.requires_grad or in_functorch():
             return weight
@@ -271,7 +271,7 @@ class Aliases:
 
 
 # ---------------------------------------------------------------------- what was looked up
-def _kept(x: torch.Tensor | None) -> Any:
+def _kept(x: Tensor | None) -> Any:
     """Return a copy: the caller may reuse the memory for the next batch before the gradients are read."""
     return None if x is None else x.detach().clone()
 

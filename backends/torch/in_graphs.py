@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from islices.backend import Slots, Source
@@ -137,7 +138,7 @@ def _records(tree: Any) -> bool:
     """Return whether autograd records a tensor in tree."""
     if torch.is_grad_enabled():
         for x in pytree.tree_leaves(tree):
-            if isinstance(x, torch.Tensor) and x.requires_grad:
+            if isinstance(x, Tensor) and x.requires_grad:
                 return True
     return False
 
@@ -163,14 +164,14 @@ def _is_ours(x: Any) -> bool:
 
 
 def _or_none(x: Any) -> Any:
-    return None if isinstance(x, torch.Tensor) and x.dtype == ABSENT else x
+    return None if isinstance(x, Tensor) and x.dtype == ABSENT else x
 
 
 def _something(x: Any) -> Any:
     return NOTHING if x is None else x
 
 
-def values_of(s: IndexedSlices) -> torch.Tensor:
+def values_of(s: IndexedSlices) -> Tensor:
     """Return the values of slices that are computed when they are read."""
     return _called(_nodes["expanded"], s)  # type: ignore[no-any-return]
 
@@ -211,9 +212,9 @@ def lookup(table: Any, ids: Any, **options: Any) -> Any:
     source = table.table if isinstance(table, Recorded) else table
     if isinstance(source, Table) and source._source.recorder is not None:
         _break("a gradient that is taken outside of the graph passes through lookup")
-    if isinstance(source, torch.Tensor):
+    if isinstance(source, Tensor):
         _break("lookup in a tensor that is no Table")
-    if not isinstance(ids, torch.Tensor):
+    if not isinstance(ids, Tensor):
         _break("ragged ids")
     if _records(options):
         _break("a gradient passes through the weights of lookup")
@@ -270,7 +271,7 @@ def differentiate(
     places = [k % len(args) for k in numbers]
     leaves, spec = pytree.tree_flatten([args[k] for k in places], is_leaf=_is_leaf)
     tables: list[Recorded] = []
-    variables: list[torch.Tensor] = []
+    variables: list[Tensor] = []
     faces = [_recorded(x, tables, variables) for x in leaves]
     full = list(args)
     for k, x in zip(places, pytree.tree_unflatten(faces, spec), strict=True):
@@ -286,7 +287,7 @@ def differentiate(
             reads = [(next(rest), ids, options) for _, ids, options in x.reads]
             found.append(_called(_nodes["lookup_gradient"], x.table, reads) if reads else _nothing(x.table))
         else:
-            found.append(next(dense) if isinstance(x, torch.Tensor) and x.dtype in FLOATS else None)
+            found.append(next(dense) if isinstance(x, Tensor) and x.dtype in FLOATS else None)
     grads = tuple(pytree.tree_unflatten(found, spec))
     value = (loss, pytree.tree_map(_detached, aux)) if has_aux else loss
     return value, grads if isinstance(argnums, (list, tuple)) else grads[0]
@@ -296,20 +297,20 @@ def _is_leaf(x: Any) -> bool:
     return type(x) not in (dict, list, tuple)
 
 
-def _recorded(x: Any, tables: list[Recorded], variables: list[torch.Tensor]) -> Any:
+def _recorded(x: Any, tables: list[Recorded], variables: list[Tensor]) -> Any:
     """Return the recorded table or tensor that the function gets in place of x."""
     if isinstance(x, Recorded) or (isinstance(x, Table) and x._source.recorder is not None):
         _break("value_and_grad within a differentiation")
     if isinstance(x, Table):
         tables.append(Recorded(x))
         return tables[-1]
-    if isinstance(x, torch.Tensor) and x.dtype in FLOATS:
+    if isinstance(x, Tensor) and x.dtype in FLOATS:
         if x.requires_grad and not x.is_leaf and torch.is_grad_enabled():
             _break("value_and_grad within a differentiation")
         known = any(x is y for y in variables)
         variables.append(x if x.requires_grad and x.is_leaf and not known else x.detach().requires_grad_())
         return variables[-1]
-    if not (x is None or isinstance(x, (torch.Tensor, bool, int, float, str))):  # what eager code takes apart
+    if not (x is None or isinstance(x, (Tensor, bool, int, float, str))):  # what eager code takes apart
         _break(f"value_and_grad of an argument that holds a {type(x).__name__}")
     return x
 
@@ -320,8 +321,8 @@ def _gradients(
     kwargs: dict[str, Any],
     has_aux: bool,
     tables: list[Recorded],
-    variables: list[torch.Tensor],
-) -> tuple[torch.Tensor, Any, list[torch.Tensor]]:
+    variables: list[Tensor],
+) -> tuple[Tensor, Any, list[Tensor]]:
     """Return loss, aux, and the gradients of the variables and of the results of the tables' lookups."""
     out: Any = fn(*full, **kwargs)
     loss: Any
@@ -329,7 +330,7 @@ def _gradients(
     if has_aux and not (isinstance(out, (list, tuple)) and len(out) == 2):
         _break("what fn returned")
     loss, aux = out if has_aux else (out, None)
-    if not isinstance(loss, torch.Tensor) or loss.dtype not in FLOATS or loss.numel() != 1:
+    if not isinstance(loss, Tensor) or loss.dtype not in FLOATS or loss.numel() != 1:
         _break("what fn returned as the loss")
     inputs = variables + [out for t in tables for out, _, _ in t.reads]
     if not loss.requires_grad or not inputs:
@@ -341,7 +342,7 @@ def _gradients(
 
 
 def _detached(x: Any) -> Any:
-    return x.detach() if isinstance(x, torch.Tensor) and x.requires_grad else x
+    return x.detach() if isinstance(x, Tensor) and x.requires_grad else x
 
 
 def _nothing(table: Table) -> IndexedSlices:

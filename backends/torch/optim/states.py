@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from islices.backend import Host
 from islices.backends.torch.adapter import backend
@@ -28,7 +29,7 @@ from islices.optim.record import RECORDS, Record, carried, check_names
 #: torch's class -> the record of the same formula.
 CLASSES = {**{record.title: record for record in RECORDS.values()}, "SparseAdam": RECORDS["adam"]}
 #: the types of arrays in states
-ARRAYS = (torch.Tensor, int, float)
+ARRAYS = (Tensor, int, float)
 
 
 def record_of(optimizer: Any) -> Record | None:
@@ -41,10 +42,10 @@ def record_of(optimizer: Any) -> Record | None:
     return None
 
 
-def _named(model: Any) -> dict[str, torch.Tensor]:
+def _named(model: Any) -> dict[str, Tensor]:
     if isinstance(model, torch.nn.Module):
         return dict(model.named_parameters())
-    if isinstance(model, Mapping) and all(isinstance(p, torch.Tensor) for p in model.values()):
+    if isinstance(model, Mapping) and all(isinstance(p, Tensor) for p in model.values()):
         return dict(model)
     raise TypeError(f"model: got {describe(model)}; accepted is a torch.nn.Module, or a dict of names to parameters")
 
@@ -110,11 +111,11 @@ def _state_array(name: str, x: Any) -> Any:
     if name == "step":
         return torch.as_tensor(x).detach().to("cpu", torch.int32).reshape(1)
     # momentum of sparse gradients is sparse in torch's SGD
-    return x.detach().to_dense() if isinstance(x, torch.Tensor) and x.layout is torch.sparse_coo else x
+    return x.detach().to_dense() if isinstance(x, Tensor) and x.layout is torch.sparse_coo else x
 
 
 def describe_optimizer(
-    optimizer: Any, model: Any, gradients: Mapping[str, torch.Tensor] | None = None
+    optimizer: Any, model: Any, gradients: Mapping[str, Tensor] | None = None
 ) -> dict[str, dict[str, Any]]:
     """Describe the optimizer of each parameter in the terms of `islices.optim`.
 
@@ -155,7 +156,7 @@ def _described(record: Record, optimizer: Any, group: Mapping[str, Any], sparse:
         name, bracket, place = theirs.partition("[")
         x = group.get(name)
         x = x[int(place[:-1])] if bracket and isinstance(x, (tuple, list)) else x
-        x = x.item() if isinstance(x, torch.Tensor) and x.numel() == 1 else x
+        x = x.item() if isinstance(x, Tensor) and x.numel() == 1 else x
         if x is None or x is False:
             continue
         if not isinstance(x, (bool, int, float)):
@@ -234,7 +235,7 @@ def _state(
     optimizer: Any,
     record: Record,
     group: Mapping[str, Any],
-    p: torch.Tensor,
+    p: Tensor,
     arrays: Any,
     place: str,
     semantics: str | None,
