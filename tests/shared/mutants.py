@@ -459,7 +459,7 @@ OF_TESTS = [
     Mutant(
         "torch-sparse-momentum-stays-sparse",
         "backends/torch/optim/states.py",
-        "x.detach().to_dense() if isinstance(x, torch.Tensor) and x.layout is torch.sparse_coo else x",
+        "x.detach().to_dense() if isinstance(x, Tensor) and x.layout is torch.sparse_coo else x",
         "x.detach() if isinstance(x, torch.Tensor) else x",
         "tests/backends/torch/test_optim_state.py",
         "The momentum of torch's SGD is sparse after a first sparse gradient: another front cannot start from it.",
