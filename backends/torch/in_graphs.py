@@ -155,7 +155,7 @@ def _as_node(node: Callable[..., Any]) -> Callable[..., Any]:
 def _called(node: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a node. A graph has no None. `NOTHING` replaces None among arguments, and a tensor of dtype `ABSENT` among
     results."""
-    args, kwargs = pytree.tree_map(_something, (args, kwargs), is_leaf=_is_ours)
+    args, kwargs = pytree.tree_map(lambda x: NOTHING if x is None else x, (args, kwargs), is_leaf=_is_ours)
     return pytree.tree_map(_or_none, node(*args, **kwargs), is_leaf=_is_ours)
 
 
@@ -165,10 +165,6 @@ def _is_ours(x: Any) -> bool:
 
 def _or_none(x: Any) -> Any:
     return None if isinstance(x, Tensor) and x.dtype == ABSENT else x
-
-
-def _something(x: Any) -> Any:
-    return NOTHING if x is None else x
 
 
 def values_of(s: IndexedSlices) -> Tensor:
@@ -269,7 +265,7 @@ def differentiate(
         if not -len(args) <= k < len(args):
             _break("argnums")
     places = [k % len(args) for k in numbers]
-    leaves, spec = pytree.tree_flatten([args[k] for k in places], is_leaf=_is_leaf)
+    leaves, spec = pytree.tree_flatten([args[k] for k in places], is_leaf=lambda x: type(x) not in (dict, list, tuple))
     tables: list[Recorded] = []
     variables: list[Tensor] = []
     faces = [_recorded(x, tables, variables) for x in leaves]
@@ -291,10 +287,6 @@ def differentiate(
     grads = tuple(pytree.tree_unflatten(found, spec))
     value = (loss, pytree.tree_map(_detached, aux)) if has_aux else loss
     return value, grads if isinstance(argnums, (list, tuple)) else grads[0]
-
-
-def _is_leaf(x: Any) -> bool:
-    return type(x) not in (dict, list, tuple)
 
 
 def _recorded(x: Any, tables: list[Recorded], variables: list[Tensor]) -> Any:

@@ -147,7 +147,8 @@ def on_named_rows(inner: Any, updates: Any, state: Any, params: Any, extra: Mapp
     """
     rows = map_slices(named_rows, updates)
     some = jax.tree.map(lambda x: x.slices.values if isinstance(x, NamedRows) else x, rows)
-    weights = None if params is None else jax.tree.map(_read, rows, weights_of(params), is_leaf=_is_none)
+    # None is the gradient of a leaf that is not differentiated, such as an Equinox module's function
+    weights = None if params is None else jax.tree.map(_read, rows, weights_of(params), is_leaf=lambda x: x is None)
     try:
         parts = optax.tree_map_params(inner, _part, state, rows, is_leaf=_is_masked)
     except (AssertionError, AttributeError, TypeError) as error:
@@ -171,11 +172,6 @@ def _part(x: Any, rows: Any) -> Any:
     if not isinstance(rows, NamedRows) or _is_masked(x) or not jnp.ndim(x):
         return x
     return _Part(rows.holding(x, "state"), rows)
-
-
-def _is_none(x: Any) -> bool:
-    """Return True for the gradient of a leaf that is not differentiated, such as an Equinox module's function."""
-    return x is None
 
 
 def _is_masked(x: Any) -> bool:

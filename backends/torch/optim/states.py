@@ -50,16 +50,6 @@ def _named(model: Any) -> dict[str, Tensor]:
     raise TypeError(f"model: got {describe(model)}; accepted is a torch.nn.Module, or a dict of names to parameters")
 
 
-def _checked(optimizer: Any) -> Record:
-    record = record_of(optimizer)
-    if record is None:
-        raise TypeError(
-            f"optimizer: got {describe(optimizer)}; accepted are {', '.join(sorted(CLASSES))} of torch.optim and of "
-            "islices.backends.torch.optim"
-        )
-    return record
-
-
 # ---------------------------------------------------------------------- reading
 def state_of(optimizer: Any, model: Any) -> dict[str, dict[str, Any]]:
     """Return the state of each parameter as named arrays, for `start_from` of any framework's module.
@@ -115,9 +105,9 @@ def _state_array(name: str, x: Any) -> Any:
 
 
 def describe_optimizer(
-    optimizer: Any, model: Any, gradients: Mapping[str, Tensor] | None = None
+    optimizer: Any, named: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
 ) -> dict[str, dict[str, Any]]:
-    """Describe the optimizer of each parameter in the terms of `islices.optim`.
+    """Describe the optimizer of each of the named parameters in the terms of `islices.optim`.
 
     The description of a class that islices.optim lacks is its name. A parameter whose formula islices.optim lacks is
     left out.
@@ -126,15 +116,11 @@ def describe_optimizer(
     kind = type(optimizer)
     if record is None and not kind.__module__.startswith("torch.optim"):
         return {}
-    names = {id(p): name for name, p in _named(model).items()}
+    names = {id(p): name for name, p in named.items()}
     found = {}
     for group in optimizer.param_groups:
-        for p in group["params"]:
-            name = names.get(id(p))
-            if name is None:
-                continue
-            gradient = p.grad if gradients is None else gradients.get(name)
-            sparse = gradient is not None and gradient.layout is torch.sparse_coo
+        for name in [names[id(p)] for p in group["params"] if id(p) in names]:
+            sparse = name in gradients and gradients[name].layout is torch.sparse_coo
             other = {"class": f"torch.optim.{kind.__name__}"}
             statement = other if record is None else _described(record, optimizer, group, sparse)
             if statement is not None:
@@ -216,7 +202,13 @@ def start_from(optimizer: Any, model: Any, states: Any, *, semantics: str | None
     >>> sorted(optimizer.state[layer.weight]), float(optimizer.state[layer.weight]["step"])
     (['exp_avg', 'exp_avg_sq', 'step'], 3.0)
     """
-    record, named = _checked(optimizer), _named(model)
+    record = record_of(optimizer)
+    if record is None:
+        raise TypeError(
+            f"optimizer: got {describe(optimizer)}; accepted are {', '.join(sorted(CLASSES))} of torch.optim and of "
+            "islices.backends.torch.optim"
+        )
+    named = _named(model)
     if not isinstance(states, Mapping):
         raise TypeError(f"states: got {describe(states)}; accepted is a dict of parameters' names to dicts of arrays")
     groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
