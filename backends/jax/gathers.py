@@ -68,12 +68,10 @@ def differentiate_rows(
 
     (loss, *rest), gradients, reads = taken(plan, closed.consts, arrays, [floats.index(k) for k in dense])
     rest = [x if m is None else whole(leaves[m.leaf], m) for m, x in zip(plan.outputs[1:], rest, strict=True)]
-    out: list[Any] = [None] * len(leaves)
-    for k, gradient in zip(dense, gradients, strict=True):
-        out[k] = gradient
+    out: dict[int, Any] = dict(zip(dense, gradients, strict=True))
     for k in marked:
         out[k] = _slices(B, leaves[k], [(upstream, ids) for slot, upstream, (ids,) in reads if slot.leaf == k])
-    grads = structure.unflatten(out)  # type: ignore[attr-defined]
+    grads = structure.unflatten(map(out.get, range(len(leaves))))  # type: ignore[attr-defined]
     return loss, aux.put_together(rest), grads
 
 

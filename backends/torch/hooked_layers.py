@@ -278,24 +278,20 @@ def _kept(x: Tensor | None) -> Any:
 
 def _use_of_lookup(name: str, given: dict[str, Any]) -> LayerUse:
     """Return the use of the weights by a call of the functional embedding or embedding_bag."""
-    weight, padding_idx, ids, offsets = given["weight"], given["padding_idx"], given["input"], None
+    weight, padding_idx, ids = given["weight"], given["padding_idx"], given["input"]
     if padding_idx is not None:
         padding_idx %= weight.shape[0]
+    # of embedding_bag only
+    offsets, weights, to_last = map(given.get, ("offsets", "per_sample_weights", "include_last_offset"))
     if ids.is_nested and ids.layout is torch.jagged:  # row after row, as the layer looks them up
-        ids, offsets = ids.values(), ids.offsets()[:-1]
-    scale_by_freq = given["scale_grad_by_freq"]
-    use = LayerUse(name, _kept(ids), weight.shape[0], padding_idx=padding_idx, scale_by_freq=scale_by_freq)
-    use.offsets = _kept(offsets)
-    if "mode" not in given:
-        return use
-    offsets, include_last_offset, weights = given["offsets"], given["include_last_offset"], given["per_sample_weights"]
-    if use.offsets is not None:  # from nested ids
-        offsets, include_last_offset = use.offsets, False
+        ids, offsets, to_last = ids.values(), ids.offsets()[:-1], False
         weights = None if weights is None else weights.values()
-    if offsets is not None and include_last_offset:  # ids after the last offset are in no bag
+    if offsets is not None and to_last:  # ids after the last offset are in no bag
         end = int(offsets[-1])
-        offsets, use.ids = offsets[:-1], use.ids[:end]
+        ids, offsets = ids[:end], offsets[:-1]
         weights = None if weights is None else weights[:end]
-    use.combiner, use.offsets, use.weights = given["mode"], _kept(offsets), _kept(weights)
-    use.rows = weight.detach()[use.ids.reshape(-1)] if given["mode"] == "max" else None
+    use = LayerUse(name, _kept(ids), weight.shape[0], padding_idx=padding_idx)
+    use.scale_by_freq, use.combiner = given["scale_grad_by_freq"], given.get("mode")
+    use.offsets, use.weights = _kept(offsets), _kept(weights)
+    use.rows = weight.detach()[use.ids.reshape(-1)] if use.combiner == "max" else None
     return use

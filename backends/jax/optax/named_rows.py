@@ -19,6 +19,7 @@ from islices.core import modes
 from islices.core.registry import describe, get_backend
 from islices.core.rows import coalesce, to_dense
 from islices.core.slices import IndexedSlices
+from islices.core.slots import without_sentinels
 from islices.embedding.table import Table
 from islices.optim.optimizer import Optimizer
 
@@ -105,18 +106,13 @@ class NamedRows:
                 "accepted by on_rows is a transformation that treats each element by itself"
             )
         if s.padded:
-            values, _ = modes.run(_without_sentinels, self.B, (values, s.indices), rows=s.dense_shape[0])
+            values = modes.run(without_sentinels, self.B, (values, s.indices), rows=s.dense_shape[0])
         return IndexedSlices._trusted(self.B, values, s.indices, s.dense_shape, coalesced=s.coalesced, padded=s.padded)
 
 
 def named_rows(s: IndexedSlices) -> NamedRows:
     """Return the distinct rows of slices, which only include sentinels in traced code."""
     return NamedRows(coalesce(s))
-
-
-def _without_sentinels(B: Backend, values: Array, indices: Array, *, rows: int) -> tuple[Array, Array]:
-    mask = B.in_range(indices, rows)
-    return B.where(B.as_column(mask, values), values, B.zeros_like(values)), indices
 
 
 def add_to_rows(weights: Array, update: IndexedSlices) -> Array:
