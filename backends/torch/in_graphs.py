@@ -136,11 +136,8 @@ def _break(reason: str) -> None:
 
 def _records(tree: Any) -> bool:
     """Return whether autograd records a tensor in tree."""
-    if torch.is_grad_enabled():
-        for x in pytree.tree_leaves(tree):
-            if isinstance(x, Tensor) and x.requires_grad:
-                return True
-    return False
+    leaves = pytree.tree_leaves(tree)
+    return torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in leaves)
 
 
 def _as_node(node: Callable[..., Any]) -> Callable[..., Any]:
@@ -226,10 +223,7 @@ def lookup(table: Any, ids: Any, **options: Any) -> Any:
 
 def _is_linear(options: Mapping[str, Any]) -> bool:
     """Return whether a lookup's gradient is its upstream, row by row or bag by bag."""
-    for name in ("mask", "weights"):
-        if options.get(name) is not None:
-            return False
-    return options.get("combiner") != "max"
+    return options.get("combiner") != "max" and all(options.get(name) is None for name in ("mask", "weights"))
 
 
 def value_and_grad(
@@ -244,10 +238,7 @@ def value_and_grad(
 ) -> Callable[..., tuple[Any, Any]]:
     """Substitute for `islices.value_and_grad`."""
     numbers: tuple[Any, ...] = tuple(argnums) if isinstance(argnums, (list, tuple)) else (argnums,)
-    for k in numbers:
-        if type(k) is not int:
-            _break("argnums")
-    if not numbers or len(set(numbers)) < len(numbers):
+    if not numbers or len(set(numbers)) < len(numbers) or any(type(k) is not int for k in numbers):
         _break("argnums")
     if type(has_aux) is not bool or per_sample is not False or sparse is not None:
         _break("flags, or gradients per sample")
@@ -261,9 +252,8 @@ def differentiate(
     argnums, numbers, has_aux, samples = options
     if samples is not None:
         _break("value_and_grad per sample")
-    for k in numbers:
-        if not -len(args) <= k < len(args):
-            _break("argnums")
+    if any(not -len(args) <= k < len(args) for k in numbers):
+        _break("argnums")
     places = [k % len(args) for k in numbers]
     leaves, spec = pytree.tree_flatten([args[k] for k in places], is_leaf=lambda x: type(x) not in (dict, list, tuple))
     tables: list[Recorded] = []
