@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from islices.backend import INDICES, Array, Backend, Host, Look, NativeParts, Shape
+from islices.backend import INDICES, Array, Backend, Host, Look, LoopState, NativeParts, Shape
 from islices.backends.jax import differentiation, gathers, host_views, precision, scatters
 from islices.backends.jax.host_calls import row_calls
 from islices.backends.jax.host_views import BFLOAT16, Tracer
@@ -242,9 +242,7 @@ class JaxBackend(Backend):
     def largest(self, x: Array, k: int) -> Array:
         return jnp.sort(jnp.argsort(-x, stable=True)[:k])
 
-    def while_any(
-        self, condition: Callable[..., Array], body: Callable[..., tuple[Array, ...]], state: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def while_any(self, condition: Callable[..., Array], body: Callable[..., LoopState], state: LoopState) -> LoopState:
         def holds(state: tuple[Array, ...]) -> Array:
             return jnp.any(condition(*state))
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax, tree_util
 from jax.custom_derivatives import SymbolicZero
 
-from islices.backend import Array, Gradient, GradientOfValue, Source, TableUse, Transform
+from islices.backend import Array, Differentiated, Gradient, GradientOfValue, SampleLoss, Source, TableUse, Transform
 from islices.backends.jax import host_views
 from islices.backends.jax.host_calls.primitive import varying
 from islices.backends.jax.host_views import Tracer
@@ -28,9 +28,7 @@ from islices.backends.jax.tables import TableWeights, use_of
 from islices.core.host_memory import zeros
 
 
-def differentiate(
-    fn: Transform, variables: Sequence[Array], sources: Sequence[Source]
-) -> tuple[Array, Any, list[Array], list[list[TableUse]]]:
+def differentiate(fn: Transform, variables: Sequence[Array], sources: Sequence[Source]) -> Differentiated:
     """See `Backend.differentiate`."""
     weights = [s.weights for s in sources]
     aux = Aux()
@@ -157,9 +155,7 @@ def with_gradient(value: Array, arrays: Sequence[Array], backward: GradientOfVal
     return attached(value, *arrays)
 
 
-def per_sample_gradients(
-    fn: Callable[[list[Array], list[Array]], Array], variables: Sequence[Array], data: Sequence[Array]
-) -> list[Array]:
+def per_sample_gradients(fn: SampleLoss, variables: Sequence[Array], data: Sequence[Array]) -> list[Array]:
     """See `Backend.per_sample_gradients`."""
 
     def loss(variables: list[Array], sample: list[Array]) -> Array:

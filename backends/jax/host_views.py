@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from islices.backend import Array, Host
+from islices.backend import Array, Host, Opened
 from islices.backends.jax import precision
 from islices.core.dtypes import as_bits
 from islices.core.host_memory import at_address, copied
@@ -97,7 +97,7 @@ def narrow(array: Host) -> Host:
 
 
 # ---------------------------------------------------------------------- memory to write into
-def writable(arrays: Sequence[Array], *, donate: bool = False) -> tuple[list[Host], list[Array]] | None:
+def writable(arrays: Sequence[Array], *, donate: bool = False) -> Opened | None:
     """See `Backend.writable`."""
     views: list[Any] = [view(x) for x in arrays]
     if any(v is None for v in views):

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.backend import Array, Backend, Gradient, Host, NativeParts, Shape, not_implemented
+from islices.backend import Array, Backend, Gradient, Host, NativeParts, Opened, Shape, not_implemented
 from islices.backends.mxnet.gluon_layers import capture
 from islices.backends.mxnet.mxnet_autograd import differentiate, is_recorded, paused, record_function
 from islices.backends.mxnet.ndarrays import DTYPES, LIMIT, NAMES, as_array, check_size, mx, operands, share, view, zeros
@@ -288,7 +288,7 @@ class MXNetBackend(Backend):
             )
         return True
 
-    def writable(self, arrays: Sequence[Array], *, donate: bool = False) -> tuple[list[Host], list[Array]] | None:
+    def writable(self, arrays: Sequence[Array], *, donate: bool = False) -> Opened | None:
         views = []
         for x in arrays:
             found = view(x, writable=True)

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from islices.backend import Backend, LookedUp, Reader, Source, TapeRecorder, Transform
+from islices.backend import Backend, Differentiated, Reader, Source, TapeRecorder, Transform
 from islices.backends.mxnet.ndarrays import mx
 
 nd = mx.nd
@@ -96,7 +96,7 @@ _current = _Current()
 
 def differentiate(
     backend: Backend, fn: Transform, variables: Sequence[Any], sources: Sequence[Source]
-) -> tuple[Any, Any, list[Any], list[list[LookedUp]]]:
+) -> Differentiated:
     """See `Backend.differentiate`."""
     if autograd.is_recording():
         raise NotImplementedError(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.backend import FLOATS, Array, Host, Look, not_implemented
+from islices.backend import FLOATS, Array, Host, Look, Opened, not_implemented
 from islices.core.dtypes import as_bits
 from islices.core.host import HostBackend
 
@@ -60,7 +60,7 @@ class NumpyBackend(HostBackend):
             views.append(x.view(np.uint16) if dtype == "bfloat16" else x)
         return look
 
-    def writable(self, arrays: Sequence[Array], *, donate: bool = False) -> tuple[list[Host], list[Array]] | None:
+    def writable(self, arrays: Sequence[Array], *, donate: bool = False) -> Opened | None:
         views = []
         for x in arrays:
             flags = x.flags

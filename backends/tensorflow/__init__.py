@@ -34,7 +34,7 @@ from tensorflow.python.autograph.core import config
 from tensorflow.python.eager import record
 from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as possible_gradient_types
 
-from islices.backend import Array, Backend, Host, Shape, Slots
+from islices.backend import Array, Backend, Host, LoopState, Shape, Slots
 from islices.backends.tensorflow import (
     composites,
     host_calls,
@@ -214,9 +214,7 @@ class TensorflowBackend(Backend):
     def largest(self, x: Array, k: int) -> Array:
         return tf.sort(tf.math.top_k(x, tf.minimum(k, tf.size(x))).indices)  # of equal ones the first
 
-    def while_any(
-        self, condition: Callable[..., Array], body: Callable[..., tuple[Array, ...]], state: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def while_any(self, condition: Callable[..., Array], body: Callable[..., LoopState], state: LoopState) -> LoopState:
         shapes = tuple(x.shape for x in state)
         found = tf.while_loop(lambda *x: tf.reduce_any(condition(*x)), body, state, shape_invariants=shapes)
         return tuple(found)

@@ -18,7 +18,17 @@ from tensorflow.python.ops.resource_variable_ops import variable_accessed
 from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as possible_gradient_types
 
 import islices
-from islices.backend import Array, Backend, Gradient, LookedUp, Reader, Source, TapeRecorder, Transform
+from islices.backend import (
+    Array,
+    Backend,
+    Differentiated,
+    Gradient,
+    Reader,
+    SampleLoss,
+    Source,
+    TapeRecorder,
+    Transform,
+)
 from islices.core import trees
 from islices.core.conversion import from_native
 from islices.embedding import marking
@@ -95,7 +105,7 @@ def _is_watched(weights: Array) -> bool:
 
 def differentiate(
     backend: Backend, fn: Transform, variables: Sequence[Array], sources: Sequence[Source]
-) -> tuple[Array, Any, list[Array], list[list[LookedUp]]]:
+) -> Differentiated:
     tape = tf.GradientTape(watch_accessed_variables=False)
     recorders = [TapeReads(backend, tape, s.recorder) for s in sources]
     given, watched = _apart(variables, sources)
@@ -216,7 +226,7 @@ def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callab
 
 # ---------------------------------------------------------------------- per sample
 def per_sample_gradients(
-    fn: Callable[[list[Array], list[Array]], Array],
+    fn: SampleLoss,
     variables: Sequence[Array],
     data: Sequence[Array],
 ) -> list[Array]:

@@ -18,7 +18,7 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
-from islices.backend import Array, Host
+from islices.backend import Array, Host, Opened
 from islices.core.dtypes import as_bits
 from islices.core.host_memory import ALIGNMENT, at_address, copied
 
@@ -65,7 +65,7 @@ def view(x: Array) -> Host | None:
     return np.asarray(memoryview(x))
 
 
-def writable(arrays: Sequence[Array], *, donate: bool = False) -> tuple[list[Host], list[Array]] | None:
+def writable(arrays: Sequence[Array], *, donate: bool = False) -> Opened | None:
     """See `Backend.writable`."""
     if not all(_is_here(x) for x in arrays):
         return None

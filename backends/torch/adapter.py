@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from islices.backend import Array, Backend, Host, Look, NativeParts, Shape, elements_meet
+from islices.backend import Array, Backend, Host, Look, LoopState, NativeParts, Opened, Shape, elements_meet
 from islices.backends.torch import autograd, dynamo, hooked_layers, jagged, openmp, sparse_reads
 from islices.backends.torch.arithmetic import in_bags, rounded_sqrt, sum_bags, with_numbers
 from islices.backends.torch.tracers import (
@@ -250,9 +250,7 @@ class TorchBackend(Backend):
     def largest(self, x: Array, k: int) -> Array:
         return torch.sort(torch.argsort(x, descending=True, stable=True)[:k]).values
 
-    def while_any(
-        self, condition: Callable[..., Array], body: Callable[..., tuple[Array, ...]], state: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def while_any(self, condition: Callable[..., Array], body: Callable[..., LoopState], state: LoopState) -> LoopState:
         while _holds_anywhere(condition(*state)):
             state = body(*state)
         return state
@@ -352,7 +350,7 @@ class TorchBackend(Backend):
     def mark_written(self, arrays: Sequence[Array]) -> None:
         increment_version(arrays)  # a backward pass detects by the version that a saved tensor has changed
 
-    def writable(self, arrays: Sequence[Array], *, donate: bool = False) -> tuple[list[Host], list[Array]] | None:
+    def writable(self, arrays: Sequence[Array], *, donate: bool = False) -> Opened | None:
         views = []
         for x in arrays:
             view = self.host_view(x)

@@ -16,7 +16,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from islices.backend import Array, Backend, Gradient, LookedUp, Reader, Source, TapeRecorder, Transform
+from islices.backend import (
+    Array,
+    Backend,
+    Differentiated,
+    Gradient,
+    Reader,
+    SampleLoss,
+    Source,
+    TapeRecorder,
+    Transform,
+)
 from islices.backends.torch.tracers import has_tangent, in_functorch
 
 #: The nesting depth of the present differentiation: gradients of an inner one are differentiable themselves.
@@ -89,7 +99,7 @@ def _check_unchanged(noted: Sequence[Noted]) -> None:
 
 def differentiate(
     backend: Backend, fn: Transform, variables: Sequence[Array], sources: Sequence[Source], *, keep_sparse: bool = False
-) -> tuple[Array, Any, list[Array], list[list[LookedUp]]]:
+) -> Differentiated:
     """See `Backend.differentiate`. With keep_sparse the variables' gradients are torch's: None, dense or sparse."""
     if in_functorch():
         raise NotImplementedError(
@@ -203,9 +213,7 @@ def as_dense(g: Tensor | None, x: Tensor) -> Tensor:
     return torch.zeros_like(x) if g is None else g if g.layout is torch.strided else g.to_dense()
 
 
-def per_sample_gradients(
-    fn: Callable[[list[Array], list[Array]], Array], variables: Sequence[Array], data: Sequence[Array]
-) -> list[Array]:
+def per_sample_gradients(fn: SampleLoss, variables: Sequence[Array], data: Sequence[Array]) -> list[Array]:
     """See `Backend.per_sample_gradients`."""
     if not len(data[0]):  # several operations raise under vmap over an empty batch
         return [x.new_zeros((0, *x.shape)) for x in variables]

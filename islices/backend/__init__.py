@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from islices.backend.arrays import Arrays
+from islices.backend.arrays import Arrays, LoopState
 from islices.backend.contract import (
     FLOATS,
     INDEX_NAMES,
@@ -44,6 +44,7 @@ from islices.backend.contract import (
     primitive,
 )
 from islices.backend.gradients import (
+    Differentiated,
     Gradient,
     GradientOfValue,
     Gradients,
@@ -52,6 +53,7 @@ from islices.backend.gradients import (
     OtherUse,
     ProductUse,
     Reader,
+    SampleLoss,
     Source,
     TableUse,
     TapeRecorder,
@@ -59,7 +61,7 @@ from islices.backend.gradients import (
     Use,
     WholeUse,
 )
-from islices.backend.memory import Look, Memory, elements_meet, view_span
+from islices.backend.memory import Look, Memory, Opened, elements_meet, view_span
 from islices.backend.row_primitives import NativeParts, RaggedParts, RowPrimitives, Slots
 from islices.backend.suite import ForTheSuite
 
@@ -74,6 +76,7 @@ __all__ = [
     "Array",
     "Arrays",
     "Backend",
+    "Differentiated",
     "ForTheSuite",
     "Gradient",
     "GradientOfValue",
@@ -82,13 +85,16 @@ __all__ = [
     "LayerUse",
     "Look",
     "LookedUp",
+    "LoopState",
     "Memory",
     "NativeParts",
+    "Opened",
     "OtherUse",
     "ProductUse",
     "RaggedParts",
     "Reader",
     "RowPrimitives",
+    "SampleLoss",
     "Shape",
     "Slots",
     "Source",

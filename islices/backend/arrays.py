@@ -13,6 +13,9 @@ import numpy as np
 
 from islices.backend.contract import FLOATS, Array, Host, Part, Shape, optional, primitive
 
+#: The arrays that a loop changes.
+LoopState = tuple[Array, ...]
+
 
 class Arrays(Part):
     """The part of dense arrays: their facts, their conversion from and to NumPy, and computations on them.
@@ -201,9 +204,7 @@ class Arrays(Part):
 
     # ------------------------------------------------------------------ made of the others
     @optional("a loop of Python does it")
-    def while_any(
-        self, condition: Callable[..., Array], body: Callable[..., tuple[Array, ...]], state: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def while_any(self, condition: Callable[..., Array], body: Callable[..., LoopState], state: LoopState) -> LoopState:
         """Repeat ``state = body(*state)`` while the mask ``condition(*state)`` holds anywhere, and return state.
 
         Override this if traced code does not know values.

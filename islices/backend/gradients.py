@@ -124,6 +124,10 @@ Use = LayerUse | ProductUse | OtherUse
 TableUse = LookedUp | ProductUse | WholeUse
 #: A function of a list of dense arrays and a list of sources to (loss, anything else).
 Transform = Callable[[list[Array], list[Source]], tuple[Array, Any]]
+#: The result of `Gradients.differentiate`: (loss, aux, gradients, lookups).
+Differentiated = tuple[Array, Any, list[Array], Sequence[Sequence[TableUse]]]
+#: A function of variables and data to a loss of shape (1,).
+SampleLoss = Callable[[list[Array], list[Array]], Array]
 #: A function of (arrays, upstream) to the gradient of each of the arrays.
 Gradient = Callable[[tuple[Array, ...], Array], tuple[Any, ...]]
 #: A function of (value, arrays, upstream) to the gradient of each of the arrays, for a known value.
@@ -164,9 +168,7 @@ class Gradients(Arrays):
 
     # ------------------------------------------------------------------ through the user's functions
     @optional("no `value_and_grad`")
-    def differentiate(
-        self, fn: Transform, variables: Sequence[Array], sources: Sequence[Source]
-    ) -> tuple[Array, Any, list[Array], Sequence[Sequence[TableUse]]]:
+    def differentiate(self, fn: Transform, variables: Sequence[Array], sources: Sequence[Source]) -> Differentiated:
         """Return (loss, aux, gradients, lookups) of ``fn(variables, sources) -> (loss, aux)``.
 
         fn is called with the variables as the framework differentiates them, and with sources of the same weights and a
@@ -205,9 +207,7 @@ class Gradients(Arrays):
         )
 
     @optional("no per-sample gradients of dense variables")
-    def per_sample_gradients(
-        self, fn: Callable[[list[Array], list[Array]], Array], variables: Sequence[Array], data: Sequence[Array]
-    ) -> list[Array]:
+    def per_sample_gradients(self, fn: SampleLoss, variables: Sequence[Array], data: Sequence[Array]) -> list[Array]:
         """Return for each variable the gradients (B, *shape) of a loss per sample, by the framework's vmap.
 
         The loss of b < B is ``fn(variables, [x[b:b+1] for x in data])``, of shape (1,).

@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 from islices.backend.arrays import Arrays
 from islices.backend.contract import Array, Host, Shape, optional
 
+#: Views to write through, and the arrays that hold the written values: the result of `Memory.writable`.
+Opened = tuple[list[Host], list[Array]]
+
 
 class Look(NamedTuple):
     """The facts of the arrays of a call that the core needs first: the result of `Backend.look`, one item per array."""
@@ -124,7 +127,7 @@ class Memory(Arrays):
         """Report to autograd and similar observers that arrays of `plain_tables` are written now."""
 
     @optional("what is written goes through `set_rows`")
-    def writable(self, arrays: Sequence[Array], *, donate: bool = False) -> tuple[list[Host], list[Array]] | None:
+    def writable(self, arrays: Sequence[Array], *, donate: bool = False) -> Opened | None:
         """Return (views, results) for concrete arrays that the host will write into, or None if the memory is not
         writable.
 
