@@ -1,6 +1,6 @@
 """Keras on TensorFlow. The tape makes tf.IndexedSlices in eager code, in graphs and in strategies.
 
-See `islices.backends.keras.native`. May import: `keras`, `numpy`, `tensorflow`,
+See `islices.backends.keras.native`. May import: `keras`, `tensorflow`,
 `islices.backends.tensorflow`, the core, this folder.
 """
 

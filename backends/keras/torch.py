@@ -1,6 +1,6 @@
 """Keras on torch. torch's backward pass gives an embedding's gradient as a sparse COO tensor.
 
-See `islices.backends.keras.native`. May import: `keras`, `numpy`, `torch`, `islices.backends.torch`, the core,
+See `islices.backends.keras.native`. May import: `keras`, `torch`, `islices.backends.torch`, the core,
 this folder.
 """
 
