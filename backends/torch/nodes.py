@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -31,9 +30,14 @@ from islices.norms.clip_formulas import BY_VALUE, lookup_formula
 from islices.optim import Optimizer
 
 
-@dataclass(frozen=True)
 class Nothing:
-    """The constant that represents None in graphs."""
+    """The constant that represents None in graphs. Dynamo accepts no frozen dataclass as a constant."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Nothing)
+
+    def __hash__(self) -> int:
+        return 0
 
 
 NOTHING = Nothing()
