@@ -41,8 +41,6 @@ from islices.core.host_memory import copied, empty
 from islices.core.locks import load_module
 from islices.core.registry import describe
 
-__all__ = ["JaxBackend", "backend"]
-
 #: A function that is a method of the adapter, without a further call; of no type, as checkers expect a parameter self.
 method: Any = staticmethod
 
@@ -131,15 +129,14 @@ class JaxBackend(Backend):
                 "on_inefficient=None) stores whole rows"
             )
         shape, ordered = tuple(x.shape), x.indices_sorted and x.unique_indices
-        views = [host_views.view(x.data), host_views.view(x.indices)]
-        if views[0] is None or views[1] is None or views[1].dtype.name not in INDICES:
+        look: Look | None = self.look([x.data, x.indices])
+        if look.views is None or look.dtypes[1] not in INDICES:
             indices, look = self.reshape(x.indices, x.indices.shape[:1]), None
             padded = self.is_traced(indices) or bool((self.to_numpy(indices) == shape[0]).any())
         else:  # an array of them would take longer than all that is done here
-            indices, row = None, views[1].reshape(views[1].shape[:1])
+            indices, row = None, look.views[1].reshape(look.shapes[1][:1])
             padded = bool((row == shape[0]).any())
-            dtypes = [_dtype_name(x.data.dtype), _dtype_name(x.indices.dtype)]
-            look = Look(dtypes, [x.data.shape, row.shape], [False, False], [views[0], row])
+            look = look._replace(shapes=[look.shapes[0], row.shape], views=[look.views[0], row])
         # padding slots may hold anything, so that nothing is known of their rows yet
         return NativeParts(x.data, indices, shape, ordered and not padded, padded, look)
 

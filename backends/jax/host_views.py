@@ -8,7 +8,6 @@ writes a line to stderr for every unaligned array.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +59,7 @@ def put(array: Host, like: Array) -> Array:
     if not wide and get_opaque_trace_state(convention="flax") == _NOT_TRACING:
         return jax.device_put(array, place(like))
     # a concrete array even while something is being traced: its values are known
-    with precision.wide() if wide else contextlib.nullcontext(), jax.ensure_compile_time_eval():
+    with precision.wide(), jax.ensure_compile_time_eval():
         return jax.device_put(array, place(like))
 
 

@@ -33,8 +33,6 @@ from islices.backends.mxnet.mxnet_autograd import differentiate, is_recorded, pa
 from islices.backends.mxnet.ndarrays import DTYPES, LIMIT, NAMES, as_array, check_size, mx, operands, share, view, zeros
 from islices.core.host import HostBackend, bfloat16_bits
 
-__all__ = ["MXNetBackend", "backend"]
-
 nd = mx.nd
 SparseArray = mx.ndarray.sparse.BaseSparseNDArray
 RowSparseArray = mx.ndarray.sparse.RowSparseNDArray

@@ -13,8 +13,6 @@ from islices.backend import FLOATS, Array, Host, Look, Opened, not_implemented
 from islices.core.dtypes import as_bits
 from islices.core.host import HostBackend
 
-__all__ = ["NumpyBackend", "backend"]
-
 
 class NumpyBackend(HostBackend):
     name = "numpy"

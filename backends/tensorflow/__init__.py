@@ -47,8 +47,6 @@ from islices.backends.tensorflow import (
 )
 from islices.backends.tensorflow import row_segments as segments_of
 
-__all__ = ["TensorflowBackend", "backend", "opaque"]
-
 #: A function that is a method of the adapter, without a further call; of no type, as checkers expect a parameter self.
 method: Any = staticmethod
 #: Tensors, variables and Keras's variables (which are no tf.Variable); no composite such as a RaggedTensor.
