@@ -67,11 +67,9 @@ def opaque(x: Array) -> Array:
 
 def _one_type(a: Array, b: Array) -> tuple[Array, Array]:
     """Return both as tensors; a Python number gets the type of the other (TensorFlow makes it float32)."""
-    if not isinstance(a, DENSE) and isinstance(b, DENSE):
+    if not isinstance(a, DENSE):
         return _number(a, b.dtype), b
-    if not isinstance(b, DENSE) and isinstance(a, DENSE):
-        return a, _number(b, a.dtype)
-    return a, b
+    return a, b if isinstance(b, DENSE) else _number(b, a.dtype)
 
 
 def _number(c: float, dtype: Any) -> Array:
@@ -190,7 +188,7 @@ class TensorflowBackend(Backend):
             return tf.zeros([tf.shape(like)[i] if n is None else n for i, n in enumerate(shape)], dtype)
 
     def take(self, x: Array, positions: Array) -> Array:
-        return tf.gather(tapes.plain(x), positions)  # of a variable, only the rows are read
+        return tf.gather(tensor_memory.plain(x), positions)  # of a variable, only the rows are read
 
     def where(self, mask: Array, a: Array, b: Array) -> Array:
         return tf.where(mask, *_one_type(a, b))
@@ -313,7 +311,7 @@ class TensorflowBackend(Backend):
     user_code = method(tapes.user_code)
 
     def stop_gradient(self, x: Array) -> Array:
-        return tf.stop_gradient(tapes.plain(x))
+        return tf.stop_gradient(tensor_memory.plain(x))
 
     differentiate: Any = tapes.differentiate
     differentiate_rows: Any = tapes.differentiate_rows
@@ -322,7 +320,7 @@ class TensorflowBackend(Backend):
     def read_rows(self, table: Array, ids: Array) -> Array:
         if not self.is_traced(ids):
             return self.take(table, ids)
-        return segments_of.read_checked(tapes.plain(table), ids)
+        return segments_of.read_checked(tensor_memory.plain(table), ids)
 
 
 @cache

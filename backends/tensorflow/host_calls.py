@@ -31,7 +31,6 @@ from tensorflow.python.ops.resource_variable_ops import variable_accessed
 from islices import kernels
 from islices.backend import Array, Host, Slots
 from islices.backends.tensorflow import tensor_memory as memory
-from islices.backends.tensorflow.tapes import plain
 from islices.core import modes
 from islices.core.dtypes import as_bits
 from islices.core.host import group
@@ -230,7 +229,7 @@ def bags(
     table: Array, ids: Array, segments: Array, bags: Array, keep: Array | None, otherwise: Callable[..., Array]
 ) -> Array | None:
     """See `Backend.traced_bags`."""
-    table, kept = plain(table), [] if keep is None else [keep]
+    table, kept = memory.plain(table), [] if keep is None else [keep]
     given = [ids, segments, bags, *kept]
     variable = not isinstance(table, tf.Tensor)
     if kernels_here() is None or not (memory.is_plain(table) if variable else table.shape[1:].is_fully_defined()):
@@ -288,8 +287,8 @@ def norm(leaves: Sequence[Slots], ord: int, otherwise: Callable[[Sequence[Slots]
         return None
     arrays, trial = list[Array](), list[Host]()
     for leaf in leaves:
-        arrays += [leaf.values] if leaf.indices is None else [leaf.values, *_grouped(leaf)]
-        trial += [_zeros(leaf.values, 1, 1)] if leaf.indices is None else [_zeros(leaf.values, 1, 1), *_ONE_GROUP]
+        arrays += [leaf.values, *([] if leaf.indices is None else _grouped(leaf))]
+        trial += [_zeros(leaf.values, 1, 1), *([] if leaf.indices is None else _ONE_GROUP)]
     callback = partial(_norm, sparse=[leaf.indices is not None for leaf in leaves], ord=ord)
     exact = _call(callback, trial, arrays, tf.float64, lambda: otherwise(leaves))
     exact.set_shape((1,))

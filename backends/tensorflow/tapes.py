@@ -3,7 +3,7 @@
 A tape keeps results that depend on watched tensors. This module's tape watches the dense variables and each lookup's
 rows, so it computes nothing of a table's size. The weights are not watched, so only outer tapes record the reads of the
 rows, which makes second derivatives right. Rows looked up in a graph traced separately (a loop body, an inner
-tf.function) are on no reachable tape, and raise. May import: `tensorflow`, the core.
+tf.function) are on no reachable tape, and raise. May import: `tensorflow`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from islices.backend import (
     TapeRecorder,
     Transform,
 )
+from islices.backends.tensorflow.tensor_memory import plain
 from islices.core import trees
 from islices.core.conversion import from_native
 from islices.embedding import marking
@@ -38,11 +39,6 @@ from islices.embedding.lookup_gradients import empty_slices
 def here() -> Any:
     """Return the graph that is being built, or None in eager code."""
     return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-
-
-def plain(x: Array) -> Array:
-    """Return x, or the tf.Variable (or tensor) in a variable of Keras."""
-    return x if isinstance(x, (tf.Tensor, tf.Variable)) else x.value
 
 
 # ---------------------------------------------------------------------- by rows

@@ -36,9 +36,14 @@ def on_cpu(tensor: Array) -> bool:
     return "CPU:" in tensor.backing_device
 
 
+def plain(x: Array) -> Array:
+    """Return x, or the tf.Variable (or tensor) in a variable of Keras."""
+    return x if isinstance(x, (tf.Tensor, tf.Variable)) else x.value
+
+
 def handle(variable: Array) -> Array:
     """Return the resource that represents a variable of TensorFlow or Keras on a tape."""
-    return variable.handle if isinstance(variable, tf.Variable) else variable.value.handle
+    return plain(variable).handle
 
 
 def view(x: Array) -> Host | None:
@@ -50,7 +55,7 @@ def view(x: Array) -> Host | None:
         if not tf.executing_eagerly():
             return None
         with tf.init_scope():  # a read that no tape records
-            own = x if isinstance(x, tf.Variable) else x.value
+            own = plain(x)
             if is_plain(own):  # after a gather or scatter by rows reading would copy: see `exclusive`
                 tf.raw_ops.DisableCopyOnRead(resource=own.handle)
             x = tf.convert_to_tensor(x)
@@ -83,10 +88,8 @@ def _is_here(x: Array) -> bool:
 
     Variables of several copies (tf.distribute) and of other servers are not.
     """
-    if isinstance(x, tf.Tensor):
-        place = x
-    else:
-        x = x if isinstance(x, tf.Variable) else x.value
+    place = x = plain(x)
+    if not isinstance(x, tf.Tensor):
         if not is_plain(x):
             return False
         place = x.handle
