@@ -263,14 +263,18 @@ def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
     plan = Plan(jaxpr, marks, wanted)
     if any(slot.rows < 0 for slot in plan.slots):  # uses of weights as an array
         return None
-    parts: dict[int, Any] = {}  # leaf -> the axes that split its rows
+    parts: dict[int, tuple[str, ...]] = {}  # leaf -> the axes that split its rows
     for mark, spec in zip(marks, p["in_specs"], strict=True):
         if mark is not None:
             first, *others = (*list(spec), None)
-            if any(others) or parts.setdefault(mark.leaf, first) != first:
+            names = (first,) if isinstance(first, str) else tuple(first or ())
+            if any(others) or parts.setdefault(mark.leaf, names) != names:
                 return None
+
+    def size(names: tuple[str, ...]) -> int:
+        return math.prod(mesh.shape[a] for a in names)
+
     axes = [tuple(a for a in mesh.axis_names if a in (s.varying if checked else manual)) for s in plan.slots]
-    counts = [math.prod(mesh.shape[a] for a in names) for names in axes]
     specs = [PartitionSpec(names) for names in axes]
 
     def whole(slot: Slot, ids: Any) -> Any:
@@ -278,7 +282,7 @@ def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
         axis = parts[slot.leaf]
         if not axis:
             return ids
-        rows = slot.rows * lax.axis_size(axis)
+        rows = slot.rows * size(axis)
         return jax.numpy.where(
             (ids >= 0) & (ids < slot.rows), ids + lax.axis_index(axis).astype(ids.dtype) * slot.rows, rows
         )
@@ -299,14 +303,10 @@ def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
         )(list(values), list(deltas))
 
     slots = [
-        replace(slot.repeated(count), rows=slot.rows * _size(mesh, parts[slot.leaf]), varying=frozenset())
-        for slot, count in zip(plan.slots, counts, strict=True)
+        replace(slot.repeated(size(names)), rows=slot.rows * size(parts[slot.leaf]), varying=frozenset())
+        for slot, names in zip(plan.slots, axes, strict=True)
     ]
     return Evaluation(run, (None,) * len(wanted), slots, _uses([plan], (None,) * len(wanted), "shard_map"))
-
-
-def _size(mesh: Any, axes: Any) -> int:
-    return math.prod(mesh.shape[a] for a in ((axes,) if isinstance(axes, str) else axes or ()))
 
 
 def _uses(plans: Sequence[Plan], outputs: Marks, name: str) -> dict[int, Use]:

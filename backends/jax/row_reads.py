@@ -137,13 +137,7 @@ def _gather(eqn: Any, marks: Marks) -> Evaluation | None:
     if mark is None or mode not in _MODES or (mode == "FILL_OR_DROP" and not _fills(eqn.params["fill_value"], mark)):
         return None
     axes, offsets = numbers.start_index_map, numbers.offset_dims
-    if (
-        shape[0] == 0
-        or sizes[0] != 1
-        or tuple(sizes[1:]) != shape[1:]
-        or 0 not in axes
-        or numbers.operand_batching_dims
-    ):
+    if shape[0] == 0 or tuple(sizes) != (1, *shape[1:]) or 0 not in axes or numbers.operand_batching_dims:
         return None
     batch, dtype = starts.shape[:-1], _index_dtype(starts.dtype)
 
