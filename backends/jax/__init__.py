@@ -129,7 +129,7 @@ class JaxBackend(Backend):
                 "on_inefficient=None) stores whole rows"
             )
         shape, ordered = tuple(x.shape), x.indices_sorted and x.unique_indices
-        look: Look | None = self.look([x.data, x.indices])
+        look: Any = self.look([x.data, x.indices])
         if look.views is None or look.dtypes[1] not in INDICES:
             indices, look = self.reshape(x.indices, x.indices.shape[:1]), None
             padded = self.is_traced(indices) or bool((self.to_numpy(indices) == shape[0]).any())

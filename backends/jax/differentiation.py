@@ -73,7 +73,7 @@ def taken(
     """Return the outputs, the gradients of the arguments at these positions, and each slot with its gradient and
     found values."""
 
-    def run(variables: list[Array], deltas: list[Array]) -> tuple[Array, tuple[list[Any], list[Any]]]:
+    def run(variables: list[Array], deltas: list[Array]) -> tuple[Array, Any]:
         given = list(args)
         for k, x in zip(dense, variables, strict=True):
             given[k] = x

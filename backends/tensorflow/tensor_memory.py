@@ -76,10 +76,13 @@ def writable(arrays: Sequence[Array], *, donate: bool = False) -> Opened | None:
         return None
     views, results = [], []
     for x in arrays:
-        tensor = isinstance(x, tf.Tensor)
-        memory = copied(view(x)) if tensor else exclusive(handle(x), tf.as_dtype(x.dtype), tuple(x.shape))
+        if isinstance(x, tf.Tensor):
+            memory = copied(view(x))  # type: ignore[arg-type]  # it is here
+            x = accept(memory)
+        else:
+            memory = exclusive(handle(x), tf.as_dtype(x.dtype), tuple(x.shape))
         views.append(memory)
-        results.append(accept(memory) if tensor else x)
+        results.append(x)
     return views, results
 
 
