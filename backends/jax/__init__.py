@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from islices.backend import INDICES, Array, Backend, Host, Look, LoopState, NativeParts, Shape
+from islices.backend import INDICES, Array, Backend, Host, LoopState, NativeParts, Shape
 from islices.backends.jax import differentiation, gathers, host_views, precision, scatters
 from islices.backends.jax.host_calls import row_calls
 from islices.backends.jax.host_views import BFLOAT16, Tracer
