@@ -178,9 +178,6 @@ class @CLASS@(Backend):
     protocol = @PROTOCOL@  # what islices.backend.PROTOCOL was when this was written
     float_dtypes = ("float16", "float32", "float64")  # those the framework can hold
 
-    def version(self):
-        return str(getattr(importlib.import_module(self.module), "__version__", "unknown"))
-
     def is_array(self, x):
         # better: isinstance with the framework's array type. It is asked about any object.
         return type(x).__module__.partition(".")[0] == "@ROOT@"

@@ -67,9 +67,6 @@ class JaxBackend(Backend):
     sentinel_padding = True
 
     # ------------------------------------------------------------------ identity
-    def version(self) -> str:
-        return str(jax.__version__)
-
     def devices(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(["cpu", *(d.platform for d in jax.devices())]))
 

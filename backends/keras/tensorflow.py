@@ -20,9 +20,6 @@ from islices.core.conversion import to_native
 from islices.core.rows import coalesce
 from islices.core.slices import IndexedSlices
 
-__all__ = ["Hooks", "cast", "cell", "check_step", "divisible", "methods", "replicas"]
-__all__ += ["stock", "summed", "writable"]
-
 if not hasattr(keras.optimizers.Optimizer, "_all_reduce_sum_gradients"):
     raise ImportError(
         f"islices.backends.keras: got Keras {keras.__version__}, whose optimizers have no _all_reduce_sum_gradients; "

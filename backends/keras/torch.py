@@ -13,12 +13,12 @@ import keras
 import torch
 
 from islices.backend import Host
-from islices.backends.keras.sparse_gradients import ArrayHooks, cast, divisible
+from islices.backends.keras.sparse_gradients import ArrayHooks, cast, divisible  # noqa: F401  # of `native`
 from islices.backends.torch.sparse_reads import RowReads
-from islices.core.rows import coalesce as summed
+from islices.core.rows import coalesce
 from islices.core.slices import IndexedSlices
 
-__all__ = ["Hooks", "cast", "cell", "divisible", "methods", "replicas", "stock", "summed", "take_if", "writable"]
+summed = coalesce
 
 
 # ---------------------------------------------------------------------- models

@@ -71,9 +71,6 @@ class MXNetBackend(Backend):
     native_float_dtypes = ("float16", "float32", "float64")
 
     # ------------------------------------------------------------------ identity
-    def version(self) -> str:
-        return str(mx.__version__)
-
     def devices(self) -> tuple[str, ...]:
         return ("cpu", *(f"gpu({i})" for i in range(mx.context.num_gpus())))
 

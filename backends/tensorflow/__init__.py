@@ -92,9 +92,6 @@ class TensorflowBackend(Backend):
     native_name = "tf.IndexedSlices"
 
     # ------------------------------------------------------------------ identity
-    def version(self) -> str:
-        return str(tf.__version__)
-
     def devices(self) -> tuple[str, ...]:
         accelerators = [d for d in tf.config.list_physical_devices() if d.device_type != "CPU"]
         return ("cpu", *(d.name.removeprefix("/physical_device:").lower() for d in accelerators))

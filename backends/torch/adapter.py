@@ -60,9 +60,6 @@ class TorchBackend(Backend):
     native_name = "torch sparse COO tensor"
     native_of_views = True
 
-    def version(self) -> str:
-        return str(torch.__version__)
-
     def devices(self) -> tuple[str, ...]:
         return ("cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count())))
 

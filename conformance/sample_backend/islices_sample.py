@@ -25,9 +25,6 @@ class SampleBackend(Backend):
     native_name = "sample.RowGradient"
 
     # ------------------------------------------------------------------ identity
-    def version(self) -> str:
-        return sample.__version__
-
     def is_array(self, x: object) -> bool:
         return isinstance(x, Tensor)
 

@@ -26,6 +26,7 @@ Stages
 
 from __future__ import annotations
 
+import importlib
 from typing import ClassVar
 
 from islices.backend.arrays import Arrays, LoopState
@@ -149,9 +150,10 @@ class Backend(Memory, RowPrimitives, Gradients, ForTheSuite):
     def __repr__(self) -> str:
         return f"<islices backend {self.name}>"
 
+    @optional("the module's `__version__`")
     def version(self) -> str:
         """Return the framework's version."""
-        raise self._missing("version")
+        return str(getattr(importlib.import_module(self.module), "__version__", "unknown"))
 
     def is_array(self, x: object) -> bool:
         """Return whether x is a dense array of this framework (a variable or parameter counts)."""

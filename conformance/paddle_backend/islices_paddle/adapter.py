@@ -48,9 +48,6 @@ class PaddleBackend(Backend):
     own_calls = "islices_paddle.own_calls"
 
     # ------------------------------------------------------------------ identity
-    def version(self) -> str:
-        return str(paddle.__version__)
-
     def devices(self) -> tuple[str, ...]:
         count = paddle.device.cuda.device_count() if paddle.is_compiled_with_cuda() else 0
         return ("cpu", *(f"gpu:{i}" for i in range(count)))
