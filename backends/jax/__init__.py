@@ -83,9 +83,6 @@ class JaxBackend(Backend):
         host_views.check_alive(x)
         return _dtype_name(x.dtype)
 
-    def shape(self, x: Array) -> Shape:
-        return x.shape  # type: ignore[no-any-return]
-
     def is_traced(self, x: Array) -> bool:
         return isinstance(x, Tracer)
 

@@ -84,9 +84,6 @@ class MXNetBackend(Backend):
     def dtype(self, x: Array) -> str:
         return NAMES[x.dtype]
 
-    def shape(self, x: Array) -> Shape:
-        return tuple(x.shape)
-
     def records_gradient(self, x: Array) -> bool:
         return bool(mx.autograd.is_recording()) and "float" in self.dtype(x)
 

@@ -74,9 +74,6 @@ class TorchBackend(Backend):
         _check_storage(x)  # every array is checked here before torch computes on it, in any mode
         return _dtype_name(x.dtype)
 
-    def shape(self, x: Array) -> Shape:
-        return tuple(x.shape)
-
     def host_view(self, x: Array) -> Host | None:
         if not x.is_cpu or is_wrapped(x):  # by a transform that may have ended: a pullback runs later
             return None

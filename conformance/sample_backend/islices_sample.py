@@ -35,9 +35,6 @@ class SampleBackend(Backend):
     def dtype(self, x: Tensor) -> str:
         return NAMES[x.kind]
 
-    def shape(self, x: Tensor) -> tuple[int, ...]:
-        return x.shape
-
     def from_host(self, array: np.ndarray, like: Tensor) -> Tensor:
         return Tensor(array)
 

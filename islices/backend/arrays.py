@@ -40,9 +40,10 @@ class Arrays(Part):
         """Return the NumPy name of x's dtype: any dtype of the framework, legal in islices or not."""
         raise self._missing("dtype")
 
+    @optional("`x.shape` has it")
     def shape(self, x: Array) -> Shape:
         """Return the shape; None for a dimension unknown while tracing. Raise ValueError for unknown rank."""
-        raise self._missing("shape")
+        return tuple(x.shape)
 
     @optional("nothing is traced")
     def is_traced(self, x: Array) -> bool:

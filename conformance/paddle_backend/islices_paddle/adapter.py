@@ -62,9 +62,6 @@ class PaddleBackend(Backend):
     def dtype(self, x: Array) -> str:
         return dtype_name(x.dtype)
 
-    def shape(self, x: Array) -> tuple[int | None, ...]:
-        return tuple(x.shape)
-
     def records_gradient(self, x: Array) -> bool:
         return not x.stop_gradient and paddle.is_grad_enabled()
 
