@@ -185,9 +185,6 @@ class @CLASS@(Backend):
     def dtype(self, x):
         return str(x.dtype).rpartition(".")[2]  # NumPy's name of it
 
-    def asarray(self, array, like=None):
-        return importlib.import_module(self.module).asarray(np.array(array))  # a copy: the memory stays the caller's
-
     def to_numpy(self, x):
         return np.asarray(x)  # from any device
 

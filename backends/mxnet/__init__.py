@@ -23,11 +23,12 @@ require("mxnet")
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from islices.backend import Array, Backend, Gradient, Host, NativeParts, Opened, Shape, not_implemented
+from islices.backend import Array, Backend, Gradient, Host, NativeParts, Shape, not_implemented
 from islices.backends.mxnet.gluon_layers import capture
 from islices.backends.mxnet.mxnet_autograd import differentiate, is_recorded, paused, record_function
 from islices.backends.mxnet.ndarrays import DTYPES, LIMIT, NAMES, as_array, check_size, mx, operands, share, view, zeros
@@ -280,14 +281,7 @@ class MXNetBackend(Backend):
             )
         return True
 
-    def writable(self, arrays: Sequence[Array], *, donate: bool = False) -> Opened | None:
-        views = []
-        for x in arrays:
-            found = view(x, writable=True)
-            if found is None:
-                return None
-            views.append(found)
-        return views, list(arrays)
+    writable_view: Any = staticmethod(partial(view, writable=True))
 
     # ------------------------------------------------------------------ differentiation
     stop_gradient = staticmethod(nd.NDArray.detach)

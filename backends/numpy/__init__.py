@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.backend import FLOATS, Array, Host, Look, Opened, not_implemented
+from islices.backend import FLOATS, Array, Host, Look, not_implemented
 from islices.core.dtypes import as_bits
 from islices.core.host import HostBackend
 
@@ -58,18 +58,11 @@ class NumpyBackend(HostBackend):
             views.append(x.view(np.uint16) if dtype == "bfloat16" else x)
         return look
 
-    def writable(self, arrays: Sequence[Array], *, donate: bool = False) -> Opened | None:
-        views = []
-        for x in arrays:
-            flags = x.flags
-            # elements that lie on one another, as in a broadcast array, are no place for several writers
-            lying = not flags.c_contiguous and any(
-                n > 1 and step == 0 for n, step in zip(x.shape, x.strides, strict=True)
-            )
-            if lying or not flags.writeable or not x.dtype.isnative:
-                return None
-            views.append(as_bits(x))
-        return views, list(arrays)
+    def writable_view(self, x: Array) -> Host | None:
+        flags = x.flags
+        # elements that lie on one another, as in a broadcast array, are no place for several writers
+        lying = not flags.c_contiguous and any(n > 1 and step == 0 for n, step in zip(x.shape, x.strides, strict=True))
+        return None if lying or not flags.writeable or not x.dtype.isnative else as_bits(x)
 
     differentiate = not_implemented(
         "NumPy records no gradients; where the gradient of the looked-up rows is known, "

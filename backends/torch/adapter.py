@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from islices.backend import Array, Backend, Host, Look, LoopState, NativeParts, Opened, Shape, elements_meet
+from islices.backend import Array, Backend, Host, Look, LoopState, NativeParts, Shape, elements_meet
 from islices.backends.torch import autograd, dynamo, hooked_layers, jagged, openmp, sparse_reads
 from islices.backends.torch.arithmetic import in_bags, rounded_sqrt, sum_bags, with_numbers
 from islices.backends.torch.tracers import (
@@ -35,7 +35,6 @@ from islices.backends.torch.tracers import (
     plain_eager,
     tracer_of,
 )
-from islices.core.dtypes import as_bits
 from islices.core.host_memory import zeros
 
 #: From this many elements on (4 MB), an optimizer's state gets NumPy's memory, because NumPy requests pages of 2 MB.
@@ -108,13 +107,7 @@ class TorchBackend(Backend):
         if not flags.carray and (not flags.writeable or any(step < 0 for step in array.strides)):
             array = array.copy()
         out = _over(array) if array.dtype.char == "H" else torch.from_numpy(array)
-        return out if like.is_cpu else out.to(like.device)
-
-    def asarray(self, array: Host, like: Array | None = None) -> Array:
-        array = as_bits(array)
-        copy = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
-        out = _over(copy) if copy.dtype == np.uint16 else torch.from_numpy(copy)
-        return out if like is None else out.to(like.device)
+        return out if like is None or like.is_cpu else out.to(like.device)
 
     def to_numpy(self, x: Array) -> Host:
         view = self.host_view(x)
@@ -344,15 +337,9 @@ class TorchBackend(Backend):
     def mark_written(self, arrays: Sequence[Array]) -> None:
         increment_version(arrays)  # a backward pass detects by the version that a saved tensor has changed
 
-    def writable(self, arrays: Sequence[Array], *, donate: bool = False) -> Opened | None:
-        views = []
-        for x in arrays:
-            view = self.host_view(x)
-            if view is None or not _holds(x, view) or has_tangent(x):
-                return None
-            views.append(view)
-        self.mark_written(arrays)
-        return views, list(arrays)
+    def writable_view(self, x: Array) -> Host | None:
+        view = self.host_view(x)
+        return None if view is None or not _holds(x, view) or has_tangent(x) else view
 
     # ------------------------------------------------------------------ differentiation
     differentiate = autograd.differentiate

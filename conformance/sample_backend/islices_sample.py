@@ -38,9 +38,6 @@ class SampleBackend(Backend):
     def from_host(self, array: np.ndarray, like: Tensor) -> Tensor:
         return Tensor(array)
 
-    def asarray(self, array: np.ndarray, like: Tensor | None = None) -> Tensor:
-        return Tensor(np.array(array))  # the memory stays the caller's
-
     host_view = to_numpy = staticmethod(Tensor.memory)  # type: ignore[assignment]  # shared: what the host computes on is the library's memory
 
     # ------------------------------------------------------------------ the library's sparse gradient

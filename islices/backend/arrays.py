@@ -56,6 +56,7 @@ class Arrays(Part):
         return False
 
     # ------------------------------------------------------------------ in and out
+    @optional("`from_host` does it with a copy")
     def asarray(self, array: Host, like: Array | None = None) -> Array:
         """Return a new array with a copy of a NumPy array's values.
 
@@ -66,7 +67,9 @@ class Arrays(Part):
         float64 that it cannot hold raises TypeError with the setting that allows it. Dtypes that no gradient has
         (text, objects) may be held or may raise. The core raises for a result with such a dtype.
         """
-        raise self._missing("asarray")
+        bits = array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+        copy = np.array(bits, bits.dtype.newbyteorder("="), order="C")
+        return self.from_host(copy, like)  # type: ignore[attr-defined]  # of `Memory`
 
     def to_numpy(self, x: Array) -> Host:
         """Return x as a NumPy array, copied or not, from any device; bfloat16 as uint16."""
