@@ -18,8 +18,6 @@ from islices.core.rows import coalesce, to_dense
 from islices.core.slices import IndexedSlices
 from islices.norms.norm import parts
 
-__all__ = ["ArrayHooks", "accepted", "as_array", "cast", "divided", "divisible", "within"]
-
 
 def accepted(grad: Any, variable: Any, *, validate: bool) -> Any:
     """Return a sparse gradient as slices of the variable's shape, and any other gradient unchanged."""

@@ -18,8 +18,6 @@ from islices.backends.keras.optimizers import STOCK
 from islices.backends.keras.sparse_gradients import within
 from islices.core.registry import describe
 
-__all__ = ["is_row_sparse", "row_sparse"]
-
 Model = TypeVar("Model", bound=Any)
 
 #: The attribute that marks a model after `row_sparse`.

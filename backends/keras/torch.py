@@ -1,6 +1,6 @@
 """Keras on torch. torch's backward pass gives an embedding's gradient as a sparse COO tensor.
 
-See `islices.backends.keras.native`. May import: `keras`, `numpy`, `torch`, `islices.backends.torch`, the core,
+See `islices.backends.keras.native`. May import: `keras`, `torch`, `islices.backends.torch`, the core,
 this folder.
 """
 
@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import torch
 
-from islices.backends.keras.sparse_gradients import ArrayHooks, cast, divisible
+from islices.backend import Host
+from islices.backends.keras.sparse_gradients import ArrayHooks, cast, divisible  # noqa: F401  # of `native`
 from islices.backends.torch.sparse_reads import RowReads
-from islices.core.rows import coalesce as summed
+from islices.core.rows import coalesce
 from islices.core.slices import IndexedSlices
 
-__all__ = ["Hooks", "cast", "cell", "divisible", "methods", "replicas", "stock", "summed", "take_if", "writable"]
+summed = coalesce
 
 
 # ---------------------------------------------------------------------- models
@@ -100,6 +100,6 @@ class Cell:
         return self.tensor
 
 
-def cell(values: np.ndarray[Any, Any], variable: Any) -> Cell:
+def cell(values: Host, variable: Any) -> Cell:
     """Return a holder of arrays of any length, on the variable's device."""
     return Cell(torch.from_numpy(values).to(writable(variable).device))

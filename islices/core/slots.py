@@ -69,7 +69,7 @@ def expand(B: Backend, slots: Slots) -> Array:
 def _values_of(s: IndexedSlices) -> Array:
     """Return the values of slices, with zeros in empty slots."""
     B, values = s.backend, expand(s.backend, slots_of(s))
-    return modes.run(_without_sentinels, B, (values, s.indices), rows=s.dense_shape[0]) if s.padded else values
+    return modes.run(without_sentinels, B, (values, s.indices), rows=s.dense_shape[0]) if s.padded else values
 
 
 def known_factor(B: Backend, slots: Slots) -> Any:
@@ -83,7 +83,8 @@ def known_factor(B: Backend, slots: Slots) -> Any:
         return B.reshape(factor, ())
 
 
-def _without_sentinels(B: Backend, values: Array, indices: Array, *, rows: int | None) -> Array:
+def without_sentinels(B: Backend, values: Array, indices: Array, *, rows: int | None) -> Array:
+    """Return values with zeros in slots whose indices are not rows."""
     return B.where(B.as_column(B.in_range(indices, rows), values), values, B.zeros_like(values))
 
 

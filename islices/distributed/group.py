@@ -76,8 +76,8 @@ class Group(abc.ABC):
     """The processes that compute together, seen from one of them: its number, their count, and their engine.
 
     Ranks are numbered from 0 to size - 1. Every rank makes the same calls in the same order, one at a time.
-    An adapter sets ``engine``, `rank` and `size`, and implements the primitives `_all_gather` and `_all_to_all`. They
-    may raise any error of the engine; `_what_failed` translates it.
+    An adapter sets ``engine``, `rank` and `size`, and implements the primitives `_all_to_all` and, if it is faster,
+    `_all_gather`. They may raise any error of the engine; `_failure_of` translates it.
 
     Parameters
     ----------
@@ -117,13 +117,14 @@ class Group(abc.ABC):
         return f"<{self.engine}: rank {self.rank} of {self.size}>"
 
     # ------------------------------------------------------------------ implemented by an adapter
-    @abc.abstractmethod
     def _all_gather(self, data: Bytes, lengths: Sequence[int]) -> list[Bytes]:
         """Return every rank's data in the order of ranks. lengths[r], known to all, is the length of rank r's data;
         not all are 0.
 
         Called with size > 1. The results may share memory with one another, never with anything that changes later.
+        Override this if the engine gathers faster than it exchanges pairs.
         """
+        return self._all_to_all([data] * self.size, lengths)
 
     @abc.abstractmethod
     def _all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
@@ -267,9 +268,6 @@ class Alone(Group):
 
     def __init__(self) -> None:
         super().__init__(0, 1)
-
-    def _all_gather(self, data: Bytes, lengths: Sequence[int]) -> list[Bytes]:
-        return [data]
 
     def _all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
         return [parts[0]]

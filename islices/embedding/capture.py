@@ -6,7 +6,8 @@ clauses 12, 14 and 19.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -77,6 +78,18 @@ def capture(model: Any) -> Capture:
         f"model: got {describe(model)}; accepted are torch.nn.Module, keras models and layers, and mxnet.gluon.Block "
         "(JAX: value_and_grad with sparse=)"
     )
+
+
+@contextmanager
+def replaced(x: Any, name: str, by: Any) -> Iterator[None]:
+    """Replace a method of an instance, for layers that an adapter hooks, while the context is open."""
+    before = {name: vars(x)[name]} if name in vars(x) else {}
+    vars(x)[name] = by  # no assignment, which some frameworks track
+    try:
+        yield
+    finally:
+        del vars(x)[name]
+        vars(x).update(before)
 
 
 class Capture:

@@ -21,7 +21,7 @@ from islices.core.linear import as_float
 from islices.core.registry import describe, get_backend
 from islices.core.rows import coalesce
 from islices.core.slices import IndexedSlices
-from islices.core.slots import SlotValues, arrays_of, known_factor, slots_in, slots_of
+from islices.core.slots import SlotValues, arrays_of, expand, known_factor, slots_in, slots_of
 from islices.core.trees import flatten
 from islices.norms import derivatives
 from islices.norms.derivatives import Layout, Member
@@ -250,13 +250,14 @@ def _by_traced_kernel(found: Sequence[Seen], ord: int, raw: bool) -> tuple[Backe
 
 
 def _slots(seen: Seen, raw: bool) -> Slots:
-    """Return a leaf as its stored slots, without indices if there are no duplicates to sum."""
+    """Return a leaf as its stored slots without a factor, and without indices if there are no duplicates to sum."""
     leaf = seen.leaf
     if not isinstance(leaf, IndexedSlices):
         return Slots(seen.values)
     if raw or leaf.coalesced:
         return Slots(without_padding(leaf).values if raw else leaf.values)
-    return slots_of(leaf)
+    slots = slots_of(leaf)
+    return slots if slots.factor is None else Slots(expand(seen.B, slots), slots.indices, slots.rows)
 
 
 def _summed(B: Backend, x: Slots) -> Array:

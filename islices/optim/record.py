@@ -194,5 +194,14 @@ def carried(x: Any, name: str, record: Record, source: str | None, target: str, 
     return x * (left / lr if left else kept * lr)
 
 
+def check_names(given: Iterable[str], needed: Iterable[str], others: Iterable[str], place: str) -> None:
+    """Raise ValueError for the names of a state's arrays if one is lacking, or is neither needed nor one of others."""
+    unknown = next((name for name in given if name not in (*needed, *others)), None)
+    lacking = next((name for name in needed if name not in given), None)
+    if unknown is not None or lacking is not None:
+        came = f"the array {show(unknown)}" if unknown is not None else f"no {lacking!r}"
+        raise ValueError(f"{place}: got {came}; accepted are {_shown(dict.fromkeys(('step', *needed)))}")
+
+
 def _shown(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names))

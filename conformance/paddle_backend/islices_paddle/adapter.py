@@ -47,9 +47,6 @@ class PaddleBackend(Backend):
     own_calls = "islices_paddle.own_calls"
 
     # ------------------------------------------------------------------ identity
-    def version(self) -> str:
-        return str(paddle.__version__)
-
     def devices(self) -> tuple[str, ...]:
         count = paddle.device.cuda.device_count() if paddle.is_compiled_with_cuda() else 0
         return ("cpu", *(f"gpu:{i}" for i in range(count)))
@@ -63,9 +60,6 @@ class PaddleBackend(Backend):
     # ------------------------------------------------------------------ looking at an array
     def dtype(self, x: Array) -> str:
         return dtype_name(x.dtype)
-
-    def shape(self, x: Array) -> tuple[int | None, ...]:
-        return tuple(x.shape)
 
     def records_gradient(self, x: Array) -> bool:
         return not x.stop_gradient and paddle.is_grad_enabled()
