@@ -85,8 +85,9 @@ class _Eager:
         if is_compiled():
             raise RuntimeError(INSIDE)
         with self.lock:
-            if self.count == 0 and "torch._dynamo" in sys.modules:
-                stance = torch.compiler.set_stance("force_eager")
+            set_stance = getattr(torch.compiler, "set_stance", None)  # from torch 2.6 on
+            if self.count == 0 and set_stance is not None and "torch._dynamo" in sys.modules:
+                stance = set_stance("force_eager")
                 stance.__enter__()
                 self.stance = stance
             self.count += 1
