@@ -61,16 +61,22 @@ def _round_float16(x):
 class Format(NamedTuple):
     """The layout of a dtype's values in memory, and their type in computations."""
 
-    stored: Any
-    wide: Any
+    stored: np.dtype[Any]
+    wide: np.dtype[Any]
     load: Any
     store: Any
 
+    @property
+    def half(self) -> bool:
+        """True for 16-bit floats."""
+        return self.stored != self.wide
+
 
 _SAME = inline(_same)
+_BITS, _SINGLE = np.dtype(np.uint16), np.dtype(np.float32)
 #: dtype -> its format
 FORMATS = {
-    "float16": Format(np.uint16, np.float32, inline(_widen_float16), inline(_round_float16)),
-    "bfloat16": Format(np.uint16, np.float32, inline(_widen_bfloat16), inline(_round_bfloat16)),
+    "float16": Format(_BITS, _SINGLE, inline(_widen_float16), inline(_round_float16)),
+    "bfloat16": Format(_BITS, _SINGLE, inline(_widen_bfloat16), inline(_round_bfloat16)),
     **{name: Format(np.dtype(name), np.dtype(name), _SAME, _SAME) for name in ("float32", "float64", "int32", "int64")},
 }

@@ -49,7 +49,7 @@ def scatter_kernel(dtype: str, op: str) -> Kernel:
     """Return the kernel for a table of a dtype and an operator by name."""
     form, operator = FORMATS[dtype], OPERATORS[op]
     change, load, store, wide_type = inline(operator.element), form.load, form.store, form.wide
-    half, last_only = form.stored is np.uint16, operator.last
+    half, last_only = form.half, operator.last
 
     def scatter_rows(values, order, starts, ids, table, first, last):
         """Change table[ids[r]] by rows order[starts[r]:starts[r + 1]] of values, in order, for first <= r < last."""
@@ -147,7 +147,7 @@ def _element(formula: Formula, wide: str, gradient: str) -> tuple[Any, Any]:
     """Return functions for one element, which compute the rule's gradient and apply the rule after the decay."""
     form, operators, ahead = FORMATS[gradient], number_operators(wide), formula.ahead()
     load, store, extra, maximize = form.load, form.store, len(ahead), formula.maximize
-    rounded = form.stored is np.uint16 and not formula.raw
+    rounded = form.half and not formula.raw
     coupled_decay, decoupled_decay, shrunk_decay = (formula.decay == x for x in ("coupled", "decoupled", "shrunk"))
     coupled, decoupled, shrunk = (inline(bind(x, operators)) for x in (rules.coupled, rules.decoupled, rules.shrunk))
     arguments = ("g", "q" if formula.squares else "unused", "w", *(spec.name for spec in formula.state), *ahead)
@@ -182,11 +182,11 @@ def _types(formula: Formula, table: str, gradient: str, *between: Any) -> tuple[
 
 
 def _step_kernel(formula: Formula, table: str, gradient: str, scaled: bool) -> Kernel:
-    form, wide_type = FORMATS[table], np.dtype(FORMATS[table].wide).type
-    read, write, line = form.load, form.store, 64 // np.dtype(form.stored).itemsize
+    form, wide_type = FORMATS[table], FORMATS[table].wide.type
+    read, write, line = form.load, form.store, 64 // form.stored.itemsize
     add, term = add_up(gradient, scaled=scaled), term_of(gradient, scaled=scaled)
     states, put, fetch_states = _states(len(formula.state))
-    followed, changed = _element(formula, np.dtype(form.wide).name, gradient)
+    followed, changed = _element(formula, form.wide.name, gradient)
     count, per_row = len(formula.names), any(spec.per_row for spec in formula.state)
     raw, mean_of_rows = formula.raw and bool(formula.squares), formula.squares == "row" and not formula.raw
 
@@ -260,9 +260,9 @@ def _step_kernel(formula: Formula, table: str, gradient: str, scaled: bool) -> K
 
 def _rest_kernel(formula: Formula, table: str, gradient: str) -> Kernel:
     form, given = FORMATS[table], gradient or table
-    load, read, write, wide_type = FORMATS[given].load, form.load, form.store, np.dtype(form.wide).type
+    load, read, write, wide_type = FORMATS[given].load, form.load, form.store, form.wide.type
     states, put, _ = _states(len(formula.state))
-    followed, changed = _element(formula, np.dtype(form.wide).name, given)
+    followed, changed = _element(formula, form.wide.name, given)
     count, raw, dense = len(formula.names), formula.raw and bool(formula.squares), bool(gradient)
 
     def rest(values, skip, table, state, numbers, width, first, last):
