@@ -23,12 +23,12 @@ from islices.core.linear import as_float, round_scalar, scale_values
 from islices.core.modes import HOST
 from islices.core.registry import describe
 from islices.core.rows import coalesce
-from islices.core.slices import IndexedSlices
+from islices.core.slices import IndexedSlices, parts
 from islices.distributed.norms import Question, measure_over
 from islices.norms.clip import clip_by_value, scale_by_numbers
 from islices.norms.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
 from islices.norms.limits import check_max_norm
-from islices.norms.norm import EXACT, check_float, check_order, look_at, norm_dtype, norm_of, parts
+from islices.norms.norm import EXACT, check_float, check_order, look_at, norm_dtype, norm_of
 
 __all__ = ["clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"]
 

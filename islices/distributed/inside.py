@@ -13,11 +13,11 @@ from typing import Any
 from islices.backend import Array, Backend
 from islices.core import modes
 from islices.core.arguments import show
-from islices.core.rows import ITEMSIZE, coalesce
-from islices.core.slices import IndexedSlices
+from islices.core.dtypes import host_dtype
+from islices.core.rows import coalesce
+from islices.core.slices import IndexedSlices, parts
 from islices.distributed.group import ArrayGroup
 from islices.distributed.strategy import choose, dense_costs
-from islices.norms.norm import parts
 
 
 def reduce_inside(leaf: Any, group: ArrayGroup, strategy: str = "auto") -> Any:
@@ -37,7 +37,8 @@ def reduce_inside(leaf: Any, group: ArrayGroup, strategy: str = "auto") -> Any:
     size = 0 if None in shape else math.prod(shape)  # type: ignore[arg-type]
     cuts = size and strategy == "auto" and type(group).all_to_all is not ArrayGroup.all_to_all
     with B.scope():
-        if cuts and choose(dense_costs(group.size, float(size) * ITEMSIZE[B.dtype(x)]), group.size) == "ranges":
+        nbytes = float(size) * host_dtype(B.dtype(x)).itemsize
+        if cuts and choose(dense_costs(group.size, nbytes), group.size) == "ranges":
             return B.reshape(_summed_by_ranges(B, B.reshape(x, (size,)), group), shape)
         return _fold(B, group.all_gather(B.reshape(x, (1, *shape))), group.size)
 

@@ -22,7 +22,7 @@ from islices import kernels
 from islices.backend import Array, Backend
 from islices.core import modes
 from islices.core.arguments import check_flag
-from islices.core.slices import IndexedSlices
+from islices.core.slices import IndexedSlices, parts
 from islices.distributed.agree import together
 from islices.distributed.engines import find_group
 from islices.distributed.group import ArrayGroup, Group
@@ -39,10 +39,10 @@ from islices.norms.norm import (
     check_float,
     check_order,
     exact_sum,
+    look_at,
     norm_dtype,
     norm_out,
     of_one_framework,
-    parts,
 )
 
 
@@ -62,7 +62,7 @@ class RankLeaves(NamedTuple):
 
     def matrices(self) -> tuple[Matrices, Matrices]:
         """Return the rank's leaves and the shared leaves in the form of `islices.norms.exact`."""
-        found = as_matrices([*self.own, *self.shared], raw=self.raw)
+        found = as_matrices([look_at(leaf) for leaf in (*self.own, *self.shared)], raw=self.raw)
         return found[: len(self.own)], found[len(self.own) :]
 
 
@@ -283,7 +283,7 @@ class _Joined:
         if E is modes.HOST:
             self.wide = any(one[0, 4] for one in ranks)
         else:
-            self.wide = any(B.dtype(x) == "float64" for B, x in [*self.own, *self.shared])
+            self.wide = any(B.dtype(x) == "float64" for B, x, _ in [*self.own, *self.shared])
         return Extent(top, count, self.wide)
 
     def sums(self, E: Backend, top: Array, fn: Part, units: Sequence[Array], number: int) -> Sums:
@@ -293,7 +293,7 @@ class _Joined:
         def parts() -> Numbers:
             sums: Numbers = []
             for leaves in (self.own, self.shared):
-                sums += sums_of(E, leaves, [None] * len(leaves), fn, units, number) if leaves else [zero] * number
+                sums += sums_of(E, leaves, fn, units, number) if leaves else [zero] * number
             return sums
 
         ranks = self.tell(E, {}, parts)
@@ -324,7 +324,7 @@ def _check_same(counts: Sequence[np.ndarray[Any, Any]]) -> None:
 def _extent(E: Backend, held: RankLeaves, leaves: Matrices) -> Extent:
     if not leaves:
         return Extent(_constant(E, held, 0.0), 0.0, False)
-    return extent_of(E, leaves, [None] * len(leaves))
+    return extent_of(E, leaves)
 
 
 def _first(held: RankLeaves) -> tuple[Backend, Array]:

@@ -28,7 +28,7 @@ from islices.core.linear import scale_values
 from islices.core.modes import HOST
 from islices.core.registry import describe, find_backend, get_backend
 from islices.core.rows import coalesce
-from islices.core.slices import IndexedSlices
+from islices.core.slices import IndexedSlices, parts
 from islices.core.trees import named_leaves, rebuild
 from islices.distributed.agree import together
 from islices.distributed.engines import find_group, named_backend
@@ -36,7 +36,7 @@ from islices.distributed.exchange import HostLeaf, reduce_all
 from islices.distributed.group import ArrayGroup, Group
 from islices.distributed.inside import reduce_inside
 from islices.distributed.strategy import STRATEGIES, Strategy
-from islices.norms.norm import check_one_framework, parts
+from islices.norms.norm import check_one_framework
 
 #: How the ranks' gradients become one.
 Op: TypeAlias = Literal["sum", "mean"]

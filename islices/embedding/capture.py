@@ -14,18 +14,16 @@ from islices.backend import Array, Backend, LayerUse, OtherUse, ProductUse, Use
 from islices.core.registry import describe, loaded_backends
 from islices.core.slices import IndexedSlices
 from islices.embedding.bags import Bags, reduce_bags_backward
-from islices.embedding.ids import check_ids
+from islices.embedding.ids import check_ids, flat_ids
 from islices.embedding.layouts import BagLayout, bags_at_offsets, bags_of_last_axis
 from islices.embedding.lookup import members
 from islices.embedding.lookup_gradients import flat_slices, table_gradient
 from islices.embedding.per_sample import (
     PerSample,
-    batch_of,
+    by_sample,
     check_axis,
     join,
-    samples_of,
     whole_gradient,
-    with_samples,
 )
 
 
@@ -237,12 +235,8 @@ class Capture:
         B = self.backend
         if not B.shape(ids):
             raise ValueError(f"per_sample: layer {use.layer!r}: got ids of shape (); accepted is (B, ...)")
-        if use.offsets is None:
-            samples, batch = samples_of(B, ids, axis, bags=use.combiner is not None)
-        else:
-            assert layout is not None
-            samples, batch = layout.segments, batch_of(B, layout.bags)
-        return with_samples(s, samples, batch, use.padding_idx)
+        given = None if use.offsets is None or layout is None else (layout.segments, layout.bags)
+        return by_sample(s, ids, axis, use.padding_idx, bags=use.combiner is not None, given=given)
 
     def _slices(self, use: LayerUse) -> tuple[IndexedSlices, Array, BagLayout | None]:
         """Return the slices of a use, padding included, with its ids and its bags or samples at offsets."""
@@ -253,25 +247,16 @@ class Capture:
             layout = bags_at_offsets(B, use.offsets, ids)
         elif use.combiner is not None:
             layout = bags_of_last_axis(B, ids)
-        if use.combiner is not None:
-            assert layout is not None
-            upstream, flat = self._members_gradient(use, upstream, ids, layout)
-        return flat_slices(B, upstream, flat, use.num_rows), ids, layout
-
-    def _members_gradient(self, use: LayerUse, upstream: Array, ids: Array, layout: BagLayout) -> tuple[Array, Array]:
-        """Return (gradient of each member's row, ids), both flat."""
-        B = self.backend
-        assert use.combiner is not None
-        keep = members(B, ids, None, use.padding_idx, use.num_rows)
-        with B.scope():
-            flat = B.reshape(ids, (layout.n,))
-            keep = None if keep is None else B.reshape(keep, (layout.n,))
-            weights = None if use.weights is None else B.reshape(use.weights, (layout.n,))
+        if use.combiner is not None and layout is not None:
+            keep = members(B, ids, None, use.padding_idx, use.num_rows)
+            keep, weights, flat = (flat_ids(B, x) for x in (keep, use.weights, ids))
             rows = use.rows
             if rows is None:  # the values of the rows do not matter then
-                rows = B.take(B.zeros_like(upstream), layout.segments)
-        bags = Bags(layout.segments, layout.bags, use.combiner, keep, weights)
-        return reduce_bags_backward(B, upstream, rows, bags), flat
+                with B.scope():
+                    rows = B.take(B.zeros_like(upstream), layout.segments)
+            bags = Bags(layout.segments, layout.bags, use.combiner, keep, weights)
+            upstream = reduce_bags_backward(B, upstream, rows, bags)
+        return flat_slices(B, upstream, flat, use.num_rows), ids, layout
 
 
 def _is_pending(use: Use) -> bool:

@@ -14,20 +14,22 @@ from islices.backend import Array, Backend, Reader, Source
 from islices.core import modes
 from islices.core.arguments import show
 from islices.core.registry import describe, find_backend
-from islices.core.shapes import COMMON_NDIM, same_shape
+from islices.core.shapes import COMMON_NDIM, same_shape, size_of
 from islices.embedding.bags import COMBINERS, Bags, Combiner, read_bags, reduce_bags
-from islices.embedding.ids import Invalid, check_ids, check_invalid, check_mask, check_range
+from islices.embedding.ids import Invalid, check_ids, check_invalid, check_mask, check_range, flat_ids, spread
 from islices.embedding.layouts import (
     BagLayout,
     Ragged,
     accept_ragged,
     bags_at_offsets,
     bags_of_last_axis,
-    spread,
     values_of,
 )
 from islices.embedding.lookup_gradients import resolve_padding_idx, zeros_where_false
 from islices.embedding.table import Table
+
+#: the combiners in messages
+_NAMES = ", ".join(map(repr, COMBINERS))
 
 
 class LookupOptions(NamedTuple):
@@ -137,11 +139,11 @@ def lookup(
     if combiner is None:
         for name, given in (("weights", weights), ("offsets", offsets)):
             if given is not None:
-                raise ValueError(f"{name}: got {describe(given)} without a combiner; accepted with {_names()}")
+                raise ValueError(f"{name}: got {describe(given)} without a combiner; accepted with {_NAMES}")
         rows = _lookup_rows(request)
         return rows if ragged is None else ragged.with_rows(rows)
     if not isinstance(combiner, str) or combiner not in COMBINERS:
-        raise ValueError(f"combiner: got {show(combiner)}; accepted are {_names()}, or None for the rows themselves")
+        raise ValueError(f"combiner: got {show(combiner)}; accepted are {_NAMES}, or None for the rows themselves")
     if weights is not None and combiner == "max":
         raise ValueError("weights: got some with combiner='max', which has none; accepted with 'sum', 'mean', 'sqrtn'")
     if ragged is None:
@@ -166,10 +168,6 @@ class _Request(NamedTuple):
     mask: Any
     ragged: Ragged | None  # the ragged ids as they were given
     drop: bool  # negative ids are absent
-
-
-def _names() -> str:
-    return ", ".join(map(repr, COMBINERS))
 
 
 def lookup_source(table: Any, padding_idx: Any) -> tuple[Backend, Source, LookupOptions]:
@@ -262,21 +260,18 @@ def _lookup_bags(
     reads_bags = weights is None and combiner != "max" and _reads_bags(request)
     mask = check_mask(B, mask, ids, source.weights)
     keep = members(B, ids, mask, options.padding_idx, count, present, in_range=reads_bags)
-    with B.scope():
-        keep, weights = (None if x is None else B.reshape(x, (layout.n,)) for x in (keep, weights))
+    keep, weights = flat_ids(B, keep), flat_ids(B, weights)
     if reads_bags:
 
         def read(table: Array, ids: Array) -> Array:
-            with B.scope():
-                ids = B.reshape(ids, (layout.n,))
-            out = read_bags(B, table, ids, Bags(layout.segments, layout.bags, combiner, keep))
+            out = read_bags(B, table, flat_ids(B, ids), Bags(layout.segments, layout.bags, combiner, keep))
             with B.scope():
                 return B.reshape(out, (*layout.shape, *row_shape))
 
         return _read(request, samples, present, (read, combiner, (layout.segments, layout.bags)))
     rows = _read(request, samples, present)
     with B.scope():
-        rows = B.reshape(rows, (layout.n, *row_shape))
+        rows = B.reshape(rows, (size_of(B.shape(ids)), *row_shape))
     out = reduce_bags(B, rows, Bags(layout.segments, layout.bags, combiner, keep, weights))
     with B.scope():
         return B.reshape(out, (*layout.shape, *row_shape))
@@ -317,8 +312,6 @@ def members(
             masks.append(B.astype(B.logical_not(B.equal(ids, padding_idx)), "int32"))
         if B.is_traced(ids) and not in_range:
             masks.append(B.astype(B.in_range(ids, rows), "int32"))
-        if mask is not None:  # any nonzero value counts as True
-            masks[0] = B.astype(B.logical_not(B.equal(mask, 0)), "int32")
         for other in masks[1:]:
             masks[0] = masks[0] * other
     return masks[0] if masks else None

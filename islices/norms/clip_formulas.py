@@ -30,7 +30,6 @@ class ClipFormula(NamedTuple):
     raw: bool = False
     wide: bool = False
     slack: float = 0.0
-    source: str = ""
 
     def decided(self, E: Backend, norm: Array, max_norm: Any, finite: Array | None, dtype: str) -> Array:
         """Return the kind of each factor in a dtype: 1 for the quotient, 0 for the factor 1, -1 for zeros.
@@ -98,29 +97,29 @@ ISLICES = ClipFormula(islices_formula, wide=True)
 
 BY_GLOBAL_NORM: Mapping[str, ClipFormula] = {
     "islices": ISLICES,
-    "tensorflow": ClipFormula(_tensorflow_global, raw=True, source="tf.clip_by_global_norm"),
-    "keras": ClipFormula(_tensorflow_global, raw=True, source="keras.optimizers.Optimizer(global_clipnorm=)"),
-    "torch": ClipFormula(_torch, slack=1e-6, source="torch.nn.utils.clip_grad_norm_"),
-    "mxnet": ClipFormula(_mxnet, slack=1e-8, source="mxnet.gluon.utils.clip_global_norm"),
-    "optax": ClipFormula(_optax, source="optax.clip_by_global_norm"),
+    "tensorflow": ClipFormula(_tensorflow_global, raw=True),  # tf.clip_by_global_norm
+    "keras": ClipFormula(_tensorflow_global, raw=True),  # keras.optimizers.Optimizer(global_clipnorm=)
+    "torch": ClipFormula(_torch, slack=1e-6),  # torch.nn.utils.clip_grad_norm_
+    "mxnet": ClipFormula(_mxnet, slack=1e-8),  # mxnet.gluon.utils.clip_global_norm
+    "optax": ClipFormula(_optax),  # optax.clip_by_global_norm
 }
 
 BY_NORM: Mapping[str, ClipFormula] = {
     "islices": ISLICES,
-    "tensorflow": ClipFormula(_tensorflow_norm, raw=True, source="tf.clip_by_norm"),
-    "keras": ClipFormula(_tensorflow_norm, raw=True, source="keras.optimizers.Optimizer(clipnorm=)"),
+    "tensorflow": ClipFormula(_tensorflow_norm, raw=True),  # tf.clip_by_norm
+    "keras": ClipFormula(_tensorflow_norm, raw=True),  # keras.optimizers.Optimizer(clipnorm=)
 }
 
 #: formulas of the root mean square, in place of the norm
 BY_BLOCK_RMS: Mapping[str, ClipFormula] = {
     "islices": ISLICES,
-    "optax": ClipFormula(_optax_rms, source="optax.clip_by_block_rms"),
+    "optax": ClipFormula(_optax_rms),  # optax.clip_by_block_rms
 }
 
 #: formulas with one max_norm per unit
 ADAPTIVE: Mapping[str, ClipFormula] = {
     "islices": ISLICES,
-    "optax": ClipFormula(_optax_adaptive, source="optax.adaptive_grad_clip"),
+    "optax": ClipFormula(_optax_adaptive),  # optax.adaptive_grad_clip
 }
 
 #: For clip_by_value the formula is the same everywhere; True means that duplicates are not summed first.

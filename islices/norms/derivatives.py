@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple
 from islices.backend import Array, Backend
 from islices.core import modes
 from islices.core.slices import IndexedSlices
-from islices.core.slots import SlotValues, slots_in
+from islices.core.slots import slots_in, with_slots
 from islices.norms.exact import as_rows
 
 
@@ -46,7 +46,7 @@ class Member(NamedTuple):
 
 
 def of_leaf(leaf: Any, *, raw: bool = False) -> Member:
-    """Return an adopted leaf as part of one norm of everything. With raw, duplicates are not summed."""
+    """Return an accepted leaf as part of one norm of everything. With raw, duplicates are not summed."""
     if not isinstance(leaf, IndexedSlices):
         return Member(Layout("all"), leaf)
     layout = Layout("all", not raw and not leaf.coalesced, leaf.dense_shape[0])
@@ -61,7 +61,7 @@ def requests(backend: Backend, *arrays: Array) -> bool:
 
 
 def constant(backend: Backend, leaf: Any) -> Any:
-    """Return an adopted leaf, or an array, as a constant to differentiation."""
+    """Return an accepted leaf, or an array, as a constant to differentiation."""
     sparse = isinstance(leaf, IndexedSlices)
     slots = slots_in(leaf) if sparse else None
     values = slots.values if slots else leaf.values if sparse else leaf
@@ -71,7 +71,7 @@ def constant(backend: Backend, leaf: Any) -> Any:
         values = backend.stop_gradient(values)
     if not sparse:
         return values
-    return leaf._like(SlotValues(slots._replace(values=values)) if slots else values)
+    return with_slots(leaf, slots._replace(values=values)) if slots else leaf._like(values)
 
 
 # ---------------------------------------------------------------------- norms
