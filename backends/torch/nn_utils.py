@@ -347,7 +347,7 @@ def _known_norm(total_norm: Any) -> Host:
 
 def _float(x: Any, argument: str, accepted: str) -> float:
     try:
-        return as_float(x)
+        return x if type(x) is float else as_float(x)
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(f"{argument}: got {describe(x)}; accepted is {accepted}") from None
 

@@ -14,7 +14,7 @@ import numpy as np
 from islices.backend import FLOATS, INDEX_NAMES, INDICES, INTEGERS, Array, Backend, Host
 from islices.core import modes
 from islices.core.arguments import check_flag
-from islices.core.deferred import NativeIndices, native_indices, native_look
+from islices.core.deferred import NativeIndices, native_look
 from islices.core.registry import broken_backends, describe, find_backend, get_backend
 from islices.core.slices import (
     IndexedSlices,
@@ -226,7 +226,10 @@ def coalesce_slices(s: Any) -> Any:
     else:
         view, ids = modes.compute("sum_rows", look.views, rows=rows, loose=loose)
         sums = B.from_host(view, values)
-        indices = native_indices(native, view, ids) if native else B.from_host(ids, values)
+        if native:
+            indices = NativeIndices(native._replace(shapes=[view.shape, ids.shape], views=[view, ids], spans=None))
+        else:
+            indices = B.from_host(ids, values)
     return IndexedSlices._trusted(B, sums, indices, s.dense_shape, coalesced=True, padded=traced and B.sentinel_padding)
 
 

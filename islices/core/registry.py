@@ -110,7 +110,11 @@ def find_backend(x: object) -> Backend | None:
 
 def loaded_backends() -> Iterator[Backend]:
     """Yield the backends with an imported framework, in the order of the lookup; skip those that fail to load."""
-    for name in _candidates():
+    known = [name for name in BUILTIN if name in sys.modules]
+    # numpy is always imported and would come first: it comes last, since other frameworks subclass its arrays
+    known.append(known.pop(0))
+    plugins = [name for name in entry_points(GROUP) if name not in BUILTIN and name in sys.modules]
+    for name in plugins + known:
         try:
             backend = _load(name)
         except (ImportError, TypeError, ValueError) as error:
@@ -143,13 +147,6 @@ def describe(x: object) -> str:
         return name if dtype is None or shape is None else f"{name} of dtype {dtype} and shape {shape}"
     except Exception:  # torch's nested tensors have no shape, TensorFlow's may have no rank, others raise as they like
         return name
-
-
-def _candidates() -> list[str]:
-    known = [name for name in BUILTIN if name in sys.modules]
-    # numpy is always imported and would come first: it comes last, since other frameworks subclass its arrays
-    known.append(known.pop(0))
-    return [name for name in entry_points(GROUP) if name not in BUILTIN and name in sys.modules] + known
 
 
 def is_installed(module: str) -> bool:

@@ -6,6 +6,7 @@ clauses 12, 14 and 19.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
@@ -151,10 +152,8 @@ class Capture:
         TypeError
             Another operation also used the weights, and its gradient would be missing here.
         """
-        self._check_seen()
         made = {}
-        for name in self._weights:
-            lookups, products = self._arrived(name)
+        for name, lookups, products in self._arrived():
             parts = [table_gradient(self._slices(use)[0], use.padding_idx, use.scale_by_freq) for use in lookups]
             made[name] = whole_gradient(self.backend, self._weights[name], parts, products)
         return made
@@ -187,11 +186,8 @@ class Capture:
         ValueError
             Lookups or products have different numbers of samples.
         """
-        axis = check_axis(sample_axis)
-        self._check_seen()
-        made = {}
-        for name in self._weights:
-            lookups, products = self._arrived(name)
+        axis, made = check_axis(sample_axis), {}
+        for name, lookups, products in self._arrived():
             parts = [self._samples(use, axis) for use in lookups]
             found = join(self.backend, self._weights[name], parts, products, axis, f"per_sample: layer {name!r}")
             if found is not None:
@@ -204,27 +200,30 @@ class Capture:
             )
         return made
 
-    def _check_seen(self) -> None:
-        """Raise RuntimeError if no layer has run, so that an empty result means that no gradient arrived."""
+    def _arrived(self) -> Iterator[tuple[str, list[LayerUse], list[ProductUse]]]:
+        """Yield, for each layer's weights, the uses that a gradient reached: lookups, and products with them.
+
+        Raise RuntimeError if no layer has run, so that an empty result means that no gradient arrived.
+        """
         if not self._seen and not self._uses:
             raise RuntimeError(
                 "capture: no embedding layer of the model has run since; accepted is a forward and backward pass "
                 "within the `with` block (a graph compiled before it does not call the layers again)"
             )
-
-    def _arrived(self, name: str) -> tuple[list[LayerUse], list[ProductUse]]:
-        """Return the uses of a layer's weights that a gradient reached: lookups, and products with them."""
-        uses = [use for use in self._uses if use.layer == name]
-        for use in uses:
-            if isinstance(use, OtherUse):
-                raise TypeError(
-                    f"capture: the weights of layer {name!r} {use.subject}, and what that adds to their gradient "
-                    "is not captured; accepted are stock embedding layers, and stock output layers that share their "
-                    "weights"
-                )
-        found = [use for use in uses if not isinstance(use, OtherUse) and use.upstream is not None]
-        products = [use for use in found if isinstance(use, ProductUse)]
-        return [use for use in found if isinstance(use, LayerUse)], products
+        for name in self._weights:
+            lookups, products = list[LayerUse](), list[ProductUse]()
+            for use in self._uses:
+                if use.layer != name:
+                    continue
+                if isinstance(use, OtherUse):
+                    raise TypeError(
+                        f"capture: the weights of layer {name!r} {use.subject}, and what that adds to their gradient "
+                        "is not captured; accepted are stock embedding layers, and stock output layers that share "
+                        "their weights"
+                    )
+                if use.upstream is not None:
+                    (lookups if isinstance(use, LayerUse) else products).append(use)  # type: ignore[arg-type]
+            yield name, lookups, products
 
     def _samples(self, use: LayerUse, axis: int) -> PerSample:
         if use.scale_by_freq:

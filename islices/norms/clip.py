@@ -16,7 +16,7 @@ from islices.backend import INTEGERS, Array, Backend
 from islices.core import modes
 from islices.core.arguments import show
 from islices.core.conversion import coalesce_slices, map_accepted, restored
-from islices.core.deferred import native_indices, native_look
+from islices.core.deferred import NativeIndices, native_look
 from islices.core.linear import round_float, round_scalar, wide_dtype
 from islices.core.registry import describe, get_backend
 from islices.core.slices import IndexedSlices, parts, with_values
@@ -276,7 +276,8 @@ def scale_by_numbers(leaf: Any, steps: Sequence[tuple[str, float]]) -> Any:
         rounded.append((name, round_float(c, dtype)))
     if look is not None and look.views is not None and modes.on_host() and steps:
         view = modes.compute("scaled", look.views[:1], steps=rounded)
-        return leaf._like(B.from_host(view, values), native_indices(look, view, look.views[1]))
+        indices = NativeIndices(look._replace(views=[view, look.views[1]], spans=None))
+        return leaf._like(B.from_host(view, values), indices)
     new = modes.run("scaled", B, (values,), steps=rounded) if steps else modes.run("zeros_like", B, (values,))
     return leaf._like(new) if sparse else new
 

@@ -44,12 +44,17 @@ class ClipFormula(NamedTuple):
         return E.astype(over if finite is None else E.where(finite, over, -1.0), dtype)
 
 
+def ones(E: Backend, norms: Array) -> Array:
+    """Return 1 for each norm, and NaN for a NaN."""
+    return E.minimum(E.maximum(norms, 1.0), 1.0)
+
+
 def islices_formula(E: Backend, norm: Array, max_norm: float) -> Steps:
     """Return the float64 factor max_norm / norm if norm exceeds max_norm, else 1 (SPEC clause 10).
 
     The factor is NaN if norm is not finite.
     """
-    one = E.minimum(E.maximum(norm, 1.0), 1.0)
+    one = ones(E, norm)
     within = E.less_equal(norm, max_norm)
     # a quotient that is not used is finite too: norm / 1
     factor = E.div(E.minimum(norm, max_norm), E.where(within, one, norm))
@@ -75,7 +80,7 @@ def _tensorflow_norm(E: Backend, norm: Array, max_norm: float) -> Steps:
 
 
 def _optax(E: Backend, norm: Array, max_norm: float) -> Steps:
-    one = E.minimum(E.maximum(norm, 1.0), 1.0)
+    one = ones(E, norm)
     # "norm < max_norm" is "not (max_norm <= norm)", a NaN norm included in neither
     over = E.less_equal(max_norm, norm)
     return [("div", E.where(over, norm, one + (norm - norm))), ("mul", E.where(over, one * max_norm, one))]
@@ -86,7 +91,7 @@ def _optax_rms(E: Backend, rms: Array, threshold: float) -> Steps:
 
 
 def _optax_adaptive(E: Backend, norm: Array, max_norm: Any) -> Steps:
-    one = E.minimum(E.maximum(norm, 1.0), 1.0)
+    one = ones(E, norm)
     factor = E.div(max_norm, E.maximum(norm, 1e-6))
     # "norm < max_norm", so that a NaN in either gives NaN
     within = E.where(E.less_equal(max_norm, norm), factor, one)

@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple
 
 from islices.backend import Array, Backend
 from islices.core import modes
-from islices.core.slices import IndexedSlices
+from islices.core.slices import IndexedSlices, with_values
 from islices.core.slots import slots_in, with_slots
 from islices.norms.exact import as_rows
 
@@ -69,9 +69,7 @@ def constant(backend: Backend, leaf: Any) -> Any:
         return leaf
     with backend.scope():
         values = backend.stop_gradient(values)
-    if not sparse:
-        return values
-    return with_slots(leaf, slots._replace(values=values)) if slots else leaf._like(values)
+    return with_slots(leaf, slots._replace(values=values)) if slots else with_values(leaf, values)
 
 
 # ---------------------------------------------------------------------- norms

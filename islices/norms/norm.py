@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
+from islices import kernels
 from islices.backend import FLOATS, Array, Backend, Host, Slots
 from islices.core import modes
 from islices.core.arguments import is_real, show, whole_number
@@ -187,7 +188,14 @@ def norm_of(found: Sequence[Seen], ord: float, *, raw: bool) -> tuple[Backend, A
         dtype = "float64" if seen.dtype == "float64" else dtype
     compiled = _kernels_on(found, ord)
     if compiled:
-        exact = _by_kernel(compiled, [_stored(seen, raw) for seen in found], int(ord))
+        stored = []
+        for seen in found:
+            stored.append(_stored(seen, raw))
+        exact: float | None = None
+        if len(stored) == 1 and stored[0][2] is None:
+            exact = compiled.norm_of_few(*stored[0][:2], int(ord))
+        if exact is None and (grouped := _grouped(compiled, stored)) is not None:
+            exact = norm_of_stored(compiled, grouped, int(ord))
         if exact is not None:
             return modes.HOST, np.array((exact,)), dtype
     traced = None if compiled or ord == EXACT[2] else _by_traced_kernel(found, int(ord), raw)
@@ -196,22 +204,12 @@ def norm_of(found: Sequence[Seen], ord: float, *, raw: bool) -> tuple[Backend, A
 
 def _kernels_on(found: Sequence[Seen], ord: float) -> Any:
     """Return the kernels that form the norm of leaves on the host, or None."""
-    views = []
+    work = 0
     for seen in found:
         if seen.views is None or ord == EXACT[2]:
             return None
-        views.append(seen.views[0])
-    return modes.kernels_on(views)
-
-
-def _by_kernel(compiled: Any, stored: Sequence[Stored], ord: int) -> float | None:
-    """Return the norm of leaves on the host in float64, or None for indices that kernels do not group."""
-    if len(stored) == 1 and stored[0][2] is None:
-        few: float | None = compiled.norm_of_few(*stored[0][:2], ord)
-        if few is not None:
-            return few
-    leaves = _grouped(compiled, stored)
-    return None if leaves is None else norm_of_stored(compiled, leaves, ord)
+        work += seen.views[0].size
+    return kernels.active(work)
 
 
 def norm_of_stored(compiled: Any, leaves: Sequence[Stored], ord: int) -> float:

@@ -23,7 +23,16 @@ from islices.core.slices import IndexedSlices, parts, shape_of, shape_with_rows,
 from islices.core.trees import aligned, rebuild
 from islices.embedding.table import Table
 from islices.norms import derivatives
-from islices.norms.clip_formulas import ADAPTIVE, BY_BLOCK_RMS, ISLICES, ClipFormula, Semantics, Steps, lookup_formula
+from islices.norms.clip_formulas import (
+    ADAPTIVE,
+    BY_BLOCK_RMS,
+    ISLICES,
+    ClipFormula,
+    Semantics,
+    Steps,
+    lookup_formula,
+    ones,
+)
 from islices.norms.derivatives import Layout, Member
 from islices.norms.exact import Matrix, array_row_norms, exact_norms, on_host
 from islices.norms.limits import Limit, Nonfinite, check_max_norm, check_nonfinite, limit_of, refuse_nonfinite
@@ -96,8 +105,7 @@ def clip_by_block_rms(
         count = math.sqrt(max(math.prod(n for n in shape if n is not None), 1))
         E = measured.E
         with E.scope():
-            ones = E.minimum(E.maximum(measured.norms, 1.0), 1.0)
-            rms = E.div(measured.norms, E.round_product(ones, count))
+            rms = E.div(measured.norms, E.round_product(ones(E, measured.norms), count))
         return _clipped(measured._replace(norms=rms, divisor=count), limit, formula, nonfinite)
 
     return map_accepted(one, x)
