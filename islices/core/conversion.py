@@ -211,9 +211,7 @@ def coalesce_slices(s: Any) -> Any:
 
     A dense array, whose rows are distinct, is returned unchanged.
     """
-    if not isinstance(s, IndexedSlices):
-        return s
-    if s.coalesced and not s.padded:
+    if not isinstance(s, IndexedSlices) or (s.coalesced and not s.padded):
         return s
     B, values, native = s.backend, s.values, native_look(s)
     look = modes.look_at(B, () if native else (values, s.indices), native)

@@ -78,32 +78,19 @@ def scatter_kernel(dtype: str, op: str) -> Kernel:
 
 
 # ---------------------------------------------------------------------- a step of an optimizer
-def _kernel_of(make: Callable[..., Kernel], formula: Formula, *options: Any) -> Kernel:
-    """Return a kernel of a formula. Formulas that differ only in their numbers share it."""
-    states = tuple((spec.name, spec.per_row) for spec in formula.state)
-    flags = (formula.squares, formula.decay, formula.raw, formula.maximize)
-    key = (make, formula.rule, *formula.constants.items(), states, formula.names, *flags, *options)
-    if key not in _made:
-        _made[key] = make(formula, *options)
-    return _made[key]
+def _per_formula(make: Callable[..., Kernel]) -> Callable[..., Kernel]:
+    """Keep the kernels that a function makes for a formula. Formulas that differ only in their numbers share them."""
 
+    @lru_cache(maxsize=256)  # a formula belongs to one optimizer, and there may be many
+    def kernel(formula: Formula, *dtypes: str, **options: bool) -> Kernel:
+        states = tuple((spec.name, spec.per_row) for spec in formula.state)
+        flags = (formula.squares, formula.decay, formula.raw, formula.maximize)
+        key = (make, formula.rule, *formula.constants.items(), states, formula.names, *flags, *dtypes, *options.items())
+        if key not in _made:
+            _made[key] = make(formula, *dtypes, **options)
+        return _made[key]
 
-@lru_cache(maxsize=256)  # a formula belongs to one optimizer, and there may be many
-def step_kernel(formula: Formula, table: str, gradient: str, *, scaled: bool = False) -> Kernel:
-    """Return the kernel of a step on the rows of slices, for dtypes of the table and of the gradient's values.
-
-    With scaled, the last number is a factor of the values.
-    """
-    return _kernel_of(_step_kernel, formula, table, gradient, scaled)
-
-
-@lru_cache(maxsize=256)
-def rest_kernel(formula: Formula, table: str, gradient: str) -> Kernel:
-    """Return the kernel of a step on all rows except some, for dtypes as in `step_kernel`. "" means no gradient.
-
-    The state has the table's size, and squares are elementwise.
-    """
-    return _kernel_of(_rest_kernel, formula, table, gradient)
+    return kernel
 
 
 def _states(count: int) -> tuple[Any, Any, Any]:
@@ -181,7 +168,12 @@ def _types(formula: Formula, table: str, gradient: str, *between: Any) -> tuple[
     return (values, *between, matrix(form.stored), states, numbers)
 
 
-def _step_kernel(formula: Formula, table: str, gradient: str, scaled: bool) -> Kernel:
+@_per_formula
+def step_kernel(formula: Formula, table: str, gradient: str, *, scaled: bool = False) -> Kernel:
+    """Return the kernel of a step on the rows of slices, for dtypes of the table and of the gradient's values.
+
+    With scaled, the last number is a factor of the values.
+    """
     form, wide_type = FORMATS[table], FORMATS[table].wide.type
     read, write, line = form.load, form.store, 64 // form.stored.itemsize
     add, term = add_up(gradient, scaled=scaled), term_of(gradient, scaled=scaled)
@@ -258,7 +250,12 @@ def _step_kernel(formula: Formula, table: str, gradient: str, scaled: bool) -> K
     return compile_kernel(step, (*_types(formula, table, gradient, *_GROUPS), INTEGER, INTEGER))
 
 
-def _rest_kernel(formula: Formula, table: str, gradient: str) -> Kernel:
+@_per_formula
+def rest_kernel(formula: Formula, table: str, gradient: str) -> Kernel:
+    """Return the kernel of a step on all rows except some, for dtypes as in `step_kernel`. "" means no gradient.
+
+    The state has the table's size, and squares are elementwise.
+    """
     form, given = FORMATS[table], gradient or table
     load, read, write, wide_type = FORMATS[given].load, form.load, form.store, form.wide.type
     states, put, _ = _states(len(formula.state))

@@ -83,11 +83,8 @@ def clip_by_value(x: T, lo: float, hi: float, *, semantics: Semantics = "islices
                 f"lo and hi: got {show(least)} and {show(most)}; accepted is lo <= 0 <= hi, since other bounds change "
                 "the rows that are not stored: densify first, clip_by_value(to_dense(x), lo, hi)"
             )
-        if sparse and not raw:
-            leaf = coalesce_slices(leaf)
-        B, values = parts(leaf)
-        clipped = _clamped(B, values, bounds)
-        return with_values(leaf, clipped)
+        leaf = leaf if raw else coalesce_slices(leaf)
+        return with_values(leaf, _clamped(*parts(leaf), bounds))
 
     return map_accepted(one, x)
 

@@ -139,6 +139,8 @@ class Extent(NamedTuple):
 Sums = tuple[Array, ...]
 #: a function of those sums of a leaf's rows: fn(backend, values, units), with the units of each row as columns (k, 1)
 Part = Callable[[Backend, Array, Sequence[Array]], Sums]
+#: a function of such a function, the units and the number of sums to the sums over all leaves
+Summing = Callable[[Part, Sequence[Array], int], Sums]
 
 
 def extent_of(E: Backend, leaves: Matrices) -> Extent:
@@ -165,9 +167,7 @@ def sums_of(E: Backend, leaves: Matrices, fn: Part, units: Sequence[Array], numb
     return total
 
 
-def _norms_of(
-    E: Backend, extent: Extent, sums: Callable[[Part, Sequence[Array], int], Sums], ord: float, *, loops: bool
-) -> Array:
+def _norms_of(E: Backend, extent: Extent, sums: Summing, ord: float, *, loops: bool) -> Array:
     """Return the norms of rows from the sums of their leaves, given the extent.
 
     Without loops, undecided sums are rounded to either neighbour.
@@ -338,7 +338,7 @@ def _finish(
     off: Array,
     count: Any,
     scaling: tuple[Array, Array],
-    sums: Callable[[Part, Sequence[Array], int], Sums],
+    sums: Summing,
     ord: float,
 ) -> Array:
     """Round each exact sum to total or to total + off, by the sign of the sum minus the midpoint.

@@ -426,7 +426,7 @@ def _row_norms(leaf: Any, *, ord: float) -> Any:
     if derivatives.requests(B, values):
         if ord != 2.0:
             raise ValueError(f"ord: got {show(ord)} where a gradient is recorded; accepted is 2 there")
-        norms = derivatives.attach_norms(B, norms, [Member(Layout("rows"), values, ())])
+        norms = derivatives.attach_norms(B, norms, [Member(Layout(by_row=True), values)])
     if not isinstance(leaf, IndexedSlices):
         return norms
     return IndexedSlices._trusted(B, norms, leaf.indices, shape[:1], coalesced=leaf.coalesced, padded=leaf.padded)
