@@ -21,7 +21,7 @@ from islices.core.registry import describe, find_backend, get_backend
 from islices.core.shapes import size_of
 from islices.core.slices import IndexedSlices
 from islices.core.trees import flatten, rebuild
-from islices.embedding.bags import Bags, divided_upstream
+from islices.embedding.bags import BagMembers, divided_upstream
 from islices.embedding.ids import axis_back, axis_first, flat_ids
 from islices.embedding.lookup import LookupOptions, members
 from islices.embedding.lookup_gradients import bag_slices, flat_slices, table_gradient
@@ -427,7 +427,7 @@ def _slots(B: Backend, table: Table, one: LookedUp) -> IndexedSlices:
     keep = None if combiner == "sum" else members(B, one.ids, None, one.static.padding_idx, rows, present)
     with B.scope():
         upstream = B.reshape(one.upstream, (B.shape(bags)[0], *row_shape))
-    upstream = divided_upstream(B, upstream, Bags(segments, bags, combiner, flat_ids(B, keep)))
+    upstream = divided_upstream(B, upstream, BagMembers(segments, bags, combiner, flat_ids(B, keep)))
     return bag_slices(B, upstream, one.ids, segments, table.shape[0], present)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from islices.backend import Array, Backend, LayerUse, OtherUse, ProductUse, Use
 from islices.core.registry import describe, loaded_backends
 from islices.core.slices import IndexedSlices
-from islices.embedding.bags import Bags, reduce_bags_backward
+from islices.embedding.bags import BagMembers, reduce_bags_backward
 from islices.embedding.ids import check_ids, flat_ids
 from islices.embedding.layouts import BagLayout, bags_at_offsets, bags_of_last_axis
 from islices.embedding.lookup import members
@@ -253,7 +253,7 @@ class Capture:
             if rows is None:  # the values of the rows do not matter then
                 with B.scope():
                     rows = B.take(B.zeros_like(upstream), layout.segments)
-            bags = Bags(layout.segments, layout.bags, use.combiner, keep, weights)
+            bags = BagMembers(layout.segments, layout.bags, use.combiner, keep, weights)
             upstream = reduce_bags_backward(B, upstream, rows, bags)
         return flat_slices(B, upstream, flat, use.num_rows), ids, layout
 

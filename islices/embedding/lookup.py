@@ -15,7 +15,7 @@ from islices.core import modes
 from islices.core.arguments import show
 from islices.core.registry import describe, find_backend
 from islices.core.shapes import COMMON_NDIM, same_shape, size_of
-from islices.embedding.bags import COMBINERS, Bags, Combiner, read_bags, reduce_bags
+from islices.embedding.bags import COMBINERS, BagMembers, Combiner, read_bags, reduce_bags
 from islices.embedding.ids import Invalid, check_ids, check_invalid, check_mask, check_range, flat_ids, spread
 from islices.embedding.layouts import (
     BagLayout,
@@ -254,14 +254,14 @@ def _lookup_bags(request: _Request, layout: BagLayout, combiner: str, weights: A
             return B.reshape(out, (*layout.shape, *row_shape))
 
     def read(table: Array, ids: Array) -> Array:
-        return shaped(read_bags(B, table, flat_ids(B, ids), Bags(layout.segments, layout.bags, combiner, keep)))
+        return shaped(read_bags(B, table, flat_ids(B, ids), BagMembers(layout.segments, layout.bags, combiner, keep)))
 
     if reads_bags:
         return _read(request, (read, combiner, (layout.segments, layout.bags)))
     rows = _read(request)
     with B.scope():
         rows = B.reshape(rows, (size_of(B.shape(ids)), *row_shape))
-    return shaped(reduce_bags(B, rows, Bags(layout.segments, layout.bags, combiner, keep, weights)))
+    return shaped(reduce_bags(B, rows, BagMembers(layout.segments, layout.bags, combiner, keep, weights)))
 
 
 def _reads_bags(request: _Request) -> bool:
