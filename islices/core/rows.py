@@ -256,7 +256,7 @@ def rows_or_mask(rows: Any, argument: str = "rows") -> Host:
             found, bare = np.asarray(rows), not hasattr(rows, "dtype")
         except Exception as error:  # an object's __array__, or a framework, may raise any error
             raise TypeError(f"{argument}: got {describe(rows)}; accepted are row numbers or a boolean mask") from error
-        if bare and found.ndim == 1 and found.dtype not in (bool, np.int64):
+        if bare and found.ndim == 1 and found.dtype.name not in ("bool", "int64"):
             _check_int64(rows, argument)
             found = found if found.size else found.astype(np.int64)
     elif B.dtype(rows) in MASKS:  # NumPy reads no others of some frameworks

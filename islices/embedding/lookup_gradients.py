@@ -96,13 +96,13 @@ def slots_that_count(
     if padding is None and not absent and not modes.is_traced(B, s.indices):
         return s, more
     held = s.values if slots is None else slots.positions
-    held, indices, *more = modes.run(
+    held, indices, *others = modes.run(
         _select_counting, B, (held, s.indices, *more), padding=padding, rows=s.dense_shape[0], absent=absent
     )
     padded = modes.keeps_slots(B, held, indices)
     if slots is not None:
-        return slices_of(B, slots._replace(indices=indices, positions=held), padded=padded), more
-    return s._like(held, indices, padded=padded), more
+        return slices_of(B, slots._replace(indices=indices, positions=held), padded=padded), others
+    return s._like(held, indices, padded=padded), others
 
 
 def _select_counting(

@@ -202,14 +202,14 @@ def clip_leaves(
 def clipping_by(total: Total, limit: Limit, formula: ClipFormula, nonfinite: str) -> Callable[[Any], Any]:
     """Return a function that clips each accepted leaf by a norm. It uses numbers if the norm is known, and arrays
     under a trace."""
-    E, exact = total.E, total.exact
+    E, exact, scale = total.E, total.exact, _unchanged
     refuse_nonfinite(E, exact, nonfinite)
     if E is modes.HOST:
         if limit.number is None:  # only if there is no leaf
-            return _unchanged
+            return scale
         numbers = _known_steps(float(exact[0]), total.dtype, limit.number, formula, nonfinite)
         if numbers is None:
-            return _unchanged
+            return scale
         scale = partial(scale_by_numbers, steps=numbers)
         if total.attached is None:
             return scale
