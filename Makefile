@@ -3,6 +3,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
+# Else each of the hundreds of processes that tests start would compile the modules again.
+export PYTHONDONTWRITEBYTECODE :=
 # files as a whole: tests of a file share what it starts
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 # Other environments, whose frameworks `make soak` puts beside these.

@@ -7,7 +7,6 @@ environment have a separate process.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
 import threading
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from islices.conformance.adapters.run import AdapterJob, run_adapter
-from islices.conformance.data import SPEC_VERSION, vectors_hash
 from islices.conformance.interpreters import Interpreter
 from islices.conformance.progress import Watched, board
 from islices.conformance.report import Run, read_runs
@@ -118,9 +116,7 @@ def _give_headers(runs: list[Run], job: Job) -> None:
     runs += [Run(job.backend) for _ in range(len(job.variants) - len(runs))]
     for run, variant in zip(runs, job.variants, strict=True):
         if not run.header:
-            known = {"spec": SPEC_VERSION, "vectors": vectors_hash(), "backend": job.backend, "variant": variant.label}
-            run.header = known
-            run.lines.insert(0, json.dumps({"type": "header", **known}))
+            run.give_header(variant=variant.label)
 
 
 def _environment(job: Job) -> dict[str, str]:

@@ -34,11 +34,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "then: pip install -e islices-cupy && islices conform -b cupy\n"
         "exit codes: 0 written, 2 usage (a bad name, or files that are there already: nothing is overwritten)"
     )
-    parser.add_argument("name", metavar="NAME", help="of the framework; the adapter's package is islices_NAME")
-    parser.add_argument(
-        "--module", metavar="MODULE", help="the module whose import means that the framework is in use (default: NAME)"
-    )
-    parser.add_argument("--into", metavar="FOLDER", help="where to write (default: islices-NAME)")
+    add = parser.add_argument
+    add("name", metavar="NAME", help="of the framework; the adapter's package is islices_NAME")
+    add("--module", metavar="MODULE", help="the module whose import means that the framework is in use (default: NAME)")
+    add("--into", metavar="FOLDER", help="where to write (default: islices-NAME)")
 
 
 def new_backend(options: argparse.Namespace) -> int:

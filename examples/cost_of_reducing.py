@@ -1,6 +1,6 @@
 """Estimate the cost of each strategy of `all_reduce` for your own job, by the formulas that choose the strategy.
 
-docs/distributed.md has the table. The ids follow Zipf's law, so ranks share many rows.
+docs/distributed.md explains the strategies. The ids follow Zipf's law, so ranks share many rows.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Data-parallel training of an embedding model: a batch per rank, one all-reduce per step.
+"""Train an embedding model on several ranks: one batch per rank, one all-reduce per step.
 
     torchrun --nproc-per-node 4 examples/data_parallel.py   # or one process: python examples/data_parallel.py
 
@@ -37,7 +37,7 @@ def main() -> None:
     torch.manual_seed(0)  # the same start on every rank
     model = Bags()
     optimizer = optim.Adam(model.parameters(), lr=0.01)
-    chance = torch.arange(1.0, WORDS + 1) ** -1.1  # words as language has them
+    chance = torch.arange(1.0, WORDS + 1) ** -1.1  # word frequencies as in language
     draw = torch.Generator().manual_seed(group.rank)  # another batch on every rank
     for _ in range(STEPS):
         words = torch.multinomial(chance, 64 * 50, replacement=True, generator=draw).reshape(64, 50)
@@ -47,7 +47,7 @@ def main() -> None:
             model.parameters(), all_reduce([p.grad for p in model.parameters()], "mean", group), strict=True
         ):
             parameter.grad = grad
-        clip_grad_norm_(model.parameters(), 1.0)  # after the all-reduce: of the gradient that is applied
+        clip_grad_norm_(model.parameters(), 1.0)  # after the all-reduce, so all ranks clip alike
         optimizer.step()
     weights = model.embedding.weight.detach().numpy().tobytes()
     digest = hashlib.sha256(weights).hexdigest()[:16]

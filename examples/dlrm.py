@@ -1,4 +1,4 @@
-"""Facebook's DLRM trained by islices' optimizers: https://github.com/facebookresearch/dlrm, your own copy, unchanged.
+"""Train Facebook's DLRM (an unchanged copy of https://github.com/facebookresearch/dlrm) by optimizers of islices.
 
     python examples/dlrm.py dlrm --mini-batch-size=1024 --optimizer=rwsadagrad ...
 

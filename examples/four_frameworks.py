@@ -1,6 +1,6 @@
-"""The same model stepped on four frameworks: one table, one loss, the same rows after ten steps.
+"""Train one model on four frameworks: one table, one loss, the same rows after ten steps.
 
-Each framework needs only a separate `score`, its product and sum. The lookup, its gradient, the clipping and lazy
+Only `score`, a product and a sum, differs between the frameworks. The lookup, its gradient, the clipping and lazy
 Adam are from islices, with the same bits everywhere. All inputs are whole numbers, so nothing else rounds.
 """
 

@@ -1,6 +1,6 @@
-"""Train a stock Keras model, then the same by rows: python examples/keras_fit.py 2000000 16 tensorflow torch jax
+"""Train a Keras model, stock and then by rows: python examples/keras_fit.py 2000000 16 tensorflow torch jax
 
-It prints the time per step, fit's peak memory without model and state, and weights' distance (lazy Adam differs)."""
+The script prints the time per step, fit's peak memory without model and state, and the distance of the weights."""
 
 import gc
 import os

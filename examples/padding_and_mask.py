@@ -1,4 +1,4 @@
-"""torch's padding_idx and Keras's mask_zero: two options that mark padding, and one gradient.
+"""Compare torch's padding_idx with Keras's mask_zero: two options for padding, and one gradient.
 
 torch omits the padding row from the gradient. Keras only emits a mask: without a layer that uses it, row 0 gets a
 gradient like any other. `drop_padding` gives Keras the gradient of torch; the lookup of islices has both as options.

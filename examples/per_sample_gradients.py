@@ -1,4 +1,4 @@
-"""Per-sample embedding gradients of a model that somebody else wrote, from one ordinary backward pass.
+"""Compute per-sample embedding gradients of an unchanged model, from one ordinary backward pass.
 
 DP-SGD clips each sample's gradient to one norm, adds the gradients, and adds noise. The model stays unchanged. Its
 table of 200,000 rows is frozen for torch, so no table-sized gradient is allocated.

@@ -2,8 +2,8 @@
 
 Keras's Adam moves every row, adds epsilon in another place than torch and corrects its bias in float32.
 semantics="keras" is that arithmetic on any framework. The program takes ten steps of keras.optimizers.Adam, then ten of
-islices on torch from Keras's weights and state. It compares them with twenty steps of Keras. torch's Adam diverges from
-the same state (gradients are small).
+islices on torch from Keras's weights and state. It compares them with twenty steps of Keras. With torch's
+Adam the training diverges from the same state, because gradients are small.
 """
 
 import os

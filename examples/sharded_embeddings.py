@@ -1,4 +1,4 @@
-"""An embedding whose rows are spread over the ranks. Each step fetches the rows that it needs.
+"""Train an embedding whose rows are spread over the ranks; each step fetches the rows that it needs.
 
     mpiexec -n 4 python -m mpi4py examples/sharded_embeddings.py  # one process: python examples/sharded_embeddings.py
 

@@ -18,10 +18,10 @@ if FOUND != ROOT and (FOUND / "pyproject.toml").exists():
 
 #: Files that take longest, the longest first, so that two workers end together; a folder stands for its files.
 LONGEST = [
-    "conformance/test_conformance.py", "islices/test_gradients.py", "conformance/test_suite_catches.py",
-    "backends/jax/test_host_calls.py", "islices/distributed/test_sharded_table.py", "islices/kernels/test_kernels.py",
-    "conformance/test_sample_backend.py", "docs/test_readme.py", "backends/jax",
-    "islices/distributed", "backends/tensorflow", "conformance", "islices/test_cli.py", "islices/kernels", "docs",
+    "docs/test_readme.py", "backends/keras/test_each_backend.py", "docs/test_examples.py",
+    "backends/keras/test_stepped.py", "conformance/test_hostile.py", "conformance/test_oracles.py", "test_packaging.py",
+    "docs", "conformance/test_suite_catches.py", "backends/jax", "backends/keras", "islices/kernels/test_installs.py",
+    "conformance", "islices/distributed", "backends", "islices/core", "islices/kernels",
 ]  # fmt: skip
 
 

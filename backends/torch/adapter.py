@@ -346,16 +346,7 @@ class TorchBackend(Backend):
         return torch.nn.Parameter(x, like.requires_grad) if isinstance(like, torch.nn.Parameter) else x
 
     def plain_tables(self, arrays: Sequence[Any]) -> Look | None:
-        look = _look_at_plain(arrays, written=True)
-        if look is None or look.views is None:
-            return None
-        spans = []
-        for x, view in zip(arrays, look.views, strict=True):
-            if not view.flags.carray or x.is_inference():
-                return None
-            start = x.data_ptr()
-            spans.append((start, start + view.nbytes))
-        return look._replace(spans=spans)
+        return _look_at_plain(arrays, written=True)
 
     def mark_written(self, arrays: Sequence[Array]) -> None:
         increment_version(arrays)  # a backward pass detects by the version that a saved tensor has changed
@@ -434,24 +425,29 @@ def _plain_parts(x: torch.Tensor) -> NativeParts | None:
 def _look_at_plain(arrays: Sequence[torch.Tensor], *, written: bool = False) -> Look | None:
     """Look at plain tensors in one pass; return None if one of them has no view, or if its gradient is recorded.
 
-    written is True for tensors that are written next, whose gradient does not matter.
+    written is True for tensors that are written next. Their gradients do not matter; their memory must be whole.
     """
     if not plain_eager():
         return None
     recording = not written and torch.is_grad_enabled()
-    look = Look([], [], [False] * len(arrays), views := [])
+    spans: list[tuple[int, int]] | None = [] if written else None
+    look = Look([], [], [False] * len(arrays), views := [], spans)
     for x in arrays:
-        if type(x) not in PLAIN or x.dtype not in VIEWED or is_wrapped(x):
-            return None
-        if recording and x.requires_grad:
+        dtype = VIEWED.get(x.dtype) if type(x) in PLAIN else None
+        if dtype is None or (recording and x.requires_grad):
             return None
         try:
-            view = _view(x)
-        except (TypeError, RuntimeError):  # elsewhere, negated or sparse
+            view, held = _view(x), x.untyped_storage().nbytes()
+        except (TypeError, RuntimeError):  # elsewhere, negated, sparse, or wrapped by a transform that may have ended
             return None
-        if x.untyped_storage().nbytes() < (max(view.nbytes, 1) if written else 1):  # see _holds
+        if not held:
             return None
-        look.dtypes.append(VIEWED[x.dtype])
+        if spans is not None:
+            start = x.data_ptr()
+            if not start or held < view.nbytes or not view.flags.carray or x.is_inference():
+                return None
+            spans.append((start, start + view.nbytes))
+        look.dtypes.append(dtype)
         look.shapes.append(view.shape)
         views.append(view)
     return look

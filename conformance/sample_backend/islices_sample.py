@@ -66,7 +66,7 @@ class SampleBackend(Backend):
     minimum = staticmethod(sample.smaller)
     maximum = staticmethod(sample.larger)
     less_equal = staticmethod(sample.at_most)
-    equal = staticmethod(sample.equal)  # type: ignore[assignment]
+    equal = staticmethod(sample.equal)
     div = staticmethod(sample.divide)
     where = staticmethod(sample.choose)
     row_sum = staticmethod(sample.total)

@@ -1,4 +1,4 @@
-"""bnb.optim.Adam(weight_decay=...) decays as AdamW does, which its maintainers know, and ignores amsgrad=True."""
+"""bnb.optim.Adam(weight_decay=...) decays like AdamW (its maintainers know this) and ignores amsgrad=True."""
 
 import bitsandbytes
 import torch

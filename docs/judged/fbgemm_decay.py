@@ -1,4 +1,4 @@
-"""FBGEMM on the CPU: row-wise Adagrad takes weight_decay with WeightDecayMode.L2, and does not decay."""
+"""FBGEMM's row-wise Adagrad accepts weight_decay with WeightDecayMode.L2, and does not decay on the CPU."""
 
 import torch
 from fbgemm_gpu import split_table_batched_embeddings_ops_training as ops

@@ -1,4 +1,4 @@
-"""paddle.optimizer.Adam: its page adds epsilon to the root that is not corrected, its kernel to the corrected one."""
+"""paddle.optimizer.Adam adds epsilon to the corrected root; its page documents the root before correction."""
 
 import paddle
 

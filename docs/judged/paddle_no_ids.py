@@ -1,4 +1,4 @@
-"""Paddle: a step of SGD with the gradient of a sparse embedding of no ids divides by zero, which ends the process."""
+"""Paddle's SGD divides by zero and ends the process if a sparse embedding got no ids."""
 
 import paddle
 

@@ -1,4 +1,4 @@
-"""torch.compile of Adam's step forms bias correction in float32, which the step itself does in float64."""
+"""torch.compile forms Adam's bias correction in float32; the eager step forms it in float64."""
 
 import torch
 

@@ -286,18 +286,20 @@ def from_dense(x: Array, indices: Any = None) -> IndexedSlices:
             raise ValueError(
                 "indices: must be given while tracing, and for arrays without data: which rows hold zeros is not known"
             )
-        ids = backend.asarray(_nonzero_rows(backend.to_numpy(x)), x)
+        ids = backend.asarray(np.flatnonzero(nonzero_rows(backend.to_numpy(x))), x)
     else:
         ids = _distinct(backend, indices, shape[0], x)
     values = modes.run("take", backend, (x, ids))
     return IndexedSlices._trusted(backend, values, ids, shape, coalesced=indices is None)
 
 
-def _nonzero_rows(x: Host) -> Host:
+def nonzero_rows(x: Host) -> Host:
+    """Return a mask of the rows of a host array that hold anything but zeros; NaN counts."""
     flat = x.reshape(x.shape[0], int(np.prod(x.shape[1:])))
     if x.dtype == np.uint16:  # bfloat16 bit patterns: all but the sign
         flat = flat & 0x7FFF
-    return np.flatnonzero((flat != 0).any(axis=1))
+    found: Host = (flat != 0).any(axis=1)
+    return found
 
 
 def _distinct(backend: Backend, indices: Any, rows: int | None, like: Array) -> Array:

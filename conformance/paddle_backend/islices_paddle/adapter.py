@@ -13,7 +13,7 @@ The adapter works around these properties of Paddle 3.3; the README lists more:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -23,10 +23,9 @@ import paddle
 from islices.backend import (
     Array,
     Backend,
-    Gradient,
+    Host,
     LayerUse,
     LookedUp,
-    NativeParts,
     Source,
     Transform,
     not_implemented,
@@ -71,16 +70,15 @@ class PaddleBackend(Backend):
     def records_gradient(self, x: Array) -> bool:
         return not x.stop_gradient and paddle.is_grad_enabled()
 
-    def host_view(self, x: Array) -> np.ndarray[Any, Any] | None:
-        return view(x)
+    host_view = staticmethod(view)
 
-    def from_host(self, array: np.ndarray[Any, Any], like: Array) -> Array:
+    def from_host(self, array: Host, like: Array) -> Array:
         return share(array, like.place)
 
-    def asarray(self, array: np.ndarray[Any, Any], like: Array | None = None) -> Array:
+    def asarray(self, array: Host, like: Array | None = None) -> Array:
         return as_tensor(array, None if like is None else like.place)
 
-    def to_numpy(self, x: Array) -> np.ndarray[Any, Any]:
+    def to_numpy(self, x: Array) -> Host:
         on_host = view(x)
         return x.numpy() if on_host is None else on_host  # bfloat16 comes as uint16 either way
 
@@ -88,8 +86,7 @@ class PaddleBackend(Backend):
         return x.to(device)
 
     # ------------------------------------------------------------------ the framework's sparse form
-    def from_native(self, x: Any) -> NativeParts:
-        return selected_rows.take_apart(x)
+    from_native = staticmethod(selected_rows.take_apart)
 
     def to_native(
         self,
@@ -156,8 +153,8 @@ class PaddleBackend(Backend):
     def less_equal(self, a: Array, b: Array) -> Array:
         return paddle.less_equal(*_operands(a, b))
 
-    def isfinite(self, x: Array) -> Array:
-        return paddle.isfinite(x)
+    isfinite = staticmethod(paddle.isfinite)
+    logical_not = staticmethod(paddle.logical_not)
 
     def sqrt(self, x: Array) -> Array:
         if x.dtype == paddle.float64:
@@ -193,9 +190,6 @@ class PaddleBackend(Backend):
         if rows is None or rows > np.iinfo(self.dtype(indices)).max:
             return mask
         return mask & (indices < rows)
-
-    def logical_not(self, mask: Array) -> Array:
-        return paddle.logical_not(mask)
 
     def isin(self, indices: Array, rows: Array) -> Array:
         return paddle.isin(indices.astype("int64"), rows.astype("int64"))
@@ -258,9 +252,7 @@ class PaddleBackend(Backend):
             raise ValueError("table: got a tensor whose rows share memory; accepted is one of its own: x.clone()")
         return True
 
-    def writable(
-        self, arrays: Sequence[Array], *, donate: bool = False
-    ) -> tuple[list[np.ndarray[Any, Any]], list[Array]] | None:
+    def writable(self, arrays: Sequence[Array], *, donate: bool = False) -> tuple[list[Host], list[Array]] | None:
         views = [writable_view(x) for x in arrays]
         if any(found is None for found in views):
             return None
@@ -272,8 +264,7 @@ class PaddleBackend(Backend):
     def stop_gradient(self, x: Array) -> Array:
         return x.detach()
 
-    def custom_gradient(self, forward: Callable[..., Array], backward: Gradient) -> Callable[..., Array]:
-        return recording.custom_gradient(forward, backward)
+    custom_gradient = staticmethod(recording.custom_gradient)
 
     def differentiate(
         self, fn: Transform, variables: Sequence[Array], sources: Sequence[Source]

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
 
 from islices.cli import Command, UsageError
 from islices.conformance.outputs import check_backends, check_writable, print_text, write
@@ -19,6 +18,7 @@ from islices.conformance.tools.bench import frameworks, results, small
 from islices.conformance.tools.bench.benchmarks import AXES, cross, default_cases
 from islices.conformance.tools.bench.rates import OPTIMIZERS
 from islices.conformance.tools.bench.report import markdown, tables
+from islices.conformance.tools.bench.rounds import Record
 from islices.conformance.tools.bench.step import cases_of
 from islices.core.registry import list_backends
 
@@ -65,7 +65,7 @@ exit codes: 0 measured, 2 usage, 3 something could not be measured
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
-    several: dict[str, Any] = {"action": "append"}
+    several: Record = {"action": "append"}
     add = parser.add_argument
     add("-b", "--backend", metavar="NAME", help="only this backend (may be repeated)", **several)
     add("--part", choices=PARTS, help="only this part (may be repeated)", **several)
@@ -107,7 +107,7 @@ COMMAND = Command("measure islices against each framework's own operations, as r
 
 
 # ---------------------------------------------------------------------- what is measured
-def _measured(options: argparse.Namespace) -> dict[str, Any]:
+def _measured(options: argparse.Namespace) -> Record:
     if options.json not in (None, "-"):
         check_writable("--json", options.json)
     threads = options.threads or results.cores()
@@ -132,7 +132,7 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
     return run
 
 
-def _jobs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def _jobs(options: argparse.Namespace) -> Iterator[Record]:
     """Yield the measuring processes, with the expected number of records of each."""
     known = [name for name in list_backends() if importlib.util.find_spec(f"{frameworks.__name__}.{name}")]
     check_backends(options.backend, known)
@@ -157,7 +157,7 @@ def _jobs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 yield from (job | {"case": case, "records": 1} for case in cases_of(name))
 
 
-def _records(job: dict[str, Any]) -> list[dict[str, Any]]:
+def _records(job: Record) -> list[Record]:
     """Return the records of one process. Raise RuntimeError if it fails or hangs."""
     command = [sys.executable, "-m", "islices.conformance.tools.bench.measuring", json.dumps(job)]
     environment = {"TF_CPP_MIN_LOG_LEVEL": "3", "ISLICES_KERNELS": "1", **os.environ}

@@ -80,7 +80,8 @@ def test_norms_clips_and_sums_are_those_of_one_tape_a_sample(options: dict[str, 
     factors = np.minimum(1, limit / norms)
     np.testing.assert_allclose(clipped, (wanted * factors[:, None, None]).sum(0), rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(whole, wanted.sum(0), rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(after, logits, rtol=1e-6)
+    largest = float(np.abs(logits).max())  # some logits are differences of nearly equal products
+    np.testing.assert_allclose(after, logits, rtol=1e-6, atol=1e-6 * largest)
     assert "call" not in vars(model.embed)
 
 
