@@ -21,6 +21,7 @@ from islices.conformance.tools.bench.report import markdown, tables
 from islices.conformance.tools.bench.rounds import Record
 from islices.conformance.tools.bench.step import cases_of
 from islices.core.registry import list_backends
+from islices.kernels.threads import cores
 
 PARTS = ("operations", "small", "updates", "embedding", "step")
 DEFAULT_PARTS = PARTS[:3]
@@ -35,21 +36,21 @@ parts
   small       coalesce, clip and an SGD step on 64 x 16: what a call costs
   updates     a step of sgd, adagrad, rowwise_adagrad and adam on the rows of an uncoalesced gradient, next to
               torch.optim, FBGEMM, JAX's donated scatter, and formulas by hand
-and only when asked for (NumPy has neither)
+only if --part names them (NumPy has neither)
   embedding   value_and_grad of a lookup on 1e5 and on 1e8 rows; up to 5 GB of memory
   step        whole training steps: lookup, loss, gradient, clipping, optimizer, eager and compiled, next to formulas by
               hand, the frameworks' optimizers and FBGEMM's; on torch also 26 tables; up to 12 GB of memory
 
 columns
-  way         islices as it runs by default (ISLICES_KERNELS=0: in NumPy alone); "compiled": inside tf.function,
-              jax.jit or torch.compile. All others are what the framework's users write without islices for the same
-              result: duplicates summed, rows ascending where islices sorts them. A label that ends in a remark in
-              brackets does less, and is no measure of the others.
-  ms          the median; the fastest way stands first
-  x copy      by the time of a copy of the bytes that must move (each input read once, each output written once) by as
-              many threads, measured next to each case
-  x own       how many times as fast as the fastest way without islices: above 1 is faster. The median of the ratios
-              within a round.
+  program     islices as it runs by default (with ISLICES_KERNELS=0: only NumPy); "compiled": inside tf.function,
+              jax.jit or torch.compile. The others are what the framework's users write without islices for the same
+              result: duplicates summed, rows ascending where islices sorts them. A program with a remark in brackets
+              does less than the others.
+  ms          the median; the fastest program comes first
+  x copy      the time divided by the time of a copy, by as many threads, of the bytes that must move: each input is
+              read once, each output written once. The copy is measured next to each case.
+  x other     how many times as fast as the fastest program without islices: above 1 is faster. The median of the
+              ratios within a round.
 
 examples
   islices bench                                           the default set, some minutes for five backends
@@ -110,7 +111,7 @@ COMMAND = Command("measure islices against each framework's own operations, as r
 def _measured(options: argparse.Namespace) -> Record:
     if options.json not in (None, "-"):
         check_writable("--json", options.json)
-    threads = options.threads or results.cores()
+    threads = options.threads or cores()
     run = results.new_run(threads)
     given = {"threads": threads, "repeat": options.repeat, "seconds": options.seconds}
     jobs = [job | given for job in _jobs(options)]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from islices.conformance.tools.bench.load import is_disturbed
 from islices.conformance.tools.bench.rounds import Record
 
-HEADS = ("backend", "what", "way", "ms", "x copy", "x own")
+HEADS = ("backend", "what", "program", "ms", "x copy", "x other")
 #: The first so many columns are words, the others numbers.
 WORDS = 3
 

@@ -23,14 +23,10 @@ import numpy as np
 import islices
 from islices.cli import UsageError
 from islices.conformance.tools.bench.rounds import Record
+from islices.kernels.threads import cores
 
 #: The version of the JSON; readers raise for another one.
 FORM = 2
-
-
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def new_run(threads: int) -> Record:

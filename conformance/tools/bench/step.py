@@ -29,11 +29,11 @@ LOSS_SCALE = 2.0**-8
 MAX_NORM = 2.0**-3
 #: Batches that are read in turn. Rows of all of them are more than the caches hold.
 BATCHES = 4
-#: By how much of itself a loss of the framework's own ways may differ from islices': they add up in another order, and
-#: add epsilon elsewhere.
+#: The relative error allowed between the losses of other programs and of islices. Other programs add up in another
+#: order, and add epsilon elsewhere.
 TOLERANCE = 1e-3
-#: The losses of islices' ways, whose gradients and tables are the same bits: the frameworks' own sums are compiled
-#: otherwise.
+#: The relative error allowed between the losses of islices' programs. Their gradients and tables have the same bits,
+#: but frameworks compile the sums of the loss differently.
 OUR_TOLERANCE = 1e-5
 #: The implementations of islices that promise the same bits.
 SAME_BITS = ("islices", "islices, compiled")
@@ -84,7 +84,7 @@ def title_of(case: Training) -> str:
     """Return the title of the table that contains a case."""
     return (
         f"whole steps: lookup, loss, gradient, optimizer; {case.model}; x copy: times a copy of the bytes that must "
-        "move; x own: times as fast as the fastest own way of the same step"
+        "move; x other: times as fast as the fastest program without islices"
     )
 
 
