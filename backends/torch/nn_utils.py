@@ -24,12 +24,12 @@ from islices.core.linear import as_float, round_scalar, scale_values
 from islices.core.modes import HOST
 from islices.core.registry import describe
 from islices.core.rows import coalesce
-from islices.core.slices import IndexedSlices
+from islices.core.slices import IndexedSlices, parts
 from islices.distributed.norms import Question, measure_over
 from islices.norms.clip import clip_by_value, scale_by_numbers
 from islices.norms.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
 from islices.norms.limits import check_max_norm
-from islices.norms.norm import EXACT, check_float, check_order, look_at, norm_dtype, norm_of, parts
+from islices.norms.norm import EXACT, check_float, check_order, look_at, norm_dtype, norm_of
 
 #: The usual argument of `get_total_norm`, for messages.
 GRADIENTS = "(p.grad for p in model.parameters() if p.grad is not None)"
@@ -344,7 +344,7 @@ def _known_norm(total_norm: Any) -> Host:
 
 def _float(x: Any, argument: str, accepted: str) -> float:
     try:
-        return as_float(x)
+        return x if type(x) is float else as_float(x)
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(f"{argument}: got {describe(x)}; accepted is {accepted}") from None
 

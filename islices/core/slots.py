@@ -88,6 +88,17 @@ def without_sentinels(B: Backend, values: Array, indices: Array, *, rows: int | 
     return B.where(B.as_column(B.in_range(indices, rows), values), values, B.zeros_like(values))
 
 
+def with_slots(s: IndexedSlices, slots: Slots, values: Array | None = None) -> IndexedSlices:
+    """Return s with the values of other slots; these values may be known already."""
+    return s._like(SlotValues(slots, values))
+
+
+def slices_of(B: Backend, slots: Slots, *, padded: bool = False) -> IndexedSlices:
+    """Return slices whose values are computed from slots when they are read."""
+    shape = (slots.rows, *B.shape(slots.values)[1:])
+    return IndexedSlices._trusted(B, SlotValues(slots), slots.indices, shape, padded=padded)
+
+
 def deferred(s: IndexedSlices) -> IndexedSlices:
     """Return s in the form that `times` needs. The caller's arrays must not change before the values are read."""
     return s if slots_in(s) else s._like(SlotValues(slots_of(s)))
@@ -104,6 +115,12 @@ def times(s: IndexedSlices, factor: float | Array) -> IndexedSlices | None:
     return s._like(SlotValues(slots._replace(factor=factor)))
 
 
+def with_known_values(s: IndexedSlices, values: Array) -> IndexedSlices:
+    """Return s with the same values, as a function of its arrays. Kernels, which are not differentiated, get slots."""
+    slots = slots_in(s)
+    return s._like(values) if slots is None else with_slots(s, slots, values)
+
+
 def known_times(s: IndexedSlices, factor: Array, values: Array) -> IndexedSlices:
     """Return s with each value multiplied by a factor, as traced values that may be differentiated.
 
@@ -114,4 +131,4 @@ def known_times(s: IndexedSlices, factor: Array, values: Array) -> IndexedSlices
         return s._like(values)
     with B.scope():
         slots = slots._replace(values=B.stop_gradient(slots.values), factor=B.stop_gradient(factor))
-    return s._like(SlotValues(slots, values))
+    return with_slots(s, slots, values)

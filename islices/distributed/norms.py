@@ -22,6 +22,7 @@ from islices import kernels
 from islices.backend import Array, Backend
 from islices.core import modes
 from islices.core.arguments import check_flag
+from islices.core.slices import parts
 from islices.distributed.agree import Facts, Preflight, together
 from islices.distributed.engines import find_group
 from islices.distributed.group import ArrayGroup, Group
@@ -39,10 +40,10 @@ from islices.norms.norm import (
     check_float,
     check_order,
     exact_sum,
+    look_at,
     norm_dtype,
     norm_out,
     of_one_framework,
-    parts,
 )
 
 
@@ -232,7 +233,7 @@ class _Joined:
 
     def __init__(self, held: RankLeaves, tell: Tell, in_loops: bool) -> None:
         self.held, self.tell, self.in_loops, self.wide = held, tell, in_loops, False
-        found, own = as_matrices([*held.own, *held.shared], raw=held.raw), len(held.own)
+        found, own = as_matrices([look_at(leaf) for leaf in (*held.own, *held.shared)], raw=held.raw), len(held.own)
         self.own, self.shared = found[:own], found[own:]
 
     def extent(self, E: Backend) -> Extent:
@@ -251,7 +252,7 @@ class _Joined:
             _check_same([one[1:4:2] for one in ranks])
             self.wide = any(one[4][0] for one in ranks)
         else:
-            self.wide = any(B.dtype(x) == "float64" for B, x in [*self.own, *self.shared])
+            self.wide = any(B.dtype(x) == "float64" for B, x, _ in [*self.own, *self.shared])
         return Extent(top, count, self.wide)
 
     def sums(self, E: Backend, top: Array, fn: Part, units: Sequence[Array], number: int) -> Sums:
@@ -261,7 +262,7 @@ class _Joined:
         def parts() -> Numbers:
             sums: Numbers = []
             for leaves in (self.own, self.shared):
-                sums += sums_of(E, leaves, [None] * len(leaves), fn, units, number) if leaves else [zero] * number
+                sums += sums_of(E, leaves, fn, units, number) if leaves else [zero] * number
             return sums
 
         ranks = self.tell(E, {}, parts)
@@ -286,7 +287,7 @@ def _check_same(counts: Sequence[Any]) -> None:
 def _extent(E: Backend, held: RankLeaves, leaves: Matrices) -> Extent:
     if not leaves:
         return Extent(_constant(E, held, 0.0), 0.0, False)
-    return extent_of(E, leaves, [None] * len(leaves))
+    return extent_of(E, leaves)
 
 
 def _first(held: RankLeaves) -> tuple[Backend, Array]:

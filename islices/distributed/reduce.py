@@ -32,15 +32,15 @@ from islices.core.host import native_order
 from islices.core.linear import scale_values
 from islices.core.modes import HOST
 from islices.core.registry import describe, find_backend, get_backend
-from islices.core.rows import ITEMSIZE, coalesce
-from islices.core.slices import IndexedSlices
+from islices.core.rows import coalesce
+from islices.core.slices import IndexedSlices, parts
 from islices.core.trees import named_leaves, rebuild
 from islices.distributed.agree import Facts, Preflight, together
 from islices.distributed.engines import find_group, named_backend
 from islices.distributed.exchange import HostLeaf, reduce_all, sparse_leaf
 from islices.distributed.group import ArrayGroup, Group
 from islices.distributed.strategy import STRATEGIES, Strategy, choose, costs
-from islices.norms.norm import check_one_framework, parts
+from islices.norms.norm import check_one_framework
 
 #: How the ranks' gradients become one.
 Op: TypeAlias = Literal["sum", "mean"]
@@ -184,7 +184,7 @@ def _summed(B: Backend, x: Array, group: ArrayGroup, strategy: str) -> Array:
     shape = B.shape(x)
     size = 0 if None in shape else math.prod(shape)  # type: ignore[arg-type]
     cuts = size and strategy == "auto" and type(group).all_to_all is not ArrayGroup.all_to_all
-    found = costs(group.size, row_bytes=ITEMSIZE[B.dtype(x)], most=size, union=size, dense=True)
+    found = costs(group.size, row_bytes=host_dtype(B.dtype(x)).itemsize, most=size, union=size, dense=True)
     with B.scope():
         if cuts and choose(found, group.size) == "ranges":
             return B.reshape(_summed_by_ranges(B, B.reshape(x, (size,)), group), shape)

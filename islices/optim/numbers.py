@@ -183,7 +183,9 @@ def _repeated_squares(base: float) -> tuple[float, ...]:
 def power_of(base: float, t: int) -> float:
     """Return base^t as `Numbers.power` computes it, for t of at least 1; without factors that are 1 in every half."""
     size = 1 << (t.bit_length() - 1).bit_length()  # the power of two from which on t has no digits
-    factors = [x if t >> k & 1 else 1.0 for k, x in enumerate(_repeated_squares(base)[:size])]
+    factors: list[float] = []
+    for k, x in enumerate(_repeated_squares(base)[:size]):
+        factors.append(x if t >> k & 1 else 1.0)
     while size > 1:
         size //= 2
         factors = list(map(operator.mul, factors[:size], factors[size:]))

@@ -326,7 +326,7 @@ MUTANTS = [
     Mutant(
         "scatter-update-first-wins",  # medium
         "islices/core/scatter.py",
-        '        last = B.segment_max(B.astype(B.arange(values), "int32"), place, B.shape(rows)[0])\n',
+        '        last = B.segment_max(B.astype(B.arange(values), "int32"), place, count)\n',
         '        last = -B.segment_max(-B.astype(B.arange(values), "int32"), place, B.shape(rows)[0])\n',
         "torch",
         "scatter_update keeps the first slice of a row, not the last: duplicates in mode framework and in traced code (the "
@@ -388,8 +388,8 @@ MUTANTS = [
     Mutant(
         "per-sample-row-0-of-the-sample-before",  # medium
         "islices/embedding/per_sample.py",
-        'sample = B.astype(B.searchsorted(starts, ids, right=True), "int32")',
-        'sample = B.astype(B.searchsorted(starts, ids, right=False), "int32")',
+        "place = B.astype(B.searchsorted(starts, keys, right=True), B.dtype(keys))",
+        "place = B.astype(B.searchsorted(starts, keys, right=False), B.dtype(keys))",
         "numpy",
         "Samples mix at their boundary: the slice of row 0 counts for the sample before (the first one's for the last), "
         "per-sample norms and clips of several samples that name row 0 beside others.",

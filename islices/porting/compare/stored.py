@@ -18,10 +18,9 @@ from islices.core.locks import lazy_property
 from islices.core.modes import HOST
 from islices.core.registry import find_backend
 from islices.core.rows import coalesce
-from islices.core.slices import IndexedSlices
+from islices.core.slices import IndexedSlices, parts
 from islices.embedding.table import Table
-from islices.norms.exact import exact_norms
-from islices.norms.norm import parts
+from islices.norms.exact import Matrix, exact_norms
 
 Array = np.ndarray[Any, Any]
 #: The number of elements in a block, which keeps temporary arrays small.
@@ -195,7 +194,7 @@ def norm_of(x: Array) -> float:
     """Return the 2-norm of all elements, by the sums of clause 7, before its last rounding."""
     x = x if x.dtype == np.uint16 or x.dtype.kind == "f" else wide(x)
     with HOST.scope():
-        _, norms = exact_norms([(HOST, x.reshape(1, x.size))], 2.0)
+        _, norms = exact_norms([Matrix(HOST, x.reshape(1, x.size))], 2.0)
     return float(norms[0])
 
 
