@@ -50,8 +50,8 @@ def row_sparse(model: Model) -> Model:
         itself. Raised by `compile`: the optimizer only accepts dense gradients (Muon, ScheduleFreeAdamW, and classes
         outside keras.optimizers).
     ValueError
-        Raised by `compile`: jit_compile=True on torch, or gradient_accumulation_steps under a strategy of several
-        replicas. Raised by `fit`: a keras.distribution on JAX.
+        Raised by `compile`: gradient_accumulation_steps under a strategy of several replicas. Raised by `fit`: a
+        keras.distribution on JAX.
     NotImplementedError
         Keras runs on JAX with NNX enabled.
 

@@ -17,6 +17,7 @@ from islices.backends.keras.sparse_gradients import ArrayHooks, cast, divisible 
 from islices.backends.torch.sparse_reads import RowReads
 from islices.core.rows import coalesce
 from islices.core.slices import IndexedSlices
+from islices.core.warn import warn_caller
 
 summed = coalesce
 
@@ -34,11 +35,12 @@ def methods(model: Any) -> dict[str, Any]:
             return method(*args, **kwargs)
 
     def make_train_function(method: Any, *args: Any, **kwargs: Any) -> Any:
-        if model.jit_compile:
-            raise ValueError(
-                "jit_compile: got True; accepted on torch are False and 'auto', which is False there, since "
-                "torch.compile refuses the backward pass of sparse embeddings"
+        if model.jit_compile:  # the default of JAX, which its files keep
+            warn_caller(
+                "jit_compile: got True; torch.compile refuses the backward pass of sparse embeddings. Proceeding with "
+                "jit_compile=False"
             )
+            model.jit_compile = False
         return method(*args, **kwargs)
 
     # not the whole train_step: a mode costs microseconds per call of torch, and an optimizer makes many calls
