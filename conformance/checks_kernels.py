@@ -3,14 +3,15 @@ of threads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 import islices
-from islices.backend import Backend
+from islices.backend import Backend, Host
 from islices.conformance.checks import check
+from islices.conformance.data import leaves_of
 from islices.conformance.operations import UnsupportedError, own_calls_of
 from islices.conformance.oracle_optim import OPTIMIZERS
 from islices.core.host import bfloat16_bits
@@ -49,14 +50,13 @@ OPERATIONS: dict[str, Operation] = {
 }
 
 
-def numbers(B: Backend, x: Any) -> list[np.ndarray[Any, Any]]:
-    """Return flat copies of the arrays of a result."""
-    if isinstance(x, (list, tuple)):
-        return [part for item in x for part in numbers(B, item)]
-    if isinstance(x, islices.IndexedSlices):
-        return [*numbers(B, x.values), *numbers(B, x.indices)]
-    plain = np.array(B.to_numpy(x)).reshape(-1)
-    return [(plain.astype(np.uint32) << np.uint32(16)).view(np.float32) if plain.dtype == np.uint16 else plain]
+def numbers(B: Backend, x: Any) -> Iterator[Host]:
+    """Yield flat copies of the arrays of a result."""
+    for leaf in leaves_of(x):
+        for part in (leaf.values, leaf.indices) if isinstance(leaf, islices.IndexedSlices) else (leaf,):
+            plain = np.array(B.to_numpy(part)).reshape(-1)
+            half = plain.dtype == np.uint16
+            yield (plain.astype(np.uint32) << np.uint32(16)).view(np.float32) if half else plain
 
 
 def same_bits(B: Backend, *, operation: str, dtype: str) -> None:
@@ -72,8 +72,9 @@ def same_bits(B: Backend, *, operation: str, dtype: str) -> None:
     def table() -> Any:
         return B.asarray(bfloat16_bits(start)) if half else own_calls_of(B).trainable(start)
 
-    def outcome() -> list[np.ndarray[Any, Any]]:
-        return numbers(B, OPERATIONS[operation](B, islices.IndexedSlices(values, B.asarray(ids), (ROWS, WIDTH)), table))
+    def outcome() -> list[Host]:
+        s = islices.IndexedSlices(values, B.asarray(ids), (ROWS, WIDTH))
+        return list(numbers(B, OPERATIONS[operation](B, s, table)))
 
     with islices.config.use_kernels(False):
         expected = outcome()

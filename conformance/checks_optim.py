@@ -12,8 +12,7 @@ from islices.backend import Backend
 from islices.conformance.checks import check, same
 from islices.conformance.data import Slices
 from islices.conformance.execute import read, to_backend
-from islices.conformance.generate import dense, slices
-from islices.conformance.generate_optim import ROWS
+from islices.conformance.makers import ROWS, dense, duplicates, slices
 from islices.conformance.operations import own_calls_of
 from islices.conformance.oracle_optim import OPTIMIZERS, optimizer_steps
 from islices.conformance.peak_memory import peak_growth
@@ -25,12 +24,17 @@ STEPS = 100
 QUICK = ("adam", "momentum")
 
 
+def made(label: str, **options: Any) -> Any:
+    """Return an optimizer of the suite."""
+    name, hyper = OPTIMIZERS[label]
+    return getattr(islices.optim, name)(**hyper, **options)
+
+
 def compiled_steps(backend: Backend, *, label: str, rows: str) -> None:
     """Check that a hundred steps of one program have the bits of the exact result."""
-    name, hyper = OPTIMIZERS[label]
-    plain = dense("float32", (ROWS, 3), "compiled")
+    plain = dense((ROWS, 3), "compiled")
     grads = [slices(layout, "float32", "int32", (3,), "compiled") for layout in LAYOUTS]
-    optimizer = getattr(islices.optim, name)(**hyper, rows=rows)
+    optimizer = made(label, rows=rows)
     table = to_backend(backend, plain)
     state = optimizer.init(table)
     names = list(state)
@@ -45,7 +49,7 @@ def compiled_steps(backend: Backend, *, label: str, rows: str) -> None:
     arrays = [state[name] for name in names]
     for k in range(STEPS):
         table, *arrays = compiled(table, *parts[k % len(parts)], *arrays)
-    expected = optimizer_steps(name, hyper, plain, grads, steps=STEPS, rows=rows)
+    expected = optimizer_steps(*OPTIMIZERS[label], plain, grads, steps=STEPS, rows=rows)
     same(table, expected["table"], "the table")
     for key, x in zip(names, arrays, strict=True):
         same(x, expected[key], f"state[{key!r}]")
@@ -68,8 +72,7 @@ def other_rows(backend: Backend, *, label: str) -> None:
     ids = rng.integers(0, count, 65_536).astype(np.int32)
     pattern = rng.standard_normal((1000, width), np.float32)
     before = np.tile(pattern, (count // 1000, 1))
-    name, hyper = OPTIMIZERS[label]
-    optimizer = getattr(islices.optim, name)(**hyper)
+    optimizer = made(label)
     table = backend.asarray(before)
     state = optimizer.init(table)
     initial = {k: np.array(backend.to_numpy(x)) for k, x in state.items() if k != "step"}
@@ -107,10 +110,9 @@ def step_memory(backend: Backend) -> None:
 
 def atomic(backend: Backend, *, label: str) -> None:
     """Check that a bad index in the last slot leaves table and state unchanged, to the bit."""
-    name, hyper = OPTIMIZERS[label]
-    plain = dense("float32", (ROWS, 3), "atomic")
-    good = slices("unsorted-duplicates", "float32", "int64", (3,), "atomic")
-    optimizer = getattr(islices.optim, name)(**hyper)
+    plain = dense((ROWS, 3), "atomic")
+    good = duplicates("atomic")
+    optimizer = made(label)
     table = to_backend(backend, plain)
     table, state = optimizer.step(table, to_backend(backend, good), optimizer.init(table))
     before = read({"table": table, **state})

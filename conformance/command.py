@@ -54,26 +54,23 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "exit codes: 0 conform, 1 fails, or a backend is not finished, 2 usage,\n"
         "  3 harness error (a backend crashed or hung, the suite broke)"
     )
-    parser.add_argument("-b", "--backend", action="append", metavar="NAME", help="only this backend (may be repeated)")
-    parser.add_argument("-k", metavar="EXPR", default="", help="only cases whose id matches pytest's -k expression")
-    parser.add_argument("--clause", action="append", default=[], metavar="N", help="only this clause of the spec")
-    parser.add_argument("--group", action="append", default=[], metavar="NAME", help="only this group of cases")
-    parser.add_argument("--profile", choices=PROFILES, default="quick", help="quick (default) or full")
-    parser.add_argument(
-        "--variant", action="append", metavar="NAME", help="only this variant, or all (may be repeated)"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("-b", "--backend", action="append", metavar="NAME", help="only this backend (may be repeated)")
+    add("-k", metavar="EXPR", default="", help="only cases whose id matches pytest's -k expression")
+    add("--clause", action="append", default=[], metavar="N", help="only this clause of the spec")
+    add("--group", action="append", default=[], metavar="NAME", help="only this group of cases")
+    add("--profile", choices=PROFILES, default="quick", help="quick (default) or full")
+    add("--variant", action="append", metavar="NAME", help="only this variant, or all (may be repeated)")
+    add(
         "--python", action="append", default=[], metavar="PATH",
         help="the interpreter of another environment, which needs numpy, pytest and its frameworks (may be repeated)",
     )  # fmt: skip
-    parser.add_argument(
+    add(
         "--command", action="append", default=[], metavar="LINE", dest="command_line",
         help="an adapter in any language, which speaks the line protocol of docs/protocol.md (may be repeated)",
     )  # fmt: skip
-    parser.add_argument(
-        "--time-limit", type=float, default=10.0, metavar="SECONDS", help="an adapter's for a call (default 10)"
-    )
-    parser.add_argument("--json", metavar="PATH", help="write the results as JSON lines to PATH (- for stdout)")
+    add("--time-limit", type=float, default=10.0, metavar="SECONDS", help="an adapter's for a call (default 10)")
+    add("--json", metavar="PATH", help="write the results as JSON lines to PATH (- for stdout)")
 
 
 def conform(options: argparse.Namespace) -> int:

@@ -12,15 +12,18 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, NamedTuple
 
 from islices.conformance.packing import numbers, unpack
 
+Shape = tuple[int, ...]
 #: Of the SPEC.md that the cases are checked against.
 SPEC_VERSION = "1.11"
+#: The spacing of each floating type's numbers at 1.
+EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 #: Arguments that only the errors group has: an array of another framework, a set, a complex number.
 SPECIAL = {"foreign", "set", "complex"}
 #: What ids of cases say, and nonfinite= in them: ids stay where a name changes.
@@ -49,7 +52,7 @@ class Array:
     """A dense array, given by its dtype's name, its shape, and its elements in C order as Python numbers."""
 
     dtype: str
-    shape: tuple[int, ...]
+    shape: Shape
     data: list[Any]
 
     def __post_init__(self) -> None:
@@ -71,12 +74,20 @@ class Slices:
     coalesced: bool = False
     padded: bool = False
 
+    @property
+    def flags(self) -> dict[str, bool]:
+        """Return the flags that are set."""
+        return {flag: True for flag in ("coalesced", "padded") if getattr(self, flag)}
+
+    def holding(self, indices: list[int], data: list[Any], **flags: bool) -> Slices:
+        """Return slices of the same types and shape with other rows."""
+        values = Array(self.values.dtype, (len(indices), *self.values.shape[1:]), data)
+        return Slices(values, Array(self.indices.dtype, (len(indices),), indices), self.dense_shape, **flags)
+
     def at(self, places: Sequence[int], **flags: bool) -> Slices:
         """Return the slices at these places, in order."""
-        rows, n = self.values.rows(), len(places)
-        values = Array(self.values.dtype, (n, *self.values.shape[1:]), [v for k in places for v in rows[k]])
-        indices = Array(self.indices.dtype, (n,), [self.indices.data[k] for k in places])
-        return Slices(values, indices, self.dense_shape, **flags)
+        rows = self.values.rows()
+        return self.holding([self.indices.data[k] for k in places], [v for k in places for v in rows[k]], **flags)
 
 
 @dataclass(frozen=True)
@@ -110,7 +121,7 @@ def _show(x: Any) -> str:
     if isinstance(x, Array):
         return f"{x.dtype}{x.data}" if len(x.shape) == 1 else f"{x.dtype}{x.rows() if x.shape else x.data}"
     if isinstance(x, Slices):
-        flags = "".join(f", {f}=True" for f in ("coalesced", "padded") if getattr(x, f))
+        flags = "".join(f", {flag}=True" for flag in x.flags)
         return f"IndexedSlices({_show(x.values)}, {_show(x.indices)}, {x.dense_shape}{flags})"
     if isinstance(x, list):
         return f"[{', '.join(map(_show, x))}]"
@@ -121,6 +132,36 @@ def _show(x: Any) -> str:
     return repr(x)
 
 
+# ---------------------------------------------------------------------- nested values
+def map_leaves(fn: Callable[[Any], Any], x: Any) -> Any:
+    """Return lists, tuples and dicts with fn of each leaf. Arrays, slices and None are leaves."""
+    if isinstance(x, dict):
+        return {key: map_leaves(fn, item) for key, item in x.items()}
+    if isinstance(x, (list, tuple)):
+        return getattr(x, "_make", type(x))(map_leaves(fn, item) for item in x)
+    return fn(x)
+
+
+def leaves_of(x: Any) -> Iterator[Any]:
+    """Yield the leaves of lists, tuples and dicts."""
+    if not isinstance(x, (dict, list, tuple)):
+        yield x
+        return
+    for item in x.values() if isinstance(x, dict) else x:
+        yield from leaves_of(item)
+
+
+def arrays_of(x: Any, *, indices: bool = False) -> Iterator[Array]:
+    """Yield the arrays among the leaves. Slices have their values, and with ``indices`` those as well."""
+    for leaf in leaves_of(x):
+        if isinstance(leaf, Slices):
+            yield leaf.values
+            if indices:
+                yield leaf.indices
+        elif isinstance(leaf, Array):
+            yield leaf
+
+
 # ---------------------------------------------------------------------- JSON
 def encode(x: Any) -> Any:
     if isinstance(x, Array):
@@ -129,7 +170,7 @@ def encode(x: Any) -> Any:
         out: dict[str, Any] = {
             "slices": encode(x.values), "indices": encode(x.indices), "dense_shape": list(x.dense_shape),
         }  # fmt: skip
-        return out | {f: True for f in ("coalesced", "padded") if getattr(x, f)}
+        return out | x.flags
     if isinstance(x, dict):
         if x and x.keys() <= SPECIAL:
             return {k: encode(v) for k, v in x.items()}

@@ -66,7 +66,8 @@ def _read(module: str) -> str | None:
     return None
 
 
-def find_deviation(deviations: list[Deviation], case_id: str, mode: str) -> Deviation | None:
+def find_deviation(backend: Backend, case_id: str, mode: str) -> Deviation | None:
+    declared = load_deviations(backend)
     return next(
-        (d for d in deviations if fnmatch.fnmatchcase(case_id, d.cases) and (not d.modes or mode in d.modes)), None
+        (d for d in declared if fnmatch.fnmatchcase(case_id, d.cases) and (not d.modes or mode in d.modes)), None
     )

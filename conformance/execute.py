@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 import islices
-from islices.backend import Backend
-from islices.conformance.data import Array, Case, Slices, encode
+from islices.backend import Backend, Host
+from islices.conformance.data import Array, Case, Slices, arrays_of, encode, map_leaves
 from islices.conformance.operations import UnsupportedError, operation
 from islices.conformance.variants import STANDARD, Variant
 
@@ -32,7 +32,7 @@ class ChangedInputError(AssertionError):
 
 
 # ---------------------------------------------------------------------- data to arrays and back
-def to_numpy(x: Array) -> np.ndarray[Any, Any]:
+def to_numpy(x: Array) -> Host:
     """Return the data as NumPy arrays. bfloat16 becomes uint16 patterns, cut from float32, where the values are
     exact."""
     if x.dtype == "bfloat16":
@@ -68,7 +68,7 @@ def to_backend(backend: Backend, x: Any, traced: Iterator[Any] | None = None) ->
     return math.inf if x == "inf" else x
 
 
-def _unusual(backend: Backend, array: np.ndarray[Any, Any]) -> Any:
+def _unusual(backend: Backend, array: Host) -> Any:
     """Return an array of a dtype that islices rejects: the framework's if it has such a dtype, else NumPy's."""
     try:
         return backend.asarray(array)
@@ -88,23 +88,23 @@ def _foreign(backend: Backend, x: Array) -> Any:
 
 def read(x: Any) -> Any:
     """Return a result as plain data, without sentinel slots."""
+    return map_leaves(_read, x)
+
+
+def _read(x: Any) -> Any:
     if isinstance(x, islices.IndexedSlices):
         values, indices = (x.backend.to_numpy(part) for part in (x.values, x.indices))
         if x.padded:
             keep = indices != x.dense_shape[0]
             values, indices = values[keep], indices[keep]
         return Slices(_plain(values, x.backend.dtype(x.values)), _plain(indices), x.dense_shape, coalesced=x.coalesced)
-    if isinstance(x, (list, tuple)):
-        return type(x)(read(item) for item in x)
-    if isinstance(x, dict):
-        return {key: read(item) for key, item in x.items()}
     if x is None:
         return None
     backend = islices.get_backend(x)
     return _plain(backend.to_numpy(x), backend.dtype(x))
 
 
-def _plain(x: np.ndarray[Any, Any], dtype: str = "") -> Array:
+def _plain(x: Host, dtype: str = "") -> Array:
     dtype = dtype or x.dtype.name
     if dtype == "bfloat16":
         x = (x.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
@@ -112,31 +112,37 @@ def _plain(x: np.ndarray[Any, Any], dtype: str = "") -> Array:
 
 
 # ---------------------------------------------------------------------- the call
+@contextlib.contextmanager
+def setting(backend: Backend, mode: str, wide: bool) -> Iterator[None]:
+    """Return a ``with`` block in a mode, with the framework's 64-bit types if they are wanted."""
+    types = backend.wide_types() if wide else contextlib.nullcontext()
+    with types, contextlib.nullcontext() if mode == "traced" else islices.config.execution(mode):
+        yield
+
+
 def run_case(backend: Backend, case: Case, mode: str, variant: Variant = STANDARD) -> Any:
     """Return the plain result of a case. Raise HarnessError, UnsupportedError, or the error of the call."""
     arguments: list[Any] = []
     options: dict[str, Any] = {}
     arrays: list[Any] = []
-    with contextlib.ExitStack() as stack:
-        if _is_wide(case):
-            stack.enter_context(backend.wide_types())
-        if mode != "traced":
-            stack.enter_context(islices.config.execution(mode))
+    with setting(backend, mode, _is_wide(case)):
         try:
             if mode != "traced":
                 arguments, options = _arguments(backend, case, variant)
             else:
-                arrays = [to_backend(backend, a) for a in _arrays([case.args, case.kwargs])]
+                arrays = [to_backend(backend, a) for a in arrays_of([case.args, case.kwargs], indices=True)]
                 if variant.device is not None:
                     arrays = _placed(backend, arrays, variant.device(backend))
         except UnsupportedError:
             raise
         except Exception as error:
-            if case.group == "errors" and case.op in ("IndexedSlices",):
+            if case.group == "errors" and case.op == "IndexedSlices":
                 raise
             raise HarnessError(f"setting up {case.id}: {error!r}") from error
         if mode == "traced":
-            return read(_run_traced(backend, case, arrays))
+            compiled, shells = _compiled(backend, case.op, _skeleton([case.args, case.kwargs]))
+            out = compiled(*arrays)
+            return read(reassemble(shells[-1], iter(out)))
         try:
             result = operation(case.op)(*arguments, **options)
         except Exception:
@@ -184,14 +190,14 @@ def _arguments(backend: Backend, case: Case, variant: Variant) -> tuple[list[Any
 
 def _placed(backend: Backend, x: Any, device: str) -> Any:
     """Move the backend's arrays among the arguments to a device."""
-    if isinstance(x, islices.IndexedSlices) and x.backend is backend:
-        values, indices = (backend.on_device(part, device) for part in (x.values, x.indices))
-        return x.replace(values=values, indices=indices)
-    if isinstance(x, (list, tuple)):
-        return type(x)(_placed(backend, item, device) for item in x)
-    if isinstance(x, dict):
-        return {key: _placed(backend, item, device) for key, item in x.items()}
-    return backend.on_device(x, device) if backend.is_array(x) else x
+
+    def moved(leaf: Any) -> Any:
+        if isinstance(leaf, islices.IndexedSlices) and leaf.backend is backend:
+            values, indices = (backend.on_device(part, device) for part in (leaf.values, leaf.indices))
+            return leaf.replace(values=values, indices=indices)
+        return backend.on_device(leaf, device) if backend.is_array(leaf) else leaf
+
+    return map_leaves(moved, x)
 
 
 def forget_compiled(backend: Backend) -> None:
@@ -204,24 +210,6 @@ def _is_wide(case: Case) -> bool:
     """Return whether 64-bit data is involved, for which JAX needs its x64 mode."""
     text = repr((case.args, case.kwargs, case.expect))
     return "float64" in text or "int64" in text
-
-
-def _run_traced(backend: Backend, case: Case, arrays: list[Any]) -> Any:
-    compiled, shells = _compiled(backend, case.op, _skeleton([case.args, case.kwargs]))
-    out = compiled(*arrays)
-    return reassemble(backend, shells[-1], iter(out))
-
-
-def _arrays(x: Any) -> Iterator[Array]:
-    if isinstance(x, Array):
-        yield x
-    elif isinstance(x, Slices):
-        yield from (x.values, x.indices)
-    elif isinstance(x, dict):
-        yield from _arrays(list(x.values()))
-    elif isinstance(x, (list, tuple)):
-        for item in x:
-            yield from _arrays(item)
 
 
 class _Skeleton:
@@ -240,14 +228,12 @@ class _Skeleton:
 def _skeleton(tree: Any) -> _Skeleton:
     def bare(x: Any) -> Any:
         if isinstance(x, Array):
-            return [x.dtype, x.shape]
+            return f"{x.dtype}{x.shape}"
         if isinstance(x, Slices):
-            return [bare(x.values), bare(x.indices), x.dense_shape, x.coalesced, x.padded]
-        if isinstance(x, (list, tuple)):
-            return [type(x).__name__, *map(bare, x)]
-        return {key: bare(item) for key, item in x.items()} if isinstance(x, dict) else encode(x)
+            return f"slices {bare(x.values)} {bare(x.indices)} {x.dense_shape} {x.coalesced} {x.padded}"
+        return encode(x)
 
-    return _Skeleton(tree, repr(bare(tree)))
+    return _Skeleton(tree, repr(map_leaves(bare, tree)))
 
 
 @functools.cache
@@ -282,7 +268,7 @@ def take_apart(x: Any, leaves: list[Any]) -> Any:
     return "array"
 
 
-def reassemble(backend: Backend, shell: Any, leaves: Iterator[Any]) -> Any:
+def reassemble(shell: Any, leaves: Iterator[Any]) -> Any:
     """Return a result of a form with the leaves as its arrays."""
     if shell is None:
         return None
@@ -294,8 +280,8 @@ def reassemble(backend: Backend, shell: Any, leaves: Iterator[Any]) -> Any:
         return islices.IndexedSlices(values, indices, dense_shape, coalesced=coalesced, padded=padded)
     kind, items = shell
     if kind is dict:
-        return {key: reassemble(backend, item, leaves) for key, item in items.items()}
-    return kind(reassemble(backend, item, leaves) for item in items)
+        return {key: reassemble(item, leaves) for key, item in items.items()}
+    return kind(reassemble(item, leaves) for item in items)
 
 
 # ---------------------------------------------------------------------- comparison

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from islices.conformance.data import Array, Case, Slices
+from islices.conformance.makers import FLOATS, INDEX_TYPES, case
 
 ROWS, WIDTH = 7, 4
 #: Rows of the dense array, one of them zeros: their squares sum to 16, so its norm is 4.
@@ -67,27 +68,27 @@ def slices(dtype: str, index_type: str, ids: list[int], rows: Rows) -> Slices:
     return Slices(array(dtype, rows), Array(index_type, (len(ids),), list(ids)), (ROWS, WIDTH))
 
 
-def gradient_cases(case: Callable[..., Case], floats: tuple[str, ...], index_types: tuple[str, ...]) -> Iterator[Case]:
-    for n, (kind, dtype) in enumerate(itertools.product(KINDS, floats)):
-        rng, index_type = random.Random(f"gradients/{kind}"), index_types[n % len(index_types)]
+def gradient_cases() -> Iterator[Case]:
+    for n, (kind, dtype) in enumerate(itertools.product(KINDS, FLOATS)):
+        rng, index_type = random.Random(f"gradients/{kind}"), INDEX_TYPES[n % 2]
         name, one = f"{kind}/{dtype}", Array("float64" if dtype == "float64" else "float32", (1,), [3.0])
 
-        def make(id: str, clause: str, *args: Any, name: str = name, **options: Any) -> Case:
-            return case(f"gradients/{id}/{name}", clause, "gradient", *args, **options)
+        def make(id: str, *args: Any, name: str = name, **options: Any) -> Case:
+            return case(f"gradients/{id}/{name}", "gradient", *args, **options)
 
         ids, rows = stored(TABLE, kind, rng)
         x, g = slices(dtype, index_type, ids, rows), array(dtype, upstream_for(ids, rows, rng))
         for ord in (2, 1, "inf"):
-            yield make(f"norm{ord}", "7", "norm", [x], [one], ord=ord)
+            yield make(f"norm{ord}", "norm", [x], [one], ord=ord)
         for label, limit in LIMITS.items():
-            yield make(f"by_norm-{label}", "10", "clip_by_norm", [x], [g], limit)
+            yield make(f"by_norm-{label}", "clip_by_norm", [x], [g], limit)
         table = array(dtype, [tuple(rng.randint(-2, 2) for _ in range(WIDTH)) for _ in range(ROWS)])
-        yield make("by_value", "9", "clip_by_value", [x], [table], lo=-1.0, hi=1.0)
+        yield make("by_value", "clip_by_value", [x], [table], lo=-1.0, hi=1.0)
 
         row_ids, row_values = stored(ROW_TABLE, kind, rng)
         by_row = array(dtype, upstream_for(row_ids, row_values, rng, by_row=True))
         given_rows = slices(dtype, index_type, row_ids, row_values)
-        yield make("by_row_norm", "10", "clip_by_row_norm", [given_rows], [by_row], 2.0)
+        yield make("by_row_norm", "clip_by_row_norm", [given_rows], [by_row], 2.0)
 
         if kind not in ("zero", "empty"):  # without x, the norm of all would be no rational number
             # beside a dense leaf, whose squares sum to 48: with the 16 of x, the norm of all is 8
@@ -95,8 +96,8 @@ def gradient_cases(case: Callable[..., Case], floats: tuple[str, ...], index_typ
             both = [x, array(dtype, wide)]
             given = upstream_for([*ids, 0, 0], [*rows, *wide], rng)
             parts = [array(dtype, given[: len(ids)]), array(dtype, given[len(ids) :])]
-            yield make("global_norm", "8", "global_norm", both, [one])
-            yield make("by_global_norm", "10", "clip_by_global_norm", both, parts, 2.0)
+            yield make("global_norm", "global_norm", both, [one])
+            yield make("by_global_norm", "clip_by_global_norm", both, parts, 2.0)
     dense = array("float32", list(TABLE.values()))
     upstream = array("float32", upstream_for([0] * 4, list(TABLE.values()), random.Random("gradients/dense")))
-    yield case("gradients/by_norm-clipped/dense", "10", "gradient", "clip_by_norm", [dense], [upstream], 1.0)
+    yield case("gradients/by_norm-clipped/dense", "gradient", "clip_by_norm", [dense], [upstream], 1.0)

@@ -5,22 +5,18 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from islices.conformance.data import Array, Case, Slices
-from islices.conformance.oracle import FORMATS, round_to, wide
+from islices.conformance.data import Array, Case
+from islices.conformance.makers import FLOATS, INDEX_TYPES, ROWS, case, dense, duplicates, slices
+from islices.conformance.oracle import round_to, wide
 from islices.conformance.oracle_optim import LATE, OPTIMIZERS, POWERS, SCHEDULED
 from islices.optim.formulas import State
 from islices.optim.record import RECORDS
 
-FLOATS = tuple(FORMATS)
-ROWS = 10
 #: gradients taken in turn
 LAYOUTS = ("unsorted-duplicates", "empty", "unsorted-cancelling", "one", "sorted-unique")
-Maker = Callable[..., Case]
-Dense = Callable[[str, tuple[int, ...], str], Array]
-Layouts = Callable[[str, str, str, tuple[int, ...], str], Slices]
 
 
 def state_of(name: str, hyper: dict[str, Any], table: Array, steps: int, seed: str) -> dict[str, Array]:
@@ -37,94 +33,95 @@ def state_of(name: str, hyper: dict[str, Any], table: Array, steps: int, seed: s
     return {"step": Array("int32", (1,), [steps])} | {spec.name: some(spec) for spec in states}
 
 
-def optimizer_cases(case: Maker, dense: Dense, slices: Layouts) -> Iterator[Case]:
-    def make(id: str, *args: Any, **options: Any) -> Case:
-        """Return the arguments of `optimizer_steps`: the optimizer's name, hyperparameters, table and gradients."""
-        return case(f"optimizers/{id}", "16", "optimizer_steps", *args, **options)
-
-    yield from single_steps(make, dense, slices)
-    yield from hundred_steps(make, dense, slices)
-    yield from special_steps(make, dense, slices)
-    yield from scheduled_steps(make, dense, slices)
-    yield from powers(make, dense, slices)
+def make(id: str, *args: Any, **options: Any) -> Case:
+    """Return a case of an optimizer's name, hyperparameters, table and gradients."""
+    return case(f"optimizers/{id}", "optimizer_steps", *args, **options)
 
 
-def scheduled_steps(make: Maker, dense: Dense, slices: Layouts) -> Iterator[Case]:
+def optimizer_cases() -> Iterator[Case]:
+    yield from single_steps()
+    yield from hundred_steps()
+    yield from special_steps()
+    yield from scheduled_steps()
+    yield from powers()
+
+
+def scheduled_steps() -> Iterator[Case]:
     """Yield hyperparameters that change with the step, or are arrays of one number, which are traced in traced
     steps."""
     for label, (name, hyper) in SCHEDULED.items():
         for rows in ("touched", "all"):
-            table = dense("float32", (ROWS, 3), "weights")
+            table = dense((ROWS, 3), "weights")
             grads = [slices(layout, "float32", "int32", (3,), "scheduled") for layout in LAYOUTS]
-            yield make(f"by-step/{label}/{rows}", name, hyper, table, grads, flags=("eager",), steps=12, rows=rows)
+            yield make(f"by-step/{label}/{rows}", name, hyper, table, grads, eager=True, steps=12, rows=rows)
         state = state_of(name, hyper, table, 2, "scheduled")
         yield make(f"by-step/{label}/third-step", name, hyper, table, grads[:1], state=state)
         arrays = {k: Array("float64", (1,), [v[0]]) if isinstance(v, list) else v for k, v in hyper.items()}
         yield make(f"array-hyperparameters/{label}", name, arrays, table, grads[:1], state=state)
 
 
-def powers(make: Maker, dense: Dense, slices: Layouts) -> Iterator[Case]:
+def powers() -> Iterator[Case]:
     name, given, exponents = POWERS
     for dtype, power in itertools.product(("float32", "float64"), exponents):
-        table = dense(dtype, (ROWS, 3), "weights")
-        grad = slices("unsorted-duplicates", dtype, "int32", (3,), "powers")
+        table = dense((ROWS, 3), "weights", dtype)
+        grad = duplicates("powers", dtype, "int32")
         hyper = {**given, "lr_power": -power}
         state = state_of(name, hyper, table, 2, "powers")
         yield make(f"{name}-power/{power}/{dtype}", name, hyper, table, [grad], state=state)
 
 
-def single_steps(make: Maker, dense: Dense, slices: Layouts) -> Iterator[Case]:
-    every = itertools.product(OPTIMIZERS.items(), FLOATS, ("touched", "all"), ("int32", "int64"))
+def single_steps() -> Iterator[Case]:
+    every = itertools.product(OPTIMIZERS.items(), FLOATS, ("touched", "all"), INDEX_TYPES)
     for (label, (name, hyper)), dtype, rows, index_type in every:
-        table = dense(dtype, (ROWS, 3), "weights")
-        grad = slices("unsorted-duplicates", dtype, index_type, (3,), "step")
+        table = dense((ROWS, 3), "weights", dtype)
+        grad = duplicates("step", dtype, index_type)
         state = state_of(name, hyper, table, 6, "single")
         id = f"step/{label}/{rows}/{dtype}/{index_type}"
         yield make(id, name, hyper, table, [grad], state=state, rows=rows)
 
 
-def hundred_steps(make: Maker, dense: Dense, slices: Layouts) -> Iterator[Case]:
+def hundred_steps() -> Iterator[Case]:
     every = itertools.product(enumerate(OPTIMIZERS.items()), enumerate(FLOATS), ("touched", "all"))
     for (k, (label, (name, hyper))), (d, dtype), rows in every:
         if dtype != "float32" and ((k + d) % 4 or (k % 2 == 0) != (rows == "all")):
             continue  # single steps cross every type
         row_shape = {"float64": (2, 2), "bfloat16": ()}.get(dtype, (3,))
-        table = dense(dtype, (ROWS, *row_shape), "weights")
+        table = dense((ROWS, *row_shape), "weights", dtype)
         index_type = "int64" if rows == "all" else "int32"
         grads = [slices(layout, dtype, index_type, row_shape, "hundred") for layout in LAYOUTS]
         id = f"hundred-steps/{label}/{rows}/{dtype}"
-        yield make(id, name, hyper, table, grads, flags=("eager",), steps=100, rows=rows)
+        yield make(id, name, hyper, table, grads, eager=True, steps=100, rows=rows)
 
 
-def special_steps(make: Maker, dense: Dense, slices: Layouts) -> Iterator[Case]:
+def special_steps() -> Iterator[Case]:
     name, hyper = OPTIMIZERS["adam-decay"]
-    table = dense("float32", (ROWS, 3), "weights")
+    table = dense((ROWS, 3), "weights")
     grads = [slices(layout, "float32", "int64", (3,), "special") for layout in LAYOUTS]
     frozen = [4, 0, 7, 8]
     for rows in ("touched", "all"):
         for label, (own, given) in OPTIMIZERS.items():
-            yield make(f"frozen/{label}/{rows}", own, given, table, grads, flags=("eager",), rows=rows, frozen=frozen)
-        yield make(f"maximize/{rows}", name, hyper, table, grads, flags=("eager",), rows=rows, maximize=True)
+            yield make(f"frozen/{label}/{rows}", own, given, table, grads, eager=True, rows=rows, frozen=frozen)
+        yield make(f"maximize/{rows}", name, hyper, table, grads, eager=True, rows=rows, maximize=True)
         state = state_of(name, hyper, table, 3, "frozen")
         yield make(f"frozen-step/{rows}", name, hyper, table, grads[:1], state=state, rows=rows, frozen=frozen)
-        one = dense("float32", (ROWS, 3), "dense gradient")
+        one = dense((ROWS, 3), "dense gradient")
         yield make(f"dense-gradient/{rows}", name, hyper, table, [one], rows=rows)
     for dtype in ("float16", "bfloat16"):
-        half = dense(dtype, (ROWS, 3), "weights")
+        half = dense((ROWS, 3), "weights", dtype)
         for kind in (dtype, "float32"):
             grads = [slices(layout, kind, "int32", (3,), "master") for layout in LAYOUTS]
             for master in (True, False):
                 id = f"mixed-precision/{dtype}/{kind}/{'master' if master else 'alone'}"
-                yield make(id, "adam", {"lr": 0.01}, half, grads, flags=("eager",), steps=30, master=master)
-    usual = [slices("unsorted-duplicates", "float32", "int32", (3,), "late")]
-    yield make("none-is-no-step", name, hyper, table, [None], flags=("eager",))
+                yield make(id, "adam", {"lr": 0.01}, half, grads, eager=True, steps=30, master=master)
+    usual = [duplicates("late", "float32", "int32")]
+    yield make("none-is-no-step", name, hyper, table, [None], eager=True)
     # row sums by halves of odd, even and single lengths
     for width in (1, 2, 5, 7, 8):
-        wider = dense("float32", (ROWS, width), "weights")
+        wider = dense((ROWS, width), "weights")
         grad = slices("unsorted-duplicates", "float32", "int32", (width,), "width")
         yield make(f"rowwise_adagrad/width-{width}", "rowwise_adagrad", {"lr": 0.1}, wider, [grad])
     # what a dense gradient names, a row of zeros too; a variance that rounding makes negative
-    zeros = dense("float32", (ROWS, 3), "dense gradient")
+    zeros = dense((ROWS, 3), "dense gradient")
     zeros.data[6:9] = [0.0] * 3
     state = state_of(name, hyper, table, 3, "dense")
     yield make("dense-gradient/row-of-zeros", name, hyper, table, [zeros], state=state)
@@ -133,16 +130,16 @@ def special_steps(make: Maker, dense: Dense, slices: Layouts) -> Iterator[Case]:
     small["mean_square"] = Array("float32", (ROWS, 3), [0.25] * (3 * ROWS))
     yield make("rmsprop/no-variance", both, given, table, usual, state=small)
     # more digits of t, in a type that shows the order of the product
-    wide_table = dense("float64", (ROWS, 3), "weights")
+    wide_table = dense((ROWS, 3), "weights", "float64")
     for own, steps in (("adam", 10), ("adam-decay", 14)):
         state = state_of(*OPTIMIZERS[own], wide_table, steps, "digits")
-        grad = slices("unsorted-duplicates", "float64", "int32", (3,), "digits")
+        grad = duplicates("digits", "float64", "int32")
         yield make(f"{own}/float64-after-{steps}-steps", *OPTIMIZERS[own], wide_table, [grad], state=state)
     # step counts at which something of an optimizer's numbers ends
     for own, late in LATE.items():
         for steps in late:
             state = state_of(*OPTIMIZERS[own], wide_table, steps, "late")
-            grad = slices("unsorted-duplicates", "float64", "int32", (3,), "late")
+            grad = duplicates("late", "float64", "int32")
             yield make(f"{own}/after-{steps}-steps", *OPTIMIZERS[own], wide_table, [grad], state=state)
     # the powers of beta after many steps, where some are zero
     for steps in (0, 1, 1000, 2**24, 2**31 - 2):

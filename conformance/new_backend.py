@@ -34,11 +34,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "then: pip install -e islices-cupy && islices conform -b cupy\n"
         "exit codes: 0 written, 2 usage (a bad name, or files that are there already: nothing is overwritten)"
     )
-    parser.add_argument("name", metavar="NAME", help="of the framework; the adapter's package is islices_NAME")
-    parser.add_argument(
-        "--module", metavar="MODULE", help="the module whose import means that the framework is in use (default: NAME)"
-    )
-    parser.add_argument("--into", metavar="FOLDER", help="where to write (default: islices-NAME)")
+    add = parser.add_argument
+    add("name", metavar="NAME", help="of the framework; the adapter's package is islices_NAME")
+    add("--module", metavar="MODULE", help="the module whose import means that the framework is in use (default: NAME)")
+    add("--into", metavar="FOLDER", help="where to write (default: islices-NAME)")
 
 
 def new_backend(options: argparse.Namespace) -> int:
@@ -178,21 +177,12 @@ class @CLASS@(Backend):
     protocol = @PROTOCOL@  # what islices.backend.PROTOCOL was when this was written
     float_dtypes = ("float16", "float32", "float64")  # those the framework can hold
 
-    def version(self):
-        return str(getattr(importlib.import_module(self.module), "__version__", "unknown"))
-
     def is_array(self, x):
         # better: isinstance with the framework's array type. It is asked about any object.
         return type(x).__module__.partition(".")[0] == "@ROOT@"
 
     def dtype(self, x):
         return str(x.dtype).rpartition(".")[2]  # NumPy's name of it
-
-    def shape(self, x):
-        return tuple(x.shape)
-
-    def asarray(self, array, like=None):
-        return importlib.import_module(self.module).asarray(np.array(array))  # a copy: the memory stays the caller's
 
     def to_numpy(self, x):
         return np.asarray(x)  # from any device

@@ -127,8 +127,11 @@ def _per_sample_clip_sum(
     return islices.per_sample(upstream, ids, num_rows, **options).clip(max_norm, nonfinite=nonfinite).sum()
 
 
-def _per_sample_slices(upstream: Any, ids: Any, num_rows: int, b: int, **options: Any) -> Any:
-    return islices.per_sample(upstream, ids, num_rows, **options).slices(b)
+def _per_sample(method: str) -> Callable[..., Any]:
+    def call(upstream: Any, ids: Any, num_rows: int, *arguments: Any, **options: Any) -> Any:
+        return getattr(islices.per_sample(upstream, ids, num_rows, **options), method)(*arguments)
+
+    return call
 
 
 def _samples_of_loss(table: Any, ids: Any, kind: str, **options: Any) -> Any:
@@ -188,11 +191,8 @@ SPECIAL_OPERATIONS: dict[str, Callable[..., Any]] = {
     "clip_per_sample_sum": _clip_per_sample,
     "optimizer_steps": _optimizer_steps,
     "per_sample_clip_sum": _per_sample_clip_sum,
-    "per_sample_slices": _per_sample_slices,
     "samples_of_loss": _samples_of_loss,
-    "per_sample_norms": lambda *args, **options: islices.per_sample(*args, **options).norms(),
-    "per_sample_sum": lambda *args, **options: islices.per_sample(*args, **options).sum(),
-    "per_sample_to_dense": lambda *args, **options: islices.per_sample(*args, **options).to_dense(),
+    **{f"per_sample_{method}": _per_sample(method) for method in ("norms", "slices", "sum", "to_dense")},
     **{f"scatter_{op}": functools.partial(islices.scatter, op=op) for op in OPERATORS},
     "__array__": np.asarray,
     "__len__": len,

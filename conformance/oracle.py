@@ -10,10 +10,12 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from islices.conformance.data import Array, Slices
+from islices.conformance.data import Array, Slices, leaves_of, map_leaves
 
 #: format -> (precision in bits, smallest normal exponent, largest exponent)
 FORMATS = {
@@ -71,22 +73,23 @@ def wide(dtype: str) -> str:
     return "float32" if dtype in ("float16", "bfloat16") else dtype
 
 
-def plus(a: float | int, b: float | int, dtype: str) -> float | int:
-    if isinstance(a, float) and isinstance(b, float) and not (math.isfinite(a) and math.isfinite(b)):
-        return a + b
-    if dtype in ("int32", "int64"):
-        return int(a) + int(b)
-    (n, d), (m, e) = a.as_integer_ratio(), b.as_integer_ratio()
-    return round_ratio(n * e + m * d, d * e, dtype)
+def rounded(operation: Any, numerator: Any) -> Any:
+    """Return an operation whose result is rounded. numerator takes two ratios; the product of their denominators is
+    the denominator."""
+
+    def call(a: float | int, b: float | int, dtype: str) -> float | int:
+        if isinstance(a, float) and isinstance(b, float) and not (math.isfinite(a) and math.isfinite(b)):
+            return operation(a, b)  # type: ignore[no-any-return]
+        if dtype in ("int32", "int64"):
+            return operation(int(a), int(b))  # type: ignore[no-any-return]
+        (n, d), (m, e) = a.as_integer_ratio(), b.as_integer_ratio()
+        return round_ratio(numerator(n, d, m, e), d * e, dtype)
+
+    return call
 
 
-def times(a: float | int, b: float | int, dtype: str) -> float | int:
-    if isinstance(a, float) and isinstance(b, float) and not (math.isfinite(a) and math.isfinite(b)):
-        return a * b
-    if dtype in ("int32", "int64"):
-        return int(a) * int(b)
-    (n, d), (m, e) = a.as_integer_ratio(), b.as_integer_ratio()
-    return round_ratio(n * m, d * e, dtype)
+plus = rounded(operator.add, lambda n, d, m, e: n * e + m * d)
+times = rounded(operator.mul, lambda n, d, m, e: n * m)
 
 
 def over(a: float, b: float, dtype: str) -> float:
@@ -136,8 +139,7 @@ def coalesce(x: Any) -> Any:
             by_row.setdefault(index, []).append(row)
     ids = sorted(by_row)
     data = list(itertools.chain.from_iterable(fold(by_row[i], x.values.dtype) for i in ids))
-    values = Array(x.values.dtype, (len(ids), *x.values.shape[1:]), data)
-    return Slices(values, Array(x.indices.dtype, (len(ids),), ids), x.dense_shape, coalesced=True)
+    return x.holding(ids, data, coalesced=True)
 
 
 def to_dense(x: Any) -> Any:
@@ -159,7 +161,7 @@ def values_of(x: Any) -> Array:
 def with_values(x: Any, data: list[Any]) -> Any:
     values = values_of(x)
     new = Array(values.dtype, values.shape, data)
-    return Slices(new, x.indices, x.dense_shape, x.coalesced, x.padded) if isinstance(x, Slices) else new
+    return replace(x, values=new) if isinstance(x, Slices) else new
 
 
 def scale(x: Any, c: float) -> Any:
@@ -214,7 +216,11 @@ def add(*xs: Any) -> Any:
 def exact_norm(leaves: list[Any], ord: Any) -> float:
     """Return the float64 norm of all leaves together (clause 7): the exact sum and its root, each rounded to
     float64."""
-    data = [v for leaf in leaves for v in values_of(coalesce(leaf)).data]
+    return norm_of([v for leaf in leaves for v in values_of(coalesce(leaf)).data], ord)
+
+
+def norm_of(data: list[Any], ord: Any = 2) -> float:
+    """Return the float64 norm of numbers."""
     if any(math.isnan(v) for v in data):
         return math.nan
     if any(math.isinf(v) for v in data):
@@ -234,12 +240,8 @@ def norm_dtype(leaves: list[Any]) -> str:
     return "float64" if any(values_of(x).dtype == "float64" for x in leaves) else "float32"
 
 
-def leaves_of(tree: Any) -> list[Any]:
-    if isinstance(tree, (list, tuple)):
-        return [leaf for item in tree for leaf in leaves_of(item)]
-    if isinstance(tree, dict):
-        return [leaf for item in tree.values() for leaf in leaves_of(item)]
-    return [] if tree is None else [tree]
+def gradients_of(tree: Any) -> list[Any]:
+    return [leaf for leaf in leaves_of(tree) if leaf is not None]
 
 
 def norm(x: Any, ord: Any = 2) -> Array:
@@ -248,7 +250,7 @@ def norm(x: Any, ord: Any = 2) -> Array:
 
 
 def global_norm(tree: Any, ord: Any = 2) -> Array:
-    leaves = leaves_of(tree)
+    leaves = gradients_of(tree)
     dtype = norm_dtype(leaves)
     return Array(dtype, (), [round_to(exact_norm(leaves, ord), dtype)])
 
@@ -256,14 +258,13 @@ def global_norm(tree: Any, ord: Any = 2) -> Array:
 def row_norms(x: Any, ord: Any = 2) -> Any:
     c = coalesce(x)
     rows, dtype = values_of(c).rows(), norm_dtype([c])
-    found = [round_to(exact_norm([Array(values_of(c).dtype, (len(row),), row)], ord), dtype) for row in rows]
-    norms = Array(dtype, (len(rows),), found)
+    norms = Array(dtype, (len(rows),), [round_to(norm_of(row, ord), dtype) for row in rows])
     return Slices(norms, c.indices, c.dense_shape[:1], coalesced=True) if isinstance(c, Slices) else norms
 
 
 def top_k_rows(x: Any, k: int) -> Any:
     c = coalesce(x)
-    norms = [exact_norm([Array(c.values.dtype, (len(row),), row)], 2) for row in c.values.rows()]
+    norms = list(map(norm_of, c.values.rows()))
     order = sorted(range(len(norms)), key=lambda place: -norms[place] if math.isfinite(norms[place]) else -math.inf)
     return c.at(sorted(order[:k]), coalesced=True)
 
@@ -303,16 +304,12 @@ def clip_by_norm(x: Any, max_norm: float, nonfinite: str = "propagate") -> Any:
 
 
 def clip_by_global_norm(tree: Any, max_norm: float, nonfinite: str = "propagate") -> Any:
-    total = exact_norm(leaves_of(tree), 2)
+    total = exact_norm(gradients_of(tree), 2)
 
-    def walk(node: Any) -> Any:
-        if isinstance(node, list):
-            return [walk(item) for item in node]
-        if isinstance(node, dict):
-            return {key: walk(item) for key, item in node.items()}
-        return None if node is None else clipped(node, total, max_norm, nonfinite)
+    def clip(leaf: Any) -> Any:
+        return None if leaf is None else clipped(leaf, total, max_norm, nonfinite)
 
-    return (walk(tree), global_norm(tree))
+    return (map_leaves(clip, tree), global_norm(tree))
 
 
 def clip_by_row_norm(x: Any, max_norm: float, nonfinite: str = "propagate") -> Any:
@@ -326,8 +323,7 @@ def clip_by_row_norm(x: Any, max_norm: float, nonfinite: str = "propagate") -> A
         own = rows
     data: list[Any] = []
     for row, total in zip(rows, own, strict=True):
-        row_norm = exact_norm([Array(values.dtype, (len(total),), total)], 2)
-        data += clip_data(row, values.dtype, row_norm, max_norm, nonfinite)
+        data += clip_data(row, values.dtype, norm_of(total), max_norm, nonfinite)
     return with_values(x, data)
 
 

@@ -10,17 +10,19 @@ import math
 from fractions import Fraction
 from typing import Any
 
-from islices.conformance.data import Array, Slices
+from islices.conformance.data import Array, Shape, Slices
 from islices.conformance.oracle import (
     add,
     clip_by_row_norm,
     clip_data,
+    clipped,
     concat,
     embedding_grad,
     exact_norm,
     halves,
     left_fold,
     norm_dtype,
+    norm_of,
     over,
     plus,
     round_to,
@@ -43,7 +45,7 @@ def starts_of(ids: Ids, offsets: Array | None) -> list[int]:
     return [ids.shape[-1] * b for b in range(math.prod(ids.shape[:-1]) + 1)]
 
 
-def lead_of(ids: Ids, offsets: Array | None) -> tuple[int, ...]:
+def lead_of(ids: Ids, offsets: Array | None) -> Shape:
     """Return the shape of the bags."""
     if isinstance(ids, tuple):
         return tuple(ids[1].shape)
@@ -65,21 +67,9 @@ def absent_of(ids: Ids, offsets: Array | None, invalid: str) -> set[int]:
     return gone
 
 
-def without(s: Slices, gone: set[int]) -> Slices:
-    """Return the slices of a lookup, one for each id, without some positions."""
-    return s.at([k for k in range(len(s.indices.data)) if k not in gone])
-
-
 # ---------------------------------------------------------------------- bags
-class Bag:
-    """One bag, with the positions in ids of its members, and of the members that count."""
-
-    def __init__(
-        self, positions: list[int], ids: Array, padding: int | None, mask: Array | None, gone: set[int]
-    ) -> None:
-        self.positions = positions
-        counts = (k for k in positions if ids.data[k] != padding and k not in gone)
-        self.counting = [k for k in counts if mask is None or mask.data[k]]
+#: The positions in ids of the members that count.
+Bag = list[int]
 
 
 def bags_of(
@@ -91,10 +81,10 @@ def bags_of(
     invalid: str,
 ) -> list[Bag]:
     padding = None if padding_idx is None else padding_idx % table.shape[0]
-    starts = starts_of(ids, offsets)
     gone = absent_of(ids, offsets, invalid)
-    values = values_of_ids(ids)
-    return [Bag(list(range(a, b)), values, padding, mask, gone) for a, b in itertools.pairwise(starts)]
+    values = values_of_ids(ids).data
+    counting = [v != padding and k not in gone and (mask is None or mask.data[k]) for k, v in enumerate(values)]
+    return [[k for k in range(a, b) if counting[k]] for a, b in itertools.pairwise(starts_of(ids, offsets))]
 
 
 def root(x: float, kind: str) -> float:
@@ -105,33 +95,29 @@ def root(x: float, kind: str) -> float:
 def divisor(bag: Bag, weights: list[Any] | None, combiner: str, kind: str) -> float | None:
     if combiner == "sum":
         return None
-    if not bag.counting:
+    if not bag:
         return 0.0
     if weights is None:
-        total = float(len(bag.counting))
+        total = float(len(bag))
     elif combiner == "mean":
-        total = left_fold([weights[k] for k in bag.counting], kind)
+        total = left_fold([weights[k] for k in bag], kind)
     else:
-        total = left_fold([times(weights[k], weights[k], kind) for k in bag.counting], kind)
+        total = left_fold([times(weights[k], weights[k], kind) for k in bag], kind)
     return root(total, kind) if combiner == "sqrtn" else total
 
 
 def reduced(bag: Bag, row: Any, width: int, weights: list[Any] | None, combiner: str, kind: str) -> list[Any]:
     """Return the bag's row in the wide type. row(k) is the row of member k."""
     by = divisor(bag, weights, combiner, kind) if combiner != "max" else None
-    if not bag.counting or by == 0:
+    if not bag or by == 0:
         return [0.0] * width
-    columns = zip(*(row(k) for k in bag.counting), strict=True)
+    columns = zip(*(row(k) for k in bag), strict=True)
     out = []
     for column in columns:
         if combiner == "max":
             out.append(math.nan if any(v != v for v in column) else max(column))
             continue
-        terms = (
-            column
-            if weights is None
-            else [times(v, weights[k], kind) for v, k in zip(column, bag.counting, strict=True)]
-        )
+        terms = column if weights is None else [times(v, weights[k], kind) for v, k in zip(column, bag, strict=True)]
         total = left_fold(list(terms), kind)
         out.append(total if by is None else over(total, by, kind))
     return out
@@ -174,10 +160,10 @@ def bag_gradients(
     for bag, g in zip(bags, g_rows, strict=True):
         if combiner == "max":
             for j in range(width):
-                column = [rows[ids.data[k]][j] for k in bag.counting]
+                column = [rows[ids.data[k]][j] for k in bag]
                 if column:
-                    top = next((k for k, v in zip(bag.counting, column, strict=True) if v != v), None)
-                    top = bag.counting[column.index(max(column))] if top is None else top
+                    top = next((k for k, v in zip(bag, column, strict=True) if v != v), None)
+                    top = bag[column.index(max(column))] if top is None else top
                     members[top][j] = g[j]
             continue
         by = divisor(bag, w, combiner, kind)
@@ -185,7 +171,7 @@ def bag_gradients(
             continue
         h = [v if by is None else over(v, by, kind) for v in g]
         y = reduced(bag, lambda k: rows[ids.data[k]], width, w, combiner, kind)
-        for k in bag.counting:
+        for k in bag:
             members[k] = h if w is None else [times(v, w[k], kind) for v in h]
             if w is None:
                 continue
@@ -196,7 +182,7 @@ def bag_gradients(
                 x = [plus(a, -b, kind) for a, b in zip(x, moved, strict=True)]
             d_weights[k] = halves([times(a, b, kind) for a, b in zip(h, x, strict=True)], kind)
     flat = [round_to(v, dtype) for row in members for v in row]
-    to_rows = Array(dtype, (len(ids.data), *table.shape[1:]), flat)
+    to_rows = Array(dtype, (*ids.shape, *table.shape[1:]), flat)
     if weights is None:
         return to_rows, None
     return to_rows, Array(dtype, weights.shape, [round_to(v, dtype) for v in d_weights])
@@ -214,17 +200,12 @@ def lookup_gradient(
     offsets: Array | None = None,
     invalid: str = "raise",
 ) -> Any:
-    values, rows, d_weights = values_of_ids(ids), table.shape[0], None
-    gone = absent_of(ids, offsets, invalid)
-    flat = Array(values.dtype, (len(values.data),), list(values.data))
-    to_rows = Array(upstream.dtype, (len(values.data), *table.shape[1:]), upstream.data) if combiner is None else None
-    if to_rows is None:
-        assert combiner is not None
-        bags = bags_of(ids, table, padding_idx, mask, offsets, invalid)
-        to_rows, d_weights = bag_gradients(table, values, upstream, bags, weights, combiner)
-    own_mask = None if mask is None or combiner is not None else Array("bool", flat.shape, mask.data)
-    s = without(embedding_grad(to_rows, flat, rows, None, own_mask), gone)
-    s = embedding_grad(s.values, s.indices, rows, padding_idx, None, scale_by_freq)
+    rows = table.shape[0]
+    if combiner is None:
+        return embedding_grad(upstream, ids, rows, padding_idx, mask, scale_by_freq, invalid)
+    bags = bags_of(ids, table, padding_idx, mask, offsets, invalid)
+    to_rows, d_weights = bag_gradients(table, values_of_ids(ids), upstream, bags, weights, combiner)
+    s = embedding_grad(to_rows, ids, rows, padding_idx, None, scale_by_freq, invalid)
     return s if d_weights is None else (s, d_weights)
 
 
@@ -244,162 +225,138 @@ def renorm_rows(table: Array, ids: Array, max_norm: Any, nonfinite: str = "propa
 
 
 # ---------------------------------------------------------------------- per sample
-def samples(
-    upstream: Array,
-    ids: Ids,
-    num_rows: int,
-    padding_idx: int | None = None,
-    mask: Array | None = None,
-    invalid: str = "raise",
-) -> list[Slices]:
-    """Return the slices of each sample."""
-    values = values_of_ids(ids)
-    row_shape = upstream.shape[len(values.shape) :]
-    width = math.prod(row_shape)
-    if isinstance(ids, tuple):
-        starts = starts_of(ids, None)
-    else:
-        each = math.prod(ids.shape[1:])
-        starts = [b * each for b in range(ids.shape[0] + 1)]
-    out = []
-    for a, b in itertools.pairwise(starts):
-        own_mask = None if mask is None else Array("bool", (b - a,), mask.data[a:b])
-        own_ids = Array(values.dtype, (b - a,), values.data[a:b])
-        own = Array(upstream.dtype, (b - a, *row_shape), upstream.data[a * width : b * width])
-        gone = {k for k, i in enumerate(own_ids.data) if invalid == "drop" and i < 0}
-        named = without(embedding_grad(own, own_ids, num_rows, None, own_mask), gone)
-        out.append(embedding_grad(named.values, named.indices, num_rows, padding_idx))
-    return out
-
-
 def exact_product(a: float, b: float) -> Any:
     return Fraction(a) * Fraction(b) if math.isfinite(a) and math.isfinite(b) else math.nan
 
 
-def dense_part(product: Any, b: int) -> list[Any]:
-    """Return the exact gradient of an output layer for sample b: the sum of its factors' outer products over t."""
-    g, x = product
-    t, rows, width = math.prod(g.shape[1:-1]), g.shape[-1], x.shape[-1]
-    gs, xs = (a.data[b * t * n : (b + 1) * t * n] for a, n in ((g, rows), (x, width)))
-    return [
-        sum((exact_product(gs[k * rows + r], xs[k * width + c]) for k in range(t)), Fraction(0))
-        for r in range(rows)
-        for c in range(width)
-    ]
-
-
-def rounded_part(exact: list[Any], dtype: str, shape: tuple[int, ...]) -> Array:
+def rounded_part(exact: list[Any], dtype: str, shape: Shape) -> Array:
     return Array(dtype, shape, [round_to(round_to(v, wide(dtype)), dtype) for v in exact])
 
 
-def norm_of_sample(s: Slices, product: Any, b: int) -> float:
-    if product is None:
-        return exact_norm([s], 2)
-    each = [(x.data, len(x.data) // x.shape[0]) for x in product]
-    if not all(math.isfinite(v) for data, n in each for v in data[b * n : (b + 1) * n]):
-        return math.nan
-    together = [Fraction(v) + d for v, d in zip(to_dense(s).data, dense_part(product, b), strict=True)]
-    return exact_norm([Array("float64", (len(together),), together)], 2)
+class Samples:
+    """The slices of each sample, and the factors of an output layer's gradient if the table is also that layer."""
+
+    def __init__(
+        self,
+        upstream: Array,
+        ids: Ids,
+        num_rows: int,
+        product: Any = None,
+        mask: Array | None = None,
+        **options: Any,
+    ) -> None:
+        values = values_of_ids(ids)
+        row_shape = upstream.shape[len(values.shape) :]
+        width = math.prod(row_shape)
+        self.dtype, self.shape, self.product = upstream.dtype, (num_rows, *row_shape), product
+        self.empty = Slices(Array(self.dtype, (0, *row_shape), []), Array(values.dtype, (0,), []), self.shape)
+        if isinstance(ids, tuple):
+            starts = starts_of(ids, None)
+        else:
+            starts = [b * math.prod(ids.shape[1:]) for b in range(ids.shape[0] + 1)]
+        self.parts = []
+        for a, b in itertools.pairwise(starts):
+            own_mask = None if mask is None else Array("bool", (b - a,), mask.data[a:b])
+            own_ids = Array(values.dtype, (b - a,), values.data[a:b])
+            own = Array(self.dtype, (b - a, *row_shape), upstream.data[a * width : b * width])
+            self.parts.append(embedding_grad(own, own_ids, num_rows, mask=own_mask, **options))
+
+    def dense_part(self, b: int) -> list[Any]:
+        """Return the exact gradient of an output layer for a sample: the sum of its factors' outer products over t."""
+        g, x = self.product
+        t, rows, width = math.prod(g.shape[1:-1]), g.shape[-1], x.shape[-1]
+        gs, xs = (a.data[b * t * n : (b + 1) * t * n] for a, n in ((g, rows), (x, width)))
+        return [
+            sum((exact_product(gs[k * rows + r], xs[k * width + c]) for k in range(t)), Fraction(0))
+            for r in range(rows)
+            for c in range(width)
+        ]
+
+    def norm(self, b: int) -> float:
+        """Return the float64 norm of a sample's gradient."""
+        s = self.parts[b]
+        if self.product is None:
+            return exact_norm([s], 2)
+        each = [(x.data, len(x.data) // x.shape[0]) for x in self.product]
+        if not all(math.isfinite(v) for data, n in each for v in data[b * n : (b + 1) * n]):
+            return math.nan
+        return norm_of([Fraction(v) + d for v, d in zip(to_dense(s).data, self.dense_part(b), strict=True)])
+
+    def all_norms(self) -> list[float]:
+        return list(map(self.norm, range(len(self.parts))))
+
+    def norms(self) -> Array:
+        return norms_array(self.all_norms(), norm_dtype([self.empty]))
+
+    def slices(self, b: int) -> Any:
+        s = self.parts[b]
+        return s if self.product is None else add(rounded_part(self.dense_part(b), self.dtype, self.shape), s)
+
+    def to_dense(self) -> Array:
+        every = [to_dense(self.slices(b)).data for b in range(len(self.parts))]
+        return Array(self.dtype, (len(every), *self.shape), list(itertools.chain.from_iterable(every)))
+
+    def sum(self) -> Any:
+        slices = concat([self.empty, *self.parts])
+        if self.product is None:
+            return slices
+        every = [self.dense_part(b) for b in range(len(self.parts))]
+        zeros = [Fraction(0)] * math.prod(self.shape)
+        total = [sum(column, Fraction(0)) for column in zip(zeros, *every, strict=True)]
+        return add(rounded_part(total, self.dtype, self.shape), slices)
+
+    def clip_sum(self, max_norm: Any, nonfinite: str = "propagate") -> Any:
+        """Clip each sample, and return the sum."""
+        norms = self.all_norms()
+        self.clip(norms, float(max_norm), nonfinite)
+        return self.sum()
+
+    def clip(self, norms: list[float], limit: float, nonfinite: str) -> None:
+        """Clip each sample by its norm. Of an output layer's factors x is clipped, and where zeros replace a gradient
+        that is not finite, the other factor becomes zeros."""
+        self.parts = [clipped(s, n, limit, nonfinite) for s, n in zip(self.parts, norms, strict=True)]
+        if self.product is None:
+            return
+        g, x = self.product
+        upstream: list[Any] = []
+        inputs: list[Any] = []
+        for b, norm64 in enumerate(norms):
+            own_g, own_x = (a.data[b * len(a.data) // len(norms) : (b + 1) * len(a.data) // len(norms)] for a in (g, x))
+            gone = nonfinite == "zero" and not math.isfinite(norm64)
+            upstream += [0.0] * len(own_g) if gone else own_g
+            inputs += clip_data(own_x, x.dtype, norm64, limit, nonfinite)
+        self.product = [Array(g.dtype, g.shape, upstream), Array(x.dtype, x.shape, inputs)]
 
 
-def per_sample_norms(upstream: Array, ids: Ids, num_rows: int, product: Any = None, **options: Any) -> Array:
-    dtype = norm_dtype([upstream])
-    parts = samples(upstream, ids, num_rows, **options)
-    found = [round_to(norm_of_sample(s, product, b), dtype) for b, s in enumerate(parts)]
-    return Array(dtype, (len(found),), found)
+def norms_array(norms: list[float], dtype: str) -> Array:
+    return Array(dtype, (len(norms),), [round_to(n, dtype) for n in norms])
 
 
-def whole_sample(s: Slices, product: Any, b: int) -> Any:
-    return s if product is None else add(rounded_part(dense_part(product, b), s.values.dtype, s.dense_shape), s)
+def per_sample(method: str, *names: str) -> Any:
+    """Return the oracle of a method of samples, whose arguments follow those of the samples."""
 
+    def oracle(upstream: Array, ids: Ids, num_rows: int, *arguments: Any, **options: Any) -> Any:
+        own = {name: options.pop(name) for name in names if name in options}
+        return getattr(Samples(upstream, ids, num_rows, **options), method)(*arguments, **own)
 
-def per_sample_to_dense(upstream: Array, ids: Ids, num_rows: int, product: Any = None, **options: Any) -> Array:
-    row_shape = upstream.shape[len(values_of_ids(ids).shape) :]
-    every = samples(upstream, ids, num_rows, **options)
-    parts = [to_dense(whole_sample(s, product, b)).data for b, s in enumerate(every)]
-    return Array(upstream.dtype, (len(parts), num_rows, *row_shape), list(itertools.chain.from_iterable(parts)))
-
-
-def joined(parts: list[Slices], ids: Array, upstream: Array, num_rows: int, product: Any = None) -> Any:
-    ids = values_of_ids(ids)
-    row_shape = upstream.shape[len(ids.shape) :]
-    empty = Slices(Array(upstream.dtype, (0, *row_shape), []), Array(ids.dtype, (0,), []), (num_rows, *row_shape))
-    slices = concat([empty, *parts])
-    if product is None:
-        return slices
-    every = [dense_part(product, b) for b in range(ids.shape[0])]
-    zeros = [Fraction(0)] * math.prod(slices.dense_shape)
-    total = [sum(column, Fraction(0)) for column in zip(zeros, *every, strict=True)]
-    return add(rounded_part(total, upstream.dtype, slices.dense_shape), slices)
-
-
-def per_sample_sum(upstream: Array, ids: Ids, num_rows: int, product: Any = None, **options: Any) -> Any:
-    return joined(samples(upstream, ids, num_rows, **options), ids, upstream, num_rows, product)
-
-
-def per_sample_slices(upstream: Array, ids: Ids, num_rows: int, b: int, product: Any = None, **options: Any) -> Any:
-    return whole_sample(samples(upstream, ids, num_rows, **options)[b], product, b)
-
-
-def clipped(s: Slices, norm64: float, max_norm: float, nonfinite: str) -> Slices:
-    data = clip_data(s.values.data, s.values.dtype, norm64, max_norm, nonfinite)
-    return Slices(Array(s.values.dtype, s.values.shape, data), s.indices, s.dense_shape)
-
-
-def clipped_product(product: Any, norms: list[float], max_norm: float, nonfinite: str) -> Any:
-    """Return the factors with x clipped, or a zero gradient if zeros replace a gradient that is not finite."""
-    g, x = product
-    upstream: list[Any] = []
-    inputs: list[Any] = []
-    for b, norm64 in enumerate(norms):
-        own_g, own_x = (a.data[b * len(a.data) // len(norms) : (b + 1) * len(a.data) // len(norms)] for a in (g, x))
-        gone = nonfinite == "zero" and not math.isfinite(norm64)
-        upstream += [0.0] * len(own_g) if gone else own_g
-        inputs += clip_data(own_x, x.dtype, norm64, max_norm, nonfinite)
-    return [Array(g.dtype, g.shape, upstream), Array(x.dtype, x.shape, inputs)]
-
-
-def per_sample_clip_sum(
-    upstream: Array,
-    ids: Ids,
-    num_rows: int,
-    max_norm: Any,
-    nonfinite: str = "propagate",
-    product: Any = None,
-    **options: Any,
-) -> Any:
-    parts = samples(upstream, ids, num_rows, **options)
-    limit = float(max_norm)
-    norms = [norm_of_sample(s, product, b) for b, s in enumerate(parts)]
-    done = [clipped(s, n, limit, nonfinite) for s, n in zip(parts, norms, strict=True)]
-    if product is not None:
-        product = clipped_product(product, norms, limit, nonfinite)
-    return joined(done, ids, upstream, num_rows, product)
+    return oracle
 
 
 def clip_per_sample_sum(upstream: Array, ids: Array, num_rows: int, dense: Array, max_norm: Any) -> Any:
-    parts = samples(upstream, ids, num_rows)
-    width = math.prod(dense.shape[1:])
-    rows = [Array(dense.dtype, (width,), row) for row in dense.rows()]
-    norms = [exact_norm([s, row], 2) for s, row in zip(parts, rows, strict=True)]
+    samples = Samples(upstream, ids, num_rows)
+    rows = [Array(dense.dtype, (len(row),), row) for row in dense.rows()]
+    norms = [exact_norm([s, row], 2) for s, row in zip(samples.parts, rows, strict=True)]
     limit = float(max_norm)
-    done = [clipped(s, n, limit, "propagate") for s, n in zip(parts, norms, strict=True)]
-    data = [
-        v for row, n in zip(rows, norms, strict=True) for v in clip_data(row.data, row.dtype, n, limit, "propagate")
-    ]
+    samples.clip(norms, limit, "propagate")
+    data = [v for row, n in zip(rows, norms, strict=True) for v in clipped(row, n, limit, "propagate").data]
     dtype = norm_dtype([upstream, dense])
-    return (
-        joined(done, ids, upstream, num_rows),
-        Array(dense.dtype, dense.shape, data),
-        Array(dtype, (len(norms),), [round_to(n, dtype) for n in norms]),
-    )
+    return samples.sum(), Array(dense.dtype, dense.shape, data), norms_array(norms, dtype)
 
 
 #: operation -> its oracle
 EMBEDDING = {
-    fn.__name__: fn
-    for fn in (
-        clip_per_sample_sum, double_lookup_gradient, lookup, lookup_gradient, per_sample_clip_sum, per_sample_norms,
-        per_sample_slices, per_sample_sum, per_sample_to_dense, renorm_rows,
-    )
-}  # fmt: skip
+    fn.__name__: fn for fn in (clip_per_sample_sum, double_lookup_gradient, lookup, lookup_gradient, renorm_rows)
+} | {
+    **{f"per_sample_{method}": per_sample(method) for method in ("norms", "slices", "sum", "to_dense")},
+    "per_sample_clip_sum": per_sample("clip_sum", "nonfinite"),
+}

@@ -10,10 +10,11 @@ import functools
 import math
 from typing import Any
 
-from islices.conformance.data import Array, Slices
+from islices.conformance.data import Array, Shape, Slices
 from islices.conformance.oracle import coalesce, halves, over, plus, round_to, square_root, times, wide
 from islices.optim.record import RECORDS
 
+Hyper = dict[str, Any]
 #: Digits of the fraction of an exponent that count.
 FRACTION = {"float32": 32, "float64": 64}
 
@@ -23,23 +24,26 @@ class Rounded:
 
     __slots__ = ("kind", "x")
 
-    def __init__(self, x: Any, kind: str) -> None:
+    def __init__(self, x: Any, kind: str = "float64") -> None:
         self.x, self.kind = x, kind
 
     def __add__(self, other: Rounded) -> Rounded:
-        return Rounded(plus(self.x, other.x, self.kind), self.kind)
+        return self._rounded(plus, other)
 
     def __sub__(self, other: Rounded) -> Rounded:
-        return Rounded(plus(self.x, -other.x, self.kind), self.kind)
+        return self + -other
 
     def __mul__(self, other: Rounded) -> Rounded:
-        return Rounded(times(self.x, other.x, self.kind), self.kind)
+        return self._rounded(times, other)
 
     def __truediv__(self, other: Rounded) -> Rounded:
-        return Rounded(over(self.x, other.x, self.kind), self.kind)
+        return self._rounded(over, other)
 
     def __neg__(self) -> Rounded:
         return Rounded(-self.x, self.kind)
+
+    def _rounded(self, operation: Any, other: Rounded) -> Rounded:
+        return Rounded(operation(self.x, other.x, self.kind), self.kind)
 
     def root(self) -> Rounded:
         # the root of a float32, rounded to float64 and then to float32, is rounded once: 53 >= 2 * 24 + 2
@@ -68,22 +72,24 @@ Row = list[Rounded]
 
 
 # ---------------------------------------------------------------------- numbers of a step
+ONE, HALF = Rounded(1.0), Rounded(0.5)
+
+
 @functools.lru_cache(maxsize=512)
 def power(base: float, t: int) -> Rounded:
     """Return base^t in float64, as a product by halves of repeated squares."""
-    squares = [Rounded(base, "float64")]
+    squares = [Rounded(base)]
     for _ in range(31):
         square = squares[-1] * squares[-1]
-        squares.append(square if square.x > 1e-290 else Rounded(0.0, "float64"))
-    one = Rounded(1.0, "float64")
-    factors = [s if t >> k & 1 else one for k, s in enumerate(squares)]
+        squares.append(square if square.x > 1e-290 else Rounded(0.0))
+    factors = [s if t >> k & 1 else ONE for k, s in enumerate(squares)]
     while len(factors) > 1:
         half = len(factors) // 2
         factors = [factors[k] * factors[half + k] for k in range(half)]
     return factors[0]
 
 
-def at_step(h: dict[str, Any], t: int) -> dict[str, Any]:
+def at_step(h: Hyper, t: int) -> Hyper:
     """Return the hyperparameters of step t. A list has one per step, in turn; an array of one number is that number."""
     now = {k: v[(t - 1) % len(v)] if isinstance(v, list) else v for k, v in h.items()}
     return {k: v.data[0] if isinstance(v, Array) else v for k, v in now.items()}
@@ -94,23 +100,22 @@ def is_on(x: Any) -> bool:
     return isinstance(x, (list, Array)) or x != 0
 
 
-def numbers_of(name: str, h: dict[str, Any], t: int) -> dict[str, Rounded]:
-    one = Rounded(1.0, "float64")
-    out = {k: Rounded(float(v), "float64") for k, v in h.items() if not isinstance(v, bool)}
+def numbers_of(name: str, h: Hyper, t: int) -> dict[str, Rounded]:
+    out = {k: Rounded(float(v)) for k, v in h.items() if not isinstance(v, bool)}
     lr = out["lr"]
     for k in ("beta1", "beta2", "rho", "dampening"):
         if k in out:
-            out[f"1-{k}"] = one - out[k]
+            out[f"1-{k}"] = ONE - out[k]
     if "lr_decay" in out:
-        out["lr"] = lr / (one + Rounded(float(t - 1), "float64") * out["lr_decay"])
+        out["lr"] = lr / (ONE + Rounded(float(t - 1)) * out["lr_decay"])
     if "momentum_decay" in out:
         out |= nesterov_rates(out, h["beta1"], h["momentum_decay"], t)
     elif "beta1" in out:
-        out["rate"] = lr / (one - power(h["beta1"], t))
+        out["rate"] = lr / (ONE - power(h["beta1"], t))
     if "beta2" in out:
-        out["root"] = (one - power(h["beta2"], t)).root()
+        out["root"] = (ONE - power(h["beta2"], t)).root()
     if name in DECOUPLED or h.get("decoupled_weight_decay"):
-        out["keep"] = one - lr * out["weight_decay"]
+        out["keep"] = ONE - lr * out["weight_decay"]
     return out
 
 
@@ -118,12 +123,12 @@ def numbers_of(name: str, h: dict[str, Any], t: int) -> dict[str, Rounded]:
 def fading_product(c: float, t: int) -> Rounded:
     """Return the product of 1 - 0.5 c^k for k from 1 to t, or 0 below 1e-290. Factors that round to 1 change
     nothing."""
-    one, product = Rounded(1.0, "float64"), Rounded(1.0, "float64")
+    product = ONE
     for k in range(1, t + 1):
-        factor = one - Rounded(0.5, "float64") * power(c, k)
+        factor = ONE - HALF * power(c, k)
         product = product * factor
         if product.x <= 1e-290:
-            return Rounded(0.0, "float64")
+            return Rounded(0.0)
         if factor.x == 1:
             break
     return product
@@ -131,28 +136,27 @@ def fading_product(c: float, t: int) -> Rounded:
 
 def nesterov_rates(c: dict[str, Rounded], beta1: float, momentum_decay: float, t: int) -> dict[str, Rounded]:
     """Return the factors of the gradient and of the running mean (nadam)."""
-    one, half = Rounded(1.0, "float64"), Rounded(0.5, "float64")
-    fading = Rounded(0.96, "float64").raised(Rounded(momentum_decay, "float64"))
+    fading = Rounded(0.96).raised(Rounded(momentum_decay))
     now = power(fading.x, t)
-    mu, after = (c["beta1"] * (one - half * x) for x in (now, now * fading))
+    mu, after = (c["beta1"] * (ONE - HALF * x) for x in (now, now * fading))
     product = power(beta1, t) * fading_product(fading.x, t)
-    return {"head": c["lr"] * (one - mu) / (one - product), "rate": c["lr"] * after / (one - product * after)}
+    return {"head": c["lr"] * (ONE - mu) / (ONE - product), "rate": c["lr"] * after / (ONE - product * after)}
 
 
 # ---------------------------------------------------------------------- rules
-def sgd(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
+def sgd(g, w, s, c, q, h):
     if not is_on(h["momentum"]):
         return w - c["lr"] * g, {}
     b = c["momentum"] * s["momentum"] + c["1-dampening"] * g
     return w - c["lr"] * (g + c["momentum"] * b if h["nesterov"] else b), {"momentum": b}
 
 
-def adagrad(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
+def adagrad(g, w, s, c, q, h):
     a = s["accumulator"] + q
     return w - c["lr"] * (g / (a.root() + c["eps"])), {"accumulator": a}
 
 
-def rmsprop(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
+def rmsprop(g, w, s, c, q, h):
     new = {"mean_square": c["rho"] * s["mean_square"] + c["1-rho"] * q}
     under = new["mean_square"]
     if h["centered"]:
@@ -165,7 +169,7 @@ def rmsprop(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
     return w - c["lr"] * step, new
 
 
-def adam(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
+def adam(g, w, s, c, q, h):
     m = s["m"] + c["1-beta1"] * (g - s["m"])
     v = s["v"] + c["1-beta2"] * (q - s["v"])
     new, under = {"m": m, "v": v}, v
@@ -174,7 +178,7 @@ def adam(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
     return w - c["rate"] * (m / (under.root() / c["root"] + c["eps"])), new
 
 
-def ftrl(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
+def ftrl(g, w, s, c, q, h):
     n = s["n"] + q
     linear, exponent = h["lr_power"] == -1, -c["lr_power"]
     after = n if linear else n.raised(exponent)
@@ -186,19 +190,19 @@ def ftrl(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
     return (bounded - z) / ((c["beta"] + after) / c["lr"] + c["l2"]), {"z": z, "n": n}
 
 
-def lion(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
+def lion(g, w, s, c, q, h):
     mixed = s["m"] + c["1-beta1"] * (g - s["m"])
     sign = Rounded(math.copysign(1.0, mixed.x) if mixed.x else 0.0, w.kind)
     return w - c["lr"] * sign, {"m": s["m"] + c["1-beta2"] * (g - s["m"])}
 
 
-def adamax(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
+def adamax(g, w, s, c, q, h):
     m, faded = s["m"] + c["1-beta1"] * (g - s["m"]), c["beta2"] * s["u"]
     u = faded if faded.x >= abs(g.x) else Rounded(abs(g.x), g.kind)
     return w - c["rate"] * (m / (u + c["eps"])), {"m": m, "u": u}
 
 
-def nadam(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
+def nadam(g, w, s, c, q, h):
     m, v = s["m"] + c["1-beta1"] * (g - s["m"]), s["v"] + c["1-beta2"] * (q - s["v"])
     return w - (c["head"] * g + c["rate"] * m) / (v.root() / c["root"] + c["eps"]), {"m": m, "v": v}
 
@@ -213,7 +217,7 @@ DECOUPLED = ("adamw", "lion")
 
 # ---------------------------------------------------------------------- hyperparameters of the suite
 #: label -> (optimizer, hyperparameters)
-OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
+OPTIMIZERS: dict[str, tuple[str, Hyper]] = {
     "sgd": ("sgd", {"lr": 0.1}),
     "sgd-decay": ("sgd", {"lr": 0.1, "weight_decay": 0.03}),
     "momentum": ("sgd", {"lr": 0.01, "momentum": 0.9, "dampening": 0.2, "weight_decay": 0.03}),
@@ -253,7 +257,7 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 #: label -> (optimizer, hyperparameters by the step: a list holds one for each step, in turn)
-SCHEDULED: dict[str, tuple[str, dict[str, Any]]] = {
+SCHEDULED: dict[str, tuple[str, Hyper]] = {
     "sgd": ("sgd", {"lr": [0.1, 0.05, 0.2], "weight_decay": [0.03, 0.0, 0.1]}),
     "momentum": ("sgd", {"lr": 0.01, "momentum": [0.9, 0.0, 0.8], "dampening": [0.2, 0.6, 0.0]}),
     "nesterov": ("sgd", {"lr": [0.01, 0.02, 0.03], "momentum": [0.5, 0.9, 0.8], "nesterov": True}),
@@ -280,7 +284,7 @@ LATE: dict[str, tuple[int, ...]] = dict.fromkeys(("nadam", "nadam-decay"), (0, 1
 # ---------------------------------------------------------------------- steps
 def optimizer_steps(
     name: str,
-    hyper: dict[str, Any],
+    hyper: Hyper,
     table: Array,
     grads: list[Any],
     *,
@@ -354,5 +358,5 @@ def named_rows(grad: Any, rows: str, count: int, width: int) -> list[tuple[int, 
     return [(r, [Rounded(v, kind) for v in named.get(r, [0.0] * width)]) for r in moving]
 
 
-def flat(rows: list[Row], dtype: str, shape: tuple[int, ...]) -> Array:
+def flat(rows: list[Row], dtype: str, shape: Shape) -> Array:
     return Array(dtype, tuple(shape), [x.x for row in rows for x in row])

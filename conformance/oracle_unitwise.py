@@ -6,16 +6,26 @@ import itertools
 import math
 from typing import Any
 
-from islices.conformance.data import Array, Slices
+from islices.conformance.data import Array, Shape, Slices
 from islices.conformance.oracle import clip_by_norm as clip_whole
-from islices.conformance.oracle import clip_data, coalesce, exact_norm, over, square_root, times, values_of, with_values
+from islices.conformance.oracle import (
+    clip_data,
+    coalesce,
+    exact_norm,
+    norm_of,
+    over,
+    square_root,
+    times,
+    values_of,
+    with_values,
+)
 
 
-def shape_of(x: Any) -> tuple[int, ...]:
+def shape_of(x: Any) -> Shape:
     return tuple(x.dense_shape if isinstance(x, Slices) else x.shape)
 
 
-def unit_of_each(x: Any, axes: Any) -> list[tuple[int, ...]]:
+def unit_of_each(x: Any, axes: Any) -> list[Shape]:
     """Return, for each stored number, the coordinates of its unit along the other axes. x is coalesced."""
     rank = len(shape_of(x))
     reduced = {axis % rank for axis in ([axes] if isinstance(axes, int) else axes)}
@@ -27,12 +37,11 @@ def unit_of_each(x: Any, axes: Any) -> list[tuple[int, ...]]:
     return places
 
 
-def unit_norms(x: Any, axes: Any) -> dict[tuple[int, ...], float]:
-    units: dict[tuple[int, ...], list[Any]] = {}
+def unit_norms(x: Any, axes: Any) -> dict[Shape, float]:
+    units: dict[Shape, list[Any]] = {}
     for unit, v in zip(unit_of_each(x, axes), values_of(x).data, strict=True):
         units.setdefault(unit, []).append(v)
-    dtype = values_of(x).dtype
-    return {unit: exact_norm([Array(dtype, (len(data),), data)], 2) for unit, data in units.items()}
+    return {unit: norm_of(data) for unit, data in units.items()}
 
 
 def clipped_units(x: Any, axes: Any, norms: dict[Any, float], limits: Any, nonfinite: str) -> Any:
@@ -88,7 +97,7 @@ def adaptive_grad_clip(
     return over_leaves(x, one, params)
 
 
-def default_axes(shape: tuple[int, ...]) -> Any:
+def default_axes(shape: Shape) -> Any:
     if sum(n != 1 for n in shape) <= 1:
         return range(len(shape))
     return {2: [0], 3: [0], 4: [0, 1, 2], 5: [0, 1, 2, 3]}[len(shape)]

@@ -49,15 +49,17 @@ def print_text(text: str) -> None:
 
 
 def write(option: str, path: str, text: str, mode: str = "w") -> None:
-    """Write the text to a file, or for "-" to standard output. Errors of the system name the option."""
+    """Write the text as UTF-8 to a file, or for "-" to standard output. Errors of the system name the option."""
     if path == "-":
-        sys.stdout.write(text)
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode("utf-8"))
+        sys.stdout.buffer.flush()
         return
     try:
         with Path(path).open(mode, encoding="utf-8") as file:
             file.write(text)
-    except OSError as error:
-        raise UsageError(f"{option}: cannot write {path}: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+        raise UsageError(f"{option}: cannot write {path}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def check_writable(option: str, path: str) -> None:

@@ -21,10 +21,11 @@ import pytest
 
 import islices
 from islices.conformance.data import SPEC_VERSION, vectors_hash
+from islices.conformance.deviations import find_deviation
 from islices.conformance.new_backend import unwritten
-from islices.conformance.report.runs import OUTCOMES
 from islices.conformance.selection import Item, Selection
 from islices.conformance.variants import VARIANTS, Variant
+from islices.conformance.verdicts import judge
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -104,7 +105,7 @@ def parametrize(
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Order the cases by variant, with the host's cases last. Meanwhile another process, which runs only host cases,
     compiles the kernels for all."""
-    if config.stash.get(_REPORT, None) is not None:
+    if _report_of(config) is not None:
         variants = chosen_variants(config)
         items.sort(key=lambda item: _place(item, variants))
 
@@ -187,8 +188,12 @@ class Report:
 _REPORT = pytest.StashKey[Report]()
 
 
+def _report_of(config: pytest.Config) -> Report | None:
+    return config.stash.get(_REPORT, None)
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
-    report = session.config.stash.get(_REPORT, None)
+    report = _report_of(session.config)
     if report is not None:
         report.totals.update(variant_of(item).name for item in session.items if _marker(item))
         report.reach(report.waiting[0])
@@ -197,7 +202,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
     result = yield
-    report, marker = item.config.stash.get(_REPORT, None), _marker(item)
+    report, marker = _report_of(item.config), _marker(item)
     if report is None or marker is None:
         return result
     if (call.when == "setup" and result.failed) or (
@@ -209,38 +214,33 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    report, marker = item.config.stash.get(_REPORT, None), _marker(item)
+    report, marker = _report_of(item.config), _marker(item)
     if report is not None and marker is not None:
         report.reach(variant_of(item))
         report.write("start", id=marker.kwargs["id"], mode=marker.kwargs["mode"], clause=marker.kwargs["clause"])
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    report = session.config.stash.get(_REPORT, None)
+    report = _report_of(session.config)
     if report is not None:
         report.close(int(exitstatus))
 
 
 @pytest.fixture
 def islices_verdict(request: pytest.FixtureRequest) -> Any:
-    """Return a function (outcome, **details) that records the outcome of the case and ends the test accordingly."""
-    return CaseVerdict(request)
+    """Return a function (attempt, **details) that judges the case, records its outcome, and ends the test accordingly.
 
+    The attempt raises unless the case passes (`verdicts.judge`)."""
+    item, started, report = request.node, time.perf_counter(), _report_of(request.config)
+    marked = item.get_closest_marker("islices_case").kwargs
 
-class CaseVerdict:
-    def __init__(self, request: pytest.FixtureRequest) -> None:
-        self.item = request.node
-        self.report = request.config.stash.get(_REPORT, None)
-        self.marker = request.node.get_closest_marker("islices_case")
-        self.started = time.perf_counter()
-
-    def __call__(self, outcome: str, **details: Any) -> None:
-        if outcome not in OUTCOMES:
-            raise ValueError(f"outcome: got {outcome!r}; accepted are {', '.join(OUTCOMES)}")
-        if self.report is not None:
-            seconds = round(time.perf_counter() - self.started, 6)
-            self.report.outcome(outcome, **self.marker.kwargs, seconds=seconds, **details)
-        self.item.islices_reported = True
+    def conclude(attempt: Callable[[], None], **about: Any) -> None:
+        backend = islices.get_backend(chosen_backend(request.config))
+        outcome, details = judge(attempt, find_deviation(backend, marked["id"], marked["mode"]))
+        details = {**about, **details}
+        if report is not None:
+            report.outcome(outcome, **marked, seconds=round(time.perf_counter() - started, 6), **details)
+        item.islices_reported = True
         text = "\n".join(f"{name}: {value}" for name, value in details.items())
         if outcome == "unsupported":
             pytest.skip(text)
@@ -248,3 +248,5 @@ class CaseVerdict:
             pytest.xfail(text)
         if outcome != "pass":
             pytest.fail(f"{outcome}\n{text}", pytrace=False)
+
+    return conclude

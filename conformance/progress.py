@@ -16,6 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 #: Seconds after which what still runs is told where nothing moves.
@@ -60,26 +61,24 @@ def shown() -> Iterator[Any]:
 class Bar:
     """One task in progress. Each call counts one more part and names the next; `tell` only names the present part."""
 
-    def __init__(self, progress: Any = None, task: Any = None) -> None:
-        self._progress, self._task = progress, task
+    def __init__(self, update: Callable[..., None] = lambda **fields: None) -> None:
+        self._update = update
 
     def __call__(self, subject: str) -> None:
-        if self._progress is not None:
-            self._progress.update(self._task, advance=1, description=subject)
+        self._update(advance=1, description=subject)
 
     def tell(self, subject: str) -> None:
-        if self._progress is not None:
-            self._progress.update(self._task, description=subject)
+        self._update(description=subject)
 
 
 @contextlib.contextmanager
-def bar(subject: str, total: int, done: int = 0) -> Iterator[Bar]:
+def bar(subject: str, total: int) -> Iterator[Bar]:
     """Return a bar that begins with its first part."""
     if importlib.util.find_spec("rich") is None:
         yield Bar()
         return
     with shown() as progress:
-        yield Bar(progress, progress.add_task(subject, total=total, completed=done))
+        yield Bar(partial(progress.update, progress.add_task(subject, total=total)))
 
 
 @contextlib.contextmanager

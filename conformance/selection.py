@@ -77,7 +77,7 @@ class Selection(NamedTuple):
 
     def ranks(self, modes: list[str]) -> list[Item]:
         """Select cases between ranks."""
-        return list(self._of(modes, ranks_cases(full=True), self._runs_ranks, "ranks"))
+        return list(self._of(modes, ranks_cases(self.profile == "full"), lambda case, mode: True, "ranks"))
 
     def _of(self, modes: list[str], subjects: Any, runs: Callable[[Any, str], bool], group: str = "") -> Iterator[Item]:
         wanted = self._matcher()
@@ -100,9 +100,6 @@ class Selection(NamedTuple):
     def _runs_check(self, check: Check, mode: str) -> bool:
         return mode in check.modes and (self.profile == "full" or not check.full)
 
-    def _runs_ranks(self, case: Collective | Mistake, mode: str) -> bool:
-        return self.profile == "full" or not case.full
-
     def _matcher(self) -> Callable[[str], bool]:
         if not self.expression:
             return lambda name: True
@@ -124,13 +121,13 @@ class Selection(NamedTuple):
         return wanted
 
 
-def nearest(expression: str, count: int = 3) -> list[str]:
+def nearest(expression: str) -> list[str]:
     """Return the ids that are most similar to the words of an expression without a matching case."""
     words = [w for w in re.findall(r"[\w./-]+", expression.lower()) if w not in ("and", "or", "not")]
     names = {one.id for one in (*entries(), *CHECKS, *ranks_cases(full=True))}
     parts = {"/".join(name.split("/")[:k]) for name in names for k in range(1, name.count("/") + 2)}
-    found = [near for word in words for near in difflib.get_close_matches(word, sorted(parts), count, 0.5)]
-    return list(dict.fromkeys(found))[:count]
+    found = [near for word in words for near in difflib.get_close_matches(word, sorted(parts), 3, 0.5)]
+    return list(dict.fromkeys(found))[:3]
 
 
 def how_many(selection: Selection, variant: Variant) -> int:

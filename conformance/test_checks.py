@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import pytest
 
-import islices
 from islices.conformance.checks import Check
-from islices.conformance.deviations import find_deviation, load_deviations
+from islices.conformance.execute import setting
 from islices.conformance.plugin import parametrize
 from islices.conformance.selection import Selection
 from islices.conformance.variants import Variant
-from islices.conformance.verdicts import judge
 from islices.core.registry import get_backend
 
 
@@ -27,13 +24,7 @@ def test_check(
     backend = get_backend(request.config.getoption("islices_backend"))
 
     def attempt() -> None:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(variant.around())
-            if subject.wide:
-                stack.enter_context(backend.wide_types())
-            if mode != "traced":
-                stack.enter_context(islices.config.execution(mode))
+        with variant.around(), setting(backend, mode, subject.wide):
             subject.run(backend)
 
-    outcome, details = judge(attempt, find_deviation(load_deviations(backend), subject.id, mode))
-    islices_verdict(outcome, **details)
+    islices_verdict(attempt)

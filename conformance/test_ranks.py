@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from islices.conformance.deviations import find_deviation, load_deviations
 from islices.conformance.plugin import chosen as selection
 from islices.conformance.plugin import parametrize
 from islices.conformance.ranks import run_ranks
@@ -19,8 +18,6 @@ from islices.conformance.ranks.mistakes import Mistake
 from islices.conformance.ranks.running import Said, raise_verdict
 from islices.conformance.selection import Selection
 from islices.conformance.variants import Variant
-from islices.conformance.verdicts import judge
-from islices.core.registry import get_backend
 from islices.distributed.engines import engine_of
 
 #: Seconds for all cases.
@@ -45,10 +42,6 @@ def statement(request: pytest.FixtureRequest) -> list[dict[str, Said]]:
 
 
 def test_ranks(
-    subject: Collective | Mistake, mode: str, variant: Variant, statement: list[dict[str, Said]],
-    request: pytest.FixtureRequest, islices_verdict: Any,
-) -> None:  # fmt: skip
-    backend = get_backend(request.config.getoption("islices_backend"))
-    declared = find_deviation(load_deviations(backend), subject.id, mode)
-    outcome, details = judge(lambda: raise_verdict([one[subject.id] for one in statement]), declared)
-    islices_verdict(outcome, **details)
+    subject: Collective | Mistake, mode: str, variant: Variant, statement: list[dict[str, Said]], islices_verdict: Any
+) -> None:
+    islices_verdict(lambda: raise_verdict([one[subject.id] for one in statement]))

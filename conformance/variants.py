@@ -17,7 +17,7 @@ import numpy as np
 
 import islices
 from islices.backend import Backend
-from islices.conformance.data import Case
+from islices.conformance.data import Case, leaves_of
 from islices.conformance.ranks.launch import absent
 from islices.distributed.engines import engine_of
 
@@ -90,15 +90,11 @@ def freeze(case: Case, arguments: list[Any], options: dict[str, Any]) -> None:
 
 
 def _freeze(x: Any) -> None:
-    if isinstance(x, np.ndarray):
-        x.flags.writeable = False
-    elif isinstance(x, islices.IndexedSlices):
-        _freeze([x.values, x.indices])
-    elif isinstance(x, (list, tuple)):
-        for item in x:
-            _freeze(item)
-    elif isinstance(x, dict):
-        _freeze(list(x.values()))
+    for leaf in leaves_of(x):
+        if isinstance(leaf, islices.IndexedSlices):
+            _freeze([leaf.values, leaf.indices])
+        elif isinstance(leaf, np.ndarray):
+            leaf.flags.writeable = False
 
 
 def _without_kernels(backend: Backend) -> str:

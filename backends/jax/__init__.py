@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from islices.backend import INDICES, Array, Backend, Look, NativeParts, Slots
+from islices.backend import INDICES, Array, Backend, Host, LoopState, NativeParts, Shape
 from islices.backends.jax import differentiation, gathers, host_views, precision, scatters
 from islices.backends.jax.host_calls import row_calls
 from islices.backends.jax.host_views import BFLOAT16, Tracer
@@ -36,12 +36,10 @@ from islices.backends.jax.markers import read
 from islices.backends.jax.precision import constant, users_x64
 from islices.backends.jax.pytree import register
 from islices.core import modes
-from islices.core.host_memory import empty
+from islices.core.dtypes import as_bits
+from islices.core.host_memory import copied, empty
 from islices.core.locks import load_module
 from islices.core.registry import describe
-from islices.core.slots import expand
-
-__all__ = ["JaxBackend", "backend"]
 
 #: A function that is a method of the adapter, without a further call; of no type, as checkers expect a parameter self.
 method: Any = staticmethod
@@ -69,9 +67,6 @@ class JaxBackend(Backend):
     sentinel_padding = True
 
     # ------------------------------------------------------------------ identity
-    def version(self) -> str:
-        return str(jax.__version__)
-
     def devices(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(["cpu", *(d.platform for d in jax.devices())]))
 
@@ -88,9 +83,6 @@ class JaxBackend(Backend):
         host_views.check_alive(x)
         return _dtype_name(x.dtype)
 
-    def shape(self, x: Array) -> tuple[int | None, ...]:
-        return x.shape  # type: ignore[no-any-return]
-
     def is_traced(self, x: Array) -> bool:
         return isinstance(x, Tracer)
 
@@ -106,18 +98,16 @@ class JaxBackend(Backend):
         shards = x.addressable_shards  # the first piece identifies an array of several pieces
         return self.memory_span(shards[0].data) if shards else None
 
-    def asarray(self, array: np.ndarray, like: Array | None = None) -> Array:
+    def asarray(self, array: Host, like: Array | None = None) -> Array:
         array = np.asarray(array)
         array = array.astype(array.dtype.newbyteorder("="), copy=False)
         if array.dtype.itemsize >= 8 and not users_x64():
             array = host_views.narrow(array)
-        own = empty(array.shape, array.dtype)
-        own[...] = array
-        return host_views.put(own, like)
+        return host_views.put(copied(array), like)
 
-    def to_numpy(self, x: Array) -> np.ndarray:
+    def to_numpy(self, x: Array) -> Host:
         host_views.check_alive(x)
-        return host_views.bits(np.asarray(x))
+        return as_bits(np.asarray(x))
 
     # ------------------------------------------------------------------ the framework's sparse form
     def from_native(self, x: Any) -> NativeParts:
@@ -133,15 +123,14 @@ class JaxBackend(Backend):
                 "on_inefficient=None) stores whole rows"
             )
         shape, ordered = tuple(x.shape), x.indices_sorted and x.unique_indices
-        views = [host_views.view(x.data), host_views.view(x.indices)]
-        if views[0] is None or views[1] is None or views[1].dtype.name not in INDICES:
+        look: Any = self.look([x.data, x.indices])
+        if look.views is None or look.dtypes[1] not in INDICES:
             indices, look = self.reshape(x.indices, x.indices.shape[:1]), None
             padded = self.is_traced(indices) or bool((self.to_numpy(indices) == shape[0]).any())
         else:  # an array of them would take longer than all that is done here
-            indices, row = None, views[1].reshape(views[1].shape[:1])
+            indices, row = None, look.views[1].reshape(look.shapes[1][:1])
             padded = bool((row == shape[0]).any())
-            dtypes = [_dtype_name(x.data.dtype), _dtype_name(x.indices.dtype)]
-            look = Look(dtypes, [x.data.shape, row.shape], [False, False], [views[0], row])
+            look = look._replace(shapes=[look.shapes[0], row.shape], views=[look.views[0], row])
         # padding slots may hold anything, so that nothing is known of their rows yet
         return NativeParts(x.data, indices, shape, ordered and not padded, padded, look)
 
@@ -149,7 +138,7 @@ class JaxBackend(Backend):
         self,
         values: Array,
         indices: Array,
-        dense_shape: tuple[int | None, ...],
+        dense_shape: Shape,
         *,
         coalesced: bool,
         padded: bool,
@@ -244,9 +233,7 @@ class JaxBackend(Backend):
     def largest(self, x: Array, k: int) -> Array:
         return jnp.sort(jnp.argsort(-x, stable=True)[:k])
 
-    def while_any(
-        self, condition: Callable[..., Array], body: Callable[..., tuple[Array, ...]], state: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def while_any(self, condition: Callable[..., Array], body: Callable[..., LoopState], state: LoopState) -> LoopState:
         def holds(state: tuple[Array, ...]) -> Array:
             return jnp.any(condition(*state))
 
@@ -275,8 +262,8 @@ class JaxBackend(Backend):
     def select(self, values: Array, indices: Array, keep: Array, rows: int | None) -> tuple[Array, Array]:
         if any(isinstance(x, Tracer) for x in (values, indices, keep)):
             sentinel = constant(scatters.check_sentinel(rows, indices.dtype), indices.dtype)
-            column = jnp.reshape(keep, (keep.shape[0], *(1,) * (values.ndim - 1)))
-            return jnp.where(column, values, constant(0, values.dtype)), jnp.where(keep, indices, sentinel)
+            kept = jnp.where(self.as_column(keep, values), values, constant(0, values.dtype))
+            return kept, jnp.where(keep, indices, sentinel)
         positions = np.flatnonzero(np.asarray(keep)).astype(np.int32)
         if len(positions) == keep.shape[0]:
             return values, indices
@@ -300,12 +287,7 @@ class JaxBackend(Backend):
 
     traced_step = method(row_calls.step)
     traced_bags = method(row_calls.read_bags)
-
-    def traced_norm(
-        self, leaves: Sequence[Slots], ord: int, otherwise: Callable[[Sequence[Slots]], Array]
-    ) -> Array | None:
-        leaves = [x if x.factor is None else Slots(expand(self, x), x.indices, x.rows) for x in leaves]
-        return row_calls.norm(leaves, ord, otherwise)
+    traced_norm = method(row_calls.norm)
 
     def segment_sum(self, values: Array, segments_: Array, count: int | None) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]
         assert count is not None, "JAX knows its shapes"
@@ -347,8 +329,7 @@ class JaxBackend(Backend):
         views = [None if donate else host_views.view(x) for x in (table, ids, values)]
         if any(v is None for v in views):
             return (scatters.set_donated if donate and not traced else scatters.set_jitted)(table, ids, values)
-        out = empty(table.shape, views[0].dtype)  # type: ignore[union-attr]
-        out[...] = views[0]
+        out = copied(views[0])  # type: ignore[arg-type]
         out[views[1]] = views[2]
         return host_views.put(out, table)
 

@@ -24,13 +24,12 @@ import numpy as np
 from jax import lax as typed_lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from islices.backend import Host
 from islices.backends.jax.precision import apart
 from islices.core.arguments import show
 from islices.core.host_memory import empty
 from islices.core.registry import describe
 from islices.distributed.group import ArrayGroup, Bytes, Group, RankError, RankTimeout
-
-__all__ = ["AxisGroup", "JaxGroup", "default_group", "inside", "running", "wrap"]
 
 lax: Any = typed_lax  # its collectives, in some versions not typed
 AXIS = "islices_ranks"
@@ -39,6 +38,7 @@ HOW_TO_MAP = "within jax.shard_map over a mesh that has this axis, jax.pmap or j
 #: The lengths of messages: 8 from each power of two to the next, so at most an eighth is padding. A byte encodes one;
 #: each is a multiple of 16, so that arrays in rows of that length are aligned.
 LENGTHS = [0, *((8 + eighth) << power for power in range(4, 36) for eighth in range(8))][:256]
+_length_class = partial(bisect.bisect_left, LENGTHS)
 #: One exchange of equal parts becomes rounds of unequal ones where those move this many times fewer bytes.
 WORTH_ROUNDS = 2
 
@@ -84,7 +84,8 @@ class JaxGroup(Group):
     def __init__(self, timeout: float | None = None) -> None:
         super().__init__(jax.process_index(), jax.process_count())
         self.timeout = timeout
-        devices = [min(_devices(rank), key=lambda d: d.id) for rank in range(self.size)]
+        first = {d.process_index: d for d in sorted(jax.devices(), key=lambda d: d.id, reverse=True)}
+        devices = [first[rank] for rank in range(self.size)]
         self._device = devices[self.rank]
         self._mesh = Mesh(np.array(devices), (AXIS,))
         self.engine = f"jax.distributed ({self._device.platform})"
@@ -117,12 +118,12 @@ class JaxGroup(Group):
                 got[(self.rank - shift) % self.size] = self._run("shift", _in_rows([part], length)[0], shift)
         return got
 
-    def _run(self, name: str, x: np.ndarray[Any, Any], shift: int = 0) -> np.ndarray[Any, Any]:
+    def _run(self, name: str, x: Host, shift: int = 0) -> Host:
         """Return this rank's result of a collective on arrays of one shape."""
         program = _program(name, self._mesh, shift)
         spread = NamedSharding(self._mesh, BY_RANK)
 
-        def collective() -> np.ndarray[Any, Any]:
+        def collective() -> Host:
             mine = jax.device_put(x[None], self._device)
             whole = jax.make_array_from_single_device_arrays((self.size, *x.shape), spread, [mine])
             return np.asarray(jax.device_get(program(whole).addressable_data(0)))[0]  # type: ignore[no-any-return]
@@ -141,10 +142,6 @@ class JaxGroup(Group):
         return None
 
 
-def _devices(rank: int) -> list[Any]:
-    return [d for d in jax.devices() if d.process_index == rank]
-
-
 @cache
 def _program(name: str, mesh: Mesh, shift: int) -> Callable[[Any], Any]:
     size = mesh.size
@@ -154,10 +151,6 @@ def _program(name: str, mesh: Mesh, shift: int) -> Callable[[Any], Any]:
         "shift": lambda x: lax.ppermute(x, AXIS, [(rank, (rank + shift) % size) for rank in range(size)]),
     }[name]
     return jax.jit(jax.shard_map(lambda x: collective(x[0])[None], mesh=mesh, in_specs=BY_RANK, out_specs=BY_RANK))
-
-
-def _length_class(nbytes: int) -> int:
-    return bisect.bisect_left(LENGTHS, nbytes)
 
 
 def _within(seconds: float, fn: Callable[[], Any]) -> Any:
@@ -181,7 +174,7 @@ def _within(seconds: float, fn: Callable[[], Any]) -> Any:
     return result
 
 
-def _in_rows(parts: Sequence[Bytes], length: int, without: int | None = None) -> np.ndarray[Any, Any]:
+def _in_rows(parts: Sequence[Bytes], length: int, without: int | None = None) -> Host:
     """Return the parts as rows of one length, padded with zeros; the row of the part without is all zeros."""
     out = empty((len(parts), length), np.uint8)
     for k, part in enumerate(parts):
@@ -241,7 +234,9 @@ class AxisGroup(ArrayGroup):
             return jnp.zeros((self.size * x.shape[0], *x.shape[1:]), x.dtype)
         x = apart(x)
         for name in reversed(self.names):  # one after the other: vmap accepts no tuple
-            x = _gather_alike(x, name) if name in _mesh_axes() else lax.all_gather(x, name, tiled=True)
+            # shard_map's axes; those of vmap and pmap differ
+            mapped = name in jax.sharding.get_abstract_mesh().manual_axes
+            x = _gather_alike(x, name) if mapped else lax.all_gather(x, name, tiled=True)
         return x
 
     def all_to_all(self, x: Any) -> Any:
@@ -251,11 +246,6 @@ class AxisGroup(ArrayGroup):
         for axis, name in enumerate(self.names):
             blocks = lax.all_to_all(blocks, name, axis, axis, tiled=True)
         return blocks.reshape(x.shape)
-
-
-def _mesh_axes() -> tuple[Any, ...]:
-    """Return the axes that jax.shard_map maps here; those of vmap and pmap differ."""
-    return tuple(jax.sharding.get_abstract_mesh().manual_axes)
 
 
 #: all_gather whose result shard_map knows to be the same on every rank, so that out_specs may declare it.

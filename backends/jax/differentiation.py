@@ -17,8 +17,9 @@ import jax.numpy as jnp
 from jax import lax, tree_util
 from jax.custom_derivatives import SymbolicZero
 
-from islices.backend import Array, Gradient, GradientOfValue, Source, TableUse, Transform
+from islices.backend import Array, Differentiated, Gradient, GradientOfValue, SampleLoss, Source, TableUse, Transform
 from islices.backends.jax import host_views
+from islices.backends.jax.host_calls.primitive import varying
 from islices.backends.jax.host_views import Tracer
 from islices.backends.jax.markers import RECORDER
 from islices.backends.jax.plans import Plan, evaluate
@@ -26,21 +27,8 @@ from islices.backends.jax.row_reads import Slot
 from islices.backends.jax.tables import TableWeights, use_of
 from islices.core.host_memory import zeros
 
-__all__ = [
-    "Aux",
-    "custom_gradient",
-    "differentiate",
-    "flatten_tree",
-    "per_sample_gradients",
-    "taken",
-    "trace",
-    "with_gradient",
-]
 
-
-def differentiate(
-    fn: Transform, variables: Sequence[Array], sources: Sequence[Source]
-) -> tuple[Array, Any, list[Array], list[list[TableUse]]]:
+def differentiate(fn: Transform, variables: Sequence[Array], sources: Sequence[Source]) -> Differentiated:
     """See `Backend.differentiate`."""
     weights = [s.weights for s in sources]
     aux = Aux()
@@ -85,7 +73,7 @@ def taken(
     """Return the outputs, the gradients of the arguments at these positions, and each slot with its gradient and
     found values."""
 
-    def run(variables: list[Array], deltas: list[Array]) -> tuple[Array, tuple[list[Any], list[Any]]]:
+    def run(variables: list[Array], deltas: list[Array]) -> tuple[Array, Any]:
         given = list(args)
         for k, x in zip(dense, variables, strict=True):
             given[k] = x
@@ -104,7 +92,7 @@ def _check_unchecked(jaxpr: Any) -> None:
     JAX would add up the ranks' gradients of arrays that do not vary, but each rank has different rows.
     """
     avals = [v.aval for v in (*jaxpr.constvars, *jaxpr.invars)]
-    if any(getattr(x, "vma", None) or getattr(getattr(x, "mat", None), "varying", None) for x in avals):
+    if any(map(varying, avals)):
         raise ValueError(
             "islices.value_and_grad within jax.shard_map(..., check_vma=True): accepted is check_vma=False, where all "
             "gradients are the rank's own; islices.distributed.all_reduce adds them up"
@@ -167,9 +155,7 @@ def with_gradient(value: Array, arrays: Sequence[Array], backward: GradientOfVal
     return attached(value, *arrays)
 
 
-def per_sample_gradients(
-    fn: Callable[[list[Array], list[Array]], Array], variables: Sequence[Array], data: Sequence[Array]
-) -> list[Array]:
+def per_sample_gradients(fn: SampleLoss, variables: Sequence[Array], data: Sequence[Array]) -> list[Array]:
     """See `Backend.per_sample_gradients`."""
 
     def loss(variables: list[Array], sample: list[Array]) -> Array:

@@ -15,17 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
-from islices.backend import Backend
+from islices.backend import FLOATS, Backend
 from islices.backends.jax.differentiation import Aux, taken, trace
 from islices.backends.jax.host_views import Tracer
 from islices.backends.jax.plans import Plan
-from islices.backends.jax.row_reads import FLOATS, Marked, whole
+from islices.backends.jax.row_reads import Marked, whole
 from islices.core.arguments import show
 from islices.core.slices import IndexedSlices
 from islices.embedding import marking
 from islices.embedding.lookup_gradients import empty_slices
-
-__all__ = ["differentiate_rows"]
 
 
 # ---------------------------------------------------------------------- the transformation
@@ -70,12 +68,10 @@ def differentiate_rows(
 
     (loss, *rest), gradients, reads = taken(plan, closed.consts, arrays, [floats.index(k) for k in dense])
     rest = [x if m is None else whole(leaves[m.leaf], m) for m, x in zip(plan.outputs[1:], rest, strict=True)]
-    out: list[Any] = [None] * len(leaves)
-    for k, gradient in zip(dense, gradients, strict=True):
-        out[k] = gradient
+    out: dict[int, Any] = dict(zip(dense, gradients, strict=True))
     for k in marked:
         out[k] = _slices(B, leaves[k], [(upstream, ids) for slot, upstream, (ids,) in reads if slot.leaf == k])
-    grads = structure.unflatten(out)  # type: ignore[attr-defined]
+    grads = structure.unflatten(map(out.get, range(len(leaves))))  # type: ignore[attr-defined]
     return loss, aux.put_together(rest), grads
 
 

@@ -8,9 +8,7 @@ writes a line to stderr for every unaligned array.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -19,21 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from islices.backend import Array
+from islices.backend import Array, Host, Opened
 from islices.backends.jax import precision
-from islices.core.host_memory import at_address, empty
-
-__all__ = [
-    "BFLOAT16",
-    "Tracer",
-    "bits",
-    "check_alive",
-    "narrow",
-    "place",
-    "put",
-    "view",
-    "writable",
-]
+from islices.core.dtypes import as_bits
+from islices.core.host_memory import at_address, copied
 
 if TYPE_CHECKING or hasattr(jax.extend.core, "get_opaque_trace_state"):
     from jax.extend.core import get_opaque_trace_state
@@ -47,7 +34,7 @@ with jax.ensure_compile_time_eval():
 Tracer = jax.core.Tracer  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def view(x: Array) -> np.ndarray | None:
+def view(x: Array) -> Host | None:
     """Return a NumPy view of x's memory, or None unless the memory belongs to one CPU device."""
     # `device` of an array spread over several devices is a sharding, which has no platform
     if isinstance(x, Tracer):
@@ -55,7 +42,7 @@ def view(x: Array) -> np.ndarray | None:
     check_alive(x)
     if getattr(x.device, "platform", None) != "cpu":
         return None
-    return bits(np.asarray(x))
+    return as_bits(np.asarray(x))
 
 
 def check_alive(x: Array) -> None:
@@ -64,11 +51,7 @@ def check_alive(x: Array) -> None:
         raise ValueError(f"x: got a JAX array of shape {x.shape} that was deleted or donated; accepted is one in use")
 
 
-def bits(array: np.ndarray) -> np.ndarray:
-    return array.view(np.uint16) if array.dtype == BFLOAT16 else array
-
-
-def put(array: np.ndarray, like: Array) -> Array:
+def put(array: Host, like: Array) -> Array:
     """Return the JAX array over a NumPy array, with the same dtype for any value of jax_enable_x64."""
     if array.dtype == np.uint16:
         array = array.view(BFLOAT16)
@@ -76,7 +59,7 @@ def put(array: np.ndarray, like: Array) -> Array:
     if not wide and get_opaque_trace_state(convention="flax") == _NOT_TRACING:
         return jax.device_put(array, place(like))
     # a concrete array even while something is being traced: its values are known
-    with precision.wide() if wide else contextlib.nullcontext(), jax.ensure_compile_time_eval():
+    with precision.wide(), jax.ensure_compile_time_eval():
         return jax.device_put(array, place(like))
 
 
@@ -91,7 +74,7 @@ def place(like: Any) -> Any:
     return device
 
 
-def narrow(array: np.ndarray) -> np.ndarray:
+def narrow(array: Host) -> Host:
     """Return a 64-bit array in JAX's dtypes while jax_enable_x64 is off; raise if a value would be lost."""
     if array.dtype == np.int64:
         info = np.iinfo(np.int32)
@@ -113,32 +96,26 @@ def narrow(array: np.ndarray) -> np.ndarray:
 
 
 # ---------------------------------------------------------------------- memory to write into
-def writable(arrays: Sequence[Array], *, donate: bool = False) -> tuple[list[np.ndarray], list[Array]] | None:
+def writable(arrays: Sequence[Array], *, donate: bool = False) -> Opened | None:
     """See `Backend.writable`."""
-    views = [view(x) for x in arrays]
+    views: list[Any] = [view(x) for x in arrays]
     if any(v is None for v in views):
         return None
     if not donate:
-        copies = [empty(v.shape, v.dtype) for v in views if v is not None]
-        for new, old in zip(copies, views, strict=True):
-            new[...] = old
+        copies = [copied(v) for v in views]
         return copies, [put(new, x) for new, x in zip(copies, arrays, strict=True)]
-    shapes_and_types = [(v.shape, v.dtype) for v in views if v is not None]
+    shapes_and_types = [(v.shape, v.dtype) for v in views]
     del views  # XLA copies arrays that have views
     with jax.ensure_compile_time_eval():
-        results = _handed_over(len(arrays))(*arrays)
+        results = _handed_over(list(arrays))
     jax.block_until_ready(results)  # pending reads of the old arrays run first
     fresh = [
         at_address(x, x.unsafe_buffer_pointer(), shape, dtype, writable=True)
         for x, (shape, dtype) in zip(results, shapes_and_types, strict=True)
     ]
-    return fresh, list(results)
+    return fresh, results
 
 
-@cache
-def _handed_over(count: int) -> Any:
-    """Return the function that passes the memory of count arrays to new ones. XLA reuses donated inputs for outputs.
-
-    The barrier keeps JAX from returning its arguments without a computation, so that they would not be donated.
-    """
-    return jax.jit(lambda *arrays: lax.optimization_barrier(arrays), donate_argnums=tuple(range(count)))
+#: Passes the memory of a list of arrays to new ones, since XLA reuses donated inputs for outputs. The barrier keeps JAX
+#: from returning its arguments without a computation, so that they would not be donated.
+_handed_over: Any = jax.jit(lax.optimization_barrier, donate_argnums=0)

@@ -21,8 +21,6 @@ from jax.interpreters import ad, batching, mlir
 
 from islices.backend import Array, Reader
 
-__all__ = ["RECORDER", "attach", "hidden_p", "lookup_p", "mapped_in_front", "operand_p", "read"]
-
 
 def _gather(weights: Array, ids: Array) -> Array:
     if 0 in weights.shape or 0 in ids.shape:

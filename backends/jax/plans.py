@@ -24,10 +24,8 @@ from jax.sharding import PartitionSpec
 
 from islices.backends.jax import precision, row_reads, tables
 from islices.backends.jax.host_views import Tracer
-from islices.backends.jax.row_reads import Evaluation, Marked, Marks, Rule, Slot, Use, bind, constant
+from islices.backends.jax.row_reads import Evaluation, Marked, Marks, Outcome, Rule, Slot, Use, bind, constant
 from islices.backends.jax.tables import Operand, TableWeights
-
-__all__ = ["Plan", "evaluate"]
 
 #: The number of rewritten nested functions to keep; each holds its compiled code.
 KEPT = 128
@@ -45,20 +43,19 @@ class Plan:
         self.jaxpr = jaxpr
         self.slots: list[Slot] = []
         self.others: dict[int, Use] = {}  # by leaf: its first use other than by rows
-        self.steps: list[tuple[Any, Evaluation | None, slice, bool, list[Any]]] = []
+        self.steps: list[tuple[Any, Evaluation | None, slice, bool, set[Any]]] = []
         self.marks = {v: m for v, m in zip(jaxpr.invars, marks, strict=True) if m is not None}
-        needed, self.moving = _needed(jaxpr, wanted or (True,) * len(jaxpr.outvars))
-        if any(isinstance(m, TableWeights) for m in marks):  # all of its lookups count
-            needed, self.moving = set(map(id, jaxpr.eqns)), {v for eqn in jaxpr.eqns for v in eqn.outvars}
-        for eqn, over in zip(jaxpr.eqns, _last_uses(jaxpr), strict=True):
-            if id(eqn) not in needed:
+        every = any(isinstance(m, TableWeights) for m in marks)  # all of its lookups count
+        last, self.moving = _needed(jaxpr, wanted or (True,) * len(jaxpr.outvars), every)
+        for eqn in jaxpr.eqns:
+            if id(eqn) not in last:
                 continue
             start = len(self.slots)
             step = self._step(eqn)
             if step is not None:
                 self.slots += step.slots
                 self.marks.update((v, m) for v, m in zip(eqn.outvars, step.outputs, strict=True) if m is not None)
-            self.steps.append((eqn, step, slice(start, len(self.slots)), _is_wide(eqn), over))
+            self.steps.append((eqn, step, slice(start, len(self.slots)), _is_wide(eqn), last[id(eqn)]))
         self.outputs: Marks = tuple(map(self.mark, jaxpr.outvars))
 
     def mark(self, v: Any) -> Any:
@@ -88,18 +85,23 @@ class Plan:
         return step
 
 
-def _needed(jaxpr: Any, wanted: Sequence[bool]) -> tuple[set[int], set[Any]]:
-    """Return the ids of equations that have effects or used results, and the variables that have a gradient."""
+def _needed(jaxpr: Any, wanted: Sequence[bool], every: bool) -> tuple[dict[int, set[Any]], set[Any]]:
+    """Return the variables that each needed equation, by its id, reads last, and the variables that have a gradient.
+
+    Needed equations have effects or used results. If every is True, all are needed, and all results have a gradient.
+    """
     live = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
     moving = {v for v, w in zip(jaxpr.outvars, wanted, strict=True) if w and _moves(v)}
-    needed = set()
+    last = {}
     for eqn in reversed(jaxpr.eqns):
-        if eqn.effects or any(v in live for v in eqn.outvars):
-            needed.add(id(eqn))
-            live.update(v for v in eqn.invars if not isinstance(v, Literal))
-        if eqn.primitive.name != "stop_gradient" and any(v in moving for v in eqn.outvars):
+        if every or eqn.effects or any(v in live for v in eqn.outvars):
+            last[id(eqn)] = {v for v in (*eqn.invars, *eqn.outvars) if not isinstance(v, Literal)} - live
+            live |= last[id(eqn)]
+        if every:
+            moving.update(eqn.outvars)
+        elif eqn.primitive.name != "stop_gradient" and any(v in moving for v in eqn.outvars):
             moving.update(filter(_moves, eqn.invars))
-    return needed, moving
+    return last, moving
 
 
 def _moves(v: Any) -> bool:
@@ -118,15 +120,19 @@ def _line(eqn: Any) -> str:
 _LIBRARIES = (os.path.dirname(__file__), os.path.dirname(os.path.dirname(jax.__file__)))
 
 
-def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Sequence[Any]) -> tuple[Any, list[Any]]:
+def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Sequence[Any]) -> Outcome:
     """Return the outputs of a jaxpr and the found values of each slot. An output that is a marked leaf is None."""
     jaxpr = plan.jaxpr
     consts = [_as_jax(c, v) for c, v in zip(consts, jaxpr.constvars, strict=True)]
     env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
     leaves = {m.leaf: env[v] for v, m in plan.marks.items() if v in env and not isinstance(m, Operand)}
     found: list[Any] = []
+
+    def read(v: Any) -> Any:
+        return _as_jax(v.val, v) if isinstance(v, Literal) else env[v]
+
     for eqn, step, slots, wide, dead in plan.steps:
-        values = [_as_jax(v.val, v) if isinstance(v, Literal) else env[v] for v in eqn.invars]
+        values = list(map(read, eqn.invars))
         with eqn.ctx.manager, precision.wide() if wide else contextlib.nullcontext():
             if step is None:
                 outs = bind(eqn, values)
@@ -137,26 +143,9 @@ def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Seq
             env[v] = leaves[plan.marks[v].leaf] if x is None else x
         for v in dead:
             env.pop(v, None)
-    outputs: list[Any] = []
-    for v, mark in zip(jaxpr.outvars, plan.outputs, strict=True):
-        if mark is not None and not isinstance(mark, Operand):
-            outputs.append(None)  # avoid a copy out of a call
-        else:
-            outputs.append(_as_jax(v.val, v) if isinstance(v, Literal) else env[v])
-    return outputs, found
-
-
-def _last_uses(jaxpr: Any) -> list[list[Any]]:
-    """Return, per equation, the variables that no later equation reads."""
-    last: dict[Any, int] = {}
-    for k, eqn in enumerate(jaxpr.eqns):
-        last.update((v, k) for v in (*eqn.invars, *eqn.outvars) if not isinstance(v, Literal))
-    for v in jaxpr.outvars:
-        last.pop(v, None) if not isinstance(v, Literal) else None
-    dead: list[list[Any]] = [[] for _ in jaxpr.eqns]
-    for v, k in last.items():
-        dead[k].append(v)
-    return dead
+    # None avoids a copy out of a call
+    kept = (mark is None or isinstance(mark, Operand) for mark in plan.outputs)
+    return [read(v) if k else None for v, k in zip(jaxpr.outvars, kept, strict=True)], found
 
 
 def _as_jax(x: Any, v: Any) -> Any:
@@ -209,14 +198,14 @@ def _switch(branches: tuple[Any, ...], marks: Marks, wanted: Wanted) -> Evaluati
         ms[0] if ms.count(ms[0]) == len(ms) else None for ms in zip(*(p.outputs for p in plans), strict=True)
     )
 
-    def branch(k: int, values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+    def branch(k: int, values: Any, deltas: Any) -> Outcome:
         outs, found = evaluate(plans[k], branches[k].consts, values, deltas[ends[k] : ends[k + 1]])
         none = [slot.not_run() for slot in slots]
         return outs, [*none[: ends[k]], *found, *none[ends[k + 1] :]]
 
     runs = [partial(branch, k) for k in range(len(plans))]
 
-    def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+    def run(values: Any, deltas: Any) -> Outcome:
         index, *values = values
         if not isinstance(index, Tracer):  # the index is known: the other branches need not run
             return branch(int(index), values, deltas)
@@ -243,7 +232,7 @@ def _looped(
         return None  # the loop's body changes it
     outputs = (*carried, *(None for _ in wanted[num_carry:]))
 
-    def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+    def run(values: Any, deltas: Any) -> Outcome:
         shared, first, rows = values[:num_consts], values[num_consts:][:num_carry], values[num_consts + num_carry :]
 
         def whole(carry: Sequence[Any]) -> list[Any]:
@@ -274,14 +263,18 @@ def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
     plan = Plan(jaxpr, marks, wanted)
     if any(slot.rows < 0 for slot in plan.slots):  # uses of weights as an array
         return None
-    parts: dict[int, Any] = {}  # leaf -> the axes that split its rows
+    parts: dict[int, tuple[str, ...]] = {}  # leaf -> the axes that split its rows
     for mark, spec in zip(marks, p["in_specs"], strict=True):
         if mark is not None:
             first, *others = (*list(spec), None)
-            if any(others) or parts.setdefault(mark.leaf, first) != first:
+            names = (first,) if isinstance(first, str) else tuple(first or ())
+            if any(others) or parts.setdefault(mark.leaf, names) != names:
                 return None
+
+    def size(names: tuple[str, ...]) -> int:
+        return math.prod(mesh.shape[a] for a in names)
+
     axes = [tuple(a for a in mesh.axis_names if a in (s.varying if checked else manual)) for s in plan.slots]
-    counts = [math.prod(mesh.shape[a] for a in names) for names in axes]
     specs = [PartitionSpec(names) for names in axes]
 
     def whole(slot: Slot, ids: Any) -> Any:
@@ -289,17 +282,17 @@ def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
         axis = parts[slot.leaf]
         if not axis:
             return ids
-        rows = slot.rows * lax.axis_size(axis)
+        rows = slot.rows * size(axis)
         return jax.numpy.where(
             (ids >= 0) & (ids < slot.rows), ids + lax.axis_index(axis).astype(ids.dtype) * slot.rows, rows
         )
 
-    def body(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+    def body(values: Any, deltas: Any) -> Outcome:
         outs, found = evaluate(plan, (), values, [x[0] for x in deltas])
         of_leaf = [(whole(slot, ids), *more) for slot, (ids, *more) in zip(plan.slots, found, strict=True)]
         return outs, jax.tree_util.tree_map(lambda x: x[None], of_leaf)
 
-    def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+    def run(values: Any, deltas: Any) -> Outcome:
         return jax.shard_map(
             body,
             mesh=mesh,
@@ -310,14 +303,10 @@ def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Evaluation | None:
         )(list(values), list(deltas))
 
     slots = [
-        replace(slot.repeated(count), rows=slot.rows * _size(mesh, parts[slot.leaf]), varying=frozenset())
-        for slot, count in zip(plan.slots, counts, strict=True)
+        replace(slot.repeated(size(names)), rows=slot.rows * size(parts[slot.leaf]), varying=frozenset())
+        for slot, names in zip(plan.slots, axes, strict=True)
     ]
     return Evaluation(run, (None,) * len(wanted), slots, _uses([plan], (None,) * len(wanted), "shard_map"))
-
-
-def _size(mesh: Any, axes: Any) -> int:
-    return math.prod(mesh.shape[a] for a in ((axes,) if isinstance(axes, str) else axes or ()))
 
 
 def _uses(plans: Sequence[Plan], outputs: Marks, name: str) -> dict[int, Use]:

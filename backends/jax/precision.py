@@ -25,8 +25,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-__all__ = ["apart", "constant", "enable_x64", "in_scope", "leave", "scope", "users_x64", "wide"]
-
 if TYPE_CHECKING or hasattr(jax, "enable_x64"):
     enable_x64 = jax.enable_x64
 else:  # before 0.8

@@ -24,8 +24,6 @@ from islices.core.slices import IndexedSlices
 from islices.embedding.per_sample import PerSample
 from islices.embedding.table import Table
 
-__all__ = ["register"]
-
 #: Odd, so that sums of 2 to 2^32 guards differ from a guard modulo 2^32; so do powers below the 2^30th. float32 can
 #: represent it.
 GUARD = 0x9E377B
@@ -39,12 +37,12 @@ class Leaves(Deferred):
 
     __slots__ = ("check", "leaves", "parts")
 
-    def __init__(self, leaves: tuple[Any, ...], parts: Sequence[Any], check: Callable[..., None] | None = None) -> None:
+    def __init__(self, leaves: tuple[Any, ...], parts: Sequence[Any], check: Callable[[], None] | None = None) -> None:
         self.leaves, self.parts, self.check = leaves, parts, check
 
     def read(self, owner: Any, part: int) -> Any:
         if self.check is not None:
-            self.check(*self.leaves)
+            self.check()
             self.check = None
         return self.parts[part]
 
@@ -80,13 +78,8 @@ def _register_slices(backend: Backend) -> None:
     def unflatten(static: tuple[Any, ...], children: Iterable[Any]) -> IndexedSlices:
         shape, coalesced, padded = static
         *part, guard = leaves = tuple(children)
-        owner, flags = _owner(backend, leaves[0]), {"coalesced": coalesced, "padded": padded}
-        later = _is_read_later([part], guard)
-        arrays = Leaves(leaves, leaves, check) if later else Leaves(leaves, _intact(part, guard, shape[0]))
-        return IndexedSlices._trusted(owner, arrays, arrays, shape, **flags)
-
-    def check(values: Any, indices: Any, guard: Any) -> None:
-        _check([(values, indices)], guard)
+        arrays, owner = _received(leaves, [part], lambda: _intact(part, guard, shape[0])), _owner(backend, leaves[0])
+        return IndexedSlices._trusted(owner, arrays, arrays, shape, coalesced=coalesced, padded=padded)
 
     _register(IndexedSlices, ("values", "indices", "guard"), flatten, unflatten)
 
@@ -113,20 +106,15 @@ def _register_per_sample(backend: Backend) -> None:
             object.__setattr__(g, "_parts", known)
         return leaves, g.dense_shape
 
-    def parts(slots: Part, products: Any) -> list[Part]:
-        return [slots, *((x,) for x in tree_util.tree_leaves(products))]
-
     def unflatten(shape: tuple[int, ...], children: Iterable[Any]) -> PerSample:
         *slots, products, guard = leaves = tuple(children)
-        owner = _owner(backend, leaves[0])
-        if _is_read_later(parts(slots, products), guard):
-            return PerSample._trusted(owner, Leaves(leaves, leaves, check), shape)
-        products = tree_util.tree_map(lambda x: _intact((x,), guard)[0], products)
-        intact = (*_intact(slots, guard, shape[1], shape[0]), products)
-        return PerSample._trusted(owner, Leaves(leaves, intact), shape)
+        parts = [slots, *((x,) for x in tree_util.tree_leaves(products))]
 
-    def check(*leaves: Any) -> None:
-        _check(parts(leaves[:3], leaves[3]), leaves[4])
+        def intact() -> Part:
+            whole = tree_util.tree_map(lambda x: _intact((x,), guard)[0], products)
+            return (*_intact(slots, guard, shape[1], shape[0]), whole)
+
+        return PerSample._trusted(_owner(backend, leaves[0]), _received(leaves, parts, intact), shape)
 
     _register(PerSample, ("values", "indices", "samples", "products", "guard"), flatten, unflatten)
 
@@ -149,13 +137,16 @@ def _guarded(backend: Backend, arrays: Any, shape: Any) -> tuple[tuple[Any, ...]
     return leaves, Leaves(leaves, arrays)
 
 
-def _is_read_later(parts: Sequence[Part], guard: Any) -> bool:
-    """Return whether leaves are checked when they are read.
+def _received(leaves: tuple[Any, ...], parts: Sequence[Part], intact: Callable[[], Part]) -> Leaves:
+    """Return leaves, of which the last one is the guard of all parts, with the result of intact as their arrays.
 
-    This holds for known leaves, and for types or shapes that no gradient has, such as a tree of predicates.
+    Known leaves are checked when they are read. So are types or shapes that no gradient has, such as a tree of
+    predicates.
     """
-    arrays = [guard, *(x for part in parts for x in part)]
-    return _are_arrays(*arrays) and (all(map(_is_known, arrays)) or not all(_is_of(part, guard) for part in parts))
+    guard, arrays = leaves[-1], [leaves[-1], *(x for part in parts for x in part)]
+    if _are_arrays(*arrays) and (all(map(_is_known, arrays)) or not all(_is_of(part, guard) for part in parts)):
+        return Leaves(leaves, leaves, lambda: _check(parts, guard))
+    return Leaves(leaves, intact())
 
 
 def _are_arrays(*leaves: Any) -> bool:

@@ -1,6 +1,6 @@
 """Define the rules of the operations that read rows of a marked parameter or pass the parameter on.
 
-May import: `jax`, `numpy`, this folder, `islices.backends.jax.host_calls`.
+May import: `jax`, `numpy`, `islices.backend`, this folder, `islices.backends.jax.host_calls`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,10 @@ import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from islices.backend import FLOATS
 from islices.backends.jax import scatters
 from islices.backends.jax.host_calls.primitive import varying
 from islices.backends.jax.markers import attach
-
-__all__ = ["FLOATS", "RULES", "Evaluation", "Marked", "Marks", "Rule", "Slot", "Use", "bind", "constant", "whole"]
-
-#: The dtypes that may be stored by rows.
-FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 class Marked(NamedTuple):
@@ -34,6 +30,8 @@ class Marked(NamedTuple):
     casts: tuple[Any, ...] = ()
 
 
+#: The outputs of an equation, and the found values of its slots.
+Outcome = tuple[Sequence[Any], list[Any]]
 #: The mark of each variable: a `Marked` leaf, a mark of `tables` for a Table, or None.
 Marks = tuple[Any, ...]
 
@@ -45,8 +43,8 @@ class Slot:
     leaf: int
     shape: tuple[int, ...]  # shape of the delta: (*loops, n, *row_shape)
     dtype: Any
-    #: the found values: ids and their extras; () for an array with a dense gradient
-    found: tuple[jax.ShapeDtypeStruct, ...]
+    #: avals of the found values: ids and their extras; () for an array with a dense gradient
+    found: tuple[Any, ...]
     rows: int = -1  # the id of no row; -1 without ids
     varying: frozenset[str] = frozenset()  # the axes of a shard_map along which the read differs
     static: Any = None  # for a Table: the core's facts about a lookup, or the use of its weights
@@ -118,10 +116,15 @@ def whole(x: Any, mark: Marked | None) -> Any:
     return x
 
 
+def passed(eqn: Any, outputs: Marks) -> Evaluation:
+    """Return the step of an equation that runs as it is, with the marks of its results."""
+    return Evaluation(lambda values, deltas: (bind(eqn, values), []), outputs)
+
+
 def constant(eqn: Any, marks: Marks) -> Evaluation:
     """Return the step of an equation that passes no gradient."""
 
-    def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+    def run(values: Any, deltas: Any) -> Outcome:
         return bind(eqn, [whole(x, m) for x, m in zip(values, marks, strict=True)]), []
 
     return Evaluation(run, (None,) * len(eqn.outvars))
@@ -134,13 +137,7 @@ def _gather(eqn: Any, marks: Marks) -> Evaluation | None:
     if mark is None or mode not in _MODES or (mode == "FILL_OR_DROP" and not _fills(eqn.params["fill_value"], mark)):
         return None
     axes, offsets = numbers.start_index_map, numbers.offset_dims
-    if (
-        shape[0] == 0
-        or sizes[0] != 1
-        or tuple(sizes[1:]) != shape[1:]
-        or 0 not in axes
-        or numbers.operand_batching_dims
-    ):
+    if shape[0] == 0 or tuple(sizes) != (1, *shape[1:]) or 0 not in axes or numbers.operand_batching_dims:
         return None
     batch, dtype = starts.shape[:-1], _index_dtype(starts.dtype)
 
@@ -215,7 +212,7 @@ def _reading(
     found = jax.ShapeDtypeStruct((count,), dtype)
     slot = Slot(mark.leaf, (count, *shape[1:]), mark.dtype, (found,), shape[0], varying(eqn.outvars[0].aval))
 
-    def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+    def run(values: Any, deltas: Any) -> Outcome:
         (rows,), delta = bind(eqn, values), deltas[0]
         rows = whole(attach(rows, spread(_on_mesh(delta, rows))), mark)
         return [rows], [(_on_mesh(ids(*values[1:]), delta),)]
@@ -252,7 +249,7 @@ def _same(eqn: Any, marks: Marks) -> Evaluation | None:
 
 
 def _barrier(eqn: Any, marks: Marks) -> Evaluation | None:
-    def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+    def run(values: Any, deltas: Any) -> Outcome:
         others = iter(bind(eqn, [x for x, m in zip(values, marks, strict=True) if m is None]))
         return [next(others) if m is None else x for x, m in zip(values, marks, strict=True)], []
 
@@ -268,9 +265,7 @@ def _convert(eqn: Any, marks: Marks) -> Evaluation | None:
 
 def _placed(eqn: Any, marks: Marks) -> Evaluation | None:
     """Return a step that places the leaf elsewhere or changes its type."""
-    if None in marks:
-        return None
-    return Evaluation(lambda values, deltas: (bind(eqn, values), []), marks)
+    return None if None in marks else passed(eqn, marks)
 
 
 #: Rules by primitive.

@@ -21,21 +21,6 @@ from jax import lax
 from islices.backend import Array
 from islices.backends.jax.precision import apart, constant
 
-__all__ = [
-    "add_at",
-    "check_sentinel",
-    "fold",
-    "fold_rows",
-    "group",
-    "maximum",
-    "set_at",
-    "set_donated",
-    "set_jitted",
-    "set_rows",
-    "unique_padded",
-    "within",
-]
-
 
 def check_sentinel(rows: int | None, dtype: Any) -> int:
     """Return rows as the index that marks an empty slot, or raise ValueError if it cannot be one."""
@@ -64,19 +49,7 @@ def group(indices: Array, rows: int | None) -> tuple[Array, Array]:
     has the place of each slot in ids. Indices out of range count as one more row, `rows`.
     """
     sentinel = check_sentinel(rows, indices.dtype)
-    return unique_padded(within(indices, indices, sentinel, sentinel), sentinel)
-
-
-def within(x: Array, indices: Array, rows: int, nowhere: int) -> Array:
-    """Return x with the value nowhere in the slots whose indices are out of range."""
-    inside = (indices >= constant(0, indices.dtype)) & (indices < constant(rows, indices.dtype))
-    return jnp.where(inside, x, constant(nowhere, x.dtype))
-
-
-def unique_padded(indices: Array, rows: int | None) -> tuple[Array, Array]:
-    """Return ids and the inverse. ids has as many slots as indices; spare slots at the end contain rows."""
-    sentinel = check_sentinel(rows, indices.dtype)
-    n = indices.shape[0]
+    indices, n = within(indices, indices, sentinel, sentinel), indices.shape[0]
     if n == 0:
         return indices, jnp.zeros((0,), np.int32)
     ordered, order = _sort(indices, sentinel)
@@ -86,16 +59,18 @@ def unique_padded(indices: Array, rows: int | None) -> tuple[Array, Array]:
     return set_at(jnp.broadcast_to(constant(sentinel, indices.dtype), (n,)), place, ordered), inverse
 
 
+def within(x: Array, indices: Array, rows: int, nowhere: int) -> Array:
+    """Return x with the value nowhere in the slots whose indices are out of range."""
+    inside = (indices >= constant(0, indices.dtype)) & (indices < constant(rows, indices.dtype))
+    return jnp.where(inside, x, constant(nowhere, x.dtype))
+
+
 def _sort(indices: Array, rows: int) -> tuple[Array, Array]:
-    """Return the sorted indices and their original positions."""
+    """Return the sorted indices, at most rows, and their original positions."""
     n = indices.shape[0]
     shift = n.bit_length()
     positions = lax.iota(np.int32, n)
-    # int32 always leaves enough bits; for int64 an index out of range, possible in traced code, may not
-    if indices.dtype != np.int32:
-        nowhere, zero = constant(rows, indices.dtype), constant(0, indices.dtype)
-        indices = jnp.where((indices < zero) | (indices > nowhere), nowhere, indices)
-    if indices.dtype != np.int32 and rows >= 1 << (63 - shift):
+    if indices.dtype != np.int32 and rows >= 1 << (63 - shift):  # int32 always leaves enough bits
         return tuple(lax.sort((indices, positions), num_keys=1, is_stable=True))  # type: ignore[return-value]
     # one key of index and position sorts four times faster than a pair, and the sort is stable
     bits = constant(shift, np.int64)

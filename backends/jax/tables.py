@@ -17,9 +17,7 @@ import numpy as np
 from islices.backend import Array, LookedUp, ProductUse, TableUse, WholeUse
 from islices.backends.jax.host_views import Tracer, put
 from islices.backends.jax.markers import attach, lookup_p
-from islices.backends.jax.row_reads import Evaluation, Marks, Rule, Slot, bind
-
-__all__ = ["OPERAND_RULES", "RULES", "Operand", "TableWeights", "use_of", "whole"]
+from islices.backends.jax.row_reads import Evaluation, Marks, Outcome, Rule, Slot, bind, constant, passed
 
 
 @dataclass(frozen=True)
@@ -52,11 +50,10 @@ def _lookup(eqn: Any, marks: Marks) -> Evaluation | None:
     first, mark, *others = marks
     if mark is None or any(m is not None for m in (first, *others)):
         return None
-    rows, _, *integers = (_struct(v) for v in eqn.invars)
-    count = eqn.invars[1].aval.shape[0]
-    slot = Slot(mark.leaf, rows.shape, rows.dtype, tuple(integers), count, **eqn.params)
+    rows, weights, *integers = (v.aval for v in eqn.invars)
+    slot = Slot(mark.leaf, rows.shape, rows.dtype, tuple(integers), weights.shape[0], **eqn.params)
 
-    def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+    def run(values: Any, deltas: Any) -> Outcome:
         rows, weights, *found = values
         found = [_as_array(x, v.dtype) for x, v in zip(found, integers, strict=True)]
         rows = lookup_p.bind(rows, weights, *found, **eqn.params)  # for an outer differentiation
@@ -70,13 +67,8 @@ def _as_array(x: Any, dtype: Any) -> Array:
     return x if isinstance(x, jax.Array) else put(np.asarray(x, dtype), None)
 
 
-def _as_it_is(eqn: Any, marks: Marks) -> Evaluation | None:
-    """Run an equation whose weights are constant, because another differentiation handles them or none does."""
-    return Evaluation(lambda values, deltas: (bind(eqn, values), []), (None,))
-
-
 def _operand(eqn: Any, marks: Marks) -> Evaluation | None:
-    return Evaluation(lambda values, deltas: (bind(eqn, values), []), (Operand(marks[0].leaf),))
+    return passed(eqn, (Operand(marks[0].leaf),))
 
 
 # ---------------------------------------------------------------------- rules of its weights as an array
@@ -84,30 +76,28 @@ def _transpose(eqn: Any, marks: Marks) -> Evaluation | None:
     if len(eqn.params["permutation"]) != 2:
         return None
     mark = Operand(marks[0].leaf, marks[0].transposed != (tuple(eqn.params["permutation"]) == (1, 0)))
-    return Evaluation(lambda values, deltas: (bind(eqn, values), []), (mark,))
+    return passed(eqn, (mark,))
 
 
 def _convert(eqn: Any, marks: Marks) -> Evaluation | None:
-    if not jnp.issubdtype(eqn.params["new_dtype"], np.floating):
-        return None
-    return Evaluation(lambda values, deltas: (bind(eqn, values), []), marks)
+    return passed(eqn, marks) if jnp.issubdtype(eqn.params["new_dtype"], np.floating) else None
 
 
 def _product(eqn: Any, marks: Marks) -> Evaluation | None:
     (contracted, batched) = eqn.params["dimension_numbers"]
     place = 0 if marks[0] is not None else 1
-    mark, other = marks[place], _struct(eqn.invars[1 - place])
+    mark, other = marks[place], eqn.invars[1 - place].aval
     if marks[1 - place] is not None or any(batched) or len(contracted[0]) != 1:
         return None
     if len(eqn.invars[place].aval.shape) != 2 or len(other.shape) < 2:
         return None
-    axis, out = contracted[1 - place][0], _struct(eqn.outvars[0])
+    axis, out = contracted[1 - place][0], eqn.outvars[0].aval
     how = _Product(place == 0, (contracted[place][0] == 0) != mark.transposed)
     lead = tuple(n for k, n in enumerate(other.shape) if k != axis)
     inputs = jax.ShapeDtypeStruct((*lead, other.shape[axis]), other.dtype)
     axes = ("vmap",) if "vmap" in str(eqn.source_info.name_stack) else ()
 
-    def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+    def run(values: Any, deltas: Any) -> Outcome:
         (product,) = bind(eqn, values)
         return [attach(product, deltas[0])], [(jnp.moveaxis(values[1 - place], axis, -1),)]
 
@@ -117,10 +107,10 @@ def _product(eqn: Any, marks: Marks) -> Evaluation | None:
 def whole(eqn: Any, marks: Marks) -> Evaluation:
     """Return the step of any other use of weights as an array."""
     places = [k for k, m in enumerate(marks) if m is not None]
-    arrays = [_struct(eqn.invars[k]) for k in places]
+    arrays = [eqn.invars[k].aval for k in places]
     slots = [Slot(marks[k].leaf, x.shape, x.dtype, (), static=marks[k]) for k, x in zip(places, arrays, strict=True)]
 
-    def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+    def run(values: Any, deltas: Any) -> Outcome:
         values = list(values)
         for k, delta in zip(places, deltas, strict=True):
             values[k] = attach(values[k], delta)
@@ -129,21 +119,18 @@ def whole(eqn: Any, marks: Marks) -> Evaluation:
     return Evaluation(run, (None,) * len(eqn.outvars), slots)
 
 
-def _struct(v: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype)
-
-
 RULES: dict[str, Rule] = {
     "islices_lookup": _lookup,
-    "islices_hidden": _as_it_is,
+    # without the lookup that follows, another differentiation handles the weights, or none does
+    "islices_hidden": constant,
     "islices_operand": _operand,
-    "stop_gradient": _as_it_is,
+    "stop_gradient": constant,
 }
 OPERAND_RULES: dict[str, Rule] = {
     "transpose": _transpose,
     "convert_element_type": _convert,
     "dot_general": _product,
-    "stop_gradient": _as_it_is,
+    "stop_gradient": constant,
 }
 
 

@@ -20,8 +20,6 @@ from islices.norms.clip_formulas import BY_GLOBAL_NORM, BY_NORM, BY_VALUE, Seman
 from islices.norms.global_norms import clip_by_global_norm
 from islices.norms.limits import Nonfinite, check_nonfinite
 
-__all__ = ["Coalesced", "check_replicas"]
-
 #: Argument of Keras -> the formulas of its clip by semantics.
 CLIPS = {"clipnorm": BY_NORM, "global_clipnorm": BY_GLOBAL_NORM, "clipvalue": BY_VALUE}
 
@@ -122,12 +120,11 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
         return as_array(grad)
 
     def _clip(self, grads: list[Any]) -> list[Any]:
-        semantics, nonfinite = self.semantics, self.nonfinite
+        options: Any = {"semantics": self.semantics, "nonfinite": self.nonfinite}
         if self.clipnorm is not None:
-            return clip_by_norm(grads, self.clipnorm, semantics=semantics, nonfinite=nonfinite)
+            return clip_by_norm(grads, self.clipnorm, **options)
         if self.global_clipnorm is not None:
-            limit = self.global_clipnorm
-            return clip_by_global_norm(grads, limit, semantics=semantics, nonfinite=nonfinite)[0]
+            return clip_by_global_norm(grads, self.global_clipnorm, **options)[0]
         if self.clipvalue is not None:
             return clip_by_value(grads, -self.clipvalue, self.clipvalue, semantics=self.semantics)
         return grads

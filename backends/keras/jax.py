@@ -16,18 +16,15 @@ import keras
 import numpy as np
 
 from islices.backends.jax import backend
-from islices.backends.keras.sparse_gradients import ArrayHooks, cast, divided, divisible
+from islices.backends.keras.sparse_gradients import ArrayHooks, cast, divided, divisible  # noqa: F401  # of `native`
 from islices.core.conversion import is_sparse
 from islices.core.registry import describe
-from islices.core.rows import coalesce as summed
+from islices.core.rows import coalesce
 from islices.core.scatter import scatter
 from islices.core.slices import IndexedSlices
 from islices.embedding.autodiff import value_and_grad
 
-__all__ = ["DenseSum", "Hooks", "accumulate", "cast", "divisible", "keep", "methods", "replicas"]
-__all__ += ["stock", "summed", "take_if", "taken"]
-
-Hooks = ArrayHooks
+Hooks, summed = ArrayHooks, coalesce
 
 
 # ---------------------------------------------------------------------- models

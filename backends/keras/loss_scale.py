@@ -13,8 +13,6 @@ import keras
 from islices.backends.keras.native import BACKEND, native
 from islices.core.conversion import from_native, is_sparse
 
-__all__ = ["LossScaleOptimizer"]
-
 ops = keras.ops
 
 

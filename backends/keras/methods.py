@@ -9,8 +9,6 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-__all__ = ["replace"]
-
 
 def replace(owner: Any, name: str, around: Callable[..., Any]) -> Callable[[], None]:
     """Replace a method of this one object by ``around(method, *args, **kwargs)``; return the function that undoes it.

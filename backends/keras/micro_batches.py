@@ -17,8 +17,6 @@ from islices.core.linear import add, concat
 from islices.core.rows import coalesce
 from islices.core.slices import IndexedSlices
 
-__all__ = ["Share", "Sum"]
-
 
 class Share:
     """The gradient of one micro-batch, which Keras adds to a `Sum` and divides."""

@@ -10,10 +10,9 @@ from typing import Any
 import keras
 import numpy as np
 
+from islices.backend import Host
 from islices.backends.keras.stepped import Stepped
 from islices.core.registry import describe
-
-__all__ = ["state_of"]
 
 #: Keras's class -> Keras's name of a variable -> the name in the state of `islices.optim`.
 NAMES: dict[Any, dict[str, str]] = {
@@ -30,7 +29,7 @@ NAMES: dict[Any, dict[str, str]] = {
 }
 
 
-def state_of(optimizer: Any) -> dict[str, dict[str, np.ndarray[Any, Any]]]:
+def state_of(optimizer: Any) -> dict[str, dict[str, Host]]:
     """Return the state of each variable that a Keras optimizer steps on, by the names of `islices.optim`.
 
     Parameters
@@ -76,7 +75,7 @@ def state_of(optimizer: Any) -> dict[str, dict[str, np.ndarray[Any, Any]]]:
         return {path: state for one in optimizer.optimizers for path, state in state_of(one).items()}
     names = None if isinstance(optimizer, Stepped) else _names(optimizer)
     own = {variable.name: variable for variable in optimizer.variables}
-    found: dict[str, dict[str, np.ndarray[Any, Any]]] = {}
+    found: dict[str, dict[str, Host]] = {}
     for k, variable in enumerate(optimizer._trainable_variables):
         path = getattr(variable, "path", variable.name)
         if names is None:

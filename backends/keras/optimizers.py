@@ -16,9 +16,6 @@ from islices.backends.keras.sparse_gradients import as_array
 from islices.backends.keras.stepped import is_half, take_step
 from islices.core.slices import IndexedSlices
 
-__all__ = ["SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax"]
-__all__ += ["STOCK", "Ftrl", "Lamb", "Lion", "Nadam", "RMSprop"]
-
 #: A saved model names its optimizer's class: this module is imported before one is loaded.
 _saved = keras.saving.register_keras_serializable("islices")
 

@@ -22,8 +22,6 @@ from islices.core.slices import IndexedSlices
 from islices.optim.record import RECORDS
 from islices.porting.trajectory import Recorder
 
-__all__ = ["KerasRecorder"]
-
 #: Optimizers that only move the rows of a sparse gradient.
 BY_ROWS = ("sgd", "adagrad")
 
@@ -92,13 +90,15 @@ class KerasRecorder(keras.callbacks.Callback):  # type: ignore[misc]
         def back() -> None:
             model.run_eagerly, model.train_function = eagerly, None
 
-        self._undo.append(back)
-        self._undo.append(replace(model, "train_step", self._train_step))
-        self._undo.append(replace(model, "compute_loss", self._compute_loss))
-        self._undo.append(replace(model.optimizer, "apply", self._apply))
         # on TensorFlow `Coalesced` clips after Keras's hook, when the shares of replicas have been added up
         behind = BACKEND == "tensorflow" and isinstance(model.optimizer, Coalesced)
-        self._undo.append(replace(model.optimizer, "_clip" if behind else "_clip_gradients", self._clip))
+        self._undo += [
+            back,
+            replace(model, "train_step", self._train_step),
+            replace(model, "compute_loss", self._compute_loss),
+            replace(model.optimizer, "apply", self._apply),
+            replace(model.optimizer, "_clip" if behind else "_clip_gradients", self._clip),
+        ]
 
     def on_train_end(self, logs: Any = None) -> None:
         """Restore the model."""

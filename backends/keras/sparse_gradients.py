@@ -15,10 +15,7 @@ import keras
 from islices.core.conversion import from_native, is_sparse
 from islices.core.linear import scale_values
 from islices.core.rows import coalesce, to_dense
-from islices.core.slices import IndexedSlices
-from islices.norms.norm import parts
-
-__all__ = ["ArrayHooks", "accepted", "as_array", "cast", "divided", "divisible", "within"]
+from islices.core.slices import IndexedSlices, parts
 
 
 def accepted(grad: Any, variable: Any, *, validate: bool) -> Any:

@@ -24,8 +24,6 @@ from islices.optim.custom import NamedNumbers
 from islices.optim.inputs import check_frozen, frozen_argument
 from islices.optim.record import RECORDS
 
-__all__ = ["Stepped", "is_half", "take_step"]
-
 #: Keras's name of the variables that hold the sums of micro-batches; `Sum` replaces these variables.
 ACCUMULATOR = "gradient_accumulator"
 #: `Stepped` warns of the dense gradient of a table with at least this many rows.

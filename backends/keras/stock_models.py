@@ -18,8 +18,6 @@ from islices.backends.keras.optimizers import STOCK
 from islices.backends.keras.sparse_gradients import within
 from islices.core.registry import describe
 
-__all__ = ["is_row_sparse", "row_sparse"]
-
 Model = TypeVar("Model", bound=Any)
 
 #: The attribute that marks a model after `row_sparse`.
@@ -52,8 +50,8 @@ def row_sparse(model: Model) -> Model:
         itself. Raised by `compile`: the optimizer only accepts dense gradients (Muon, ScheduleFreeAdamW, and classes
         outside keras.optimizers).
     ValueError
-        Raised by `compile`: jit_compile=True on torch, or gradient_accumulation_steps under a strategy of several
-        replicas. Raised by `fit`: a keras.distribution on JAX.
+        Raised by `compile`: gradient_accumulation_steps under a strategy of several replicas. Raised by `fit`: a
+        keras.distribution on JAX.
     NotImplementedError
         Keras runs on JAX with NNX enabled.
 

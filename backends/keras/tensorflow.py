@@ -1,6 +1,6 @@
 """Keras on TensorFlow. The tape makes tf.IndexedSlices in eager code, in graphs and in strategies.
 
-See `islices.backends.keras.native`. May import: `keras`, `numpy`, `tensorflow`,
+See `islices.backends.keras.native`. May import: `keras`, `tensorflow`,
 `islices.backends.tensorflow`, the core, this folder.
 """
 
@@ -10,18 +10,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
+from islices.backend import Host
 from islices.backends.keras.sparse_gradients import accepted
 from islices.backends.tensorflow.host_calls import compiled_by_xla
 from islices.backends.tensorflow.row_segments import sums_in_place
 from islices.core.conversion import to_native
 from islices.core.rows import coalesce
 from islices.core.slices import IndexedSlices
-
-__all__ = ["Hooks", "cast", "cell", "check_step", "divisible", "methods", "replicas"]
-__all__ += ["stock", "summed", "writable"]
 
 if not hasattr(keras.optimizers.Optimizer, "_all_reduce_sum_gradients"):
     raise ImportError(
@@ -102,7 +99,10 @@ def replicas(model: Any = None) -> int:
 def check_step() -> None:
     """Raise ValueError if XLA compiles the step."""
     if compiled_by_xla():
-        raise ValueError("jit_compile: got True; accepted by Stepped is False, since shapes are fixed in XLA")
+        raise ValueError(
+            "jit_compile: got True; accepted by Stepped is False, since shapes are fixed in XLA. A model that Keras saved "
+            "on JAX has True: set model.jit_compile = False after loading it"
+        )
 
 
 def writable(variable: Any) -> Any:
@@ -115,7 +115,7 @@ def stock(kind: Any) -> Any:
     return kind
 
 
-def cell(values: np.ndarray[Any, Any], variable: Any) -> Any:
+def cell(values: Host, variable: Any) -> Any:
     """Return a variable of arrays of any length."""
     with tf.init_scope():
         return tf.Variable(tf.convert_to_tensor(values), shape=(None, *values.shape[1:]))

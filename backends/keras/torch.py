@@ -1,6 +1,6 @@
 """Keras on torch. torch's backward pass gives an embedding's gradient as a sparse COO tensor.
 
-See `islices.backends.keras.native`. May import: `keras`, `numpy`, `torch`, `islices.backends.torch`, the core,
+See `islices.backends.keras.native`. May import: `keras`, `torch`, `islices.backends.torch`, the core,
 this folder.
 """
 
@@ -10,15 +10,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import torch
 
-from islices.backends.keras.sparse_gradients import ArrayHooks, cast, divisible
+from islices.backend import Host
+from islices.backends.keras.sparse_gradients import ArrayHooks, cast, divisible  # noqa: F401  # of `native`
 from islices.backends.torch.sparse_reads import RowReads
-from islices.core.rows import coalesce as summed
+from islices.core.rows import coalesce
 from islices.core.slices import IndexedSlices
+from islices.core.warn import warn_caller
 
-__all__ = ["Hooks", "cast", "cell", "divisible", "methods", "replicas", "stock", "summed", "take_if", "writable"]
+summed = coalesce
 
 
 # ---------------------------------------------------------------------- models
@@ -34,11 +35,12 @@ def methods(model: Any) -> dict[str, Any]:
             return method(*args, **kwargs)
 
     def make_train_function(method: Any, *args: Any, **kwargs: Any) -> Any:
-        if model.jit_compile:
-            raise ValueError(
-                "jit_compile: got True; accepted on torch are False and 'auto', which is False there, since "
-                "torch.compile refuses the backward pass of sparse embeddings"
+        if model.jit_compile:  # the default of JAX, which its files keep
+            warn_caller(
+                "jit_compile: got True; torch.compile refuses the backward pass of sparse embeddings. Proceeding with "
+                "jit_compile=False"
             )
+            model.jit_compile = False
         return method(*args, **kwargs)
 
     # not the whole train_step: a mode costs microseconds per call of torch, and an optimizer makes many calls
@@ -100,6 +102,6 @@ class Cell:
         return self.tensor
 
 
-def cell(values: np.ndarray[Any, Any], variable: Any) -> Cell:
+def cell(values: Host, variable: Any) -> Cell:
     """Return a holder of arrays of any length, on the variable's device."""
     return Cell(torch.from_numpy(values).to(writable(variable).device))

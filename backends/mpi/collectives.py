@@ -19,8 +19,6 @@ import numpy as np
 from islices.core.host_memory import empty
 from islices.distributed.group import Bytes, Group, RankError, RankTimeout
 
-__all__ = ["MPIGroup", "default_group", "launched", "running", "wrap"]
-
 #: Seconds to wait for another rank if get_group gets no timeout.
 TIMEOUT = 600.0
 #: Seconds in which the other ranks are expected, while this rank only yields the core; then the length of its naps
@@ -144,14 +142,7 @@ class MPIGroup(Group):
         self.communicator = communicator
         self.timeout = TIMEOUT
 
-    def _all_gather(self, data: Bytes, lengths: Sequence[int]) -> list[Bytes]:
-        return self._exchange([data] * self.size, lengths)
-
     def _all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
-        return self._exchange(parts, lengths)
-
-    def _exchange(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
-        """Send parts[r] to rank r, and receive lengths[r] bytes from it."""
         from mpi4py import MPI
 
         _check_running(MPI)

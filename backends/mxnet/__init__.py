@@ -23,24 +23,16 @@ require("mxnet")
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from islices.backend import (
-    Array,
-    Backend,
-    Gradient,
-    Host,
-    NativeParts,
-    not_implemented,
-)
+from islices.backend import Array, Backend, Gradient, Host, NativeParts, Shape, not_implemented
 from islices.backends.mxnet.gluon_layers import capture
 from islices.backends.mxnet.mxnet_autograd import differentiate, is_recorded, paused, record_function
 from islices.backends.mxnet.ndarrays import DTYPES, LIMIT, NAMES, as_array, check_size, mx, operands, share, view, zeros
 from islices.core.host import HostBackend, bfloat16_bits
-
-__all__ = ["MXNetBackend", "backend"]
 
 nd = mx.nd
 SparseArray = mx.ndarray.sparse.BaseSparseNDArray
@@ -80,9 +72,6 @@ class MXNetBackend(Backend):
     native_float_dtypes = ("float16", "float32", "float64")
 
     # ------------------------------------------------------------------ identity
-    def version(self) -> str:
-        return str(mx.__version__)
-
     def devices(self) -> tuple[str, ...]:
         return ("cpu", *(f"gpu({i})" for i in range(mx.context.num_gpus())))
 
@@ -95,9 +84,6 @@ class MXNetBackend(Backend):
     # ------------------------------------------------------------------ looking at an array
     def dtype(self, x: Array) -> str:
         return NAMES[x.dtype]
-
-    def shape(self, x: Array) -> tuple[int | None, ...]:
-        return tuple(x.shape)
 
     def records_gradient(self, x: Array) -> bool:
         return bool(mx.autograd.is_recording()) and "float" in self.dtype(x)
@@ -129,7 +115,7 @@ class MXNetBackend(Backend):
         self,
         values: Array,
         indices: Array,
-        dense_shape: tuple[int | None, ...],
+        dense_shape: Shape,
         *,
         coalesced: bool,
         padded: bool,
@@ -295,14 +281,7 @@ class MXNetBackend(Backend):
             )
         return True
 
-    def writable(self, arrays: Sequence[Array], *, donate: bool = False) -> tuple[list[Host], list[Array]] | None:
-        views = []
-        for x in arrays:
-            found = view(x, writable=True)
-            if found is None:
-                return None
-            views.append(found)
-        return views, list(arrays)
+    writable_view: Any = staticmethod(partial(view, writable=True))
 
     # ------------------------------------------------------------------ differentiation
     stop_gradient = staticmethod(nd.NDArray.detach)

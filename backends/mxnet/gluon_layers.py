@@ -5,7 +5,7 @@ rows. MXNet sums it over backward passes, for frozen layers too. Gluon's forward
 capture replaces `forward` on the instance while the context is open. If autograd records, other reads of the weights
 would add to their gradient unseen (a tied output layer, a penalty). So `data` and `list_data` of the Parameter raise.
 
-May import: `islices.backend`, this folder. `ndarrays` imports MXNet with its stand-in for NumPy.
+May import: the core, this folder. `ndarrays` imports MXNet with its stand-in for NumPy.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from typing import Any
 from islices.backend import LayerUse, Use
 from islices.backends.mxnet.mxnet_autograd import paused
 from islices.backends.mxnet.ndarrays import mx
-
-__all__ = ["capture"]
+from islices.embedding.capture import replaced
 
 nd = mx.nd
 gluon = mx.gluon
@@ -56,21 +55,9 @@ def capture(model: Any, uses: list[Use]) -> Iterator[dict[str, Any]]:
                 names[id(parameter)] = name
                 weights[name] = parameter.list_data()[0].as_nd_ndarray()
                 for read in ("data", "list_data"):
-                    stack.enter_context(_replaced(parameter, read, _guarded(name, getattr(parameter, read), inside)))
-            stack.enter_context(_replaced(layer, "forward", _following(names[id(parameter)], layer, uses, inside)))
+                    stack.enter_context(replaced(parameter, read, _guarded(name, getattr(parameter, read), inside)))
+            stack.enter_context(replaced(layer, "forward", _following(names[id(parameter)], layer, uses, inside)))
         yield weights
-
-
-@contextlib.contextmanager
-def _replaced(x: Any, name: str, by: Any) -> Iterator[None]:
-    """Replace a method of an instance while the context is open."""
-    before = {name: vars(x)[name]} if name in vars(x) else {}
-    vars(x)[name] = by
-    try:
-        yield
-    finally:
-        del vars(x)[name]
-        vars(x).update(before)
 
 
 def _guarded(name: str, read: Callable[..., Any], inside: threading.local) -> Callable[..., Any]:

@@ -25,10 +25,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from islices.backend import Backend, LookedUp, Reader, Source, Transform
+from islices.backend import Backend, Differentiated, Reader, Source, TapeRecorder, Transform
 from islices.backends.mxnet.ndarrays import mx
-
-__all__ = ["GraphReads", "differentiate", "is_recorded", "paused", "record_function"]
 
 nd = mx.nd
 autograd = mx.autograd
@@ -51,21 +49,16 @@ def is_recorded(x: Any) -> bool:
 
 
 # ---------------------------------------------------------------------- differentiation by looked-up rows
-class GraphReads:
+class GraphReads(TapeRecorder):
     """The lookups in one table while a function is differentiated."""
 
     def __init__(self, backend: Backend) -> None:
-        self.backend = backend
+        super().__init__(backend)
         self.thread = threading.get_ident()
         self.open = True
-        self.lookups: list[tuple[Any, Any, tuple[Any, ...], Any]] = []
-
-    def lookup(self, weights: Any, ids: Any, extras: tuple[Any, ...], static: Any) -> Any:
-        """Return the rows as variables for the loss, or as constants if nothing is recorded."""
-        return self.bags(weights, ids, extras, static, self.backend.read_rows)
 
     def bags(self, weights: Any, ids: Any, extras: tuple[Any, ...], static: Any, read: Reader) -> Any:
-        """Return the result of read on weights and ids, recorded as in `lookup`."""
+        """Return the result of read on weights and ids: variables for the loss, or constants if nothing is recorded."""
         if not self.open:
             raise TypeError(
                 "table: got one that value_and_grad gave to a function which has returned; accepted is its use within "
@@ -81,7 +74,7 @@ class GraphReads:
             leaf = rows.detach()
             leaf.attach_grad()
             ids, extras = ids.copy(), tuple(x.copy() for x in extras)  # fn may reuse the same arrays
-        self.lookups.append((leaf, ids, extras, static))
+        self.found.append((leaf, ids, extras, static))
         return leaf if autograd.is_recording() else rows
 
 
@@ -103,7 +96,7 @@ _current = _Current()
 
 def differentiate(
     backend: Backend, fn: Transform, variables: Sequence[Any], sources: Sequence[Source]
-) -> tuple[Any, Any, list[Any], list[list[LookedUp]]]:
+) -> Differentiated:
     """See `Backend.differentiate`."""
     if autograd.is_recording():
         raise NotImplementedError(
@@ -124,7 +117,7 @@ def differentiate(
         with autograd.record():
             given = [Source(s.weights, r) for s, r in zip(sources, recorders, strict=True)]
             loss, aux = fn(list(leaves), given)
-            rows = [leaf for r in recorders for leaf, *_ in r.lookups]
+            rows = [leaf for r in recorders for leaf, *_ in r.found]
             _check_untouched([*leaves, *rows])
             gradients = _gradients(loss, [*leaves, *rows])
         _raise_errors(watch, gradients)
@@ -133,8 +126,7 @@ def differentiate(
         for recorder in recorders:
             recorder.open = False
     upstreams = iter(gradients[len(leaves) :])
-    lookups = [[LookedUp(next(upstreams), *use) for _, *use in r.lookups] for r in recorders]
-    return loss.detach(), aux, gradients[: len(leaves)], lookups
+    return loss.detach(), aux, gradients[: len(leaves)], [r.looked_up(upstreams) for r in recorders]
 
 
 def _leaf(x: Any) -> Any:

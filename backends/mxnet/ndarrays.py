@@ -1,7 +1,7 @@
 """Convert between MXNet's arrays and NumPy's, with dtypes by name, views of memory, arrays over memory and numbers.
 
 Everything here works whether `mx.util.np_shape` is on or not.
-May import: `numpy`, `islices.core.host`, `islices.core.host_memory`, this folder.
+May import: `numpy`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from islices.backend import Host
 from islices.backends.mxnet.stand_in import import_mxnet
+from islices.core.dtypes import as_bits
 from islices.core.host import bfloat16_bits
 from islices.core.host_memory import at_address
 
-__all__ = ["DTYPES", "LIMIT", "NAMES", "as_array", "check_size", "mx", "operands", "share", "view", "zeros"]
-
-Host = np.ndarray[Any, Any]
 mx = import_mxnet()
 
 # An array over NumPy's memory that lives until the interpreter ends is freed after MXNet's modules. MXNet then calls
@@ -88,9 +87,7 @@ def share(array: Host, context: Any) -> Any:
 
 def as_array(array: Host, context: Any) -> Any:
     """Return an NDArray with a copy of a NumPy array's values."""
-    array = np.asarray(array)
-    if array.dtype.name == "bfloat16":
-        array = array.view(np.uint16)
+    array = as_bits(np.asarray(array))
     if array.dtype != np.uint16 and array.dtype.name not in DTYPES:
         raise TypeError(f"array: got dtype {array.dtype}; accepted dtypes in MXNet are {', '.join(DTYPES)}")
     return share(np.array(array, array.dtype.newbyteorder("="), order="C"), context)

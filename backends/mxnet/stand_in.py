@@ -22,8 +22,6 @@ import numpy as np
 
 from islices.core.locks import Lock
 
-__all__ = ["import_mxnet"]
-
 PACKAGE = "mxnet"
 _lock = Lock()
 

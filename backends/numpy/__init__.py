@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from islices.backend import FLOATS, Array, Look, not_implemented
+from islices.backend import FLOATS, Array, Host, Look, not_implemented
+from islices.core.dtypes import as_bits
 from islices.core.host import HostBackend
-
-__all__ = ["NumpyBackend", "backend"]
 
 
 class NumpyBackend(HostBackend):
@@ -27,7 +26,7 @@ class NumpyBackend(HostBackend):
     def dtype(self, x: Array) -> str:
         return _dtype_name(x.dtype)
 
-    def host_view(self, x: Array) -> np.ndarray | None:
+    def host_view(self, x: Array) -> Host | None:
         return self.to_numpy(x)
 
     def look(self, arrays: Sequence[Array], *, views: bool = True) -> Look:
@@ -39,16 +38,15 @@ class NumpyBackend(HostBackend):
             look.views.append(view.view(np.uint16) if dtype == "bfloat16" else view)  # type: ignore[union-attr]
         return look
 
-    def from_host(self, array: np.ndarray, like: Array) -> Array:
+    def from_host(self, array: Host, like: Array) -> Array:
         return array.view(_bfloat16()) if array.dtype == np.uint16 else array
 
-    def asarray(self, array: np.ndarray, like: Array | None = None) -> Array:
+    def asarray(self, array: Host, like: Array | None = None) -> Array:
         array = np.array(array)
         return array.view(_bfloat16()) if array.dtype == np.uint16 else array
 
-    def to_numpy(self, x: Array) -> np.ndarray:
-        view = np.asarray(x)
-        return view.view(np.uint16) if _dtype_name(view.dtype) == "bfloat16" else view
+    def to_numpy(self, x: Array) -> Host:
+        return as_bits(np.asarray(x))
 
     def plain_tables(self, arrays: Sequence[Any]) -> Look | None:
         look = Look([], [], [False] * len(arrays), views := [])
@@ -60,18 +58,11 @@ class NumpyBackend(HostBackend):
             views.append(x.view(np.uint16) if dtype == "bfloat16" else x)
         return look
 
-    def writable(self, arrays: Sequence[Array], *, donate: bool = False) -> tuple[list[np.ndarray], list[Array]] | None:
-        views = []
-        for x in arrays:
-            flags = x.flags
-            # elements that lie on one another, as in a broadcast array, are no place for several writers
-            lying = not flags.c_contiguous and any(
-                n > 1 and step == 0 for n, step in zip(x.shape, x.strides, strict=True)
-            )
-            if lying or not flags.writeable or not x.dtype.isnative:
-                return None
-            views.append(x.view(np.uint16) if _dtype_name(x.dtype) == "bfloat16" else x)
-        return views, list(arrays)
+    def writable_view(self, x: Array) -> Host | None:
+        flags = x.flags
+        # elements that lie on one another, as in a broadcast array, are no place for several writers
+        lying = not flags.c_contiguous and any(n > 1 and step == 0 for n, step in zip(x.shape, x.strides, strict=True))
+        return None if lying or not flags.writeable or not x.dtype.isnative else as_bits(x)
 
     differentiate = not_implemented(
         "NumPy records no gradients; where the gradient of the looked-up rows is known, "

@@ -34,7 +34,7 @@ from tensorflow.python.autograph.core import config
 from tensorflow.python.eager import record
 from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as possible_gradient_types
 
-from islices.backend import Array, Backend, Slots
+from islices.backend import Array, Backend, Host, LoopState, Shape, Slots
 from islices.backends.tensorflow import (
     composites,
     host_calls,
@@ -46,9 +46,6 @@ from islices.backends.tensorflow import (
     vectorizing,  # noqa: F401
 )
 from islices.backends.tensorflow import row_segments as segments_of
-from islices.core.slots import expand
-
-__all__ = ["TensorflowBackend", "backend", "opaque"]
 
 #: A function that is a method of the adapter, without a further call; of no type, as checkers expect a parameter self.
 method: Any = staticmethod
@@ -70,11 +67,9 @@ def opaque(x: Array) -> Array:
 
 def _one_type(a: Array, b: Array) -> tuple[Array, Array]:
     """Return both as tensors; a Python number gets the type of the other (TensorFlow makes it float32)."""
-    if not isinstance(a, DENSE) and isinstance(b, DENSE):
+    if not isinstance(a, DENSE):
         return _number(a, b.dtype), b
-    if not isinstance(b, DENSE) and isinstance(a, DENSE):
-        return a, _number(b, a.dtype)
-    return a, b
+    return a, b if isinstance(b, DENSE) else _number(b, a.dtype)
 
 
 def _number(c: float, dtype: Any) -> Array:
@@ -97,9 +92,6 @@ class TensorflowBackend(Backend):
     native_name = "tf.IndexedSlices"
 
     # ------------------------------------------------------------------ identity
-    def version(self) -> str:
-        return str(tf.__version__)
-
     def devices(self) -> tuple[str, ...]:
         accelerators = [d for d in tf.config.list_physical_devices() if d.device_type != "CPU"]
         return ("cpu", *(d.name.removeprefix("/physical_device:").lower() for d in accelerators))
@@ -114,7 +106,7 @@ class TensorflowBackend(Backend):
     def dtype(self, x: Array) -> str:
         return _dtype_name(x.dtype)
 
-    def shape(self, x: Array) -> tuple[int | None, ...]:
+    def shape(self, x: Array) -> Shape:
         if x.shape.rank is None:
             raise ValueError("x: got a tensor of unknown rank; accepted is one whose rank is known")
         return tuple(x.shape)
@@ -140,10 +132,10 @@ class TensorflowBackend(Backend):
     host_view = method(tensor_memory.view)
     to_numpy = method(tensor_memory.fetch)
 
-    def from_host(self, array: np.ndarray[Any, Any], like: Array) -> Array:
+    def from_host(self, array: Host, like: Array) -> Array:
         return tensor_memory.accept(array)
 
-    def asarray(self, array: np.ndarray[Any, Any], like: Array | None = None) -> Array:
+    def asarray(self, array: Host, like: Array | None = None) -> Array:
         with _beside(like):
             return tensor_memory.copy(np.asarray(array))
 
@@ -193,7 +185,7 @@ class TensorflowBackend(Backend):
             return tf.zeros([tf.shape(like)[i] if n is None else n for i, n in enumerate(shape)], dtype)
 
     def take(self, x: Array, positions: Array) -> Array:
-        return tf.gather(tapes.plain(x), positions)  # of a variable, only the rows are read
+        return tf.gather(tensor_memory.plain(x), positions)  # of a variable, only the rows are read
 
     def where(self, mask: Array, a: Array, b: Array) -> Array:
         return tf.where(mask, *_one_type(a, b))
@@ -215,9 +207,7 @@ class TensorflowBackend(Backend):
     def largest(self, x: Array, k: int) -> Array:
         return tf.sort(tf.math.top_k(x, tf.minimum(k, tf.size(x))).indices)  # of equal ones the first
 
-    def while_any(
-        self, condition: Callable[..., Array], body: Callable[..., tuple[Array, ...]], state: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def while_any(self, condition: Callable[..., Array], body: Callable[..., LoopState], state: LoopState) -> LoopState:
         shapes = tuple(x.shape for x in state)
         found = tf.while_loop(lambda *x: tf.reduce_any(condition(*x)), body, state, shape_invariants=shapes)
         return tuple(found)
@@ -234,7 +224,9 @@ class TensorflowBackend(Backend):
     in_range = method(segments_of.in_range)
     isin = method(segments_of.isin)
     logical_not = method(tf.logical_not)
+    searchsorted = method(segments_of.searchsorted)
     segment_max = method(segments_of.segment_max)
+    traced_bags = method(host_calls.bags)
     traced_step = method(host_calls.step)
 
     def select(self, values: Array, indices: Array, keep: Array, rows: int | None) -> tuple[Array, Array]:
@@ -280,11 +272,6 @@ class TensorflowBackend(Backend):
     def arange(self, x: Array) -> Array:
         return tf.range(tf.shape(x, tf.int64)[0])
 
-    def searchsorted(self, ordered: Array, queries: Array, *, right: bool) -> Array:
-        bound = tf.raw_ops.UpperBound if right else tf.raw_ops.LowerBound
-        ordered, queries = tf.cast(ordered, tf.int64), tf.cast(queries, tf.int64)
-        return bound(sorted_inputs=ordered[None], values=queries[None], out_type=tf.int64)[0]
-
     def set_rows(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array:
         if segments_of.rows_hold_nothing(values):
             return table
@@ -298,21 +285,9 @@ class TensorflowBackend(Backend):
     def traced_norm(
         self, leaves: Sequence[Slots], ord: int, otherwise: Callable[[Sequence[Slots]], Array]
     ) -> Array | None:
-        plain = [Slots(expand(self, x), x.indices, x.rows) if x.factor is not None else x for x in leaves]
         if host_calls.compiled_by_xla():
-            return otherwise([segments_of.slots_in_place(x) for x in plain])
-        return host_calls.norm(plain, ord, otherwise)
-
-    def traced_bags(
-        self,
-        table: Array,
-        ids: Array,
-        segments: Array,
-        bags: Array,
-        keep: Array | None,
-        otherwise: Callable[..., Array],
-    ) -> Array | None:
-        return host_calls.bags(tapes.plain(table), [ids, segments, bags], keep, otherwise)
+            return otherwise([segments_of.slots_in_place(x) for x in leaves])
+        return host_calls.norm(leaves, ord, otherwise)
 
     def in_place(self, x: Array) -> bool:
         return not isinstance(x, tf.Tensor)
@@ -333,7 +308,7 @@ class TensorflowBackend(Backend):
     user_code = method(tapes.user_code)
 
     def stop_gradient(self, x: Array) -> Array:
-        return tf.stop_gradient(tapes.plain(x))
+        return tf.stop_gradient(tensor_memory.plain(x))
 
     differentiate: Any = tapes.differentiate
     differentiate_rows: Any = tapes.differentiate_rows
@@ -342,7 +317,7 @@ class TensorflowBackend(Backend):
     def read_rows(self, table: Array, ids: Array) -> Array:
         if not self.is_traced(ids):
             return self.take(table, ids)
-        return segments_of.read_checked(tapes.plain(table), ids)
+        return segments_of.read_checked(tensor_memory.plain(table), ids)
 
 
 @cache

@@ -27,12 +27,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from islices.backend import Array
+from islices.backend import Array, Host
 from islices.backends.tensorflow import tensor_memory as memory
 from islices.core.host_memory import empty
 from islices.distributed.group import Alone, ArrayGroup, Bytes, Group, RankError, RankTimeout
-
-__all__ = ["Replicas", "TensorFlowGroup", "default_group", "inside", "running", "wrap"]
 
 #: Group keys from here on are this module's; TensorFlow's keys count up from 1.
 KEYS = 1 << 24
@@ -150,21 +148,19 @@ def _words(x: Array) -> tuple[Array, Callable[[Array], Array]]:
 
     TensorFlow gathers few dtypes, and traces eager gathers of all but int32 each time.
     """
+    n, size = tf.shape(x)[0], x.dtype.size
     if 0 in x.shape[1:]:
-        return tf.zeros((tf.shape(x)[0],), tf.int32), lambda y: tf.zeros(_lengthened(x, tf.shape(y)[0]), x.dtype)
-    count, each = tf.reduce_prod(tf.shape(x)[1:]), max(1, 4 // x.dtype.size)
-    padded = -(-count // each) * each
-    flat = tf.pad(tf.reshape(x, (tf.shape(x)[0], count)), [[0, 0], [0, padded - count]])
-    return _bits(flat, tf.int32), lambda y: tf.reshape(_bits(y, x.dtype)[:, :count], _lengthened(x, tf.shape(y)[0]))
+        return tf.zeros((n,), tf.int32), lambda y: tf.zeros(_lengthened(x, tf.shape(y)[0]), x.dtype)
+    used = tf.reduce_prod(tf.shape(x)[1:]) * size  # bytes of a row
+    padded = tf.pad(tf.reshape(tf.bitcast(x, tf.uint8), (n, used)), [[0, 0], [0, -used % 4]])
 
+    def back(y: Array) -> Array:
+        rows = tf.shape(y)[0]
+        row = tf.reshape(tf.bitcast(y, tf.uint8), (rows, used + -used % 4))[:, :used]
+        elements = row if size == 1 else tf.reshape(row, (rows, used // size, size))
+        return tf.reshape(tf.bitcast(elements, x.dtype), _lengthened(x, rows))
 
-def _bits(x: Array, dtype: Any) -> Array:
-    """Return a tensor (n, k) viewed as another dtype: (n, k') of the same bytes."""
-    size, other = x.dtype.size, dtype.size
-    if size < other:
-        x = tf.reshape(x, (tf.shape(x)[0], tf.shape(x)[1] // (other // size), other // size))
-    n, k = tf.shape(x)[0], tf.shape(x)[1]
-    return tf.reshape(tf.bitcast(x, dtype), (n, k * max(1, size // other)))
+    return tf.bitcast(tf.reshape(padded, (n, (used + 3) // 4, 4)), tf.int32), back
 
 
 def _lengthened(x: Array, n: int | Array) -> Array:
@@ -261,7 +257,7 @@ class TensorFlowGroup(Group):
             got[other] = theirs.view(np.uint8)[: lengths[other]]
         return got
 
-    def _run(self, op: Any, size: int, keys: Sequence[int], arrays: Sequence[np.ndarray[Any, Any]]) -> Any:
+    def _run(self, op: Any, size: int, keys: Sequence[int], arrays: Sequence[Host]) -> Any:
         """Return this rank's results of a collective per array, each among size ranks under its key."""
         if not tf.executing_eagerly():
             raise RuntimeError(f"{self.engine}: got a call inside tf.function; accepted is eager code, or: {WAY_OUT}")
@@ -293,7 +289,7 @@ def _collectives(
     ]
 
 
-def _message(rank: int, data: Bytes, length: int, *, copies: int) -> np.ndarray[Any, Any]:
+def _message(rank: int, data: Bytes, length: int, *, copies: int) -> Host:
     """Return an array (copies, 1 + words): the rank, and the data, padded to length bytes and a whole word."""
     out = empty((copies, 1 + -(-length // 8)), np.int64)
     out[:, 0] = rank

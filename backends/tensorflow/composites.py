@@ -12,12 +12,10 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import composite_tensor, type_spec_registry
 
-from islices.backend import Array, Backend
+from islices.backend import Array
 from islices.core.registry import get_backend
 from islices.core.slices import IndexedSlices
 from islices.embedding.per_sample import PerSample
-
-__all__ = ["register", "spec_of"]
 
 
 class _Spec(tf.TypeSpec):  # type: ignore[misc]
@@ -47,7 +45,8 @@ class IndexedSlicesSpec(_Spec):
     def _from_components(self, components: Sequence[Array]) -> IndexedSlices:
         shape, coalesced, padded = self.static
         values, indices = components
-        return IndexedSlices._trusted(_backend(), values, indices, tuple(shape), coalesced=coalesced, padded=padded)
+        owner = get_backend("tensorflow")
+        return IndexedSlices._trusted(owner, values, indices, tuple(shape), coalesced=coalesced, padded=padded)
 
 
 class PerSampleSpec(_Spec):
@@ -60,11 +59,7 @@ class PerSampleSpec(_Spec):
 
     def _from_components(self, components: Sequence[Array]) -> PerSample:
         values, indices, samples = components
-        return PerSample._trusted(_backend(), (values, indices, samples, ()), tuple(self.static))
-
-
-def _backend() -> Backend:
-    return get_backend("tensorflow")
+        return PerSample._trusted(get_backend("tensorflow"), (values, indices, samples, ()), tuple(self.static))
 
 
 def spec_of(x: IndexedSlices | PerSample) -> tf.TypeSpec:

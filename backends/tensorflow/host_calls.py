@@ -32,13 +32,12 @@ from islices import kernels
 from islices.backend import Array, Host, Slots
 from islices.backends.tensorflow import tensor_memory as memory
 from islices.core import modes
+from islices.core.dtypes import as_bits
 from islices.core.host import group
-from islices.core.host_memory import empty
+from islices.core.host_memory import copied
 from islices.embedding.bags import sums_of_views
 from islices.norms.norm import norm_of_stored
 from islices.optim.formulas import Formula
-
-__all__ = ["bags", "compiled_by_xla", "kernels_here", "norm", "step", "sum_rows"]
 
 #: The name in XLA's error for a host call: no other text reaches the user through TensorFlow.
 _TRACED_OUTSIDE = "islices_traced_outside_of_jit_compile.accepted_is_jit_compile_True_on_this_function_too"
@@ -170,10 +169,8 @@ def _at_slots(of_rows: Array, ids: Array, indices: Array) -> Array:
 def _sum_rows(values: Host, indices: Host, *, rows: int | None) -> list[Host]:
     _check_lengths(len(indices), len(values))
     order, found, starts = _groups(indices, rows)
-    ids = empty(found.shape, found.dtype)
-    ids[...] = found
-    sums = _compiled().fold(_bits(values), order, starts)
-    return [sums.view(values.dtype), ids]
+    sums = _compiled().fold(as_bits(values), order, starts)
+    return [sums.view(values.dtype), copied(found)]
 
 
 # ---------------------------------------------------------------------- slots by row
@@ -228,17 +225,18 @@ def _check_lengths(indices: int, values: int) -> None:
 
 
 # ---------------------------------------------------------------------- bags of rows
-def bags(table: Array, members: Sequence[Array], keep: Array | None, otherwise: Callable[..., Array]) -> Array | None:
-    """See `Backend.traced_bags`. The table is a tensor or variable of TensorFlow; members has ids, segments and
-    bags."""
-    given = [*members, *([] if keep is None else [keep])]
+def bags(
+    table: Array, ids: Array, segments: Array, bags: Array, keep: Array | None, otherwise: Callable[..., Array]
+) -> Array | None:
+    """See `Backend.traced_bags`."""
+    table, kept = memory.plain(table), [] if keep is None else [keep]
+    given = [ids, segments, bags, *kept]
     variable = not isinstance(table, tf.Tensor)
     if kernels_here() is None or not (memory.is_plain(table) if variable else table.shape[1:].is_fully_defined()):
         return None
-    if 0 in tuple(table.shape) or not all(x.shape.rank == 1 for x in (*given[:2], *given[3:])):
+    if 0 in tuple(table.shape) or not all(x.shape.rank == 1 for x in (ids, segments, *kept)):
         return None
-    counts = (2, 1, 2)
-    trial = [_zeros(table, 1, 1), _two(given[0]), *(_zeros(x, n) for x, n in zip(given[1:], counts, strict=False))]
+    trial = [_zeros(table, 1, 1), _two(ids), _zeros(segments, 2), _zeros(bags, 1), *(_zeros(x, 2) for x in kept)]
     place = table.handle if variable else table
     if variable:
         variable_accessed(table)  # as any read does: tapes watch it from now on
@@ -248,7 +246,7 @@ def bags(table: Array, members: Sequence[Array], keep: Array | None, otherwise: 
         found = _if_here(call, lambda: otherwise(table, *given))
     else:
         found = _call(_bags, trial, [table, *given], table.dtype, lambda: otherwise(table, *given))
-    found.set_shape((given[2].shape[0], *table.shape[1:]))
+    found.set_shape((bags.shape[0], *table.shape[1:]))
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def recorded(found: Array, place: Array) -> Any:
@@ -279,18 +277,18 @@ def _bags(table: Host, ids: Host, segments: Host, bags: Host, *keep: Host) -> Ho
         mask = np.zeros(len(ids), np.int32)
         mask[named] = 1
         keep = (mask * keep[0] if keep else mask,)
-    return sums_of_views(_compiled(), [_bits(table), ids, segments, bags, *keep]).view(table.dtype)
+    return sums_of_views(_compiled(), [as_bits(table), ids, segments, bags, *keep]).view(table.dtype)
 
 
 # ---------------------------------------------------------------------- norms
 def norm(leaves: Sequence[Slots], ord: int, otherwise: Callable[[Sequence[Slots]], Array]) -> Array | None:
-    """See `Backend.traced_norm`; without factors."""
+    """See `Backend.traced_norm`."""
     if kernels_here() is None:
         return None
     arrays, trial = list[Array](), list[Host]()
     for leaf in leaves:
-        arrays += [leaf.values] if leaf.indices is None else [leaf.values, *_grouped(leaf)]
-        trial += [_zeros(leaf.values, 1, 1)] if leaf.indices is None else [_zeros(leaf.values, 1, 1), *_ONE_GROUP]
+        arrays += [leaf.values, *([] if leaf.indices is None else _grouped(leaf))]
+        trial += [_zeros(leaf.values, 1, 1), *([] if leaf.indices is None else _ONE_GROUP)]
     callback = partial(_norm, sparse=[leaf.indices is not None for leaf in leaves], ord=ord)
     exact = _call(callback, trial, arrays, tf.float64, lambda: otherwise(leaves))
     exact.set_shape((1,))
@@ -303,7 +301,7 @@ def _norm(*arrays: Host, sparse: Sequence[bool], ord: int) -> Host:
         values, order, starts = next(given), None, None
         if has_rows:
             order, _, starts = _of_values(values, *(next(given) for _ in range(4)))
-        stored.append((_bits(values), order, starts))
+        stored.append((as_bits(values), order, starts))
     return np.array((norm_of_stored(_compiled(), stored, ord),))
 
 
@@ -317,7 +315,7 @@ def step(
     given = [slots.values, *_grouped(slots), numbers, *([] if slots.factor is None else [slots.factor])]
     take = partial(_step, formula)
     tried = [np.ones(x.shape[0], x.dtype.as_numpy_dtype) for x in (numbers, *given[6:])]
-    take([_bits(_zeros(x, 1, 1)) for x in tables], _zeros(slots.values, 1, 1), *_ONE_GROUP, *tried)
+    take([as_bits(_zeros(x, 1, 1)) for x in tables], _zeros(slots.values, 1, 1), *_ONE_GROUP, *tried)
 
     kinds = [(tf.as_dtype(x.dtype), tuple(x.shape)) for x in tables]
     in_place, resources = partial(_step_in_place, take, kinds), [memory.handle(x) for x in tables]
@@ -351,7 +349,7 @@ def _step(formula: Formula, tables: Sequence[Host], values: Host, *given: Host) 
     groups, numbers, *factor = _of_values(values, *given[:4]), *given[4:]
     scale = float(factor[0][0]) if factor else None
     compiled = _compiled()
-    compiled.run_tasks([compiled.step(formula, _bits(values), groups, tables[0], tables[1:], numbers, scale)])
+    compiled.run_tasks([compiled.step(formula, as_bits(values), groups, tables[0], tables[1:], numbers, scale)])
 
 
 # ---------------------------------------------------------------------- what TensorFlow hands over
@@ -359,11 +357,6 @@ def _compiled() -> ModuleType:
     from islices.kernels import operations  # numba is available: `kernels_here` returned kernels
 
     return operations
-
-
-def _bits(x: Host) -> Host:
-    """Return an array in the kernels' form: bfloat16 as uint16."""
-    return x.view(np.uint16) if x.dtype.name == "bfloat16" else x
 
 
 def _within(indices: Host, rows: int | None) -> Host | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -22,8 +22,7 @@ from tensorflow.python.eager import record
 from islices.backend import Array, LayerUse, OtherUse, ProductUse, Use
 from islices.backends.tensorflow.tapes import dense_gradient, here
 from islices.core.registry import describe
-
-__all__ = ["capture", "is_model"]
+from islices.embedding.capture import replaced
 
 
 def is_model(x: object) -> bool:
@@ -45,7 +44,7 @@ def capture(model: Any, uses: list[Use]) -> Iterator[dict[str, Array]]:
                 with _reading_own():
                     weights[name] = variable.value
                 stack.enter_context(_watched(variable, OtherUse(name, READ), uses))
-            stack.enter_context(_wrapped(layer, first[id(variable)], uses))
+            stack.enter_context(replaced(layer, "call", _recording(layer, first[id(variable)], uses)))
         yield weights
 
 
@@ -147,10 +146,9 @@ def _within(graph: Any) -> bool:
     return current is graph
 
 
-@contextlib.contextmanager
-def _wrapped(layer: Any, name: str, uses: list[Use]) -> Iterator[None]:
-    """Replace the layer's call by one that records its lookups while the context is open."""
-    before, inner = vars(layer).get("call"), layer.call
+def _recording(layer: Any, name: str, uses: list[Use]) -> Callable[..., Array]:
+    """Return a layer's call that records its lookups."""
+    inner = layer.call
 
     def call(inputs: Any, reverse: bool = False) -> Array:
         with _reading_own():
@@ -165,14 +163,7 @@ def _wrapped(layer: Any, name: str, uses: list[Use]) -> Iterator[None]:
             rows._keras_mask = mask
         return rows
 
-    # in the instance's attributes: Keras tracks what is set on a layer
-    vars(layer)["call"] = call
-    try:
-        yield
-    finally:
-        del vars(layer)["call"]
-        if before is not None:
-            vars(layer)["call"] = before
+    return call
 
 
 def _ids(name: str, ids: Any) -> Array:

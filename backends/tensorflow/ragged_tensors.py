@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from islices.backend import Array, RaggedParts
-
-__all__ = ["take_apart"]
+from islices.backend import Array, RaggedParts, Shape
 
 
 def take_apart(x: Any, argument: str) -> RaggedParts | None:
@@ -71,7 +69,7 @@ def _sparse(x: tf.SparseTensor, argument: str) -> RaggedParts:
     )  # fmt: skip
 
 
-def _range(known: tuple[int | None, ...], lead: list[Array]) -> Array:
+def _range(known: Shape, lead: list[Array]) -> Array:
     """Return one integer per position of the leading dimensions."""
     sizes = [n for n in known if n is not None]
     if len(sizes) == len(known):

@@ -14,22 +14,6 @@ import tensorflow as tf
 from islices.backend import Array, Slots
 from islices.backends.tensorflow.host_calls import compiled_by_xla, kernels_here
 
-__all__ = [
-    "fold_rows",
-    "in_range",
-    "in_table",
-    "isin",
-    "number",
-    "read_checked",
-    "refuse_xla",
-    "rows_hold_nothing",
-    "scatter",
-    "segment_max",
-    "slots_in_place",
-    "sums_in_place",
-    "unless_all",
-]
-
 
 def number(segments: Array) -> Array:
     """Return the number of segments, or one more than the largest segment if the number is unknown."""
@@ -49,8 +33,13 @@ def isin(indices: Array, rows: Array) -> Array:
         return tf.equal(indices, rows)
     # a number lower than any index comes first, so that each index has a last entry that is not above it
     ascending = tf.concat([[tf.int64.min], tf.sort(rows)], 0)
-    after = tf.raw_ops.UpperBound(sorted_inputs=ascending[None], values=indices[None], out_type=tf.int64)[0]
-    return tf.equal(tf.gather(ascending, after - 1), indices)
+    return tf.equal(tf.gather(ascending, searchsorted(ascending, indices, right=True) - 1), indices)
+
+
+def searchsorted(ordered: Array, queries: Array, *, right: bool) -> Array:
+    bound = tf.raw_ops.UpperBound if right else tf.raw_ops.LowerBound
+    ordered, queries = tf.cast(ordered, tf.int64), tf.cast(queries, tf.int64)
+    return bound(sorted_inputs=ordered[None], values=queries[None], out_type=tf.int64)[0]
 
 
 def sums_in_place(values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:

@@ -15,8 +15,6 @@ import tensorflow as tf
 from islices.backend import Array, NativeParts, Shape
 from islices.backends.tensorflow import tensor_memory as memory
 
-__all__ = ["take_apart", "to_native"]
-
 
 def take_apart(x: tf.IndexedSlices) -> NativeParts:
     """Return the values, indices and shape of a tf.IndexedSlices; an unknown number of rows is None."""

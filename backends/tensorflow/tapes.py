@@ -3,7 +3,7 @@
 A tape keeps results that depend on watched tensors. This module's tape watches the dense variables and each lookup's
 rows, so it computes nothing of a table's size. The weights are not watched, so only outer tapes record the reads of the
 rows, which makes second derivatives right. Rows looked up in a graph traced separately (a loop body, an inner
-tf.function) are on no reachable tape, and raise. May import: `tensorflow`, the core.
+tf.function) are on no reachable tape, and raise. May import: `tensorflow`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from tensorflow.python.ops.resource_variable_ops import variable_accessed
 from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as possible_gradient_types
 
 import islices
-from islices.backend import Array, Backend, Gradient, LookedUp, Reader, Source, Transform
+from islices.backend import (
+    Array,
+    Backend,
+    Differentiated,
+    Gradient,
+    Reader,
+    SampleLoss,
+    Source,
+    TapeRecorder,
+    Transform,
+)
+from islices.backends.tensorflow.tensor_memory import plain
 from islices.core import trees
 from islices.core.conversion import from_native
 from islices.embedding import marking
 from islices.embedding.lookup_gradients import empty_slices
-
-__all__ = [
-    "custom_gradient",
-    "dense_gradient",
-    "differentiate",
-    "differentiate_rows",
-    "here",
-    "per_sample_gradients",
-    "user_code",
-]
 
 
 def here() -> Any:
@@ -40,26 +41,17 @@ def here() -> Any:
     return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
-def plain(x: Array) -> Array:
-    """Return x, or the tf.Variable (or tensor) in a variable of Keras."""
-    return x if isinstance(x, (tf.Tensor, tf.Variable)) else x.value
-
-
 # ---------------------------------------------------------------------- by rows
-class TapeReads:
+class TapeReads(TapeRecorder):
     """The lookups in one table within one `differentiate`."""
 
     def __init__(self, backend: Backend, tape: tf.GradientTape, outer: Any) -> None:
-        self.backend = backend
+        super().__init__(backend)
         self.tape = tape
         self.outer = outer
         self.graph = here()
         self.thread = threading.get_ident()
         self.open = True
-        self.found: list[tuple[Array, Array, tuple[Array, ...], Any]] = []
-
-    def lookup(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any) -> Array:
-        return self.bags(weights, ids, extras, static, self.backend.read_rows)
 
     def bags(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any, read: Reader) -> Array:
         self._check_place()
@@ -109,7 +101,7 @@ def _is_watched(weights: Array) -> bool:
 
 def differentiate(
     backend: Backend, fn: Transform, variables: Sequence[Array], sources: Sequence[Source]
-) -> tuple[Array, Any, list[Array], list[list[LookedUp]]]:
+) -> Differentiated:
     tape = tf.GradientTape(watch_accessed_variables=False)
     recorders = [TapeReads(backend, tape, s.recorder) for s in sources]
     given, watched = _apart(variables, sources)
@@ -124,8 +116,7 @@ def differentiate(
     made = tape.gradient(loss, [*watched, *rows], unconnected_gradients=tf.UnconnectedGradients.ZERO)
     grads = [dense_gradient(g, x) for g, x in zip(made, [*watched, *rows], strict=True)]
     upstreams = iter(grads[len(watched) :])
-    lookups = [[LookedUp(next(upstreams), *found[1:]) for found in r.found] for r in recorders]
-    return loss, aux, grads[: len(watched)], lookups
+    return loss, aux, grads[: len(watched)], [r.looked_up(upstreams) for r in recorders]
 
 
 def _apart(variables: Sequence[Array], sources: Sequence[Source]) -> tuple[list[Array], list[Array]]:
@@ -231,7 +222,7 @@ def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callab
 
 # ---------------------------------------------------------------------- per sample
 def per_sample_gradients(
-    fn: Callable[[list[Array], list[Array]], Array],
+    fn: SampleLoss,
     variables: Sequence[Array],
     data: Sequence[Array],
 ) -> list[Array]:

@@ -4,7 +4,7 @@ An eager tensor on CPU shows its memory through the buffer protocol (``tensor.nu
 bfloat16, which passes as uint16 by a bitcast that shares memory too. In the other direction DLPack shares memory.
 TensorFlow *aborts the process* for memory that does not start at a multiple of 64 bytes, and NumPy rejects read-only
 memory. So other arrays are first copied into aligned memory, which is also faster than `tf.constant`.
-May import: `tensorflow`, `numpy`, `islices.backend`, `islices.core.host_memory`.
+May import: `tensorflow`, `numpy`, `islices.backend`, `islices.core.dtypes`, `islices.core.host_memory`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
-from islices.backend import Array
-from islices.core.host_memory import ALIGNMENT, at_address, empty
-
-__all__ = ["accept", "copy", "exclusive", "fetch", "handle", "is_plain", "on_cpu", "shared", "view", "writable"]
+from islices.backend import Array, Host, Opened
+from islices.core.dtypes import as_bits
+from islices.core.host_memory import ALIGNMENT, at_address, copied
 
 #: dtypes that the buffer protocol and DLPack support.
 PLAIN = frozenset(
@@ -37,12 +36,17 @@ def on_cpu(tensor: Array) -> bool:
     return "CPU:" in tensor.backing_device
 
 
+def plain(x: Array) -> Array:
+    """Return x, or the tf.Variable (or tensor) in a variable of Keras."""
+    return x if isinstance(x, (tf.Tensor, tf.Variable)) else x.value
+
+
 def handle(variable: Array) -> Array:
     """Return the resource that represents a variable of TensorFlow or Keras on a tape."""
-    return variable.handle if isinstance(variable, tf.Variable) else variable.value.handle
+    return plain(variable).handle
 
 
-def view(x: Array) -> np.ndarray[Any, Any] | None:
+def view(x: Array) -> Host | None:
     """Return a NumPy view of a tensor's or variable's memory, bfloat16 as uint16; None if it is symbolic or elsewhere.
 
     A variable's view is of its present value: a later assignment to the variable does not change the view.
@@ -51,7 +55,7 @@ def view(x: Array) -> np.ndarray[Any, Any] | None:
         if not tf.executing_eagerly():
             return None
         with tf.init_scope():  # a read that no tape records
-            own = x if isinstance(x, tf.Variable) else x.value
+            own = plain(x)
             if is_plain(own):  # after a gather or scatter by rows reading would copy: see `exclusive`
                 tf.raw_ops.DisableCopyOnRead(resource=own.handle)
             x = tf.convert_to_tensor(x)
@@ -66,16 +70,19 @@ def view(x: Array) -> np.ndarray[Any, Any] | None:
     return np.asarray(memoryview(x))
 
 
-def writable(arrays: Sequence[Array], *, donate: bool = False) -> tuple[list[np.ndarray[Any, Any]], list[Array]] | None:
+def writable(arrays: Sequence[Array], *, donate: bool = False) -> Opened | None:
     """See `Backend.writable`."""
     if not all(_is_here(x) for x in arrays):
         return None
     views, results = [], []
     for x in arrays:
-        tensor = isinstance(x, tf.Tensor)
-        memory = _copied(x) if tensor else exclusive(handle(x), tf.as_dtype(x.dtype), tuple(x.shape))
+        if isinstance(x, tf.Tensor):
+            memory = copied(view(x))  # type: ignore[arg-type]  # it is here
+            x = accept(memory)
+        else:
+            memory = exclusive(handle(x), tf.as_dtype(x.dtype), tuple(x.shape))
         views.append(memory)
-        results.append(accept(memory) if tensor else x)
+        results.append(x)
     return views, results
 
 
@@ -84,10 +91,8 @@ def _is_here(x: Array) -> bool:
 
     Variables of several copies (tf.distribute) and of other servers are not.
     """
-    if isinstance(x, tf.Tensor):
-        place = x
-    else:
-        x = x if isinstance(x, tf.Variable) else x.value
+    place = x = plain(x)
+    if not isinstance(x, tf.Tensor):
         if not is_plain(x):
             return False
         place = x.handle
@@ -104,15 +109,7 @@ def is_plain(x: Array) -> bool:
     return isinstance(x, BaseResourceVariable) and x.shape.rank != 0 and x.shape.is_fully_defined()
 
 
-def _copied(tensor: Array) -> np.ndarray[Any, Any]:
-    old = view(tensor)
-    assert old is not None, "it is here"
-    new = empty(old.shape, old.dtype)
-    new[...] = old
-    return new
-
-
-def exclusive(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+def exclusive(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> Host:
     """Return the memory of a resource's variable, which has no other holder until the view is dropped.
 
     A tensor that was read from a variable may share its memory. A scatter, even of no rows, first gives the variable
@@ -127,7 +124,7 @@ def exclusive(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> np.nd
     return at_address(found, found.__array_interface__["data"][0], shape, found.dtype, writable=True)
 
 
-def shared(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+def shared(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> Host:
     """Return a view of the memory of a resource's variable. Drop it before anything is written.
 
     After a scatter TensorFlow copies on each read of the variable. This function disables the copy for its read.
@@ -147,25 +144,22 @@ def _no_rows(dtype: Any, row_shape: tuple[int, ...]) -> tuple[Array, Array]:
         return tf.zeros((0,), tf.int64), tf.zeros((0, *row_shape), dtype)
 
 
-def fetch(x: Array) -> np.ndarray[Any, Any]:
+def fetch(x: Array) -> Host:
     """Return x as a NumPy array from any device, bfloat16 as uint16."""
     found = view(x)
     if found is not None:
         return found
     if not hasattr(x, "numpy") or tf.is_symbolic_tensor(x) or not (tf.executing_eagerly() or isinstance(x, tf.Tensor)):
         raise TypeError(f"x: got {x!r:.80}, whose value is not known inside tf.function; accepted is an eager tensor")
-    array = np.asarray(x.numpy())
-    return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+    return as_bits(np.asarray(x.numpy()))
 
 
-def accept(array: np.ndarray[Any, Any]) -> Array:
+def accept(array: Host) -> Array:
     """Return an eager CPU tensor over donated memory, or over a copy if the memory cannot be shared. uint16 is
     bfloat16."""
     flags = array.flags
     if not (flags.writeable and flags.c_contiguous and array.__array_interface__["data"][0] % ALIGNMENT == 0):
-        aligned = empty(array.shape, array.dtype.newbyteorder("="))
-        aligned[...] = array
-        array = aligned
+        array = copied(array, array.dtype.newbyteorder("="))
     tensor = tf.experimental.dlpack.from_dlpack(array.__dlpack__())
     if array.dtype != np.uint16:
         return tensor
@@ -173,18 +167,15 @@ def accept(array: np.ndarray[Any, Any]) -> Array:
         return tf.bitcast(tensor, tf.bfloat16)
 
 
-def copy(array: np.ndarray[Any, Any]) -> Array:
+def copy(array: Host) -> Array:
     """Return a new tensor of an array's values, on the current device; uint16 means bfloat16."""
-    if array.dtype.name == "bfloat16":
-        array = array.view(np.uint16)
+    array = as_bits(array)
     if array.dtype.name not in PLAIN or (array.size <= FEW and array.dtype != np.uint16 and array.dtype.isnative):
         try:
             return tf.constant(array)
         except ValueError as error:
             raise TypeError(f"array: got {array.dtype}; accepted are the dtypes of TensorFlow") from error
     if tf.executing_eagerly():
-        fresh = empty(array.shape, array.dtype.newbyteorder("="))
-        fresh[...] = array
-        return tf.identity(accept(fresh))
+        return tf.identity(accept(copied(array, array.dtype.newbyteorder("="))))
     tensor = tf.constant(array)
     return tf.bitcast(tensor, tf.bfloat16) if array.dtype == np.uint16 else tensor

@@ -12,8 +12,6 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops.parallel_for import pfor
 
-__all__: list[str] = []
-
 
 def _resource_gather(given: Any) -> Any:
     """Return rows of one variable for the indices of all members."""

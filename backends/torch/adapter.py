@@ -18,16 +18,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from islices.backend import (
-    Array,
-    Backend,
-    Host,
-    Look,
-    NativeParts,
-    elements_meet,
-)
+from islices.backend import Array, Backend, Host, Look, LoopState, NativeParts, Shape, elements_meet
 from islices.backends.torch import autograd, dynamo, hooked_layers, jagged, openmp, sparse_reads
 from islices.backends.torch.arithmetic import in_bags, rounded_sqrt, sum_bags, with_numbers
 from islices.backends.torch.tracers import (
@@ -42,8 +36,6 @@ from islices.backends.torch.tracers import (
     tracer_of,
 )
 from islices.core.host_memory import zeros
-
-__all__ = ["TorchBackend", "backend", "check_data", "check_inference", "shares_elements"]
 
 #: From this many elements on (4 MB), an optimizer's state gets NumPy's memory, because NumPy requests pages of 2 MB.
 #: Rows are scattered, and finding torch's pages of 4 KB takes a tenth of a whole step (docs/performance.md).
@@ -67,25 +59,19 @@ class TorchBackend(Backend):
     native_name = "torch sparse COO tensor"
     native_of_views = True
 
-    def version(self) -> str:
-        return str(torch.__version__)
-
     def devices(self) -> tuple[str, ...]:
         return ("cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count())))
 
     def is_array(self, x: object) -> bool:
-        return isinstance(x, torch.Tensor) and x.layout is torch.strided and not x.is_nested
+        return isinstance(x, Tensor) and x.layout is torch.strided and not x.is_nested
 
     def is_native(self, x: object) -> bool:
-        return isinstance(x, torch.Tensor) and (x.layout is not torch.strided or x.is_nested)
+        return isinstance(x, Tensor) and (x.layout is not torch.strided or x.is_nested)
 
     # ------------------------------------------------------------------ looking at an array
     def dtype(self, x: Array) -> str:
         _check_storage(x)  # every array is checked here before torch computes on it, in any mode
         return _dtype_name(x.dtype)
-
-    def shape(self, x: Array) -> tuple[int | None, ...]:
-        return tuple(x.shape)
 
     def host_view(self, x: Array) -> Host | None:
         if not x.is_cpu or is_wrapped(x):  # by a transform that may have ended: a pullback runs later
@@ -121,14 +107,7 @@ class TorchBackend(Backend):
         if not flags.carray and (not flags.writeable or any(step < 0 for step in array.strides)):
             array = array.copy()
         out = _over(array) if array.dtype.char == "H" else torch.from_numpy(array)
-        return out if like.is_cpu else out.to(like.device)
-
-    def asarray(self, array: Host, like: Array | None = None) -> Array:
-        if array.dtype.name == "bfloat16":
-            array = array.view(np.uint16)
-        copy = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
-        out = _over(copy) if copy.dtype == np.uint16 else torch.from_numpy(copy)
-        return out if like is None else out.to(like.device)
+        return out if like is None or like.is_cpu else out.to(like.device)
 
     def to_numpy(self, x: Array) -> Host:
         view = self.host_view(x)
@@ -148,7 +127,7 @@ class TorchBackend(Backend):
 
     # ------------------------------------------------------------------ the framework's sparse form
     def from_native(self, x: Any) -> NativeParts:
-        if type(x) is torch.Tensor and not x.requires_grad and x.layout is torch.sparse_coo and plain_eager():
+        if type(x) is Tensor and not x.requires_grad and x.layout is torch.sparse_coo and plain_eager():
             plain = _plain_parts(x)
             if plain is not None:
                 return plain
@@ -178,7 +157,7 @@ class TorchBackend(Backend):
         self,
         values: Array,
         indices: Array,
-        dense_shape: tuple[int | None, ...],
+        dense_shape: Shape,
         *,
         coalesced: bool,
         padded: bool,
@@ -210,7 +189,7 @@ class TorchBackend(Backend):
     equal = staticmethod(torch.eq)  # type: ignore[assignment]
     concat = staticmethod(torch.cat)  # type: ignore[assignment]
     permute = staticmethod(torch.permute)  # type: ignore[assignment]
-    on_device = staticmethod(torch.Tensor.to)  # type: ignore[assignment]
+    on_device = staticmethod(Tensor.to)  # type: ignore[assignment]
     searchsorted = staticmethod(torch.searchsorted)  # type: ignore[assignment]
     minimum = staticmethod(with_numbers(torch.minimum))  # type: ignore[assignment]
     maximum = staticmethod(with_numbers(torch.maximum))  # type: ignore[assignment]
@@ -221,7 +200,7 @@ class TorchBackend(Backend):
     take_ragged = staticmethod(jagged.take_apart)
     capture = staticmethod(hooked_layers.capture)
     records_gradient = staticmethod(autograd.is_recorded)
-    stop_gradient = staticmethod(torch.Tensor.detach)  # type: ignore[assignment]
+    stop_gradient = staticmethod(Tensor.detach)  # type: ignore[assignment]
     trace = staticmethod(dynamo.compiled)
     forget_compiled = staticmethod(dynamo.forget)
     custom_gradient = staticmethod(autograd.custom_gradient)
@@ -258,9 +237,7 @@ class TorchBackend(Backend):
     def largest(self, x: Array, k: int) -> Array:
         return torch.sort(torch.argsort(x, descending=True, stable=True)[:k]).values
 
-    def while_any(
-        self, condition: Callable[..., Array], body: Callable[..., tuple[Array, ...]], state: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def while_any(self, condition: Callable[..., Array], body: Callable[..., LoopState], state: LoopState) -> LoopState:
         while _holds_anywhere(condition(*state)):
             state = body(*state)
         return state
@@ -351,15 +328,9 @@ class TorchBackend(Backend):
     def mark_written(self, arrays: Sequence[Array]) -> None:
         increment_version(arrays)  # a backward pass detects by the version that a saved tensor has changed
 
-    def writable(self, arrays: Sequence[Array], *, donate: bool = False) -> tuple[list[Host], list[Array]] | None:
-        views = []
-        for x in arrays:
-            view = self.host_view(x)
-            if view is None or not _holds(x, view) or has_tangent(x):
-                return None
-            views.append(view)
-        self.mark_written(arrays)
-        return views, list(arrays)
+    def writable_view(self, x: Array) -> Host | None:
+        view = self.host_view(x)
+        return None if view is None or not _holds(x, view) or has_tangent(x) else view
 
     # ------------------------------------------------------------------ differentiation
     differentiate = autograd.differentiate
@@ -370,7 +341,7 @@ class TorchBackend(Backend):
         return isinstance(x, torch.nn.Module)
 
 
-def _view(x: torch.Tensor) -> Host:
+def _view(x: Tensor) -> Host:
     """Return NumPy's view of a tensor in CPU memory, bfloat16 as uint16.
 
     Raise TypeError or RuntimeError for a tensor elsewhere, negated or wrapped, and for dtypes that NumPy lacks.
@@ -380,7 +351,7 @@ def _view(x: torch.Tensor) -> Host:
     return x.view(torch.int16).numpy().view(np.uint16) if x.dtype is torch.bfloat16 else x.numpy()
 
 
-def _checked_view(x: torch.Tensor) -> Host | None:
+def _checked_view(x: Tensor) -> Host | None:
     """Return NumPy's view of a tensor whose storage was not freed, or None if there is no view."""
     _check_storage(x)
     try:
@@ -389,17 +360,17 @@ def _checked_view(x: torch.Tensor) -> Host | None:
         return None
 
 
-def _over(bits: Host) -> torch.Tensor:
+def _over(bits: Host) -> Tensor:
     """Return the bfloat16 tensor over an array of uint16."""
     return torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16)
 
 
-def _holds(x: torch.Tensor, view: Host) -> bool:
+def _holds(x: Tensor, view: Host) -> bool:
     """Return whether a tensor has memory to write into: a storage that was emptied (FSDP does so) has none."""
     return bool(x.untyped_storage().nbytes() >= view.nbytes)
 
 
-def _plain_parts(x: torch.Tensor) -> NativeParts | None:
+def _plain_parts(x: Tensor) -> NativeParts | None:
     """Return the checked parts of a sparse tensor without a gradient, as `TorchBackend.from_native` does.
 
     Return None for a tensor that is not in CPU memory, or whose dtype NumPy lacks. Making a tensor of the row of
@@ -422,7 +393,7 @@ def _plain_parts(x: torch.Tensor) -> NativeParts | None:
     return NativeParts(values, None, tuple(x.shape), x.is_coalesced(), False, look)
 
 
-def _look_at_plain(arrays: Sequence[torch.Tensor], *, written: bool = False) -> Look | None:
+def _look_at_plain(arrays: Sequence[Tensor], *, written: bool = False) -> Look | None:
     """Look at plain tensors in one pass; return None if one of them has no view, or if its gradient is recorded.
 
     written is True for tensors that are written next. Their gradients do not matter; their memory must be whole.
@@ -458,16 +429,16 @@ def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _holds_anywhere(mask: torch.Tensor) -> bool:
+def _holds_anywhere(mask: Tensor) -> bool:
     """Return whether a mask, wrapped by torch.func or not, is True anywhere; a meta tensor gives False."""
     while is_wrapped(mask):
         mask = torch._C._functorch.get_unwrapped(mask)  # pyright: ignore[reportAttributeAccessIssue]
     return not backend.is_traced(mask) and bool(mask.any())
 
 
-def check_data(x: torch.Tensor) -> None:
+def check_data(x: Tensor) -> None:
     """Raise TypeError for a tensor without data if its values must be known."""
-    fake = type(x) is not torch.Tensor and hasattr(x, "fake_mode")
+    fake = type(x) is not Tensor and hasattr(x, "fake_mode")
     if x.is_meta or fake:
         kind = "fake tensor" if fake else "tensor on the device meta"
         raise TypeError(f"x: got a {kind} of shape {tuple(x.shape)}, which holds no data; accepted is one that does")
@@ -486,18 +457,18 @@ def check_data(x: torch.Tensor) -> None:
         )
 
 
-def shares_elements(x: torch.Tensor) -> bool:
+def shares_elements(x: Tensor) -> bool:
     """Return whether a tensor's strides make its elements share memory."""
     return not x.is_contiguous() and elements_meet(x.shape, x.stride(), 1)
 
 
-def check_inference(x: torch.Tensor, argument: str) -> None:
+def check_inference(x: Tensor, argument: str) -> None:
     """Raise ValueError for an inference tensor, which torch does not write into outside of inference mode."""
     if x.is_inference() and not torch.is_inference_mode_enabled():
         raise ValueError(f"{argument}: got an inference tensor; accepted outside of torch.inference_mode() is a clone")
 
 
-def _check_storage(x: torch.Tensor) -> None:
+def _check_storage(x: Tensor) -> None:
     """Raise ValueError for a tensor whose storage was freed, as FSDP does: reading it ends the process."""
     try:
         freed = not x.untyped_storage().nbytes() and x.numel()

@@ -8,8 +8,6 @@ from islices.backends.torch.optim.base import RowOptimizer
 from islices.backends.torch.optim.hyperparameters import located
 from islices.core.rows import coalesce
 
-__all__ = ["GradScaler"]
-
 
 class GradScaler(torch.amp.GradScaler):
     """torch.amp.GradScaler that sums duplicate rows before it looks for infinities.

@@ -12,11 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from islices.backends.torch.tracers import in_forward_mode
-
-__all__ = ["in_bags", "rounded_sqrt", "sum_bags", "with_numbers"]
 
 #: Outside this range the remainder of a square would leave the normal range: such input is scaled.
 LARGE, SMALL, RESCALE = 2.0**500, 2.0**-500, 2.0**300
@@ -24,23 +23,23 @@ LARGE, SMALL, RESCALE = 2.0**500, 2.0**-500, 2.0**300
 SPLITTER = 2.0**27 + 1.0
 
 
-def with_numbers(function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Callable[[Any, Any], torch.Tensor]:
+def with_numbers(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Any], Tensor]:
     """Return a function of two tensors that accepts a Python number in place of one of them.
 
     torch divides differently by a Python number and by a tensor.
     """
 
-    def call(a: Any, b: Any) -> torch.Tensor:
-        if not isinstance(a, torch.Tensor):
+    def call(a: Any, b: Any) -> Tensor:
+        if not isinstance(a, Tensor):
             a = torch.full((), a, dtype=b.dtype, device=b.device)
-        elif not isinstance(b, torch.Tensor):
+        elif not isinstance(b, Tensor):
             b = torch.full((), b, dtype=a.dtype, device=a.device)
         return function(a, b)
 
     return call
 
 
-def rounded_sqrt(x: torch.Tensor) -> torch.Tensor:
+def rounded_sqrt(x: Tensor) -> Tensor:
     """Return the correctly rounded square root: torch's root, corrected by the remainder of its square."""
     if x.dtype is not torch.float64:  # an error in the last place of the float64 root is rounded away
         return x.double().sqrt().to(x.dtype)
@@ -51,7 +50,7 @@ def rounded_sqrt(x: torch.Tensor) -> torch.Tensor:
     return torch.where(small, root / RESCALE, torch.where(large, root * RESCALE, root))
 
 
-def _shift(x: torch.Tensor, root: torch.Tensor) -> torch.Tensor:
+def _shift(x: Tensor, root: Tensor) -> Tensor:
     """Return the correction of a float64 root, at most one unit in the last place; 0 for roots 0, inf and NaN."""
     cut = SPLITTER * root
     upper = cut - (cut - root)
@@ -63,7 +62,7 @@ def _shift(x: torch.Tensor, root: torch.Tensor) -> torch.Tensor:
     return torch.where(short > root * up, up, torch.where(short <= root * down, down, 0.0))
 
 
-def in_bags(values: torch.Tensor) -> bool:
+def in_bags(values: Tensor) -> bool:
     """Return whether `sum_bags` sums these rows. On the CPU it is only fast for float32.
 
     torch lacks the second derivative and the forward mode of `sum_bags`.
@@ -74,7 +73,7 @@ def in_bags(values: torch.Tensor) -> bool:
     return values.dtype in kinds and values.numel() > 0 and not values.requires_grad
 
 
-def sum_bags(values: torch.Tensor, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def sum_bags(values: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
     """Return sums and ids. For each distinct index, in ascending order, add its rows of values left to right.
 
     embedding_bag gives every bag to one thread, which adds its members in order, on the CPU and on CUDA alike.

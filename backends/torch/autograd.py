@@ -14,18 +14,20 @@ from contextvars import ContextVar
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from islices.backend import Array, Backend, Gradient, LookedUp, Reader, Source, Transform
+from islices.backend import (
+    Array,
+    Backend,
+    Differentiated,
+    Gradient,
+    Reader,
+    SampleLoss,
+    Source,
+    TapeRecorder,
+    Transform,
+)
 from islices.backends.torch.tracers import has_tangent, in_functorch
-
-__all__ = [
-    "as_dense",
-    "custom_gradient",
-    "differentiate",
-    "is_nested",
-    "is_recorded",
-    "per_sample_gradients",
-]
 
 #: The nesting depth of the present differentiation: gradients of an inner one are differentiable themselves.
 _depth: ContextVar[int] = ContextVar("islices_torch_depth", default=0)
@@ -37,21 +39,17 @@ def is_nested() -> bool:
 
 
 #: A tensor, its version and its name in messages.
-Noted = tuple[torch.Tensor, int, str]
+Noted = tuple[Tensor, int, str]
 
 
-class LookupRecorder:
+class LookupRecorder(TapeRecorder):
     """The lookups in one table that a differentiation records."""
 
     def __init__(self, backend: Backend, source: Source, noted: list[Noted]) -> None:
-        self.backend = backend
+        super().__init__(backend)
         self.source = source
-        self.looked_up: list[tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...], Any]] = []
         self.noted = noted
         self.state = "open"  # then "backward", then "closed"
-
-    def lookup(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any) -> Array:
-        return self.bags(weights, ids, extras, static, self.backend.read_rows)
 
     def bags(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any, read: Reader) -> Array:
         if self.state == "closed":
@@ -73,10 +71,10 @@ class LookupRecorder:
         rows = rows.view_as(rows) if rows.requires_grad else rows.requires_grad_()
         _note(self.noted, rows, "rows")
         # copies of the ids: fn may reuse the same memory for its next lookup
-        self.looked_up.append((rows, ids.clone(), tuple(x.clone() for x in extras), static))
+        self.found.append((rows, ids.clone(), tuple(x.clone() for x in extras), static))
         return rows
 
-    def _read(self, ids: Array, extras: tuple[Array, ...], static: Any, read: Reader) -> torch.Tensor:
+    def _read(self, ids: Array, extras: tuple[Array, ...], static: Any, read: Reader) -> Tensor:
         weights, outer = self.source
         if outer is not None:
             return outer.bags(weights, ids, extras, static, read)  # type: ignore[no-any-return]
@@ -84,7 +82,7 @@ class LookupRecorder:
             return read(weights, ids)  # type: ignore[no-any-return]
 
 
-def _note(noted: list[Noted], x: torch.Tensor, subject: str) -> None:
+def _note(noted: list[Noted], x: Tensor, subject: str) -> None:
     if not x.is_inference():  # inference tensors have no versions
         noted.append((x, x._version, subject))
 
@@ -101,7 +99,7 @@ def _check_unchanged(noted: Sequence[Noted]) -> None:
 
 def differentiate(
     backend: Backend, fn: Transform, variables: Sequence[Array], sources: Sequence[Source], *, keep_sparse: bool = False
-) -> tuple[Array, Any, list[Array], list[list[LookedUp]]]:
+) -> Differentiated:
     """See `Backend.differentiate`. With keep_sparse the variables' gradients are torch's: None, dense or sparse."""
     if in_functorch():
         raise NotImplementedError(
@@ -124,21 +122,17 @@ def differentiate(
             _check_unchanged(noted)
             for recorder in recorders:
                 recorder.state = "backward"
-            rows = [row for recorder in recorders for row, *_ in recorder.looked_up]
+            rows = [row for recorder in recorders for row, *_ in recorder.found]
             gradients = _gradients(loss, [*recorded, *rows], create_graph=inner, keep_sparse=keep_sparse)
     finally:
         _depth.reset(token)
         for recorder in recorders:
             recorder.state = "closed"
     dense, rest = gradients[: len(recorded)], iter(_apart(gradients[len(recorded) :], gradients[: len(recorded)]))
-    lookups = [
-        [LookedUp(next(rest), ids, extras, static) for _, ids, extras, static in recorder.looked_up]
-        for recorder in recorders
-    ]
-    return loss if inner else loss.detach(), aux, dense, lookups
+    return loss if inner else loss.detach(), aux, dense, [recorder.looked_up(rest) for recorder in recorders]
 
 
-def _apart(upstreams: list[torch.Tensor], dense: list[torch.Tensor]) -> list[torch.Tensor]:
+def _apart(upstreams: list[Tensor], dense: list[Tensor]) -> list[Tensor]:
     """Return the gradients that arrived at rows, in memory that is not shared with the variables' gradients.
 
     For an addition autograd passes one tensor to both. The caller may change the variables' gradients in place before
@@ -166,7 +160,7 @@ def _refuse_reentrant_checkpoint() -> None:
         frame = frame.f_back  # type: ignore[assignment]
 
 
-def _refuse_tangents(tensors: Sequence[torch.Tensor]) -> None:
+def _refuse_tangents(tensors: Sequence[Tensor]) -> None:
     """Raise for forward-mode tangents, which would be lost at the detached leaves."""
     if any(map(has_tangent, tensors)):
         raise NotImplementedError(
@@ -183,7 +177,7 @@ def _recording() -> Iterator[None]:
         yield
 
 
-def _faces(variables: Sequence[torch.Tensor], *, inner: bool) -> list[torch.Tensor]:
+def _faces(variables: Sequence[Tensor], *, inner: bool) -> list[Tensor]:
     """Return tensors for fn that share the variables' memory; each gets a separate gradient.
 
     A parameter stays the same object. If a variable is computed from another one, or comes twice, autograd would add
@@ -200,12 +194,12 @@ def _faces(variables: Sequence[torch.Tensor], *, inner: bool) -> list[torch.Tens
     return faces
 
 
-def _recordable(x: torch.Tensor) -> torch.Tensor:
+def _recordable(x: Tensor) -> Tensor:
     """Return x, or a copy if torch.inference_mode made it: autograd raises on inference tensors."""
     return x.clone() if x.is_inference() else x
 
 
-def _gradients(loss: torch.Tensor, inputs: list[torch.Tensor], *, create_graph: bool, keep_sparse: bool) -> list[Any]:
+def _gradients(loss: Tensor, inputs: list[Tensor], *, create_graph: bool, keep_sparse: bool) -> list[Any]:
     if not inputs:
         return []
     found: Sequence[Any] = [None] * len(inputs)  # the loss may depend on none of them
@@ -214,14 +208,12 @@ def _gradients(loss: torch.Tensor, inputs: list[torch.Tensor], *, create_graph: 
     return list(found) if keep_sparse else [as_dense(g, x) for g, x in zip(found, inputs, strict=True)]
 
 
-def as_dense(g: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor:
+def as_dense(g: Tensor | None, x: Tensor) -> Tensor:
     """Return a gradient of x as an array. Stock layers with sparse=True give sparse gradients, unused tensors None."""
     return torch.zeros_like(x) if g is None else g if g.layout is torch.strided else g.to_dense()
 
 
-def per_sample_gradients(
-    fn: Callable[[list[Array], list[Array]], Array], variables: Sequence[Array], data: Sequence[Array]
-) -> list[Array]:
+def per_sample_gradients(fn: SampleLoss, variables: Sequence[Array], data: Sequence[Array]) -> list[Array]:
     """See `Backend.per_sample_gradients`."""
     if not len(data[0]):  # several operations raise under vmap over an empty batch
         return [x.new_zeros((0, *x.shape)) for x in variables]
@@ -231,7 +223,7 @@ def per_sample_gradients(
             "there are those of tables"
         )
 
-    def one(new: list[torch.Tensor], sample: list[torch.Tensor]) -> torch.Tensor:
+    def one(new: list[Tensor], sample: list[Tensor]) -> Tensor:
         return fn(new, [x.unsqueeze(0) for x in sample]).reshape(())  # type: ignore[no-any-return]
 
     with _recording():
@@ -248,26 +240,26 @@ def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callab
         generate_vmap_rule = True  # torch.func.vmap runs both, on tensors that count as traced
 
         @staticmethod
-        def forward(*arrays: torch.Tensor) -> torch.Tensor:
+        def forward(*arrays: Tensor) -> Tensor:
             out = forward(*arrays)
             # a returned input would be a view, which may not change in place
             return out.clone() if any(out is x for x in arrays) else out  # type: ignore[no-any-return]
 
         @staticmethod
-        def setup_context(ctx: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+        def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
             ctx.save_for_backward(*inputs)
             ctx.save_for_forward(*inputs, output)
 
         @staticmethod
-        def backward(ctx: Any, upstream: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        def backward(ctx: Any, upstream: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
             return backward(ctx.saved_tensors, upstream)
 
         @staticmethod
-        def jvp(ctx: Any, *tangents: torch.Tensor | None) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
             *arrays, value = ctx.saved_tensors
             return _transposed(lambda upstream: backward(tuple(arrays), upstream), value, tangents)
 
-    def call(*arrays: torch.Tensor) -> torch.Tensor:
+    def call(*arrays: Tensor) -> Tensor:
         if not any(map(is_recorded, arrays)):
             return forward(*arrays)  # type: ignore[no-any-return]
         return Differentiable.apply(*arrays)  # type: ignore[no-any-return, no-untyped-call]
@@ -275,14 +267,14 @@ def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callab
     return call
 
 
-def is_recorded(x: torch.Tensor) -> bool:
+def is_recorded(x: Tensor) -> bool:
     """See `Backend.records_gradient`."""
     return (x.requires_grad and torch.is_grad_enabled()) or has_tangent(x)
 
 
 def _transposed(
     pull: Callable[[Array], Sequence[Array | None]], value: Array, tangents: Sequence[Array | None]
-) -> torch.Tensor:
+) -> Tensor:
     """Push tangents forward through the transpose of pull, a linear function of an array of value's shape."""
     with torch.enable_grad():
         upstream = torch.zeros_like(value, requires_grad=True)

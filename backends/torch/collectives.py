@@ -22,8 +22,6 @@ import torch.distributed as dist
 from islices.core.host_memory import empty
 from islices.distributed.group import Bytes, Group, RankError, RankTimeout
 
-__all__ = ["TorchGroup", "default_group", "running", "wrap"]
-
 #: Separates these messages from the user's, whose tag is 0 by default (gloo; nccl has no tags).
 TAG = 0x15C5
 
@@ -108,14 +106,7 @@ class TorchGroup(Group):
             raise RuntimeError(f"{self.engine}: this process group has been destroyed")
         return found
 
-    def _all_gather(self, data: Bytes, lengths: Sequence[int]) -> list[Bytes]:
-        return self._exchange([data] * self.size, lengths)
-
     def _all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
-        return self._exchange(parts, lengths)
-
-    def _exchange(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
-        """Send parts[r] to rank r, and receive lengths[r] bytes from it."""
         others = [(self.rank + step) % self.size for step in range(1, self.size)]  # each rank begins with another rank
         to = [r for r in others if len(parts[r])]
         staged = {id(parts[r]): _tensor(parts[r]).to(self._device) for r in to}  # all of them may be one array

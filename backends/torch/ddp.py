@@ -19,8 +19,6 @@ from islices.core.registry import describe
 from islices.distributed import all_reduce
 from islices.distributed.strategy import STRATEGIES, Strategy
 
-__all__ = ["register_ddp_hook"]
-
 #: A communication hook of DDP: (state, bucket) -> Future of the bucket's tensor.
 Hook = Callable[[Any, Any], Any]
 

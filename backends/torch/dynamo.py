@@ -19,8 +19,6 @@ from importlib.util import find_spec
 from types import FunctionType, ModuleType
 from typing import Any
 
-__all__ = ["compiled", "forget", "shield"]
-
 DYNAMO = "torch._dynamo"
 #: Modules that Dynamo traces.
 TRACED = ("islices.backends.torch.in_graphs", "islices.embedding.transformed", "islices.conformance")

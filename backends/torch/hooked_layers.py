@@ -23,17 +23,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from islices.backend import Array, LayerUse, OtherUse, ProductUse, Use
 from islices.backends.torch.tracers import in_functorch
 from islices.core.locks import Lock
-
-__all__ = ["capture"]
-
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 @contextlib.contextmanager
@@ -89,8 +85,9 @@ class _Eager:
         if is_compiled():
             raise RuntimeError(INSIDE)
         with self.lock:
-            if self.count == 0 and "torch._dynamo" in sys.modules:
-                stance = torch.compiler.set_stance("force_eager")
+            set_stance = getattr(torch.compiler, "set_stance", None)  # from torch 2.6 on
+            if self.count == 0 and set_stance is not None and "torch._dynamo" in sys.modules:
+                stance = set_stance("force_eager")
                 stance.__enter__()
                 self.stance = stance
             self.count += 1
@@ -176,7 +173,7 @@ SIGNATURES: dict[Callable[..., Any], inspect.Signature] = {
 }
 
 
-def _await_gradient(uses: list[Use], use: LayerUse | ProductUse, output: torch.Tensor) -> torch.Tensor:
+def _await_gradient(uses: list[Use], use: LayerUse | ProductUse, output: Tensor) -> Tensor:
     """Return the output, with a hook that passes its gradient to use."""
     if in_functorch():
         raise NotImplementedError(
@@ -187,7 +184,7 @@ def _await_gradient(uses: list[Use], use: LayerUse | ProductUse, output: torch.T
     if not output.requires_grad:
         output = FrozenOutput.apply(torch.empty(0, requires_grad=True), output)  # type: ignore[no-untyped-call]
 
-    def arrived(upstream: torch.Tensor) -> None:
+    def arrived(upstream: Tensor) -> None:
         upstream = upstream.detach()
         if upstream.is_nested:  # the rows of the layer for nested ids
             upstream = upstream.values()
@@ -202,12 +199,12 @@ class FrozenOutput(torch.autograd.Function):
     """A function that makes a frozen layer's output part of a graph; the result may change in place, without .grad."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, anchor: Tensor, output: Tensor) -> Tensor:
         ctx.mark_dirty(output)
         return output
 
     @staticmethod
-    def backward(ctx: Any, upstream: torch.Tensor) -> tuple[None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, upstream: Tensor) -> tuple[None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return None, None
 
 
@@ -216,12 +213,12 @@ class Alias(torch.autograd.Function):
     """A function that returns an alias of the weights, which receives the gradient of captured uses."""
 
     @staticmethod
-    def forward(ctx: Any, weight: torch.Tensor, gradient_of: WeightGradient) -> torch.Tensor:
+    def forward(ctx: Any, weight: Tensor, gradient_of: WeightGradient) -> Tensor:
         ctx.gradient_of = gradient_of
         return weight.detach()  # no view, because in-place changes of the weights would break it; it has their version
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx.gradient_of.running.captured = gradient
         return gradient, None
 
@@ -234,7 +231,7 @@ class WeightGradient:
         self.uses = uses
         self.running = threading.local()  # a backward pass runs in a separate thread for each device
 
-    def arrived(self, gradient: torch.Tensor) -> None:
+    def arrived(self, gradient: Tensor) -> None:
         if self.running.__dict__.pop("captured", None) is not gradient:
             self.uses.append(OtherUse(self.name, "were used beside the layers that are captured"))
 
@@ -247,10 +244,10 @@ class Aliases:
 
     def __init__(self, uses: list[Use]) -> None:
         self.uses = uses
-        self.found: dict[int, tuple[Any, torch.Tensor]] = {}
+        self.found: dict[int, tuple[Any, Tensor]] = {}
         self.handles: list[Any] = []
 
-    def of(self, name: str, weight: torch.Tensor) -> torch.Tensor:
+    def of(self, name: str, weight: Tensor) -> Tensor:
         """Return the alias of a weight, or the weight if it requires no gradient or a transform of torch.func runs."""
         if not weight.requires_grad or in_functorch():
             return weight
@@ -275,31 +272,27 @@ class Aliases:
 
 
 # ---------------------------------------------------------------------- what was looked up
-def _kept(x: torch.Tensor | None) -> Any:
+def _kept(x: Tensor | None) -> Any:
     """Return a copy: the caller may reuse the memory for the next batch before the gradients are read."""
     return None if x is None else x.detach().clone()
 
 
 def _use_of_lookup(name: str, given: dict[str, Any]) -> LayerUse:
     """Return the use of the weights by a call of the functional embedding or embedding_bag."""
-    weight, padding_idx, ids, offsets = given["weight"], given["padding_idx"], given["input"], None
+    weight, padding_idx, ids = given["weight"], given["padding_idx"], given["input"]
     if padding_idx is not None:
         padding_idx %= weight.shape[0]
+    # of embedding_bag only
+    offsets, weights, to_last = map(given.get, ("offsets", "per_sample_weights", "include_last_offset"))
     if ids.is_nested and ids.layout is torch.jagged:  # row after row, as the layer looks them up
-        ids, offsets = ids.values(), ids.offsets()[:-1]
-    scale_by_freq = given["scale_grad_by_freq"]
-    use = LayerUse(name, _kept(ids), weight.shape[0], padding_idx=padding_idx, scale_by_freq=scale_by_freq)
-    use.offsets = _kept(offsets)
-    if "mode" not in given:
-        return use
-    offsets, include_last_offset, weights = given["offsets"], given["include_last_offset"], given["per_sample_weights"]
-    if use.offsets is not None:  # from nested ids
-        offsets, include_last_offset = use.offsets, False
+        ids, offsets, to_last = ids.values(), ids.offsets()[:-1], False
         weights = None if weights is None else weights.values()
-    if offsets is not None and include_last_offset:  # ids after the last offset are in no bag
+    if offsets is not None and to_last:  # ids after the last offset are in no bag
         end = int(offsets[-1])
-        offsets, use.ids = offsets[:-1], use.ids[:end]
+        ids, offsets = ids[:end], offsets[:-1]
         weights = None if weights is None else weights[:end]
-    use.combiner, use.offsets, use.weights = given["mode"], _kept(offsets), _kept(weights)
-    use.rows = weight.detach()[use.ids.reshape(-1)] if given["mode"] == "max" else None
+    use = LayerUse(name, _kept(ids), weight.shape[0], padding_idx=padding_idx)
+    use.scale_by_freq, use.combiner = given["scale_grad_by_freq"], given.get("mode")
+    use.offsets, use.weights = _kept(offsets), _kept(weights)
+    use.rows = weight.detach()[use.ids.reshape(-1)] if use.combiner == "max" else None
     return use

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from islices.backend import Slots, Source
@@ -27,8 +28,6 @@ from islices.embedding import lookup as lookups
 from islices.embedding.table import Table
 from islices.embedding.transformed import transformed
 from islices.optim import Optimizer, optimizer
-
-__all__ = ["substitute"]
 
 # Dynamo sees tensors and constants in what is registered here
 _nodes: dict[str, Callable[..., Any]] = {}
@@ -102,27 +101,21 @@ def is_traced(x: Any) -> bool:
 # ---------------------------------------------------------------------- our objects, taken apart and put together
 def _slices_apart(s: IndexedSlices) -> tuple[list[Any], Any]:
     slots = _slots_in(s)
-    held = [s.values if slots is None else slots.values, s.indices]
-    later = [False, False]
-    if slots is not None:
-        later = [slots.positions is not None, slots.factor is not None]
-        held += [x for x in (slots.positions, slots.factor) if x is not None]  # a graph returns no None
-    return held, (s.dense_shape, s.coalesced, s.padded, *later)
+    parts = [s.values if slots is None else slots.values, s.indices, *((None, None) if slots is None else slots[3:])]
+    there = [x is not None for x in parts]  # a graph returns no None
+    return [x for x in parts if x is not None], (s.dense_shape, s.coalesced, s.padded, *there)
 
 
 def _slices_together(parts: Any, known: Any) -> IndexedSlices:
-    rest = list(parts)
-    values, indices = rest.pop(0), rest.pop(0)
-    positions = rest.pop(0) if known[3] else None
-    factor = rest.pop(0) if known[4] else None
-    shape, coalesced, padded = known[:3]
+    (shape, coalesced, padded, *there), rest = known, iter(parts)
+    values, indices, positions, factor = [next(rest) if x else None for x in there]
     if positions is not None or factor is not None:
         slots, values = Slots(values, indices, shape[0], positions, factor), object.__new__(SlotValues)
         object.__setattr__(values, "slots", slots)
         object.__setattr__(values, "values", None)
     s = object.__new__(IndexedSlices)  # of its parts, in calls that Dynamo knows
-    parts = {"backend": backend, "_values": values, "_indices": indices}
-    for name, x in {**parts, "dense_shape": shape, "coalesced": coalesced, "padded": padded}.items():
+    held = {"backend": backend, "_values": values, "_indices": indices, "dense_shape": shape}
+    for name, x in {**held, "coalesced": coalesced, "padded": padded}.items():
         object.__setattr__(s, name, x)
     return s
 
@@ -143,11 +136,8 @@ def _break(reason: str) -> None:
 
 def _records(tree: Any) -> bool:
     """Return whether autograd records a tensor in tree."""
-    if torch.is_grad_enabled():
-        for x in pytree.tree_leaves(tree):
-            if isinstance(x, torch.Tensor) and x.requires_grad:
-                return True
-    return False
+    leaves = pytree.tree_leaves(tree)
+    return torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in leaves)
 
 
 def _as_node(node: Callable[..., Any]) -> Callable[..., Any]:
@@ -162,7 +152,7 @@ def _as_node(node: Callable[..., Any]) -> Callable[..., Any]:
 def _called(node: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a node. A graph has no None. `NOTHING` replaces None among arguments, and a tensor of dtype `ABSENT` among
     results."""
-    args, kwargs = pytree.tree_map(_something, (args, kwargs), is_leaf=_is_ours)
+    args, kwargs = pytree.tree_map(lambda x: NOTHING if x is None else x, (args, kwargs), is_leaf=_is_ours)
     return pytree.tree_map(_or_none, node(*args, **kwargs), is_leaf=_is_ours)
 
 
@@ -171,14 +161,10 @@ def _is_ours(x: Any) -> bool:
 
 
 def _or_none(x: Any) -> Any:
-    return None if isinstance(x, torch.Tensor) and x.dtype == ABSENT else x
+    return None if isinstance(x, Tensor) and x.dtype == ABSENT else x
 
 
-def _something(x: Any) -> Any:
-    return NOTHING if x is None else x
-
-
-def values_of(s: IndexedSlices) -> torch.Tensor:
+def values_of(s: IndexedSlices) -> Tensor:
     """Return the values of slices that are computed when they are read."""
     return _called(_nodes["expanded"], s)  # type: ignore[no-any-return]
 
@@ -219,9 +205,9 @@ def lookup(table: Any, ids: Any, **options: Any) -> Any:
     source = table.table if isinstance(table, Recorded) else table
     if isinstance(source, Table) and source._source.recorder is not None:
         _break("a gradient that is taken outside of the graph passes through lookup")
-    if isinstance(source, torch.Tensor):
+    if isinstance(source, Tensor):
         _break("lookup in a tensor that is no Table")
-    if not isinstance(ids, torch.Tensor):
+    if not isinstance(ids, Tensor):
         _break("ragged ids")
     if _records(options):
         _break("a gradient passes through the weights of lookup")
@@ -237,10 +223,7 @@ def lookup(table: Any, ids: Any, **options: Any) -> Any:
 
 def _is_linear(options: Mapping[str, Any]) -> bool:
     """Return whether a lookup's gradient is its upstream, row by row or bag by bag."""
-    for name in ("mask", "weights"):
-        if options.get(name) is not None:
-            return False
-    return options.get("combiner") != "max"
+    return options.get("combiner") != "max" and all(options.get(name) is None for name in ("mask", "weights"))
 
 
 def value_and_grad(
@@ -255,10 +238,7 @@ def value_and_grad(
 ) -> Callable[..., tuple[Any, Any]]:
     """Substitute for `islices.value_and_grad`."""
     numbers: tuple[Any, ...] = tuple(argnums) if isinstance(argnums, (list, tuple)) else (argnums,)
-    for k in numbers:
-        if type(k) is not int:
-            _break("argnums")
-    if not numbers or len(set(numbers)) < len(numbers):
+    if not numbers or len(set(numbers)) < len(numbers) or any(type(k) is not int for k in numbers):
         _break("argnums")
     if type(has_aux) is not bool or per_sample is not False or sparse is not None:
         _break("flags, or gradients per sample")
@@ -272,13 +252,12 @@ def differentiate(
     argnums, numbers, has_aux, samples = options
     if samples is not None:
         _break("value_and_grad per sample")
-    for k in numbers:
-        if not -len(args) <= k < len(args):
-            _break("argnums")
+    if any(not -len(args) <= k < len(args) for k in numbers):
+        _break("argnums")
     places = [k % len(args) for k in numbers]
-    leaves, spec = pytree.tree_flatten([args[k] for k in places], is_leaf=_is_leaf)
+    leaves, spec = pytree.tree_flatten([args[k] for k in places], is_leaf=lambda x: type(x) not in (dict, list, tuple))
     tables: list[Recorded] = []
-    variables: list[torch.Tensor] = []
+    variables: list[Tensor] = []
     faces = [_recorded(x, tables, variables) for x in leaves]
     full = list(args)
     for k, x in zip(places, pytree.tree_unflatten(faces, spec), strict=True):
@@ -294,30 +273,26 @@ def differentiate(
             reads = [(next(rest), ids, options) for _, ids, options in x.reads]
             found.append(_called(_nodes["lookup_gradient"], x.table, reads) if reads else _nothing(x.table))
         else:
-            found.append(next(dense) if isinstance(x, torch.Tensor) and x.dtype in FLOATS else None)
+            found.append(next(dense) if isinstance(x, Tensor) and x.dtype in FLOATS else None)
     grads = tuple(pytree.tree_unflatten(found, spec))
     value = (loss, pytree.tree_map(_detached, aux)) if has_aux else loss
     return value, grads if isinstance(argnums, (list, tuple)) else grads[0]
 
 
-def _is_leaf(x: Any) -> bool:
-    return type(x) not in (dict, list, tuple)
-
-
-def _recorded(x: Any, tables: list[Recorded], variables: list[torch.Tensor]) -> Any:
+def _recorded(x: Any, tables: list[Recorded], variables: list[Tensor]) -> Any:
     """Return the recorded table or tensor that the function gets in place of x."""
     if isinstance(x, Recorded) or (isinstance(x, Table) and x._source.recorder is not None):
         _break("value_and_grad within a differentiation")
     if isinstance(x, Table):
         tables.append(Recorded(x))
         return tables[-1]
-    if isinstance(x, torch.Tensor) and x.dtype in FLOATS:
+    if isinstance(x, Tensor) and x.dtype in FLOATS:
         if x.requires_grad and not x.is_leaf and torch.is_grad_enabled():
             _break("value_and_grad within a differentiation")
         known = any(x is y for y in variables)
         variables.append(x if x.requires_grad and x.is_leaf and not known else x.detach().requires_grad_())
         return variables[-1]
-    if not (x is None or isinstance(x, (torch.Tensor, bool, int, float, str))):  # what eager code takes apart
+    if not (x is None or isinstance(x, (Tensor, bool, int, float, str))):  # what eager code takes apart
         _break(f"value_and_grad of an argument that holds a {type(x).__name__}")
     return x
 
@@ -328,8 +303,8 @@ def _gradients(
     kwargs: dict[str, Any],
     has_aux: bool,
     tables: list[Recorded],
-    variables: list[torch.Tensor],
-) -> tuple[torch.Tensor, Any, list[torch.Tensor]]:
+    variables: list[Tensor],
+) -> tuple[Tensor, Any, list[Tensor]]:
     """Return loss, aux, and the gradients of the variables and of the results of the tables' lookups."""
     out: Any = fn(*full, **kwargs)
     loss: Any
@@ -337,7 +312,7 @@ def _gradients(
     if has_aux and not (isinstance(out, (list, tuple)) and len(out) == 2):
         _break("what fn returned")
     loss, aux = out if has_aux else (out, None)
-    if not isinstance(loss, torch.Tensor) or loss.dtype not in FLOATS or loss.numel() != 1:
+    if not isinstance(loss, Tensor) or loss.dtype not in FLOATS or loss.numel() != 1:
         _break("what fn returned as the loss")
     inputs = variables + [out for t in tables for out, _, _ in t.reads]
     if not loss.requires_grad or not inputs:
@@ -349,7 +324,7 @@ def _gradients(
 
 
 def _detached(x: Any) -> Any:
-    return x.detach() if isinstance(x, torch.Tensor) and x.requires_grad else x
+    return x.detach() if isinstance(x, Tensor) and x.requires_grad else x
 
 
 def _nothing(table: Table) -> IndexedSlices:
@@ -357,4 +332,4 @@ def _nothing(table: Table) -> IndexedSlices:
     weights = table._source.weights
     values = torch.zeros((0, *weights.shape[1:]), dtype=weights.dtype, device=weights.device)
     indices = torch.zeros((0,), dtype=torch.int64, device=weights.device)
-    return _slices_together([values, indices], (tuple(weights.shape), True, False, False, False))
+    return _slices_together([values, indices], (tuple(weights.shape), True, False, True, True, False, False))

@@ -11,8 +11,6 @@ import torch
 
 from islices.backend import RaggedParts
 
-__all__ = ["take_apart"]
-
 
 def take_apart(x: Any, argument: str) -> RaggedParts | None:
     """See `Backend.take_ragged`."""

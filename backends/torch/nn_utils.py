@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from islices.backend import Host
 from islices.backends.torch.adapter import FLOATS, backend, check_data, check_inference, shares_elements
@@ -23,14 +24,12 @@ from islices.core.linear import as_float, round_scalar, scale_values
 from islices.core.modes import HOST
 from islices.core.registry import describe
 from islices.core.rows import coalesce
-from islices.core.slices import IndexedSlices
+from islices.core.slices import IndexedSlices, parts
 from islices.distributed.norms import Question, measure_over
 from islices.norms.clip import clip_by_value, scale_by_numbers
 from islices.norms.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
 from islices.norms.limits import check_max_norm
-from islices.norms.norm import EXACT, check_float, check_order, look_at, norm_dtype, norm_of, parts
-
-__all__ = ["clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"]
+from islices.norms.norm import EXACT, check_float, check_order, look_at, norm_dtype, norm_of
 
 #: The usual argument of `get_total_norm`, for messages.
 GRADIENTS = "(p.grad for p in model.parameters() if p.grad is not None)"
@@ -38,7 +37,7 @@ GRADIENTS = "(p.grad for p in model.parameters() if p.grad is not None)"
 
 @torch.no_grad()
 def clip_grad_norm_(
-    parameters: torch.Tensor | Iterable[torch.Tensor],
+    parameters: Tensor | Iterable[Tensor],
     max_norm: float,
     norm_type: float = 2.0,
     error_if_nonfinite: bool = False,
@@ -47,7 +46,7 @@ def clip_grad_norm_(
     semantics: Semantics = "torch",
     group: Any = None,
     replicated: bool | Sequence[bool] = False,
-) -> torch.Tensor:
+) -> Tensor:
     """Scale the gradients of parameters together, in place, to a norm of at most max_norm.
 
     Parameters
@@ -126,14 +125,14 @@ def clip_grad_norm_(
 
 @torch.no_grad()
 def get_total_norm(
-    tensors: torch.Tensor | Iterable[torch.Tensor],
+    tensors: Tensor | Iterable[Tensor],
     norm_type: float = 2.0,
     error_if_nonfinite: bool = False,
     foreach: bool | None = None,
     *,
     group: Any = None,
     replicated: bool | Sequence[bool] = False,
-) -> torch.Tensor:
+) -> Tensor:
     """Return the norm of tensors, usually gradients, as if they were one vector.
 
     Parameters
@@ -179,7 +178,7 @@ def get_total_norm(
     tensor(2.8284)
     """
     over = group is not None or replicated is not False
-    given: list[torch.Tensor] = []
+    given: list[Tensor] = []
 
     def request() -> Question:
         ord = _order(norm_type, exact=over)
@@ -196,9 +195,9 @@ def get_total_norm(
 
 @torch.no_grad()
 def clip_grads_with_norm_(
-    parameters: torch.Tensor | Iterable[torch.Tensor],
+    parameters: Tensor | Iterable[Tensor],
     max_norm: float,
-    total_norm: torch.Tensor,
+    total_norm: Tensor,
     foreach: bool | None = None,
     *,
     semantics: Semantics = "torch",
@@ -245,9 +244,7 @@ def clip_grads_with_norm_(
 
 
 @torch.no_grad()
-def clip_grad_value_(
-    parameters: torch.Tensor | Iterable[torch.Tensor], clip_value: float, foreach: bool | None = None
-) -> None:
+def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None) -> None:
     """Limit every element of the gradients of parameters, in place, to [-clip_value, clip_value].
 
     Parameters
@@ -308,9 +305,9 @@ def _gradients(parameters: Any, stacklevel: int = 4) -> tuple[list[Any], list[An
     return grads, leaves
 
 
-def _listed(tensors: Any, argument: str, usual: str) -> list[torch.Tensor]:
+def _listed(tensors: Any, argument: str, usual: str) -> list[Tensor]:
     """Return one Tensor or an iterable of Tensors as a list."""
-    if isinstance(tensors, torch.Tensor):
+    if isinstance(tensors, Tensor):
         return [tensors]
     try:
         listed = list(tensors)
@@ -320,7 +317,7 @@ def _listed(tensors: Any, argument: str, usual: str) -> list[torch.Tensor]:
             f"{argument}: got {describe(tensors)}; accepted is a Tensor or an iterable of them{hint}"
         ) from None
     for position, x in enumerate(listed):
-        if not isinstance(x, torch.Tensor):
+        if not isinstance(x, Tensor):
             raise TypeError(f"{argument}: got {describe(x)} at position {position}; accepted are Tensors")
     return listed
 
@@ -341,18 +338,18 @@ def _known_norm(total_norm: Any) -> Host:
     number = _float(total_norm, "total_norm", "a Tensor of one, or a number")
     if number < 0:
         raise ValueError(f"total_norm: got {number}; accepted is a number >= 0")
-    single = isinstance(total_norm, torch.Tensor) and total_norm.dtype is not torch.float64
+    single = isinstance(total_norm, Tensor) and total_norm.dtype is not torch.float64
     return np.array([number], np.float32 if single else np.float64)
 
 
 def _float(x: Any, argument: str, accepted: str) -> float:
     try:
-        return as_float(x)
+        return x if type(x) is float else as_float(x)
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(f"{argument}: got {describe(x)}; accepted is {accepted}") from None
 
 
-def _leaf(grad: torch.Tensor, subject: str, position: int) -> Any:
+def _leaf(grad: Tensor, subject: str, position: int) -> Any:
     """Return a valid gradient as the core's leaf, or raise an error that gives the gradient's position."""
     try:
         leaf = accept(grad, "grad")
@@ -416,7 +413,7 @@ def _check_finite(norm: Host, ord: float) -> None:
         )
 
 
-def _as_tensor(norm: Host, grads: Sequence[Any]) -> torch.Tensor:
+def _as_tensor(norm: Host, grads: Sequence[Any]) -> Tensor:
     """Return the norm as a 0-d Tensor on the device of the first gradient."""
     for grad in grads:
         if grad is not None:
@@ -441,7 +438,7 @@ def _scale(grads: Sequence[Any], leaves: Sequence[Any], formula: ClipFormula, no
                 _scale_dense(grad, steps)
 
 
-def _scale_dense(grad: torch.Tensor, steps: list[tuple[str, float]]) -> None:
+def _scale_dense(grad: Tensor, steps: list[tuple[str, float]]) -> None:
     rounded = [(name, round_scalar(backend, grad, c, name)) for name, c in steps]
     grad = _with_separate_elements(grad)
     if len(rounded) == 1 and rounded[0][0] == "mul":
@@ -450,7 +447,7 @@ def _scale_dense(grad: torch.Tensor, steps: list[tuple[str, float]]) -> None:
         grad.copy_(scale_values(backend, grad, rounded))
 
 
-def _with_separate_elements(grad: torch.Tensor) -> torch.Tensor:
+def _with_separate_elements(grad: Tensor) -> Tensor:
     """Return a gradient, with new memory if elements share memory, as those of an expanded gradient do.
 
     torch raises on writes to these, or changes an element repeatedly.

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from islices.backend import LookedUp, Slots, Source
@@ -28,11 +29,9 @@ from islices.norms import norm as norms
 from islices.norms.clip_formulas import BY_VALUE, lookup_formula
 from islices.optim import Optimizer
 
-__all__ = ["ABSENT", "NODES", "NOTHING", "PUBLIC", "Node", "Read"]
-
 
 class Nothing:
-    """The constant that represents None in graphs."""
+    """The constant that represents None in graphs. Dynamo accepts no frozen dataclass as a constant."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Nothing)
@@ -56,10 +55,10 @@ class New:
 
     __slots__ = ("dtype", "like", "shape")
 
-    def __init__(self, like: torch.Tensor, shape: Sequence[int | Count], dtype: torch.dtype | None = None) -> None:
+    def __init__(self, like: Tensor, shape: Sequence[int | Count], dtype: torch.dtype | None = None) -> None:
         self.like, self.shape, self.dtype = like, shape, dtype or like.dtype
 
-    def fake(self, sizes: dict[Count, Any]) -> torch.Tensor:
+    def fake(self, sizes: dict[Count, Any]) -> Tensor:
         """Return a tensor without data in this form."""
         shape = []
         for n in self.shape:
@@ -78,7 +77,7 @@ class NodeCall(NamedTuple):
     written: list[bool]  # a flag per tensor
     places: list[tuple[int, torch.dtype]]  # places of new tensors among the leaves of the result, and their dtypes
 
-    def arguments(self, read: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> Any:
+    def arguments(self, read: Sequence[Tensor], written: Sequence[Tensor]) -> Any:
         """Return args and kwargs with these tensors."""
         own, others = iter(written), iter(read)
         tensors = iter([next(own if w else others) for w in self.written])
@@ -121,16 +120,16 @@ class Node:
         if not places and not self.writes:
             return _filled(form, iter(()))
         targets = {id(x) for k in self.writes for x in pytree.tree_leaves(args[k])}
-        tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
+        tensors = [x for x in leaves if isinstance(x, Tensor)]
         written = [id(x) in targets for x in tensors]
-        constants = [TENSOR if isinstance(x, torch.Tensor) else _known(x) for x in leaves]
+        constants = [TENSOR if isinstance(x, Tensor) else _known(x) for x in leaves]
         call = _registered(NodeCall(self.name, spec, constants, written, places))
         read, own = ([x for x, w in zip(tensors, written, strict=True) if w is wanted] for wanted in (False, True))
         with torch.no_grad():
             made = getattr(torch.ops.islices, self.name).default(call, read, *[own] * bool(self.writes))
         return _filled(form, iter(made or ()))
 
-    def _run(self, call: str, read: list[torch.Tensor], written: Sequence[torch.Tensor] = ()) -> Any:
+    def _run(self, call: str, read: list[Tensor], written: Sequence[Tensor] = ()) -> Any:
         """Run the node when its graph runs."""
         args, kwargs = _calls[call].arguments(read, written)
         with torch.no_grad():
@@ -140,7 +139,7 @@ class Node:
         found, memory = list(_parts(out)), {x.untyped_storage().data_ptr() for x in read}
         return [_own(found[k], dtype, memory) for k, dtype in _calls[call].places]
 
-    def _fake(self, call: str, read: list[torch.Tensor], written: Sequence[torch.Tensor] = ()) -> Any:
+    def _fake(self, call: str, read: list[Tensor], written: Sequence[Tensor] = ()) -> Any:
         """Return tensors without data in place of the node's results."""
         if self.writes:
             return None
@@ -149,7 +148,7 @@ class Node:
         return [form[k].fake(sizes) for k, _ in _calls[call].places]
 
 
-def _filled(form: Any, made: Iterator[torch.Tensor]) -> Any:
+def _filled(form: Any, made: Iterator[Tensor]) -> Any:
     """Return a form with tensors in place of each `New`, and of None."""
     absent = torch.empty(0, dtype=ABSENT)
     return pytree.tree_map(lambda x: next(made) if isinstance(x, New) else absent if x is None else x, form)
@@ -185,12 +184,12 @@ def _registered(call: NodeCall) -> str:
     return name
 
 
-def _own(x: torch.Tensor | float | None, dtype: torch.dtype, memory: set[int]) -> torch.Tensor:
+def _own(x: Tensor | float | None, dtype: torch.dtype, memory: set[int]) -> Tensor:
     """Return a tensor of the result in memory that the arguments do not share.
 
     A factor may be None if nothing was clipped; its tensor is 1.
     """
-    if not isinstance(x, torch.Tensor):
+    if not isinstance(x, Tensor):
         return torch.full((1,), 1.0 if x is None else x, dtype=dtype)
     shared = x.numel() and x.untyped_storage().data_ptr() in memory
     return x.clone(memory_format=torch.contiguous_format) if shared else x.contiguous()
@@ -201,10 +200,10 @@ def _each(fn: Callable[[Any], Any], tree: Any) -> Any:
     return rebuild(tree, iter([None if x is None else fn(x) for x in flatten(tree)]))
 
 
-def _held(leaf: Any) -> torch.Tensor:
+def _held(leaf: Any) -> Tensor:
     """Return the tensor that contains a leaf's numbers."""
     held: Any = leaf._held(0) if isinstance(leaf, IndexedSlices) else leaf
-    if not isinstance(held, torch.Tensor):
+    if not isinstance(held, Tensor):
         raise TypeError(f"a graph of torch has tensors, no {type(held).__name__}")
     return held
 
@@ -229,7 +228,7 @@ def _scaled(leaf: Any, max_norm: Any, semantics: str, nonfinite: str) -> Any:
     See `islices.core.slots.times`.
     """
     slots = slots_in(leaf) if isinstance(leaf, IndexedSlices) else None
-    known = semantics == "islices" and nonfinite != "zero" and not isinstance(max_norm, torch.Tensor)
+    known = semantics == "islices" and nonfinite != "zero" and not isinstance(max_norm, Tensor)
     if slots is None or slots.factor is not None or not known:
         return _alike(leaf)
     wide = torch.float64 if slots.values.dtype == torch.float64 else torch.float32
@@ -244,7 +243,7 @@ def _coalesced(leaf: Any) -> Any:
 
 
 def _slices(
-    B: Any, values: torch.Tensor, index: torch.dtype, shape: Any, count: Any, *, coalesced: bool = False
+    B: Any, values: Tensor, index: torch.dtype, shape: Any, count: Any, *, coalesced: bool = False
 ) -> IndexedSlices:
     """Return the form of count new slices of a dense shape."""
     rows, names = New(values, (count, *shape[1:])), New(values, (count,), index)
@@ -262,13 +261,13 @@ def _norm(tree: Any) -> New:
     return New(found[0], (), torch.float64 if wide else torch.float32)
 
 
-def _bags(ids: torch.Tensor, options: Mapping[str, Any]) -> tuple[Any, ...]:
+def _bags(ids: Tensor, options: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the shape of the bags of a lookup."""
     offsets = options.get("offsets")
     return tuple(ids.shape[:-1]) if offsets is None else (offsets.shape[0],)
 
 
-def _rows(table: Table, ids: torch.Tensor, options: Mapping[str, Any]) -> New:
+def _rows(table: Table, ids: Tensor, options: Mapping[str, Any]) -> New:
     """Return the form of a lookup's result."""
     weights = table._source.weights
     lead = tuple(ids.shape) if options.get("combiner") is None else _bags(ids, options)
@@ -293,7 +292,7 @@ def _gradient(table: Table, reads: Sequence[Read]) -> IndexedSlices:
 
 # ---------------------------------------------------------------------- the nodes
 #: The gradient of a lookup's result, its ids and its options.
-Read = tuple[torch.Tensor, torch.Tensor, Mapping[str, Any]]
+Read = tuple[Tensor, Tensor, Mapping[str, Any]]
 
 
 def looked_up(table: Table, ids: Any, options: Mapping[str, Any]) -> Any:
@@ -317,17 +316,17 @@ class _Replayed:
 
     used: LookedUp
 
-    def __init__(self, upstream: torch.Tensor) -> None:
+    def __init__(self, upstream: Tensor) -> None:
         self.upstream = upstream
 
-    def lookup(self, weights: Any, ids: Any, extras: tuple[Any, ...], static: Any, read: Any = None) -> torch.Tensor:
+    def lookup(self, weights: Any, ids: Any, extras: tuple[Any, ...], static: Any, read: Any = None) -> Tensor:
         self.used = LookedUp(self.upstream, ids, extras, static)
         return self.upstream
 
     bags = lookup
 
 
-def expanded(s: IndexedSlices) -> torch.Tensor:
+def expanded(s: IndexedSlices) -> Tensor:
     """Return the values of slices."""
     return s.values  # type: ignore[no-any-return]
 

@@ -22,8 +22,6 @@ import torch
 
 from islices.kernels.threads import share
 
-__all__ = ["lend", "run_shared", "serves"]
-
 _Work: Any = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 

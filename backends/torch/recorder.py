@@ -15,8 +15,6 @@ from islices.backends.torch.optim.states import describe_optimizer, state_of
 from islices.core.registry import describe
 from islices.porting.trajectory import Recorder
 
-__all__ = ["TorchRecorder"]
-
 
 class TorchRecorder(Recorder):
     """A recorder of an unchanged training loop, with batch, outputs, gradients before and after clipping, tables and

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -24,8 +25,6 @@ from islices.core import trees
 from islices.core.conversion import from_native
 from islices.embedding import marking
 from islices.embedding.lookup_gradients import empty_slices
-
-__all__ = ["RowReads", "differentiate_rows"]
 
 
 def differentiate_rows(
@@ -42,12 +41,12 @@ def differentiate_rows(
             "derivatives is an islices.Table among the arguments"
         )
     leaves, names, floats, marked = marking.marked_leaves(backend, tree, sparse)
-    tables: dict[int, torch.Tensor] = {}  # by leaf: fn gets this tensor in place of the leaf
+    tables: dict[int, Tensor] = {}  # by leaf: fn gets this tensor in place of the leaf
     ids: set[int] = set()
     others: dict[int, str] = {}
     reads = RowReads(lambda x: id(x) in ids, others)
 
-    def called(faces: Sequence[torch.Tensor], _: Sequence[Source]) -> tuple[Array, Any]:
+    def called(faces: Sequence[Tensor], _: Sequence[Source]) -> tuple[Array, Any]:
         full = list(leaves)
         for k, face in zip(floats, faces, strict=True):
             full[k] = face
@@ -107,7 +106,7 @@ class RowReads(TorchFunctionMode):
         if func in CASTS and given is table and out is not given and out.device == given.device:
             out._islices_cast_from = table
         others = self.others
-        if others is not None and isinstance(out, torch.Tensor) and out.requires_grad and id(table) not in others:
+        if others is not None and isinstance(out, Tensor) and out.requires_grad and id(table) not in others:
             others[id(table)] = f"{getattr(func, '__name__', func)}{_line()}"
         return out
 
@@ -116,7 +115,7 @@ class RowReads(TorchFunctionMode):
         return x if self.is_table(x) else getattr(x, "_islices_cast_from", None)
 
 
-CASTS = {getattr(torch.Tensor, name) for name in ("to", "type", "half", "bfloat16", "float", "double")}
+CASTS = {getattr(Tensor, name) for name in ("to", "type", "half", "bfloat16", "float", "double")}
 
 
 def _line() -> str:
@@ -145,11 +144,11 @@ def _functional(func: Callable[..., Any]) -> Callable[..., Any]:
     return read
 
 
-def _index_select(table: torch.Tensor, dim: int, index: torch.Tensor) -> Any:
+def _index_select(table: Tensor, dim: int, index: Tensor) -> Any:
     return None if dim not in (0, -table.ndim) else (_Rows.apply(table, index), index.numel())  # type: ignore[no-untyped-call]
 
 
-def _getitem(table: torch.Tensor, key: Any) -> Any:
+def _getitem(table: Tensor, key: Any) -> Any:
     if isinstance(key, tuple) and key and all(isinstance(k, slice) and k == slice(None) for k in key[1:]):
         key = key[0]
     count = table.shape[0]
@@ -160,7 +159,7 @@ def _getitem(table: torch.Tensor, key: Any) -> Any:
         ids = torch.arange(start, max(start, stop), stride, device=table.device)
     elif isinstance(key, int) and not isinstance(key, bool) and -count <= key < count:
         ids = torch.tensor(key, device=table.device)
-    elif isinstance(key, torch.Tensor) and key.dtype in (torch.int32, torch.int64):
+    elif isinstance(key, Tensor) and key.dtype in (torch.int32, torch.int64):
         ids = key.to(table.device)
     else:
         return None
@@ -171,13 +170,13 @@ class _Rows(torch.autograd.Function):
     """A read of rows of a table of any number of dimensions; the gradient is a sparse tensor."""
 
     @staticmethod
-    def forward(ctx: Any, table: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, table: Tensor, ids: Tensor) -> Tensor:
         ctx.save_for_backward(ids)
         ctx.shape = table.shape
         return table[ids]
 
     @staticmethod
-    def backward(ctx: Any, upstream: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, upstream: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         (ids,), shape = ctx.saved_tensors, ctx.shape
         values = upstream.reshape(ids.numel(), *shape[1:])
         return torch.sparse_coo_tensor(ids.reshape(1, -1), values, shape, check_invariants=False), None
@@ -187,6 +186,6 @@ READS: dict[Any, Callable[..., Any]] = {
     functional.embedding: _functional(functional.embedding),
     functional.embedding_bag: _functional(functional.embedding_bag),
     torch.index_select: _index_select,
-    torch.Tensor.index_select: _index_select,
-    torch.Tensor.__getitem__: _getitem,
+    Tensor.index_select: _index_select,
+    Tensor.__getitem__: _getitem,
 }

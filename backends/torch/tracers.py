@@ -15,20 +15,6 @@ import torch
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = [
-    "PLAIN",
-    "at_work",
-    "bare",
-    "below",
-    "has_tangent",
-    "in_forward_mode",
-    "in_functorch",
-    "is_traced",
-    "is_wrapped",
-    "plain_eager",
-    "tracer_of",
-]
-
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 _C: Any = torch._C

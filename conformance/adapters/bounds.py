@@ -17,12 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import islices
-from islices.conformance.data import Array, Case, Slices
+from islices.conformance.data import EPS, Array, Case, Slices, arrays_of, map_leaves
 from islices.conformance.execute import read, to_backend
 from islices.conformance.operations import operation
 
-#: The spacing of each type's numbers at 1.
-EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 SUMS = ("coalesce", "to_dense", "add", "scatter_add", "scatter_sub", "lookup")
 NORMS = (
     "norm", "global_norm", "clip_by_norm", "clip_by_global_norm", "clip_by_row_norm", "clip_by_block_rms",
@@ -43,12 +41,12 @@ def bound_of(case: Case) -> Bound | None:
     """Return the bounds of a result's arrays in order (slices by their values), or None if no clause bounds the
     case."""
     want = list(_floats(case.expect))
-    if not want or any(x.dtype not in EPS for x in _arrays(case.expect)):
+    if not want or any(x.dtype not in EPS for x in arrays_of(case.expect)):
         return None if case.op != "optimizer_steps" else _steps(case)
     if case.op in SUMS and case.kwargs.get("combiner") != "max":
         return _sums(case, want)
     if case.op in NORMS:
-        n = max(2, *(math.prod(x.shape) for x in _arrays([case.args])))
+        n = max(2, *(math.prod(x.shape) for x in arrays_of(case.args)))
         relative = (4 * math.log2(n) + 16) / 2 + BESIDE
         allowed = [relative * EPS[x.dtype] * _sizes(x) for x in want]
         return Bound("within clause 22's bound of norms in any order", allowed)
@@ -116,13 +114,12 @@ def _evaluated(case: Case, change: Callable[[Any], Any], kwargs: dict[str, Any] 
 
 
 def _mapped(x: Any, change: Callable[[Any], Any]) -> Any:
-    if isinstance(x, Array):
-        return change(x) if x.dtype in EPS else x
-    if isinstance(x, Slices):
-        return Slices(_mapped(x.values, change), x.indices, x.dense_shape, coalesced=x.coalesced, padded=x.padded)
-    if isinstance(x, (list, tuple)):
-        return type(x)(_mapped(item, change) for item in x)
-    return {key: _mapped(item, change) for key, item in x.items()} if isinstance(x, dict) else x
+    def changed(leaf: Any) -> Any:
+        if isinstance(leaf, Slices):
+            return replace(leaf, values=changed(leaf.values))
+        return change(leaf) if isinstance(leaf, Array) and leaf.dtype in EPS else leaf
+
+    return map_leaves(changed, x)
 
 
 def _absolute(x: Array) -> Array:
@@ -137,17 +134,5 @@ def _sizes(x: Array) -> Any:
     return np.abs(np.array(x.data, np.float64))
 
 
-def _arrays(x: Any) -> Iterator[Array]:
-    if isinstance(x, Array):
-        yield x
-    elif isinstance(x, Slices):
-        yield x.values
-    elif isinstance(x, (list, tuple)):
-        for item in x:
-            yield from _arrays(item)
-    elif isinstance(x, dict):
-        yield from _arrays(list(x.values()))
-
-
 def _floats(x: Any) -> Iterator[Array]:
-    return (found for found in _arrays(x) if found.dtype in EPS)
+    return (found for found in arrays_of(x) if found.dtype in EPS)

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from islices.conformance.adapters.bounds import EPS, Bound, bound_of
-from islices.conformance.data import Array, Case, Slices
+from islices.conformance.adapters.bounds import Bound, bound_of
+from islices.conformance.data import EPS, Array, Case, Slices
 from islices.conformance.execute import difference
 from islices.conformance.protocol import Answer, Ok, Refused, Unsupported
 from islices.conformance.protocol.wire import DTYPES
@@ -39,13 +39,14 @@ def grade(case: Case, answer: Answer) -> tuple[str, dict[str, str]]:
     if isinstance(answer, Refused):
         got = f"{answer.error}: {answer.message}"[:2000]
         if case.group != "errors":
-            return "fail", {"reason": f"refused with {got}", "got": got, "expected": expected}
-        if answer.error != case.expect["raises"]:
+            wrong = f"refused with {got}"
+        elif answer.error != case.expect["raises"]:
             wrong = f"refused with {answer.error}; expected {case.expect['raises']}"
-            return "fail", {"reason": wrong, "got": got, "expected": expected}
-        if not answer.message:
-            return "fail", {"reason": "the error says nothing", "got": got, "expected": expected}
-        return "pass", {}
+        elif not answer.message:
+            wrong = "the error says nothing"
+        else:
+            return "pass", {}
+        return "fail", {"reason": wrong, "got": got, "expected": expected}
     if case.group == "errors":
         wrong = f"got a result, expected {case.expect['raises']}"
         return "fail", {"reason": wrong, "got": repr(answer.value), "expected": expected}

@@ -22,7 +22,7 @@ from typing import IO, Any, NamedTuple
 
 import islices
 from islices.conformance.adapters.grade import grade
-from islices.conformance.data import SPEC_VERSION, Case, vectors_hash
+from islices.conformance.data import SPEC_VERSION, Case, map_leaves, vectors_hash
 from islices.conformance.progress import Watched
 from islices.conformance.protocol import CallError, Client, StartError, WireError
 from islices.conformance.report import Run, read_runs
@@ -76,8 +76,8 @@ def run_adapter(job: AdapterJob, selection: Selection, watched: Watched, stopped
             broke = f"{job.text}: {error}"
     runs = read_runs(name, job.report)
     if not runs[-1].header:
-        lines_of = {"spec": SPEC_VERSION, "vectors": vectors_hash(), "backend": name}
-        runs = [Run(name, lines_of, lines=[json.dumps({"type": "header", **lines_of})])]
+        runs = [Run(name)]
+        runs[0].give_header()
     if broke:
         runs[-1].broke(broke)
     watched.end("broke" if broke else "")
@@ -130,11 +130,7 @@ def _attempt(client: Client, case: Case) -> tuple[str, dict[str, str]]:
 
 def _numbers(x: Any) -> Any:
     """Return the arguments with infinities for the texts that vector files contain."""
-    if isinstance(x, (list, tuple)):
-        return type(x)(_numbers(item) for item in x)
-    if isinstance(x, dict):
-        return {key: _numbers(item) for key, item in x.items()}
-    return math.inf if isinstance(x, str) and x == "inf" else x
+    return map_leaves(lambda leaf: math.inf if leaf == "inf" else leaf, x)
 
 
 def _note(client: Client) -> str:

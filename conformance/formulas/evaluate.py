@@ -15,10 +15,12 @@ import numpy as np
 
 from islices.conformance.formulas.bounded import CONTEXT, Real
 from islices.conformance.formulas.formula import Formula
-from islices.conformance.formulas.inputs import Bags, Gradient, Inputs, Rows, inputs
-from islices.conformance.formulas.numbers import BoundedNumbers, Numbers, PlainNumbers
+from islices.conformance.formulas.inputs import Bags, Gradient, Rows, inputs
+from islices.conformance.formulas.numbers import BoundedNumbers, Numbers
 
 Array = np.ndarray[Any, Any]
+State = dict[str, Array]
+Stepped = tuple[Array, State]
 #: (options, t, squares) -> the numbers of a step
 Making = Callable[..., Numbers]
 _sum = np.frompyfunc(lambda x, y: x + y, 2, 1)
@@ -80,9 +82,7 @@ def rounded_up(x: Array) -> Array:
     return upper.view(np.float32).astype(np.float64)
 
 
-def initial_state(
-    formula: Formula, h: Mapping[str, Any], shape: tuple[int, ...], *, unused: bool = False
-) -> dict[str, Array]:
+def initial_state(formula: Formula, h: Mapping[str, Any], shape: tuple[int, ...], *, unused: bool = False) -> State:
     """Return the initial float32 arrays of the state for weights of that shape, as columns if they are per row.
     unused adds the arrays that the options do not use."""
     own = (shape[0], 1) if h.get("per_row") else shape
@@ -90,10 +90,9 @@ def initial_state(
     return {name: np.full(own, start, np.float32) for name, start in begin.items()}
 
 
-def steps(
-    formula: Formula, trajectory: Trajectory, made: Inputs, making: Making, lift: Callable[[Any], Any]
-) -> Iterator[tuple[Array, dict[str, Array]]]:
+def steps(formula: Formula, trajectory: Trajectory, making: Making, lift: Callable[[Any], Any]) -> Iterator[Stepped]:
     """Yield the weights, or the clipped gradient, and the state after each step."""
+    made = inputs(trajectory.inputs)
     w = lift(made.weights)
     h = formula.hyper(trajectory.options(1))
     state = {name: lift(x) for name, x in initial_state(formula, h, w.shape).items()}
@@ -107,15 +106,15 @@ def steps(
 
 
 def step(
-    formula: Formula, h: Mapping[str, Any], t: int, w: Array, g: Gradient, state: dict[str, Array],
+    formula: Formula, h: Mapping[str, Any], t: int, w: Array, g: Gradient, state: State,
     making: Making, lift: Callable[[Any], Any],
-) -> tuple[Array, dict[str, Array]]:  # fmt: skip
+) -> Stepped:  # fmt: skip
     """Return the weights and the state after one step, without changing the arguments."""
     if isinstance(g, Bags):
         return formula.rule(making(h, t), g.lifted(lift), w, state)
     if not isinstance(g, Rows):
         return formula.rule(making(h, t), lift(g), w, state)
-    named, total, squares = _summed(formula, g, len(w), w.shape[1], lift)
+    named, total, squares = _summed(formula, g, w.shape[1], lift)
     if formula.gradients == "touched":
         rows: Any = named
     else:
@@ -144,9 +143,9 @@ def _placed(full: Array, rows: Array, x: Array) -> Array:
     return found
 
 
-def _summed(formula: Formula, g: Rows, rows: int, width: int, lift: Callable[[Any], Any]) -> tuple[Array, Array, Array]:
+def _summed(formula: Formula, g: Rows, width: int, lift: Callable[[Any], Any]) -> tuple[Array, Array, Array]:
     """Return the rows of the slices, the sum of each row's slices, and the sum of their squares."""
-    named, places = g.summed(rows)
+    named, places = g.summed()
     values = lift(g.values)
     total = lift(np.zeros((len(named), width), np.float32))
     squares = total.copy()
@@ -162,33 +161,22 @@ _lift = np.frompyfunc(lambda x: Real.of(float(x)), 1, 1)
 _rounded = np.frompyfunc(lambda x: x.rounded(), 1, 1)
 
 
-class _Stored:
-    """A rule whose results are stored, which closes their open sums."""
+def bounded_steps(trajectory: Trajectory, grade: int) -> list[Stepped]:
+    """Yield weights and state after each step as arrays of `Real`."""
 
-    def __init__(self, rule: Any) -> None:
-        self.rule = rule
-
-    def __call__(self, *arguments: Any) -> Any:
-        w, state = self.rule(*arguments)
+    def stored(*arguments: Any) -> Any:
+        """Apply the rule, and close the open sums of its results."""
+        w, state = trajectory.formula.rule(*arguments)
         return _rounded(w), {name: _rounded(x) for name, x in state.items()}
 
-
-def bounded_steps(
-    trajectory: Trajectory, grade: int, made: Inputs | None = None
-) -> list[tuple[Array, dict[str, Array]]]:
-    """Yield weights and state after each step as arrays of `Real`."""
-    formula = replace(trajectory.formula, rule=_Stored(trajectory.formula.rule))
+    formula = replace(trajectory.formula, rule=stored)
     making = partial(BoundedNumbers, grade=grade)
     with localcontext(CONTEXT), np.errstate(invalid="ignore"):  # math.fsum subtracts an infinity from itself
-        return list(steps(formula, trajectory, made or inputs(trajectory.inputs), making, _lift))
+        return list(steps(formula, trajectory, making, _lift))
 
 
-def plain_steps(
-    trajectory: Trajectory, formula: Formula | None = None, made: Inputs | None = None
-) -> Iterator[tuple[Array, dict[str, Array]]]:
+def plain_steps(trajectory: Trajectory, formula: Formula) -> Iterator[Stepped]:
     """Yield weights and state after each step in float64, by the trajectory's formula or another, such as a mutant."""
     lift = partial(np.asarray, dtype=np.float64)
     with np.errstate(all="ignore"):
-        yield from steps(
-            formula or trajectory.formula, trajectory, made or inputs(trajectory.inputs), PlainNumbers, lift
-        )
+        yield from steps(formula, trajectory, Numbers, lift)

@@ -62,11 +62,6 @@ class Formula:
 
     def initial(self, h: Mapping[str, Any]) -> dict[str, float]:
         """Return the initial values of the arrays that the options use."""
-        unused = set()
-        if not h.get("momentum") and h.get("buffer") != "always":
-            unused.add("momentum")
-        if not h.get("centered"):
-            unused.add("mean")
-        if not h.get("amsgrad"):
-            unused.add("v_max")
-        return {name: start for name, start in self.begins(h).items() if name not in unused}
+        momentum = h.get("momentum") or h.get("buffer") == "always"
+        used = {"momentum": momentum, "mean": h.get("centered"), "v_max": h.get("amsgrad")}
+        return {name: start for name, start in self.begins(h).items() if used.get(name, True)}

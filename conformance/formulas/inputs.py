@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+Sizes = tuple[float, ...]
 ROWS, STEPS = 3, 10
 WIDE = (1e-9, 1e-7, 1e-5, 1e-4, 1e-2, 1.0, 1e3, 1e15)
 SMALL = (1e-7, 1e-6, 2e-6, 5e-6, 1e-6, 2e-6, 1e-6, 1e-7)
@@ -35,7 +36,7 @@ class Rows:
     indices: Array
     values: Array
 
-    def summed(self, rows: int) -> tuple[Array, Array]:
+    def summed(self) -> tuple[Array, Array]:
         """Return the rows of the slices, ascending, and for each stored slice the place of its row among them."""
         found, places = np.unique(self.indices, return_inverse=True)
         return found, places.reshape(-1)
@@ -75,7 +76,7 @@ class Inputs:
         return isinstance(self.gradients[0], Rows)
 
 
-def _drawn(source: random.Random, shape: tuple[int, int], sizes: tuple[float, ...]) -> Array:
+def _drawn(source: random.Random, shape: tuple[int, int], sizes: Sizes) -> Array:
     flat = [(0.25 + source.random()) * (1 if source.random() < 0.6 else -1) for _ in range(shape[0] * shape[1])]
     found: Array = (np.array(flat).reshape(shape) * np.array(sizes)[: shape[1]]).astype(np.float32)
     return found
@@ -87,7 +88,7 @@ def _weights(source: random.Random, rows: int) -> Array:
     return w
 
 
-def _dense(seed: int, sizes: tuple[float, ...]) -> Inputs:
+def _dense(seed: int, sizes: Sizes) -> Inputs:
     source = random.Random(seed)
     weights = _weights(source, ROWS)
     gradients = []
@@ -99,20 +100,21 @@ def _dense(seed: int, sizes: tuple[float, ...]) -> Inputs:
     return Inputs(weights, tuple(gradients))
 
 
-def _sparse(seed: int, sizes: tuple[float, ...]) -> Inputs:
-    source = random.Random(seed)
-    weights = _weights(source, 5)
-    named = [[1, 3, 1], [3], [4, 1, 4, 4], [0], [], [1, 3], [3, 3], [4, 0, 1], [1], [0, 3, 0]]
-    gradients = []
-    for step, rows in enumerate(named):
-        values = _drawn(source, (len(rows), 8), sizes)
-        if step == 3:
-            values[:] = 0.0  # a stored row of zeros is named
-        gradients.append(Rows(np.array(rows, np.int64), values))
+def _named(source: random.Random, weights: Array, named: list[list[int]], sizes: Sizes) -> Inputs:
+    """Return gradients of the named rows. The fourth has zeros, in a row that is named all the same."""
+    width = weights.shape[1]
+    gradients = [Rows(np.array(rows, np.int64), _drawn(source, (len(rows), width), sizes)) for rows in named]
+    gradients[3].values[:] = 0.0
     return Inputs(weights, tuple(gradients))
 
 
-def _vast(seed: int, sizes: tuple[float, ...]) -> Inputs:
+def _sparse(seed: int, sizes: Sizes) -> Inputs:
+    source = random.Random(seed)
+    named = [[1, 3, 1], [3], [4, 1, 4, 4], [0], [], [1, 3], [3, 3], [4, 0, 1], [1], [0, 3, 0]]
+    return _named(source, _weights(source, 5), named, sizes)
+
+
+def _vast(seed: int, sizes: Sizes) -> Inputs:
     source = random.Random(seed)
     weights = _drawn(source, (2, 3), (1.0, 10.0, 3.0))
     gradients = []
@@ -123,13 +125,10 @@ def _vast(seed: int, sizes: tuple[float, ...]) -> Inputs:
     return Inputs(weights, tuple(gradients))
 
 
-def _vast_rows(seed: int, sizes: tuple[float, ...]) -> Inputs:
+def _vast_rows(seed: int, sizes: Sizes) -> Inputs:
     source = random.Random(seed)
-    weights = _drawn(source, (3, 4), (1.0, 10.0, 3.0, 1.0))
     named = [[1, 0, 1], [1], [0, 0, 1], [2], [], [1], [2, 2], [1, 0], [1], [0, 1, 0]]
-    gradients = [Rows(np.array(rows, np.int64), _drawn(source, (len(rows), 4), sizes)) for rows in named]
-    gradients[3].values[:] = 0.0
-    return Inputs(weights, tuple(gradients))
+    return _named(source, _drawn(source, (3, 4), (1.0, 10.0, 3.0, 1.0)), named, sizes)
 
 
 BAGS = (
@@ -141,7 +140,7 @@ BAGS = (
 IDS = ((1, 3, 1, 2, 4, 1), (0,), (4, 4, 4, 4, 0), (2, 0, 1, 3))
 
 
-def _bags(seed: int, sizes: tuple[float, ...], batches: Any = BAGS, *, weighted: bool = False) -> Inputs:
+def _bags(seed: int, sizes: Sizes, batches: Any = BAGS, *, weighted: bool = False) -> Inputs:
     source = random.Random(seed)
     table = _drawn(source, (5, 8), sizes)
     gradients = []

@@ -145,7 +145,9 @@ def run(step: Step, trajectory: Trajectory, takes: frozenset[str] | None = None)
                 result = w if gives == "weights" else own_g
             x = _array(gives, _joined(result) if trajectory.formula.several else result, _shape(gives, g, w))
             requested = start if t in made.checkpoints else {}
-            own = {name: _array(name, state[name], x.shape) for name, x in requested.items() if _is_array(state, name)}
+            own = {
+                name: _array(name, state[name], x.shape) for name, x in requested.items() if state.get(name) is not None
+            }
         except BaseException as error:
             error.add_note(f"{trajectory.formula.name}, trajectory {trajectory.name!r}, step {t}")
             if isinstance(error, KeyError):
@@ -204,10 +206,6 @@ def _pair(result: tuple[Any, ...]) -> tuple[Any, Any]:
             "(weights, state) with a dict for the state"
         )
     return result
-
-
-def _is_array(state: Mapping[str, Any], name: str) -> bool:
-    return state.get(name) is not None
 
 
 def _array(name: str, x: Any, shape: tuple[int, ...]) -> Array:

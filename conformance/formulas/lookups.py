@@ -7,7 +7,6 @@ May import: `numpy`, this folder.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import reduce
 from operator import add
 from typing import Any
@@ -16,18 +15,17 @@ import numpy as np
 
 from islices.conformance.formulas.inputs import Bags
 from islices.conformance.formulas.numbers import Numbers
+from islices.conformance.formulas.rules import Stepped
 
-State = Mapping[str, Any]
 
-
-def bag(n: Numbers, x: Bags, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+def bag(n: Numbers, x: Bags, w, s) -> Stepped:
     """Return the sum, mean, sum over a root ("sqrtn") or maximum of each bag's rows; 0 for an empty bag."""
     table = kept_rows(n, w)
     nothing = w[0] * n.number(0.0)
     return np.stack([_combined(n, x, table, k, nothing) for k in range(len(x.upstream))]), {}
 
 
-def kept_rows(n: Numbers, w: Any) -> Any:
+def kept_rows(n: Numbers, w) -> Any:
     """Scale the looked-up rows with a norm above max_norm by max_norm / norm. The table does not change."""
     if not n.h.get("max_norm"):
         return w
@@ -35,7 +33,7 @@ def kept_rows(n: Numbers, w: Any) -> Any:
     return n.off_by(limit / n.maximum(norm, limit), 3) * w
 
 
-def _combined(n: Numbers, x: Bags, table: Any, k: int, nothing: Any) -> Any:
+def _combined(n: Numbers, x: Bags, table, k: int, nothing) -> Any:
     places = members(n, x, k)
     if not places:
         return nothing
@@ -74,7 +72,7 @@ def _weights(n: Numbers, x: Bags) -> Any:
 
 
 # ---------------------------------------------------------------------- gradients
-def bag_gradient(n: Numbers, x: Bags, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+def bag_gradient(n: Numbers, x: Bags, w, s) -> Stepped:
     """Differentiate the sum of upstream times `bag` with respect to the table. Each id adds its share; a maximum,
     which has no ties, adds to its row only."""
     found = w * n.number(0.0)
@@ -95,12 +93,12 @@ def bag_gradient(n: Numbers, x: Bags, w: Any, s: State) -> tuple[Any, dict[str, 
     return by_frequency(n, x, found), {}
 
 
-def embedding_gradient(n: Numbers, x: Bags, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+def embedding_gradient(n: Numbers, x: Bags, w, s) -> Stepped:
     """Return `bag_gradient` for bags of one id each."""
     return bag_gradient(n, x, w, s)
 
 
-def by_frequency(n: Numbers, x: Bags, found: Any) -> Any:
+def by_frequency(n: Numbers, x: Bags, found) -> Any:
     """Divide each row by the number of occurrences of its id (scale_grad_by_freq)."""
     if n.h.get("scale_grad_by_freq"):
         for row, count in zip(*np.unique(x.ids, return_counts=True), strict=True):
@@ -108,7 +106,7 @@ def by_frequency(n: Numbers, x: Bags, found: Any) -> Any:
     return found
 
 
-def weight_gradient(n: Numbers, x: Bags, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+def weight_gradient(n: Numbers, x: Bags, w, s) -> Stepped:
     """Differentiate with respect to each id's weight, which gives its row times its bag's upstream, or 0 for
     padding_idx."""
     found = np.stack([w[0] * n.number(0.0)] * len(x.ids))[:, :1]

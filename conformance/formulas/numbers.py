@@ -1,7 +1,7 @@
 """The language of the rules, which has a step's numbers and operations on arrays, exact with a bound or in float64.
 
 A rule uses only `Numbers`, arrays and the operators + - * /. So the same code gives the vectors (`BoundedNumbers`:
-arrays of `Real`) and a float64 trajectory (`PlainNumbers`).
+arrays of `Real`) and a float64 trajectory (`Numbers` itself).
 
 May import: `numpy`, this folder.
 """
@@ -21,10 +21,10 @@ DOUBLE = 2.0**-50
 
 
 class Numbers:
-    """The options of a trajectory at step t (from 1), as factors for arrays.
+    """The options of a trajectory at step t (from 1), as factors for arrays, and operations in float64 by NumPy.
 
-    ``h`` has the options themselves. Scalars in which digits cancel have separate methods, since the grades of
-    clause 28 differ there: gain (1 - beta), power (beta^t), correction (1 - beta^t).
+    A mistake may divide by 0. ``h`` has the options themselves. Scalars in which digits cancel have separate methods,
+    since the grades of clause 28 differ there: gain (1 - beta) and correction (1 - beta^t).
     """
 
     def __init__(self, h: Mapping[str, Any], t: int, squares: Any = None) -> None:
@@ -38,40 +38,33 @@ class Numbers:
 
     def number(self, value: float, operations: int = 0) -> Any:
         """Return a scalar that is formed by this many operations without cancellation."""
-        raise NotImplementedError
+        return np.float64(value)
 
     def gain(self, name: str) -> Any:
         """Return 1 - beta."""
-        raise NotImplementedError
-
-    def power(self, name: str, t: int) -> Any:
-        """Return beta^t."""
-        raise NotImplementedError
+        return 1.0 - self.h[name]
 
     def correction(self, name: str, t: int | None = None) -> Any:
         """Return 1 - beta^t, by default for this step."""
-        raise NotImplementedError
+        return 1.0 - self.number(self.h[name] ** (self.t if t is None else t))
 
     def mean(self, name: str, old: Any, new: Any) -> Any:
         """Return beta old + (1 - beta) new."""
-        raise NotImplementedError
+        return self.h[name] * old + (1.0 - self.h[name]) * new
+
+    maximum: Any = staticmethod(np.maximum)
+    sign: Any = staticmethod(np.sign)
 
     def sqrt(self, x: Any, *, positive: bool = True) -> Any:
-        raise NotImplementedError
-
-    def maximum(self, x: Any, y: Any) -> Any:
-        raise NotImplementedError
+        return np.sqrt(x)
 
     def largest(self, x: Any) -> Any:
         """Return the place of the largest element in each column, the first of equal ones."""
-        raise NotImplementedError
-
-    def sign(self, x: Any) -> Any:
-        raise NotImplementedError
+        return np.argmax(x, axis=0)
 
     def shrink(self, x: Any, threshold: Any) -> Any:
         """Move x towards 0 by the threshold, no further than 0."""
-        raise NotImplementedError
+        return np.copysign(np.maximum(np.abs(x) - threshold, 0.0), x)
 
     def shared(self, factor: Any, total: Any) -> Any:
         """Return the factor times a sum; implementations may multiply each of its terms."""
@@ -79,11 +72,11 @@ class Numbers:
 
     def scaled(self, x: Any, factor: Any, norm: Any, limit: Any) -> Any:
         """Return x times the factor if the norm exceeds the limit, else x."""
-        raise NotImplementedError
+        return np.where(norm > limit, x * factor, x)
 
     def off_by(self, x: Any, count: int) -> Any:
         """Return x, and allow that many further roundings."""
-        raise NotImplementedError
+        return x
 
     def square(self, g: Any) -> Any:
         return g * g if self.squares is None else self.squares
@@ -111,55 +104,13 @@ class Numbers:
         return self.row_sum(x) / self.number(float(x.shape[-1]))
 
 
-class PlainNumbers(Numbers):
-    """float64 numbers, computed by NumPy. A mistake may divide by 0."""
-
-    def number(self, value: float, operations: int = 0) -> Any:
-        return np.float64(value)
-
-    def gain(self, name: str) -> Any:
-        return 1.0 - self.h[name]
-
-    def power(self, name: str, t: int) -> Any:
-        return self.number(self.h[name] ** t)
-
-    def correction(self, name: str, t: int | None = None) -> Any:
-        return 1.0 - self.power(name, self.t if t is None else t)
-
-    def mean(self, name: str, old: Any, new: Any) -> Any:
-        return self.h[name] * old + (1.0 - self.h[name]) * new
-
-    def sqrt(self, x: Any, *, positive: bool = True) -> Any:
-        return np.sqrt(x)
-
-    def maximum(self, x: Any, y: Any) -> Any:
-        return np.maximum(x, y)
-
-    def largest(self, x: Any) -> Any:
-        return np.argmax(x, axis=0)
-
-    def sign(self, x: Any) -> Any:
-        return np.sign(x)
-
-    def shrink(self, x: Any, threshold: Any) -> Any:
-        return np.copysign(np.maximum(np.abs(x) - threshold, 0.0), x)
-
-    def scaled(self, x: Any, factor: Any, norm: Any, limit: Any) -> Any:
-        return np.where(norm > limit, x * factor, x)
-
-    def off_by(self, x: Any, count: int) -> Any:
-        return x
-
-
 _sqrt = np.frompyfunc(lambda x, positive: x.sqrt(positive=positive), 2, 1)
-_maximum = np.frompyfunc(lambda x, y: x.maximum(y), 2, 1)
 _value = np.frompyfunc(lambda x: x.value, 1, 1)
-_sign = np.frompyfunc(lambda x: x.sign(), 1, 1)
-_shrink = np.frompyfunc(shrink, 2, 1)
 _mean = np.frompyfunc(mean, 4, 1)
-_shared = np.frompyfunc(lambda factor, total: total.shared(factor), 2, 1)
-_scaled = np.frompyfunc(scaled, 4, 1)
-_off_by = np.frompyfunc(lambda x, count: x.off_by(count), 2, 1)
+
+
+def _elementwise(function: Any, arguments: int) -> Any:
+    return staticmethod(np.frompyfunc(function, arguments, 1))
 
 
 class BoundedNumbers(Numbers):
@@ -184,15 +135,10 @@ class BoundedNumbers(Numbers):
     def gain(self, name: str) -> Any:
         return self.formed(1 - Decimal(self.h[name]), U * self.h[name])
 
-    def power(self, name: str, t: int) -> Any:
-        exact = Decimal(self.h[name]) ** t
-        relative = (2 * t + 4) * U  # of a product of t factors, each off by U, or of a pow within 4 U
-        single = relative * (1.0 + relative) * float(exact)
-        return self.formed(exact, single) if t else self.number(1.0)
-
     def correction(self, name: str, t: int | None = None) -> Any:
-        power = Decimal(self.h[name]) ** (self.t if t is None else t)
-        relative = (2 * (self.t if t is None else t) + 4) * U
+        t = self.t if t is None else t
+        power = Decimal(self.h[name]) ** t
+        relative = (2 * t + 4) * U  # of a product of t factors, each off by U, or of a pow within 4 U
         return self.formed(1 - power, relative * (1.0 + relative) * float(power))
 
     def mean(self, name: str, old: Any, new: Any) -> Any:
@@ -201,23 +147,12 @@ class BoundedNumbers(Numbers):
     def sqrt(self, x: Any, *, positive: bool = True) -> Any:
         return _sqrt(x, positive)
 
-    def maximum(self, x: Any, y: Any) -> Any:
-        return _maximum(x, y)
-
     def largest(self, x: Any) -> Any:
         return np.argmax(_value(x), axis=0)  # of numbers without an error: inputs
 
-    def sign(self, x: Any) -> Any:
-        return _sign(x)
-
-    def shrink(self, x: Any, threshold: Any) -> Any:
-        return _shrink(x, threshold)
-
-    def shared(self, factor: Any, total: Any) -> Any:
-        return _shared(factor, total)
-
-    def scaled(self, x: Any, factor: Any, norm: Any, limit: Any) -> Any:
-        return _scaled(x, factor, norm, limit)
-
-    def off_by(self, x: Any, count: int) -> Any:
-        return _off_by(x, count)
+    maximum = _elementwise(Real.maximum, 2)
+    sign = _elementwise(Real.sign, 1)
+    shrink = _elementwise(shrink, 2)
+    shared = _elementwise(lambda factor, total: total.shared(factor), 2)
+    scaled = _elementwise(scaled, 4)
+    off_by = _elementwise(Real.off_by, 2)

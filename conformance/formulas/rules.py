@@ -18,29 +18,31 @@ from typing import Any
 from islices.conformance.formulas.numbers import Numbers
 
 State = Mapping[str, Any]
-#: (numbers, gradient, weights, state) -> (weights, state)
-Rule = Callable[[Numbers, Any, Any, State], tuple[Any, dict[str, Any]]]
+#: the weights and the state after a step
+Stepped = tuple[Any, dict[str, Any]]
+#: of numbers, gradient, weights, state
+Rule = Callable[[Numbers, Any, Any, State], Stepped]
 
 
 # ---------------------------------------------------------------------- decay
-def coupled(n: Numbers, g: Any, w: Any) -> Any:
+def coupled(n: Numbers, g, w) -> Any:
     """Return the gradient with added decay."""
     if n.h["decay"] in ("coupled", "twice", "not squared") and n.h.get("weight_decay"):
         return g + n["weight_decay"] * w
     return g
 
 
-def squared(n: Numbers, g: Any, joined: Any) -> Any:
+def squared(n: Numbers, g, joined) -> Any:
     """Return the squares of the gradient with added decay. The mutant "not squared" squares only the gradient."""
     return n.square(g if n.h["decay"] == "not squared" else joined)
 
 
-def shrunk(n: Numbers, w: Any, c: Any) -> Any:
+def shrunk(n: Numbers, w, c) -> Any:
     """Return w - c w, which may be computed as (1 - c) w. That form rounds 1 - c, which adds a rounding of w."""
     return n.off_by(w, 1) - c * w
 
 
-def moved(n: Numbers, w: Any, step: Any) -> Any:
+def moved(n: Numbers, w, step) -> Any:
     """Return w - step, with decoupled decay."""
     step = -step if n.h.get("ascent") else step  # a mutant
     if not n.h.get("weight_decay") or n.h["decay"] in ("coupled", "not squared"):
@@ -55,7 +57,7 @@ def moved(n: Numbers, w: Any, step: Any) -> Any:
 
 
 # ---------------------------------------------------------------------- gradient descent
-def sgd(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+def sgd(n: Numbers, g, w, s) -> Stepped:
     """Apply SGD. buffer "gradients": b = mu b + (1 - dampening) g, w - lr b; "steps": b = mu b - lr g, w + b."""
     g = coupled(n, g, w)
     if not n.h.get("momentum"):
@@ -74,7 +76,7 @@ def sgd(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
 
 
 # ---------------------------------------------------------------------- Adagrad
-def rooted(n: Numbers, x: Any, epsilon: str, *, positive: bool = True) -> Any:
+def rooted(n: Numbers, x, epsilon: str, *, positive: bool = True) -> Any:
     """Return sqrt(x) + eps, or sqrt(x + eps)."""
     if epsilon == "none" or not n.h["eps"]:
         return n.sqrt(x, positive=positive)
@@ -83,7 +85,7 @@ def rooted(n: Numbers, x: Any, epsilon: str, *, positive: bool = True) -> Any:
     return n.sqrt(x + n["eps"], positive=positive) if epsilon == "inside" else n.sqrt(x, positive=positive) + n["eps"]
 
 
-def adagrad(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+def adagrad(n: Numbers, g, w, s) -> Stepped:
     """Apply Adagrad. per_row: one accumulator per row, of the "mean" or the "sum" of its squares.
 
     A coupled decay is a separate term. With `shrinks` it may be formed as (1 - f wd) w - f g; the bound of this form
@@ -106,7 +108,7 @@ def adagrad(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
     return moved(n, w, step), {"accumulator": a}
 
 
-def adadelta(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+def adadelta(n: Numbers, g, w, s) -> Stepped:
     """Apply Adadelta (Zeiler 2012), with eps inside both roots."""
     g = coupled(n, g, w)
     a = n.mean("rho", s["square"], n.square(g))
@@ -116,7 +118,7 @@ def adadelta(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]
 
 
 # ---------------------------------------------------------------------- RMSprop
-def rmsprop(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+def rmsprop(n: Numbers, g, w, s) -> Stepped:
     """Apply RMSprop with a kind of buffer.
 
     "gradients": b = mu b + u, w - lr b.
@@ -146,14 +148,14 @@ def rmsprop(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
 
 
 # ---------------------------------------------------------------------- Adam
-def moments(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, Any]:
+def moments(n: Numbers, g, w, s) -> tuple[Any, Any]:
     joined = coupled(n, g, w)
     squares = squared(n, g, joined)
     squares = n.row_mean(squares) if n.h.get("per_row") else squares
     return n.mean("beta1", s["m"], joined), n.mean("beta2", s["v"], squares)
 
 
-def adam(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+def adam(n: Numbers, g, w, s) -> Stepped:
     """Apply Adam. epsilon is "corrected": m / c1 / (sqrt(v / c2) + eps), or "hat": (sqrt(c2) / c1) m / (sqrt(v) + eps).
 
     It may also be "inside": m / c1 / sqrt(v / c2 + eps). The first is evaluated as
@@ -180,7 +182,7 @@ def adam(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
     return moved(n, w, n.off_by(n["lr"] * root / c1 * m / under, 3)), state
 
 
-def adamax(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+def adamax(n: Numbers, g, w, s) -> Stepped:
     """Apply Adamax. epsilon is "gradient": u = max(beta2 u, |g| + eps), or "outside": u + eps divides."""
     g = coupled(n, g, w)
     m = n.mean("beta1", s["m"], g)
@@ -191,7 +193,7 @@ def adamax(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
     return moved(n, w, n.off_by(n["lr"] / c1 * m / under, 2)), {"m": m, "u": u}
 
 
-def nadam(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+def nadam(n: Numbers, g, w, s) -> Stepped:
     """Apply Nadam (Dozat 2016) with mu_t = beta1 (1 - 0.96^(t momentum_decay) / 2). Implementations keep the product
     of mu in float32."""
     m, v = moments(n, g, w, s)
@@ -206,7 +208,7 @@ def nadam(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
     return moved(n, w, factor * head * g + factor * rate * m), {"m": m, "v": v}
 
 
-def radam(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+def radam(n: Numbers, g, w, s) -> Stepped:
     """Apply RAdam (Liu et al. 2020), which divides once the variance is tractable (rho_t > 5), and uses only m
     before."""
     m, v = moments(n, g, w, s)
@@ -220,14 +222,14 @@ def radam(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
     return moved(n, w, n.off_by(step, 1)), {"m": m, "v": v}
 
 
-def lion(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+def lion(n: Numbers, g, w, s) -> Stepped:
     direction = n.sign(n.mean("beta1", s["m"], g))
     if n.h.get("of zero") == "one":  # a mutant
         direction = n.sign(direction + n.number(0.5))
     return moved(n, w, n["lr"] * direction), {"m": n.mean("beta2", s["m"], g)}
 
 
-def laprop(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+def laprop(n: Numbers, g, w, s) -> Stepped:
     """Apply LaProp (Ziyin et al. 2020) as in SparseCore: eps is added to the squares, sqrt(1 - beta1^2) weighs the
     quotient."""
     v = n.mean("beta2", s["v"], n.square(g) + n["eps"])
@@ -236,7 +238,7 @@ def laprop(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
 
 
 # ---------------------------------------------------------------------- norms
-def clip(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+def clip(n: Numbers, g, w, s) -> Stepped:
     """Clip the gradient to the norm max_norm by the factor max_norm / (norm + eps), at most 1.
 
     With eps 0 the factor is max_norm / max(norm, max_norm). The norm of several tensors may be the norm of their norms.
@@ -251,7 +253,7 @@ def clip(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
     return n.shared(n.off_by(factor, 6), g), {}
 
 
-def clip_norm(n: Numbers, squares: Any) -> Any:
+def clip_norm(n: Numbers, squares) -> Any:
     """Clip by the norm of all tensors, or of each tensor ("row"). The other kinds are mistakes."""
     kind = n.h["norm"]
     rows = n.sqrt(n.row_sum(squares))
@@ -265,14 +267,14 @@ def clip_norm(n: Numbers, squares: Any) -> Any:
     return n.off_by(norm, 3) if n.h.get("several") else norm
 
 
-def clip_value(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+def clip_value(n: Numbers, g, w, s) -> Stepped:
     """Return the gradient with each element limited to [-limit, limit]."""
     limit = n["limit"]
     found = n.minimum(g, limit)
     return (found if n.h["sides"] == "upper" else n.maximum(found, -limit)), {}
 
 
-def renorm(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+def renorm(n: Numbers, g, w, s) -> Stepped:
     """Scale each row with a norm above max_norm by max_norm / (norm + eps)."""
     norm = n.sqrt(n.total(w * w)) if n.h["norm"] == "table" else n.sqrt(n.row_sum(w * w))
     limit = n["max_norm"]
@@ -281,7 +283,7 @@ def renorm(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
 
 
 # ---------------------------------------------------------------------- FTRL
-def ftrl(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+def ftrl(n: Numbers, g, w, s) -> Stepped:
     """Apply FTRL (McMahan et al. 2013, algorithm 1) with lr_power -1/2. "twice" doubles l2 and l2_shrinkage as
     TensorFlow does."""
     lr, twice = n["lr"], n.number(2.0 if n.h["twice"] else 1.0)

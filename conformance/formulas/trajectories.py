@@ -10,7 +10,7 @@ May import: `islices.conformance.formulas.rules`, `islices.conformance.formulas.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from islices.conformance.formulas import lookups, rules
 from islices.conformance.formulas.evaluate import Trajectory
@@ -20,96 +20,94 @@ from islices.conformance.formulas.formula import Formula
 SCHEDULE = (1.0, 0.25, 2.0, 0.5)
 #: Frameworks of row-sparse formulas alone.
 SPARSE = ("fbgemm", "sparsecore")
-#: Family -> (name, options, inputs, with a schedule); options that a formula lacks leave it without the trajectory.
-Setting = tuple[str, dict[str, Any], str, bool]
+
+
+class Setting(NamedTuple):
+    """A trajectory of a family's formulas. Options that a formula lacks leave it without the trajectory."""
+
+    name: str
+    inputs: str
+    scheduled: bool
+    options: dict[str, Any]
+
+
+def of(name: str, inputs: str, scheduled: bool = False, **options: Any) -> Setting:
+    """Return a setting with these options."""
+    return Setting(name, inputs, scheduled, options)
+
+
 ADAM: tuple[Setting, ...] = (
-    ("sizes", {"lr": 0.1}, "wide", False),
-    ("betas and schedule", {"lr": 0.1, "beta1": 0.7, "beta2": 0.9}, "near", True),
-    ("decay", {"lr": 0.1, "weight_decay": 0.5}, "near", False),
-    ("amsgrad", {"lr": 0.1, "beta2": 0.5, "amsgrad": True}, "near", False),
+    of("sizes", "wide", lr=0.1),
+    of("betas and schedule", "near", True, lr=0.1, beta1=0.7, beta2=0.9),
+    of("decay", "near", lr=0.1, weight_decay=0.5),
+    of("amsgrad", "near", lr=0.1, beta2=0.5, amsgrad=True),
 )
 BAGS: tuple[Setting, ...] = (
-    ("sum", {"combiner": "sum"}, "bags wide", False),
-    ("mean", {"combiner": "mean"}, "bags wide", False),
-    ("sqrtn", {"combiner": "sqrtn"}, "bags wide", False),
-    ("max", {"combiner": "max"}, "bags wide", False),
-    ("weighted sum", {"combiner": "sum"}, "bags weighted", False),
-    ("weighted mean", {"combiner": "mean"}, "bags weighted", False),
-    ("weighted sqrtn", {"combiner": "sqrtn"}, "bags weighted", False),
-    ("padding", {"combiner": "sum", "padding_idx": 1}, "bags near", False),
-    ("padding and mean", {"combiner": "mean", "padding_idx": 1}, "bags near", False),
+    *(of(kind, "bags wide", combiner=kind) for kind in ("sum", "mean", "sqrtn", "max")),
+    *(of(f"weighted {kind}", "bags weighted", combiner=kind) for kind in ("sum", "mean", "sqrtn")),
+    of("padding", "bags near", combiner="sum", padding_idx=1),
+    of("padding and mean", "bags near", combiner="mean", padding_idx=1),
 )
 SETTINGS: dict[Any, tuple[Setting, ...]] = {
     rules.sgd: (
-        ("sizes", {"lr": 0.1}, "wide", False),
-        ("momentum and schedule", {"lr": 0.1, "momentum": 0.9}, "near", True),
-        ("nesterov", {"lr": 0.1, "momentum": 0.7, "nesterov": True}, "near", True),
-        ("dampening", {"lr": 0.1, "momentum": 0.9, "dampening": 0.3}, "near", False),
-        ("decay", {"lr": 0.1, "weight_decay": 0.5}, "near", True),
-        ("decay and momentum", {"lr": 0.1, "momentum": 0.7, "weight_decay": 0.5}, "near", True),
-        ("vast", {"lr": 0.1}, "beyond", False),
+        of("sizes", "wide", lr=0.1),
+        of("momentum and schedule", "near", True, lr=0.1, momentum=0.9),
+        of("nesterov", "near", True, lr=0.1, momentum=0.7, nesterov=True),
+        of("dampening", "near", lr=0.1, momentum=0.9, dampening=0.3),
+        of("decay", "near", True, lr=0.1, weight_decay=0.5),
+        of("decay and momentum", "near", True, lr=0.1, momentum=0.7, weight_decay=0.5),
+        of("vast", "beyond", lr=0.1),
     ),
     rules.adagrad: (
-        ("sizes", {"lr": 0.1}, "wide", False),
-        ("lr_decay", {"lr": 0.1, "lr_decay": 0.5}, "near", False),
-        ("decay", {"lr": 0.1, "weight_decay": 0.5}, "near", True),
-        ("start", {"lr": 0.1, "initial_accumulator": 0.5}, "near", True),
-        ("epsilon", {"lr": 0.1, "eps": 1e-3}, "near", False),
-        ("vast", {"lr": 0.1}, "vast", False),
+        of("sizes", "wide", lr=0.1),
+        of("lr_decay", "near", lr=0.1, lr_decay=0.5),
+        of("decay", "near", True, lr=0.1, weight_decay=0.5),
+        of("start", "near", True, lr=0.1, initial_accumulator=0.5),
+        of("epsilon", "near", lr=0.1, eps=1e-3),
+        of("vast", "vast", lr=0.1),
     ),
     rules.adadelta: (
-        ("sizes", {"lr": 1.0}, "wide", False),
-        ("rho and schedule", {"lr": 1.0, "rho": 0.6}, "near", True),
-        ("decay", {"lr": 1.0, "weight_decay": 0.5}, "near", False),
+        of("sizes", "wide", lr=1.0),
+        of("rho and schedule", "near", True, lr=1.0, rho=0.6),
+        of("decay", "near", lr=1.0, weight_decay=0.5),
     ),
     rules.rmsprop: (
-        ("sizes", {"lr": 0.1, "rho": 0.9}, "wide", False),
-        ("momentum and schedule", {"lr": 0.1, "rho": 0.8, "momentum": 0.7}, "near", True),
-        ("centered", {"lr": 0.1, "rho": 0.7, "centered": True, "eps": 1e-3}, "near", False),
-        ("epsilon", {"lr": 0.1, "eps": 1e-3}, "near", False),
-        ("decay", {"lr": 0.1, "weight_decay": 0.5}, "near", False),
+        of("sizes", "wide", lr=0.1, rho=0.9),
+        of("momentum and schedule", "near", True, lr=0.1, rho=0.8, momentum=0.7),
+        of("centered", "near", lr=0.1, rho=0.7, centered=True, eps=1e-3),
+        of("epsilon", "near", lr=0.1, eps=1e-3),
+        of("decay", "near", lr=0.1, weight_decay=0.5),
     ),
-    rules.adam: (*ADAM, ("vast", {"lr": 0.1}, "vast", False)),
-    rules.adamax: (*ADAM[:3], ("vast", {"lr": 0.1}, "beyond", False)),
+    rules.adam: (*ADAM, of("vast", "vast", lr=0.1)),
+    rules.adamax: (*ADAM[:3], of("vast", "beyond", lr=0.1)),
     rules.nadam: ADAM[:3],
     rules.radam: ADAM[:3],
     rules.laprop: (
-        ("sizes", {"lr": 0.1, "eps": 1e-10}, "wide", False),
-        ("betas and schedule", {"lr": 0.1, "beta1": 0.7, "beta2": 0.8, "eps": 1e-4}, "near", True),
+        of("sizes", "wide", lr=0.1, eps=1e-10),
+        of("betas and schedule", "near", True, lr=0.1, beta1=0.7, beta2=0.8, eps=1e-4),
     ),
-    rules.lion: (
-        ("sizes", {"lr": 0.1}, "wide", False),
-        ("betas and schedule", {"lr": 0.1, "beta1": 0.7, "beta2": 0.9}, "near", True),
-        ("decay", {"lr": 0.1, "weight_decay": 0.5}, "near", False),
-        ("vast", {"lr": 0.1}, "beyond", False),
-    ),
+    rules.lion: (*ADAM[:3], of("vast", "beyond", lr=0.1)),
     rules.clip: (
-        ("sizes", {"max_norm": 1.0}, "wide", False),
-        ("near", {"max_norm": 20.0}, "near", False),
-        ("epsilon", {"max_norm": 4e-6}, "small", False),
+        of("sizes", "wide", max_norm=1.0),
+        of("near", "near", max_norm=20.0),
+        of("epsilon", "small", max_norm=4e-6),
     ),
-    rules.clip_value: (("near", {"limit": 0.3}, "near", False),),
-    lookups.bag: (*BAGS, ("max_norm", {"combiner": "sum", "max_norm": 2.0}, "bags near", False)),
-    lookups.bag_gradient: (*BAGS, ("frequency", {"combiner": "sum", "scale_grad_by_freq": True}, "bags near", False)),
+    rules.clip_value: (of("near", "near", limit=0.3),),
+    lookups.bag: (*BAGS, of("max_norm", "bags near", combiner="sum", max_norm=2.0)),
+    lookups.bag_gradient: (*BAGS, of("frequency", "bags near", combiner="sum", scale_grad_by_freq=True)),
     lookups.embedding_gradient: (
-        ("duplicates", {}, "ids wide", False),
-        ("padding", {"padding_idx": 1}, "ids wide", False),
-        ("frequency", {"scale_grad_by_freq": True}, "ids wide", False),
+        of("duplicates", "ids wide"),
+        of("padding", "ids wide", padding_idx=1),
+        of("frequency", "ids wide", scale_grad_by_freq=True),
     ),
-    lookups.weight_gradient: (
-        ("products", {}, "bags near", False),
-        ("padding", {"padding_idx": 1}, "bags near", False),
-    ),
-    rules.renorm: (
-        ("sizes", {"max_norm": 2.0}, "wide", False),
-        ("epsilon", {"max_norm": 5e-5}, "small", False),
-    ),
+    lookups.weight_gradient: (of("products", "bags near"), of("padding", "bags near", padding_idx=1)),
+    rules.renorm: (of("sizes", "wide", max_norm=2.0), of("epsilon", "small", max_norm=5e-5)),
     rules.ftrl: (
-        ("sizes", {"lr": 0.1}, "wide", False),
-        ("l1", {"lr": 0.1, "l1": 0.3}, "near", True),
-        ("l2", {"lr": 0.1, "l2": 0.5}, "near", False),
-        ("beta", {"lr": 0.1, "beta": 0.5}, "near", True),
-        ("shrinkage", {"lr": 0.1, "l2_shrinkage": 0.5}, "near", False),
+        of("sizes", "wide", lr=0.1),
+        of("l1", "near", True, lr=0.1, l1=0.3),
+        of("l2", "near", lr=0.1, l2=0.5),
+        of("beta", "near", True, lr=0.1, beta=0.5),
+        of("shrinkage", "near", lr=0.1, l2_shrinkage=0.5),
     ),
 }
 
@@ -117,10 +115,10 @@ SETTINGS: dict[Any, tuple[Setting, ...]] = {
 def trajectories(formula: Formula) -> Iterator[Trajectory]:
     """Return the trajectories of a formula."""
     sparse = "" if formula.gradients == "dense" else "rows "
-    for name, given, inputs, scheduled in SETTINGS[formula.rule]:
-        if _fits(formula, given, inputs):
-            rates = SCHEDULE if scheduled else (1.0,)
-            yield Trajectory(formula, name, given, sparse + inputs, rates)
+    for one in SETTINGS[formula.rule]:
+        if _fits(formula, one.options, one.inputs):
+            rates = SCHEDULE if one.scheduled else (1.0,)
+            yield Trajectory(formula, one.name, one.options, sparse + one.inputs, rates)
 
 
 def _fits(formula: Formula, given: dict[str, Any], inputs: str) -> bool:

@@ -15,15 +15,15 @@ import numpy as np
 from jax import lax
 from jax.experimental import sparse
 
+Host = np.ndarray[Any, Any]
+
 
 def weighted_sum(rows: jax.Array, weights: jax.Array) -> jax.Array:
     """Return sum(rows * weights), a loss whose gradient at rows is weights, to the bit."""
     return jnp.sum(rows * weights)
 
 
-def embedding_gradient(
-    ids: np.ndarray[Any, Any], upstream: np.ndarray[Any, Any], num_rows: int, padding_idx: int
-) -> sparse.BCOO:
+def embedding_gradient(ids: Host, upstream: Host, num_rows: int, padding_idx: int) -> sparse.BCOO:
     """Return the gradient of sum(table[ids] * upstream) as a BCOO, with one slot per occurrence.
 
     A gather has no padding_idx, so this ignores it, and the caller drops the padding row.
@@ -78,7 +78,7 @@ def _gathered_sum(values: jax.Array, indices: jax.Array, num_rows: int) -> Sums:
 _segment_sum = jax.jit(jax.ops.segment_sum, static_argnums=2)
 
 
-def _host_sum(values: jax.Array, indices: np.ndarray[Any, Any]) -> Sums:
+def _host_sum(values: jax.Array, indices: Host) -> Sums:
     """Find distinct rows on the host, and sum in XLA with room for a power of two of rows, so that few shapes
     compile."""
     ids, place = np.unique(indices, return_inverse=True)

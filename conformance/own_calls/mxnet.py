@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+Host = np.ndarray[Any, Any]
+
 
 def weighted_sum(rows: Any, weights: Any) -> Any:
     """Return sum(rows * weights), a loss whose gradient at rows is weights, to the bit."""
@@ -23,9 +25,7 @@ def weighted_sum(rows: Any, weights: Any) -> Any:
     return (rows * weights).sum()
 
 
-def embedding_gradient(
-    ids: np.ndarray[Any, Any], upstream: np.ndarray[Any, Any], num_rows: int, padding_idx: int
-) -> Any:
+def embedding_gradient(ids: Host, upstream: Host, num_rows: int, padding_idx: int) -> Any:
     """Return the gradient of gluon.nn.Embedding(sparse_grad=True) under the loss sum(layer(ids) * upstream).
 
     Parameters
@@ -72,7 +72,7 @@ def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
     }
 
 
-def _array(x: np.ndarray[Any, Any]) -> Any:
+def _array(x: Host) -> Any:
     import mxnet as mx
 
     return mx.nd.from_numpy(np.array(x, order="C"), zero_copy=True)

@@ -10,27 +10,30 @@ from typing import Any
 
 import numpy as np
 
+Host = np.ndarray[Any, Any]
+#: sums, and their rows
+Sums = tuple[Host, Host]
 #: A layer is a step of a Python loop.
 MOST_LAYERS = 256
 
 
 def timed_calls(
-    operation: str, values: np.ndarray[Any, Any], indices: np.ndarray[Any, Any], num_rows: int, max_norm: float
+    operation: str, values: Host, indices: Host, num_rows: int, max_norm: float
 ) -> dict[str, Callable[[], Any]]:
     """Return label -> call for NumPy's equivalents of islices' operations."""
     shape = values.shape[1:]
 
-    def unique_add_at() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    def unique_add_at() -> Sums:
         ids, inverse = np.unique(indices, return_inverse=True)
         sums = np.zeros((len(ids), *shape), values.dtype)
         np.add.at(sums, inverse.reshape(-1), values)
         return sums, ids
 
-    def sort_reduceat() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    def sort_reduceat() -> Sums:
         order, ids, starts = _grouped(indices)
         return np.add.reduceat(values[order], starts, axis=0), ids
 
-    def by_layers() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    def by_layers() -> Sums:
         order, ids, starts = _grouped(indices)
         counts = np.diff(starts, append=len(order))
         sums = values[order[starts]]
@@ -39,12 +42,12 @@ def timed_calls(
             sums[more] += values[order[starts[more] + k]]
         return sums, ids
 
-    def dense_add_at() -> np.ndarray[Any, Any]:
+    def dense_add_at() -> Host:
         dense = np.zeros((num_rows, *shape), values.dtype)
         np.add.at(dense, indices, values)
         return dense
 
-    def total(sums: np.ndarray[Any, Any]) -> Any:
+    def total(sums: Host) -> Any:
         return np.linalg.norm(sums.reshape(-1))
 
     def clipped(summed: Callable[[], Any]) -> Callable[[], Any]:
@@ -69,9 +72,7 @@ def timed_calls(
     return {f"{label}, norm, scale": clipped(variant) for label, variant in variants.items()}
 
 
-def _grouped(
-    indices: np.ndarray[Any, Any],
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def _grouped(indices: Host) -> tuple[Host, Host, Host]:
     """Return (an order that sorts, the distinct indices, the starts of their runs)."""
     order = np.argsort(indices, kind="stable")
     ordered = indices[order]

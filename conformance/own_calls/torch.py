@@ -78,14 +78,17 @@ def timed_calls(
     """
     shape = (num_rows, *v.shape[1:])
 
+    def sparse(ids: torch.Tensor, values: torch.Tensor, coalesced: bool = True) -> torch.Tensor:
+        return torch.sparse_coo_tensor(ids.long()[None], values, shape, is_coalesced=coalesced, check_invariants=False)
+
     def gradient() -> torch.Tensor:
         # a new one for each call: coalesce() of a gradient known to be coalesced does nothing
-        return torch.sparse_coo_tensor(indices.long()[None], v, shape, is_coalesced=False, check_invariants=False)
+        return sparse(indices, v, coalesced=False)
 
     def unique_index_add() -> torch.Tensor:
         ids, inverse = torch.unique(indices, return_inverse=True)
         sums = v.new_zeros((len(ids), *v.shape[1:])).index_add_(0, inverse, v)
-        return torch.sparse_coo_tensor(ids.long()[None], sums, shape, is_coalesced=True, check_invariants=False)
+        return sparse(ids, sums)
 
     def sort_embedding_bag() -> torch.Tensor:
         ordered, order = torch.sort(indices, stable=True)
@@ -93,21 +96,13 @@ def timed_calls(
         torch.ne(ordered[1:], ordered[:-1], out=first[1:])
         starts = first.nonzero()[:, 0]
         sums = torch.nn.functional.embedding_bag(order, v.reshape(len(v), -1), starts, mode="sum")
-        sums = sums.reshape(-1, *v.shape[1:])
-        return torch.sparse_coo_tensor(
-            ordered[starts].long()[None], sums, shape, is_coalesced=True, check_invariants=False
-        )
-
-    def norm_of(summed: Callable[[], torch.Tensor]) -> torch.Tensor:
-        return torch.linalg.vector_norm(summed()._values())  # type: ignore[no-any-return]
+        return sparse(ordered[starts], sums.reshape(-1, *v.shape[1:]))
 
     def clipped(summed: Callable[[], torch.Tensor]) -> torch.Tensor:
         g = summed()
         total = torch.linalg.vector_norm(g._values())
         factor = torch.clamp(max_norm / (total + 1e-6), max=1.0)
-        return torch.sparse_coo_tensor(
-            g._indices(), g._values() * factor, shape, is_coalesced=True, check_invariants=False
-        )
+        return sparse(g._indices()[0], g._values() * factor)
 
     variants: dict[str, Callable[[], torch.Tensor]] = {
         "coalesce()": lambda: gradient().coalesce(),
@@ -115,7 +110,7 @@ def timed_calls(
         "sort + embedding_bag": sort_embedding_bag,
     }
     if operation == "coalesce":
-        return {**variants}
+        return dict(variants)
     if operation == "to_dense":
         return {
             "to_dense()": lambda: gradient().to_dense(),
@@ -124,7 +119,8 @@ def timed_calls(
     if operation == "norm":
         found: dict[str, Callable[[], Any]] = {"norm() of the sparse tensor": lambda: gradient().norm()}
         return found | {
-            f"{k}, vector_norm": lambda variant=variant: norm_of(variant) for k, variant in variants.items()
+            f"{k}, vector_norm": lambda variant=variant: torch.linalg.vector_norm(variant()._values())
+            for k, variant in variants.items()
         }
     return {f"{k}, vector_norm, * factor": lambda variant=variant: clipped(variant) for k, variant in variants.items()}  # type: ignore[misc]
 

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -27,13 +28,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m islices.conformance.properties", description=(__doc__ or "").split("\n")[0],
         epilog="exit codes: 0 nothing found, 1 a counterexample was found, 2 usage, 3 a process broke",
     )  # fmt: skip
-    parser.add_argument("part", choices=PARTS, help="what to look for")
-    parser.add_argument("-b", "--backend", action="append", metavar="NAME", help="only this backend (may be repeated)")
-    parser.add_argument("-k", default="", metavar="TEXT", help="only laws whose name contains TEXT")
-    parser.add_argument("--examples", type=int, help="a law and mode, or hostile calls of a backend")
-    parser.add_argument("--traced", type=int, help="examples in traced code")
-    parser.add_argument("--seed", type=int, help="what they are drawn from")
-    parser.add_argument("--here", metavar="LOG", help="in this process; the hostile call in progress goes to LOG")
+    add = parser.add_argument
+    add("part", choices=PARTS, help="what to look for")
+    add("-b", "--backend", action="append", metavar="NAME", help="only this backend (may be repeated)")
+    add("-k", default="", metavar="TEXT", help="only laws whose name contains TEXT")
+    add("--examples", type=int, help="a law and mode, or hostile calls of a backend")
+    add("--traced", type=int, help="examples in traced code")
+    add("--seed", type=int, help="what they are drawn from")
+    add("--here", metavar="LOG", help="in this process; the hostile call in progress goes to LOG")
     options = parser.parse_args(argv)
     if importlib.util.find_spec("hypothesis") is None:
         parser.error('needs hypothesis: pip install "islices[conformance]"')
@@ -105,12 +107,7 @@ def hostile(names: Sequence[str], options: argparse.Namespace) -> int:
     for name in names:
         started = time.monotonic()
         came, problem = attack(islices.get_backend(name), options.examples, options.seed, log=Path(options.here))
-        counts = ", ".join(f"{n} {word}" for word, n in came.most_common())
-        print(
-            f"{name}: {came.total()} hostile calls in {time.monotonic() - started:.0f} s: {counts}\n{problem}",
-            flush=True,
-        )
-        found |= bool(problem)
+        found |= _tell(f"{name}: {came.total()} hostile calls", started, came, problem)
     return found
 
 
@@ -121,8 +118,13 @@ def files(names: Sequence[str], options: argparse.Namespace) -> int:
     started = time.monotonic()
     limit_memory()
     came, problem = attack(options.examples, options.seed, Path(options.here))
+    return _tell(f"{came.total()} files", started, came, problem)
+
+
+def _tell(subject: str, started: float, came: Counter[str], problem: str) -> int:
+    """Print the outcomes of an attack and return the exit code."""
     counts = ", ".join(f"{n} {word}" for word, n in came.most_common())
-    print(f"{came.total()} files in {time.monotonic() - started:.0f} s: {counts}\n{problem}", flush=True)
+    print(f"{subject} in {time.monotonic() - started:.0f} s: {counts}\n{problem}", flush=True)
     return int(bool(problem))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.conformance.data import Array, Slices
+from islices.conformance.data import arrays_of
 from islices.conformance.execute import difference, read
 
 
@@ -38,7 +38,7 @@ def within(got: Any, expected: Any, bound: Any) -> str:
     """Check that each element of got is within bound's element of expected's.
 
     If the bound is not finite, intermediate sums may overflow, and every result passes."""
-    numbers = iter(_flat(read(bound)))
+    numbers = iter(_flat(bound))
 
     def near(g: float, e: float, dtype: str) -> bool:
         limit = next(numbers)[0]
@@ -50,16 +50,14 @@ def within(got: Any, expected: Any, bound: Any) -> str:
 def _ulp(x: float, dtype: str) -> float:
     if not math.isfinite(x):
         return 0.0
-    return (
-        float(np.spacing(np.array(x, "float32"))) * 2**16
-        if dtype == "bfloat16"
-        else float(np.spacing(np.array(x, dtype)))
-    )
+    if dtype == "bfloat16":
+        return _ulp(x, "float32") * 2**16
+    return float(np.spacing(np.array(x, dtype)))
 
 
 def _elements(got: Any, expected: Any, holds: Any, subject: str) -> str:
-    gots = _flat(read(got))
-    wanted = [(expected, "")] * len(gots) if isinstance(expected, float) else _flat(read(expected))
+    gots = _flat(got)
+    wanted = [(expected, "")] * len(gots) if isinstance(expected, float) else _flat(expected)
     if len(gots) != len(wanted):
         return f"got {len(gots)} elements, expected {len(wanted)}"
     for k, ((g, dtype), (e, _)) in enumerate(zip(gots, wanted, strict=True)):
@@ -70,10 +68,4 @@ def _elements(got: Any, expected: Any, holds: Any, subject: str) -> str:
 
 def _flat(x: Any) -> list[tuple[Any, str]]:
     """Return all elements with their dtypes."""
-    if isinstance(x, Array):
-        return [(v, x.dtype) for v in x.data]
-    if isinstance(x, Slices):
-        return _flat(x.values)
-    if isinstance(x, dict):
-        x = list(x.values())
-    return [entry for item in x or () for entry in _flat(item)]
+    return [(v, array.dtype) for array in arrays_of(read(x)) for v in array.data]

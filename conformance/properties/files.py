@@ -7,7 +7,6 @@ with limited memory. It shrinks and keeps the first file that breaks the promise
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -17,7 +16,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 import islices
-from islices.conformance.properties.hostile import PATIENCE
+from islices.conformance.data import map_leaves
+from islices.conformance.properties.hostile import noted
 from islices.conformance.properties.hostile_files import handmade
 from islices.conformance.properties.mutations import FileMutant, mutant
 from islices.conformance.properties.running import search
@@ -50,27 +50,15 @@ def trees() -> list[Any]:
 
 def same(a: Any, b: Any) -> bool:
     """Return whether two trees over NumPy have the same structure, types and bits."""
-    if isinstance(a, dict):
-        return isinstance(b, dict) and list(a) == list(b) and all(same(a[key], b[key]) for key in a)
-    if isinstance(a, (list, tuple)):
-        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
-    if isinstance(a, islices.IndexedSlices):
-        return (
-            isinstance(b, islices.IndexedSlices)
-            and (a.dense_shape, a.coalesced) == (b.dense_shape, b.coalesced)
-            and same(a.values, b.values)
-            and same(a.indices, b.indices)
-        )
-    if isinstance(a, islices.Table):
-        options = (a.padding_idx, a.scale_by_freq)
-        return (
-            isinstance(b, islices.Table) and options == (b.padding_idx, b.scale_by_freq) and same(a.weights, b.weights)
-        )
-    if a is None or b is None:
-        return a is b
-    if not isinstance(b, (np.ndarray, np.generic)):
-        return False
-    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()  # type: ignore[no-any-return]
+    return repr(map_leaves(_contents, a)) == repr(map_leaves(_contents, b))
+
+
+def _contents(x: Any) -> Any:
+    if isinstance(x, islices.IndexedSlices):
+        return "slices", x.dense_shape, x.coalesced, _contents(x.values), _contents(x.indices)
+    if isinstance(x, islices.Table):
+        return "table", x.padding_idx, x.scale_by_freq, _contents(x.weights)
+    return (x.dtype, x.shape, x.tobytes()) if isinstance(x, (np.ndarray, np.generic)) else x
 
 
 # ---------------------------------------------------------------------- whether a file keeps the promise
@@ -126,13 +114,11 @@ def attack(examples: int, seed: int, log: Path | None = None) -> tuple[Counter[s
 
     def problem_of(drawn: tuple[FileMutant, Any]) -> str:
         made, tree = drawn
-        if log:
-            log.write_text(f"{path} ({made.kind})", "utf-8")
-            faulthandler.dump_traceback_later(PATIENCE, exit=True)
-        outcome = outcome_of(path, made, tree)
-        faulthandler.cancel_dump_traceback_later()
+        text = f"{path} ({made.kind})"
+        with noted(text, log):
+            outcome = outcome_of(path, made, tree)
         came[outcome if outcome in FINE else "wrong"] += 1
-        return "" if outcome in FINE else f"{path} ({made.kind}): {outcome}"
+        return "" if outcome in FINE else f"{text}: {outcome}"
 
     def changed(which: int, source: Any) -> tuple[FileMutant, Any]:
         data, tree = good[which]

@@ -7,6 +7,7 @@ Hypothesis draws the calls and shrinks the first that breaks a promise.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import re
 import traceback
@@ -17,6 +18,7 @@ from typing import Any
 
 import islices
 from islices.backend import Backend
+from islices.conformance.data import leaves_of
 from islices.conformance.properties.hostile_calls import HostileCall, calls
 from islices.conformance.properties.running import search
 
@@ -30,9 +32,17 @@ PARTS = ("x", "values", "indices", "dense_shape", "array")
 PATIENCE = 60
 
 
-def attack(
-    backend: Backend, examples: int, seed: int, *, framework: float = 0.05, log: Path | None = None
-) -> tuple[Counter[str], str]:
+@contextlib.contextmanager
+def noted(text: str, log: Path | None) -> Iterator[None]:
+    """Return a ``with`` block that may end the process. The log says what ran, and the block has `PATIENCE` seconds."""
+    if log:
+        log.write_text(text, "utf-8")
+        faulthandler.dump_traceback_later(PATIENCE, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+def attack(backend: Backend, examples: int, seed: int, *, log: Path | None = None) -> tuple[Counter[str], str]:
     """Count the outcomes of hostile calls, and describe the smallest call that breaks a promise ("" if none does).
 
     Each call is written to the log before it is made, because it may end the process.
@@ -43,17 +53,14 @@ def attack(
 
     def problem_of(call: HostileCall) -> str:
         text = repr(call)
-        if log:
-            log.write_text(text, "utf-8")
-            faulthandler.dump_traceback_later(PATIENCE, exit=True)
-        word, problem = judge(call)
-        faulthandler.cancel_dump_traceback_later()
+        with noted(text, log):
+            word, problem = judge(call)
         came[word] += 1
         if came.total() % 10_000 == 0:
             backend.forget_compiled()
         return problem and f"{problem}\n{text}"
 
-    found = search(calls(backend, others, framework), examples, seed, problem_of)
+    found = search(calls(backend, others), examples, seed, problem_of)
     return came, found[1] if found else ""
 
 
@@ -93,14 +100,8 @@ def _wrong_error(call: HostileCall, error: BaseException) -> str:
 
 def _arrays(x: Any) -> Iterator[Any]:
     """Yield the leaves of a nested structure."""
-    if isinstance(x, dict):
-        x = list(x.values())
-    if isinstance(x, islices.IndexedSlices):
-        x = [x.values, x.indices]
-    if isinstance(x, islices.Table):
-        x = [x.weights]
-    if not isinstance(x, (list, tuple)):
-        yield x
-        return
-    for item in x:
-        yield from _arrays(item)
+    for leaf in leaves_of(x):
+        if isinstance(leaf, islices.IndexedSlices):
+            yield from (leaf.values, leaf.indices)
+        else:
+            yield leaf.weights if isinstance(leaf, islices.Table) else leaf

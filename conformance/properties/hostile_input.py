@@ -13,7 +13,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import islices
-from islices.backend import Backend
+from islices.backend import Backend, Host
 from islices.conformance.properties.hostile_junk import JUNK, MAKERS, NAMES, NUMBERS, REFUSING, SHAPES
 
 BAD_INDICES = (-1, -(2**31), 2**31 - 1, 2**31, 2**62, -(2**63), 2**63 - 1)
@@ -65,7 +65,7 @@ class Draw:
         return bool(self._draw(st.integers(0, 99)) >= 100 - percent)
 
     # ------------------------------------------------------------------ good arguments
-    def numbers(self, shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
+    def numbers(self, shape: tuple[int, ...], dtype: str) -> Host:
         """Draw NumPy numbers of a dtype (bfloat16 as uint16). One of them may be special."""
         if dtype not in ("float16", "bfloat16", "float32", "float64"):
             return np.resize(np.arange(3, -4, -1), shape).astype(dtype)
@@ -80,13 +80,13 @@ class Draw:
         self.watched.append(WatchedArray(label, x, B, B.to_numpy(x).tobytes()))
         return x
 
-    def own(self, array: np.ndarray[Any, Any], label: str, backend: Backend | None = None) -> Any:
+    def own(self, array: Host, label: str, backend: Backend | None = None) -> Any:
         """Return the array as a watched array of the backend."""
         B = backend or self.backend
         x = B.asarray(array)
         return self.watch(label, self._laid_out(x) if B.host_only and x.ndim and self.rarely() else x, B)
 
-    def _laid_out(self, x: np.ndarray[Any, Any]) -> Any:
+    def _laid_out(self, x: Host) -> Any:
         """Return the same numbers in NumPy memory of another layout."""
         kind = self.one("read-only", "strided", "swapped", "fortran")
         if kind == "strided":

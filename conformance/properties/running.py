@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import islices
 from islices.backend import Backend
+from islices.conformance.data import leaves_of
 from islices.conformance.execute import reassemble, take_apart, to_backend
 from islices.conformance.operations import UnsupportedError
 from islices.conformance.properties import compare
@@ -110,18 +111,16 @@ def traced(backend: Backend, fn: Callable[..., Any], **arguments: Any) -> Any:
     def flat(*arrays: Any) -> list[Any]:
         out: list[Any] = []
         inputs = iter(arrays)
-        built = {k: reassemble(backend, x, inputs) if _holds_arrays(arguments[k]) else x for k, x in form.items()}
+        built = {k: reassemble(x, inputs) if _holds_arrays(arguments[k]) else x for k, x in form.items()}
         shells.append(take_apart(fn(**built), out))
         return out
 
     results = backend.trace(flat)(*leaves)
-    return reassemble(backend, shells[-1], iter(results))
+    return reassemble(shells[-1], iter(results))
 
 
 def _holds_arrays(x: Any) -> bool:
-    if isinstance(x, (list, tuple)):
-        return any(map(_holds_arrays, x))
-    return isinstance(x, islices.IndexedSlices) or hasattr(x, "dtype")
+    return any(isinstance(leaf, islices.IndexedSlices) or hasattr(leaf, "dtype") for leaf in leaves_of(x))
 
 
 def again(law: str, backend: str, mode: str, arguments: Arguments) -> str:

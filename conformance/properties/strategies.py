@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from islices.conformance.data import Array, Slices
+from islices.conformance.data import EPS, Array, Shape, Slices
 from islices.conformance.oracle import round_to
 from islices.conformance.oracle_optim import OPTIMIZERS
 
@@ -23,10 +23,8 @@ Arguments = dict[str, Any]
 ROWS = 7
 #: Few, because compilers compile each shape.
 COUNTS = (1, 0, 2, 5, 20)
-ROW_SHAPES: tuple[tuple[int, ...], ...] = ((), (3,), (2, 2), (2, 1, 2))
+ROW_SHAPES: tuple[Shape, ...] = ((), (3,), (2, 2), (2, 1, 2))
 DTYPES = ("float32", "float64", "float16", "bfloat16")
-#: The spacing at 1 of each type.
-EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 FACTORS = (2.0, 0.5, -1.0, 0.3, -1 / 3, 7.0)
 LIMITS = (1.0, 0.5, 1.7, 3.0, 11.0, 1e6)
 
@@ -48,11 +46,11 @@ class Kind(NamedTuple):
 
     dtype: str
     index_type: str
-    row_shape: tuple[int, ...]
+    row_shape: Shape
     n: int
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         return (ROWS, *self.row_shape)
 
 
@@ -99,7 +97,7 @@ def number_list(draw: Draw, pool: list[float], size: int) -> list[float]:
     return draw(st.lists(st.sampled_from(pool), min_size=size, max_size=size))  # type: ignore[no-any-return]
 
 
-def array(draw: Draw, kind: Kind, numbers: Any, shape: tuple[int, ...] | None = None) -> Array:
+def array(draw: Draw, kind: Kind, numbers: Any, shape: Shape | None = None) -> Array:
     """Draw a dense array, by default of the table's shape."""
     shape = kind.shape if shape is None else shape
     return Array(kind.dtype, shape, number_list(draw, numbers(kind.dtype), math.prod(shape)))
@@ -155,18 +153,15 @@ def given(make: Any) -> st.SearchStrategy[dict[str, Any]]:
 
 
 # ---------------------------------------------------------------------- arguments of laws
-def one(numbers: Any, *dtypes: str, **options: Any) -> Callable[[Draw], Arguments]:
-    def make(draw: Draw) -> Arguments:
-        return {"x": slices(draw, draw(kinds(*dtypes)), numbers, **options)}
-
-    return make
+def one(numbers: Any) -> Callable[[Draw], Arguments]:
+    return some(1, numbers)
 
 
-def some(count: int, numbers: Any, *dtypes: str) -> Callable[[Draw], Arguments]:
+def some(count: int, numbers: Any) -> Callable[[Draw], Arguments]:
     """Draw slices x, y, ... of one kind."""
 
     def make(draw: Draw) -> Arguments:
-        kind = draw(kinds(*dtypes))
+        kind = draw(kinds())
         return {name: slices(draw, kind, numbers) for name in "xyz"[:count]}
 
     return make
@@ -181,17 +176,17 @@ def with_rows(make: Callable[[Draw], Arguments]) -> Callable[[Draw], Arguments]:
     return lambda draw: {**make(draw), "rows": row_numbers(draw)}
 
 
-def table_and_slices(numbers: Any, *dtypes: str) -> Callable[[Draw], Arguments]:
+def table_and_slices(numbers: Any) -> Callable[[Draw], Arguments]:
     def make(draw: Draw) -> Arguments:
-        kind = draw(kinds(*dtypes))
+        kind = draw(kinds())
         return {"table": array(draw, kind, numbers), "x": slices(draw, kind, numbers)}
 
     return make
 
 
-def in_another_order(numbers: Any, *dtypes: str, keep_order: bool = False) -> Callable[[Draw], Arguments]:
+def in_another_order(numbers: Any, *, keep_order: bool = False) -> Callable[[Draw], Arguments]:
     def make(draw: Draw) -> Arguments:
-        x = slices(draw, draw(kinds(*dtypes)), numbers)
+        x = slices(draw, draw(kinds()), numbers)
         return {"x": x, "y": permuted(draw, x, keep_order=keep_order)}
 
     return make
@@ -199,12 +194,13 @@ def in_another_order(numbers: Any, *dtypes: str, keep_order: bool = False) -> Ca
 
 def rounding(draw: Draw) -> Arguments:
     """Draw slices in another order, with their absolute values and the factor of clause 20's bound."""
-    x = slices(draw, draw(kinds()), moderate)
+    drawn = in_another_order(moderate)(draw)
+    x = drawn["x"]
     dtype, n = x.values.dtype, len(x.indices.data)
     sizes = Slices(Array(dtype, x.values.shape, [abs(v) for v in x.values.data]), x.indices, x.dense_shape)
     narrow = dtype in ("float16", "bfloat16")  # summed in float32 and rounded once more, in each of the orders
     factor = n * EPS["float32" if narrow else dtype] + (2 * EPS[dtype] if narrow else 0)
-    return {"x": x, "y": permuted(draw, x), "sizes": sizes, "factor": factor}
+    return {**drawn, "sizes": sizes, "factor": factor}
 
 
 def clipped(draw: Draw) -> Arguments:
@@ -243,11 +239,7 @@ def looked_up(draw: Draw) -> Arguments:
 
 
 def stepped(draw: Draw) -> Arguments:
-    kind = draw(kinds())
-    return {
-        "table": array(draw, kind, moderate), "x": slices(draw, kind, moderate),
-        "optimizer": draw(optimizers()),
-    }  # fmt: skip
+    return {**table_and_slices(moderate)(draw), "optimizer": draw(optimizers())}
 
 
 def some_rows_frozen(draw: Draw) -> Arguments:

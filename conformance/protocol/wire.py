@@ -48,7 +48,7 @@ def to_wire(x: Any) -> Any:
         return {"array": x.dtype, "shape": list(x.shape), "bits": _bytes(x).hex()}
     if isinstance(x, Slices):
         parts = {"slices": to_wire(x.values), "indices": to_wire(x.indices), "dense_shape": list(x.dense_shape)}
-        return parts | {flag: True for flag in ("coalesced", "padded") if getattr(x, flag)}
+        return parts | x.flags
     if isinstance(x, int):
         size = 8 * (x.bit_length() // 64 + 1)
         return {"int": x.to_bytes(size, "little", signed=True).hex()}
@@ -76,18 +76,14 @@ def _bytes(x: Array) -> bytes:
 
 
 # ---------------------------------------------------------------------- from JSON
-def from_wire(x: Any, path: str = "ok") -> Any:
+def from_wire(x: Any, path: str = "ok", depth: int = 0) -> Any:
     """Return the value of a JSON form; raise WireError with the place, the form and the accepted ones."""
-    return _value(x, path, 0)
-
-
-def _value(x: Any, path: str, depth: int) -> Any:
     if depth > DEEPEST:
         raise WireError(f"{path}: containers nested deeper than {DEEPEST}")
     if x is None or isinstance(x, (bool, str)):
         return x
     if isinstance(x, list):
-        return [_value(item, f"{path}[{k}]", depth + 1) for k, item in enumerate(x)]
+        return [from_wire(item, f"{path}[{k}]", depth + 1) for k, item in enumerate(x)]
     if isinstance(x, dict):
         if "array" in x:
             return _array(x, path)
@@ -98,9 +94,9 @@ def _value(x: Any, path: str, depth: int) -> Any:
         if "int" in x:
             return int.from_bytes(_hex(x["int"], None, f"{path}.int"), "little", signed=True)
         if isinstance(x.get("tuple"), list):
-            return tuple(_value(x["tuple"], path, depth + 1))
+            return tuple(from_wire(x["tuple"], path, depth + 1))
         if isinstance(x.get("dict"), dict):
-            return {key: _value(item, f"{path}[{key!r}]", depth + 1) for key, item in x["dict"].items()}
+            return {key: from_wire(item, f"{path}[{key!r}]", depth + 1) for key, item in x["dict"].items()}
     accepted = "an object with array, slices, float, int, tuple or dict, a list, a text, true, false or null"
     raise WireError(f"{path}: got {_short(x)}; accepted is {accepted}")
 
@@ -117,7 +113,7 @@ def _array(x: dict[str, Any], path: str) -> Array:
 
 
 def _slices(x: dict[str, Any], path: str) -> Slices:
-    values, indices = (_value(x.get(part), f"{path}.{part}", 0) for part in ("slices", "indices"))
+    values, indices = (from_wire(x.get(part), f"{path}.{part}") for part in ("slices", "indices"))
     for part, got in (("slices", values), ("indices", indices)):
         if not isinstance(got, Array) or not got.shape:
             raise WireError(f"{path}.{part}: got {_short(x.get(part))}; accepted is an array of one dimension or more")

@@ -9,9 +9,10 @@ import itertools
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from islices.conformance.data import Array, Slices
+from islices.conformance.data import Array, Shape, Slices
 from islices.conformance.ranks.plain import WIDE, narrow
 from islices.distributed.reduce import Op
 from islices.distributed.strategy import Strategy
@@ -63,8 +64,8 @@ class Pair(NamedTuple):
 
 
 def case(id: str, make: Callable[..., Any], **fields: Any) -> None:
-    """Add a case for each strategy in ``strategies``, by default for all."""
-    strategies = fields.pop("strategies", STRATEGIES)
+    """Add a case for each strategy, or if ``once`` for the first."""
+    strategies = STRATEGIES[:1] if fields.pop("once", False) else STRATEGIES
     start = f"ranks/{id}/{fields.get('op', 'sum')}"
     CASES.extend(Collective(f"{start}/{name}", make, strategy=name, **fields) for name in strategies)
 
@@ -78,12 +79,12 @@ def numbers(rng: random.Random, count: int, dtype: str, exact: bool = False) -> 
     return [narrow(WIDE[dtype](rng.gauss(0, 1)), dtype) for _ in range(count)]
 
 
-def array(rng: random.Random, shape: tuple[int, ...], dtype: str = "float32", exact: bool = False) -> Array:
+def array(rng: random.Random, shape: Shape, dtype: str = "float32", exact: bool = False) -> Array:
     return Array(dtype, shape, numbers(rng, math.prod(shape), dtype, exact))
 
 
 def sparse(
-    rng: random.Random, indices: list[int], row: tuple[int, ...] = (3,), dtype: str = "float32",
+    rng: random.Random, indices: list[int], row: Shape = (3,), dtype: str = "float32",
     index_type: str = "int32", rows: int | None = ROWS, exact: bool = False,
 ) -> Slices:  # fmt: skip
     values = array(rng, (len(indices), *row), dtype, exact)
@@ -134,9 +135,7 @@ for _row in ((), (2, 3), (0,), (1,)):
     case(f"row/{_row}", drawn(f"row {_row}", row=_row))
 case("rows/unknown", drawn("unknown", rows=None))
 case("rows/unknown and empty", drawn("unknown", "empty", rows=None))
-case(
-    "rows/one", lambda rank, size: sparse(seeded("one", rank), [0] * (rank + 1), rows=1),
-)  # fmt: skip
+case("rows/one", lambda rank, size: sparse(seeded("one", rank), [0] * (rank + 1), rows=1))
 case("rows/none at all", lambda rank, size: sparse(seeded("none", rank), [], rows=0))
 case("rows/fewer than ranks", lambda rank, size: sparse(seeded("fewer", rank), [2, 0, 1, 2], rows=3))
 
@@ -144,13 +143,11 @@ case("rows/fewer than ranks", lambda rank, size: sparse(seeded("fewer", rank), [
 def padded(rank: int, size: int) -> Slices:
     """Return slices with padding slots, which come last on even ranks and anywhere on odd ranks."""
     ids = [4, 2, 4, ROWS, ROWS] if rank % 2 == 0 else [ROWS, 7, ROWS, 4, 0]
-    s = sparse(seeded("padded", rank), ids)
-    return Slices(s.values, s.indices, s.dense_shape, padded=True)
+    return replace(sparse(seeded("padded", rank), ids), padded=True)
 
 
 def coalesced(rank: int, size: int) -> Slices:
-    s = sparse(seeded("coalesced", rank), list(range(rank, 9 + rank)))
-    return Slices(s.values, s.indices, s.dense_shape, coalesced=True)
+    return replace(sparse(seeded("coalesced", rank), list(range(rank, 9 + rank))), coalesced=True)
 
 
 case("rows/padded", padded)
@@ -169,17 +166,21 @@ case("rows/2**31, int32", lambda rank, size: sparse(seeded("edge", rank), [2**31
 
 
 # ---------------------------------------------------------------------- numbers that cancel, overflow, are none
+def column(data: list[float], ids: list[int], dtype: str = "float32") -> Slices:
+    """Return slices of one number each."""
+    return Slices(Array(dtype, (len(ids), 1), data), Array("int32", (len(ids),), ids), (ROWS, 1))
+
+
 def cancelling(rank: int, size: int) -> Slices:
     """Return slices whose row 0 cancels on each rank, and row 1 over ranks. Both rows stay as zeros."""
     sign = -1.0 if rank % 2 else 1.0
-    data = [1.5, -1.5, sign * 3.25, 0.125]
-    return Slices(Array("float32", (4, 1), data), Array("int32", (4,), [0, 0, 1, 2 + rank]), (ROWS, 1))
+    return column([1.5, -1.5, sign * 3.25, 0.125], [0, 0, 1, 2 + rank])
 
 
 def order_shows(rank: int, size: int) -> Slices:
     """Return sums that another order of ranks would change: 1e8, 1, -1e8, 1 ... in float32."""
     v = (1e8, 1.0, -1e8, 1.0)[rank % 4]
-    return Slices(Array("float32", (2, 1), [v, -v]), Array("int32", (2,), [3, 1]), (ROWS, 1))
+    return column([v, -v], [3, 1])
 
 
 def special(dtype: str) -> Callable[[int, int], Slices]:
@@ -193,8 +194,7 @@ def special(dtype: str) -> Callable[[int, int], Slices]:
         data = first if rank == 0 else later
         # a row of -0 that only one rank has, and one that only rank 0 has
         mine = [10 + rank, 30] if rank == 0 else [10 + rank]
-        values = Array(dtype, (8 + len(mine), 1), [*data, *[-0.0] * len(mine)])
-        return Slices(values, Array("int32", (8 + len(mine),), [*range(8), *mine]), (ROWS, 1))
+        return column([*data, *[-0.0] * len(mine)], [*range(8), *mine], dtype)
 
     return make
 
@@ -207,13 +207,13 @@ for _dtype in FLOATS:
 
 
 # ---------------------------------------------------------------------- dense arrays
-def dense(name: str, shape: tuple[int, ...], dtype: str = "float32") -> Callable[[int, int], Array]:
+def dense(name: str, shape: Shape, dtype: str = "float32") -> Callable[[int, int], Array]:
     return lambda rank, size: array(seeded(name, rank), shape, dtype)
 
 
 for _shape in ((), (5,), (1,), (4, 3), (2, 1, 3), (0, 3), (1000,)):
     case(f"dense/{_shape}", dense(f"dense {_shape}", _shape))
-    case(f"dense/{_shape}", dense(f"dense {_shape}", _shape), op="mean", strategies=("auto",))
+    case(f"dense/{_shape}", dense(f"dense {_shape}", _shape), op="mean", once=True)
 for _dtype in ("float64", "float16", "bfloat16", *INTEGERS):
     case(f"dense/{_dtype}", dense(_dtype, (7,), _dtype), wide="64" in _dtype)
 
@@ -233,13 +233,13 @@ for _which, _missing in MISSING.items():
     case(f"none/sparse {_which}", on_some(_wide_rows, _missing), wide=True, native=True)
     case(f"none/dense {_which}", on_some(dense("none", (3, 2)), _missing))
     _less = on_some(_wide_rows, _missing)
-    case(f"none/by default {_which}", _less, op="mean", default=True, wide=True, native=True, strategies=("auto",))
+    case(f"none/by default {_which}", _less, op="mean", default=True, wide=True, native=True, once=True)
     case(f"none/by default in a tree, {_which}", lambda rank, size, less=_less: {"a": None, "b": [less(rank, size)]},
-         default=True, wide=True, native=True, strategies=("auto",))  # fmt: skip
-case("none/on all", lambda rank, size: {"a": None, "b": [None]}, strategies=("auto",))
-case("none/by default on all", lambda rank, size: {"a": None, "b": [None]}, default=True, strategies=("auto",))
-case("none/by default and alone on all", lambda rank, size: None, default=True, strategies=("auto",))
-case("none/nothing", lambda rank, size: [], strategies=("auto",))
+         default=True, wide=True, native=True, once=True)  # fmt: skip
+case("none/on all", lambda rank, size: {"a": None, "b": [None]}, once=True)
+case("none/by default on all", lambda rank, size: {"a": None, "b": [None]}, default=True, once=True)
+case("none/by default and alone on all", lambda rank, size: None, default=True, once=True)
+case("none/nothing", lambda rank, size: [], once=True)
 
 
 def network(rank: int, size: int) -> Any:
@@ -266,11 +266,11 @@ def mixed(rank: int, size: int) -> Any:
 
 
 case("tree/28 leaves", network, wide=True)
-case("tree/28 leaves", network, wide=True, op="mean", strategies=("auto",))
-case("tree/of several dtypes", lambda rank, size: mixed(rank, size))
+case("tree/28 leaves", network, wide=True, op="mean", once=True)
+case("tree/of several dtypes", mixed)
 case("native/duplicates", _wide_rows, native=True, wide=True)
 case("native/empty on odd ranks", drawn("native", "empty on odd ranks", index_type="int64"), native=True, wide=True)
-case("native/mean", _wide_rows, native=True, wide=True, op="mean", strategies=("auto",))
+case("native/mean", _wide_rows, native=True, wide=True, op="mean", once=True)
 
 
 # ---------------------------------------------------------------------- one batch over any number of ranks

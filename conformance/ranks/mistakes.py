@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,25 +50,18 @@ def slices(B: Backend, width: int = 2, dtype: str = "float32", index_type: str =
     return to_backend(B, Slices(values, Array(index_type, (2,), [4, 1]), (rows, width)))
 
 
-def dense(B: Backend, *shape: int, dtype: str = "float32") -> Any:
-    return to_backend(B, Array(dtype, shape, [0.5] * math.prod(shape)))
+def dense(B: Backend, *shape: int) -> Any:
+    return to_backend(B, Array("float32", shape, [0.5] * math.prod(shape)))
 
 
-class ReduceCall(NamedTuple):
-    """The input of a reduction and its options."""
-
-    x: Any
-    options: dict[str, Any]
-
-
-def given(B: Backend, x: Any = None, **options: Any) -> ReduceCall:
+def given(B: Backend, x: Any = None, **options: Any) -> Callable[..., Any]:
     """Return a reduction of slices, or of x, with these options."""
-    return ReduceCall(slices(B) if x is None else x, options)
+    return partial(all_reduce, slices(B) if x is None else x, **options)
 
 
 def reducing(x: Any) -> Callable[[Group], Any]:
-    x, options = x if isinstance(x, ReduceCall) else (x, {})
-    return lambda group: all_reduce(x, group=group, **options)
+    call = x if isinstance(x, partial) else partial(all_reduce, x)
+    return lambda group: call(group=group)
 
 
 def differing(id: str, make: Callable[[Backend, bool], Any], *words: str, **fields: Any) -> None:
@@ -82,17 +76,19 @@ def differing(id: str, make: Callable[[Backend, bool], Any], *words: str, **fiel
     MISTAKES.append(Mistake(f"ranks/differ/{id}", call, expected, **fields))
 
 
-def failing(id: str, make: Callable[[Backend], Any], kind: str, *words: str, **fields: Any) -> None:
-    """Check that rank 0 raises for an input that is not a gradient, and that the others raise a RankError with its
-    number."""
+def first_raises(kind: str, *words: str) -> Expected:
+    """Expect an error on rank 0, and on the others a RankError with its number and its message."""
+    of_others = ("RankError", (*words, "rank 0", kind, "nothing was changed"))
+    return lambda rank, size: of_others if rank else (kind, words)
+
+
+def failing(id: str, make: Callable[[Backend], Any], kind: str, *words: str) -> None:
+    """Check that an input of rank 0 that is not a gradient raises on all ranks."""
 
     def call(B: Backend, rank: int, size: int) -> Callable[[Group], Any]:
         return reducing(make(B) if rank == 0 else slices(B))
 
-    def expected(rank: int, size: int) -> tuple[str, tuple[str, ...]]:
-        return (kind, words) if rank == 0 else ("RankError", (*words, "rank 0", kind, "nothing was changed"))
-
-    MISTAKES.append(Mistake(f"ranks/fails/{id}", call, expected, **fields))
+    MISTAKES.append(Mistake(f"ranks/fails/{id}", call, first_raises(kind, *words)))
 
 
 def endless() -> list[Any]:
@@ -124,24 +120,19 @@ failing("two leaves of a name", lambda B: {"a.b": None, "a": {"b": None}}, "Valu
 
 
 def another_call(B: Backend, rank: int, size: int) -> Callable[[Group], Any]:
-    if rank == 0:
-        return lambda group: agree(group, "ShardedTable.lookup", {"dim": 4})
-    return lambda group: all_reduce(slices(B), group=group)
+    return reducing(slices(B)) if rank else lambda group: agree(group, "ShardedTable.lookup", {"dim": 4})
 
 
-MISTAKES.append(
+MISTAKES += [
     Mistake(
         "ranks/differ/call", another_call,
         lambda rank, size: ("ValueError", ("ShardedTable.lookup on rank 0", "all_reduce on rank")),
-    )
-)  # fmt: skip
-
-
-def all_fail(B: Backend, rank: int, size: int) -> Callable[[Group], Any]:
-    return lambda group: all_reduce(rank + 0.5, group=group)
-
-
-MISTAKES.append(Mistake("ranks/fails/every rank its own way", all_fail, lambda rank, size: ("TypeError", ("float",))))
+    ),
+    Mistake(
+        "ranks/fails/every rank its own way", lambda B, rank, size: reducing(rank + 0.5),
+        lambda rank, size: ("TypeError", ("float",)),
+    ),
+]  # fmt: skip
 
 
 # ---------------------------------------------------------------------- ranks without an array to find the engine
@@ -153,9 +144,7 @@ def refused(
     def make(B: Backend, rank: int, size: int) -> Callable[[Group | None], Any]:
         return lambda group: call(B, rank == 0, group)
 
-    def expected(rank: int, size: int) -> tuple[str, tuple[str, ...]]:
-        return (kind, words) if rank == 0 else ("RankError", (*words, "rank 0", kind, "nothing was changed"))
-
+    expected = first_raises(kind, *words)
     MISTAKES.append(Mistake(f"ranks/refused/{id}", make, expected, default=True, clause=clause))
 
 

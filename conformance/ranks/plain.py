@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.conformance.data import Array, Slices, encode
+from islices.conformance.data import Array, Slices, encode, map_leaves
 
 #: A NumPy scalar, or a Python number.
 Scalar = Any
@@ -52,7 +52,7 @@ def all_reduce(trees: Sequence[Any], op: str = "sum") -> Any:
         return {key: all_reduce([tree[key] for tree in trees], op) for key in first}
     if isinstance(first, (list, tuple)):
         parts = [all_reduce(leaves, op) for leaves in zip(*trees, strict=True)]
-        return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
+        return getattr(first, "_make", type(first))(parts)
     return reduce_leaf(trees, op)
 
 
@@ -92,40 +92,22 @@ def left_fold(terms: list[Scalar], zero: Scalar) -> Scalar:
     return total
 
 
-def row_sums(x: Slices) -> dict[int, list[Any]]:
-    """Return each row's sum, one scalar addition at a time, in the dtype (rounded once)."""
-    wide = WIDE[x.values.dtype]
-    width = math.prod(x.values.shape[1:])
+def coalesce(x: Slices) -> Slices:
+    """Return the rows' sums, formed by one scalar addition at a time, and rounded once to the dtype."""
+    dtype = x.values.dtype
     sums: dict[int, list[Any]] = {}
-    for k, index in enumerate(x.indices.data):
-        if x.padded and index == x.dense_shape[0]:
-            continue
-        if index not in sums:
-            sums[index] = [wide(x.values.data[k * width + j]) for j in range(width)]
-        else:
-            for j in range(width):
-                sums[index][j] = sums[index][j] + wide(x.values.data[k * width + j])
-    return {row: [narrow(v, x.values.dtype) for v in sums[row]] for row in sums}
-
-
-def coalesce(x: Any) -> Any:
-    if isinstance(x, Array):
-        return x
-    sums = row_sums(x)
-    ids = np.sort(np.array(list(sums), np.int64)).tolist()
-    data = [v for row in ids for v in sums[row]]
-    values = Array(x.values.dtype, (len(ids), *x.values.shape[1:]), data)
-    return Slices(values, Array(x.indices.dtype, (len(ids),), ids), x.dense_shape, coalesced=True)
+    for index, row in zip(x.indices.data, x.values.rows(), strict=True):
+        if not (x.padded and index == x.dense_shape[0]):
+            terms = [WIDE[dtype](v) for v in row]
+            sums[index] = [a + b for a, b in zip(sums[index], terms, strict=True)] if index in sums else terms
+    ids = sorted(sums)
+    data = [narrow(v, dtype) for row in ids for v in sums[row]]
+    return x.holding(ids, data, coalesced=True)
 
 
 def concat(xs: list[Slices]) -> Slices:
-    if len(xs) == 1:
-        return xs[0]
-    data: list[Any] = []
-    ids: list[int] = []
-    for x in xs:
-        data += x.values.data
-        ids += x.indices.data
+    data = [v for x in xs for v in x.values.data]
+    ids = [i for x in xs for i in x.indices.data]
     index_type = "int64" if "int64" in [x.indices.dtype for x in xs] else "int32"
     values = Array(xs[0].values.dtype, (len(ids), *xs[0].values.shape[1:]), data)
     return Slices(values, Array(index_type, (len(ids),), ids), xs[0].dense_shape)
@@ -137,14 +119,10 @@ def digestible(x: Any) -> str:
 
     A framework without 0-d arrays uses shape (1,).
     """
-    return json.dumps(encode(_unflagged(x)))
+    return json.dumps(encode(map_leaves(_unflagged, x)), sort_keys=True)
 
 
 def _unflagged(x: Any) -> Any:
     if isinstance(x, Slices):
         return Slices(x.values, x.indices, tuple(x.dense_shape))
-    if isinstance(x, Array):
-        return Array(x.dtype, () if x.shape == (1,) else x.shape, x.data)
-    if isinstance(x, dict):
-        return {key: _unflagged(x[key]) for key in sorted(x)}
-    return [_unflagged(item) for item in x] if isinstance(x, (list, tuple)) else x
+    return Array(x.dtype, () if x.shape == (1,) else x.shape, x.data) if isinstance(x, Array) else x

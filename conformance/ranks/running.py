@@ -6,11 +6,12 @@ import contextlib
 import hashlib
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import islices
 from islices.backend import Backend
-from islices.conformance.data import Slices
+from islices.conformance.data import Slices, map_leaves
 from islices.conformance.execute import HarnessError, difference, read, to_backend
 from islices.conformance.operations import UnsupportedError
 from islices.conformance.ranks import plain
@@ -114,33 +115,26 @@ def by_default(group: Group, B: Backend) -> Iterator[None]:
 
 def gradients(B: Backend, tree: Any, native: bool) -> Any:
     """Return plain data as a framework's gradients."""
-    if isinstance(tree, Slices):
-        if native and tree.values.dtype not in B.native_float_dtypes:
-            raise UnsupportedError(f"the {B.native_name} has no {tree.values.dtype}")
-        s = to_backend(B, tree)
-        return islices.to_native(s) if native else s
-    if isinstance(tree, dict):
-        return {key: gradients(B, item, native) for key, item in tree.items()}
-    if isinstance(tree, (list, tuple)):
-        items = [gradients(B, item, native) for item in tree]
-        return type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
-    return None if tree is None else to_backend(B, tree)
+
+    def made(leaf: Any) -> Any:
+        if not native or not isinstance(leaf, Slices):
+            return to_backend(B, leaf)
+        if leaf.values.dtype not in B.native_float_dtypes:
+            raise UnsupportedError(f"the {B.native_name} has no {leaf.values.dtype}")
+        return islices.to_native(to_backend(B, leaf))
+
+    return map_leaves(made, tree)
 
 
 def result(x: Any) -> Any:
     """Return a framework's gradients as plain data, with native objects as their slices."""
-    if isinstance(x, dict):
-        return {key: result(item) for key, item in x.items()}
-    if isinstance(x, (list, tuple)):
-        items = [result(item) for item in x]
-        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
-    if x is None or isinstance(x, islices.IndexedSlices):
-        return read(x)
-    if islices.get_backend(x).is_native(x):
-        s = islices.from_native(x)
-        found = read(s)
-        return Slices(found.values, found.indices, found.dense_shape, coalesced=True)  # the order itself is compared
-    return read(x)
+
+    def plainly(leaf: Any) -> Any:
+        if leaf is None or isinstance(leaf, islices.IndexedSlices) or not islices.get_backend(leaf).is_native(leaf):
+            return read(leaf)
+        return replace(read(islices.from_native(leaf)), coalesced=True)  # the order itself is compared
+
+    return map_leaves(plainly, x)
 
 
 def _types(got: Any, given: Any) -> str:

@@ -20,20 +20,14 @@ class ThreadGroup(Group):
         self._board, self._barrier = board, barrier
 
     def _all_gather(self, data: Bytes, lengths: Sequence[int]) -> list[Bytes]:
-        got = self._put([data] * self.size)
-        assert [len(x) for x in got] == list(lengths), "lengths are those of the data"
-        return got
+        return self._all_to_all([data] * self.size, lengths)
 
     def _all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
-        got = self._put(parts)
-        assert [len(x) for x in got] == list(lengths), "lengths are those of the data"
-        return got
-
-    def _put(self, parts: Sequence[Bytes]) -> list[Bytes]:
         self._board[self.rank] = parts
         self._barrier.wait()
         got = [their[self.rank].copy() for their in self._board]
         self._barrier.wait()  # before anybody writes to the board again
+        assert [len(x) for x in got] == list(lengths), "lengths are those of the data"
         return got
 
     def _failure_of(self, error: Exception) -> RankError | None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from islices.cli import Command, UsageError
-from islices.conformance.outputs import need_rich
+from islices.conformance.outputs import need_rich, write
 from islices.conformance.report.differences import KINDS, Differences, ReportChange, compare
 from islices.conformance.report.grid import NOTHING
 from islices.conformance.report.html import html_page
@@ -51,14 +50,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "are new cases that fail and runs that break; cases that vanished are listed apart, and count as much\n"
         "exit codes: 0 done (diff: no regressions), 1 diff: regressions or vanished cases, 2 usage, not a report"
     )
-    parser.add_argument("words", nargs="+", metavar="FILE", help="reports (JSON lines), or an action before them")
-    parser.add_argument("--format", choices=FORMATS, help="default: by the extension of the output, else terminal")
-    parser.add_argument("-o", "--output", metavar="PATH", help="write to PATH (default: stdout)")
-    parser.add_argument(
-        "--replace", action="store_true", help="a column that comes again takes the earlier one's place"
-    )
-    parser.add_argument("--common", action="store_true", help="diff: only the columns and cases that both have")
-    parser.add_argument("--json", action="store_true", help="diff: one JSON object on stdout")
+    add = parser.add_argument
+    add("words", nargs="+", metavar="FILE", help="reports (JSON lines), or an action before them")
+    add("--format", choices=FORMATS, help="default: by the extension of the output, else terminal")
+    add("-o", "--output", metavar="PATH", help="write to PATH (default: stdout)")
+    add("--replace", action="store_true", help="a column that comes again takes the earlier one's place")
+    add("--common", action="store_true", help="diff: only the columns and cases that both have")
+    add("--json", action="store_true", help="diff: one JSON object on stdout")
 
 
 def report(options: argparse.Namespace) -> int:
@@ -68,7 +66,7 @@ def report(options: argparse.Namespace) -> int:
         return _diff(options)
     runs = join([run for path in _files(options, action) for run in read(path)], replace=options.replace)
     if action == "merge":
-        _write(options.output, json_lines(runs))
+        write("--output", options.output or "-", json_lines(runs))
     else:
         _show(runs, options)
     return 0
@@ -111,9 +109,9 @@ def _show(runs: list[Run], options: argparse.Namespace) -> None:
             return
         text = io.StringIO()
         print_report(runs, report_console(text))
-        _write(options.output, text.getvalue())
+        write("--output", options.output or "-", text.getvalue())
     else:
-        _write(options.output, {"markdown": markdown, "html": html_page}[form](runs))
+        write("--output", options.output or "-", {"markdown": markdown, "html": html_page}[form](runs))
 
 
 def _format(options: argparse.Namespace) -> str:
@@ -127,19 +125,6 @@ def _format(options: argparse.Namespace) -> str:
             f"--output: {options.output} does not say the format; accepted are {', '.join(EXTENSIONS)}, or --format"
         )
     return EXTENSIONS[extension]
-
-
-def _write(target: str | None, text: str) -> None:
-    """Write the text to a file, or to standard output as UTF-8."""
-    if target in (None, "-"):
-        sys.stdout.flush()
-        sys.stdout.buffer.write(text.encode("utf-8"))
-        sys.stdout.buffer.flush()
-        return
-    try:
-        Path(str(target)).write_text(text, "utf-8")
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--output: cannot write {target}: {getattr(error, 'strerror', None) or error}") from None
 
 
 # ---------------------------------------------------------------------- diff

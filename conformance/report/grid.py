@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from islices.conformance.data import GROUPS
-from islices.conformance.report.runs import OUTCOMES, PROBLEMS, Column, Run, column_labels, columns, run_names, title
+from islices.conformance.report.runs import OUTCOMES, PROBLEMS, Column, Run, column_labels, columns, named, title
 
 #: outcome -> its mark before the count, in the order of a cell
 MARKS = {"pass": "", "bound": "≈", "fail": "✗", "harness error": "!", "deviation": "d", "unsupported": "u"}
@@ -117,8 +117,7 @@ def remarks(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
     ("torch@2.13.0, kernels off", "unsupported, 6, 3 cases", "no sparse type of rank 3").
     """
     found: dict[tuple[str, str, str], dict[str, int]] = {}
-    names = run_names(runs)
-    for run, name in zip(runs, names, strict=True):
+    for name, run in named(runs):
         reasons = Counter(
             (case["outcome"], case.get("reason", ""))
             for case in run.cases
@@ -130,9 +129,7 @@ def remarks(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
         (_listed(list(counts)), f"{outcome}, {_each(list(counts.values()))}", reason)
         for (_, outcome, reason), counts in found.items()
     ]
-    notes = [
-        (name, "note", run.footer["note"]) for run, name in zip(runs, names, strict=True) if run.footer.get("note")
-    ]
+    notes = [(name, "note", run.footer["note"]) for name, run in named(runs) if run.footer.get("note")]
     return declared + notes
 
 
@@ -158,11 +155,8 @@ def problems(run: Run) -> list[dict[str, Any]]:
 def provenance(runs: Sequence[Run]) -> str:
     """Describe the origin of the runs: "spec 1.4, vectors a31b0d8d379b, islices 0.1.0, Python 3.11.7, ..."."""
     facts = (
-        [f"spec {run.fact('spec')}" for run in runs],
-        [f"vectors {run.fact('vectors')[:12]}" for run in runs],
-        [f"islices {run.fact('islices')}" for run in runs],
-        [f"Python {run.fact('python')}" for run in runs],
-        [run.system for run in runs],
-        [f"{run.fact('profile')} profile" for run in runs],
-    )
-    return ", ".join(" and ".join(dict.fromkeys(fact)) for fact in facts)
+        (f"spec {run.fact('spec')}", f"vectors {run.fact('vectors')[:12]}", f"islices {run.fact('islices')}",
+         f"Python {run.fact('python')}", run.system, f"{run.fact('profile')} profile")
+        for run in runs
+    )  # fmt: skip
+    return ", ".join(" and ".join(dict.fromkeys(fact)) for fact in zip(*facts, strict=True))

@@ -18,6 +18,7 @@ from importlib import resources
 from typing import Any
 
 from islices.conformance.report.grid import (
+    MARKS,
     NOTHING,
     RUN,
     SELDOM,
@@ -29,11 +30,11 @@ from islices.conformance.report.grid import (
     provenance,
     remarks,
 )
-from islices.conformance.report.runs import OUTCOMES, PROBLEMS, Run, run_labels, run_names
+from islices.conformance.report.runs import OUTCOMES, PROBLEMS, Run, named, run_labels
 
 #: outcome -> its letter in the data; "." is a case that a column does not have
 LETTERS = {"pass": "p", "bound": "b", "deviation": "d", "unsupported": "u", "fail": "f", "harness error": "h"}
-WORDS = {"pass": "✓", "bound": "≈", "deviation": "d", "unsupported": "u", "fail": "✗", "harness error": "!"}
+WORDS = {**MARKS, "pass": "✓"}
 FIELDS = ("reason", "expected", "got", "kind", "issue")
 #: Calls of cases that pass everywhere are cut, because nobody reads them and they are most of the page.
 CALL_OF_PASS = 1200
@@ -46,12 +47,12 @@ FOLDED = 4
 def html_page(runs: Sequence[Run]) -> str:
     """Return the page's text."""
     style, script = _file("page.css"), _file("page.js")
-    whole, names = grid(runs), run_names(runs)
+    whole = grid(runs)
     return string.Template(_file("page.html")).substitute(
         style=style, script=script, style_hash=_hash(style), script_hash=_hash(script),
-        provenance=escape(provenance(runs)), verdict=_verdict(runs), problems=_problems(runs, names),
+        provenance=escape(provenance(runs)), verdict=_verdict(runs), problems=_problems(runs),
         folded=_folded(runs), chips=_chips(runs), matrix=_matrix(whole),
-        remarks=_remarks(runs), runs=_runs(runs, names),
+        remarks=_remarks(runs), runs=_runs(runs),
         data=_script_json(_data(whole)),
     )  # fmt: skip
 
@@ -135,15 +136,15 @@ def _cell(whole: Grid, r: int, k: int) -> str:
     return f"<td{_begins(whole.first[k])}>{text}</td>"
 
 
-def _problems(runs: Sequence[Run], names: Sequence[str]) -> str:
-    found = [(run, name, case) for run, name in zip(runs, names, strict=True) for case in problems(run)]
+def _problems(runs: Sequence[Run]) -> str:
+    found = [(name, case) for name, run in named(runs) for case in problems(run)]
     items = [
         f'<details><summary><span class="harness-error">! harness error</span> {escape(name)}</summary>'
         f"<pre>{escape(run.error)}</pre></details>"
-        for run, name in zip(runs, names, strict=True)
+        for name, run in named(runs)
         if run.error
     ]
-    for _, name, case in found[:SHOWN]:
+    for name, case in found[:SHOWN]:
         fields = [f for f in ("call", *FIELDS) if case.get(f)]
         body = "".join(f"<dt>{field}</dt><dd><pre>{escape(case[field])}</pre></dd>" for field in fields)
         outcome = case["outcome"]
@@ -172,9 +173,9 @@ def _remarks(runs: Sequence[Run]) -> str:
     return f'<section><h2>What is declared</h2><ul class="remarks">{"".join(items)}</ul></section>' if items else ""
 
 
-def _runs(runs: Sequence[Run], names: Sequence[str]) -> str:
+def _runs(runs: Sequence[Run]) -> str:
     lines = []
-    for run, name in zip(runs, names, strict=True):
+    for name, run in named(runs):
         devices = ", ".join(run.header.get("devices", []))
         facts = [run.fact(fact) for fact in ("python", "numpy", "islices", "platform", "profile")]
         cells = [devices or "?", *facts, f"{len(run.cases):,}", f"{run.seconds:.0f} s"]

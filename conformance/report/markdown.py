@@ -19,7 +19,7 @@ from islices.conformance.report.grid import (
     remarks,
     summary,
 )
-from islices.conformance.report.runs import PROBLEMS, Run, details, run_names
+from islices.conformance.report.runs import PROBLEMS, Run, details, named
 
 #: Problems shown of each run; a comment has a limit, and the rest stands in the report itself.
 SHOWN = 20
@@ -27,18 +27,16 @@ LEGEND = (
     "a cell counts the cases that pass; ≈ within a bound, ✗ fails, ! harness errors, d declared deviations, "
     "u unsupported"
 )
-STRONG = PROBLEMS
 
 
 def markdown(runs: Sequence[Run]) -> str:
     """Return the matrix as a table, remarks, and the first problems of each run."""
-    names = run_names(runs)
     noted = [
         _noted(head, owner, why) for reported, why in folded(runs) for head, _, owner in [reported.partition(": ")]
     ]
     noted += [_noted(count, owner, why) for owner, count, why in remarks(runs)]
     parts = [f"**{summary(runs)}**", "\n".join(_table(grid(runs))), LEGEND + ".", "\n".join(noted)]
-    parts += [_problems(run, name) for run, name in zip(runs, names, strict=True)]
+    parts += [_problems(run, name) for name, run in named(runs)]
     parts.append(word(provenance(runs)))
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -59,7 +57,7 @@ def _line(cells: list[str]) -> str:
 
 
 def _cell(parts: list[tuple[str, str]]) -> str:
-    return " ".join(f"**{part}**" if outcome in STRONG else part for outcome, part in parts) or NOTHING
+    return " ".join(f"**{part}**" if outcome in PROBLEMS else part for outcome, part in parts) or NOTHING
 
 
 def _noted(subject: str, owner: str, why: str) -> str:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import functools
 import json
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+from islices.conformance.data import SPEC_VERSION, vectors_hash
 
 #: clause -> its title in the matrix
 CLAUSES = {
@@ -80,6 +82,11 @@ class Run:
         """Record the crash or hang that the parent process saw, also in the run's JSON lines."""
         self.error = printable(reason, lines=True)
         self.lines.append(json.dumps({"type": "error", "reason": reason}))
+
+    def give_header(self, **more: str) -> None:
+        """Add a header for a run whose process ended before it reported one, so that the report still lists it."""
+        self.header = {"spec": SPEC_VERSION, "vectors": vectors_hash(), "backend": self.backend, **more}
+        self.lines.insert(0, json.dumps({"type": "header", **self.header}))
 
     @property
     def version(self) -> str:
@@ -150,16 +157,19 @@ def columns(runs: Sequence[Run]) -> list[Column]:
 T = TypeVar("T")
 
 
+def _with_facts(runs: Sequence[Run]) -> Iterator[tuple[Run, list[str]]]:
+    """Return the runs with the facts that distinguish them."""
+    return zip(runs, _added(runs, lambda run: run, lambda run: (run.backend, run.version, run.variant)), strict=True)
+
+
 def run_labels(runs: Sequence[Run]) -> list[list[str]]:
     """Return the lines above the columns of each run: backend, @version, variant, and distinguishing facts."""
-    added = _added(runs, lambda run: run, lambda run: (run.backend, run.version, run.variant))
-    return [_lines(run, *more) for run, more in zip(runs, added, strict=True)]
+    return [_lines(run, *more) for run, more in _with_facts(runs)]
 
 
-def run_names(runs: Sequence[Run]) -> list[str]:
-    """Return the run's name on one line, with the whole version: "torch@2.13.0+cpu kernels off"."""
-    added = _added(runs, lambda run: run, lambda run: (run.backend, run.version, run.variant))
-    return [" ".join([run.name, *more]) for run, more in zip(runs, added, strict=True)]
+def named(runs: Sequence[Run]) -> list[tuple[str, Run]]:
+    """Return the runs with their names on one line and the whole version: "torch@2.13.0+cpu kernels off"."""
+    return [(" ".join([run.name, *more]), run) for run, more in _with_facts(runs)]
 
 
 def column_labels(columns: Sequence[Column]) -> list[list[str]]:

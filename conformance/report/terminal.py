@@ -10,7 +10,7 @@ from typing import IO, Any
 from islices.conformance.outputs import wrapped
 from islices.conformance.report.compact import Compact, compact, legend
 from islices.conformance.report.grid import MARKS, NOTHING, folded, problems, provenance, remarks, summary
-from islices.conformance.report.runs import Run, details, run_names
+from islices.conformance.report.runs import Run, details, named
 
 #: Between the columns.
 GAP = 2
@@ -57,7 +57,7 @@ def print_cases(runs: Sequence[Run], console: Any, unless: str | tuple[str, ...]
     for owner, count, why in remarks(runs):
         if not why.endswith(unless):
             _say(console, f"{owner}: {count}: {why}", "dim")
-    for run, name in zip(runs, run_names(runs), strict=True):
+    for name, run in named(runs):
         for line in problem_lines(run, name):
             console.print(line, highlight=False, soft_wrap=_edgeless(console))
 

@@ -25,9 +25,6 @@ class SampleBackend(Backend):
     native_name = "sample.RowGradient"
 
     # ------------------------------------------------------------------ identity
-    def version(self) -> str:
-        return sample.__version__
-
     def is_array(self, x: object) -> bool:
         return isinstance(x, Tensor)
 
@@ -38,14 +35,8 @@ class SampleBackend(Backend):
     def dtype(self, x: Tensor) -> str:
         return NAMES[x.kind]
 
-    def shape(self, x: Tensor) -> tuple[int, ...]:
-        return x.shape
-
     def from_host(self, array: np.ndarray, like: Tensor) -> Tensor:
         return Tensor(array)
-
-    def asarray(self, array: np.ndarray, like: Tensor | None = None) -> Tensor:
-        return Tensor(np.array(array))  # the memory stays the caller's
 
     host_view = to_numpy = staticmethod(Tensor.memory)  # type: ignore[assignment]  # shared: what the host computes on is the library's memory
 
@@ -66,7 +57,7 @@ class SampleBackend(Backend):
     minimum = staticmethod(sample.smaller)
     maximum = staticmethod(sample.larger)
     less_equal = staticmethod(sample.at_most)
-    equal = staticmethod(sample.equal)  # type: ignore[assignment]
+    equal = staticmethod(sample.equal)
     div = staticmethod(sample.divide)
     where = staticmethod(sample.choose)
     row_sum = staticmethod(sample.total)

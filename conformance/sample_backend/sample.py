@@ -7,7 +7,7 @@ gradient are always 64 bits wide, and there is no bfloat16.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -108,40 +108,17 @@ def join(tensors: Sequence[Tensor]) -> Tensor:
 
 
 # ---------------------------------------------------------------------- elementwise
-def absolute(x: Tensor) -> Tensor:
-    return Tensor(np.abs(x._memory))
+def _of_one(function: Callable[..., Any]) -> Callable[..., Tensor]:
+    return lambda x: Tensor(function(x._memory))
 
 
-def root(x: Tensor) -> Tensor:
-    return Tensor(np.sqrt(x._memory))
+def _of_two(function: Callable[..., Any]) -> Callable[..., Tensor]:
+    return lambda a, b: Tensor(function(*_both(a, b)))
 
 
-def finite(x: Tensor) -> Tensor:
-    return Tensor(np.isfinite(x._memory))
-
-
-def negate(mask: Tensor) -> Tensor:
-    return Tensor(~mask._memory)
-
-
-def smaller(a: Any, b: Any) -> Tensor:
-    return Tensor(np.minimum(*_both(a, b)))
-
-
-def larger(a: Any, b: Any) -> Tensor:
-    return Tensor(np.maximum(*_both(a, b)))
-
-
-def at_most(a: Any, b: Any) -> Tensor:
-    return Tensor(np.less_equal(*_both(a, b)))
-
-
-def equal(a: Any, b: Any) -> Tensor:
-    return Tensor(np.equal(*_both(a, b)))
-
-
-def divide(a: Any, b: Any) -> Tensor:
-    return Tensor(np.divide(*_both(a, b)))
+absolute, root, finite, negate = map(_of_one, (np.abs, np.sqrt, np.isfinite, np.invert))
+smaller, larger, at_most = map(_of_two, (np.minimum, np.maximum, np.less_equal))
+equal, divide = map(_of_two, (np.equal, np.divide))
 
 
 def choose(mask: Tensor, a: Any, b: Any) -> Tensor:

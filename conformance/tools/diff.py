@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from islices.cli import Command, UsageError
-from islices.conformance.outputs import check_picture, check_writable, print_text
+from islices.conformance.outputs import check_picture, print_text
 from islices.conformance.tools.sides import facts, pairs, shared_arguments, short_names
 from islices.files import load, read_metadata
 from islices.porting.compare.causes import CAUSES
@@ -30,21 +30,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "are not reported.\n"
         "exit codes: 0 equal, 1 different, 2 usage, or a file that cannot be read"
     )
-    parser.add_argument("a", metavar="A", help="a file of gradients or tables")
-    parser.add_argument("b", metavar="B", help="the file to compare it with")
-    parser.add_argument("--before", metavar="F", help="the gradients before clipping")
+    add = parser.add_argument
+    add("a", metavar="A", help="a file of gradients or tables")
+    add("b", metavar="B", help="the file to compare it with")
+    add("--before", metavar="F", help="the gradients before clipping")
     shared_arguments(parser)
-    parser.add_argument("--tables", metavar="F", help="the tables, to find a missing regularizer")
-    parser.add_argument("-v", "--verbose", action="store_true", help="every tensor, with the rows that differ")
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout instead of the report")
-    parser.add_argument("--plot", metavar="FILE.png", help="draw the rows that differ (needs matplotlib)")
+    add("--tables", metavar="F", help="the tables, to find a missing regularizer")
+    add("-v", "--verbose", action="store_true", help="every tensor, with the rows that differ")
+    add("--json", action="store_true", help="one JSON object on stdout instead of the report")
+    add("--plot", metavar="FILE.png", help="draw the rows that differ (needs matplotlib)")
 
 
 def compare(options: argparse.Namespace) -> int:
     """Read, compare and show the files. Return 0 if they are equal, else 1."""
     if options.plot is not None:
         check_picture("--plot", options.plot)
-        check_writable("--plot", options.plot)
     trees = {name: _load(getattr(options, name)) for name in TREES if getattr(options, name)}
     given, taken = facts(options, [(path, read_metadata(path, foreign=True)) for path in (options.a, options.b)])
     try:

@@ -41,19 +41,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "exit codes: 0 within the bound, 1 outside, 2 usage, 3 the function raised or gave what is no weights, or the\n"
         "command broke"
     )
-    parser.add_argument("step", nargs="?", metavar="FILE:FUNCTION", help="a Python file and a function in it")
-    parser.add_argument(
-        "--command", dest="command_line", metavar="COMMAND", help="a program in any language, in place of a function"
-    )
-    parser.add_argument("--formula", metavar="NAME", help="the formula, such as torch.AdamW")
-    parser.add_argument("--grade", type=int, choices=(1, 2), default=2, help="the worst grade that passes (2)")
-    parser.add_argument(
-        "--time-limit", type=float, default=10.0, metavar="SECONDS", help="a command's for a step (default 10)"
-    )
-    parser.add_argument(
-        "--list", action="store_true", help="the formulas, or that of --formula: equation, options, state"
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout instead of the report")
+    add = parser.add_argument
+    add("step", nargs="?", metavar="FILE:FUNCTION", help="a Python file and a function in it")
+    add("--command", dest="command_line", metavar="COMMAND", help="a program in any language, in place of a function")
+    add("--formula", metavar="NAME", help="the formula, such as torch.AdamW")
+    add("--grade", type=int, choices=(1, 2), default=2, help="the worst grade that passes (2)")
+    add("--time-limit", type=float, default=10.0, metavar="SECONDS", help="a command's for a step (default 10)")
+    add("--list", action="store_true", help="the formulas, or that of --formula: equation, options, state")
+    add("--json", action="store_true", help="one JSON object on stdout instead of the report")
 
 
 def run(options: argparse.Namespace) -> int:

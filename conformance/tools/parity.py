@@ -17,8 +17,8 @@ from islices.porting.trajectory.verdict import ORDER
 EPILOG = """\
 Each folder holds the steps of a training, as islices.Recorder and the Recorders for torch, Keras, JAX and Gluon write
 them, on this machine or another. The comparison ends at the first step that rounding does not explain, names the first
-position in it that differs (batch, start, outputs, loss, gradients, clipped, step, state), and says why, as
-`islices diff` does (docs/parity.md).
+position in it that differs (batch, start, between, outputs, loss, gradients, clipped, step, state), and says why,
+as `islices diff` does (docs/parity.md).
 
 examples
   islices parity keras/ torch/

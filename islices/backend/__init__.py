@@ -26,9 +26,10 @@ Stages
 
 from __future__ import annotations
 
+import importlib
 from typing import ClassVar
 
-from islices.backend.arrays import Arrays
+from islices.backend.arrays import Arrays, LoopState
 from islices.backend.contract import (
     FLOATS,
     INDEX_NAMES,
@@ -44,6 +45,7 @@ from islices.backend.contract import (
     primitive,
 )
 from islices.backend.gradients import (
+    Differentiated,
     Gradient,
     GradientOfValue,
     Gradients,
@@ -52,13 +54,15 @@ from islices.backend.gradients import (
     OtherUse,
     ProductUse,
     Reader,
+    SampleLoss,
     Source,
     TableUse,
+    TapeRecorder,
     Transform,
     Use,
     WholeUse,
 )
-from islices.backend.memory import Look, Memory, elements_meet, view_span
+from islices.backend.memory import Look, Memory, Opened, elements_meet, view_span
 from islices.backend.row_primitives import NativeParts, RaggedParts, RowPrimitives, Slots
 from islices.backend.suite import ForTheSuite
 
@@ -73,6 +77,7 @@ __all__ = [
     "Array",
     "Arrays",
     "Backend",
+    "Differentiated",
     "ForTheSuite",
     "Gradient",
     "GradientOfValue",
@@ -81,17 +86,21 @@ __all__ = [
     "LayerUse",
     "Look",
     "LookedUp",
+    "LoopState",
     "Memory",
     "NativeParts",
+    "Opened",
     "OtherUse",
     "ProductUse",
     "RaggedParts",
     "Reader",
     "RowPrimitives",
+    "SampleLoss",
     "Shape",
     "Slots",
     "Source",
     "TableUse",
+    "TapeRecorder",
     "Transform",
     "Use",
     "WholeUse",
@@ -141,9 +150,10 @@ class Backend(Memory, RowPrimitives, Gradients, ForTheSuite):
     def __repr__(self) -> str:
         return f"<islices backend {self.name}>"
 
+    @optional("the module's `__version__`")
     def version(self) -> str:
         """Return the framework's version."""
-        raise self._missing("version")
+        return str(getattr(importlib.import_module(self.module), "__version__", "unknown"))
 
     def is_array(self, x: object) -> bool:
         """Return whether x is a dense array of this framework (a variable or parameter counts)."""

@@ -13,6 +13,9 @@ import numpy as np
 
 from islices.backend.contract import FLOATS, Array, Host, Part, Shape, optional, primitive
 
+#: The arrays that a loop changes.
+LoopState = tuple[Array, ...]
+
 
 class Arrays(Part):
     """The part of dense arrays: their facts, their conversion from and to NumPy, and computations on them.
@@ -37,9 +40,10 @@ class Arrays(Part):
         """Return the NumPy name of x's dtype: any dtype of the framework, legal in islices or not."""
         raise self._missing("dtype")
 
+    @optional("`x.shape` has it")
     def shape(self, x: Array) -> Shape:
         """Return the shape; None for a dimension unknown while tracing. Raise ValueError for unknown rank."""
-        raise self._missing("shape")
+        return tuple(x.shape)
 
     @optional("nothing is traced")
     def is_traced(self, x: Array) -> bool:
@@ -52,6 +56,7 @@ class Arrays(Part):
         return False
 
     # ------------------------------------------------------------------ in and out
+    @optional("`from_host` does it with a copy")
     def asarray(self, array: Host, like: Array | None = None) -> Array:
         """Return a new array with a copy of a NumPy array's values.
 
@@ -62,7 +67,9 @@ class Arrays(Part):
         float64 that it cannot hold raises TypeError with the setting that allows it. Dtypes that no gradient has
         (text, objects) may be held or may raise. The core raises for a result with such a dtype.
         """
-        raise self._missing("asarray")
+        bits = array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+        copy = np.array(bits, bits.dtype.newbyteorder("="), order="C")
+        return self.from_host(copy, like)  # type: ignore[attr-defined]  # of `Memory`
 
     def to_numpy(self, x: Array) -> Host:
         """Return x as a NumPy array, copied or not, from any device; bfloat16 as uint16."""
@@ -201,9 +208,7 @@ class Arrays(Part):
 
     # ------------------------------------------------------------------ made of the others
     @optional("a loop of Python does it")
-    def while_any(
-        self, condition: Callable[..., Array], body: Callable[..., tuple[Array, ...]], state: tuple[Array, ...]
-    ) -> tuple[Array, ...]:
+    def while_any(self, condition: Callable[..., Array], body: Callable[..., LoopState], state: LoopState) -> LoopState:
         """Repeat ``state = body(*state)`` while the mask ``condition(*state)`` holds anywhere, and return state.
 
         Override this if traced code does not know values.

@@ -6,7 +6,7 @@ May import: `islices.backend.arrays`, `islices.backend.contract`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ class Source(NamedTuple):
     returns and differentiates ``read(weights, ids)``. An optional method ``operand(weights)`` returns the weights as an
     array that is differentiated: products with it are `ProductUse`s, anything else is a `WholeUse`. An adapter may give
     a recorder to every traced table if its operations mean nothing outside of a differentiation (JAX). The recorder's
-    attribute ``everywhere`` is True then.
+    attribute ``everywhere`` is True then. `TapeRecorder` is a base class for frameworks with a tape.
     """
 
     weights: Array
@@ -93,12 +93,41 @@ class OtherUse:
 
 #: A function of weights and ids to looked-up rows, or bags of them.
 Reader = Callable[[Array, Array], Array]
+
+
+class TapeRecorder:
+    """A base of the recorders of a framework with a tape: the lookups in one table during a differentiation.
+
+    A subclass overrides `bags`, which appends to ``found`` the rows that the tape watches, with ids, extras and static.
+    """
+
+    def __init__(self, backend: Any) -> None:
+        self.backend = backend
+        self.found: list[tuple[Array, Array, tuple[Array, ...], Any]] = []
+
+    def lookup(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any) -> Array:
+        """Return the rows of ids; see `Source`."""
+        return self.bags(weights, ids, extras, static, self.backend.read_rows)
+
+    def bags(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any, read: Reader) -> Array:
+        """Return ``read(weights, ids)`` as the tape watches it; see `Source`."""
+        raise NotImplementedError
+
+    def looked_up(self, upstreams: Iterator[Array]) -> list[LookedUp]:
+        """Return the lookups with their gradients, the next ones of an iterator."""
+        return [LookedUp(next(upstreams), *use) for _, *use in self.found]
+
+
 #: A use of a captured weight.
 Use = LayerUse | ProductUse | OtherUse
 #: A use of a differentiated table.
 TableUse = LookedUp | ProductUse | WholeUse
 #: A function of a list of dense arrays and a list of sources to (loss, anything else).
 Transform = Callable[[list[Array], list[Source]], tuple[Array, Any]]
+#: The result of `Gradients.differentiate`: (loss, aux, gradients, lookups).
+Differentiated = tuple[Array, Any, list[Array], Sequence[Sequence[TableUse]]]
+#: A function of variables and data to a loss of shape (1,).
+SampleLoss = Callable[[list[Array], list[Array]], Array]
 #: A function of (arrays, upstream) to the gradient of each of the arrays.
 Gradient = Callable[[tuple[Array, ...], Array], tuple[Any, ...]]
 #: A function of (value, arrays, upstream) to the gradient of each of the arrays, for a known value.
@@ -139,9 +168,7 @@ class Gradients(Arrays):
 
     # ------------------------------------------------------------------ through the user's functions
     @optional("no `value_and_grad`")
-    def differentiate(
-        self, fn: Transform, variables: Sequence[Array], sources: Sequence[Source]
-    ) -> tuple[Array, Any, list[Array], Sequence[Sequence[TableUse]]]:
+    def differentiate(self, fn: Transform, variables: Sequence[Array], sources: Sequence[Source]) -> Differentiated:
         """Return (loss, aux, gradients, lookups) of ``fn(variables, sources) -> (loss, aux)``.
 
         fn is called with the variables as the framework differentiates them, and with sources of the same weights and a
@@ -180,9 +207,7 @@ class Gradients(Arrays):
         )
 
     @optional("no per-sample gradients of dense variables")
-    def per_sample_gradients(
-        self, fn: Callable[[list[Array], list[Array]], Array], variables: Sequence[Array], data: Sequence[Array]
-    ) -> list[Array]:
+    def per_sample_gradients(self, fn: SampleLoss, variables: Sequence[Array], data: Sequence[Array]) -> list[Array]:
         """Return for each variable the gradients (B, *shape) of a loss per sample, by the framework's vmap.
 
         The loss of b < B is ``fn(variables, [x[b:b+1] for x in data])``, of shape (1,).

@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 from islices.backend.arrays import Arrays
 from islices.backend.contract import Array, Host, Shape, optional
 
+#: Views to write through, and the arrays that hold the written values: the result of `Memory.writable`.
+Opened = tuple[list[Host], list[Array]]
+
 
 class Look(NamedTuple):
     """The facts of the arrays of a call that the core needs first: the result of `Backend.look`, one item per array."""
@@ -66,7 +69,8 @@ class Memory(Arrays):
         """Return the framework's array over a NumPy array that islices made and no longer uses. uint16 means
         bfloat16.
 
-        It shares the memory if the framework allows this. Read-only or unaligned input is copied.
+        It shares the memory if the framework allows this. Read-only or unaligned input is copied. like is None only
+        if the default `asarray` calls this without an array: the result may then be on any device.
         """
         raise self._missing("from_host")
 
@@ -124,7 +128,13 @@ class Memory(Arrays):
         """Report to autograd and similar observers that arrays of `plain_tables` are written now."""
 
     @optional("what is written goes through `set_rows`")
-    def writable(self, arrays: Sequence[Array], *, donate: bool = False) -> tuple[list[Host], list[Array]] | None:
+    def writable_view(self, x: Array) -> Host | None:
+        """Return a view for `writable` of a concrete array that changes in place, or None if its memory is not
+        writable."""
+        return None
+
+    @optional("`writable_view` of each array does it")
+    def writable(self, arrays: Sequence[Array], *, donate: bool = False) -> Opened | None:
         """Return (views, results) for concrete arrays that the host will write into, or None if the memory is not
         writable.
 
@@ -135,7 +145,11 @@ class Memory(Arrays):
         which are then gone. The core has called `in_place` for each array, and no two share memory. None stands for
         all arrays, and nothing has changed then.
         """
-        return None
+        views: list[Any] = [self.writable_view(x) for x in arrays]
+        if any(view is None for view in views):
+            return None
+        self.mark_written(arrays)
+        return views, list(arrays)
 
     @optional("x as it is")
     def variable(self, x: Array, like: Array) -> Array:

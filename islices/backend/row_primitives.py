@@ -305,8 +305,8 @@ class RowPrimitives(Arrays):
     ) -> Array | None:
         """Return, in traced code, the float64 norm (1,) of order 1 or 2 of all leaves, by a compiled kernel.
 
-        Duplicates are summed first; indices out of range are not rows. Return None if no kernel can be called.
-        ``otherwise(leaves)`` does the same by the framework's operations.
+        Duplicates are summed first; indices out of range are not rows. No leaf has a factor. Return None if no kernel
+        can be called. ``otherwise(leaves)`` does the same by the framework's operations.
         """
         return None
 

@@ -1,7 +1,7 @@
 """Conversion between frameworks' sparse objects, IndexedSlices and dense arrays, and between frameworks.
 
-`adopt` turns a user's leaf into the object that the library computes on, and `restored` turns results back.
-`map_adopted` does both for each leaf of lists, tuples, named tuples and dicts. Every public function is built on them.
+`accept` turns a user's leaf into the object that the library computes on, and `restored` turns results back.
+`map_accepted` does both for each leaf of lists, tuples, named tuples and dicts. Every public function is built on them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from islices.backend import FLOATS, INDEX_NAMES, INDICES, INTEGERS, Array, Backend, Host
 from islices.core import modes
 from islices.core.arguments import check_flag
-from islices.core.deferred import NativeIndices, native_indices, native_look
+from islices.core.deferred import NativeIndices, native_look
 from islices.core.registry import broken_backends, describe, find_backend, get_backend
 from islices.core.slices import (
     IndexedSlices,
@@ -23,6 +23,7 @@ from islices.core.slices import (
     check_indices,
     check_values_dtype,
     is_known,
+    shape_with_rows,
 )
 from islices.core.trees import flatten, rebuild
 
@@ -145,27 +146,25 @@ def without_padding(s: IndexedSlices) -> IndexedSlices:
     values, indices = modes.run(
         lambda B, v, i: B.select(v, i, B.in_range(i, rows), rows), s.backend, (s.values, s.indices)
     )
-    still = modes.keeps_slots(s.backend, values, indices)
-    return IndexedSlices._trusted(s.backend, values, indices, s.dense_shape, coalesced=s.coalesced, padded=still)
+    return s._like(values, indices, padded=modes.keeps_slots(s.backend, values, indices))
 
 
-def backend_of_leaf(x: Any, argument: str) -> Backend:
-    """Return the backend of a sparse gradient or a dense array, or raise TypeError."""
-    backend = find_backend(x)
-    if backend is None:
-        raise TypeError(
-            f"{argument}: got {describe(x)}; accepted are sparse gradients and dense arrays of "
-            "NumPy, TensorFlow, PyTorch, JAX and MXNet, IndexedSlices, None, or lists, tuples and dicts of them"
-            f"{broken_backends()}"
-        )
-    return backend
+def _no_leaf(x: Any, argument: str) -> TypeError:
+    """Return the error for an object that belongs to no framework."""
+    return TypeError(
+        f"{argument}: got {describe(x)}; accepted are sparse gradients and dense arrays of "
+        "NumPy, TensorFlow, PyTorch, JAX and MXNet, IndexedSlices, None, or lists, tuples and dicts of them"
+        f"{broken_backends()}"
+    )
 
 
 def accept(x: Any, argument: str = "x") -> Any:
     """Convert x to an IndexedSlices or a dense array; `restored` converts back."""
     if isinstance(x, IndexedSlices):
         return x
-    backend = backend_of_leaf(x, argument)
+    backend = find_backend(x)
+    if backend is None:
+        raise _no_leaf(x, argument)
     if not backend.is_native(x):
         check_values_dtype(backend, x, argument)
         return x
@@ -173,7 +172,7 @@ def accept(x: Any, argument: str = "x") -> Any:
 
 
 def restored(result: Any, leaf: Any, given: Any) -> Any:
-    """Return a result as the type that the caller gave. If the result is the adopted leaf, return the given object."""
+    """Return a result as the type that the caller gave. If the result is the accepted leaf, return the given object."""
     if result is leaf:
         return given
     sparse = isinstance(result, IndexedSlices) and not isinstance(given, IndexedSlices)
@@ -183,7 +182,7 @@ def restored(result: Any, leaf: Any, given: Any) -> Any:
 def map_accepted(
     fn: Callable[[Any], Any], tree: T, argument: str = "x", *, native: Callable[[Backend, Any], Any] | None = None
 ) -> T:
-    """Apply fn to every leaf of tree, between `adopt` and `restored`.
+    """Apply fn to every leaf of tree, between `accept` and `restored`.
 
     native(backend, x) may be a faster implementation for sparse objects of frameworks with `Backend.native_of_views`.
     If it returns None, fn is applied.
@@ -212,9 +211,7 @@ def coalesce_slices(s: Any) -> Any:
 
     A dense array, whose rows are distinct, is returned unchanged.
     """
-    if not isinstance(s, IndexedSlices):
-        return s
-    if s.coalesced and not s.padded:
+    if not isinstance(s, IndexedSlices) or (s.coalesced and not s.padded):
         return s
     B, values, native = s.backend, s.values, native_look(s)
     look = modes.look_at(B, () if native else (values, s.indices), native)
@@ -227,7 +224,10 @@ def coalesce_slices(s: Any) -> Any:
     else:
         view, ids = modes.compute("sum_rows", look.views, rows=rows, loose=loose)
         sums = B.from_host(view, values)
-        indices = native_indices(native, view, ids) if native else B.from_host(ids, values)
+        if native:
+            indices = NativeIndices(native._replace(shapes=[view.shape, ids.shape], views=[view, ids], spans=None))
+        else:
+            indices = B.from_host(ids, values)
     return IndexedSlices._trusted(B, sums, indices, s.dense_shape, coalesced=True, padded=traced and B.sentinel_padding)
 
 
@@ -280,26 +280,26 @@ def from_dense(x: Array, indices: Any = None) -> IndexedSlices:
     if backend is None or not backend.is_array(x):
         raise TypeError(f"x: got {describe(x)}; accepted is a dense array (a sparse one becomes slices by from_native)")
     check_values_dtype(backend, x, "x")
-    shape = backend.shape(x)
-    if not shape:
-        raise ValueError("x: got a 0-d array; accepted is shape (rows, *row_shape)")
+    shape = shape_with_rows(x)
     if indices is None:
         if backend.is_traced(x):
             raise ValueError(
                 "indices: must be given while tracing, and for arrays without data: which rows hold zeros is not known"
             )
-        ids = backend.asarray(_nonzero_rows(backend.to_numpy(x)), x)
+        ids = backend.asarray(np.flatnonzero(nonzero_rows(backend.to_numpy(x))), x)
     else:
         ids = _distinct(backend, indices, shape[0], x)
     values = modes.run("take", backend, (x, ids))
     return IndexedSlices._trusted(backend, values, ids, shape, coalesced=indices is None)
 
 
-def _nonzero_rows(x: Host) -> Host:
+def nonzero_rows(x: Host) -> Host:
+    """Return a mask of the rows of a host array that hold anything but zeros; NaN counts."""
     flat = x.reshape(x.shape[0], int(np.prod(x.shape[1:])))
     if x.dtype == np.uint16:  # bfloat16 bit patterns: all but the sign
         flat = flat & 0x7FFF
-    return np.flatnonzero((flat != 0).any(axis=1))
+    found: Host = (flat != 0).any(axis=1)
+    return found
 
 
 def _distinct(backend: Backend, indices: Any, rows: int | None, like: Array) -> Array:
@@ -462,6 +462,6 @@ def map_leaves(fn: Callable[[Any], Any], tree: T) -> T:
 def _checked(tree: Any) -> list[Any]:
     found = flatten(tree, "tree")
     for x in found:
-        if x is not None:
-            backend_of_leaf(x, "tree")
+        if x is not None and find_backend(x) is None:
+            raise _no_leaf(x, "tree")
     return found

@@ -47,11 +47,6 @@ class NativeIndices(Deferred):
         return self.array
 
 
-def native_indices(look: Look, values: Any, indices: Any) -> NativeIndices:
-    """Return the indices of slices computed from a framework's sparse object, from views of their two arrays."""
-    return NativeIndices(look._replace(shapes=[values.shape, indices.shape], views=[values, indices], spans=None))
-
-
 def native_look(s: IndexedSlices) -> Look | None:
     """Return the look at values and indices that came with a framework's sparse object, or None for other slices."""
     indices = s._indices

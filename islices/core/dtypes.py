@@ -17,6 +17,12 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
     return "bfloat16" if dtype == np.uint16 else dtype.name  # NumPy composes the name on every call
 
 
+def as_bits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return an array, with bfloat16 as its bits."""
+    # a name is composed on every call, so look at the kind first
+    return array.view(np.uint16) if array.dtype.kind == "V" and array.dtype.name == "bfloat16" else array
+
+
 @cache
 def host_dtype(name: str) -> np.dtype[Any]:
     """Return the dtype of host arrays for a dtype's name; bfloat16 is stored as its bits."""

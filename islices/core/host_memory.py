@@ -44,6 +44,13 @@ def zeros(shape: Sequence[int], dtype: Any) -> Host:
     return empty(shape, dtype, np.zeros)
 
 
+def copied(array: Host, dtype: Any = None) -> Host:
+    """Return a copy of an array in memory like that of `empty`, in another dtype if one is given."""
+    out = empty(array.shape, array.dtype if dtype is None else dtype)
+    out[...] = array
+    return out
+
+
 def at_address(owner: Any, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], *, writable: bool) -> Host:
     """Return the C-ordered array at an address. The array keeps the owner of its memory alive."""
     return np.asarray(_Memory(owner, address, shape, dtype, writable))

@@ -17,11 +17,10 @@ import numpy as np
 from islices.backend import FLOATS, INTEGERS, Array, Backend, Shape
 from islices.core import modes
 from islices.core.arguments import is_real, show
-from islices.core.conversion import accept, map_accepted, restored
+from islices.core.conversion import accept, coalesce_slices, map_accepted, restored
 from islices.core.host import bfloat16_to_float32
 from islices.core.registry import describe, get_backend
-from islices.core.rows import coalesce
-from islices.core.slices import IndexedSlices, check_indices
+from islices.core.slices import IndexedSlices, check_indices, parts, with_values
 from islices.core.trees import aligned, flatten, rebuild
 
 T = TypeVar("T")
@@ -59,11 +58,8 @@ def scale(x: T, c: Any) -> T:
 
 
 def _scale(leaf: Any, c: Any) -> Any:
-    B = get_backend(leaf)
-    values = leaf.values if isinstance(leaf, IndexedSlices) else leaf
-    factor = round_scalar(B, values, c, "c")
-    scaled = scale_values(B, values, [("mul", factor)])
-    return leaf.replace(values=scaled) if isinstance(leaf, IndexedSlices) else scaled
+    B, values = parts(leaf)
+    return with_values(leaf, scale_values(B, values, [("mul", round_scalar(B, values, c, "c"))]))
 
 
 def _divide(s: IndexedSlices, c: Any) -> IndexedSlices:
@@ -74,7 +70,7 @@ def _divide(s: IndexedSlices, c: Any) -> IndexedSlices:
     if flag or (isinstance(c, np.ndarray) and c.dtype.kind == "b"):
         raise TypeError(f"divisor: got {describe(c)}; accepted is a real number, and no bool")
     divisor = round_scalar(B, values, c, "divisor")
-    return s.replace(values=scale_values(B, values, [("div", divisor)]))
+    return s._like(scale_values(B, values, [("div", divisor)]))
 
 
 def round_scalar(B: Backend, values: Array, c: Any, argument: str) -> Any:
@@ -157,10 +153,7 @@ def scale_values(B: Backend, values: Array, steps: Sequence[tuple[str, Any]]) ->
     Each step rounds; 16-bit values are computed in float32 and rounded to 16 bits once at the end. A scalar is a Python
     number, a 0-d array, or an array of the rank of values.
     """
-    known = True
-    for _, c in steps:
-        known = known and isinstance(c, (int, float))
-    if known:
+    if all(isinstance(c, (int, float)) for _, c in steps):
         return modes.run("scaled", B, (values,), steps=steps)
     with B.scope():
         return B.scaled(values, steps)
@@ -311,7 +304,7 @@ def _add_leaves(xs: list[Any]) -> Any:
     _join_shapes(s.dense_shape, shape, "xs")
     if s.dense_shape[0] is None and not modes.is_traced(B, s.indices):
         check_indices(B, s.indices, shape[0])
-    s = coalesce(s)
+    s = coalesce_slices(s)
     return modes.run("add_rows", B, (total, s.values, s.indices))
 
 

@@ -110,7 +110,11 @@ def find_backend(x: object) -> Backend | None:
 
 def loaded_backends() -> Iterator[Backend]:
     """Yield the backends with an imported framework, in the order of the lookup; skip those that fail to load."""
-    for name in _candidates():
+    known = [name for name in BUILTIN if name in sys.modules]
+    # numpy is always imported and would come first: it comes last, since other frameworks subclass its arrays
+    known.append(known.pop(0))
+    plugins = [name for name in entry_points(GROUP) if name not in BUILTIN and name in sys.modules]
+    for name in plugins + known:
         try:
             backend = _load(name)
         except (ImportError, TypeError, ValueError) as error:
@@ -145,13 +149,6 @@ def describe(x: object) -> str:
         return name
 
 
-def _candidates() -> list[str]:
-    known = [name for name in BUILTIN if name in sys.modules]
-    # numpy is always imported and would come first: it comes last, since other frameworks subclass its arrays
-    known.append(known.pop(0))
-    return [name for name in entry_points(GROUP) if name not in BUILTIN and name in sys.modules] + known
-
-
 def is_installed(module: str) -> bool:
     """Return True if a module can be found, judged without importing it."""
     if module in sys.modules:
@@ -175,26 +172,21 @@ def _load(name: str) -> Backend:
     with _lock:
         if name in _loaded:
             return _loaded[name]
-        backend = _loaded[name] = _load_builtin(name) if name in BUILTIN else _load_plugin(name)
+        points = entry_points(GROUP).get(name, [])
+        if name in BUILTIN:
+            if points:
+                raise ValueError(
+                    f"backend {name!r} is built in, and also claimed by {claimants(points)}: uninstall one of them"
+                )
+            found = importlib.import_module(f"islices.backends.{name}").backend
+        elif points:
+            found = load("backend", name, points)
+            found = found() if isinstance(found, type) else found
+        else:
+            known = [*BUILTIN, *(n for n in entry_points(GROUP) if n not in BUILTIN)]
+            raise ValueError(f"no backend is named {name!r}; known are {', '.join(known)}")
+        backend = _loaded[name] = _checked(found, name)
     return backend
-
-
-def _load_builtin(name: str) -> Backend:
-    if name in entry_points(GROUP):
-        raise ValueError(
-            f"backend {name!r} is built in, and also claimed by {claimants(entry_points(GROUP)[name])}: "
-            "uninstall one of them"
-        )
-    return _checked(importlib.import_module(f"islices.backends.{name}").backend, name)
-
-
-def _load_plugin(name: str) -> Backend:
-    points = entry_points(GROUP).get(name, [])
-    if not points:
-        known = [*BUILTIN, *(n for n in entry_points(GROUP) if n not in BUILTIN)]
-        raise ValueError(f"no backend is named {name!r}; known are {', '.join(known)}")
-    found = load("backend", name, points)
-    return _checked(found() if isinstance(found, type) else found, name)
 
 
 def _checked(backend: Any, name: str) -> Backend:

@@ -18,14 +18,14 @@ from islices.backend import INDEX_NAMES, INDICES, Array, Backend, Host
 from islices.core import modes
 from islices.core.arguments import LARGEST, show, whole_number
 from islices.core.conversion import coalesce_few, coalesce_slices, map_accepted
-from islices.core.registry import describe, find_backend, get_backend
-from islices.core.slices import IndexedSlices, check_indices
+from islices.core.dtypes import host_dtype
+from islices.core.registry import describe, find_backend
+from islices.core.slices import IndexedSlices, check_indices, parts, shape_with_rows
 
 T = TypeVar("T")
 
 NO_MASK = "rows: got a mask, while the number of rows is unknown; accepted are row numbers then"
 MASKS = ("bool", *INDICES)
-ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}
 
 
 # ---------------------------------------------------------------------- coalesce, to_dense
@@ -112,9 +112,10 @@ def _to_dense(s: Any) -> Any:
 
 def check_memory(subject: str, shape: tuple[int, ...], dtype: str, remedy: str) -> None:
     """Raise MemoryError for a dense array that exceeds this machine's memory, before anything is allocated."""
-    nbytes = math.prod(shape) * ITEMSIZE[dtype]
+    item = host_dtype(dtype).itemsize
+    nbytes = math.prod(shape) * item
     # NumPy makes no array whose nonzero dimensions multiply to more than int64, even if it has no elements
-    if nbytes > _physical_memory() or math.prod(n for n in shape if n) * ITEMSIZE[dtype] > LARGEST:
+    if nbytes > _physical_memory() or math.prod(n for n in shape if n) * item > LARGEST:
         raise MemoryError(
             f"x: to_dense of {subject} needs {min(nbytes, 2**1000):.3g} bytes; accepted is what fits this machine's "
             f"{_physical_memory():.3g}: {remedy}"
@@ -197,16 +198,12 @@ def drop_rows(x: T, rows: Any) -> T:
 
 
 def _filter(leaf: Any, rows: Any, *, drop: bool) -> Any:
-    B = get_backend(leaf)
-    sparse = isinstance(leaf, IndexedSlices)
-    array = leaf.values if sparse else leaf
-    shape = leaf.dense_shape if sparse else B.shape(leaf)
-    if not shape:
-        raise ValueError("x: got a 0-d array; accepted is shape (rows, *row_shape)")
-    chosen, is_mask = _row_selection(B, rows, shape[0], array)
-    if not sparse:
-        return modes.run(_filter_dense, B, (leaf, chosen), is_mask=is_mask, drop=drop)
-    return _select(leaf, chosen, _among_mask if is_mask else _among, drop=drop)
+    B, array = parts(leaf)
+    chosen, is_mask = _row_selection(B, rows, shape_with_rows(leaf)[0], array)
+    among = _among_mask if is_mask else _among
+    if isinstance(leaf, IndexedSlices):
+        return _select(leaf, chosen, among, drop=drop)
+    return modes.run(_filter_dense, B, (leaf, chosen), among=among, drop=drop)
 
 
 def drop_ordered(s: IndexedSlices, rows: Host) -> IndexedSlices:
@@ -221,15 +218,13 @@ def drop_ordered(s: IndexedSlices, rows: Host) -> IndexedSlices:
     return _select(s, chosen, _among_ordered, drop=True)
 
 
-def _select(s: IndexedSlices, chosen: Array, among: Callable[..., Array], *, drop: bool) -> IndexedSlices:
+def _select(s: IndexedSlices, chosen: Array, among: Among, *, drop: bool) -> IndexedSlices:
     B = s.backend
     values, indices = modes.run(
         _filter_slices, B, (s.values, s.indices, chosen), among=among, drop=drop, rows=s.dense_shape[0]
     )
     moved = modes.keeps_slots(B, values, indices)
-    return IndexedSlices._trusted(
-        B, values, indices, s.dense_shape, coalesced=s.coalesced and not moved, padded=s.padded or moved
-    )
+    return s._like(values, indices, coalesced=s.coalesced and not moved, padded=s.padded or moved)
 
 
 def _row_selection(B: Backend, rows: Any, count: int | None, like: Array) -> tuple[Array, bool]:
@@ -253,31 +248,23 @@ def _row_selection(B: Backend, rows: Any, count: int | None, like: Array) -> tup
 def rows_or_mask(rows: Any, argument: str = "rows") -> Host:
     """Return row numbers or a mask as a NumPy array. Raise TypeError for anything else, such as traced values."""
     B = find_backend(rows)
+    found: Host | None = None
     if B is None or not B.is_array(rows):
-        rows = integers_or_mask(rows, argument)
+        try:
+            if B is not None and B.is_native(rows):  # NumPy treats them as sequences of all their rows
+                raise TypeError(describe(rows))
+            found, bare = np.asarray(rows), not hasattr(rows, "dtype")
+        except Exception as error:  # an object's __array__, or a framework, may raise any error
+            raise TypeError(f"{argument}: got {describe(rows)}; accepted are row numbers or a boolean mask") from error
+        if bare and found.ndim == 1 and found.dtype.name not in ("bool", "int64"):
+            _check_int64(rows, argument)
+            found = found if found.size else found.astype(np.int64)
     elif B.dtype(rows) in MASKS:  # NumPy reads no others of some frameworks
-        rows = B.to_numpy(rows)
-    if not isinstance(rows, np.ndarray) or rows.ndim != 1 or rows.dtype.name not in MASKS:
-        raise TypeError(
-            f"{argument}: got {describe(rows)}; accepted are 1-D {INDEX_NAMES} row numbers, or a boolean mask"
-        )
-    return rows
-
-
-def integers_or_mask(rows: Any, argument: str) -> Host:
-    """Return row numbers or a mask, of Python or NumPy, as a NumPy array."""
-    try:
-        backend = find_backend(rows)
-        if backend is not None and backend.is_native(rows):  # NumPy treats them as sequences of all their rows
-            raise TypeError(describe(rows))
-        view, bare = np.asarray(rows), not hasattr(rows, "dtype")
-    except Exception as error:  # an object's __array__, or a framework, may raise any error
-        raise TypeError(f"{argument}: got {describe(rows)}; accepted are row numbers or a boolean mask") from error
-    if bare and view.ndim == 1 and view.dtype not in (bool, np.int64):
-        if view.size == 0:
-            return view.astype(np.int64)
-        _check_int64(rows, argument)
-    return view
+        found = B.to_numpy(rows)
+    if found is None or found.ndim != 1 or found.dtype.name not in MASKS:
+        given = describe(rows if found is None else found)
+        raise TypeError(f"{argument}: got {given}; accepted are 1-D {INDEX_NAMES} row numbers, or a boolean mask")
+    return found
 
 
 def _check_int64(rows: Iterable[Any], argument: str) -> None:
@@ -288,15 +275,12 @@ def _check_int64(rows: Iterable[Any], argument: str) -> None:
             raise IndexError(f"{argument}: got {show(number)} at position {position}; accepted is an int64")
 
 
+#: A function that returns the mask of the indices among chosen rows.
+Among = Callable[[Backend, Array, Array], Array]
+
+
 def _filter_slices(
-    B: Backend,
-    values: Array,
-    indices: Array,
-    chosen: Array,
-    *,
-    among: Callable[..., Array],
-    drop: bool,
-    rows: int | None,
+    B: Backend, values: Array, indices: Array, chosen: Array, *, among: Among, drop: bool, rows: int | None
 ) -> tuple[Array, Array]:
     keep = among(B, indices, chosen)
     return B.select(values, indices, B.logical_not(keep) if drop else keep, rows)
@@ -319,8 +303,6 @@ def _among_ordered(B: Backend, indices: Array, chosen: Array) -> Array:
     return B.equal(indices, B.take(chosen, place))
 
 
-def _filter_dense(B: Backend, dense: Array, chosen: Array, *, is_mask: bool, drop: bool) -> Array:
-    mask = B.equal(chosen, 1) if is_mask else B.isin(B.arange(dense), chosen)
-    if drop:
-        mask = B.logical_not(mask)
-    return B.where(B.as_column(mask, dense), dense, B.zeros_like(dense))
+def _filter_dense(B: Backend, dense: Array, chosen: Array, *, among: Among, drop: bool) -> Array:
+    mask = among(B, B.arange(dense), chosen)
+    return B.where(B.as_column(B.logical_not(mask) if drop else mask, dense), dense, B.zeros_like(dense))

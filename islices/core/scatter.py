@@ -72,35 +72,33 @@ def scatter(table: T, x: Any, op: str = "add", *, donate: bool = False) -> T:
     donate = check_flag(donate, "donate")
     B, weights, _ = accept_table(table)
     s = _accept_slices(B, weights, x, how)
-    rows = B.shape(weights)[0]
-    if not modes.is_traced(B, weights, s.values, s.indices):
+    rows, traced = B.shape(weights)[0], modes.is_traced(B, weights, s.values, s.indices)
+    if not traced:
         s = without_padding(s)
         check_indices(B, s.indices, rows)  # even if they were trusted before: writes must stay inside the table
-        B.in_place(weights)
-        with B.scope():
-            values = B.stop_gradient(s.values)
+    with B.scope():
+        values, indices = B.stop_gradient(s.values), s.indices
+    if not traced:
         if B.in_place(weights) or donate:  # a row that is written must not be read later as a slice
-            s, values = _beside(B, weights, s, values)
-        changed = _on_host(B, weights, values, s.indices, op, donate)
+            values, indices = _beside(B, weights, values, indices)
+        changed = _on_host(B, weights, values, indices, op, donate)
         if changed is None and how.sign and B.dtype(weights) not in ("float16", "bfloat16"):
             with B.scope():
-                changed = B.add_in_order(weights, s.indices, values if how.sign > 0 else -values, donate=donate)
+                changed = B.add_in_order(weights, indices, values if how.sign > 0 else -values, donate=donate)
         if changed is not None:
             return as_given(table, weights, changed)
-    ids, place = distinct_rows(B, s.indices, rows)
+    ids, place = distinct_rows(B, indices, rows)
     with B.scope():
         old = B.stop_gradient(B.read_rows(weights, ids))
-        values = B.stop_gradient(s.values)
     new = modes.run(_change, B, (old, values, place), op=op)
     return write_rows(B, table, ids, new, donate=donate)
 
 
-def _beside(B: Backend, weights: Array, s: IndexedSlices, values: Array) -> tuple[IndexedSlices, Array]:
-    """Return (s, values), copied if they share the table's memory."""
-    if not (share_memory(B, weights, values) or share_memory(B, weights, s.indices)):
-        return s, values
-    values, indices = (B.asarray(B.to_numpy(x), x) for x in (values, s.indices))
-    return IndexedSlices._trusted(B, values, indices, s.dense_shape, coalesced=s.coalesced), values
+def _beside(B: Backend, weights: Array, values: Array, indices: Array) -> tuple[Array, Array]:
+    """Return values and indices, copied if they share the table's memory."""
+    if not (share_memory(B, weights, values) or share_memory(B, weights, indices)):
+        return values, indices
+    return B.asarray(B.to_numpy(values), values), B.asarray(B.to_numpy(indices), indices)
 
 
 def _on_host(B: Backend, weights: Array, values: Array, indices: Array, op: str, donate: bool) -> Array | None:
@@ -218,21 +216,20 @@ def _distinct(B: Backend, indices: Array, *, rows: int | None) -> tuple[Array, A
 
 def _change(B: Backend, rows: Array, values: Array, place: Array, *, op: str) -> Array:
     """Return the rows after the values at their place have changed them, in order."""
-    how, dtype = OPERATORS[op], B.dtype(rows)
+    how, dtype, count = OPERATORS[op], B.dtype(rows), B.shape(rows)[0]
     rows, values = B.widen(rows), B.widen(values)
     if how.sign:
         values = values if how.sign > 0 else -values
         first = B.astype(B.arange(rows), B.dtype(place))
-        new = B.segment_sum(B.concat([rows, values]), B.concat([first, place]), B.shape(rows)[0])
+        new = B.segment_sum(B.concat([rows, values]), B.concat([first, place]), count)
     elif how.last:
-        last = B.segment_max(B.astype(B.arange(values), "int32"), place, B.shape(rows)[0])
+        last = B.segment_max(B.astype(B.arange(values), "int32"), place, count)
         new = B.take(values, last)
-    elif how.extreme > 0:
-        new = B.maximum(rows, B.segment_max(values, place, B.shape(rows)[0]))
-    elif how.extreme < 0:
-        new = _reflected(
-            B, B.maximum(_reflected(B, rows), B.segment_max(_reflected(B, values), place, B.shape(rows)[0]))
-        )
+    elif how.extreme:
+        smallest = how.extreme < 0
+        rows, values = (_reflected(B, x) if smallest else x for x in (rows, values))
+        new = B.maximum(rows, B.segment_max(values, place, count))
+        new = _reflected(B, new) if smallest else new
     elif B.is_traced(place):
         new = B.fold_rows(op, rows, values, place)
     else:

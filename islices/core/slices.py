@@ -17,9 +17,9 @@ import numpy as np
 from islices import kernels
 from islices.backend import INDEX_NAMES, INDICES, INTEGERS, Array, Backend, Look, Shape
 from islices.core.arguments import LARGEST, check_flag, show
-from islices.core.deferred import Deferred, NativeIndices
+from islices.core.deferred import Deferred
 from islices.core.dtypes import host_dtype
-from islices.core.registry import describe, find_backend
+from islices.core.registry import describe, find_backend, get_backend
 from islices.core.shapes import MOST_NDIM
 
 
@@ -121,11 +121,19 @@ class IndexedSlices:
         _padded(self, padded)
         return self  # type: ignore[no-any-return]
 
-    def _like(self, values: Array | Deferred, indices: NativeIndices | None = None) -> IndexedSlices:
-        """Return these slices with other values, unchecked; indices, if given, have a look at these values."""
+    def _like(
+        self,
+        values: Array | Deferred,
+        indices: Array | Deferred | None = None,
+        *,
+        coalesced: bool | None = None,
+        padded: bool | None = None,
+    ) -> IndexedSlices:
+        """Return these slices with other parts, unchecked."""
         return IndexedSlices._trusted(
             self.backend, values, self.indices if indices is None else indices, self.dense_shape,
-            coalesced=self.coalesced, padded=self.padded,
+            coalesced=self.coalesced if coalesced is None else coalesced,
+            padded=self.padded if padded is None else padded,
         )  # fmt: skip
 
     @property
@@ -253,23 +261,21 @@ class IndexedSlices:
         >>> s.replace(values=np.clip(s.values, -5, 5)).values.tolist()
         [[3.0], [-5.0]]
         """
-        if dense_shape is not None:
+        if indices is not None or dense_shape is not None:
             return IndexedSlices(
                 self.values if values is None else values,
                 self.indices if indices is None else indices,
-                dense_shape,
+                self.dense_shape if dense_shape is None else dense_shape,
                 coalesced=self.coalesced and indices is None,
                 padded=self.padded,
             )
-        if indices is None:
-            new = self.values if values is None else values
-            backend = _backend_of(new)
-            if backend is not self.backend:
-                raise TypeError(f"values: got {describe(new)}; accepted is an array of {self.backend.name}")
-            look = backend.look((new, self.indices), views=False)
-            check_arrays(backend, new, self.indices, self.dense_shape, look)
-            return self._like(new)
-        return IndexedSlices(self.values if values is None else values, indices, self.dense_shape, padded=self.padded)
+        new = self.values if values is None else values
+        backend = _backend_of(new)
+        if backend is not self.backend:
+            raise TypeError(f"values: got {describe(new)}; accepted is an array of {self.backend.name}")
+        look = backend.look((new, self.indices), views=False)
+        check_arrays(backend, new, self.indices, self.dense_shape, look)
+        return self._like(new)
 
     def __repr__(self) -> str:
         values, indices = self._held(0), self._held(1)
@@ -359,6 +365,32 @@ _backend, _values, _indices, _dense_shape, _coalesced, _padded = (
 
 def _is_operand(x: object) -> bool:
     return isinstance(x, IndexedSlices) or find_backend(x) is not None
+
+
+# ---------------------------------------------------------------------- slices or a dense array
+def parts(leaf: Any) -> tuple[Backend, Array]:
+    """Return (backend, values) of slices or of a dense array."""
+    if isinstance(leaf, IndexedSlices):
+        return leaf.backend, leaf.values
+    return get_backend(leaf), leaf
+
+
+def shape_of(leaf: Any) -> Shape:
+    """Return the shape of the dense array that a leaf is or stands for."""
+    return leaf.dense_shape if isinstance(leaf, IndexedSlices) else get_backend(leaf).shape(leaf)
+
+
+def shape_with_rows(leaf: Any) -> Shape:
+    """Return `shape_of` a leaf, or raise ValueError for a 0-d array."""
+    shape = shape_of(leaf)
+    if not shape:
+        raise ValueError("x: got a 0-d array; accepted is shape (rows, *row_shape)")
+    return shape
+
+
+def with_values(leaf: Any, values: Array) -> Any:
+    """Return a leaf with other values, unchecked."""
+    return leaf._like(values) if isinstance(leaf, IndexedSlices) else values
 
 
 # ---------------------------------------------------------------------- validation

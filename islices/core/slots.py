@@ -69,7 +69,7 @@ def expand(B: Backend, slots: Slots) -> Array:
 def _values_of(s: IndexedSlices) -> Array:
     """Return the values of slices, with zeros in empty slots."""
     B, values = s.backend, expand(s.backend, slots_of(s))
-    return modes.run(_without_sentinels, B, (values, s.indices), rows=s.dense_shape[0]) if s.padded else values
+    return modes.run(without_sentinels, B, (values, s.indices), rows=s.dense_shape[0]) if s.padded else values
 
 
 def known_factor(B: Backend, slots: Slots) -> Any:
@@ -83,8 +83,20 @@ def known_factor(B: Backend, slots: Slots) -> Any:
         return B.reshape(factor, ())
 
 
-def _without_sentinels(B: Backend, values: Array, indices: Array, *, rows: int | None) -> Array:
+def without_sentinels(B: Backend, values: Array, indices: Array, *, rows: int | None) -> Array:
+    """Return values with zeros in slots whose indices are not rows."""
     return B.where(B.as_column(B.in_range(indices, rows), values), values, B.zeros_like(values))
+
+
+def with_slots(s: IndexedSlices, slots: Slots, values: Array | None = None) -> IndexedSlices:
+    """Return s with the values of other slots; these values may be known already."""
+    return s._like(SlotValues(slots, values))
+
+
+def slices_of(B: Backend, slots: Slots, *, padded: bool = False) -> IndexedSlices:
+    """Return slices whose values are computed from slots when they are read."""
+    shape = (slots.rows, *B.shape(slots.values)[1:])
+    return IndexedSlices._trusted(B, SlotValues(slots), slots.indices, shape, padded=padded)
 
 
 def deferred(s: IndexedSlices) -> IndexedSlices:
@@ -103,6 +115,12 @@ def times(s: IndexedSlices, factor: float | Array) -> IndexedSlices | None:
     return s._like(SlotValues(slots._replace(factor=factor)))
 
 
+def with_known_values(s: IndexedSlices, values: Array) -> IndexedSlices:
+    """Return s with the same values, as a function of its arrays. Kernels, which are not differentiated, get slots."""
+    slots = slots_in(s)
+    return s._like(values) if slots is None else with_slots(s, slots, values)
+
+
 def known_times(s: IndexedSlices, factor: Array, values: Array) -> IndexedSlices:
     """Return s with each value multiplied by a factor, as traced values that may be differentiated.
 
@@ -113,4 +131,4 @@ def known_times(s: IndexedSlices, factor: Array, values: Array) -> IndexedSlices
         return s._like(values)
     with B.scope():
         slots = slots._replace(values=B.stop_gradient(slots.values), factor=B.stop_gradient(factor))
-    return s._like(SlotValues(slots, values))
+    return with_slots(s, slots, values)

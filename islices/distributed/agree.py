@@ -10,13 +10,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
+from islices.backend import Host
 from islices.distributed.group import Group, RankError
 
 T = TypeVar("T")
+#: Values that must be the same on every rank, in JSON, by the names that users know.
+Facts: TypeAlias = Mapping[str, Any]
+#: One rank's part of a call: the result, the values that must be the same on every rank, the numbers for all ranks.
+Preflight: TypeAlias = tuple[T, Facts, Sequence[int] | Host]
 
 #: Says that it is this protocol that arrived, in this version.
 MAGIC = 0x15C1CE500000001
@@ -31,15 +36,15 @@ LONGEST = 200
 class Agreement(NamedTuple):
     """The ranks' messages: the counts of each, and the facts of each (None where all are the same)."""
 
-    counts: list[np.ndarray[Any, np.dtype[np.int64]]]
-    each: list[Mapping[str, Any]] | None
+    counts: list[Host]
+    each: list[Facts] | None
 
 
 def agree(
     group: Group,
     call: str,
-    facts: Mapping[str, Any],
-    counts: Sequence[int] = (),
+    facts: Facts,
+    counts: Sequence[int] | Host = (),
     *,
     error: Exception | None = None,
     optional: bool = False,
@@ -81,9 +86,8 @@ def agree(
     header[:FIXED] = MAGIC, error is not None, *digest, len(counts), len(encoded)
     header[FIXED : FIXED + min(len(counts), WITHIN)] = counts[:WITHIN]
     headers = [got.view(np.int64) for got in group.all_gather(header.view(np.uint8))]
-    if any(got[0] != MAGIC for got in headers):
-        ranks = [rank for rank, got in enumerate(headers) if got[0] != MAGIC]
-        raise RankError(f"{call}: {_ranks(ranks)} speak another protocol (another version of islices?)", ranks=ranks)
+    if others := [rank for rank, got in enumerate(headers) if got[0] != MAGIC]:
+        raise RankError(f"{call}: {_ranks(others)} speak another protocol (another version of islices?)", ranks=others)
     same = all((got[2:4] == digest).all() for got in headers)
     failed = [rank for rank, got in enumerate(headers) if got[1]]
     everything = None
@@ -107,33 +111,27 @@ def agree(
 def together(
     group: Group,
     call: str,
-    work: Callable[[], T],
-    facts_of: Callable[[T], dict[str, Any]],
-    counts: Callable[[T], np.ndarray[Any, Any]] | None = None,
+    prepare: Callable[[], Preflight[T]],
     *,
     optional: bool = False,
     free: Container[str] = (),
     error: Exception | None = None,
 ) -> tuple[T, Agreement]:
-    """Return (work(), the agreement) once every rank's work is done; if one fails, every rank raises.
+    """Return (result, the agreement) once every rank has prepared its part of a call; if one fails, every rank raises.
 
-    facts_of and counts are functions of work's result. The first returns the values that must be the same on every
-    rank, the second the numbers for all ranks. error is an earlier failure of this rank. optional and free are those of
-    `agree`.
+    error is an earlier failure of this rank. optional and free are those of `agree`.
     """
     try:
         if error is not None:
             raise error
-        done = work()
-        facts = facts_of(done)
-        numbers = [] if counts is None else counts(done).tolist()
+        result, facts, counts = prepare()
     except Exception as raised:
         agree(group, call, {}, error=raised)
         raise  # agree has
-    return done, agree(group, call, facts, numbers, optional=optional, free=free)
+    return result, agree(group, call, facts, counts, optional=optional, free=free)
 
 
-def _text(call: str, facts: Mapping[str, Any], error: Exception | None) -> tuple[str, Exception | None]:
+def _text(call: str, facts: Facts, error: Exception | None) -> tuple[str, Exception | None]:
     """Serialise this rank's message; if that fails, return the error as well."""
     if error is None:
         try:
@@ -146,7 +144,7 @@ def _text(call: str, facts: Mapping[str, Any], error: Exception | None) -> tuple
         return type(error).__name__, error
 
 
-def _differences(each: Sequence[Mapping[str, Any]], optional: bool, free: Container[str]) -> str:
+def _differences(each: Sequence[Facts], optional: bool, free: Container[str]) -> str:
     """Describe the differences between the ranks' values name by name; return "" if none matters."""
     names = dict.fromkeys(name for one in each for name in one if name not in free)
     found = []

@@ -176,12 +176,12 @@ def find_group(
     Exception
         error, or the error in group, if the other ranks are unknown.
     """
-    leaves = list(leaves)
-    B = next((found for leaf in leaves if (found := backend_of(leaf)) is not None), None)
+    known = [(of, leaf) for leaf in leaves if (of := backend_of(leaf)) is not None]
+    B = known[0][0] if known else None
     try:
         if isinstance(group, ArrayGroup):
             return group, error
-        traced = B is not None and any(_is_traced(B, leaf) for leaf in leaves if backend_of(leaf) is B)
+        traced = any(_is_traced(of, leaf) for of, leaf in known if of is B)
         if isinstance(group, Group) and traced:
             raise ValueError(
                 f"group: got {group!r} for traced arrays, whose bytes it cannot move; accepted is what names ranks "

@@ -1,4 +1,4 @@
-"""Move and sum leaves that all ranks agree on: on the host, with all leaves of a tree in the same collectives.
+"""Sum leaves that all ranks agree on: on the host, with all leaves of a tree in the same collectives.
 
 Leaves that go by ranges are cut first. Their parts go to their owners, which sum them. Then the sums, and all gathered
 leaves, go to every rank.
@@ -7,9 +7,8 @@ leaves, go to every rank.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,54 +16,48 @@ from islices.backend import Host
 from islices.core import modes
 from islices.core.dtypes import dtype_name
 from islices.core.modes import HOST
-from islices.distributed.group import Bytes, Group
-from islices.distributed.packing import NARROW, Form, even_bounds, pack, sample, size_of, splitters, unpack
-from islices.distributed.strategy import choose, costs, dense_costs
+from islices.distributed.group import Group
+from islices.distributed.packing import Form, even_bounds, exchange_arrays, gather_arrays, narrow, sample, splitters
+from islices.distributed.strategy import choose, costs
 
 
 class HostLeaf(NamedTuple):
-    """Coalesced slices on the host (bfloat16 as uint16) of a table. rows is its number of rows, or None if unknown.
+    """A leaf as it travels: the elements of a dense array, or the indices and the values of coalesced slices.
 
-    A leaf without indices is a dense array, which travels as its elements.
+    bfloat16 is uint16. rows is the number of the table's rows, or None if unknown.
     """
 
-    values: Host
-    indices: Host | None = None
+    columns: Sequence[Host]
     rows: int | None = None
 
     @property
-    def travelling(self) -> np.dtype[Any]:
-        """Return the narrowest integer dtype that holds every index."""
-        assert self.indices is not None
-        return np.dtype(np.int32) if self.rows is not None and self.rows <= NARROW else self.indices.dtype
+    def dense(self) -> bool:
+        return len(self.columns) == 1
 
-    def arrays(self, start: int = 0, stop: int | None = None) -> list[Host]:
-        """Return rows start to stop - 1 of the leaf as the arrays that are sent."""
-        if self.indices is None:
-            return [self.values.reshape(-1)[start:stop]]
-        return [self.indices[start:stop].astype(self.travelling, copy=False), self.values[start:stop]]
+    @property
+    def stored(self) -> int:
+        """Return the number of rows, or of elements."""
+        return len(self.columns[0])
 
     def forms(self, n: int) -> list[Form]:
-        """Return the shapes and dtypes of n sent rows of the leaf."""
-        if self.indices is None:
-            return [((n,), self.values.dtype)]
-        return [((n,), self.travelling), ((n, *self.values.shape[1:]), self.values.dtype)]
+        """Return the shapes and dtypes of n rows of the leaf."""
+        return [((n, *x.shape[1:]), x.dtype) for x in self.columns]
 
     def summed(self, received: list[list[Host]]) -> HostLeaf:
         """Add the ranks' parts of the leaf, in the order of ranks."""
-        if self.indices is None:
-            return self._replace(values=fold_dense([got[0] for got in received]))
-        return fold_sparse(self, received)
+        return HostLeaf([fold_dense([x for (x,) in received])]) if self.dense else fold_sparse(self, received)
 
     def joined(self, received: list[list[Host]]) -> HostLeaf:
-        """Join the ranks' ranges of the leaf, and leave received empty."""
-        indices = None
-        if self.indices is not None:
-            indices = np.concatenate([got[0] for got in received]).astype(self.indices.dtype, copy=False)
+        """Join the ranks' parts of the leaf, and leave received empty."""
         with HOST.scope():
-            values = HOST.concat([got[-1] for got in received])
+            columns = [HOST.concat(parts) for parts in zip(*received, strict=True)]
         received.clear()
-        return self._replace(values=values, indices=indices)
+        return self._replace(columns=columns)
+
+
+def sparse_leaf(values: Host, indices: Host, rows: int | None) -> HostLeaf:
+    """Return coalesced slices with their indices in the narrowest dtype that holds all rows."""
+    return HostLeaf([indices.astype(narrow(rows, indices.dtype), copy=False), values], rows)
 
 
 def fold_sparse(like: HostLeaf, received: list[list[Host]]) -> HostLeaf:
@@ -72,9 +65,9 @@ def fold_sparse(like: HostLeaf, received: list[list[Host]]) -> HostLeaf:
 
     Afterwards received is empty, so that the sums may reuse the memory of its arrays.
     """
-    every = like.joined(received)
-    values, indices = modes.run("sum_rows", HOST, (every.values, every.indices), rows=like.rows, loose=False)
-    return HostLeaf(values, indices, like.rows)
+    indices, values = like.joined(received).columns
+    values, indices = modes.run("sum_rows", HOST, (values, indices), rows=like.rows, loose=False)
+    return like._replace(columns=[indices, values])
 
 
 def fold_dense(blocks: Sequence[Host]) -> Host:
@@ -83,7 +76,7 @@ def fold_dense(blocks: Sequence[Host]) -> Host:
         total = HOST.widen(blocks[0])
         for block in blocks[1:]:
             total = total + HOST.widen(block)
-        return np.asarray(HOST.astype(total, dtype_name(blocks[0].dtype)))  # sums of 0-d arrays are scalars
+        return HOST.astype(total, dtype_name(blocks[0].dtype))  # type: ignore[no-any-return]
 
 
 def reduce_all(group: Group, leaves: Sequence[HostLeaf], counts: Sequence[Host], strategy: str) -> list[HostLeaf]:
@@ -102,7 +95,7 @@ def reduce_all(group: Group, leaves: Sequence[HostLeaf], counts: Sequence[Host],
     if group.size == 1 or not leaves:
         return list(leaves)
     each: list[Sequence[int]] = [
-        [leaf.values.size] * group.size if leaf.indices is None else stored
+        [leaf.stored] * group.size if leaf.dense else stored
         for leaf, stored in zip(leaves, np.stack(counts, 1).tolist(), strict=True)
     ]
     cuts = _cuts(group, leaves, each, strategy)
@@ -110,15 +103,11 @@ def reduce_all(group: Group, leaves: Sequence[HostLeaf], counts: Sequence[Host],
     if cuts:
         for k, part, stored in zip(cuts, *_to_owners(group, [leaves[k] for k in cuts], [*cuts.values()]), strict=True):
             have[k], each[k] = part, stored
-    rows = list(zip(*each, strict=True))
-    mine = pack([x for leaf in have for x in leaf.arrays()])
-    received = _by_leaf(group.all_gather(mine, _sizes(leaves, rows)), leaves, rows)
-    del mine
+    received = gather_arrays(group, [x for leaf in have for x in leaf.columns], _forms(leaves, zip(*each, strict=True)))
     done = []
     for k, leaf in enumerate(leaves):
-        parts = [of_rank.popleft() for of_rank in received]
-        out = leaf.joined(parts) if k in cuts else leaf.summed(parts)
-        done.append(out if leaf.indices is not None else out._replace(values=out.values.reshape(leaf.values.shape)))
+        parts = _next(leaf, received)
+        done.append(leaf.joined(parts) if k in cuts else leaf.summed(parts))
     return done
 
 
@@ -126,52 +115,42 @@ def _to_owners(
     group: Group, leaves: Sequence[HostLeaf], cuts: Sequence[Host]
 ) -> tuple[list[HostLeaf], list[list[int]]]:
     """Send each range to its owner, and sum this rank's range; return the sums and each rank's numbers of rows."""
-    ranks, sparse = range(group.size), any(leaf.indices is not None for leaf in leaves)
+    sparse = not all(leaf.dense for leaf in leaves)
     mine = np.stack([np.diff(places) for places in cuts], 1)  # for each rank, of each leaf
-    theirs: list[Any] = [mine[group.rank]] * group.size  # of dense leaves every rank sends as many as this one keeps
+    theirs: Sequence[Host] = [mine[group.rank]] * group.size  # of dense leaves every rank sends as many as this keeps
     if sparse:
-        sent = [row.view(np.uint8) for row in mine]
-        theirs = [x.view(np.int64) for x in group.all_to_all(sent, [len(x) for x in sent])]
-    parts = [
-        pack([x for leaf, at in zip(leaves, cuts, strict=True) for x in leaf.arrays(int(at[r]), int(at[r + 1]))])
-        for r in ranks
-    ]
-    received = _by_leaf(group.all_to_all(parts, _sizes(leaves, theirs)), leaves, theirs)
-    del parts
-    sums = [leaf.summed([of_rank.popleft() for of_rank in received]) for leaf in leaves]
+        theirs = [
+            x for (x,) in exchange_arrays(group, [[row] for row in mine], [[(mine[0].shape, mine.dtype)]] * group.size)
+        ]
+    columns = [np.split(x, at[1:-1]) for leaf, at in zip(leaves, cuts, strict=True) for x in leaf.columns]
+    received = exchange_arrays(group, list(zip(*columns, strict=True)), _forms(leaves, theirs))
+    sums = [leaf.summed(_next(leaf, received)) for leaf in leaves]
     held = mine
     if sparse:
-        own = np.array([sum_.values.size if sum_.indices is None else len(sum_.indices) for sum_ in sums], np.int64)
-        held = np.stack([x.view(np.int64) for x in group.all_gather(own.view(np.uint8))])
+        held = np.stack([x for (x,) in gather_arrays(group, [np.array([leaf.stored for leaf in sums], np.int64)])])
     return sums, held.T.tolist()
 
 
-def _sizes(leaves: Sequence[HostLeaf], counts: Sequence[Iterable[int]]) -> list[int]:
-    """Return each rank's number of bytes for these numbers of rows of each leaf."""
-    return [size_of(form for leaf, n in zip(leaves, row, strict=True) for form in leaf.forms(int(n))) for row in counts]
+def _forms(leaves: Sequence[HostLeaf], counts: Iterable[Iterable[int]]) -> list[list[Form]]:
+    """Return the forms of each rank's arrays, for these numbers of rows of each leaf."""
+    return [[form for leaf, n in zip(leaves, row, strict=True) for form in leaf.forms(int(n))] for row in counts]
 
 
-def _by_leaf(got: list[Bytes], leaves: Sequence[HostLeaf], counts: Sequence[Iterable[int]]) -> list[deque[list[Host]]]:
-    """Return the arrays of each leaf in each rank's packed bytes. The memory lives as long as the last array."""
-    found = []
-    for data, row in zip(got, counts, strict=True):
-        forms = [leaf.forms(int(n)) for leaf, n in zip(leaves, row, strict=True)]
-        arrays = unpack(data, [form for each in forms for form in each])
-        found.append(deque([next(arrays) for _ in each] for each in forms))
-    return found
+def _next(leaf: HostLeaf, received: Sequence[list[Host]]) -> list[list[Host]]:
+    """Take the leaf's arrays off the arrays of each rank. Their memory lives as long as the rank's last array."""
+    return [[of_rank.pop(0) for _ in leaf.columns] for of_rank in received]
 
 
 # ---------------------------------------------------------------------- choice of the strategy
 def _cuts(group: Group, leaves: Sequence[HostLeaf], each: Sequence[Sequence[int]], strategy: str) -> dict[int, Host]:
     """Return {the number of a leaf that goes by ranges: the cuts of this rank's rows, (ranks + 1,)}."""
     names = [_fastest(*x) if strategy == "auto" else strategy for x in zip(leaves, each, strict=True)]
-    found = {k: even_bounds(leaf.values.size, group.size) for k, leaf in enumerate(leaves) if names[k] == "ranges"}
-    sparse = {k: ids for k in found if (ids := leaves[k].indices) is not None}
+    found = {k: even_bounds(leaf.stored, group.size) for k, leaf in enumerate(leaves) if names[k] == "ranges"}
+    sparse = {k: leaves[k].columns[0] for k in found if not leaves[k].dense}
     if sparse:
-        mine = np.stack([sample(ids) for ids in sparse.values()])
-        got = [x.view(np.int64).reshape(mine.shape) for x in group.all_gather(mine.reshape(-1).view(np.uint8))]
-        for place, (k, ids) in enumerate(sparse.items()):
-            inner = np.searchsorted(ids, splitters([x[place] for x in got], each[k], group.size))
+        got = gather_arrays(group, [sample(ids) for ids in sparse.values()])
+        for (k, ids), samples in zip(sparse.items(), zip(*got, strict=True), strict=True):
+            inner = np.searchsorted(ids, splitters(samples, each[k], group.size))
             found[k] = np.concatenate([[0], inner, [len(ids)]])
     return found
 
@@ -179,8 +158,6 @@ def _cuts(group: Group, leaves: Sequence[HostLeaf], each: Sequence[Sequence[int]
 def _fastest(leaf: HostLeaf, each: Sequence[int]) -> str:
     """Return the strategy for a leaf, given the ranks' row counts. Assume that half of all rows are distinct."""
     ranks, most = len(each), max(each)
-    if leaf.indices is None:
-        return choose(dense_costs(ranks, leaf.values.nbytes), ranks)
-    row_bytes = math.prod(map(int, leaf.values.shape[1:])) * leaf.values.itemsize + leaf.travelling.itemsize
-    union = min(max(most, ranks * most / 2), math.inf if leaf.rows is None else leaf.rows)
-    return choose(costs(ranks, row_bytes=row_bytes, most=most, union=union), ranks)
+    row_bytes = sum(math.prod(x.shape[1:]) * x.itemsize for x in leaf.columns)
+    union = most if leaf.dense else min(max(most, ranks * most / 2), math.inf if leaf.rows is None else leaf.rows)
+    return choose(costs(ranks, row_bytes=row_bytes, most=most, union=union, dense=leaf.dense), ranks)

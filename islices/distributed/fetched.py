@@ -1,21 +1,40 @@
-"""The rows that a rank has fetched from a sharded table, and their gradient. SPEC clause 26."""
+"""The rows that a rank has fetched from a sharded table: their way from the owners, and of their gradient back.
+
+Ids go out, rows return, gradients go out. Arrays on the way are the host's, bfloat16 as its bits. The ids of a rank are
+distinct and ascending, so one contiguous piece goes to each owner. SPEC clause 26.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from islices.backend import Array, Host
+from islices.core import modes
+from islices.core.host import native_order
+from islices.core.modes import HOST
 from islices.core.rows import coalesce
 from islices.core.slices import IndexedSlices
-from islices.distributed.routes import Routes
+from islices.distributed.agree import Agreement
+from islices.distributed.group import Group
+from islices.distributed.packing import exchange_arrays, narrow
 from islices.embedding.table import Table
 from islices.optim.inputs import accept_gradient
 
 if TYPE_CHECKING:
     from islices.distributed.sharded import ShardedTable
+
+
+class Routes(NamedTuple):
+    """The rows that this rank requested, and those requested from it."""
+
+    #: of its distinct ids, those at cuts[r] to cuts[r + 1] are rows of rank r: (ranks + 1,)
+    cuts: Host
+    #: the rows that each rank fetches from this one, counted from its first row, ascending
+    requested: list[Host]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -73,3 +92,52 @@ def gradient_on_host(table: Table, grad: Any) -> tuple[Host, Host]:
         keep = places != padding
         values, places = (values, places) if keep.all() else (values[keep], places[keep])
     return values, places
+
+
+# ---------------------------------------------------------------------- between the ranks
+def find_routes(group: Group, agreed: Agreement, bounds: Host, ids: Host, cuts: Host) -> Routes:
+    """Send the ids to their owners, and return the routes. ids: int64, distinct, ascending, cut by bounds at cuts."""
+    dtype = narrow(int(np.diff(bounds).max()), np.int64)
+    parts = [[(rows - first).astype(dtype)] for rows, first in zip(np.split(ids, cuts[1:-1]), bounds[:-1], strict=True)]
+    got = exchange_arrays(group, parts, [[((n,), dtype)] for n in _counts(group, agreed)])
+    return Routes(cuts, [rows for (rows,) in got])
+
+
+def fetch_rows(group: Group, routes: Routes, take: Callable[[Host], Host]) -> Host:
+    """Return the rows of this rank's ids, in the order of the ids.
+
+    take(rows) reads rows of this rank's shard for the other ranks.
+    """
+    rows = native_order(take(np.concatenate(routes.requested)))
+    ends = np.cumsum([len(x) for x in routes.requested])
+    forms = [[((n, *rows.shape[1:]), rows.dtype)] for n in np.diff(routes.cuts).tolist()]
+    got = exchange_arrays(group, [[x.view(np.uint8)] for x in np.split(rows, ends[:-1])], forms)
+    return HOST.concat([x for (x,) in got])  # type: ignore[no-any-return]
+
+
+def fold_gradients(group: Group, agreed: Agreement, routes: Routes, values: Host, places: Host) -> tuple[Host, Host]:
+    """Return (values, rows) of the gradient of this rank's shard: all ranks' contributions, added in rank order.
+
+    values are gradients of this rank's ids at the ascending places. They travel in the order of the fetched rows, after
+    one bit per fetched row, which is set if the row has a gradient.
+    """
+    values = native_order(values)
+    has = np.zeros(int(routes.cuts[-1]), bool)
+    has[places] = True
+    pieces = np.split(has, routes.cuts[1:-1]), np.split(values, np.searchsorted(places, routes.cuts[1:-1]))
+    parts = [[np.packbits(bits), rows] for bits, rows in zip(*pieces, strict=True)]
+    forms = [
+        [((-(-len(rows) // 8),), np.uint8), ((n, *values.shape[1:]), values.dtype)]
+        for rows, n in zip(routes.requested, _counts(group, agreed), strict=True)
+    ]
+    blocks, rows = [], []
+    for (bits, block), requested in zip(exchange_arrays(group, parts, forms), routes.requested, strict=True):
+        blocks.append(block)
+        rows.append(requested[np.unpackbits(bits, count=len(requested)).view(bool)])
+    arrays = HOST.concat(blocks), HOST.concat(rows)
+    return modes.run("sum_rows", HOST, arrays, rows=None, loose=False)  # type: ignore[no-any-return]
+
+
+def _counts(group: Group, agreed: Agreement) -> list[int]:
+    """Return each rank's number of rows for this one, after all have exchanged their counts."""
+    return [int(counts[group.rank]) for counts in agreed.counts]

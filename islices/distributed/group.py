@@ -76,8 +76,8 @@ class Group(abc.ABC):
     """The processes that compute together, seen from one of them: its number, their count, and their engine.
 
     Ranks are numbered from 0 to size - 1. Every rank makes the same calls in the same order, one at a time.
-    An adapter sets ``engine``, `rank` and `size`, and implements the primitives `_all_gather` and `_all_to_all`. They
-    may raise any error of the engine; `_what_failed` translates it.
+    An adapter sets ``engine``, `rank` and `size`, and implements the primitives `_all_to_all` and, if it is faster,
+    `_all_gather`. They may raise any error of the engine; `_failure_of` translates it.
 
     Parameters
     ----------
@@ -117,13 +117,14 @@ class Group(abc.ABC):
         return f"<{self.engine}: rank {self.rank} of {self.size}>"
 
     # ------------------------------------------------------------------ implemented by an adapter
-    @abc.abstractmethod
     def _all_gather(self, data: Bytes, lengths: Sequence[int]) -> list[Bytes]:
         """Return every rank's data in the order of ranks. lengths[r], known to all, is the length of rank r's data;
         not all are 0.
 
         Called with size > 1. The results may share memory with one another, never with anything that changes later.
+        Override this if the engine gathers faster than it exchanges pairs.
         """
+        return self._all_to_all([data] * self.size, lengths)
 
     @abc.abstractmethod
     def _all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
@@ -158,9 +159,7 @@ class Group(abc.ABC):
             return [data]
         if not any(sizes):
             return [data[:0]] * self.size
-        got = self._guarded(self._all_gather, data, sizes)
-        self._count(len(data) * (self.size - 1), sum(sizes) - len(data))
-        return got
+        return self._moved(self._all_gather, data, sizes, len(data), len(data) * self.size)
 
     def all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
         """Return each rank's bytes for this one.
@@ -180,10 +179,7 @@ class Group(abc.ABC):
         if self.size == 1:
             return [parts[0]]
         sizes = [int(n) for n in lengths]
-        got = self._guarded(self._all_to_all, parts, sizes)
-        own = len(parts[self.rank])
-        self._count(sum(map(len, parts)) - own, sum(sizes) - own)
-        return got
+        return self._moved(self._all_to_all, parts, sizes, len(parts[self.rank]), sum(map(len, parts)))
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -232,14 +228,15 @@ class Group(abc.ABC):
                 self._broken = f"{self.engine}: {call} ended amid its collectives, by {type(error).__name__}: {error}"
             raise
 
-    def _guarded(self, collective: Any, *arguments: Any) -> list[Bytes]:
+    def _moved(self, collective: Any, data: Any, sizes: list[int], own: int, sent: int) -> list[Bytes]:
+        """Run a collective of an adapter and count its bytes, of which own stay here; an error breaks the group."""
         if self._broken is not None:
             raise RankError(
                 f"{self._broken}; this group takes no more calls since: start the ranks anew", ranks=self._lost
             )
         with self.exclusive():
             try:
-                return collective(*arguments)  # type: ignore[no-any-return]
+                got: list[Bytes] = collective(data, sizes)
             except Exception as error:
                 found = self._failure_of(error)
                 self._broken = str(found) if found is not None else f"{self.engine}: {error}"
@@ -250,11 +247,10 @@ class Group(abc.ABC):
             except BaseException:  # Ctrl-C within a collective: the next messages would not be the expected ones
                 self._broken = f"{self.engine}: a call was interrupted"
                 raise
-
-    def _count(self, sent: int, received: int) -> None:
         self.traffic.collectives += 1
-        self.traffic.sent += sent
-        self.traffic.received += received
+        self.traffic.sent += sent - own
+        self.traffic.received += sum(sizes) - own
+        return got
 
 
 class Alone(Group):
@@ -272,9 +268,6 @@ class Alone(Group):
 
     def __init__(self) -> None:
         super().__init__(0, 1)
-
-    def _all_gather(self, data: Bytes, lengths: Sequence[int]) -> list[Bytes]:
-        return [data]
 
     def _all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
         return [parts[0]]

@@ -22,10 +22,11 @@ from islices import kernels
 from islices.backend import Array, Backend
 from islices.core import modes
 from islices.core.arguments import check_flag
-from islices.core.slices import IndexedSlices
-from islices.distributed.agree import together
+from islices.core.slices import parts
+from islices.distributed.agree import Facts, Preflight, together
 from islices.distributed.engines import find_group
 from islices.distributed.group import ArrayGroup, Group
+from islices.distributed.reduce import form_of
 from islices.embedding.marking import prefix_flags
 from islices.norms.clip import clip_leaves
 from islices.norms.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
@@ -39,10 +40,10 @@ from islices.norms.norm import (
     check_float,
     check_order,
     exact_sum,
+    look_at,
     norm_dtype,
     norm_out,
     of_one_framework,
-    parts,
 )
 
 
@@ -52,7 +53,7 @@ class RankLeaves(NamedTuple):
     leaves: list[Leaf | None]  # of the tree, in order
     own: list[Any]  # adopted leaves, those that only this rank has
     shared: list[Any]  # and those that every rank has
-    facts: Mapping[str, Any]  # values that must be the same on every rank
+    facts: Facts  # values that must be the same on every rank
     ord: float = 2.0
     raw: bool = False
 
@@ -60,17 +61,12 @@ class RankLeaves(NamedTuple):
     def accepted(self) -> list[Any]:
         return [leaf.accepted for leaf in self.leaves if leaf is not None]
 
-    def matrices(self) -> tuple[Matrices, Matrices]:
-        """Return the rank's leaves and the shared leaves in the form of `islices.norms.exact`."""
-        found = as_matrices([*self.own, *self.shared], raw=self.raw)
-        return found[: len(self.own)], found[len(self.own) :]
 
-
-#: A rank's numbers, k float64 arrays of shape (1,).
+#: A rank's numbers, float64 arrays of shape (1,).
 Numbers = list[Array]
-#: A function that returns all ranks' numbers, (1, k) in the order of ranks. Its arguments are the values that must be
-#: the same on every rank, and a function for this rank's numbers.
-Tell = Callable[[Backend, Mapping[str, Any], Callable[[], Numbers]], list[Array]]
+#: A function that returns all ranks' numbers, in the order of ranks. Its arguments are the values that must be the same
+#: on every rank, and a function for this rank's numbers.
+Tell = Callable[[Backend, Facts, Callable[[], Numbers]], list[Numbers]]
 
 
 class Question(NamedTuple):
@@ -95,28 +91,20 @@ def global_norm_over(tree: Any, ord: Any, group: Any, replicated: Any) -> Any:
 
 
 def clip_over(
-    look: Callable[[], tuple[Any, Any]],
-    max_norm: Any,
-    semantics: Semantics,
-    nonfinite: str,
-    group: Any,
+    tree: Any, max_norm: Any, semantics: Semantics, nonfinite: str, group: Any, replicated: Any
 ) -> tuple[Any, Any]:
-    """Do `islices.clip_by_global_norm` over the ranks of a group.
-
-    look returns (tree, replicated), or raises an error, which the other ranks learn of.
-    """
-    checked: list[tuple[Any, ClipFormula, float, Nonfinite]] = []
+    """Do `islices.clip_by_global_norm` over the ranks of a group."""
+    checked: list[tuple[ClipFormula, float, Nonfinite]] = []
 
     def request() -> Question:
         formula: ClipFormula = lookup_formula(BY_GLOBAL_NORM, semantics, "clip_by_global_norm")
         limit, does = check_max_norm(max_norm), check_nonfinite(nonfinite)
-        tree, replicated = look()
-        checked.append((tree, formula, limit, does))
+        checked.append((formula, limit, does))
         facts = {"max_norm": limit, "semantics": semantics, "nonfinite": does}
         return Question(tree, replicated, raw=formula.raw, facts=facts)
 
     leaves, total = measure_over("clip_by_global_norm", request, group)
-    ((tree, formula, limit, does),) = checked
+    ((formula, limit, does),) = checked
     return clip_leaves(tree, leaves, total, Limit(limit), formula, does), total.given
 
 
@@ -131,7 +119,7 @@ def _held(requested: Question) -> RankLeaves:
     for leaf, every in zip(leaves, everywhere, strict=True):
         if leaf is not None:
             (shared if every else own).append(leaf.accepted)
-    facts = {**requested.facts, "replicated": [_form(leaf) for leaf in shared] or "no leaves"}
+    facts = {**requested.facts, "replicated": [form_of(leaf) for leaf in shared] or "no leaves"}
     return RankLeaves(leaves, own, shared, facts, requested.ord, requested.raw)
 
 
@@ -146,19 +134,11 @@ def _spread(replicated: Any, tree: Any) -> list[bool]:
     return [check_flag(flag, "replicated") for flag in flags]
 
 
-def _form(leaf: Any) -> Any:
-    """Return, as JSON values, the properties of a replicated leaf that must be the same on every rank."""
-    B, values = parts(leaf)
-    if isinstance(leaf, IndexedSlices):
-        return ["sparse", B.dtype(values), list(leaf.dense_shape)]
-    return ["dense", B.dtype(values), list(B.shape(values))]
-
-
 # ---------------------------------------------------------------------- the two collectives
 def measure_over(call: str, request: Callable[[], Question], group: Any) -> tuple[list[Leaf | None], Total]:
     """Return the leaves of this rank's tree, in order, and the norm over the ranks of a group.
 
-    The other ranks learn of an error that ask raises.
+    The other ranks learn of an error that request raises.
     """
     held, error = RankLeaves([], [], [], {}), None
     try:
@@ -174,39 +154,24 @@ def measure_over(call: str, request: Callable[[], Question], group: Any) -> tupl
             error = ValueError(
                 f"group: got {ranks!r} for traced arrays; accepted is what names ranks within the program"
             )
-        return held.leaves, _by_kernels(held, ranks, call, error) or _total(held, partial(_tell, ranks, call, None))
+        return held.leaves, _by_kernels(held, ranks, call, error) or _total(held, partial(_tell, ranks, call))
     if error is not None:
         raise error
     # a program is the same on every rank: without leaves here, no rank has numbers to send
     if ranks is None or not arrays:
-        return held.leaves, _total(held, _tell_nobody)
+        return held.leaves, _total(held, lambda E, facts, make: [make()])
     return held.leaves, _total(held, partial(_tell_within, ranks, held), in_loops=ranks.in_loops)
 
 
-def _tell_nobody(E: Backend, facts: Mapping[str, Any], make: Callable[[], Numbers]) -> list[Array]:
-    """Implement `Tell` for a single process."""
-    numbers = make()
-    return [E.reshape(E.concat(numbers), (1, len(numbers)))]
-
-
-def _tell(
-    group: Group,
-    call: str,
-    error: Exception | None,
-    E: Backend,
-    facts: Mapping[str, Any],
-    make: Callable[[], Numbers],
-) -> list[Array]:
-    """Implement `Tell` over processes; error is an earlier failure of this rank."""
-    _, agreed = together(
-        group, call, make, lambda _: dict(facts), lambda numbers: np.concatenate(numbers).view(np.int64), error=error
-    )
-    return [one.view(np.float64).reshape(1, -1) for one in agreed.counts]
+def _tell(group: Group, call: str, E: Backend, facts: Facts, make: Callable[[], Numbers]) -> list[Numbers]:
+    """Implement `Tell` over processes."""
+    _, agreed = together(group, call, lambda: (None, facts, np.concatenate(make()).view(np.int64)))
+    return [list(one.view(np.float64).reshape(-1, 1)) for one in agreed.counts]
 
 
 def _tell_within(
-    group: ArrayGroup, held: RankLeaves, E: Backend, facts: Mapping[str, Any], make: Callable[[], Numbers]
-) -> list[Array]:
+    group: ArrayGroup, held: RankLeaves, E: Backend, facts: Facts, make: Callable[[], Numbers]
+) -> list[Numbers]:
     """Implement `Tell` within a program, which has the same ``facts`` on every rank."""
     B, like = _first(held)
     numbers = make()
@@ -216,7 +181,9 @@ def _tell_within(
         if E is modes.HOST:  # the program is not traced
             joined = B.to_numpy(joined)
     joined = E.reshape(joined, (1, group.size * k))
-    return [E.columns(joined, rank * k, (rank + 1) * k) for rank in range(group.size)]
+    # sums over one element: adapters keep compilers from reordering sums of such results, but not of reshaped arrays
+    columns = [E.row_sum(E.columns(joined, j, j + 1)) for j in range(group.size * k)]
+    return [columns[rank * k : (rank + 1) * k] for rank in range(group.size)]
 
 
 # ---------------------------------------------------------------------- the norm
@@ -229,16 +196,14 @@ def _by_kernels(held: RankLeaves, group: Group, call: str, error: Exception | No
     if error is None and held.ord not in (1.0, 2.0):
         return None
 
-    def numbers(found: list[Any]) -> np.ndarray[Any, Any]:
-        if None in found:
-            return np.zeros(2, np.int64)
-        (own, _), (shared, terms) = found
-        return np.array([1, norm_dtype(held.accepted) == "float64", *own.tolist(), terms, *shared.tolist()], np.int64)
+    def prepare() -> Preflight[None]:
+        own, shared = (exact_sum(leaves, held.ord, raw=held.raw) for leaves in (held.own, held.shared))
+        if own is None or shared is None:
+            return None, held.facts, [0, 0]
+        wide = norm_dtype(held.accepted) == "float64"
+        return None, held.facts, [1, wide, *own[0].tolist(), shared[1], *shared[0].tolist()]
 
-    counts = together(
-        group, call, lambda: [exact_sum(leaves, held.ord, raw=held.raw) for leaves in (held.own, held.shared)],
-        lambda _: dict(held.facts), numbers, error=error,
-    )[1].counts  # fmt: skip
+    counts = together(group, call, prepare, error=error)[1].counts
     if not all(one[0] for one in counts):
         return None
     compiled = kernels.active()
@@ -250,13 +215,16 @@ def _by_kernels(held: RankLeaves, group: Group, call: str, error: Exception | No
     if number is None:  # on every rank
         return None
     exact, dtype = np.array((number,)), "float64" if any(one[1] for one in counts) else "float32"
-    return Total(modes.HOST, exact, dtype, norm_out(modes.HOST, exact, dtype, *(_first(held) if held.accepted else ())))
+    return _as_total(held, modes.HOST, exact, dtype)
 
 
 def _total(held: RankLeaves, tell: Tell, *, in_loops: bool = True) -> Total:
     ranks = _Joined(held, tell, in_loops)
     E, exact = exact_norms([*ranks.own, *ranks.shared], held.ord, ranks=ranks)
-    dtype = "float64" if ranks.wide else "float32"
+    return _as_total(held, E, exact, "float64" if ranks.wide else "float32")
+
+
+def _as_total(held: RankLeaves, E: Backend, exact: Array, dtype: str) -> Total:
     return Total(E, exact, dtype, norm_out(E, exact, dtype, *(_first(held) if held.accepted else ())))
 
 
@@ -265,7 +233,8 @@ class _Joined:
 
     def __init__(self, held: RankLeaves, tell: Tell, in_loops: bool) -> None:
         self.held, self.tell, self.in_loops, self.wide = held, tell, in_loops, False
-        self.own, self.shared = held.matrices()
+        found, own = as_matrices([look_at(leaf) for leaf in (*held.own, *held.shared)], raw=held.raw), len(held.own)
+        self.own, self.shared = found[:own], found[own:]
 
     def extent(self, E: Backend) -> Extent:
         held = self.held
@@ -276,14 +245,14 @@ class _Joined:
             return [own.top, shared.top, *(_constant(E, held, number) for number in known)]
 
         ranks = self.tell(E, held.facts, extents)
-        top, count = _column(E, ranks[0], 1), _column(E, ranks[0], 3)
-        _check_alike(E, ranks, (1, 3))
-        for one in ranks:
-            top, count = E.maximum(top, _column(E, one, 0)), count + _column(E, one, 2)
-        if E is modes.HOST:
-            self.wide = any(one[0, 4] for one in ranks)
+        _, top, _, count, _ = ranks[0]
+        for own_top, _, own_count, *_ in ranks:
+            top, count = E.maximum(top, own_top), count + own_count
+        if E is modes.HOST:  # else the numbers are unknown, and so is whether replicated leaves are the same
+            _check_same([one[1:4:2] for one in ranks])
+            self.wide = any(one[4][0] for one in ranks)
         else:
-            self.wide = any(B.dtype(x) == "float64" for B, x in [*self.own, *self.shared])
+            self.wide = any(B.dtype(x) == "float64" for B, x, _ in [*self.own, *self.shared])
         return Extent(top, count, self.wide)
 
     def sums(self, E: Backend, top: Array, fn: Part, units: Sequence[Array], number: int) -> Sums:
@@ -293,25 +262,19 @@ class _Joined:
         def parts() -> Numbers:
             sums: Numbers = []
             for leaves in (self.own, self.shared):
-                sums += sums_of(E, leaves, [None] * len(leaves), fn, units, number) if leaves else [zero] * number
+                sums += sums_of(E, leaves, fn, units, number) if leaves else [zero] * number
             return sums
 
         ranks = self.tell(E, {}, parts)
         if E is modes.HOST and np.isfinite(top).all():
-            _check_alike(E, ranks, range(number, 2 * number - 1))  # not the last, which is not exact
-        total = [_column(E, ranks[0], number + j) for j in range(number)]
+            _check_same([one[number:-1] for one in ranks])  # not the last, which is not exact
+        total = ranks[0][number:]
         for one in ranks:
-            total = [x + _column(E, one, j) for j, x in enumerate(total)]
+            total = [x + y for x, y in zip(total, one[:number], strict=True)]
         return tuple(total)
 
 
-def _check_alike(E: Backend, ranks: Sequence[Array], columns: Sequence[int]) -> None:
-    """Raise ValueError, on every rank, if replicated leaves differ between ranks; do nothing in traced code."""
-    if E is modes.HOST:
-        _check_same([one[0, columns] for one in ranks])
-
-
-def _check_same(counts: Sequence[np.ndarray[Any, Any]]) -> None:
+def _check_same(counts: Sequence[Any]) -> None:
     """Raise ValueError, on every rank, if the ranks' numbers for replicated leaves differ."""
     others = [rank for rank, one in enumerate(counts) if not np.array_equal(one, counts[0], equal_nan=True)]
     if others:
@@ -324,7 +287,7 @@ def _check_same(counts: Sequence[np.ndarray[Any, Any]]) -> None:
 def _extent(E: Backend, held: RankLeaves, leaves: Matrices) -> Extent:
     if not leaves:
         return Extent(_constant(E, held, 0.0), 0.0, False)
-    return extent_of(E, leaves, [None] * len(leaves))
+    return extent_of(E, leaves)
 
 
 def _first(held: RankLeaves) -> tuple[Backend, Array]:
@@ -338,8 +301,3 @@ def _constant(E: Backend, held: RankLeaves, number: Any) -> Array:
         return number
     array = np.array((number,))
     return array if E is modes.HOST else E.asarray(array, _first(held)[1])
-
-
-def _column(E: Backend, numbers: Array, j: int) -> Array:
-    # a sum over one element: adapters keep compilers from reordering sums of such results, but not of reshaped arrays
-    return E.row_sum(E.columns(numbers, j, j + 1))

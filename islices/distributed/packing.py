@@ -1,21 +1,22 @@
-"""Arrays packed as bytes, and ranges of rows, one per rank.
+"""Move arrays between ranks as bytes, and cut rows into one range per rank.
 
-Each array begins at a multiple of 8 bytes. Both sides know the shapes and dtypes already."""
+Both sides know the shapes and dtypes already. Each array begins at a multiple of 8 bytes.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from islices.backend import Host
 from islices.core.host_memory import empty
-from islices.distributed.group import Bytes
+from islices.distributed.group import Bytes, Group
 
 #: (shape, dtype) of an array.
 Form = tuple[tuple[int, ...], Any]
-Ids: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 STEP = 8
 #: Row numbers of up to so many rows travel as int32.
 NARROW = 2**31
@@ -23,49 +24,80 @@ NARROW = 2**31
 SAMPLED, NOTHING = 64, -1
 
 
-def size_of(forms: Iterable[Form]) -> int:
+def narrow(rows: int | None, dtype: Any) -> Any:
+    """Return the dtype in which row numbers of this dtype travel; rows is the number of rows, or None if unknown."""
+    return np.dtype(np.int32) if rows is not None and rows <= NARROW else dtype
+
+
+def exchange_arrays(group: Group, parts: Sequence[Sequence[Host]], forms: Sequence[Sequence[Form]]) -> list[list[Host]]:
+    """Send the arrays parts[r] to each rank r, and return the arrays of the forms[r] that come from rank r."""
+    got = group.all_to_all([pack(arrays) for arrays in parts], [size_of(form) for form in forms])
+    return [unpack(data, form) for data, form in zip(got, forms, strict=True)]
+
+
+def gather_arrays(
+    group: Group, arrays: Sequence[Host], forms: Sequence[Sequence[Form]] | None = None
+) -> list[list[Host]]:
+    """Return every rank's arrays, which have the forms[r] on rank r; by default the same forms on every rank."""
+    forms = forms or [[(x.shape, x.dtype) for x in arrays]] * group.size
+    got = group.all_gather(pack(arrays), [size_of(form) for form in forms])
+    return [unpack(data, form) for data, form in zip(got, forms, strict=True)]
+
+
+def size_of(forms: Sequence[Form]) -> int:
     """Return the number of bytes that `pack` makes of arrays of these forms."""
-    return sum(_padded(math.prod(shape) * np.dtype(dtype).itemsize) for shape, dtype in forms)
+    return _places(forms)[-1][1] if forms else 0
 
 
-def pack(arrays: Sequence[np.ndarray[Any, Any]]) -> Bytes:
-    """Return the arrays' bytes."""
-    out: Bytes = empty((sum(_padded(x.nbytes) for x in arrays),), np.uint8)
-    place = 0
-    for x in arrays:
-        end = place + x.nbytes
-        out[place:end].view(x.dtype)[...] = x.reshape(-1)
-        place += _padded(x.nbytes)
-        out[end:place] = 0
+def pack(arrays: Sequence[Host]) -> Bytes:
+    """Return the arrays' bytes; bytes alone are not copied."""
+    if len(arrays) == 1 and arrays[0].dtype == np.uint8:
+        return arrays[0].reshape(-1)
+    forms = [(x.shape, x.dtype) for x in arrays]
+    out: Bytes = empty((size_of(forms),), np.uint8)
+    end = 0
+    for x, (start, stop) in zip(arrays, _places(forms), strict=True):
+        out[end:start] = 0
+        out[start:stop].view(x.dtype)[...] = x.reshape(-1)
+        end = stop
     return out
 
 
-def unpack(data: Bytes, forms: Sequence[Form]) -> Iterator[np.ndarray[Any, Any]]:
-    """Yield views of the arrays in packed bytes; copies if the bytes do not begin at a multiple of 8."""
+def unpack(data: Bytes, forms: Sequence[Form]) -> list[Host]:
+    """Return views of the arrays in packed bytes; copies if the bytes do not begin at a multiple of 8."""
     if data.ctypes.data % STEP:
         data = data.copy()
-    place = 0
+    places = zip(forms, _places(forms), strict=True)
+    return [data[start:stop].view(dtype).reshape(shape) for (shape, dtype), (start, stop) in places]
+
+
+def _places(forms: Sequence[Form]) -> list[tuple[int, int]]:
+    """Return the byte at which each array begins, and the byte after its last."""
+    places, end = [], 0
     for shape, dtype in forms:
-        nbytes = math.prod(shape) * np.dtype(dtype).itemsize
-        yield data[place : place + nbytes].view(dtype).reshape(shape)
-        place += _padded(nbytes)
+        start = -(-end // STEP) * STEP
+        end = start + math.prod(shape) * np.dtype(dtype).itemsize
+        places.append((start, end))
+    return places
 
 
-def _padded(nbytes: int) -> int:
-    return -(-nbytes // STEP) * STEP
-
-
-def even_bounds(count: int, parts: int) -> Ids:
+# ---------------------------------------------------------------------- ranges of rows
+def even_bounds(count: int, parts: int) -> Host:
     """Return the bounds of ``parts`` ranges that cover 0 to count, (parts + 1,): their lengths differ by at most one,
     the longer ones first.
     """
     short, longer = divmod(count, parts)
     places = np.arange(parts + 1, dtype=np.int64)
-    bounds: Ids = places * short + np.minimum(places, longer)
-    return bounds
+    return places * short + np.minimum(places, longer)
 
 
-def sample(indices: np.ndarray[Any, Any]) -> Ids:
+def range_of(count: int, group: Group) -> tuple[int, int]:
+    """Return this rank's range of `even_bounds`: its first row, and the row after its last."""
+    start, stop = even_bounds(count, group.size)[group.rank : group.rank + 2].tolist()
+    return start, stop
+
+
+def sample(indices: Host) -> Host:
     """Return an evenly spaced sample of unique ascending indices: int64, (SAMPLED,), filled up with -1."""
     out = np.full(SAMPLED, NOTHING, np.int64)
     n = min(SAMPLED, len(indices))
@@ -73,7 +105,7 @@ def sample(indices: np.ndarray[Any, Any]) -> Ids:
     return out
 
 
-def splitters(samples: Sequence[Ids], counts: Sequence[int], parts: int) -> Ids:
+def splitters(samples: Sequence[Host], counts: Sequence[int], parts: int) -> Host:
     """Return the first index of parts 1 to parts - 1, so that all parts have about as many of all ranks' rows."""
     kept = [x[x != NOTHING] for x in samples]
     places = np.concatenate(kept)
@@ -83,5 +115,4 @@ def splitters(samples: Sequence[Ids], counts: Sequence[int], parts: int) -> Ids:
     if not len(places):
         return np.zeros(parts - 1, np.int64)
     wanted = reached[-1] * np.arange(1, parts) / parts
-    cuts: Ids = places[np.minimum(np.searchsorted(reached, wanted), len(places) - 1)]
-    return cuts
+    return places[np.minimum(np.searchsorted(reached, wanted), len(places) - 1)]  # type: ignore[no-any-return]

@@ -9,34 +9,38 @@ ranges
     its range, sums them, and sends the sums to all.
 
 Both add contributions in the order of ranks, so they give the same bits. `strategy` chooses.
+
+Within a program (a mapped axis of JAX, a replica context of TensorFlow) nothing reads values: shapes alone decide the
+messages, so invalid values raise no error. Slices are gathered there, because the lengths of ranges depend on the
+indices. With static shapes every slot travels, so the result has as many slots as all ranks together.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from islices.backend import INTEGERS, Array, Backend
+from islices.backend import INTEGERS, Array, Backend, Host
 from islices.core import modes
-from islices.core.arguments import check_name
+from islices.core.arguments import check_name, show
 from islices.core.conversion import accept, restored, to_native
-from islices.core.dtypes import dtype_name, host_dtype
+from islices.core.dtypes import host_dtype
 from islices.core.host import native_order
 from islices.core.linear import scale_values
 from islices.core.modes import HOST
 from islices.core.registry import describe, find_backend, get_backend
 from islices.core.rows import coalesce
-from islices.core.slices import IndexedSlices
+from islices.core.slices import IndexedSlices, parts
 from islices.core.trees import named_leaves, rebuild
-from islices.distributed.agree import together
+from islices.distributed.agree import Facts, Preflight, together
 from islices.distributed.engines import find_group, named_backend
-from islices.distributed.exchange import HostLeaf, reduce_all
+from islices.distributed.exchange import HostLeaf, reduce_all, sparse_leaf
 from islices.distributed.group import ArrayGroup, Group
-from islices.distributed.inside import reduce_inside
-from islices.distributed.strategy import STRATEGIES, Strategy
-from islices.norms.norm import check_one_framework, parts
+from islices.distributed.strategy import STRATEGIES, Strategy, choose, costs
+from islices.norms.norm import check_one_framework
 
 #: How the ranks' gradients become one.
 Op: TypeAlias = Literal["sum", "mean"]
@@ -111,69 +115,6 @@ def all_reduce(x: Any, op: Op = "sum", group: Any = None, *, strategy: Strategy 
     return rebuild(x, iter(done.values()))
 
 
-# ---------------------------------------------------------------------- within a program
-def _over_array_group(leaves: Mapping[str, Any], group: ArrayGroup, op: str, strategy: str) -> dict[str, Any]:
-    _check_options(op, strategy)
-    done: dict[str, Any] = {}
-    for name, x in leaves.items():
-        if x is None:
-            done[name] = None
-            continue
-        leaf = accept(x, _called(name))
-        _check_mean(leaf, op, name)
-        done[name] = restored(_divided(reduce_inside(leaf, group, strategy), op, group.size), leaf, x)
-    return done
-
-
-# ---------------------------------------------------------------------- over a group of processes
-class _Prepared(NamedTuple):
-    """A leaf ready to travel: its host arrays, a function back to the caller's type, and an array on its device.
-
-    A leaf that is None has None for all of them.
-    """
-
-    host: HostLeaf | None = None
-    back: Callable[[HostLeaf], Any] | None = None
-    like: Array | None = None
-
-
-def _over_group(
-    leaves: Mapping[str, Any], group: Group, op: str, strategy: str, error: Exception | None
-) -> dict[str, Any]:
-    def prepare() -> dict[str, _Prepared]:
-        _check_options(op, strategy)
-        # in an order that does not depend on how a rank has put its dict together
-        return {name: _prepare(leaves[name], name, op) for name in sorted(leaves)}
-
-    def facts(prepared: Mapping[str, _Prepared]) -> dict[str, Any]:
-        own = next((one.like for one in prepared.values() if one.host is not None), None)
-        words = {_called(name): _form(one.host) for name, one in prepared.items()}
-        return {"op": op, "strategy": strategy, **words} | ({} if own is None else {FRAMEWORK: get_backend(own).name})
-
-    def counts(prepared: Mapping[str, _Prepared]) -> np.ndarray[Any, Any]:
-        ids = (None if one.host is None else one.host.indices for one in prepared.values())
-        return np.array([0 if x is None else len(x) for x in ids], np.int64)
-
-    with group.exclusive():
-        prepared, agreed = together(
-            group, "all_reduce", prepare, facts, counts, optional=True, free=(FRAMEWORK,), error=error
-        )
-        with group.to_the_end("all_reduce"):
-            if agreed.each is not None:
-                like = next((one.like for one in prepared.values() if one.host is not None), None)
-                B = _backend_for(like, agreed.each)
-                prepared = {name: _filled(one, _called(name), agreed.each, B, like) for name, one in prepared.items()}
-            there = {name: one for name, one in prepared.items() if one.host is not None}
-            kept = [name in there for name in prepared]
-            rows = [each[kept] for each in agreed.counts]
-            summed = reduce_all(group, [one.host for one in there.values()], rows, strategy)  # type: ignore[misc]
-    sums = dict(zip(there, summed, strict=True))
-    return {
-        name: there[name].back(_mean_on_host(sums[name], op, group.size)) if name in there else None  # type: ignore[misc]
-        for name in leaves
-    }
-
-
 def _check_options(op: str, strategy: str) -> None:
     check_name(op, OPS, "op")
     check_name(strategy, ("auto", *STRATEGIES), "strategy")
@@ -184,32 +125,182 @@ def _called(name: str) -> str:
     return f"x.{name}" if name else "x"
 
 
-def _check_mean(leaf: Any, op: str, name: str) -> None:
+def _accept(x: Any, name: str, op: str) -> Any:
+    """Return the checked leaf of this name, which is not None."""
+    leaf = accept(x, _called(name))
     B, values = parts(leaf)
     if op == "mean" and B.dtype(values) in INTEGERS:
         raise TypeError(f"{_called(name)}: got {describe(values)}; accepted is a floating dtype, since op is 'mean'")
+    return leaf
 
 
-def _prepare(x: Any, name: str, op: str) -> _Prepared:
-    if x is None:
-        return _Prepared()
-    leaf = accept(x, _called(name))
-    _check_mean(leaf, op, name)
-    if not isinstance(leaf, IndexedSlices):
-        B = get_backend(leaf)
-        return _Prepared(HostLeaf(_on_host(B, leaf)), lambda out: _given(B, out.values, leaf), leaf)
-    s = coalesce(leaf)
+def form_of(leaf: Any) -> list[Any]:
+    """Return, as JSON values, the properties of a leaf that must be the same on every rank."""
+    B, values = parts(leaf)
+    if isinstance(leaf, IndexedSlices):
+        return ["sparse", B.dtype(values), list(leaf.dense_shape)]
+    return ["dense", B.dtype(values), list(B.shape(values))]
+
+
+def finished(B: Backend, values: Array, op: str, ranks: int) -> Array:
+    """Return the ranks' sum, or their mean, given their sum."""
+    return values if op == "sum" else scale_values(B, values, [("div", float(ranks))])
+
+
+# ---------------------------------------------------------------------- within a program
+def _over_array_group(leaves: Mapping[str, Any], group: ArrayGroup, op: str, strategy: str) -> dict[str, Any]:
+    _check_options(op, strategy)
+    done: dict[str, Any] = {}
+    for name, x in leaves.items():
+        if x is None:
+            done[name] = None
+            continue
+        leaf = _accept(x, name, op)
+        if strategy not in ("auto", "gather"):
+            raise ValueError(
+                f"strategy: got {show(strategy)} for {group.engine}; accepted within a program are 'auto' and 'gather'"
+            )
+        if isinstance(leaf, IndexedSlices):
+            total = _gathered(coalesce(leaf), group)
+            out = total.replace(values=finished(total.backend, total.values, op, group.size))
+        else:
+            B = get_backend(leaf)
+            out = finished(B, _summed(B, leaf, group, strategy), op, group.size)
+        done[name] = restored(out, leaf, x)
+    return done
+
+
+def _gathered(s: IndexedSlices, group: ArrayGroup) -> IndexedSlices:
+    """Return the sum over ranks of coalesced slices."""
     B = s.backend
-
-    def back(out: HostLeaf) -> Any:
-        assert out.indices is not None
-        values, indices = _given(B, out.values, s.values), _given(B, out.indices, s.indices)
-        return restored(IndexedSlices._trusted(B, values, indices, s.dense_shape, coalesced=True), leaf, x)
-
-    return _Prepared(HostLeaf(_on_host(B, s.values), _on_host(B, s.indices), s.dense_shape[0]), back, s.values)
+    with B.scope():
+        values, indices = group.all_gather(s.values), group.all_gather(s.indices)
+    still = s.padded or modes.keeps_slots(B, values, indices)
+    return coalesce(IndexedSlices._trusted(B, values, indices, s.dense_shape, padded=still))
 
 
-def _on_host(B: Backend, x: Array) -> np.ndarray[Any, Any]:
+def _summed(B: Backend, x: Array, group: ArrayGroup, strategy: str) -> Array:
+    """Return the sum over ranks of a dense array."""
+    shape = B.shape(x)
+    size = 0 if None in shape else math.prod(shape)  # type: ignore[arg-type]
+    cuts = size and strategy == "auto" and type(group).all_to_all is not ArrayGroup.all_to_all
+    found = costs(group.size, row_bytes=host_dtype(B.dtype(x)).itemsize, most=size, union=size, dense=True)
+    with B.scope():
+        if cuts and choose(found, group.size) == "ranges":
+            return B.reshape(_summed_by_ranges(B, B.reshape(x, (size,)), group), shape)
+        return _fold(B, group.all_gather(B.reshape(x, (1, *shape))), group.size)
+
+
+def _summed_by_ranges(B: Backend, x: Array, group: ArrayGroup) -> Array:
+    """Sum every rank's x (n,): each rank sums one range, and all ranks gather the sums."""
+    (count,) = B.shape(x)
+    assert count is not None
+    each = -(-count // group.size)
+    rest = each * group.size - count
+    if rest:
+        x = B.concat([x, B.zeros((rest,), B.dtype(x), x)])
+    blocks = B.reshape(group.all_to_all(x), (group.size, each))
+    return group.all_gather(_fold(B, blocks, group.size))[:count]
+
+
+def _fold(B: Backend, blocks: Array, ranks: int) -> Array:
+    """Add the blocks (ranks, ...) one after the other; 16-bit values in float32, rounded once."""
+    shape = B.shape(blocks)[1:]
+    dtype = B.dtype(blocks)
+    wide = B.widen(B.reshape(blocks, (ranks, *shape)))
+    order = B.arange(wide)
+    total: Any = None
+    for rank in range(ranks):
+        block = B.reshape(B.take(wide, order[rank : rank + 1]), shape)
+        total = block if total is None else total + block
+    return B.astype(total, dtype)
+
+
+# ---------------------------------------------------------------------- over a group of processes
+class _Prepared(NamedTuple):
+    """A leaf ready to travel."""
+
+    B: Backend  # of the result
+    like: Array  # on the device of the result; None if that is unknown
+    host: HostLeaf
+    form: list[Any]  # properties that must be the same on every rank: kind, dtype, shape, "by", the indices' dtype
+    put: Callable[[Backend, Host, Array], Array]
+    restore: Callable[[IndexedSlices], Any] = lambda s: s  # to the caller's type
+
+    def result(self, columns: Sequence[Host]) -> Any:
+        """Return the reduced leaf in the caller's type."""
+        *indices, values = columns
+        shape = tuple(self.form[2])
+        if self.host.dense:
+            return self.put(self.B, values.reshape(shape), self.like)
+        values, ids = (self.put(self.B, x, self.like) for x in (values, indices[0].astype(self.form[4], copy=False)))
+        return self.restore(IndexedSlices._trusted(self.B, values, ids, shape, coalesced=True))
+
+
+def _over_group(
+    leaves: Mapping[str, Any], group: Group, op: str, strategy: str, error: Exception | None
+) -> dict[str, Any]:
+    names = sorted(leaves)  # an order that does not depend on how a rank has put its dict together
+
+    def prepare() -> Preflight[dict[str, _Prepared]]:
+        _check_options(op, strategy)
+        prepared = {name: _prepared(leaves[name], name, op) for name in names if leaves[name] is not None}
+        forms = {_called(name): prepared[name].form if name in prepared else None for name in names}
+        framework = next((one.B.name for one in prepared.values()), None)
+        stored = [prepared[name].host.stored if name in prepared else 0 for name in names]
+        return prepared, {"op": op, "strategy": strategy, **forms, FRAMEWORK: framework}, stored
+
+    with group.exclusive():
+        prepared, agreed = together(group, "all_reduce", prepare, optional=True, free=(FRAMEWORK,), error=error)
+        with group.to_the_end("all_reduce"):
+            if agreed.each is not None:
+                prepared |= _zeros(prepared, [name for name in names if name not in prepared], agreed.each)
+            kept = [name for name in names if name in prepared]
+            rows = [stored[[name in prepared for name in names]] for stored in agreed.counts]
+            summed = reduce_all(group, [prepared[name].host for name in kept], rows, strategy)
+    done: dict[str, Any] = dict.fromkeys(leaves)
+    for name, host in zip(kept, summed, strict=True):
+        *indices, values = host.columns
+        done[name] = prepared[name].result([*indices, finished(HOST, values, op, group.size)])
+    return done
+
+
+def _prepared(x: Any, name: str, op: str) -> _Prepared:
+    leaf = _accept(x, name, op)
+    B, values = parts(leaf)
+    if not isinstance(leaf, IndexedSlices):
+        host = _on_host(B, values)
+        return _Prepared(B, values, HostLeaf([host.reshape(-1)]), form_of(leaf), _given)
+    s = coalesce(leaf)
+    form = [*form_of(leaf), "by", B.dtype(s.indices)]
+    host_leaf = sparse_leaf(_on_host(B, s.values), _on_host(B, s.indices), s.dense_shape[0])
+    return _Prepared(B, s.values, host_leaf, form, _given, lambda out: restored(out, leaf, x))
+
+
+def _zeros(prepared: Mapping[str, _Prepared], names: Sequence[str], each: Sequence[Facts]) -> dict[str, _Prepared]:
+    """Return zeros for the named leaves, which are None here, without those that are None on every rank.
+
+    Their backend is that of the rank's other leaves, else that of the first rank with leaves, or NumPy if that is
+    missing.
+    """
+    first = next(iter(prepared.values()), None)
+    others = [one[FRAMEWORK] for one in each if one[FRAMEWORK] is not None]
+    zeros = {}
+    for name in names:
+        form = next((one[_called(name)] for one in each if one[_called(name)] is not None), None)
+        if form is None:
+            continue
+        kind, dtype, shape = form[:3]
+        if kind == "dense":
+            host = HostLeaf([np.zeros(math.prod(shape), host_dtype(dtype))])
+        else:
+            host = sparse_leaf(np.zeros((0, *shape[1:]), host_dtype(dtype)), np.zeros(0, form[4]), shape[0])
+        B = first.B if first else named_backend(others[0])[0] or get_backend("numpy")
+        zeros[name] = _Prepared(B, first and first.like, host, form, lambda B, x, like: B.asarray(x, like), to_native)
+    return zeros
+
+
+def _on_host(B: Backend, x: Array) -> Host:
     """Return x in host memory, bfloat16 as uint16, for reading only."""
     views = modes.host_views(B, (x,))
     found = B.to_numpy(x) if views is None else views[0]
@@ -217,66 +308,6 @@ def _on_host(B: Backend, x: Array) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(found).reshape(found.shape)  # which makes 0-d arrays 1-d
 
 
-def _given(B: Backend, out: np.ndarray[Any, Any], like: Array) -> Array:
+def _given(B: Backend, out: Host, like: Array) -> Array:
     """Return out, whose memory has no other owner, as the framework's array on like's device."""
     return B.asarray(out, like) if B.host_view(like) is None else B.from_host(out, like)
-
-
-def _form(host: HostLeaf | None) -> Any:
-    """Return the properties that must be the same on every rank."""
-    if host is None:
-        return None
-    if host.indices is None:
-        return ["dense", dtype_name(host.values.dtype), list(host.values.shape)]
-    shape = [host.rows, *host.values.shape[1:]]
-    return ["sparse", dtype_name(host.values.dtype), shape, "by", host.indices.dtype.name]
-
-
-def _backend_for(like: Array | None, each: Sequence[Mapping[str, Any]]) -> Backend:
-    """Return the backend of a rank's results for leaves that are None there.
-
-    It is the backend of the rank's other leaves, else that of the first rank with leaves, or NumPy if that is missing.
-    """
-    if like is not None:
-        return get_backend(like)
-    names = [one[FRAMEWORK] for one in each if FRAMEWORK in one]
-    return named_backend(names[0] if names else "numpy")[0] or get_backend("numpy")
-
-
-def _filled(one: _Prepared, name: str, each: Sequence[Mapping[str, Any]], B: Backend, like: Array | None) -> _Prepared:
-    """Return the leaf, or zeros if it is None here but not on another rank; the result is B's, on like's device."""
-    if one.host is not None:
-        return one
-    form = next((ranks[name] for ranks in each if ranks[name] is not None), None)
-    if form is None:
-        return one
-    kind, dtype, shape = form[:3]
-    values = np.zeros(tuple(shape) if kind == "dense" else (0, *shape[1:]), host_dtype(dtype))
-    if kind == "dense":
-        return _Prepared(HostLeaf(values), lambda out: B.asarray(out.values, like))
-    rows = shape[0]
-
-    def back(out: HostLeaf) -> Any:
-        assert out.indices is not None
-        sums = B.asarray(out.values, like)
-        s = IndexedSlices._trusted(B, sums, B.asarray(out.indices, sums), (rows, *shape[1:]), coalesced=True)
-        return to_native(s)
-
-    return _Prepared(HostLeaf(values, np.zeros(0, form[4]), rows), back)
-
-
-def _divided(leaf: Any, op: str, ranks: int) -> Any:
-    if op == "sum":
-        return leaf
-    B, values = parts(leaf)
-    means = mean_of(B, values, ranks)
-    return leaf.replace(values=means) if isinstance(leaf, IndexedSlices) else means
-
-
-def _mean_on_host(host: HostLeaf, op: str, ranks: int) -> HostLeaf:
-    return host if op == "sum" else host._replace(values=mean_of(HOST, host.values, ranks))
-
-
-def mean_of(B: Backend, values: Array, ranks: int) -> Array:
-    """Return the ranks' mean, given their sum."""
-    return scale_values(B, values, [("div", float(ranks))])

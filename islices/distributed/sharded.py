@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,22 +12,22 @@ from islices.backend import FLOATS, Array, Backend, Host
 from islices.core import modes
 from islices.core.arguments import check_flag, check_name
 from islices.core.dtypes import dtype_name, host_dtype
-from islices.core.host_memory import empty
 from islices.core.registry import describe
-from islices.core.slices import IndexedSlices
-from islices.distributed.agree import together
+from islices.core.slices import IndexedSlices, check_dense_shape
+from islices.distributed.agree import Preflight, together
 from islices.distributed.engines import backend_of, find_processes, named_backend
-from islices.distributed.fetched import Batch, gradient_on_host
+from islices.distributed.fetched import Batch, fetch_rows, find_routes, fold_gradients, gradient_on_host
 from islices.distributed.group import Group
-from islices.distributed.local import LocalOptimizer, given_like, local_optimizer, made_rows
-from islices.distributed.packing import even_bounds
-from islices.distributed.reduce import OPS, Op, mean_of
-from islices.distributed.routes import fetch_rows, find_routes, fold_gradients
+from islices.distributed.packing import even_bounds, range_of
+from islices.distributed.reduce import OPS, Op, finished
 from islices.embedding.ids import check_ids, check_range
 from islices.embedding.lookup import lookup
 from islices.embedding.lookup_gradients import check_count, resolve_padding_idx
 from islices.embedding.table import Table
+from islices.optim.hyperparameters import known_hyper
+from islices.optim.inputs import check_frozen
 from islices.optim.optimizer import Optimizer, check_requests, take_steps
+from islices.optim.row_steps import Request
 
 #: The number of the last table in this process; the ranks agree on each table's number.
 _made = [0]
@@ -107,10 +108,10 @@ class ShardedTable:
         scale_by_freq: bool = False,
     ) -> None:
         self.group, error = _find_ranks(group, shard_weights)
-        self._optimizer: LocalOptimizer | None = None
+        self._optimizer: _LocalOptimizer | None = None
         self._fetches = 0
 
-        def check() -> None:
+        def prepare() -> Preflight[None]:
             self.num_rows = check_count(num_rows)
             self.bounds = even_bounds(self.num_rows, self.group.size)
             self.padding_idx = resolve_padding_idx(padding_idx, self.num_rows)
@@ -124,11 +125,9 @@ class ShardedTable:
             own = self.padding_idx is not None and start <= self.padding_idx < stop
             padding = self.padding_idx - start if own else None  # type: ignore[operator]
             self.shard = Table(shard_weights, padding_idx=padding, scale_by_freq=scale_by_freq)
+            return None, self._description(), _made
 
-        _, agreed = together(
-            self.group, "ShardedTable", check, lambda _: self._description(), lambda _: np.array([_made[0]]),
-            error=error,
-        )  # fmt: skip
+        _, agreed = together(self.group, "ShardedTable", prepare, error=error)
         self._number = _made[0] = max(int(counts[0]) for counts in agreed.counts) + 1
 
     @classmethod
@@ -155,15 +154,15 @@ class ShardedTable:
         """
         found, error = _find_ranks(group, weights)
 
-        def cut() -> tuple[Array, int]:
+        def prepare() -> Preflight[tuple[Array, int]]:
             whole = Table(weights)
             B, rows = whole.backend, whole.shape[0]
-            start, stop = even_bounds(rows, found.size)[found.rank : found.rank + 2]
+            start, stop = range_of(rows, found)
             view = B.host_view(weights)
             own = (B.to_numpy(weights) if view is None else view)[start:stop]
-            return B.variable(B.asarray(own, weights), weights), rows
+            return (B.variable(B.asarray(own, weights), weights), rows), {}, []
 
-        (own, rows), _ = together(found, "ShardedTable.from_full", cut, lambda _: {}, error=error)
+        (own, rows), _ = together(found, "ShardedTable.from_full", prepare, error=error)
         return cls(own, rows, found, **options)
 
     @classmethod
@@ -213,19 +212,17 @@ class ShardedTable:
         B, refused = named_backend(like)
         found, error = find_processes(group, B, refused)
 
-        def make() -> Array:
+        def prepare() -> Preflight[Array]:
             assert B is not None
-            start, stop = even_bounds(check_count(num_rows), found.size)[found.rank : found.rank + 2].tolist()
-            made = made_rows(init, start, stop, row_shape)
+            start, stop = range_of(check_count(num_rows), found)
+            made = _made_rows(init, start, stop, row_shape)
             if dtype is not None:
                 check_name(dtype, FLOATS, "dtype")
                 with modes.HOST.scope():
                     made = modes.HOST.astype(made, dtype)
-            probe = B.asarray(np.zeros(1, made.dtype))  # or TypeError
-            own = np.require(made, requirements=["C", "W"])
-            return given_like(B, own, like, probe)
+            return given_like(B, np.require(made, requirements=["C", "W"]), like), {}, []
 
-        weights, _ = together(found, "ShardedTable.create", make, lambda _: {}, error=error)
+        weights, _ = together(found, "ShardedTable.create", prepare, error=error)
         return cls(weights, num_rows, found, **options)
 
     # ------------------------------------------------------------------ properties
@@ -251,8 +248,7 @@ class ShardedTable:
 
     @property
     def _range(self) -> tuple[int, int]:
-        start, stop = self.bounds[self.group.rank : self.group.rank + 2].tolist()
-        return start, stop
+        return range_of(self.num_rows, self.group)
 
     @property
     def _dtype(self) -> str:
@@ -302,7 +298,7 @@ class ShardedTable:
         """
         call = "ShardedTable.fetch"
 
-        def look() -> tuple[Array, Host, Host]:
+        def prepare() -> Preflight[tuple[Array, Host, Host]]:
             B = self.backend
             checked = check_ids(B, ids, self.shard.weights)
             if B.is_traced(checked):
@@ -311,24 +307,20 @@ class ShardedTable:
             host = B.to_numpy(checked)
             with modes.HOST.scope():
                 distinct, places = modes.HOST.unique(host.reshape(-1), self.num_rows)
-            return B.from_host(places.reshape(host.shape).astype(host.dtype), checked), distinct, places
-
-        def counts(found: tuple[Array, Host, Host]) -> Host:
-            return np.diff(np.searchsorted(found[1], self.bounds))
+            placed = B.from_host(places.reshape(host.shape).astype(host.dtype), checked)
+            cuts = np.searchsorted(distinct, self.bounds)
+            return (placed, distinct.astype(np.int64), cuts), self._named(), np.diff(cuts)
 
         with self.group.exclusive():
-            (placed, distinct, _), agreed = together(self.group, call, look, lambda _: self._named(), counts)
+            (placed, distinct, cuts), agreed = together(self.group, call, prepare)
             with self.group.to_the_end(call):
                 self._fetches += 1  # on every rank, whatever comes next
-                distinct = distinct.astype(np.int64)
-                cuts = np.searchsorted(distinct, self.bounds)
                 routes = find_routes(self.group, agreed, self.bounds, distinct, cuts)
-                values = fetch_rows(self.group, routes, self._take, self._row_form)
+                values = fetch_rows(self.group, routes, self._take)
         weights = self.backend.from_host(values, self.shard.weights)
         padding = None
-        if self.padding_idx is not None:
-            place = int(np.searchsorted(distinct, self.padding_idx))
-            padding = place if place < len(distinct) and distinct[place] == self.padding_idx else None
+        if self.padding_idx is not None and len(at := np.flatnonzero(distinct == self.padding_idx)):
+            padding = int(at[0])
         table = Table(weights, padding_idx=padding, scale_by_freq=self.shard.scale_by_freq)
         return Batch(table, placed, distinct, self, self._fetches, routes)
 
@@ -346,10 +338,6 @@ class ShardedTable:
         """
         batch = self.fetch(ids)
         return lookup(batch.table, batch.ids)
-
-    @property
-    def _row_form(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        return self.row_shape, host_dtype(self._dtype)
 
     def _take(self, rows: Host) -> Host:
         """Return some rows of this rank's shard, on the host."""
@@ -395,34 +383,26 @@ class ShardedTable:
         """
         call = "ShardedTable.reduce"
 
-        def look() -> tuple[Host, Host] | None:
+        def prepare() -> Preflight[tuple[Host | None, Host]]:
             check_name(op, OPS, "op")
             if not isinstance(batch, Batch) or batch._owner is not self:
                 raise TypeError(f"batch: got {describe(batch)}; accepted is what this table's fetch returned")
-            return None if grad is None else gradient_on_host(batch.table, grad)
-
-        def facts(found: tuple[Host, Host] | None) -> dict[str, Any]:
-            dtype = None if found is None else dtype_name(found[0].dtype)
-            return {**self._named(), "op": op, "batch": batch._number, "grad": dtype}
-
-        def counts(found: tuple[Host, Host] | None) -> Host:
-            places = np.empty(0, np.int64) if found is None else found[1]
-            return np.diff(np.searchsorted(places, batch._routes.cuts))
+            values, places = (None, np.empty(0, np.int64)) if grad is None else gradient_on_host(batch.table, grad)
+            dtype = None if values is None else dtype_name(values.dtype)
+            facts = {**self._named(), "op": op, "batch": batch._number, "grad": dtype}
+            return (values, places), facts, np.diff(np.searchsorted(places, batch._routes.cuts))
 
         with self.group.exclusive():
-            found, agreed = together(self.group, call, look, facts, counts, optional=True)
-            dtypes = [one["grad"] for one in agreed.each or [facts(found)]]
-            dtype = next((name for name in dtypes if name is not None), None)
-            if dtype is None:
-                return None
+            (values, places), agreed = together(self.group, call, prepare, optional=True)
+            if values is None:
+                dtype = next((one["grad"] for one in agreed.each or () if one["grad"] is not None), None)
+                if dtype is None:
+                    return None
+                values = np.empty((0, *self.row_shape), host_dtype(dtype))
             with self.group.to_the_end(call):
-                form = self.row_shape, host_dtype(dtype)
-                values, places = found or (empty((0, *form[0]), form[1]), np.empty(0, np.int64))
-                values, rows = fold_gradients(self.group, agreed, batch._routes, values, places, form)
-        if op == "mean":
-            values = mean_of(modes.HOST, values, self.group.size)
+                values, rows = fold_gradients(self.group, agreed, batch._routes, values, places)
         B, like = self.backend, self.shard.weights
-        out = B.from_host(values, like), B.from_host(rows, like)
+        out = B.from_host(finished(modes.HOST, values, op, self.group.size), like), B.from_host(rows, like)
         return IndexedSlices._trusted(B, *out, self.shard.shape, coalesced=True)
 
     # ------------------------------------------------------------------ optimizers
@@ -480,27 +460,24 @@ class ShardedTable:
         and 26.
         """
 
-        def prepare() -> Callable[[], tuple[Table, dict[str, Array]]]:
+        def prepare() -> Preflight[Request]:
             work = self._local(optimizer).own._prepared(self.shard, grad, state, check_flag(donate, "donate"), True)
             check_requests([work])
             if isinstance(work.grad, IndexedSlices):
                 optimizer._warn_of_all("table")
-            return lambda: take_steps([work])[0]
-
-        def facts(_: Any) -> dict[str, Any]:
             taken = int(self.backend.to_numpy(state["step"])[0])
             kind = "none" if grad is None else "one"
-            return {**self._named(), **self._local(optimizer).facts(taken), "steps taken": taken, "grad": kind}
+            facts = {**self._named(), **self._local(optimizer).facts(taken), "steps taken": taken, "grad": kind}
+            return work, facts, []
 
-        write, _ = together(self.group, "ShardedTable.step", prepare, facts)
-        after: dict[str, Array]
-        self.shard, after = write()
+        work, _ = together(self.group, "ShardedTable.step", prepare)
+        ((self.shard, after),) = take_steps([work])
         return after
 
-    def _local(self, optimizer: Any) -> LocalOptimizer:
+    def _local(self, optimizer: Any) -> _LocalOptimizer:
         """Return the optimizer for this rank's rows; cache the last one."""
         if self._optimizer is None or self._optimizer.whole is not optimizer:
-            self._optimizer = local_optimizer(optimizer, self.num_rows, *self._range)
+            self._optimizer = _local_optimizer(optimizer, self.num_rows, *self._range)
         return self._optimizer
 
 
@@ -514,3 +491,61 @@ def _find_ranks(group: Any, weights: Any) -> tuple[Group, Exception | None]:
         except Exception as raised:
             error = raised
     return find_processes(group, B, error)
+
+
+# ---------------------------------------------------------------------- of a range of rows
+class _LocalOptimizer(NamedTuple):
+    """An optimizer of the whole table, and the optimizer for the rows of a range."""
+
+    whole: Optimizer
+    #: with those of its frozen rows that lie in the range, counted from its first
+    own: Optimizer
+    #: that ranks freeze the same rows of the whole table: how many, and their digest
+    frozen: str
+
+    def facts(self, taken: int) -> dict[str, str]:
+        """Return the facts that are the same on every rank at a step. A schedule is compared by its value, because
+        its name says little and may contain an address in memory.
+        """
+        hyper = known_hyper(self.whole.hyper, np.array([taken]), self.whole._formula.limits)
+        options = {name: getattr(self.whole, name) for name in ("rows", "semantics", "maximize")}
+        words = ", ".join(f"{name}={value}" for name, value in {**hyper, **options}.items())
+        return {"optimizer": f"{self.whole.name}({words})", "frozen": self.frozen}
+
+
+def _local_optimizer(optimizer: Any, rows: int, start: int, stop: int) -> _LocalOptimizer:
+    """Return the optimizer for the rows start to stop - 1 of a table."""
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"optimizer: got {describe(optimizer)}; accepted is one of islices.optim")
+    if optimizer._formula.raw:
+        raise ValueError("optimizer: got duplicates='raw'; accepted is 'sum': ranks' gradients come summed")
+    frozen = check_frozen(*optimizer._frozen, rows)
+    if frozen is None:
+        return _LocalOptimizer(optimizer, optimizer, "no rows")
+    own = optimizer._remake(frozen=frozen[slice(*np.searchsorted(frozen, (start, stop)))] - start)
+    digest = hashlib.sha256(frozen.astype("<i8").tobytes()).hexdigest()
+    return _LocalOptimizer(optimizer, own, f"{len(frozen)} rows (digest {digest:.8})")
+
+
+def _made_rows(init: Any, start: int, stop: int, row_shape: Any) -> Host:
+    """Return init's rows after a check of their form; bfloat16 as its bits."""
+    if not callable(init):
+        raise TypeError(f"init: got {describe(init)}; accepted is a function of (start, stop)")
+    if not isinstance(row_shape, (tuple, list)):
+        raise TypeError(f"row_shape: got {describe(row_shape)}; accepted is a tuple of ints")
+    shape = (stop - start, *check_dense_shape((0, *row_shape))[1:])
+    made = np.asarray(init(start, stop))
+    if made.dtype.name not in FLOATS:
+        raise TypeError(f"init: returned {made.dtype}; accepted dtypes are {', '.join(FLOATS)}")
+    if made.shape != shape:
+        raise ValueError(f"init: returned shape {made.shape}; accepted is {shape}")
+    return made.view(np.uint16) if made.dtype.name == "bfloat16" else made
+
+
+def given_like(B: Backend, x: Host, like: Any) -> Array:
+    """Return x, whose memory has no other owner, as B's array; raise TypeError for a dtype that B does not have.
+
+    If like is an array, the result is on like's device, and is a variable if like is.
+    """
+    probe = B.asarray(np.zeros(1, x.dtype))
+    return B.variable(B.from_host(x, like), like) if B.is_array(like) else B.from_host(x, probe)

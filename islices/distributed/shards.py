@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import secrets
@@ -25,16 +26,15 @@ from islices.core.host_memory import empty
 from islices.core.linear import wide_dtype
 from islices.core.registry import describe
 from islices.core.trees import flatten
-from islices.distributed.agree import together
+from islices.distributed.agree import Preflight, together
 from islices.distributed.engines import find_processes, named_backend
 from islices.distributed.group import RankError
-from islices.distributed.local import given_like
-from islices.distributed.packing import even_bounds
-from islices.distributed.sharded import ShardedTable
+from islices.distributed.packing import Form, range_of
+from islices.distributed.sharded import ShardedTable, given_like
 from islices.files import read_metadata, save
-from islices.files.manifest import StoredArray, check_metadata, read_manifest
-from islices.files.places import opened, remove_left
-from islices.files.safetensors import OWN, Archive, named, parse_json
+from islices.files.manifest import check_metadata, read_manifest
+from islices.files.places import opened, path_text, remove, remove_left
+from islices.files.safetensors import OWN, Archive, ArrayEntry, named, parse_json
 
 #: The header's file, the entry of its metadata, and how the shards' are named: the checkpoint's token, rank, ranks.
 HEADER, ENTRY = "islices-shards.safetensors", "checkpoint"
@@ -43,7 +43,6 @@ FILE = re.compile(r"shard-[0-9a-f]{16}-\d+-of-\d+\.safetensors")
 LEFT = re.compile(rf"{FILE.pattern}|\.islices-[0-9a-f]{{16}}\.tmp")
 #: Bytes of a block of rows, about, and how many blocks an array has at most: headers stay short.
 BLOCK, MOST_BLOCKS = 1 << 22, 1024
-Form = tuple[tuple[int, ...], np.dtype[Any]]
 
 
 # ---------------------------------------------------------------------- header
@@ -106,7 +105,7 @@ def read_sharded_header(folder: str | os.PathLike[str]) -> ShardedHeader:
     >>> header.num_rows, header.row_shape, header.dtype, len(header.files), header.metadata
     (2, (3,), 'float64', 1, {'epoch': '7'})
     """
-    path = os.path.join(_folder_name(folder), HEADER)
+    path = os.path.join(path_text(folder, "folder"), HEADER)
     try:
         text = read_metadata(path).get(ENTRY, "")
     except (FileNotFoundError, NotADirectoryError):
@@ -156,14 +155,6 @@ _CHECKS: dict[str, Any] = {
     "files": lambda x, of: _are_files(x, of["num_rows"]),
     "metadata": lambda x, _: isinstance(x, dict) and all(isinstance(value, str) for value in x.values()),
 }
-
-
-def _folder_name(folder: Any) -> str:
-    """Return the folder as a text; raise TypeError if it is not a path."""
-    try:
-        return os.fsdecode(folder)
-    except TypeError:
-        raise TypeError(f"folder: got {describe(folder)}; accepted is a str or a path") from None
 
 
 # ---------------------------------------------------------------------- save
@@ -216,51 +207,49 @@ def save_sharded(
         wrong = TypeError(f"table: got {describe(table)}; accepted is a ShardedTable")
         group, error = find_processes(None, None, wrong)
 
-    def prepare() -> tuple[str, dict[str, Any], dict[str, Host]]:
+    def prepare() -> Preflight[tuple[str, dict[str, Any], dict[str, Host]]]:
         arrays, steps, kinds = _arrays(table, state)
         remarks = check_metadata(metadata)
-        place = _folder_name(folder)
+        place = path_text(folder, "folder")
         os.makedirs(place, exist_ok=True)
         facts = {**table._description(), "steps": steps, "state": kinds, "metadata": remarks}
-        return place, facts, arrays
+        return (place, facts, arrays), facts, np.frombuffer(secrets.token_bytes(8), np.int64)
 
-    chosen = np.frombuffer(secrets.token_bytes(8), np.int64)
-    (place, facts, arrays), agreed = together(
-        group, call, prepare, lambda found: found[1], lambda _: chosen, error=error
-    )
-    token = agreed.counts[0].astype(np.int64).tobytes().hex()
+    (place, facts, arrays), agreed = together(group, call, prepare, error=error)
+    token = agreed.counts[0].tobytes().hex()
     names = [f"shard-{token}-{rank}-of-{group.size}.safetensors" for rank in range(group.size)]
     bounds, path = table.bounds.tolist(), os.path.join(place, names[group.rank])
 
-    def write() -> Host:
+    def write() -> Preflight[None]:
         rows = "{}:{}".format(*bounds[group.rank : group.rank + 2])
         save(path, {name: _blocks(x) for name, x in arrays.items()}, metadata={"rows": rows})
         with opened(path) as archive:
-            return np.frombuffer(bytes.fromhex(archive.texts[OWN[1]]), np.int64)
+            return None, {}, np.frombuffer(bytes.fromhex(archive.texts[OWN[1]]), np.int64)
 
-    def look() -> None:
+    def look() -> Preflight[None]:
         absent = [name for name in names if not os.path.exists(os.path.join(place, name))] if group.rank == 0 else []
         if absent:
             raise FileNotFoundError(f"{place}: {absent[0]} is not there: accepted is a folder that all ranks see")
+        return None, {}, []
 
     try:
-        _, agreed = together(group, call, write, lambda _: {}, lambda sha256: sha256)
-        together(group, call, look, lambda _: {})
+        _, agreed = together(group, call, write)
+        together(group, call, look)
     except Exception:
         if group._broken is None:  # all ranks have heard that one could not: none goes on to the header
-            _remove(path)
+            remove(path)
         raise  # where a rank is gone, others may have heard that all is well: the file stays until a later save
     pieces = zip(names, bounds[:-1], bounds[1:], (got.tobytes().hex() for got in agreed.counts), strict=True)
     header = {**facts, "files": list(map(list, pieces))}
 
-    def publish() -> set[str]:
+    def publish() -> Preflight[set[str]]:
         if group.rank != 0:
-            return set()
+            return set(), {}, []
         before = _named_files(place)
         save(os.path.join(place, HEADER), None, metadata={ENTRY: json.dumps(header)})
-        return before
+        return before, {}, []
 
-    before, _ = together(group, call, publish, lambda _: {})
+    before, _ = together(group, call, publish)
     if group.rank == 0:
         _remove_others(place, before, set(names))
 
@@ -279,15 +268,10 @@ def _remove_others(folder: str, before: set[str], kept: set[str]) -> None:
     Recent files of other saves stay: they may belong to a save that still runs, whose header would list them.
     """
     for name in before - kept:
-        _remove(os.path.join(folder, name))
+        remove(os.path.join(folder, name))
     with contextlib.suppress(OSError):  # a file that stays is harmless
         now = os.stat(os.path.join(folder, HEADER)).st_mtime  # by the clock of the folder's file system
         remove_left(folder, lambda name: name not in kept and LEFT.fullmatch(name), now)
-
-
-def _remove(path: str) -> None:
-    with contextlib.suppress(OSError):  # a file that stays is harmless
-        os.unlink(path)
 
 
 def _arrays(table: ShardedTable, state: Any) -> tuple[dict[str, Host], int | None, dict[str, Any]]:
@@ -375,28 +359,29 @@ def load_sharded(
     found, error = find_processes(group, B, refused)
     call = "load_sharded"
 
-    def read() -> tuple[Array, dict[str, Array] | None]:
+    def look() -> Preflight[ShardedHeader]:
+        header = read_sharded_header(folder)
+        return header, {"files": [piece.name for piece in header.files]}, []
+
+    def read() -> Preflight[tuple[Array, dict[str, Array] | None]]:
         assert B is not None
-        forms = header.forms()
-        probes = {name: B.asarray(np.zeros(1, dtype)) for name, (_, dtype) in forms.items()}  # or TypeError
-        start, stop = even_bounds(header.num_rows, found.size)[found.rank : found.rank + 2].tolist()
-        arrays = _read_rows(_folder_name(folder), header, start, stop)
-        given = {name: given_like(B, x, like, probes[name]) for name, x in arrays.items()}
-        if header.steps is None:
-            return given["weights"], None
-        state = {"step": given_like(B, np.array([header.steps], np.int32), like, given["weights"])}
-        return given["weights"], state | {name: given[f"state.{name}"] for name in header.state}
+        for _, dtype in header.forms().values():  # before anything is read
+            B.asarray(np.zeros(1, dtype))
+        arrays = _read_rows(path_text(folder, "folder"), header, *range_of(header.num_rows, found))
+        given = {name: given_like(B, x, like) for name, x in arrays.items()}
+        weights, state = given["weights"], None
+        if header.steps is not None:
+            step = given_like(B, np.array([header.steps], np.int32), like)
+            state = {"step": step, **{name: given[f"state.{name}"] for name in header.state}}
+        return (weights, state), {}, []
 
     try:
-        header, _ = together(
-            found, call, lambda: read_sharded_header(folder), lambda seen: {"files": [p.name for p in seen.files]},
-            error=error,
-        )  # fmt: skip
-        (weights, state), _ = together(found, call, read, lambda _: {})
+        header, _ = together(found, call, look, error=error)
+        (weights, state), _ = together(found, call, read)
     except RankError as failed:
         if found._broken is not None:  # a rank is gone, or late; else one could not read
             raise
-        raise ValueError(f"{_folder_name(folder)}: {failed}") from failed
+        raise ValueError(f"{os.fsdecode(folder)}: {failed}") from failed
     options = {"padding_idx": header.padding_idx, "scale_by_freq": header.scale_by_freq}
     return ShardedTable(weights, header.num_rows, found, **options), state  # type: ignore[arg-type]
 
@@ -404,7 +389,7 @@ def load_sharded(
 def _read_rows(folder: str, header: ShardedHeader, start: int, stop: int) -> dict[str, Host]:
     """Return the rows start to stop - 1 of all arrays."""
     forms = header.forms()
-    row_bytes = sum(int(np.prod(shape, dtype=np.float64)) * dtype.itemsize for shape, dtype in forms.values())
+    row_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms.values())
     pieces = {os.path.join(folder, p.name): p for p in header.files if p.start < stop and start < p.stop}
     for path, piece in pieces.items():  # before anything is allocated
         if not os.path.exists(path):
@@ -430,12 +415,12 @@ def _read_piece(archive: Archive, piece: Piece, forms: Mapping[str, Form], start
     for name, (shape, dtype) in forms.items():
         into, at = out[name], piece.start
         for leaf in flatten(tree[name]):
-            if not isinstance(leaf, StoredArray) or leaf.shape[1:] != shape or leaf.dtype != dtype.name:
+            if not isinstance(leaf, ArrayEntry) or leaf.shape[1:] != shape or leaf.dtype != dtype.name:
                 raise ValueError(f"{name!r} holds other arrays than {dtype} of rows {shape}")
             end = at + leaf.shape[0]
             first, last = max(at, start), min(end, start + len(into))
             if first < last:
-                into[first - start : last - start] = archive.read(leaf.array, leaf.sha256)[first - at : last - at]
+                into[first - start : last - start] = archive.read(leaf)[first - at : last - at]
             at = end
         if at != piece.stop:
             raise ValueError(

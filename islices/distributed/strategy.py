@@ -34,26 +34,23 @@ class Cost(NamedTuple):
     collectives: int
 
 
-def costs(ranks: int, *, row_bytes: float, most: float, union: float) -> dict[str, Cost]:
-    """Return the cost of each strategy for one sparse leaf.
+def costs(ranks: int, *, row_bytes: float, most: float, union: float, dense: bool = False) -> dict[str, Cost]:
+    """Return the cost of each strategy for one leaf.
 
     Parameters
     ----------
     ranks : int
     row_bytes : float
-        Bytes of a row with its index.
+        Bytes of a row with its index, or of an element of a dense array.
     most : float
         The number of coalesced rows on the rank with most rows, for which the others wait.
     union : float
         The number of distinct rows of all ranks together.
+    dense : bool
+        True for a dense array, whose elements every rank has; ranges are equal parts of it.
     """
     share = (ranks - 1) / ranks * row_bytes
-    return {"gather": Cost(ranks * most * share, 1), "ranges": Cost((most + union) * share, 4)}
-
-
-def dense_costs(ranks: int, nbytes: float) -> dict[str, Cost]:
-    """Return the cost of each strategy for a dense leaf, which every rank has whole; ranges are equal parts of it."""
-    return {"gather": Cost(nbytes * (ranks - 1), 1), "ranges": Cost(2 * nbytes * (ranks - 1) / ranks, 2)}
+    return {"gather": Cost(ranks * most * share, 1), "ranges": Cost((most + union) * share, 2 if dense else 4)}
 
 
 def choose(found: dict[str, Cost], ranks: int) -> str:

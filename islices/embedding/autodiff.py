@@ -21,24 +21,24 @@ from islices.core.registry import describe, find_backend, get_backend
 from islices.core.shapes import size_of
 from islices.core.slices import IndexedSlices
 from islices.core.trees import flatten, rebuild
-from islices.embedding.bags import Bags, divided_upstream
-from islices.embedding.ids import axis_back, axis_first
+from islices.embedding.bags import BagMembers, divided_upstream
+from islices.embedding.ids import axis_back, axis_first, flat_ids
 from islices.embedding.lookup import LookupOptions, members
 from islices.embedding.lookup_gradients import bag_slices, flat_slices, table_gradient
 from islices.embedding.per_sample import (
     PerSample,
     axis_of,
-    batch_of,
+    by_sample,
     check_axis,
     check_one_batch,
     join,
     no_samples,
-    samples_of,
     whole_gradient,
     with_samples,
 )
 from islices.embedding.table import Table
 from islices.embedding.transformed import transformed
+from islices.norms.norm import check_one_framework
 
 
 def value_and_grad(
@@ -287,7 +287,7 @@ def _as_samples(B: Backend, s: IndexedSlices, count: int) -> PerSample:
     """Return the gradients of samples from slices in the order of samples, with equally many slices per sample."""
     each = B.shape(s.indices)[0] // max(count, 1)  # type: ignore[operator]
     numbers = B.asarray(np.repeat(np.arange(count, dtype=np.int32), each), s.indices)
-    return with_samples(s, numbers, count, None, absent=True)
+    return with_samples(s, numbers, count, absent=True)
 
 
 #: The reason why a scalar is no loss per sample.
@@ -348,11 +348,9 @@ class _Call:
                     f"argument {k}: got {describe(tree)}; accepted is a Table, a float array, or a list, tuple or dict "
                     "with some"
                 )
-        owners = {B.name: B for B in [*map(get_backend, self.variables), *(t.backend for t in self.tables)]}
-        if len(owners) > 1:
-            got = " and ".join(sorted(owners))
-            raise TypeError(f"args: got arrays of {got}; accepted is one framework (see convert)")
-        (self.B,) = owners.values()
+        owners = [*map(get_backend, self.variables), *(t.backend for t in self.tables)]
+        check_one_framework(owners, "args")
+        self.B = owners[0]
 
     def __call__(self, given: Sequence[Any], others: Mapping[int | str, Any] = MappingProxyType({})) -> tuple[Any, Any]:
         """Return (loss, aux) for other differentiated arguments and other remaining arguments."""
@@ -426,13 +424,10 @@ def _slots(B: Backend, table: Table, one: LookedUp) -> IndexedSlices:
     if combiner is None:
         return flat_slices(B, one.upstream, one.ids, table.shape[0], present=present)
     segments, bags = _side_by_side(B, *one.extras[:2]) if one.axes else one.extras[:2]
-    keep = None
-    if combiner != "sum":
-        keep = members(B, one.ids, None, one.static.padding_idx, rows, present)
+    keep = None if combiner == "sum" else members(B, one.ids, None, one.static.padding_idx, rows, present)
     with B.scope():
         upstream = B.reshape(one.upstream, (B.shape(bags)[0], *row_shape))
-        keep = None if keep is None else B.reshape(keep, B.shape(segments))
-    upstream = divided_upstream(B, upstream, Bags(segments, bags, combiner, keep))
+    upstream = divided_upstream(B, upstream, BagMembers(segments, bags, combiner, flat_ids(B, keep)))
     return bag_slices(B, upstream, one.ids, segments, table.shape[0], present)
 
 
@@ -462,15 +457,15 @@ def _samples(B: Backend, table: Table, one: LookedUp, axis: int) -> PerSample:
             f"per_sample: got a lookup within {' and '.join(one.axes)}, whose ids do not begin with the samples; "
             "accepted is a lookup outside of it, or within jax.vmap over the samples"
         )
+    given = None
     if options.at_offsets:
-        samples, starts = one.extras[:2] if options.combiner is None else one.extras[2:4]
-        return with_samples(s, samples, batch_of(B, starts), options.padding_idx, absent=options.absent)
-    if not B.shape(one.ids):
+        given = one.extras[:2] if options.combiner is None else one.extras[2:4]
+    elif not B.shape(one.ids):
         raise ValueError(
             "per_sample: got a lookup of ids of shape (); accepted is (B, ...), the samples along sample_axis"
         )
-    samples, batch = samples_of(B, one.ids, axis, bags=options.combiner is not None)
-    return with_samples(s, samples, batch, options.padding_idx, absent=options.absent)
+    bags = options.combiner is not None
+    return by_sample(s, one.ids, axis, options.padding_idx, bags=bags, absent=options.absent, given=given)
 
 
 # ---------------------------------------------------------------------- per sample

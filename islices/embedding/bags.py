@@ -26,7 +26,7 @@ Combiner: TypeAlias = Literal["sum", "mean", "sqrtn", "max"]
 COMBINERS = ("sum", "mean", "sqrtn", "max")
 
 
-class Bags(NamedTuple):
+class BagMembers(NamedTuple):
     """The members of bags, and the reduction of the bags."""
 
     segments: Array  # the bag of each member, integers (n,); ascending, except for a tf.SparseTensor
@@ -39,11 +39,11 @@ class Bags(NamedTuple):
     def arrays(self) -> list[Array]:
         return [x for x in (self.segments, self.bags, self.keep, self.weights) if x is not None]
 
-    def over(self, arrays: Sequence[Array]) -> Bags:
+    def over(self, arrays: Sequence[Array]) -> BagMembers:
         """Return bags of other arrays, in the order of `arrays`."""
         segments, bags, *rest = arrays
         keep = None if self.keep is None else rest.pop(0)
-        return Bags(segments, bags, self.combiner, keep, rest[0] if rest else None)
+        return BagMembers(segments, bags, self.combiner, keep, rest[0] if rest else None)
 
     def run(self, fn: Callable[..., Any], B: Backend, *arrays: Array) -> Any:
         """Return fn(B, *arrays, bags), computed by the host or by the framework. The bags' arrays are converted like
@@ -52,7 +52,7 @@ class Bags(NamedTuple):
         return modes.run(lambda B, *xs: fn(B, *xs[:own], self.over(xs[own:])), B, (*arrays, *self.arrays))
 
 
-def reduce_bags(B: Backend, rows: Array, bags: Bags) -> Array:
+def reduce_bags(B: Backend, rows: Array, bags: BagMembers) -> Array:
     """Return the bags' rows, differentiable with respect to rows (n, *row_shape) and weights.
 
     Returns
@@ -72,12 +72,12 @@ def reduce_bags(B: Backend, rows: Array, bags: Bags) -> Array:
     return B.custom_gradient(forward, backward)(rows, *bags.arrays)
 
 
-def reduce_bags_backward(B: Backend, upstream: Array, rows: Array, bags: Bags) -> Array:
+def reduce_bags_backward(B: Backend, upstream: Array, rows: Array, bags: BagMembers) -> Array:
     """Return only the gradient of the members' rows, for bags that a layer of the framework reduced (`capture`)."""
     return bags.run(_reduce_backward, B, upstream, rows)[0]
 
 
-def read_bags(B: Backend, table: Array, ids: Array, bags: Bags) -> Array:
+def read_bags(B: Backend, table: Array, ids: Array, bags: BagMembers) -> Array:
     """Return the bags of a table's rows, ids (n,), as `reduce_bags` forms them.
 
     The combiner is "sum", "mean" or "sqrtn", without weights. Traced ids that are out of range do not count.
@@ -119,7 +119,7 @@ def _in_range(B: Backend, table: Array, ids: Array, keep: Array | None) -> Array
     return named if keep is None else keep * named
 
 
-def _bags_of_rows(B: Backend, table: Array, ids: Array, bags: Bags) -> Array:
+def _bags_of_rows(B: Backend, table: Array, ids: Array, bags: BagMembers) -> Array:
     with B.scope():
         if B.is_traced(ids):
             bags = bags._replace(keep=_in_range(B, table, ids, bags.keep))
@@ -130,33 +130,35 @@ def _bags_of_rows(B: Backend, table: Array, ids: Array, bags: Bags) -> Array:
 @cache
 def _sums_of_rows(B: Backend) -> Callable[..., Array]:
     """Return the same function object in each call, because it is the key of compiled code."""
-    return lambda table, ids, segments, bags, keep=None: _bags_of_rows(B, table, ids, Bags(segments, bags, "sum", keep))
+    return lambda table, ids, segments, bags, keep=None: _bags_of_rows(
+        B, table, ids, BagMembers(segments, bags, "sum", keep)
+    )
 
 
-def divided_upstream(B: Backend, upstream: Array, bags: Bags) -> Array:
+def divided_upstream(B: Backend, upstream: Array, bags: BagMembers) -> Array:
     """Return the gradient that each member of a bag gets, (bags, *row_shape), without weights. "max" is not
     supported."""
     return upstream if bags.combiner == "sum" else bags.run(_divided_upstream, B, upstream)
 
 
-def _divided_upstream(B: Backend, upstream: Array, bags: Bags) -> Array:
+def _divided_upstream(B: Backend, upstream: Array, bags: BagMembers) -> Array:
     return B.astype(_divided(B, B.widen(upstream), bags), B.dtype(upstream))
 
 
 # ---------------------------------------------------------------------- value
-def _reduce(B: Backend, rows: Array, bags: Bags) -> Array:
+def _reduce(B: Backend, rows: Array, bags: BagMembers) -> Array:
     x, bags = _counting(B, rows, bags)
     out = _maximum(B, x, bags) if bags.combiner == "max" else _average(B, x, bags)
     return B.astype(out, B.dtype(rows))
 
 
-def _counting(B: Backend, rows: Array, bags: Bags) -> tuple[Array, Bags]:
+def _counting(B: Backend, rows: Array, bags: BagMembers) -> tuple[Array, BagMembers]:
     """Return rows and weights in the wide type, with zeros for members that do not count."""
     weights = None if bags.weights is None else _only(B, B.widen(bags.weights), bags.keep)
     return _only(B, B.widen(rows), bags.keep), bags._replace(weights=weights)
 
 
-def _average(B: Backend, x: Array, bags: Bags) -> Array:
+def _average(B: Backend, x: Array, bags: BagMembers) -> Array:
     """Return the bags' sums divided by their divisor, from the result of `_counting`."""
     if bags.weights is not None:
         x = B.round_product(x, B.as_column(bags.weights, x))
@@ -168,13 +170,13 @@ def _only(B: Backend, x: Array, keep: Array | None, other: float = 0.0) -> Array
     return x if keep is None else B.where(B.equal(B.as_column(keep, x), 0), other, x)
 
 
-def _numbers(B: Backend, bags: Bags) -> Array:
+def _numbers(B: Backend, bags: BagMembers) -> Array:
     """Return the number of members that count in each bag, as int32."""
     segments, keep = bags.segments, bags.keep
     return _fold(B, B.astype(B.equal(segments, segments), "int32") if keep is None else keep, bags)
 
 
-def _divisor(B: Backend, bags: Bags, dtype: str) -> Array:
+def _divisor(B: Backend, bags: BagMembers, dtype: str) -> Array:
     """Return the divisor of each bag's sum in the wide type, or 0 for an empty bag."""
     weights = bags.weights
     if weights is None:
@@ -184,7 +186,7 @@ def _divisor(B: Backend, bags: Bags, dtype: str) -> Array:
     return B.sqrt(total) if bags.combiner == "sqrtn" else total
 
 
-def _divided(B: Backend, x: Array, bags: Bags) -> Array:
+def _divided(B: Backend, x: Array, bags: BagMembers) -> Array:
     """Return x (bags, ...) divided by the divisor, or x if there is none."""
     return x if bags.combiner == "sum" else _quotients(B, x, _divisor(B, bags, B.dtype(x)))
 
@@ -196,13 +198,13 @@ def _quotients(B: Backend, x: Array, divisor: Array) -> Array:
     return B.where(nothing, 0.0, B.div(x, B.where(nothing, 1.0, column)))
 
 
-def _fold(B: Backend, x: Array, bags: Bags) -> Array:
+def _fold(B: Backend, x: Array, bags: BagMembers) -> Array:
     """Return the sum of x per bag, added left to right."""
     x, segments = _with_every_bag(B, x, bags, 0)
     return B.segment_sum(x, segments, B.shape(bags.bags)[0])
 
 
-def _with_every_bag(B: Backend, x: Array, bags: Bags, neutral: float) -> tuple[Array, Array]:
+def _with_every_bag(B: Backend, x: Array, bags: BagMembers, neutral: float) -> tuple[Array, Array]:
     """Return x and segments, preceded by a neutral row for each bag if a trace does not know the number of bags.
 
     The segments then do not ascend.
@@ -214,20 +216,20 @@ def _with_every_bag(B: Backend, x: Array, bags: Bags, neutral: float) -> tuple[A
     return B.concat([rows + neutral if neutral else rows, x]), B.concat([number, bags.segments])
 
 
-def _maximum(B: Backend, x: Array, bags: Bags) -> Array:
+def _maximum(B: Backend, x: Array, bags: BagMembers) -> Array:
     """Return the largest kept member of each bag, or zeros for a bag without members."""
     top = _segment_max(B, _only(B, x, bags.keep, -math.inf), bags)
     return B.where(B.equal(B.as_column(_numbers(B, bags), top), 0), B.zeros_like(top), top)
 
 
-def _segment_max(B: Backend, x: Array, bags: Bags) -> Array:
+def _segment_max(B: Backend, x: Array, bags: BagMembers) -> Array:
     lowest = -math.inf if B.dtype(x).startswith("float") else -(2**31) + 1
     x, segments = _with_every_bag(B, x, bags, lowest)
     return B.segment_max(x, segments, B.shape(bags.bags)[0])
 
 
 # ---------------------------------------------------------------------- gradient
-def _reduce_backward(B: Backend, upstream: Array, rows: Array, bags: Bags) -> tuple[Array, Array | None]:
+def _reduce_backward(B: Backend, upstream: Array, rows: Array, bags: BagMembers) -> tuple[Array, Array | None]:
     """Return (gradient of rows, gradient of weights or None)."""
     dtype, segments, keep = B.dtype(rows), bags.segments, bags.keep
     x, bags = _counting(B, rows, bags)
@@ -248,7 +250,7 @@ def _reduce_backward(B: Backend, upstream: Array, rows: Array, bags: Bags) -> tu
     return d_rows, B.astype(_only(B, row_sums(B, B.round_product(h, x)), keep), dtype)
 
 
-def _first_maximum(B: Backend, x: Array, bags: Bags) -> Array:
+def _first_maximum(B: Backend, x: Array, bags: BagMembers) -> Array:
     """Return the mask of the elements that are the first in their bag to equal its maximum. A NaN equals a NaN here."""
     lowered = _only(B, x, bags.keep, -math.inf)
     top = B.take(_segment_max(B, lowered, bags), bags.segments)

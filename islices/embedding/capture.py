@@ -6,26 +6,25 @@ clauses 12, 14 and 19.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any
 
 from islices.backend import Array, Backend, LayerUse, OtherUse, ProductUse, Use
 from islices.core.registry import describe, loaded_backends
 from islices.core.slices import IndexedSlices
-from islices.embedding.bags import Bags, reduce_bags_backward
-from islices.embedding.ids import check_ids
+from islices.embedding.bags import BagMembers, reduce_bags_backward
+from islices.embedding.ids import check_ids, flat_ids
 from islices.embedding.layouts import BagLayout, bags_at_offsets, bags_of_last_axis
 from islices.embedding.lookup import members
 from islices.embedding.lookup_gradients import flat_slices, table_gradient
 from islices.embedding.per_sample import (
     PerSample,
-    batch_of,
+    by_sample,
     check_axis,
     join,
-    samples_of,
     whole_gradient,
-    with_samples,
 )
 
 
@@ -77,6 +76,18 @@ def capture(model: Any) -> Capture:
         f"model: got {describe(model)}; accepted are torch.nn.Module, keras models and layers, and mxnet.gluon.Block "
         "(JAX: value_and_grad with sparse=)"
     )
+
+
+@contextmanager
+def replaced(x: Any, name: str, by: Any) -> Iterator[None]:
+    """Replace a method of an instance, for layers that an adapter hooks, while the context is open."""
+    before = {name: vars(x)[name]} if name in vars(x) else {}
+    vars(x)[name] = by  # no assignment, which some frameworks track
+    try:
+        yield
+    finally:
+        del vars(x)[name]
+        vars(x).update(before)
 
 
 class Capture:
@@ -153,10 +164,8 @@ class Capture:
         TypeError
             Another operation also used the weights, and its gradient would be missing here.
         """
-        self._check_seen()
         made = {}
-        for name in self._weights:
-            lookups, products = self._arrived(name)
+        for name, lookups, products in self._arrived():
             parts = [table_gradient(self._slices(use)[0], use.padding_idx, use.scale_by_freq) for use in lookups]
             made[name] = whole_gradient(self.backend, self._weights[name], parts, products)
         return made
@@ -189,11 +198,8 @@ class Capture:
         ValueError
             Lookups or products have different numbers of samples.
         """
-        axis = check_axis(sample_axis)
-        self._check_seen()
-        made = {}
-        for name in self._weights:
-            lookups, products = self._arrived(name)
+        axis, made = check_axis(sample_axis), {}
+        for name, lookups, products in self._arrived():
             parts = [self._samples(use, axis) for use in lookups]
             found = join(self.backend, self._weights[name], parts, products, axis, f"per_sample: layer {name!r}")
             if found is not None:
@@ -206,27 +212,30 @@ class Capture:
             )
         return made
 
-    def _check_seen(self) -> None:
-        """Raise RuntimeError if no layer has run, so that an empty result means that no gradient arrived."""
+    def _arrived(self) -> Iterator[tuple[str, list[LayerUse], list[ProductUse]]]:
+        """Yield, for each layer's weights, the uses that a gradient reached: lookups, and products with them.
+
+        Raise RuntimeError if no layer has run, so that an empty result means that no gradient arrived.
+        """
         if not self._seen and not self._uses:
             raise RuntimeError(
                 "capture: no embedding layer of the model has run since; accepted is a forward and backward pass "
                 "within the `with` block (a graph compiled before it does not call the layers again)"
             )
-
-    def _arrived(self, name: str) -> tuple[list[LayerUse], list[ProductUse]]:
-        """Return the uses of a layer's weights that a gradient reached: lookups, and products with them."""
-        uses = [use for use in self._uses if use.layer == name]
-        for use in uses:
-            if isinstance(use, OtherUse):
-                raise TypeError(
-                    f"capture: the weights of layer {name!r} {use.subject}, and what that adds to their gradient "
-                    "is not captured; accepted are stock embedding layers, and stock output layers that share their "
-                    "weights"
-                )
-        found = [use for use in uses if not isinstance(use, OtherUse) and use.upstream is not None]
-        products = [use for use in found if isinstance(use, ProductUse)]
-        return [use for use in found if isinstance(use, LayerUse)], products
+        for name in self._weights:
+            lookups, products = list[LayerUse](), list[ProductUse]()
+            for use in self._uses:
+                if use.layer != name:
+                    continue
+                if isinstance(use, OtherUse):
+                    raise TypeError(
+                        f"capture: the weights of layer {name!r} {use.subject}, and what that adds to their gradient "
+                        "is not captured; accepted are stock embedding layers, and stock output layers that share "
+                        "their weights"
+                    )
+                if use.upstream is not None:
+                    (lookups if isinstance(use, LayerUse) else products).append(use)  # type: ignore[arg-type]
+            yield name, lookups, products
 
     def _samples(self, use: LayerUse, axis: int) -> PerSample:
         if use.scale_by_freq:
@@ -237,12 +246,8 @@ class Capture:
         B = self.backend
         if not B.shape(ids):
             raise ValueError(f"per_sample: layer {use.layer!r}: got ids of shape (); accepted is (B, ...)")
-        if use.offsets is None:
-            samples, batch = samples_of(B, ids, axis, bags=use.combiner is not None)
-        else:
-            assert layout is not None
-            samples, batch = layout.segments, batch_of(B, layout.bags)
-        return with_samples(s, samples, batch, use.padding_idx)
+        given = None if use.offsets is None or layout is None else (layout.segments, layout.bags)
+        return by_sample(s, ids, axis, use.padding_idx, bags=use.combiner is not None, given=given)
 
     def _slices(self, use: LayerUse) -> tuple[IndexedSlices, Array, BagLayout | None]:
         """Return the slices of a use, padding included, with its ids and its bags or samples at offsets."""
@@ -253,25 +258,16 @@ class Capture:
             layout = bags_at_offsets(B, use.offsets, ids)
         elif use.combiner is not None:
             layout = bags_of_last_axis(B, ids)
-        if use.combiner is not None:
-            assert layout is not None
-            upstream, flat = self._members_gradient(use, upstream, ids, layout)
-        return flat_slices(B, upstream, flat, use.num_rows), ids, layout
-
-    def _members_gradient(self, use: LayerUse, upstream: Array, ids: Array, layout: BagLayout) -> tuple[Array, Array]:
-        """Return (gradient of each member's row, ids), both flat."""
-        B = self.backend
-        assert use.combiner is not None
-        keep = members(B, ids, None, use.padding_idx, use.num_rows)
-        with B.scope():
-            flat = B.reshape(ids, (layout.n,))
-            keep = None if keep is None else B.reshape(keep, (layout.n,))
-            weights = None if use.weights is None else B.reshape(use.weights, (layout.n,))
+        if use.combiner is not None and layout is not None:
+            keep = members(B, ids, None, use.padding_idx, use.num_rows)
+            keep, weights, flat = (flat_ids(B, x) for x in (keep, use.weights, ids))
             rows = use.rows
             if rows is None:  # the values of the rows do not matter then
-                rows = B.take(B.zeros_like(upstream), layout.segments)
-        bags = Bags(layout.segments, layout.bags, use.combiner, keep, weights)
-        return reduce_bags_backward(B, upstream, rows, bags), flat
+                with B.scope():
+                    rows = B.take(B.zeros_like(upstream), layout.segments)
+            bags = BagMembers(layout.segments, layout.bags, use.combiner, keep, weights)
+            upstream = reduce_bags_backward(B, upstream, rows, bags)
+        return flat_slices(B, upstream, flat, use.num_rows), ids, layout
 
 
 def _is_pending(use: Use) -> bool:

@@ -5,7 +5,6 @@ SPEC clauses 2 and 12. May import: `numpy`, the core below `islices.core.convers
 
 from __future__ import annotations
 
-import math
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -104,35 +103,31 @@ def check_range(B: Backend, ids: Array, rows: int | None, *, absent: bool = Fals
         )
 
 
-def flat_ids(B: Backend, ids: Array) -> Array:
-    """Return ids in one dimension."""
-    if len(B.shape(ids)) == 1:
+def flat_ids(B: Backend, ids: Array | None) -> Array | None:
+    """Return ids, or numbers of their shape, in one dimension. None stays None."""
+    if ids is None or len(B.shape(ids)) == 1:
         return ids
     with B.scope():
         return B.reshape(ids, (size_of(B.shape(ids)),))
 
 
-def first_axis(B: Backend, ids: Array) -> Array:
-    """Return the position of each id along the first axis, flattened: int32, shape (n,)."""
-    shape = B.shape(ids)
-    if modes.host_views(B, (ids,)) is not None:
-        n, *rest = map(int, shape)  # type: ignore[arg-type]  # known, since there is memory
-        return B.from_host(np.repeat(np.arange(n, dtype=np.int32), math.prod(rest)), ids)
-    with B.scope():
-        number = B.astype(B.arange(ids), "int32")
-        if len(shape) == 1:
-            return number
-        return B.reshape(B.as_column(number, ids) + B.astype(B.zeros_like(ids), "int32"), (size_of(shape),))
-
-
-def along_axis(B: Backend, ids: Array, axis: int) -> Array:
+def along_axis(B: Backend, ids: Array, axis: int = 0) -> Array:
     """Return the position of each id along an axis, flattened: int32, shape (n,)."""
-    if axis == 0:
-        return first_axis(B, ids)
-    moved = axis_first(B, ids, axis)
-    numbers = first_axis(B, moved)
-    with B.scope():
-        return flat_ids(B, axis_back(B, B.reshape(numbers, B.shape(moved)), axis))
+    return modes.run(_along_axis, B, (ids,), axis=axis)
+
+
+def _along_axis(B: Backend, ids: Array, *, axis: int) -> Array:
+    return spread(B, B.astype(B.arange(axis_first(B, ids, axis)), "int32"), ids, axis)
+
+
+def spread(B: Backend, numbers: Array, values: Array, axis: int = 0) -> Array:
+    """Repeat int32 numbers, one for each place along an axis of values, for all values, flattened. This is an
+    operation."""
+    shape = B.shape(values)
+    if len(shape) == 1:
+        return numbers
+    column = B.reshape(numbers, [n if k == axis else 1 for k, n in enumerate(shape)])
+    return B.reshape(column + B.astype(B.zeros_like(values), "int32"), (size_of(shape),))
 
 
 def axis_first(B: Backend, x: Array, axis: int) -> Array:
@@ -149,13 +144,12 @@ def axis_back(B: Backend, x: Array, axis: int) -> Array:
 
 
 def check_mask(B: Backend, mask: Any, ids: Array, like: Array) -> Array | None:
-    """Return mask as an int32 array of the backend in ids' shape, with 0 for False. None stays None."""
+    """Return mask as an int32 array of the backend in ids' shape, 0 for False and 1 for True. None stays None."""
     if mask is None:
         return None
     refused = TypeError(f"mask: got {describe(mask)}; accepted is a boolean array of {B.name} or NumPy")
     if isinstance(mask, np.ndarray) and not B.is_array(mask) and mask.dtype.name in MASKS:
-        wide = mask.dtype == np.int64  # JAX would keep only the lower half of each number
-        mask = B.asarray((mask != 0).astype(np.int32) if wide or mask.dtype == bool else mask, like)
+        mask = B.asarray((mask != 0).astype(np.int32), like)
     if not B.is_array(mask):
         raise refused
     given, wanted = B.shape(mask), B.shape(ids)
@@ -168,4 +162,4 @@ def check_mask(B: Backend, mask: Any, ids: Array, like: Array) -> Array | None:
     if dtype not in MASKS:
         raise refused
     with B.scope():
-        return B.astype(B.logical_not(B.equal(mask, 0)) if dtype == "int64" else mask, "int32")
+        return B.astype(mask if dtype == "bool" else B.logical_not(B.equal(mask, 0)), "int32")

@@ -12,7 +12,7 @@ import numpy as np
 from islices.backend import Array, Backend, Host, RaggedParts, Shape
 from islices.core.registry import describe
 from islices.core.shapes import same_shape, size_of
-from islices.embedding.ids import check_ids, first_axis
+from islices.embedding.ids import along_axis, check_ids
 
 
 class BagLayout(NamedTuple):
@@ -21,7 +21,6 @@ class BagLayout(NamedTuple):
     segments: Array  # the bag of each id, flattened: int32; ascending except for ids in no bag
     bags: Array  # an array with one entry per bag
     shape: Shape  # of the bags
-    n: int | None  # the number of ids
     present: Array | None = None  # int32: 1 for each id that lies in a bag, None if all do
 
 
@@ -65,7 +64,7 @@ def bags_of_last_axis(B: Backend, ids: Array) -> BagLayout:
     lead = shape[:-1]
     with B.scope():
         bags = ids if len(shape) == 2 else B.reshape(ids, (size_of(lead), shape[-1]))
-    return BagLayout(first_axis(B, bags), bags, lead, size_of(shape))
+    return BagLayout(along_axis(B, bags), bags, lead)
 
 
 # ---------------------------------------------------------------------- at offsets, by lengths
@@ -82,7 +81,7 @@ def bags_at_offsets(B: Backend, offsets: Any, ids: Array) -> BagLayout:
     with B.scope():
         places = B.searchsorted(offsets, B.astype(B.arange(ids), B.dtype(offsets)), right=True)
         segments = B.astype(places, "int32") - B.astype(B.equal(ids, ids), "int32")
-    return BagLayout(segments, offsets, shape, n)
+    return BagLayout(segments, offsets, shape)
 
 
 def _check_offsets(starts: Host, n: int | None) -> None:
@@ -104,14 +103,14 @@ def _bags_at_ends(B: Backend, ends: Array, ids: Array, *, full: bool) -> BagLayo
         segments = B.searchsorted(ends, B.astype(B.arange(ids), B.dtype(ends)), right=True)
         segments = B.astype(segments, "int32")
         if full:
-            return BagLayout(segments, ends, bags, B.shape(ids)[0])
+            return BagLayout(segments, ends, bags)
         if bags[0] is None:
             inside = B.isin(segments, B.astype(B.arange(ends), "int32"))
         else:
             inside = B.in_range(segments, bags[0])
         present = B.astype(inside, "int32")
         segments = B.where(B.equal(present, 0), B.zeros_like(segments), segments)
-    return BagLayout(segments, ends, bags, B.shape(ids)[0], present)
+    return BagLayout(segments, ends, bags, present)
 
 
 def _bags_of_lengths(B: Backend, lengths: Array, values: Array) -> BagLayout:
@@ -146,7 +145,7 @@ def accept_ragged(B: Backend, ids: Any, like: Array) -> Ragged | None:
     values = check_ids(B, parts.values, like)
     with B.scope():
         segments, samples = (B.astype(x, "int32") for x in (parts.segments, parts.samples))
-    layout = BagLayout(segments, parts.bags, B.shape(parts.bags), B.shape(values)[0])
+    layout = BagLayout(segments, parts.bags, B.shape(parts.bags))
     return Ragged(values, layout, samples, parts.batch, parts, None)
 
 
@@ -186,11 +185,3 @@ def _same_structure(B: Backend, one: RaggedParts, other: RaggedParts) -> bool:
         if not (B.is_traced(a) or B.is_traced(b)) and not np.array_equal(B.to_numpy(a), B.to_numpy(b)):
             return False
     return True
-
-
-def spread(B: Backend, numbers: Array, values: Array) -> Array:
-    """Repeat numbers (n,) for each element of values (n, ...), flattened. Call this within `Backend.scope`."""
-    shape = B.shape(values)
-    if len(shape) == 1:
-        return numbers
-    return B.reshape(B.as_column(numbers, values) + B.astype(B.zeros_like(values), "int32"), (size_of(shape),))

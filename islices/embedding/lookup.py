@@ -14,20 +14,21 @@ from islices.backend import Array, Backend, Reader, Source
 from islices.core import modes
 from islices.core.arguments import show
 from islices.core.registry import describe, find_backend
-from islices.core.shapes import COMMON_NDIM, same_shape
-from islices.embedding.bags import COMBINERS, Bags, Combiner, read_bags, reduce_bags
-from islices.embedding.ids import Invalid, check_ids, check_invalid, check_mask, check_range
+from islices.core.shapes import COMMON_NDIM, same_shape, size_of
+from islices.embedding.bags import COMBINERS, BagMembers, Combiner, read_bags, reduce_bags
+from islices.embedding.ids import Invalid, check_ids, check_invalid, check_mask, check_range, flat_ids, spread
 from islices.embedding.layouts import (
     BagLayout,
-    Ragged,
     accept_ragged,
     bags_at_offsets,
     bags_of_last_axis,
-    spread,
     values_of,
 )
 from islices.embedding.lookup_gradients import resolve_padding_idx, zeros_where_false
 from islices.embedding.table import Table
+
+#: the combiners in messages
+_NAMES = ", ".join(map(repr, COMBINERS))
 
 
 class LookupOptions(NamedTuple):
@@ -133,27 +134,42 @@ def lookup(
         )
     drop = check_invalid(invalid)
     check_range(B, ids, B.shape(source.weights)[0], absent=drop)
-    request = _Request(B, source, ids, options, mask, ragged, drop)
+    samples: tuple[Array, ...] = ()
+    layout = present = None
+    if ragged is not None:
+        present = ragged.layout.present
+        with B.scope():
+            samples = (spread(B, ragged.samples, ids), ragged.batch)
     if combiner is None:
         for name, given in (("weights", weights), ("offsets", offsets)):
             if given is not None:
-                raise ValueError(f"{name}: got {describe(given)} without a combiner; accepted with {_names()}")
+                raise ValueError(f"{name}: got {describe(given)} without a combiner; accepted with {_NAMES}")
+    elif not isinstance(combiner, str) or combiner not in COMBINERS:
+        raise ValueError(f"combiner: got {show(combiner)}; accepted are {_NAMES}, or None for the rows themselves")
+    elif weights is not None and combiner == "max":
+        raise ValueError("weights: got some with combiner='max', which has none; accepted with 'sum', 'mean', 'sqrtn'")
+    elif ragged is not None:
+        layout, inner = ragged.layout, B.shape(ids)[1:]
+        if inner:
+            raise ValueError(
+                f"ids: got ragged rows of arrays {inner} with a combiner; accepted are ragged rows of numbers"
+            )
+    elif offsets is not None:
+        layout = bags_at_offsets(B, offsets, ids)
+        samples = layout.segments, layout.bags
+    else:
+        layout = bags_of_last_axis(B, ids)
+    if drop:
+        with B.scope():
+            named = B.astype(B.in_range(ids, None), "int32")
+            present = named if present is None else named * present
+    options = options._replace(at_offsets=bool(samples), absent=present is not None)
+    request = _Request(B, source, ids, options, mask, samples, present)
+    if layout is None or combiner is None:
         rows = _lookup_rows(request)
         return rows if ragged is None else ragged.with_rows(rows)
-    if not isinstance(combiner, str) or combiner not in COMBINERS:
-        raise ValueError(f"combiner: got {show(combiner)}; accepted are {_names()}, or None for the rows themselves")
-    if weights is not None and combiner == "max":
-        raise ValueError("weights: got some with combiner='max', which has none; accepted with 'sum', 'mean', 'sqrtn'")
-    if ragged is None:
-        in_shape = offsets is None
-        layout = bags_of_last_axis(B, ids) if in_shape else bags_at_offsets(B, offsets, ids)
-        return _lookup_bags(request, layout, () if in_shape else (layout.segments, layout.bags), combiner, weights)
-    if len(B.shape(ids)) != 1:
-        raise ValueError(
-            f"ids: got ragged rows of arrays {B.shape(ids)[1:]} with a combiner; accepted are ragged rows of numbers"
-        )
-    samples = (ragged.samples, ragged.batch)
-    return ragged.with_bags(_lookup_bags(request, ragged.layout, samples, combiner, weights))
+    bags = _lookup_bags(request, layout, combiner, weights)
+    return bags if ragged is None else ragged.with_bags(bags)
 
 
 class _Request(NamedTuple):
@@ -164,12 +180,8 @@ class _Request(NamedTuple):
     ids: Array
     options: LookupOptions
     mask: Any
-    ragged: Ragged | None  # the ragged ids as they were given
-    drop: bool  # negative ids are absent
-
-
-def _names() -> str:
-    return ", ".join(map(repr, COMBINERS))
+    samples: tuple[Array, ...]  # as `LookupOptions.at_offsets` says
+    present: Array | None  # int32 of ids' shape: 1 for each id that is a row, 0 for absent ones; None if all are
 
 
 def lookup_source(table: Any, padding_idx: Any) -> tuple[Backend, Source, LookupOptions]:
@@ -190,57 +202,33 @@ def lookup_source(table: Any, padding_idx: Any) -> tuple[Backend, Source, Lookup
     return B, source, LookupOptions(own if padding is None else padding, scale_by_freq)
 
 
-def _read(
-    request: _Request,
-    samples: tuple[Array, ...],
-    present: Array | None,
-    bags: tuple[Reader, str, tuple[Array, ...]] | None = None,
-) -> Array:
+def _read(request: _Request, bags: tuple[Reader, str, tuple[Array, ...]] | None = None) -> Array:
     """Return the rows of ids, or bags of these rows. Absent ids read any row.
 
     bags is the reader of bags, the name of their reduction, and two arrays: the bag of each id, and one entry per bag.
     """
-    B, source, ids, options = request[:4]
-    extras, weights = samples, source.weights
-    if samples:
-        options = options._replace(at_offsets=True)
+    B, source, ids, options, _, extras, present = request
+    weights = source.weights
     if present is not None:
-        if B.shape(weights)[0] == 0:  # the table has no row to read for absent ids
-            with B.scope():
-                return B.zeros((*B.shape(ids), *B.shape(weights)[1:]), B.dtype(weights), ids)  # type: ignore[arg-type]
         with B.scope():
+            if B.shape(weights)[0] == 0:  # the table has no row to read for absent ids
+                return B.zeros((*B.shape(ids), *B.shape(weights)[1:]), B.dtype(weights), ids)  # type: ignore[arg-type]
             ids = B.where(B.equal(present, 0), B.zeros_like(ids), ids)
-        extras, options = (*extras, present), options._replace(absent=True)
+        extras = (*extras, present)
     if bags is not None:
         read, combiner, where = bags
         if source.recorder is None:
             return read(weights, ids)
-        extras, options = (*where, *extras), options._replace(combiner=combiner)
-        return source.recorder.bags(weights, ids, extras, options, read)
+        return source.recorder.bags(weights, ids, (*where, *extras), options._replace(combiner=combiner), read)
     if source.recorder is not None:
         return source.recorder.lookup(weights, ids, extras, options)
     with B.scope():
         return B.read_rows(weights, ids)
 
 
-def _present(B: Backend, ids: Array, drop: bool, present: Array | None) -> Array | None:
-    """Return 1 for each id that is a row and 0 for the others, as int32 of ids' shape. Return None if all must be
-    rows."""
-    if not drop:
-        return present
-    with B.scope():
-        named = B.astype(B.in_range(ids, None), "int32")
-        return named if present is None else named * present
-
-
 def _lookup_rows(request: _Request) -> Array:
-    B, source, ids, options, mask, ragged, drop = request
-    present = _present(B, ids, drop, None if ragged is None else ragged.layout.present)
-    samples: tuple[Array, ...] = ()
-    if ragged is not None:
-        with B.scope():
-            samples = (spread(B, ragged.samples, ids), ragged.batch)
-    rows = _read(request, samples, present)
+    B, source, ids, options, mask, _, present = request
+    rows = _read(request)
     with B.scope():
         passing = [check_mask(B, mask, ids, rows)]
         if options.padding_idx is not None and not source.watched:  # the gradient of a watched table drops these slices
@@ -252,34 +240,28 @@ def _lookup_rows(request: _Request) -> Array:
 
 
 # ---------------------------------------------------------------------- bags
-def _lookup_bags(
-    request: _Request, layout: BagLayout, samples: tuple[Array, ...], combiner: str, weights: Any
-) -> Array:
-    B, source, ids, options, mask, _, drop = request
+def _lookup_bags(request: _Request, layout: BagLayout, combiner: str, weights: Any) -> Array:
+    B, source, ids, options, mask, _, present = request
     weights = _check_weights(B, weights, ids, source.weights)
     count, *row_shape = B.shape(source.weights)
-    present = _present(B, ids, drop, layout.present)
     reads_bags = weights is None and combiner != "max" and _reads_bags(request)
     mask = check_mask(B, mask, ids, source.weights)
     keep = members(B, ids, mask, options.padding_idx, count, present, in_range=reads_bags)
-    with B.scope():
-        keep, weights = (None if x is None else B.reshape(x, (layout.n,)) for x in (keep, weights))
+    keep, weights = flat_ids(B, keep), flat_ids(B, weights)
+
+    def shaped(out: Array) -> Array:
+        with B.scope():
+            return B.reshape(out, (*layout.shape, *row_shape))
+
+    def read(table: Array, ids: Array) -> Array:
+        return shaped(read_bags(B, table, flat_ids(B, ids), BagMembers(layout.segments, layout.bags, combiner, keep)))
+
     if reads_bags:
-
-        def read(table: Array, ids: Array) -> Array:
-            with B.scope():
-                ids = B.reshape(ids, (layout.n,))
-            out = read_bags(B, table, ids, Bags(layout.segments, layout.bags, combiner, keep))
-            with B.scope():
-                return B.reshape(out, (*layout.shape, *row_shape))
-
-        return _read(request, samples, present, (read, combiner, (layout.segments, layout.bags)))
-    rows = _read(request, samples, present)
+        return _read(request, (read, combiner, (layout.segments, layout.bags)))
+    rows = _read(request)
     with B.scope():
-        rows = B.reshape(rows, (layout.n, *row_shape))
-    out = reduce_bags(B, rows, Bags(layout.segments, layout.bags, combiner, keep, weights))
-    with B.scope():
-        return B.reshape(out, (*layout.shape, *row_shape))
+        rows = B.reshape(rows, (size_of(B.shape(ids)), *row_shape))
+    return shaped(reduce_bags(B, rows, BagMembers(layout.segments, layout.bags, combiner, keep, weights)))
 
 
 def _reads_bags(request: _Request) -> bool:
@@ -317,8 +299,6 @@ def members(
             masks.append(B.astype(B.logical_not(B.equal(ids, padding_idx)), "int32"))
         if B.is_traced(ids) and not in_range:
             masks.append(B.astype(B.in_range(ids, rows), "int32"))
-        if mask is not None:  # any nonzero value counts as True
-            masks[0] = B.astype(B.logical_not(B.equal(mask, 0)), "int32")
         for other in masks[1:]:
             masks[0] = masks[0] * other
     return masks[0] if masks else None

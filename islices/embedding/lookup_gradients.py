@@ -5,6 +5,7 @@ SPEC clause 12.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -13,13 +14,13 @@ from islices.backend import INTEGERS, Array, Backend, Slots
 from islices.core import modes
 from islices.core.arguments import LARGEST, check_flag, show, whole_number
 from islices.core.conversion import map_accepted
-from islices.core.registry import describe, find_backend, get_backend, loaded_backends
+from islices.core.registry import describe, find_backend, loaded_backends
 from islices.core.rows import drop_rows
 from islices.core.shapes import same_shape, size_of
-from islices.core.slices import IndexedSlices, check_values_dtype
-from islices.core.slots import SlotValues, slots_in
-from islices.embedding.ids import Invalid, check_ids, check_invalid, check_mask, check_range
-from islices.embedding.layouts import accept_ragged, spread, values_of
+from islices.core.slices import IndexedSlices, check_values_dtype, shape_with_rows
+from islices.core.slots import slices_of, slots_in
+from islices.embedding.ids import Invalid, check_ids, check_invalid, check_mask, check_range, flat_ids, spread
+from islices.embedding.layouts import accept_ragged, values_of
 
 T = TypeVar("T")
 
@@ -72,40 +73,44 @@ def embedding_grad(
     ([1, 2, 1], (4, 1))
     """
     scale_by_freq = check_flag(scale_by_freq, "scale_by_freq")
-    drop = check_invalid(invalid)
-    found = find_upstream(upstream, ids, mask)
-    num_rows = check_count(num_rows)
-    padding = resolve_padding_idx(padding_idx, num_rows)
-    s = found.slices(num_rows, drop)
-    return table_gradient(s, padding, scale_by_freq, absent=found.has_absent(drop))
+    found = accept_upstream(upstream, ids, num_rows, padding_idx, mask, invalid)
+    return table_gradient(found.slices, found.padding, scale_by_freq, absent=found.absent)
 
 
 def table_gradient(
     s: IndexedSlices, padding: int | None, scale_by_freq: bool, *, absent: bool = False
 ) -> IndexedSlices:
-    """Return a lookup's slices, divided by their frequency, without padding and absent ids (-1).
-
-    In traced code, where ids were not checked, slices out of range are dropped too.
-    """
-    if padding is not None or absent or modes.is_traced(s.backend, s.indices):
-        s = _rows_that_count(s, padding, absent)
+    """Return a lookup's slices, divided by their frequency, without padding and absent ids (-1)."""
+    s, _ = slots_that_count(s, padding, absent)
     return scale_by_frequency(s) if scale_by_freq else s
 
 
-def _rows_that_count(s: IndexedSlices, padding: int | None, absent: bool) -> IndexedSlices:
-    B, rows = s.backend, s.dense_shape[0]
-    slots = slots_in(s)
-    if slots is not None and (slots.factor is not None or slots.positions is None):
-        slots = None
+def slots_that_count(
+    s: IndexedSlices, padding: int | None, absent: bool, *more: Array
+) -> tuple[IndexedSlices, Sequence[Array]]:
+    """Return a lookup's slices without padding and absent ids (-1), and more arrays, (n,), for the same slots.
+
+    In traced code, where ids were not checked, slices out of range are dropped too.
+    """
+    B, slots = s.backend, slots_in(s)
+    if padding is None and not absent and not modes.is_traced(B, s.indices):
+        return s, more
     held = s.values if slots is None else slots.positions
-    held, indices = modes.run(
-        lambda B, x, i: B.select(x, i, counting(B, i, padding, rows, absent), rows), B, (held, s.indices)
+    held, indices, *others = modes.run(
+        _select_counting, B, (held, s.indices, *more), padding=padding, rows=s.dense_shape[0], absent=absent
     )
     padded = modes.keeps_slots(B, held, indices)
-    if slots is None:
-        return IndexedSlices._trusted(B, held, indices, s.dense_shape, padded=padded)
-    values = SlotValues(slots._replace(indices=indices, positions=held))
-    return IndexedSlices._trusted(B, values, indices, s.dense_shape, padded=padded)
+    if slots is not None:
+        return slices_of(B, slots._replace(indices=indices, positions=held), padded=padded), others
+    return s._like(held, indices, padded=padded), others
+
+
+def _select_counting(
+    B: Backend, held: Array, indices: Array, *more: Array, padding: int | None, rows: int | None, absent: bool
+) -> tuple[Array, ...]:
+    keep = counting(B, indices, padding, rows, absent)
+    # where slots cannot be removed, an empty one has the sentinel as its index, and zeros in the other arrays
+    return (*B.select(held, indices, keep, rows), *(B.select(x, indices, keep, rows)[0] for x in more))
 
 
 def counting(B: Backend, indices: Array, padding: int | None, rows: int | None, absent: bool) -> Array:
@@ -124,30 +129,19 @@ def _nowhere(B: Backend, like: Array) -> Array:
 
 
 class Upstream(NamedTuple):
-    """A gradient and the ids of its rows, of one shape. Ragged ids are given by their values."""
+    """The slices of an upstream gradient, with the facts about its ids. Ragged ids are given by their values."""
 
-    backend: Backend
-    upstream: Array
+    slices: IndexedSlices
     ids: Array
-    mask: Array | None
+    padding: int | None
     #: (the sample of each id, an array with one entry per sample) where ids are ragged
     samples: tuple[Array, Array] | None
-    #: 1 for each id that lies in a row, None if all do
-    present: Array | None
-
-    def has_absent(self, drop: bool) -> bool:
-        """Return True if some ids may be absent."""
-        return drop or self.present is not None
-
-    def slices(self, num_rows: int, drop: bool) -> IndexedSlices:
-        """Return one slice for each id. If drop is True, negative ids are absent."""
-        return flat_slices(
-            self.backend, self.upstream, self.ids, num_rows, mask=self.mask, present=self.present, absent=drop
-        )
+    absent: bool  # some ids may be absent
 
 
-def find_upstream(upstream: Any, ids: Any, mask: Any) -> Upstream:
-    """Return the arguments of `embedding_grad` and `per_sample` on their backend, or raise TypeError or ValueError."""
+def accept_upstream(upstream: Any, ids: Any, num_rows: Any, padding_idx: Any, mask: Any, invalid: Any) -> Upstream:
+    """Return the arguments of `embedding_grad` and `per_sample` as slices, or raise TypeError or ValueError."""
+    drop, samples, present = check_invalid(invalid), None, None
     B = find_backend(upstream) or next((B for B in loaded_backends() if B.take_ragged(upstream, "upstream")), None)
     ragged = None if B is None or B.is_array(ids) else accept_ragged(B, ids, upstream)
     if B is not None and ragged is not None:
@@ -156,10 +150,15 @@ def find_upstream(upstream: Any, ids: Any, mask: Any) -> Upstream:
         raise TypeError(f"upstream: got {describe(upstream)}; accepted is a dense array")
     check_values_dtype(B, upstream, "upstream")
     if ragged is None:
-        return Upstream(B, upstream, check_ids(B, ids, upstream), mask, None, None)
-    with B.scope():
-        samples = spread(B, ragged.samples, ragged.values)
-    return Upstream(B, upstream, ragged.values, mask, (samples, ragged.batch), ragged.layout.present)
+        ids = check_ids(B, ids, upstream)
+    else:
+        ids, present = ragged.values, ragged.layout.present
+        with B.scope():
+            samples = spread(B, ragged.samples, ids), ragged.batch
+    rows = check_count(num_rows)
+    padding = resolve_padding_idx(padding_idx, rows)
+    s = flat_slices(B, upstream, ids, rows, mask=mask, present=present, absent=drop)
+    return Upstream(s, ids, padding, samples, drop or present is not None)
 
 
 def flat_slices(
@@ -182,13 +181,11 @@ def flat_slices(
     row_shape = shape[len(ids_shape) :]
     if None in row_shape:
         raise ValueError(f"upstream: got rows of unknown shape {row_shape}; accepted is a shape known while tracing")
-    n = size_of(ids_shape)
     with B.scope():
-        values, indices = B.reshape(upstream, (n, *row_shape)), B.reshape(ids, (n,))
-        keep = check_mask(B, mask, ids, upstream)
-        keep = None if keep is None else B.reshape(keep, (n,))
+        values = B.reshape(upstream, (size_of(ids_shape), *row_shape))
+    indices, keep = flat_ids(B, ids), check_mask(B, mask, ids, upstream)
     if keep is not None:
-        values = modes.run(zeros_where_false, B, (values, keep))
+        values = modes.run(zeros_where_false, B, (values, flat_ids(B, keep)))
     check_range(B, indices, num_rows, absent=absent)  # the last point where JAX may know the ids of a traced function
     indices = _where_present(B, indices, present)
     return IndexedSlices._trusted(B, values, indices, (num_rows, *row_shape))
@@ -206,13 +203,12 @@ def bag_slices(
     B: Backend, upstream: Array, ids: Array, segments: Array, num_rows: int, present: Array | None
 ) -> IndexedSlices:
     """Return one slice for each id, in order: the gradient at its bag, from upstream (number of bags, *row_shape)."""
-    with B.scope():
-        indices = B.reshape(ids, (size_of(B.shape(ids)),))
+    indices = flat_ids(B, ids)
     check_range(B, indices, num_rows)
     slots = Slots(upstream, _where_present(B, indices, present), num_rows, positions=segments)
-    s = IndexedSlices._trusted(B, SlotValues(slots), slots.indices, (num_rows, *B.shape(upstream)[1:]))
+    s = slices_of(B, slots)
     # recorded values are computed now: the tape may have ended when they are read
-    return s.replace(values=s.values) if B.records_gradient(upstream) else s
+    return s._like(s.values) if B.records_gradient(upstream) else s
 
 
 def empty_slices(B: Backend, weights: Array) -> IndexedSlices:
@@ -282,18 +278,10 @@ def drop_padding(x: T, padding_idx: int) -> T:
     """
 
     def one(leaf: Any) -> Any:
-        rows = leaf.dense_shape[0] if isinstance(leaf, IndexedSlices) else _rows_of(leaf)
-        p = resolve_padding_idx(padding_idx, rows)
+        p = resolve_padding_idx(padding_idx, shape_with_rows(leaf)[0])
         return leaf if p is None else drop_rows(leaf, [p])
 
     return map_accepted(one, x)
-
-
-def _rows_of(dense: Array) -> int | None:
-    shape = get_backend(dense).shape(dense)
-    if not shape:
-        raise ValueError("x: got a 0-d array; accepted is shape (rows, *row_shape)")
-    return shape[0]
 
 
 def scale_by_frequency(x: T) -> T:
@@ -331,8 +319,7 @@ def _by_frequency(leaf: Any) -> IndexedSlices:
     if leaf.coalesced and not leaf.padded:
         return leaf
     rows = leaf.dense_shape[0]
-    values = modes.run(_divide_by_counts, leaf.backend, (leaf.values, leaf.indices), rows=rows)
-    return leaf.replace(values=values)
+    return leaf._like(modes.run(_divide_by_counts, leaf.backend, (leaf.values, leaf.indices), rows=rows))
 
 
 def _divide_by_counts(B: Backend, values: Array, indices: Array, *, rows: int | None) -> Array:

@@ -15,26 +15,21 @@ from islices.backend import Array, Backend, ProductUse
 from islices.core import modes
 from islices.core.arguments import LARGEST, show, whole_number
 from islices.core.deferred import Deferred
-from islices.core.linear import add, concat, join_arrays, wide_dtype
-from islices.core.registry import describe, find_backend
+from islices.core.linear import add, concat, join_arrays
+from islices.core.registry import describe, find_backend, get_backend
 from islices.core.rows import check_memory
 from islices.core.shapes import size_of
 from islices.core.slices import IndexedSlices
 from islices.core.trees import flatten, rebuild
-from islices.embedding.ids import Invalid, along_axis, axis_first, check_invalid, first_axis
-from islices.embedding.lookup_gradients import (
-    check_count,
-    counting,
-    empty_slices,
-    find_upstream,
-    resolve_padding_idx,
-)
+from islices.embedding.ids import Invalid, along_axis, axis_first
+from islices.embedding.lookup_gradients import accept_upstream, empty_slices, slots_that_count
 from islices.embedding.products import Product, check_product, dense_sum, dense_terms, host_parts, squares
 from islices.norms import derivatives
-from islices.norms.clip_formulas import islices_formula
-from islices.norms.exact import Groups, as_rows, exact_norms
+from islices.norms.clip_formulas import ISLICES, Steps
+from islices.norms.exact import Groups, Matrix, as_rows, exact_norms
 from islices.norms.limits import Limit, Nonfinite, check_nonfinite, limit_of, refuse_nonfinite
-from islices.norms.norm import check_float, rounded_norms
+from islices.norms.norm import check_float, check_one_framework, rounded_norms
+from islices.norms.unitwise import scale_units
 
 T = TypeVar("T")
 
@@ -132,7 +127,7 @@ class PerSample:
         raise TypeError("the truth value of a PerSample is ambiguous")
 
     def __reduce__(self) -> Any:
-        return _rebuild, (self.values, self.indices, self.samples, self.dense_shape, self.products)
+        return _rebuild, (tuple(map(self._part, range(4))), self.dense_shape)
 
     def __repr__(self) -> str:
         B = self.backend
@@ -258,16 +253,8 @@ class PerSample:
         return modes.run(_densify, self.backend, arrays, dense_shape=self.dense_shape)
 
 
-def _rebuild(
-    values: Array,
-    indices: Array,
-    samples: Array,
-    dense_shape: tuple[int, ...],
-    products: tuple[Product, ...] = (),
-) -> PerSample:
-    backend = find_backend(values)
-    assert backend is not None
-    return PerSample._trusted(backend, (values, indices, samples, products), dense_shape)
+def _rebuild(parts: tuple[Array, Array, Array, tuple[Product, ...]], dense_shape: tuple[int, ...]) -> PerSample:
+    return PerSample._trusted(get_backend(parts[0]), parts, dense_shape)
 
 
 # ---------------------------------------------------------------------- construction
@@ -325,20 +312,11 @@ def per_sample(
     >>> g.clip(1.0).sum().values.ravel().round(3).tolist()
     [0.707, 0.707, 1.0]
     """
-    drop = check_invalid(invalid)
-    found = find_upstream(upstream, ids, mask)
-    B = found.backend
+    found = accept_upstream(upstream, ids, num_rows, padding_idx, mask, invalid)
     axis = check_axis(sample_axis)
-    num_rows = check_count(num_rows)
-    padding = resolve_padding_idx(padding_idx, num_rows)
-    if not B.shape(found.ids):
+    if not found.slices.backend.shape(found.ids):
         raise ValueError("ids: got a 0-d array; accepted is shape (B, ...), one entry per sample along sample_axis")
-    s = found.slices(num_rows, drop)
-    if found.samples is None:
-        samples, batch = samples_of(B, found.ids, axis)
-    else:
-        samples, batch = found.samples[0], batch_of(B, found.samples[1])
-    made = with_samples(s, samples, batch, padding, absent=found.has_absent(drop))
+    made = by_sample(found.slices, found.ids, axis, found.padding, absent=found.absent, given=found.samples)
     return made if product is None else with_product(made, product, "product", axis)
 
 
@@ -356,12 +334,6 @@ def axis_of(B: Backend, x: Array, axis: int, *, trailing: int = 0) -> int:
     """Return the axis of the samples in an array: the last axis before the trailing ones if the array has fewer
     axes."""
     return min(axis, max(len(B.shape(x)) - 1 - trailing, 0))
-
-
-def samples_of(B: Backend, ids: Array, axis: int, *, bags: bool = False) -> tuple[Array, int]:
-    """Return the sample of each flattened id, and the number of samples. With bags, the last axis is the bag."""
-    axis = axis_of(B, ids, axis, trailing=int(bags))
-    return along_axis(B, ids, axis), batch_of(B, ids, axis)
 
 
 def with_product(x: PerSample, product: Any, argument: str, axis: int = 0) -> PerSample:
@@ -389,31 +361,36 @@ def batch_of(B: Backend, ids: Array, axis: int = 0) -> int:
     return batch
 
 
-def with_samples(
-    s: IndexedSlices, samples: Array, batch: int, padding: int | None, *, absent: bool = False
+def by_sample(
+    s: IndexedSlices,
+    ids: Array,
+    axis: int,
+    padding: int | None,
+    *,
+    bags: bool = False,
+    absent: bool = False,
+    given: tuple[Array, Array] | None = None,
 ) -> PerSample:
-    """Return the gradients of slices and their samples, without padding and absent ids.
+    """Return a lookup's slices with their samples, which lie along an axis of ids. With bags, the last axis is the bag.
 
-    In traced code, slices out of range are dropped too.
+    given, if any, has the sample of each id, and an array with one entry per sample.
     """
-    B, values, indices, rows = s.backend, s.values, s.indices, s.dense_shape[0]
+    B = s.backend
+    if given is not None:
+        return with_samples(s, given[0], batch_of(B, given[1]), padding, absent=absent)
+    axis = axis_of(B, ids, axis, trailing=int(bags))
+    return with_samples(s, along_axis(B, ids, axis), batch_of(B, ids, axis), padding, absent=absent)
+
+
+def with_samples(
+    s: IndexedSlices, samples: Array, batch: int, padding: int | None = None, *, absent: bool = False
+) -> PerSample:
+    """Return the gradients of slices and their samples, without padding and absent ids (`slots_that_count`)."""
+    rows = s.dense_shape[0]
     if rows is not None and (batch + 1) * rows > LARGEST:  # norms combine a sample and a row into one int64
         raise ValueError(f"num_rows: got {rows} for {batch} samples; accepted is less than 2^63 for all together")
-    if padding is not None or absent or modes.is_traced(B, indices):
-        values, indices, samples = modes.run(
-            _drop_rows, B, (values, indices, samples), padding=padding, rows=rows, absent=absent
-        )
-    return PerSample._trusted(B, (values, indices, samples, ()), (batch, *s.dense_shape))
-
-
-def _drop_rows(
-    B: Backend, values: Array, indices: Array, samples: Array, *, padding: int | None, rows: int, absent: bool
-) -> tuple[Array, Array, Array]:
-    keep = counting(B, indices, padding, rows, absent)
-    kept, places = B.select(values, indices, keep, rows)
-    # where slots cannot be removed, an empty one has sample 0 and the sentinel as its index
-    samples, _ = B.select(samples, indices, keep, rows)
-    return kept, places, samples
+    s, (samples,) = slots_that_count(s, padding, absent, samples)
+    return PerSample._trusted(s.backend, (s.values, s.indices, samples, ()), (batch, *s.dense_shape))
 
 
 def check_one_batch(parts: Sequence[PerSample]) -> int:
@@ -429,7 +406,7 @@ def check_one_batch(parts: Sequence[PerSample]) -> int:
 def no_samples(B: Backend, weights: Array, batch: int) -> PerSample:
     """Return the gradient of a table that no sample looked up."""
     empty = empty_slices(B, weights)
-    return with_samples(empty, first_axis(B, empty.indices), batch, None)
+    return with_samples(empty, along_axis(B, empty.indices), batch)
 
 
 def join(
@@ -527,15 +504,16 @@ def clip_per_sample(tree: T, max_norm: float, *, nonfinite: Nonfinite = "propaga
     E, norms, given = _norms([x for x in leaves if x is not None])
     with E.scope():
         refuse_nonfinite(E, norms, nonfinite)
-        factors = _row_factors(E, norms, limit, nonfinite)
-    out = (None if x is None else _scaled(x, E, factors) for x in leaves)
+        steps = ISLICES.steps(E, norms, limit.of(E, "float64"))
+        finite = E.isfinite(norms) if nonfinite == "zero" else None
+    out = (None if x is None else _scaled(x, E, steps, finite) for x in leaves)
     return rebuild(tree, out), given
 
 
 def _check_leaves(leaves: Sequence[Any]) -> None:
     if not leaves:
         raise ValueError("tree: got nothing to clip; accepted is at least one PerSample or dense array (B, ...)")
-    owners: set[str] = set()
+    owners: list[Backend] = []
     batches: set[Any] = set()
     for x in leaves:
         B = x.backend if isinstance(x, PerSample) else find_backend(x)
@@ -544,64 +522,32 @@ def _check_leaves(leaves: Sequence[Any]) -> None:
         shape = x.dense_shape if isinstance(x, PerSample) else B.shape(x)
         if not shape:
             raise ValueError("tree: got a 0-d array; accepted are PerSample and dense arrays (B, ...)")
-        owners.add(B.name)
+        owners.append(B)
         batches.add(shape[0])
-    if len(owners) > 1:
-        raise TypeError(f"tree: got arrays of {' and '.join(sorted(owners))}; accepted is one framework (see convert)")
+    check_one_framework(owners, "tree")
     if len(batches) > 1:
         raise ValueError(f"tree: got {sorted(batches)} samples; accepted is one number of samples")
 
 
-def _scaled(x: Any, E: Backend, factors: Array) -> Any:
+def _scaled(x: Any, E: Backend, steps: Steps, finite: Any) -> Any:
+    """Return a leaf with each sample's part multiplied by its factor; zeros where finite is False."""
     B = _owner(x)
 
-    def clip(a: Array, by: Array, place: Array | None = None) -> Array:
-        return _undifferentiated(B, _scaled_rows(B, derivatives.constant(B, a), E, by, place), [a])
+    def scaled(a: Array, steps: Steps, *place: Array) -> Array:
+        rows, *rest = B.shape(a)
+        known = derivatives.constant(B, a)
+        return _undifferentiated(B, scale_units(B, known, E, steps, finite, (rows, *[1] * len(rest)), place), [a])
 
     if not isinstance(x, PerSample):
-        return clip(x, factors)
-    with E.scope():  # where zeros replace values that are not finite, both factors of a product become zeros
-        zeros = E.where(E.less_equal(factors, -0.5), factors, 1.0)
-    finite = E is modes.HOST and not (factors < 0).any()
-    # otherwise the clip factor multiplies x, the smaller factor
-    pairs = ((g if finite else clip(g, zeros), clip(inputs, factors)) for g, inputs in x.products)
-    products = tuple(Product(*pair) for pair in pairs)
-    return PerSample._trusted(B, (clip(x.values, factors, x.samples), x.indices, x.samples, products), x.dense_shape)
-
-
-def _row_factors(E: Backend, norms: Array, limit: Limit, nonfinite: str) -> Array:
-    """Return the factors that clip rows of float64 norms (SPEC clause 10).
-
-    With nonfinite "zero", -1 stands for zeros where the norm is not finite.
-    """
-    ((_, factors),) = islices_formula(E, norms, limit.of(E, "float64"))
-    return E.where(E.isfinite(norms), factors, -1.0) if nonfinite == "zero" else factors
-
-
-def _scaled_rows(B: Backend, values: Array, E: Backend, factors: Array, place: Array | None) -> Array:
-    """Multiply each row by a factor of `_row_factors`, an array of E. place has the index of each row's factor.
-
-    By default row k has factor k.
-    """
-    with E.scope():
-        factors = E.astype(factors, wide_dtype(B.dtype(values)))
-    if E is modes.HOST:
-        factors = B.asarray(factors, values)
-    return modes.run(_scale_rows, B, (values, factors) if place is None else (values, factors, place))
-
-
-def _scale_rows(B: Backend, values: Array, factors: Array, place: Array | None = None) -> Array:
-    if place is not None:
-        factors = B.take(factors, place)
-    column = B.as_column(factors, values)
-    scaled = B.astype(B.round_product(B.widen(values), column), B.dtype(values))
-    return B.where(B.less_equal(column, -1.0), B.zeros_like(scaled), scaled)
+        return scaled(x, steps)
+    # the clip's factor multiplies x, the smaller factor of a product; zeros replace values in both
+    whole = finite is None or (E is modes.HOST and finite.all())
+    products = tuple(Product(g if whole else scaled(g, []), scaled(inputs, steps)) for g, inputs in x.products)
+    return PerSample._trusted(B, (scaled(x.values, steps, x.samples), x.indices, x.samples, products), x.dense_shape)
 
 
 def _owner(x: Any) -> Backend:
-    B = x.backend if isinstance(x, PerSample) else find_backend(x)
-    assert B is not None
-    return B
+    return x.backend if isinstance(x, PerSample) else get_backend(x)
 
 
 def _lifted(x: Any, limit: Limit) -> Any:
@@ -622,7 +568,7 @@ def _norms(leaves: Sequence[Any]) -> tuple[Backend, Array, Array]:
     The first norms are arrays of E in float64, the second are those that the user gets.
     """
     arrays: list[Array] = []
-    measured: list[tuple[tuple[Backend, Array], Groups | None]] = []
+    measured: list[Matrix] = []
     wide = False
     for x in leaves:
         B = _owner(x)
@@ -631,14 +577,12 @@ def _norms(leaves: Sequence[Any]) -> tuple[Backend, Array, Array]:
         wide = wide or B.dtype(own[0]) == "float64"
         arrays += own
         values, *factors = (derivatives.constant(B, a) for a in own)
-        if not isinstance(x, PerSample):
-            measured.append(((B, as_rows(B, values, B.shape(values)[0])), None))
-        elif factors:
-            measured += _parts_of_tied(x, values, factors)
+        if isinstance(x, PerSample):
+            measured += _parts_of(x, values, factors)
         else:
-            measured.append(_sums_by_sample(x, values))
+            measured.append(Matrix(B, as_rows(B, values, B.shape(values)[0])))
     B = _owner(leaves[0])
-    E, norms = exact_norms([matrix for matrix, _ in measured], 2.0, [group for _, group in measured])
+    E, norms = exact_norms(measured, 2.0)
     given = rounded_norms(B, E, norms, "float64" if wide else "float32", arrays[0])
     return E, norms, _undifferentiated(B, given, arrays)
 
@@ -659,46 +603,32 @@ def _undifferentiated(B: Backend, value: Array, arrays: Sequence[Array]) -> Arra
         return B.with_gradient(value, tuple(arrays), backward)
 
 
-def _where_summed(x: PerSample, arrays: Sequence[Array]) -> tuple[Backend, Sequence[Array], bool]:
-    """Return (backend, arrays, traced). The arrays are host views if the host may compute on them.
+def _parts_of(x: PerSample, values: Array, factors: Sequence[Array]) -> list[Matrix]:
+    """Return the parts of the norms of one table's gradients: distinct rows by sample, and for a tied table the rest.
 
-    The sums made of these arrays are internal, so they need not return to the framework.
-    """
-    traced = modes.is_traced(x.backend, *arrays)
-    views = None if traced else modes.host_views(x.backend, arrays)
-    return (x.backend, arrays, traced) if views is None else (modes.HOST, views, traced)
-
-
-def _sums_by_sample(x: PerSample, values: Array) -> tuple[tuple[Backend, Array], Groups]:
-    """Return the distinct rows of every sample as a matrix, with duplicates summed, and the sample of each row.
-
-    values are those of x, or the same as constants.
+    values and factors are those of x, or the same as constants.
     """
     batch, rows, *_ = x.dense_shape
-    B, arrays, traced = _where_summed(x, (values, x.indices, x.samples))
-    with B.scope():
-        sums, ids, starts = _sums_by_key(B, *arrays, batch=batch, rows=rows)
-        sample = B.astype(B.searchsorted(starts, ids, right=True), "int32")  # counted from 1: the first start is 0
-        samples = sample - B.astype(B.equal(ids, ids), "int32")
-        return (B, as_rows(B, sums, B.shape(sums)[0])), Groups(samples if traced else B.to_numpy(samples), batch)
-
-
-def _parts_of_tied(
-    x: PerSample, values: Array, factors: Sequence[Array]
-) -> list[tuple[tuple[Backend, Array], Groups | None]]:
-    """Return the parts of the norms of a tied table's gradients: distinct rows by sample, and the norm of the rest."""
-    batch, rows, *_ = x.dense_shape
-    B, (values, indices, samples, *factors), _ = _where_summed(x, (values, x.indices, x.samples, *factors))
+    B, arrays = x.backend, (values, x.indices, x.samples, *factors)
+    traced = modes.is_traced(B, *arrays)
+    views = None if traced else modes.host_views(B, arrays)
+    if views is not None:  # the sums are internal, so they need not return to the framework
+        B, arrays = modes.HOST, tuple(views)
+    values, indices, samples, *factors = arrays
     with B.scope():
         sums, keys, starts = _sums_by_key(B, values, indices, samples, batch=batch, rows=rows)
+        # counted from 1, since the first start is 0
         place = B.astype(B.searchsorted(starts, keys, right=True), B.dtype(keys))
         samples = place - B.astype(B.equal(keys, keys), B.dtype(keys))
+        if not factors:
+            segments = B.astype(samples, "int32") if traced else B.to_numpy(samples)
+            return [Matrix(B, as_rows(B, sums, B.shape(sums)[0]), Groups(segments, batch))]
         named = keys - B.take(starts, samples)
         if B is not modes.HOST:
             found = squares(B, sums, samples, named, factors, batch=batch, rows=rows)
-            return [((B, B.reshape(B.sqrt(found), (batch, 1))), None)]
+            return [Matrix(B, B.reshape(B.sqrt(found), (batch, 1)))]
         sums, rest = host_parts(sums, samples, named, factors, batch)
-        return [((B, sums), Groups(samples, batch)), ((B, np.sqrt(rest).reshape(batch, 1)), None)]
+        return [Matrix(B, sums, Groups(samples, batch)), Matrix(B, np.sqrt(rest).reshape(batch, 1))]
 
 
 def _sums_by_key(

@@ -123,14 +123,13 @@ def squares(
     sums are the distinct rows (k, width) of each sample; samples and rows_named (int64) are their places. An empty slot
     has the sample ``batch``.
     """
-    factors = [B.astype(x, "float64") for x in products]
-    width = B.shape(factors[1])[2]
+    width = B.shape(products[1])[2]
     sums = B.astype(sums, "float64")
-    step = _step(B, sums, batch, rows, width)  # type: ignore[arg-type]
+    step = _step(B, sums, rows, batch * width)  # type: ignore[operator]
     total = None
     for start in range(0, rows, step):
         size = min(step, rows - start)
-        block = _block(B, factors, start, size)
+        block = _block(B, products, start, size)
         here = rows_named - _number(B, start, rows_named)
         places = samples * _number(B, size, samples) + here
         places = B.where(B.in_range(here, size), places, B.zeros_like(places) - _number(B, 1, places))
@@ -141,8 +140,9 @@ def squares(
     return B.zeros((batch,), "float64", sums) if total is None else total
 
 
-def _step(B: Backend, like: Array, batch: int, rows: int, width: int) -> int:
-    step = max(1, 4 * BLOCK // max(1, batch * width))
+def _step(B: Backend, like: Array, rows: int, per_row: int) -> int:
+    """Return the number of rows of a block, for a number of elements per row."""
+    step = max(1, 4 * BLOCK // max(1, per_row))
     return max(step, math.ceil(rows / TRACED_BLOCKS)) if B.is_traced(like) else step
 
 
@@ -151,15 +151,15 @@ def _number(B: Backend, value: int, like: Array) -> Array:
     return B.astype(B.asarray(np.full(1, value), like), B.dtype(like))
 
 
-def _block(B: Backend, factors: Sequence[Array], start: int, size: int) -> Array:
-    """Return rows start to start + size of the float64 dense part: (b, size, width)."""
+def _block(B: Backend, products: Sequence[Array], start: int, size: int) -> Array:
+    """Return rows start to start + size of the dense part, formed in float64: (b, size, width)."""
     total = None
-    for g, x in zip(factors[::2], factors[1::2], strict=True):
+    for g, x in zip(products[::2], products[1::2], strict=True):
         b, t, rows = B.shape(g)
         if size != rows:
             flat = B.reshape(g, (size_of((b, t)), rows))
             g = B.reshape(B.columns(flat, start, start + size), (b, t, size))
-        part = B.outer_products(g, x)
+        part = B.outer_products(B.astype(g, "float64"), B.astype(x, "float64"))
         total = part if total is None else total + part
     return total
 
@@ -171,32 +171,18 @@ def dense_sum(B: Backend, *products: Array, dtype: str) -> Array:
     rows, width = B.shape(products[0])[2], B.shape(products[1])[2]
     assert rows is not None
     assert width is not None
-    t = sum(B.shape(x)[1] or 0 for x in together[::2])
-    step = max(1, 4 * BLOCK // max(1, t + width))
-    if B.is_traced(products[0]):
-        step = max(step, math.ceil(rows / TRACED_BLOCKS))
+    step = _step(B, products[0], rows, width + sum(B.shape(x)[1] or 0 for x in together[::2]))
     parts = []
     for start in range(0, rows, step):
         size = min(step, rows - start)
-        cut = [
-            B.astype(x if k % 2 or size == rows else _cut(B, x, start, size), "float64") for k, x in enumerate(together)
-        ]
-        block = _block(B, cut, 0, size)
-        parts.append(B.astype(B.reshape(block, (size, width)), dtype))
+        parts.append(B.astype(B.reshape(_block(B, together, start, size), (size, width)), dtype))
     if not parts:
         return B.zeros((rows, width), dtype, products[0])
     return parts[0] if len(parts) == 1 else B.concat(parts)
 
 
-def _cut(B: Backend, g: Array, start: int, size: int) -> Array:
-    """Return columns of (1, t, rows)."""
-    _, t, rows = B.shape(g)
-    return B.reshape(B.columns(B.reshape(g, (t, rows)), start, start + size), (1, t, size))
-
-
 def dense_terms(B: Backend, *products: Array, dtype: str) -> Array:
     """Return the dense part of each sample, (B, rows, width): formed in float64, rounded once."""
-    factors = [B.astype(x, "float64") for x in products]
     rows = B.shape(products[0])[2]
     assert rows is not None
-    return B.astype(_block(B, factors, 0, rows), dtype)
+    return B.astype(_block(B, products, 0, rows), dtype)

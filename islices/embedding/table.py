@@ -156,9 +156,6 @@ class Table:
     __matmul__ = __rmatmul__ = __neg__ = __pow__ = __rpow__ = _refuse
 
 
-def _fill(self: Table, backend: Backend, source: Source, padding_idx: int | None, scale_by_freq: bool) -> None:
-    put = object.__setattr__
-    put(self, "backend", backend)
-    put(self, "_source", source)
-    put(self, "padding_idx", padding_idx)
-    put(self, "scale_by_freq", scale_by_freq)
+def _fill(self: Table, *parts: Any) -> None:
+    for name, part in zip(("backend", "_source", "padding_idx", "scale_by_freq"), parts, strict=True):
+        object.__setattr__(self, name, part)

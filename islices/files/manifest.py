@@ -12,12 +12,12 @@ import re
 import urllib.parse
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from islices.backend import FLOATS, INDICES, INTEGERS, Array, Backend
+from islices.backend import FLOATS, INDICES, INTEGERS, Array, Backend, Host
 from islices.core.arguments import LARGEST, show
 from islices.core.conversion import from_native, without_padding
 from islices.core.dtypes import host_dtype
@@ -151,101 +151,70 @@ def _sha256(text: str) -> str:
 
 
 # ---------------------------------------------------------------------- back to a tree
+@dataclass(frozen=True)
+class StoredSlices:
+    values: ArrayEntry
+    indices: ArrayEntry
+    dense_shape: tuple[int | None, ...]
+    coalesced: bool
+
+
+@dataclass(frozen=True)
+class StoredTable:
+    weights: ArrayEntry
+    padding_idx: int | None
+    scale_by_freq: bool
+
+
 class Giver:
     """A reader of leaves into a framework's arrays. It checks all dtypes before it reads the first leaf."""
 
-    def __init__(self, target: Backend, archive: Archive, dtypes: set[str]) -> None:
+    def __init__(self, target: Backend, archive: Archive) -> None:
         self.target, self.archive = target, archive
-        self.like = {dtype: self._probe(dtype) for dtype in sorted(dtypes)}
+        self.like = {dtype: self._probe(dtype) for dtype in sorted({x.dtype for x in archive.arrays.values()})}
 
     def _probe(self, dtype: str) -> Array:
         """Return an array of one element of the dtype; raise TypeError if the framework does not have the dtype."""
         if dtype != "uint16":
             return self.target.asarray(np.zeros(1, host_dtype(dtype)))
         try:
-            return self.target.astype(self.target.asarray(np.zeros(1, np.int32)), dtype)
+            return self._uint16(np.zeros(1, np.int32))
         except (AttributeError, KeyError):
             raise TypeError(f"array: got uint16, which {self.target.name} has not") from None
 
-    def host(self, leaf: StoredArray) -> np.ndarray[Any, Any]:
-        return self.archive.read(leaf.array, leaf.sha256)
+    def _uint16(self, host: Host) -> Array:
+        """Return whole numbers as uint16; the adapters treat a uint16 array as the bits of bfloat16."""
+        return self.target.astype(self.target.asarray(host.astype(np.int32)), "uint16")
 
-    def put(self, host: np.ndarray[Any, Any], dtype: str) -> Array:
+    def put(self, host: Host, dtype: str) -> Array:
         """Return the framework's array, over the same memory if possible."""
-        if dtype == "uint16":  # the adapters treat a uint16 array as the bits of bfloat16
-            return self.target.astype(self.target.asarray(host.astype(np.int32)), dtype)
+        if dtype == "uint16":
+            return self._uint16(host)
         like = self.like[dtype]
         if self.target.dtype(like) != dtype:  # JAX without x64 narrows int64, once it has looked at every number
             return self.target.asarray(host)
         return self.target.from_host(host, like)
 
-    def __call__(self, leaf: StoredArray) -> Array:
-        return self.put(self.host(leaf), leaf.dtype)
-
-
-@dataclass(frozen=True)
-class StoredArray:
-    """An array and its place in the file."""
-
-    array: ArrayEntry
-    dtype: str
-    #: None in a file of somebody else's
-    sha256: str | None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.array.shape
-
-    def dtypes(self) -> set[str]:
-        return {self.dtype}
-
-    def load(self, give: Giver) -> Array:
-        return give(self)
-
-
-@dataclass(frozen=True)
-class StoredSlices:
-    values: StoredArray
-    indices: StoredArray
-    dense_shape: tuple[int | None, ...]
-    coalesced: bool
-
-    def dtypes(self) -> set[str]:
-        return {self.values.dtype, self.indices.dtype}
-
-    def load(self, give: Giver) -> IndexedSlices:
-        indices = give.host(self.indices)
+    def load(self, leaf: ArrayEntry | StoredSlices | StoredTable) -> Any:
+        """Return what was saved."""
+        if isinstance(leaf, ArrayEntry):
+            return self.put(self.archive.read(leaf), leaf.dtype)
+        if isinstance(leaf, StoredTable):
+            return Table(self.load(leaf.weights), padding_idx=leaf.padding_idx, scale_by_freq=leaf.scale_by_freq)
+        indices, shape = self.archive.read(leaf.indices), leaf.dense_shape
         try:
-            check_indices(
-                HOST, indices, self.dense_shape[0], coalesced=self.coalesced, argument=repr(self.indices.array.name)
-            )
+            check_indices(HOST, indices, shape[0], coalesced=leaf.coalesced, argument=repr(leaf.indices.name))
         except IndexError as error:  # not the caller's index: the file's
             raise ValueError(str(error)) from None
-        held = give.put(indices, self.indices.dtype)
-        return IndexedSlices._trusted(give.target, give(self.values), held, self.dense_shape, coalesced=self.coalesced)
-
-
-@dataclass(frozen=True)
-class StoredTable:
-    weights: StoredArray
-    padding_idx: int | None
-    scale_by_freq: bool
-
-    def dtypes(self) -> set[str]:
-        return self.weights.dtypes()
-
-    def load(self, give: Giver) -> Table:
-        return Table(give(self.weights), padding_idx=self.padding_idx, scale_by_freq=self.scale_by_freq)
-
-
-Leaf = StoredArray | StoredSlices | StoredTable
+        held = self.put(indices, leaf.indices.dtype)
+        return IndexedSlices._trusted(self.target, self.load(leaf.values), held, shape, coalesced=leaf.coalesced)
 
 
 class Manifest(NamedTuple):
     metadata: dict[str, str]
     #: every array by name
-    held: dict[str, StoredArray]
-    #: the tree, with a `Leaf` where an array, slices or a table was
+    held: dict[str, ArrayEntry]
+    #: the tree, with an `ArrayEntry`, `StoredSlices` or `StoredTable` at each leaf
     tree: Any
 
 
@@ -269,7 +238,7 @@ def read_manifest(archive: Archive) -> Manifest | None:
     others = {name: value for name, value in archive.texts.items() if name not in OWN}
     if others != metadata:
         raise ValueError("the metadata were changed: they are not what the manifest says")
-    held = {leaf.array.name: leaf for leaf in (_held(entry, archive) for entry in found["arrays"])}
+    held = {array.name: array for array in (_held(entry, archive) for entry in found["arrays"])}
     if len(held) != len(found["arrays"]) or held.keys() != archive.arrays.keys():
         raise ValueError("the arrays of the file are not those of its manifest")
     unclaimed = dict(held)
@@ -279,12 +248,7 @@ def read_manifest(archive: Archive) -> Manifest | None:
     return Manifest(metadata, held, tree)
 
 
-def flat(archive: Archive) -> dict[str, StoredArray]:
-    """Return the arrays of a foreign file."""
-    return {name: StoredArray(array, array.dtype, None) for name, array in archive.arrays.items()}
-
-
-def _held(entry: Any, archive: Archive) -> StoredArray:
+def _held(entry: Any, archive: Archive) -> ArrayEntry:
     if not isinstance(entry, dict) or set(entry) != {"name", "dtype", "shape", "sha256"}:
         raise ValueError("the manifest describes an array by other than name, dtype, shape and sha256")
     name, dtype, sha256 = entry["name"], entry["dtype"], entry["sha256"]
@@ -298,10 +262,10 @@ def _held(entry: Any, archive: Archive) -> StoredArray:
         )
     if not isinstance(sha256, str):
         raise ValueError(f"{name!r}: got SHA-256 {show(sha256)}; accepted is a text")
-    return StoredArray(array, dtype, sha256)
+    return replace(array, sha256=sha256)
 
 
-def _tree(node: Any, unclaimed: dict[str, StoredArray], depth: int) -> Any:
+def _tree(node: Any, unclaimed: dict[str, ArrayEntry], depth: int) -> Any:
     if node is None:
         return None
     if not isinstance(node, dict) or len(node) != 1:
@@ -321,7 +285,7 @@ def _tree(node: Any, unclaimed: dict[str, StoredArray], depth: int) -> Any:
     raise ValueError(f"the manifest's tree holds a {show(kind)}, which this islices does not know")
 
 
-def _dict(content: list[Any], unclaimed: dict[str, StoredArray], depth: int) -> dict[str | int, Any]:
+def _dict(content: list[Any], unclaimed: dict[str, ArrayEntry], depth: int) -> dict[str | int, Any]:
     out: dict[str | int, Any] = {}
     for item in content:
         if not isinstance(item, list) or len(item) != 2 or type(item[0]) not in (str, int) or item[0] in out:
@@ -330,18 +294,18 @@ def _dict(content: list[Any], unclaimed: dict[str, StoredArray], depth: int) -> 
     return out
 
 
-def _claim(name: Any, unclaimed: dict[str, StoredArray]) -> StoredArray:
+def _claim(name: Any, unclaimed: dict[str, ArrayEntry]) -> ArrayEntry:
     leaf = unclaimed.pop(name, None) if isinstance(name, str) else None
     if leaf is None:
         raise ValueError(f"the manifest's tree names {show(name)}, which is no array, or another leaf's")
     return leaf
 
 
-def _slices(content: dict[str, Any], unclaimed: dict[str, StoredArray]) -> StoredSlices:
+def _slices(content: dict[str, Any], unclaimed: dict[str, ArrayEntry]) -> StoredSlices:
     if set(content) != {"values", "indices", "dense_shape", "coalesced"}:
         raise ValueError("the manifest describes slices by other than values, indices, dense_shape and coalesced")
     values, indices = _claim(content["values"], unclaimed), _claim(content["indices"], unclaimed)
-    dims, coalesced, name = content["dense_shape"], content["coalesced"], values.array.name
+    dims, coalesced, name = content["dense_shape"], content["coalesced"], values.name
     if not isinstance(dims, list) or any(type(n) not in (int, type(None)) for n in dims) or type(coalesced) is not bool:
         raise ValueError(f"{name!r}: got dense_shape {show(dims)} and coalesced {show(coalesced)}")
     shape = check_dense_shape(dims)
@@ -354,12 +318,12 @@ def _slices(content: dict[str, Any], unclaimed: dict[str, StoredArray]) -> Store
     return StoredSlices(values, indices, shape, coalesced)
 
 
-def _table(content: dict[str, Any], unclaimed: dict[str, StoredArray]) -> StoredTable:
+def _table(content: dict[str, Any], unclaimed: dict[str, ArrayEntry]) -> StoredTable:
     if set(content) != {"weights", "padding_idx", "scale_by_freq"}:
         raise ValueError("the manifest describes a table by other than weights, padding_idx and scale_by_freq")
     weights, padding_idx = _claim(content["weights"], unclaimed), content["padding_idx"]
     if weights.dtype not in FLOATS or not weights.shape or type(content["scale_by_freq"]) is not bool:
-        raise ValueError(f"{weights.array.name!r}: {weights.dtype} of shape {weights.shape} is no table")
+        raise ValueError(f"{weights.name!r}: {weights.dtype} of shape {weights.shape} is no table")
     if padding_idx is not None and (type(padding_idx) is not int or not 0 <= padding_idx < weights.shape[0]):
-        raise ValueError(f"{weights.array.name!r}: got padding_idx {show(padding_idx)}; it has {weights.shape[0]} rows")
+        raise ValueError(f"{weights.name!r}: got padding_idx {show(padding_idx)}; it has {weights.shape[0]} rows")
     return StoredTable(weights, padding_idx, content["scale_by_freq"])

@@ -20,12 +20,17 @@ from islices.files.safetensors import Archive, named
 ABANDONED = 3600.0
 
 
+def path_text(path: Any, argument: str) -> str:
+    """Return a path as a text; raise TypeError if it is not a path."""
+    try:
+        return os.fsdecode(path)
+    except TypeError:
+        raise TypeError(f"{argument}: got {describe(path)}; accepted is a str or a path") from None
+
+
 def file_name(path: Any) -> str:
     """Return a file's name; raise TypeError or ValueError unless it is the name of a .safetensors file."""
-    try:
-        name = os.fsdecode(path)
-    except TypeError:
-        raise TypeError(f"path: got {describe(path)}; accepted is a str or a path") from None
+    name = path_text(path, "path")
     if "\0" in name:
         raise ValueError(f"path: got {show(name)}; accepted are names without NUL")
     if os.path.splitext(name)[1].lower() != ".safetensors":
@@ -74,12 +79,17 @@ def replacing(path: str) -> Iterator[str]:
             os.fsync(written.fileno())
         os.replace(beside, target)
     except BaseException as error:
-        with contextlib.suppress(OSError):  # a later call removes a file that stays
-            os.unlink(beside)
+        remove(beside)  # a later call removes a file that stays
         if isinstance(error, OSError) and error.filename == beside:
             error.filename = path
         raise
     _sync_folder(folder)
+
+
+def remove(path: str) -> None:
+    """Remove a file if the system does; one that stays is harmless."""
+    with contextlib.suppress(OSError):
+        os.unlink(path)
 
 
 def remove_left(folder: str, chosen: Callable[[str], object], now: float) -> None:

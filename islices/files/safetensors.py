@@ -3,7 +3,7 @@
 Files are not trusted: every declared size is compared with the real one before anything is allocated, and no byte is
 unpickled or evaluated. Every fault of a file raises ValueError. The extra `io` installs the library, which is imported
 on first use.
-May import: `numpy`, `safetensors`, `ml_dtypes`, `islices.core.arguments`, `islices.core.shapes`.
+May import: `numpy`, `safetensors`, `ml_dtypes`, `islices.backend`, `islices.core.arguments`, `islices.core.shapes`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from islices.backend import Host
 from islices.core.arguments import LARGEST, show
 from islices.core.shapes import COMMON_NDIM
-
-Host = np.ndarray[Any, Any]
 
 #: dtype -> its name in the file, and how NumPy spells the bytes of one element (bfloat16: its bit pattern).
 DTYPES = {
@@ -56,6 +55,8 @@ class ArrayEntry:
     name: str
     dtype: str
     shape: tuple[int, ...]
+    #: None in a file of somebody else's
+    sha256: str | None = None
 
 
 @contextlib.contextmanager
@@ -159,13 +160,13 @@ class Archive:
         _nbytes(name, DTYPE_OF[tag], shape)
         return ArrayEntry(name, DTYPE_OF[tag], shape)
 
-    def read(self, array: ArrayEntry, sha256: str | None = None) -> Host:
+    def read(self, array: ArrayEntry) -> Host:
         """Read an array into writable memory, bfloat16 as uint16; ValueError if it has another SHA-256."""
         try:
             out: Host = self.opened.get_tensor(array.name)
         except _library().SafetensorError as error:
             raise ValueError(f"{array.name!r}: {error}") from None
-        if sha256 is not None and hashlib.sha256(_bytes(out)).hexdigest() != sha256:
+        if array.sha256 is not None and hashlib.sha256(_bytes(out)).hexdigest() != array.sha256:
             raise ValueError(f"the data of {array.name!r} are damaged: their SHA-256 is not what the file states")
         if array.dtype == "bool" and (out.view(np.uint8) > 1).any():
             raise ValueError(f"the data of {array.name!r} are no booleans")

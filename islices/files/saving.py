@@ -15,7 +15,7 @@ from islices.backend import Backend
 from islices.core.arguments import check_flag
 from islices.core.registry import get_backend
 from islices.core.trees import flatten, rebuild
-from islices.files.manifest import Contents, Giver, check_metadata, flat, read_manifest
+from islices.files.manifest import Contents, Giver, check_metadata, read_manifest
 from islices.files.places import file_name, opened, replacing
 from islices.files.safetensors import named, write_arrays
 
@@ -125,10 +125,9 @@ def load(path: str | os.PathLike[str], *, backend: str | Backend = "numpy", fore
     foreign = check_flag(foreign, "foreign")
     with opened(path, foreign) as archive:
         manifest = read_manifest(archive)
-        tree = flat(archive) if manifest is None else manifest.tree
-        leaves = flatten(tree)
-        give = Giver(target, archive, set().union(*(leaf.dtypes() for leaf in leaves if leaf is not None)))
-        return rebuild(tree, iter([None if leaf is None else leaf.load(give) for leaf in leaves]))
+        tree = archive.arrays if manifest is None else manifest.tree
+        give = Giver(target, archive)
+        return rebuild(tree, iter([None if leaf is None else give.load(leaf) for leaf in flatten(tree)]))
 
 
 def read_header(path: str | os.PathLike[str], *, foreign: bool = False) -> Header:
@@ -161,9 +160,9 @@ def read_header(path: str | os.PathLike[str], *, foreign: bool = False) -> Heade
     """
     with opened(path, check_flag(foreign, "foreign")) as archive:
         manifest = read_manifest(archive)
-        held = flat(archive) if manifest is None else manifest.held
+        held = archive.arrays if manifest is None else manifest.held
         metadata = archive.texts if manifest is None else manifest.metadata
-        return Header(metadata, {name: (leaf.dtype, leaf.shape) for name, leaf in held.items()}, manifest is not None)
+        return Header(metadata, {name: (x.dtype, x.shape) for name, x in held.items()}, manifest is not None)
 
 
 def read_metadata(path: str | os.PathLike[str], *, foreign: bool = False) -> dict[str, str]:

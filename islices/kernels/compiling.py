@@ -8,11 +8,10 @@ raise nothing and start no threads: `islices.kernels.threads` runs them in sever
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import mmap
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from types import FunctionType
@@ -46,16 +45,6 @@ _SOURCES = (*sorted(_PACKAGE.glob("*.py")), *_BESIDE)
 _njit: Any = numba.njit
 #: no GIL, no exceptions, no contraction and no reordering
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False, "fastmath": False}
-
-
-@contextlib.contextmanager
-def _compiling() -> Iterator[None]:
-    """Hold numba's lock; acquire no lock of islices within.
-
-    No destructor runs in this block, since it may wait for a thread that needs the lock.
-    """
-    with without_collector(), global_compiler_lock:
-        yield
 
 
 def inline(function: Callable[..., Any]) -> Any:
@@ -127,7 +116,8 @@ def _compiled(compiler: Any, signature: Any, template: Callable[..., Any], *sour
     function = expand(template, _inlined)  # type: ignore[arg-type]
     # the name under which the machine code is found on disk
     function.__qualname__ = f"{template.__name__}_{fingerprint(template, *sources)}"
-    with _compiling():
+    # no destructor runs while numba's lock is held, since it may wait for a thread that needs the lock
+    with without_collector(), global_compiler_lock:
         try:
             return compiler(signature, cache=True, **_OPTIONS)(function)
         except (RuntimeError, OSError):  # no folder for the cache, or no space

@@ -176,51 +176,46 @@ class _Names(ast.NodeTransformer):
 
     def statements(self, nodes: list[ast.stmt]) -> list[ast.stmt]:
         """Return statements for the kernel, without those that flags exclude."""
-        found: list[ast.stmt] = []
-        for node in nodes:
-            new = self.visit(copy.deepcopy(node))
-            found += new if isinstance(new, list) else [new]
-        return found
+        return self.generic_visit(ast.Module(copy.deepcopy(nodes), [])).body  # type: ignore[attr-defined, no-any-return]
 
-    def visit_If(self, node: ast.If) -> ast.If | list[ast.stmt]:
+    def visit_If(self, node: Any) -> Any:
+        """Return an ``if`` statement or expression, or the branch that a flag chooses."""
         test = self.visit(node.test)
         if isinstance(test, ast.Constant):
-            return self.statements(node.body if test.value else node.orelse)
-        return ast.If(test, self.statements(node.body), self.statements(node.orelse))
+            return self.branch(node.body if test.value else node.orelse)
+        return type(node)(test, self.branch(node.body), self.branch(node.orelse))
+
+    visit_IfExp = visit_If  # noqa: N815
+
+    def branch(self, found: Any) -> Any:
+        """Return a branch, which is a list of statements or one expression, for the kernel."""
+        return self.statements(found) if isinstance(found, list) else self.visit(found)
+
+    def visit_BoolOp(self, node: Any) -> ast.expr:
+        """Return an expression by ``not``, ``and`` or ``or``, or its value for flags."""
+        self.generic_visit(node)
+        operands = node.values if isinstance(node, ast.BoolOp) else [node.operand]
+        if not all(isinstance(x, ast.Constant) and isinstance(x.value, bool | None) for x in operands):
+            return node  # type: ignore[no-any-return]
+        return ast.Constant(eval(compile(ast.fix_missing_locations(ast.Expression(node)), "flags", "eval")))
+
+    visit_UnaryOp = visit_BoolOp  # noqa: N815
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         """Return a comparison. Evaluate ``x is None`` of a parameter, since no computed value is None."""
-        left, others = self.visit(node.left), [self.visit(x) for x in node.comparators]
-        if isinstance(left, ast.Name | ast.Constant) and isinstance(node.ops[0], ast.Is | ast.IsNot):
+        self.generic_visit(node)
+        left, op = node.left, node.ops[0]
+        if isinstance(left, ast.Name | ast.Constant) and isinstance(op, ast.Is | ast.IsNot):
             absent = isinstance(left, ast.Constant) and left.value is None
-            return ast.Constant(absent == isinstance(node.ops[0], ast.Is))
-        return ast.Compare(left, node.ops, others)
-
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
-        operand = self.visit(node.operand)
-        if isinstance(node.op, ast.Not) and isinstance(operand, ast.Constant):
-            return ast.Constant(not operand.value)
-        return ast.UnaryOp(node.op, operand)
+            return ast.Constant(absent == isinstance(op, ast.Is))
+        return node
 
     def visit_Return(self, node: ast.Return) -> ast.Return:
         """Return a return statement without absent parts of a rule's state."""
-        value = node.value and self.visit(node.value)
-        if isinstance(value, ast.Tuple):
-            value.elts = [x for x in value.elts if not (isinstance(x, ast.Constant) and x.value is None)]
-        return ast.Return(value)
-
-    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
-        test = self.visit(node.test)
-        if isinstance(test, ast.Constant):
-            chosen: ast.expr = self.visit(node.body if test.value else node.orelse)
-            return chosen
-        return ast.IfExp(test, self.visit(node.body), self.visit(node.orelse))
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        values = [self.visit(value) for value in node.values]
-        if not all(isinstance(value, ast.Constant) and isinstance(value.value, bool) for value in values):
-            return ast.BoolOp(node.op, values)
-        return ast.Constant((all if isinstance(node.op, ast.And) else any)(value.value for value in values))
+        self.generic_visit(node)
+        if isinstance(node.value, ast.Tuple):
+            node.value.elts = [x for x in node.value.elts if not (isinstance(x, ast.Constant) and x.value is None)]
+        return node
 
 
 def _stored(name: ast.expr) -> ast.expr:

@@ -24,7 +24,7 @@ AHEAD, LINES = 8, 4
 def term_of(dtype: str, *, scaled: bool) -> Any:
     """Return the function by which other kernels read a stored number."""
     form = FORMATS[dtype]
-    load, store, half = form.load, form.store, form.stored is np.uint16
+    load, store, half = form.load, form.store, form.half
 
     def term(x, factor):
         """Return a stored number in the type of sums. If scaled, multiply it by the factor and round it to the stored
@@ -40,7 +40,7 @@ def term_of(dtype: str, *, scaled: bool) -> Any:
 @cache
 def add_up(dtype: str, *, scaled: bool = False) -> Any:
     """Return the function by which other kernels sum rows of values."""
-    line, term = 64 // np.dtype(FORMATS[dtype].stored).itemsize, term_of(dtype, scaled=scaled)
+    line, term = 64 // FORMATS[dtype].stored.itemsize, term_of(dtype, scaled=scaled)
 
     def look_ahead(values, order, k):
         """Prefetch the beginning of the row that is read `AHEAD` slots after order[k]. The processor loads the rest."""
@@ -83,7 +83,7 @@ def add_up(dtype: str, *, scaled: bool = False) -> Any:
 def fold_kernel(dtype: str) -> Kernel:
     """Return the kernel that sums rows of values of a dtype."""
     form, places = FORMATS[dtype], vector(np.uint64, readonly=True)
-    add, store, wide_type, half = add_up(dtype), form.store, form.wide, form.stored is np.uint16
+    add, store, wide_type, half = add_up(dtype), form.store, form.wide, form.half
 
     def fold(values, order, starts, ids, out, first, last):
         """Set out[ids[r]] to the sum of the rows order[starts[r]:starts[r + 1]] for first <= r < last; without ids

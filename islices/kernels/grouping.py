@@ -15,6 +15,8 @@ from islices.kernels.compiling import Kernel, compile_kernel, inline, vector
 
 #: the largest number of bits of one pass: the counts of its digits stay in the first-level cache
 DIGIT = 11
+#: the type of order, starts and other places
+PLACES = vector(np.uint64)
 
 
 def _group(indices, order, starts, ids):
@@ -96,8 +98,7 @@ _sort = inline(_sort_by_digits)
 @cache
 def group_kernel(dtype: np.dtype[Any]) -> Kernel:
     """Return the compiled `_group` for int32 or int64 indices."""
-    place = vector(np.uint64)
-    return compile_kernel(_group, (vector(dtype, readonly=True), place, place, vector(dtype)))
+    return compile_kernel(_group, (vector(dtype, readonly=True), PLACES, PLACES, vector(dtype)))
 
 
 def _placed(positions, order, places):
@@ -109,8 +110,7 @@ def _placed(positions, order, places):
 @cache
 def placed_kernel(dtype: np.dtype[Any]) -> Kernel:
     """Return the compiled `_placed` for int32 or int64 positions."""
-    place = vector(np.uint64)
-    return compile_kernel(_placed, (vector(dtype, readonly=True), vector(np.uint64, readonly=True), place))
+    return compile_kernel(_placed, (vector(dtype, readonly=True), vector(np.uint64, readonly=True), PLACES))
 
 
 def _runs(segments, starts, named):
@@ -131,8 +131,7 @@ def _runs(segments, starts, named):
 @cache
 def runs_kernel(dtype: np.dtype[Any]) -> Kernel:
     """Return the compiled `_runs` for int32 or int64 numbers."""
-    place = vector(np.uint64)
-    return compile_kernel(_runs, (vector(dtype, readonly=True), place, place))
+    return compile_kernel(_runs, (vector(dtype, readonly=True), PLACES, PLACES))
 
 
 def _bounds(indices):

@@ -19,7 +19,14 @@ def _same(x):
     return x
 
 
-# Choices use masks (all ones or all zeros), not branches: numba copies every block of a function into each caller.
+def _all_if(condition):
+    """Return a mask for a choice: all ones or all zeros. A branch would copy its blocks into each caller."""
+    return np.uint32(np.uint32(0) - np.uint32(condition))
+
+
+all_if = inline(_all_if)
+
+
 def _widen_bfloat16(bits):
     return np.uint32(np.uint32(bits) << np.uint32(16)).view(np.float32)
 
@@ -27,7 +34,7 @@ def _widen_bfloat16(bits):
 def _round_bfloat16(x):
     bits = np.float32(x).view(np.uint32)
     rounded = np.uint32((bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16))
-    nan = np.uint32(np.uint32(0) - np.uint32(np.uint32(bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)))
+    nan = all_if(np.uint32(bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000))
     return np.uint16((rounded & ~nan) | (np.uint32(0x7FC0) & nan))
 
 
@@ -36,9 +43,9 @@ def _widen_float16(bits):
     small = np.float32(np.float32(size) * np.float32(2.0**-24)).view(
         np.uint32
     )  # a subnormal is a multiple of the smallest one
-    special = np.uint32(np.uint32(0) - np.uint32(size >= np.uint32(0x7C00))) & np.uint32(0x38000000)
+    special = all_if(size >= np.uint32(0x7C00)) & np.uint32(0x38000000)
     normal = np.uint32((size << np.uint32(13)) + np.uint32(0x38000000) + special)
-    subnormal = np.uint32(np.uint32(0) - np.uint32(size < np.uint32(0x400)))
+    subnormal = all_if(size < np.uint32(0x400))
     wide = (small & subnormal) | (normal & ~subnormal)
     return np.uint32(wide | ((np.uint32(bits) & np.uint32(0x8000)) << np.uint32(16))).view(np.float32)
 
@@ -50,9 +57,9 @@ def _round_float16(x):
     small = np.float32(np.uint32(size).view(np.float32) + np.float32(0.5)).view(np.uint32) - np.uint32(0x3F000000)
     even = (size >> np.uint32(13)) & np.uint32(1)
     normal = np.uint32((size - np.uint32(0x38000000)) + (np.uint32(0xFFF) + even)) >> np.uint32(13)
-    subnormal = np.uint32(np.uint32(0) - np.uint32(size < np.uint32(0x38800000)))
-    large = np.uint32(np.uint32(0) - np.uint32(size >= np.uint32(0x477FF000)))
-    nan = np.uint32(np.uint32(0) - np.uint32(size > np.uint32(0x7F800000)))
+    subnormal = all_if(size < np.uint32(0x38800000))
+    large = all_if(size >= np.uint32(0x477FF000))
+    nan = all_if(size > np.uint32(0x7F800000))
     finite = ((small & subnormal) | (normal & ~subnormal)) & ~large
     rounded = finite | (np.uint32(0x7C00) & large) | (np.uint32(0x200) & nan)
     return np.uint16(rounded | ((bits >> np.uint32(16)) & np.uint32(0x8000)))
@@ -61,16 +68,22 @@ def _round_float16(x):
 class Format(NamedTuple):
     """The layout of a dtype's values in memory, and their type in computations."""
 
-    stored: Any
-    wide: Any
+    stored: np.dtype[Any]
+    wide: np.dtype[Any]
     load: Any
     store: Any
 
+    @property
+    def half(self) -> bool:
+        """True for 16-bit floats."""
+        return self.stored != self.wide
+
 
 _SAME = inline(_same)
+_BITS, _SINGLE = np.dtype(np.uint16), np.dtype(np.float32)
 #: dtype -> its format
 FORMATS = {
-    "float16": Format(np.uint16, np.float32, inline(_widen_float16), inline(_round_float16)),
-    "bfloat16": Format(np.uint16, np.float32, inline(_widen_bfloat16), inline(_round_bfloat16)),
+    "float16": Format(_BITS, _SINGLE, inline(_widen_float16), inline(_round_float16)),
+    "bfloat16": Format(_BITS, _SINGLE, inline(_widen_bfloat16), inline(_round_bfloat16)),
     **{name: Format(np.dtype(name), np.dtype(name), _SAME, _SAME) for name in ("float32", "float64", "int32", "int64")},
 }

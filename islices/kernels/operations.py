@@ -24,7 +24,7 @@ from islices.kernels.grouping import bounds_kernel, group_kernel, placed_kernel,
 from islices.kernels.multiplying import scale_kernel
 from islices.kernels.repeating import FEWEST, keep_groups, kept_groups
 from islices.kernels.threads import get_num_threads, rouse, run_parts
-from islices.kernels.totals import limbs_of, rounded
+from islices.kernels.totals import limbs_of, rounded  # noqa: F401 - the core finds it here
 from islices.kernels.updating import rest_kernel, scatter_kernel, step_kernel
 from islices.optim.formulas import Formula
 
@@ -298,12 +298,6 @@ def norm_of_few(values: Host, indices: Host | None, ord: int) -> float | None:
     return None if found == -1.0 else found
 
 
-def norm(leaves: Sequence[tuple[Host, Host | None, Host | None]], ord: int) -> float | None:
-    """Return the float64 norm of order 1 or 2 of leaves together, or None if it is undecided. leaves is as in
-    `limbs`."""
-    return rounded(limbs(leaves, ord), ord)
-
-
 def limbs(leaves: Sequence[tuple[Host, Host | None, Host | None]], ord: int) -> Host:
     """Return the exact sum of the terms of a norm of order 1 or 2 over leaves, in the form of `islices.kernels.totals`.
 
@@ -339,14 +333,8 @@ def _into_bins(kernel: Kernel, given: tuple[Host, ...], dtype: str, free: list[H
 
 
 # ---------------------------------------------------------------------- values times numbers
-def scaled(values: Host, steps: Sequence[tuple[str, Any]]) -> Host | None:
+def scaled(values: Host, steps: Sequence[tuple[str, Any]]) -> Host:
     """Return values multiplied ("mul") or divided ("div") by one or two numbers in order, in new memory."""
-    if (
-        not 0 < len(steps) <= 2
-        or not isinstance(steps[0][1], (int, float))
-        or not isinstance(steps[-1][1], (int, float))
-    ):
-        return None
     rows, name = _rows(values)
     into, size = empty(values.shape, rows.dtype), rows.size
     (first, c), (last, d) = steps[0], steps[-1]

@@ -20,7 +20,7 @@ from islices.kernels.compiling import INTEGER, Kernel, compile_kernel, inline, m
 from islices.kernels.folding import fold_kernel
 from islices.kernels.grouping import group_kernel
 from islices.kernels.halves import FORMATS
-from islices.kernels.totals import CUT, LIMBS, LOW, LOWEST, add_bins_kernel, round_kernel
+from islices.kernels.totals import CUT, LIMBS, LOWEST, add_bins_kernel, add_number, round_kernel
 
 #: the number of bins: one for each power of two of a number's size, and one for numbers that are not finite
 BINS = {dtype: 2048 if dtype == "float64" else 256 for dtype in FORMATS}
@@ -30,14 +30,6 @@ BLOCK = 2048
 FIRST, SECOND = 1.5 * 2.0 ** (52 - CUT), 1.5 * 2.0 ** (52 - 2 * CUT)
 #: the constant that, added to a number below 1, keeps its upper half
 HALVES = 1.5 * 2.0**26
-
-
-def _largest32(x, row, begin, end):
-    top, least = np.uint32(0), np.uint32(0xFFFFFFFF)
-    for j in range(begin, end):
-        size = np.uint32(np.float32(x[row, j]).view(np.uint32) & np.uint32(0x7FFFFFFF))
-        top, least = max(top, size), min(least, np.uint32(size - np.uint32(1)))  # 0 becomes the largest
-    return np.int64(top), np.int64(least >> np.uint32(23))
 
 
 def _cut(term, upper_unit, lower_unit):
@@ -52,44 +44,39 @@ def _power_of_two(exponent):
     return np.uint64(np.uint64(exponent + np.int64(1023)) << np.uint64(52)).view(np.float64)
 
 
-def _add_part(x, place, parts):
-    """Add x times 2^place to three limbs."""
-    k, shift = place >> np.int64(5), place & np.int64(31)
-    low, high = (x & np.int64(LOW)) << shift, (x >> np.int64(32)) << shift
-    parts[k >> 2, k & 3] += low & np.int64(LOW)
-    parts[(k + 1) >> 2, (k + 1) & 3] += (low >> np.int64(32)) + (high & np.int64(LOW))
-    parts[(k + 2) >> 2, (k + 2) & 3] += high >> np.int64(32)
-
-
-cut, power_of_two, add_part = inline(_cut), inline(_power_of_two), inline(_add_part)
+cut, power_of_two = inline(_cut), inline(_power_of_two)
 
 
 @cache
 def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
     """Return the kernel for numbers of a dtype and ord 1 or 2. With exact, it fills limbs instead of bins."""
     form, wide, sizes = FORMATS[dtype], dtype == "float64", ord == 1
-    load, half, bins_of = form.load, form.stored is np.uint16, BINS[dtype]
+    load, half, bins_of = form.load, form.half, BINS[dtype]
     infinite, bias = bins_of - 1, bins_of // 2 - 1
+    number, bits, mantissa = (np.float64, np.uint64, 52) if wide else (np.float32, np.uint32, 23)
     # the largest distance, in powers of two, of numbers of this mantissa at which all bits of their terms are kept
-    span = 2 * CUT // ord - 1 - (52 if wide else 23)
+    span = 2 * CUT // ord - 1 - mantissa
+    drops = wide and not sizes  # squares of float64 may always drop bits
+    zero, one, most = bits(0), bits(1), bits(0 if drops else np.iinfo(bits).max)
+    without_sign = bits(np.iinfo(bits).max >> 1)
 
-    def largest64(x, row, begin, end):
-        top, least = np.uint64(0), np.uint64(0xFFFFFFFFFFFFFFFF if sizes else 0)  # squares may always drop bits
-
+    def largest_and_least(x, row, begin, end):
+        """Return the bits of the largest number's size, and the exponent of the least, where 0 is the largest."""
+        top, least = zero, most
         for j in range(begin, end):
-            size = np.float64(x[row, j]).view(np.uint64) & np.uint64(0x7FFFFFFFFFFFFFFF)
+            size = bits(number(x[row, j]).view(bits) & without_sign)  # type: ignore[operator]
             top = max(top, size)
-            if sizes:
-                least = min(least, size - np.uint64(1))
-        return np.int64(top), np.int64(least >> np.uint64(52))
+            if not drops:
+                least = min(least, bits(size - one))
+        return np.int64(top), np.int64(least >> bits(mantissa))
 
-    largest = inline(largest64 if wide else _largest32)
+    largest = inline(largest_and_least)
 
     def add_terms(x, row, begin, end, bins):
         """Add the terms of x[row, begin:end], at most `BLOCK`, to their bin, which has two integers per cut."""
         top, least = largest(x, row, begin, end)
-        bin = top >> np.int64(52 if wide else 23)
-        terms = np.int64(end - begin) * np.int64(3 if wide and not sizes else 1)
+        bin = top >> np.int64(mantissa)
+        terms = np.int64(end - begin) * np.int64(3 if drops else 1)
         if bin - max(least, np.int64(1)) > span:
             bins[infinite, 2] += terms
         first = second = np.int64(0)
@@ -107,7 +94,7 @@ def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
             u, v = FIRST * unit, SECOND * unit
             for j in range(begin, end):
                 y = (np.float64(x[row, j]) * scale) * rest if wide else np.float64(x[row, j])
-                if wide and not sizes:
+                if drops:
                     upper = (y + HALVES) - HALVES
                     lower = y - upper
                     a, b = cut(upper * upper, u, v)
@@ -131,6 +118,7 @@ def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
 
     def add_exactly(x, row, begin, end, parts):
         """Add the uncut terms of the finite numbers x[row, begin:end] to the limbs of `totals` in parts."""
+        limbs = parts.reshape(parts.size)
         for j in range(begin, end):
             bits = np.float64(x[row, j]).view(np.int64)
             exponent, m = (bits >> np.int64(52)) & np.int64(0x7FF), bits & np.int64(0xFFFFFFFFFFFFF)
@@ -138,12 +126,12 @@ def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
                 m |= np.int64(1 << 52)
             place = max(exponent, np.int64(1)) - np.int64(1075)
             if sizes:
-                add_part(m, place - np.int64(LOWEST), parts)
+                add_number(m, place - np.int64(LOWEST), limbs)
             else:
                 upper, lower, place = m >> np.int64(27), m & np.int64(0x7FFFFFF), 2 * place - np.int64(LOWEST)
-                add_part(lower * lower, place, parts)
-                add_part(2 * upper * lower, place + np.int64(27), parts)
-                add_part(upper * upper, place + np.int64(54), parts)
+                add_number(lower * lower, place, limbs)
+                add_number(2 * upper * lower, place + np.int64(27), limbs)
+                add_number(upper * upper, place + np.int64(54), limbs)
 
     add_block = inline(add_exactly if exact else add_terms)
 
@@ -166,7 +154,7 @@ def dense_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
 @cache
 def rows_kernel(dtype: str, ord: int, *, exact: bool) -> Kernel:
     """Return the kernel for sums of rows of a dtype and ord 1 or 2. exact is as in `dense_kernel`."""
-    stored, fold, dense = np.dtype(FORMATS[dtype].stored), fold_kernel(dtype), dense_kernel(dtype, ord, exact=exact)
+    stored, fold, dense = FORMATS[dtype].stored, fold_kernel(dtype), dense_kernel(dtype, ord, exact=exact)
 
     def sums_of_rows(values, order, starts, first, last, bins):
         """Add the terms of the sums of rows first <= r < last, as `folding` makes them, to their bins."""

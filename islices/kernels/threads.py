@@ -95,7 +95,7 @@ def get_num_threads() -> int:
         given = os.environ.get("ISLICES_NUM_THREADS", "").strip()
         with _lock:
             first = not _count.value
-            known = _count.value = _count.value or _number(given) or _cores()
+            known = _count.value = _count.value or _number(given) or cores()
         if first and given and _number(given) is None:
             warnings.warn(
                 f"ISLICES_NUM_THREADS: got {given[:40]!r}; accepted is 1 <= n < 2^15; {known} threads compute",
@@ -118,7 +118,8 @@ def _number(given: str) -> int | None:
     return int(digits)
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Return the number of cores that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS and Windows

@@ -109,8 +109,9 @@ def _round(limbs, ord):
 
 def _add_exact(parts, ord, limbs):
     """Add the exact sums in parts, shape (EXACT, 4), to limbs; `islices.kernels.squares` fills parts."""
+    sums = parts.reshape(parts.size)
     for k in range(LIMBS):
-        limbs[k] += parts[k >> 2, k & 3]
+        limbs[k] += sums[k]
 
 
 @cache

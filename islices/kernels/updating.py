@@ -49,7 +49,7 @@ def scatter_kernel(dtype: str, op: str) -> Kernel:
     """Return the kernel for a table of a dtype and an operator by name."""
     form, operator = FORMATS[dtype], OPERATORS[op]
     change, load, store, wide_type = inline(operator.element), form.load, form.store, form.wide
-    half, last_only = form.stored is np.uint16, operator.last
+    half, last_only = form.half, operator.last
 
     def scatter_rows(values, order, starts, ids, table, first, last):
         """Change table[ids[r]] by rows order[starts[r]:starts[r + 1]] of values, in order, for first <= r < last."""
@@ -78,32 +78,19 @@ def scatter_kernel(dtype: str, op: str) -> Kernel:
 
 
 # ---------------------------------------------------------------------- a step of an optimizer
-def _kernel_of(make: Callable[..., Kernel], formula: Formula, *options: Any) -> Kernel:
-    """Return a kernel of a formula. Formulas that differ only in their numbers share it."""
-    states = tuple((spec.name, spec.per_row) for spec in formula.state)
-    flags = (formula.squares, formula.decay, formula.raw, formula.maximize)
-    key = (make, formula.rule, *formula.constants.items(), states, formula.names, *flags, *options)
-    if key not in _made:
-        _made[key] = make(formula, *options)
-    return _made[key]
+def _per_formula(make: Callable[..., Kernel]) -> Callable[..., Kernel]:
+    """Keep the kernels that a function makes for a formula. Formulas that differ only in their numbers share them."""
 
+    @lru_cache(maxsize=256)  # a formula belongs to one optimizer, and there may be many
+    def kernel(formula: Formula, *dtypes: str, **options: bool) -> Kernel:
+        states = tuple((spec.name, spec.per_row) for spec in formula.state)
+        flags = (formula.squares, formula.decay, formula.raw, formula.maximize)
+        key = (make, formula.rule, *formula.constants.items(), states, formula.names, *flags, *dtypes, *options.items())
+        if key not in _made:
+            _made[key] = make(formula, *dtypes, **options)
+        return _made[key]
 
-@lru_cache(maxsize=256)  # a formula belongs to one optimizer, and there may be many
-def step_kernel(formula: Formula, table: str, gradient: str, *, scaled: bool = False) -> Kernel:
-    """Return the kernel of a step on the rows of slices, for dtypes of the table and of the gradient's values.
-
-    With scaled, the last number is a factor of the values.
-    """
-    return _kernel_of(_step_kernel, formula, table, gradient, scaled)
-
-
-@lru_cache(maxsize=256)
-def rest_kernel(formula: Formula, table: str, gradient: str) -> Kernel:
-    """Return the kernel of a step on all rows except some, for dtypes as in `step_kernel`. "" means no gradient.
-
-    The state has the table's size, and squares are elementwise.
-    """
-    return _kernel_of(_rest_kernel, formula, table, gradient)
+    return kernel
 
 
 def _states(count: int) -> tuple[Any, Any, Any]:
@@ -147,7 +134,7 @@ def _element(formula: Formula, wide: str, gradient: str) -> tuple[Any, Any]:
     """Return functions for one element, which compute the rule's gradient and apply the rule after the decay."""
     form, operators, ahead = FORMATS[gradient], number_operators(wide), formula.ahead()
     load, store, extra, maximize = form.load, form.store, len(ahead), formula.maximize
-    rounded = form.stored is np.uint16 and not formula.raw
+    rounded = form.half and not formula.raw
     coupled_decay, decoupled_decay, shrunk_decay = (formula.decay == x for x in ("coupled", "decoupled", "shrunk"))
     coupled, decoupled, shrunk = (inline(bind(x, operators)) for x in (rules.coupled, rules.decoupled, rules.shrunk))
     arguments = ("g", "q" if formula.squares else "unused", "w", *(spec.name for spec in formula.state), *ahead)
@@ -181,12 +168,17 @@ def _types(formula: Formula, table: str, gradient: str, *between: Any) -> tuple[
     return (values, *between, matrix(form.stored), states, numbers)
 
 
-def _step_kernel(formula: Formula, table: str, gradient: str, scaled: bool) -> Kernel:
-    form, wide_type = FORMATS[table], np.dtype(FORMATS[table].wide).type
-    read, write, line = form.load, form.store, 64 // np.dtype(form.stored).itemsize
+@_per_formula
+def step_kernel(formula: Formula, table: str, gradient: str, *, scaled: bool = False) -> Kernel:
+    """Return the kernel of a step on the rows of slices, for dtypes of the table and of the gradient's values.
+
+    With scaled, the last number is a factor of the values.
+    """
+    form, wide_type = FORMATS[table], FORMATS[table].wide.type
+    read, write, line = form.load, form.store, 64 // form.stored.itemsize
     add, term = add_up(gradient, scaled=scaled), term_of(gradient, scaled=scaled)
     states, put, fetch_states = _states(len(formula.state))
-    followed, changed = _element(formula, np.dtype(form.wide).name, gradient)
+    followed, changed = _element(formula, form.wide.name, gradient)
     count, per_row = len(formula.names), any(spec.per_row for spec in formula.state)
     raw, mean_of_rows = formula.raw and bool(formula.squares), formula.squares == "row" and not formula.raw
 
@@ -258,11 +250,16 @@ def _step_kernel(formula: Formula, table: str, gradient: str, scaled: bool) -> K
     return compile_kernel(step, (*_types(formula, table, gradient, *_GROUPS), INTEGER, INTEGER))
 
 
-def _rest_kernel(formula: Formula, table: str, gradient: str) -> Kernel:
+@_per_formula
+def rest_kernel(formula: Formula, table: str, gradient: str) -> Kernel:
+    """Return the kernel of a step on all rows except some, for dtypes as in `step_kernel`. "" means no gradient.
+
+    The state has the table's size, and squares are elementwise.
+    """
     form, given = FORMATS[table], gradient or table
-    load, read, write, wide_type = FORMATS[given].load, form.load, form.store, np.dtype(form.wide).type
+    load, read, write, wide_type = FORMATS[given].load, form.load, form.store, form.wide.type
     states, put, _ = _states(len(formula.state))
-    followed, changed = _element(formula, np.dtype(form.wide).name, given)
+    followed, changed = _element(formula, form.wide.name, given)
     count, raw, dense = len(formula.names), formula.raw and bool(formula.squares), bool(gradient)
 
     def rest(values, skip, table, state, numbers, width, first, last):

@@ -15,13 +15,12 @@ import numpy as np
 from islices.backend import INTEGERS, Array, Backend
 from islices.core import modes
 from islices.core.arguments import show
-from islices.core.conversion import map_accepted, restored
-from islices.core.deferred import native_indices, native_look
-from islices.core.linear import round_float, round_scalar, scale_values, wide_dtype
+from islices.core.conversion import coalesce_slices, map_accepted, restored
+from islices.core.deferred import NativeIndices, native_look
+from islices.core.linear import round_float, round_scalar, wide_dtype
 from islices.core.registry import describe, get_backend
-from islices.core.rows import coalesce
-from islices.core.slices import IndexedSlices
-from islices.core.slots import SlotValues, known_times, slots_in, times
+from islices.core.slices import IndexedSlices, parts, with_values
+from islices.core.slots import known_times, slots_in, times, with_known_values
 from islices.core.trees import rebuild
 from islices.norms import derivatives
 from islices.norms.clip_formulas import (
@@ -33,8 +32,8 @@ from islices.norms.clip_formulas import (
     lookup_formula,
 )
 from islices.norms.limits import Limit, Nonfinite, bound_of, check_nonfinite, limit_of, refuse_nonfinite
-from islices.norms.norm import Leaf, Total, parts, total_norm
-from islices.norms.unitwise import clip_rows, clip_units
+from islices.norms.norm import Leaf, Total, total_norm
+from islices.norms.unitwise import clip_rows, clip_units, scale_units
 
 T = TypeVar("T")
 
@@ -73,9 +72,8 @@ def clip_by_value(x: T, lo: float, hi: float, *, semantics: Semantics = "islices
     raw = lookup_formula(BY_VALUE, semantics, "clip_by_value")
     bounds = bound_of(lo, "lo"), bound_of(hi, "hi")
     least, most = (b.number for b in bounds)
-    if None not in (least, most) and not least <= most:
-        raise ValueError(f"lo and hi: got {show(least)} and {show(most)}; accepted is lo <= hi")
-    if any(b is not None and b != b for b in (least, most)):
+    known = [b for b in (least, most) if b is not None]
+    if known and not known[0] <= known[-1]:  # also for a NaN
         raise ValueError(f"lo and hi: got {show(least)} and {show(most)}; accepted is lo <= hi")
 
     def one(leaf: Any) -> Any:
@@ -85,11 +83,8 @@ def clip_by_value(x: T, lo: float, hi: float, *, semantics: Semantics = "islices
                 f"lo and hi: got {show(least)} and {show(most)}; accepted is lo <= 0 <= hi, since other bounds change "
                 "the rows that are not stored: densify first, clip_by_value(to_dense(x), lo, hi)"
             )
-        if sparse and not raw:
-            leaf = coalesce(leaf)
-        B, values = parts(leaf)
-        clipped = _clamped(B, values, bounds)
-        return leaf.replace(values=clipped) if sparse else clipped
+        leaf = leaf if raw else coalesce_slices(leaf)
+        return with_values(leaf, _clamped(*parts(leaf), bounds))
 
     return map_accepted(one, x)
 
@@ -101,8 +96,7 @@ def _clamped(B: Backend, values: Array, bounds: tuple[Limit, Limit]) -> Array:
     traced = next((b for b in bounds if b.number is None), None)
     if traced is not None and dtype in INTEGERS:
         raise TypeError(f"{traced.name}: got {describe(traced.array)}; accepted for {dtype} is an int that is known")
-    requested = derivatives.requests(B, values)
-    known = derivatives.constant(B, values) if requested else values
+    known = derivatives.constant(B, values)
     if traced is None:
         lo, hi = (round_scalar(B, values, _within(B, values, b.number), b.name) for b in bounds)
         clipped = modes.run(_clamp, B, (known,), lo=lo, hi=hi)
@@ -111,7 +105,7 @@ def _clamped(B: Backend, values: Array, bounds: tuple[Limit, Limit]) -> Array:
             lo, hi = (b.of(B, wide_dtype(dtype)) for b in bounds)
             lo, hi = (b if isinstance(b, (int, float)) else B.reshape(b, (1,) * len(B.shape(values))) for b in (lo, hi))
             clipped = _clamp(B, known, lo=lo, hi=hi)
-    if dtype in INTEGERS or not requested:
+    if dtype in INTEGERS or not derivatives.requests(B, values):
         return clipped
     with B.scope():
         like = B.zeros((1,), wide_dtype(dtype), values)
@@ -206,55 +200,45 @@ def clip_leaves(
 
 
 def clipping_by(total: Total, limit: Limit, formula: ClipFormula, nonfinite: str) -> Callable[[Any], Any]:
-    """Return a function that clips each adopted leaf by a norm. It uses numbers if the norm is known, and arrays
+    """Return a function that clips each accepted leaf by a norm. It uses numbers if the norm is known, and arrays
     under a trace."""
-    E, exact, norm = total.E, total.exact, total.exact
+    E, exact, scale = total.E, total.exact, _unchanged
     refuse_nonfinite(E, exact, nonfinite)
     if E is modes.HOST:
         if limit.number is None:  # only if there is no leaf
-            return _unchanged
-        steps = _known_steps(float(exact[0]), total.dtype, limit.number, formula, nonfinite)
-        if steps is None:
-            return _unchanged
-        scale = partial(scale_by_numbers, steps=steps)
-        norm = exact if formula.wide else exact.astype(total.dtype)
-    else:
-        with E.scope():
-            norm = exact if formula.wide else E.astype(exact, total.dtype)
-            traced = formula.steps(E, norm, limit.of(E, E.dtype(norm)))
-            finite = E.isfinite(exact) if nonfinite == "zero" else None
-        scale = partial(_scale_traced, E=E, steps=traced, finite=finite)
-    return scale if total.attached is None else partial(_attached, scale, total, norm, limit, formula, nonfinite)
+            return scale
+        numbers = _known_steps(float(exact[0]), total.dtype, limit.number, formula, nonfinite)
+        if numbers is None:
+            return scale
+        scale = partial(scale_by_numbers, steps=numbers)
+        if total.attached is None:
+            return scale
+    with E.scope():
+        norm = exact if formula.wide else E.astype(exact, total.dtype)
+        most = limit.of(E, E.dtype(norm))
+        finite = E.isfinite(exact) if nonfinite == "zero" else None
+        if E is not modes.HOST:
+            scale = partial(_scale_traced, E=E, steps=formula.steps(E, norm, most), finite=finite)
+        if total.attached is None:
+            return scale
+        over = formula.decided(E, norm, most, finite, total.dtype)
+    return partial(_attached, scale, total, limit, over, formula.slack)
 
 
 def _unchanged(leaf: Any) -> Any:
     return leaf
 
 
-def _attached(
-    scale: Callable[[Any], Any],
-    total: Total,
-    norm: Array,
-    limit: Limit,
-    formula: ClipFormula,
-    nonfinite: str,
-    leaf: Any,
-) -> Any:
+def _attached(scale: Callable[[Any], Any], total: Total, limit: Limit, over: Array, slack: float, leaf: Any) -> Any:
     """Return a scaled leaf that is differentiable with respect to the leaf and the norm."""
-    E, attached, (B, _) = total.E, total.attached, parts(leaf)
+    attached, (B, _) = total.attached, parts(leaf)
     scaled = scale(derivatives.constant(B, leaf))
-    with E.scope():
-        finite = E.isfinite(total.exact) if nonfinite == "zero" else None
-        over = formula.decided(E, norm, limit.of(E, E.dtype(norm)), finite, B.dtype(attached))
     with B.scope():
-        over = B.asarray(over, attached) if E is modes.HOST else over
+        over = B.asarray(over, attached) if total.E is modes.HOST else over
         most = limit.as_array(B, attached)
     member = derivatives.of_leaf(leaf, raw=True)
-    values = derivatives.attach_scaled(B, parts(scaled)[1], member, attached, most, over, slack=formula.slack)
-    if not isinstance(scaled, IndexedSlices):
-        return values
-    slots = slots_in(scaled)
-    return scaled._like(values if slots is None else SlotValues(slots, values))
+    values = derivatives.attach_scaled(B, parts(scaled)[1], member, attached, most, over, slack=slack)
+    return with_known_values(scaled, values) if isinstance(scaled, IndexedSlices) else values
 
 
 # ---------------------------------------------------------------------- by a norm that is known
@@ -289,24 +273,17 @@ def scale_by_numbers(leaf: Any, steps: Sequence[tuple[str, float]]) -> Any:
         rounded.append((name, round_float(c, dtype)))
     if look is not None and look.views is not None and modes.on_host() and steps:
         view = modes.compute("scaled", look.views[:1], steps=rounded)
-        return leaf._like(B.from_host(view, values), native_indices(look, view, look.views[1]))
+        indices = NativeIndices(look._replace(views=[view, look.views[1]], spans=None))
+        return leaf._like(B.from_host(view, values), indices)
     new = modes.run("scaled", B, (values,), steps=rounded) if steps else modes.run("zeros_like", B, (values,))
     return leaf._like(new) if sparse else new
 
 
 # ---------------------------------------------------------------------- by a norm that is traced
-def _scale_traced(leaf: Any, E: Backend, steps: Steps, finite: Array | None) -> Any:
+def _scale_traced(leaf: Any, E: Backend, steps: Steps, finite: Any) -> Any:
     """Multiply and divide a leaf's values by arrays of E. Return zeros if finite is False."""
     B, values = parts(leaf)
-    dtype = wide_dtype(B.dtype(values))
-    with B.scope():
-        rounded = [
-            (name, round_scalar(B, values, c, name) if isinstance(c, float) else B.reshape(B.astype(c, dtype), ()))
-            for name, c in steps
-        ]
-        clipped = scale_values(B, values, rounded)
-        if finite is not None:
-            clipped = B.where(B.reshape(finite, ()), clipped, B.zeros_like(values))
+    clipped = scale_units(B, values, E, steps, finite, (1,) * len(B.shape(values)))
     if not isinstance(leaf, IndexedSlices):
         return clipped
     if finite is not None or len(steps) != 1 or steps[0][0] != "mul":

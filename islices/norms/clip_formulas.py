@@ -30,7 +30,6 @@ class ClipFormula(NamedTuple):
     raw: bool = False
     wide: bool = False
     slack: float = 0.0
-    source: str = ""
 
     def decided(self, E: Backend, norm: Array, max_norm: Any, finite: Array | None, dtype: str) -> Array:
         """Return the kind of each factor in a dtype: 1 for the quotient, 0 for the factor 1, -1 for zeros.
@@ -45,12 +44,17 @@ class ClipFormula(NamedTuple):
         return E.astype(over if finite is None else E.where(finite, over, -1.0), dtype)
 
 
+def ones(E: Backend, norms: Array) -> Array:
+    """Return 1 for each norm, and NaN for a NaN."""
+    return E.minimum(E.maximum(norms, 1.0), 1.0)
+
+
 def islices_formula(E: Backend, norm: Array, max_norm: float) -> Steps:
     """Return the float64 factor max_norm / norm if norm exceeds max_norm, else 1 (SPEC clause 10).
 
     The factor is NaN if norm is not finite.
     """
-    one = E.minimum(E.maximum(norm, 1.0), 1.0)
+    one = ones(E, norm)
     within = E.less_equal(norm, max_norm)
     # a quotient that is not used is finite too: norm / 1
     factor = E.div(E.minimum(norm, max_norm), E.where(within, one, norm))
@@ -76,7 +80,7 @@ def _tensorflow_norm(E: Backend, norm: Array, max_norm: float) -> Steps:
 
 
 def _optax(E: Backend, norm: Array, max_norm: float) -> Steps:
-    one = E.minimum(E.maximum(norm, 1.0), 1.0)
+    one = ones(E, norm)
     # "norm < max_norm" is "not (max_norm <= norm)", a NaN norm included in neither
     over = E.less_equal(max_norm, norm)
     return [("div", E.where(over, norm, one + (norm - norm))), ("mul", E.where(over, one * max_norm, one))]
@@ -87,7 +91,7 @@ def _optax_rms(E: Backend, rms: Array, threshold: float) -> Steps:
 
 
 def _optax_adaptive(E: Backend, norm: Array, max_norm: Any) -> Steps:
-    one = E.minimum(E.maximum(norm, 1.0), 1.0)
+    one = ones(E, norm)
     factor = E.div(max_norm, E.maximum(norm, 1e-6))
     # "norm < max_norm", so that a NaN in either gives NaN
     within = E.where(E.less_equal(max_norm, norm), factor, one)
@@ -98,29 +102,29 @@ ISLICES = ClipFormula(islices_formula, wide=True)
 
 BY_GLOBAL_NORM: Mapping[str, ClipFormula] = {
     "islices": ISLICES,
-    "tensorflow": ClipFormula(_tensorflow_global, raw=True, source="tf.clip_by_global_norm"),
-    "keras": ClipFormula(_tensorflow_global, raw=True, source="keras.optimizers.Optimizer(global_clipnorm=)"),
-    "torch": ClipFormula(_torch, slack=1e-6, source="torch.nn.utils.clip_grad_norm_"),
-    "mxnet": ClipFormula(_mxnet, slack=1e-8, source="mxnet.gluon.utils.clip_global_norm"),
-    "optax": ClipFormula(_optax, source="optax.clip_by_global_norm"),
+    "tensorflow": ClipFormula(_tensorflow_global, raw=True),  # tf.clip_by_global_norm
+    "keras": ClipFormula(_tensorflow_global, raw=True),  # keras.optimizers.Optimizer(global_clipnorm=)
+    "torch": ClipFormula(_torch, slack=1e-6),  # torch.nn.utils.clip_grad_norm_
+    "mxnet": ClipFormula(_mxnet, slack=1e-8),  # mxnet.gluon.utils.clip_global_norm
+    "optax": ClipFormula(_optax),  # optax.clip_by_global_norm
 }
 
 BY_NORM: Mapping[str, ClipFormula] = {
     "islices": ISLICES,
-    "tensorflow": ClipFormula(_tensorflow_norm, raw=True, source="tf.clip_by_norm"),
-    "keras": ClipFormula(_tensorflow_norm, raw=True, source="keras.optimizers.Optimizer(clipnorm=)"),
+    "tensorflow": ClipFormula(_tensorflow_norm, raw=True),  # tf.clip_by_norm
+    "keras": ClipFormula(_tensorflow_norm, raw=True),  # keras.optimizers.Optimizer(clipnorm=)
 }
 
 #: formulas of the root mean square, in place of the norm
 BY_BLOCK_RMS: Mapping[str, ClipFormula] = {
     "islices": ISLICES,
-    "optax": ClipFormula(_optax_rms, source="optax.clip_by_block_rms"),
+    "optax": ClipFormula(_optax_rms),  # optax.clip_by_block_rms
 }
 
 #: formulas with one max_norm per unit
 ADAPTIVE: Mapping[str, ClipFormula] = {
     "islices": ISLICES,
-    "optax": ClipFormula(_optax_adaptive, source="optax.adaptive_grad_clip"),
+    "optax": ClipFormula(_optax_adaptive),  # optax.adaptive_grad_clip
 }
 
 #: For clip_by_value the formula is the same everywhere; True means that duplicates are not summed first.

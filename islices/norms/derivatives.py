@@ -18,20 +18,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from islices.backend import Array, Backend
 from islices.core import modes
-from islices.core.slices import IndexedSlices
-from islices.core.slots import SlotValues, slots_in
+from islices.core.slices import IndexedSlices, with_values
+from islices.core.slots import slots_in, with_slots
 from islices.norms.exact import as_rows
 
 
 class Layout(NamedTuple):
     """The static part of a `Member`: how the slots of a leaf contribute to norms."""
 
-    #: one norm of everything, or one for each distinct row (in a dense array, for each entry along axis 0)
-    norms: Literal["all", "rows"]
+    #: one norm for each distinct row (in a dense array, for each entry along axis 0); False for one of everything
+    by_row: bool = False
     summed: bool = False  # duplicates count as their sum
     rows: int | None = None  # of the table, where there are indices
 
@@ -46,10 +46,10 @@ class Member(NamedTuple):
 
 
 def of_leaf(leaf: Any, *, raw: bool = False) -> Member:
-    """Return an adopted leaf as part of one norm of everything. With raw, duplicates are not summed."""
+    """Return an accepted leaf as part of one norm of everything. With raw, duplicates are not summed."""
     if not isinstance(leaf, IndexedSlices):
-        return Member(Layout("all"), leaf)
-    layout = Layout("all", not raw and not leaf.coalesced, leaf.dense_shape[0])
+        return Member(Layout(), leaf)
+    layout = Layout(False, not raw and not leaf.coalesced, leaf.dense_shape[0])
     # indices show duplicates and empty slots
     bare = not layout.summed and not leaf.padded and not modes.is_traced(leaf.backend, leaf.indices)
     return Member(layout, leaf.values, () if bare else (leaf.indices,))
@@ -61,7 +61,7 @@ def requests(backend: Backend, *arrays: Array) -> bool:
 
 
 def constant(backend: Backend, leaf: Any) -> Any:
-    """Return an adopted leaf, or an array, as a constant to differentiation."""
+    """Return an accepted leaf, or an array, as a constant to differentiation."""
     sparse = isinstance(leaf, IndexedSlices)
     slots = slots_in(leaf) if sparse else None
     values = slots.values if slots else leaf.values if sparse else leaf
@@ -69,9 +69,7 @@ def constant(backend: Backend, leaf: Any) -> Any:
         return leaf
     with backend.scope():
         values = backend.stop_gradient(values)
-    if not sparse:
-        return values
-    return leaf._like(SlotValues(slots._replace(values=values)) if slots else values)
+    return with_slots(leaf, slots._replace(values=values)) if slots else with_values(leaf, values)
 
 
 # ---------------------------------------------------------------------- norms
@@ -86,7 +84,7 @@ def attach_norms(backend: Backend, norms: Array, members: Sequence[Member], ord:
     members : sequence of Member
         All leaves of the norms, of one framework.
     ord : float
-        1, 2 or inf; 1 and inf only for norms of everything ("all").
+        1, 2 or inf; 1 and inf only for norms of everything.
 
     Returns
     -------
@@ -121,7 +119,7 @@ def _gradient_of_norms(
         of_sums = layout._replace(summed=False), keys
         wide = B.astype(sums, dtype)
         if place is not None:
-            of_sums = Layout(layout.norms), ()
+            of_sums = Layout(layout.by_row), ()
         own = _spread(B, norms, wide, *of_sums)
         slope = _direction(B, wide, own, ord) * _spread(B, upstream, wide, *of_sums)
         if place is not None:
@@ -155,8 +153,8 @@ def _shared(B: Backend, norm: Array, upstream: Array, rows: Sequence[Array]) -> 
     """Return the share of each largest element in the gradient of their common |x|. The shares are equal."""
     total = None
     for x in rows:
-        largest = B.less_equal(_spread(B, norm, x, Layout("all"), ()), B.abs(x))
-        count = _gathered(B, B.where(largest, _ones(B, x), B.zeros_like(x)), Layout("all"), (), 1)
+        largest = B.less_equal(_spread(B, norm, x, Layout(), ()), B.abs(x))
+        count = _gathered(B, B.where(largest, _ones(B, x), B.zeros_like(x)), Layout(), (), 1)
         total = count if total is None else total + count
     assert total is not None
     return B.div(upstream, B.maximum(total, 1.0))
@@ -256,7 +254,7 @@ def attach_clamped(backend: Backend, clamped: Array, values: Array, lo: Array, h
 
 
 def _gradient_of_clamped(B: Backend, upstream: Array, x: Array, lo: Array, hi: Array) -> tuple[Array | None, ...]:
-    wide, g, everything = B.widen(x), B.widen(upstream), Layout("all")
+    wide, g, everything = B.widen(x), B.widen(upstream), Layout()
     least, most = (_spread(B, c, wide, everything, ()) for c in (lo, hi))
     zero = B.zeros_like(g)
     within = B.where(B.less_equal(least, wide), B.where(B.less_equal(wide, most), g, zero), zero)
@@ -278,7 +276,7 @@ def _distinct(
     x = _masked(B, valid, x)
     if not layout.summed:
         return x, None, valid
-    if layout.norms == "rows":
+    if layout.by_row:
         place, count = keys[1], B.shape(norms)[0]
     else:
         ids, place = B.unique(keys[0], layout.rows)
@@ -297,14 +295,14 @@ def _ones(B: Backend, x: Array) -> Array:
 
 def _spread(B: Backend, c: Array, x: Array, layout: Layout, keys: tuple[Array, ...]) -> Array:
     """Return the numbers of the norms, (k,), in a shape that broadcasts with the slots of x."""
-    if layout.norms == "all":
+    if not layout.by_row:
         return B.reshape(c, (1,) * len(B.shape(x)))
     return B.as_column(B.take(c, keys[1]) if keys else c, x)
 
 
 def _gathered(B: Backend, x: Array, layout: Layout, keys: tuple[Array, ...], count: int | None) -> Array:
     """Return the sums of the slots of x by norm, (k,)."""
-    if layout.norms == "all":
+    if not layout.by_row:
         return B.row_sum(as_rows(B, x, 1))
     sums = B.row_sum(as_rows(B, x, B.shape(x)[0]))
     return B.segment_sum(sums, keys[1], count) if keys else sums

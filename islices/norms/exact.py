@@ -47,9 +47,16 @@ class Groups(NamedTuple):
     number: int
 
 
-#: Leaves whose rows are measured together: (backend, float array of shape (k, m)) each.
-Matrices = Sequence[tuple[Backend, Array]]
-Members = Sequence[Groups | None]
+class Matrix(NamedTuple):
+    """The numbers of a leaf, of which each row has a norm. The rows of a group count as one."""
+
+    B: Backend
+    x: Array  # of floats, shape (k, m)
+    groups: Groups | None = None
+
+
+#: Leaves whose rows are measured together.
+Matrices = Sequence[Matrix]
 
 
 def as_rows(B: Backend, values: Array, k: int | None) -> Array:
@@ -60,19 +67,15 @@ def as_rows(B: Backend, values: Array, k: int | None) -> Array:
         return B.reshape(values, (k, size_of(inner)))
 
 
-def exact_norms(
-    leaves: Matrices, ord: float, groups: Members | None = None, *, ranks: RankSums | None = None
-) -> tuple[Backend, Array]:
+def exact_norms(leaves: Matrices, ord: float, *, ranks: RankSums | None = None) -> tuple[Backend, Array]:
     """Return the norm of each row over all leaves together, in float64.
 
     Parameters
     ----------
-    leaves : sequence of (backend, float array of shape (k, m))
-        k is the same for all leaves. There may be no leaf.
+    leaves : sequence of Matrix
+        All have the same number k of rows, or of groups of rows. There may be no leaf.
     ord : float
         1, 2 or inf.
-    groups : sequence of Groups or None, one for each leaf, optional
-        The rows of a group count as one; then k is the number of groups.
     ranks : RankSums, optional
         The ranks that hold further leaves, if any.
 
@@ -82,19 +85,18 @@ def exact_norms(
         A float64 array with the backend for its primitives: `HostBackend` unless a leaf is traced. A row's norm is
         NaN if the row holds NaN, else infinite if it holds an infinity.
     """
-    E = computing(leaves)
+    E = next((B for B, x, _ in leaves if B.is_traced(x)), modes.HOST)
     if E is modes.HOST:  # once, not by modes.run: conversion to the framework and back costs more than the arithmetic
-        leaves = [on_host(B, x) for B, x in leaves]
-    members = [None] * len(leaves) if groups is None else groups
+        leaves = [Matrix(*on_host(B, x), groups) for B, x, groups in leaves]
     with E.scope():
-        extent = ranks.extent(E) if ranks else extent_of(E, leaves, members)
+        extent = ranks.extent(E) if ranks else extent_of(E, leaves)
         if ord == float("inf"):
             return E, extent.top
 
         def sums(fn: Part, units: Sequence[Array], number: int) -> Sums:
             if ranks:
                 return ranks.sums(E, extent.top, fn, units, number)
-            return sums_of(E, leaves, members, fn, units, number)
+            return sums_of(E, leaves, fn, units, number)
 
         return E, _norms_of(E, extent, sums, ord, loops=ranks is None or ranks.in_loops or E is modes.HOST)
 
@@ -107,7 +109,7 @@ def on_host(B: Backend, x: Array) -> tuple[Backend, Array]:
 
 def array_row_norms(B: Backend, values: Array, ord: float = 2.0) -> tuple[Backend, Array]:
     """Return `exact_norms` of one array, with one norm per entry along axis 0."""
-    return exact_norms([(B, as_rows(B, values, B.shape(values)[0]))], ord)
+    return exact_norms([Matrix(B, as_rows(B, values, B.shape(values)[0]))], ord)
 
 
 class RankSums(Protocol):
@@ -137,38 +139,35 @@ class Extent(NamedTuple):
 Sums = tuple[Array, ...]
 #: a function of those sums of a leaf's rows: fn(backend, values, units), with the units of each row as columns (k, 1)
 Part = Callable[[Backend, Array, Sequence[Array]], Sums]
+#: a function of such a function, the units and the number of sums to the sums over all leaves
+Summing = Callable[[Part, Sequence[Array], int], Sums]
 
 
-def computing(leaves: Matrices) -> Backend:
-    """Return the backend whose primitives compute norms of these leaves: that of a traced leaf, else the host's."""
-    return next((B for B, x in leaves if B.is_traced(x)), modes.HOST)
-
-
-def extent_of(E: Backend, leaves: Matrices, members: Members) -> Extent:
+def extent_of(E: Backend, leaves: Matrices) -> Extent:
     """Return the extent of one or more leaves."""
-    tops = [_top_of_groups(E, _top(E, B, x), g) for (B, x), g in zip(leaves, members, strict=True)]
+    tops = [_top_of_groups(E, _top(E, B, x), groups) for B, x, groups in leaves]
     top = tops[0]
     for other in tops[1:]:
         top = E.maximum(top, other)
     count: Any = 4.0
-    for (B, x), g in zip(leaves, members, strict=True):
-        terms = _terms_of(B, x, g)
-        count = count + (terms + terms + terms if B.dtype(x) == "float64" else terms)
-    return Extent(top, count, any(B.dtype(x) == "float64" for B, x in leaves))
+    wide = False
+    for B, x, groups in leaves:
+        terms, split = _terms_of(B, x, groups), B.dtype(x) == "float64"
+        count = count + (terms + terms + terms if split else terms)
+        wide = wide or split
+    return Extent(top, count, wide)
 
 
-def sums_of(E: Backend, leaves: Matrices, members: Members, fn: Part, units: Sequence[Array], number: int) -> Sums:
+def sums_of(E: Backend, leaves: Matrices, fn: Part, units: Sequence[Array], number: int) -> Sums:
     """Return the number of sums that fn forms of the rows of one or more leaves."""
-    parts = [_of_groups(E, B, x, g, fn, units, number) for (B, x), g in zip(leaves, members, strict=True)]
+    parts = [_of_groups(E, *leaf, fn, units, number) for leaf in leaves]
     total = parts[0]
     for part in parts[1:]:
         total = tuple(a + b for a, b in zip(total, part, strict=True))
     return total
 
 
-def _norms_of(
-    E: Backend, extent: Extent, sums: Callable[[Part, Sequence[Array], int], Sums], ord: float, *, loops: bool
-) -> Array:
+def _norms_of(E: Backend, extent: Extent, sums: Summing, ord: float, *, loops: bool) -> Array:
     """Return the norms of rows from the sums of their leaves, given the extent.
 
     Without loops, undecided sums are rounded to either neighbour.
@@ -339,7 +338,7 @@ def _finish(
     off: Array,
     count: Any,
     scaling: tuple[Array, Array],
-    sums: Callable[[Part, Sequence[Array], int], Sums],
+    sums: Summing,
     ord: float,
 ) -> Array:
     """Round each exact sum to total or to total + off, by the sign of the sum minus the midpoint.

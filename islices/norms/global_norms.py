@@ -116,7 +116,7 @@ def clip_by_global_norm(
     if group is not None or replicated is not False:
         from islices.distributed.norms import clip_over
 
-        return clip_over(lambda: (tree, replicated), max_norm, semantics, nonfinite, group)
+        return clip_over(tree, max_norm, semantics, nonfinite, group, replicated)
     formula = lookup_formula(BY_GLOBAL_NORM, semantics, "clip_by_global_norm")
     limit = limit_of(max_norm)
     nonfinite = check_nonfinite(nonfinite)

@@ -16,9 +16,8 @@ from islices.core import modes
 from islices.core.arguments import check_name, is_real
 from islices.core.linear import as_float, number_of
 from islices.core.registry import describe, find_backend
-from islices.core.slices import IndexedSlices
-from islices.norms.derivatives import requests
-from islices.norms.norm import parts
+from islices.core.slices import parts, with_values
+from islices.norms.derivatives import constant
 
 
 class Limit(NamedTuple):
@@ -38,7 +37,7 @@ class Limit(NamedTuple):
             )
 
     def lift(self, leaf: Any) -> Any:
-        """Return an adopted leaf. If the limit is traced, the leaf is too, because its clip is unknown."""
+        """Return an accepted leaf. If the limit is traced, the leaf is too, because its clip is unknown."""
         if self.number is not None:
             return leaf
         B, values = parts(leaf)
@@ -48,14 +47,14 @@ class Limit(NamedTuple):
         with B.scope():
             known = B.less_equal(self.array, self.array)
             values = B.where(B.reshape(known, (1,) * len(B.shape(values))), values, values)
-        return leaf.replace(values=values) if isinstance(leaf, IndexedSlices) else values
+        return with_values(leaf, values)
 
     def of(self, E: Backend, dtype: str) -> Any:
         """Return the limit for comparison with norms of a dtype in E: a float, or a constant array of shape (1,)."""
         if self.number is not None:
             return self.number
         x = E.astype(E.reshape(E.stop_gradient(self.array), (1,)), dtype)
-        return x if self.name in ("lo", "hi") else _at_least_0(E, x)
+        return x if self.name in ("lo", "hi") else E.maximum(x, 0.0)  # a NaN stays
 
     def as_array(self, backend: Backend, like: Array) -> Array:
         """Return the limit in like's dtype, shape (1,)."""
@@ -63,11 +62,6 @@ class Limit(NamedTuple):
         if self.number is not None:
             return backend.asarray(np.full(1, self.number, dtype), like)
         return self.of(backend, dtype)
-
-
-def _at_least_0(B: Backend, x: Array) -> Array:
-    """Return x, or 0 where it is negative; NaN stays."""
-    return B.where(B.less_equal(0.0, x), x, B.where(B.less_equal(x, 0.0), B.zeros_like(x), x))
 
 
 def limit_of(max_norm: Any, name: str = "max_norm") -> Limit:
@@ -86,20 +80,14 @@ def bound_of(bound: Any, name: str, accepted: str = "a real number") -> Limit:
     scalar = B is not None and B.is_array(bound) and B.shape(bound) in ((), (1,))
     if B is None or not scalar or B.dtype(bound) not in (*FLOATS, *INTEGERS):
         raise TypeError(f"{name}: got {describe(bound)}; accepted is {accepted}")
-    number = _known(B, bound)
-    return Limit(None, bound, B, name) if number is None else Limit(number, name=name)
-
-
-def _known(B: Backend, x: Array) -> Any:
-    """Return the number in an array, or None while it is traced. Under jax.grad without jit the number is known."""
-    if requests(B, x):
-        with B.scope():
-            x = B.stop_gradient(x)
-    return None if B.is_traced(x) else number_of(B, x)
+    known = constant(B, bound)  # under jax.grad without jit the number is known
+    return Limit(None, bound, B, name) if B.is_traced(known) else Limit(number_of(B, known), name=name)
 
 
 def check_max_norm(max_norm: Any, name: str = "max_norm") -> float:
     """Return max_norm as a float, or raise TypeError or ValueError."""
+    if type(max_norm) is float and max_norm >= 0:  # nearly always
+        return max_norm
     if not is_real(max_norm):
         raise TypeError(f"{name}: got {describe(max_norm)}; accepted is a real number >= 0")
     limit = as_float(max_norm)

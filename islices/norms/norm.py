@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
+from islices import kernels
 from islices.backend import FLOATS, Array, Backend, Host, Slots
 from islices.core import modes
 from islices.core.arguments import is_real, show, whole_number
@@ -19,13 +20,12 @@ from islices.core.deferred import native_look
 from islices.core.host import quiet
 from islices.core.linear import as_float
 from islices.core.registry import describe, get_backend
-from islices.core.rows import coalesce
-from islices.core.slices import IndexedSlices
-from islices.core.slots import SlotValues, arrays_of, known_factor, slots_in, slots_of
+from islices.core.slices import IndexedSlices, parts, shape_with_rows
+from islices.core.slots import SlotValues, arrays_of, expand, known_factor, slices_of, slots_in, slots_of
 from islices.core.trees import flatten
 from islices.norms import derivatives
 from islices.norms.derivatives import Layout, Member
-from islices.norms.exact import Matrices, array_row_norms, as_rows, exact_norms
+from islices.norms.exact import Matrices, Matrix, array_row_norms, as_rows, exact_norms
 
 T = TypeVar("T")
 #: the orders of norms
@@ -98,7 +98,7 @@ def accept_leaves(tree: Any, argument: str) -> list[Leaf | None]:
 
 
 def of_one_framework(leaves: Sequence[Leaf | None]) -> list[Any]:
-    """Return the adopted leaves; raise TypeError if frameworks are mixed."""
+    """Return the accepted leaves; raise TypeError if frameworks are mixed."""
     accepted, backends = [], []
     for leaf in filter(None, leaves):
         accepted.append(leaf.accepted)
@@ -119,13 +119,6 @@ def check_one_framework(backends: Sequence[Backend], argument: str) -> None:
         )
 
 
-def parts(leaf: Any) -> tuple[Backend, Array]:
-    """Return (backend, its values) of an adopted leaf."""
-    if isinstance(leaf, IndexedSlices):
-        return leaf.backend, leaf.values
-    return get_backend(leaf), leaf
-
-
 class Total(NamedTuple):
     """The norm of some leaves, measured before anything is clipped.
 
@@ -140,7 +133,7 @@ class Total(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """An adopted float leaf with the facts about its arrays."""
+    """An accepted float leaf with the facts about its arrays."""
 
     leaf: Any
     B: Backend
@@ -195,42 +188,39 @@ def norm_of(found: Sequence[Seen], ord: float, *, raw: bool) -> tuple[Backend, A
         dtype = "float64" if seen.dtype == "float64" else dtype
     compiled = _kernels_on(found, ord)
     if compiled:
-        exact = _by_kernel(compiled, [_stored(seen, raw) for seen in found], int(ord))
+        stored = []
+        for seen in found:
+            stored.append(_stored(seen, raw))
+        exact: float | None = None
+        if len(stored) == 1 and stored[0][2] is None:
+            exact = compiled.norm_of_few(*stored[0][:2], int(ord))
+        if exact is None and (grouped := _grouped(compiled, stored)) is not None:
+            exact = norm_of_stored(compiled, grouped, int(ord))
         if exact is not None:
             return modes.HOST, np.array((exact,)), dtype
     traced = None if compiled or ord == EXACT[2] else _by_traced_kernel(found, int(ord), raw)
-    return *(traced or exact_norms(_matrices(found, raw), ord)), dtype
+    return *(traced or exact_norms(as_matrices(found, raw=raw), ord)), dtype
 
 
 def _kernels_on(found: Sequence[Seen], ord: float) -> Any:
     """Return the kernels that form the norm of leaves on the host, or None."""
-    views = []
+    work = 0
     for seen in found:
         if seen.views is None or ord == EXACT[2]:
             return None
-        views.append(seen.views[0])
-    return modes.kernels_on(views)
-
-
-def _by_kernel(compiled: Any, stored: Sequence[Stored], ord: int) -> float | None:
-    """Return the norm of leaves on the host in float64, or None for indices that kernels do not group."""
-    if len(stored) == 1 and stored[0][2] is None:
-        few: float | None = compiled.norm_of_few(*stored[0][:2], ord)
-        if few is not None:
-            return few
-    leaves = _grouped(compiled, stored)
-    return None if leaves is None else norm_of_stored(compiled, leaves, ord)
+        work += seen.views[0].size
+    return kernels.active(work)
 
 
 def norm_of_stored(compiled: Any, leaves: Sequence[Stored], ord: int) -> float:
     """Return the norm of leaves on the host in float64. The leaves are already grouped for kernels."""
-    exact: float | None = compiled.norm(leaves, ord)
+    exact: float | None = compiled.rounded(compiled.limbs(leaves, ord), ord)
     if exact is not None:
         return exact
     matrices = []
     for values, order, starts in leaves:
         sums = values if order is None else compiled.fold(values, order, starts)
-        matrices.append((modes.HOST, as_rows(modes.HOST, sums, 1)))
+        matrices.append(Matrix(modes.HOST, as_rows(modes.HOST, sums, 1)))
     return float(exact_norms(matrices, ord)[1][0])
 
 
@@ -241,7 +231,7 @@ def _by_traced_kernel(found: Sequence[Seen], ord: int, raw: bool) -> tuple[Backe
         return None
 
     def otherwise(leaves: Sequence[Slots]) -> Array:
-        matrices = [(B, as_rows(B, _summed(B, x), 1)) for x in leaves]
+        matrices = [Matrix(B, as_rows(B, _summed(B, x), 1)) for x in leaves]
         return exact_norms(matrices, ord)[1]
 
     with B.scope():
@@ -250,28 +240,25 @@ def _by_traced_kernel(found: Sequence[Seen], ord: int, raw: bool) -> tuple[Backe
 
 
 def _slots(seen: Seen, raw: bool) -> Slots:
-    """Return a leaf as its stored slots, without indices if there are no duplicates to sum."""
+    """Return a leaf as its stored slots without a factor, and without indices if there are no duplicates to sum."""
     leaf = seen.leaf
     if not isinstance(leaf, IndexedSlices):
         return Slots(seen.values)
     if raw or leaf.coalesced:
         return Slots(without_padding(leaf).values if raw else leaf.values)
-    return slots_of(leaf)
+    slots = slots_of(leaf)
+    return slots if slots.factor is None else Slots(expand(seen.B, slots), slots.indices, slots.rows)
 
 
 def _summed(B: Backend, x: Slots) -> Array:
     """Return the numbers of a leaf, with duplicates summed."""
     if x.indices is None:
         return x.values
-    return coalesce(IndexedSlices._trusted(B, SlotValues(x), x.indices, (x.rows, *B.shape(x.values)[1:]))).values
+    return coalesce_slices(slices_of(B, x)).values
 
 
-def as_matrices(leaves: Sequence[Any], *, raw: bool) -> Matrices:
+def as_matrices(found: Sequence[Seen], *, raw: bool) -> Matrices:
     """Return each leaf's numbers as a matrix of one row for `islices.norms.exact`. Duplicates are summed unless raw."""
-    return _matrices([look_at(leaf) for leaf in leaves], raw)
-
-
-def _matrices(found: Sequence[Seen], raw: bool) -> Matrices:
     flat = []
     traced = any(seen.views is None and modes.is_traced(seen.B, seen.values) for seen in found)
     for seen in found:
@@ -279,8 +266,8 @@ def _matrices(found: Sequence[Seen], raw: bool) -> Matrices:
         if seen.views is not None and not traced:  # these sums are internal: they need not return to the framework
             B, leaf = modes.HOST, _over(leaf, seen.views)
         if isinstance(leaf, IndexedSlices):
-            leaf = (without_padding(leaf) if raw else coalesce(leaf)).values
-        flat.append((B, as_rows(B, leaf, 1)))
+            leaf = (without_padding(leaf) if raw else coalesce_slices(leaf)).values
+        flat.append(Matrix(B, as_rows(B, leaf, 1)))
     return flat
 
 
@@ -434,21 +421,16 @@ def _row_norms(leaf: Any, *, ord: float) -> Any:
     leaf = coalesce_slices(leaf)
     B, values = parts(leaf)
     check_float(B, values)
-    if not B.shape(values):
-        raise ValueError("x: got a 0-d array; accepted is shape (rows, *row_shape)")
-    requested = derivatives.requests(B, values)
-    known = derivatives.constant(B, values) if requested else values
-    E, exact = array_row_norms(B, known, ord)
+    shape = shape_with_rows(leaf)
+    E, exact = array_row_norms(B, derivatives.constant(B, values), ord)
     norms = rounded_norms(B, E, exact, norm_dtype([leaf]), values)
-    if requested:
+    if derivatives.requests(B, values):
         if ord != 2.0:
             raise ValueError(f"ord: got {show(ord)} where a gradient is recorded; accepted is 2 there")
-        norms = derivatives.attach_norms(B, norms, [Member(Layout("rows"), values, ())])
+        norms = derivatives.attach_norms(B, norms, [Member(Layout(by_row=True), values)])
     if not isinstance(leaf, IndexedSlices):
         return norms
-    return IndexedSlices._trusted(
-        B, norms, leaf.indices, leaf.dense_shape[:1], coalesced=leaf.coalesced, padded=leaf.padded
-    )
+    return IndexedSlices._trusted(B, norms, leaf.indices, shape[:1], coalesced=leaf.coalesced, padded=leaf.padded)
 
 
 def top_k_rows(x: T, k: int) -> T:
@@ -510,4 +492,4 @@ def _top_k(leaf: Any, *, k: int) -> Any:
     if E is modes.HOST:
         places = B.asarray(places.astype(B.dtype(leaf.indices)), values)
     kept, indices = modes.run(lambda B, v, i, at: (B.take(v, at), B.take(i, at)), B, (values, leaf.indices, places))
-    return IndexedSlices._trusted(B, kept, indices, leaf.dense_shape, coalesced=True, padded=leaf.padded)
+    return leaf._like(kept, indices)

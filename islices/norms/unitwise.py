@@ -15,18 +15,26 @@ import numpy as np
 from islices.backend import FLOATS, Array, Backend, Shape
 from islices.core import modes
 from islices.core.arguments import show, whole_number
-from islices.core.conversion import map_accepted, restored, without_padding
+from islices.core.conversion import coalesce_slices, map_accepted, restored, without_padding
 from islices.core.linear import round_scalar, wide_dtype
 from islices.core.registry import describe, find_backend
-from islices.core.rows import coalesce
-from islices.core.shapes import same_shape, size_of
-from islices.core.slices import IndexedSlices
+from islices.core.shapes import same_shape
+from islices.core.slices import IndexedSlices, parts, shape_of, shape_with_rows, with_values
 from islices.core.trees import aligned, rebuild
 from islices.embedding.table import Table
 from islices.norms import derivatives
-from islices.norms.clip_formulas import ADAPTIVE, BY_BLOCK_RMS, ISLICES, ClipFormula, Semantics, lookup_formula
+from islices.norms.clip_formulas import (
+    ADAPTIVE,
+    BY_BLOCK_RMS,
+    ISLICES,
+    ClipFormula,
+    Semantics,
+    Steps,
+    lookup_formula,
+    ones,
+)
 from islices.norms.derivatives import Layout, Member
-from islices.norms.exact import array_row_norms, exact_norms, on_host
+from islices.norms.exact import Matrix, array_row_norms, exact_norms, on_host
 from islices.norms.limits import Limit, Nonfinite, check_max_norm, check_nonfinite, limit_of, refuse_nonfinite
 from islices.norms.norm import (
     Leaf,
@@ -35,7 +43,6 @@ from islices.norms.norm import (
     look_at,
     norm_dtype,
     norm_of,
-    parts,
     rounded_norms,
 )
 
@@ -91,15 +98,14 @@ def clip_by_block_rms(
     nonfinite = check_nonfinite(nonfinite)
 
     def one(leaf: Any) -> Any:
-        shape = _shape(leaf)
+        shape = shape_of(leaf)
         if None in shape:
             raise ValueError(f"x: got shape {shape}; accepted is a known number of rows, which the mean is over")
         measured = _measured(limit.lift(leaf), tuple(range(len(shape))), formula)
         count = math.sqrt(max(math.prod(n for n in shape if n is not None), 1))
         E = measured.E
         with E.scope():
-            ones = E.minimum(E.maximum(measured.norms, 1.0), 1.0)
-            rms = E.div(measured.norms, E.round_product(ones, count))
+            rms = E.div(measured.norms, E.round_product(ones(E, measured.norms), count))
         return _clipped(measured._replace(norms=rms, divisor=count), limit, formula, nonfinite)
 
     return map_accepted(one, x)
@@ -171,7 +177,7 @@ def adaptive_grad_clip(
     tables = _parameters(x, params, leaves)
 
     def one(leaf: Any, weights: Array) -> Any:
-        along = unit_axes(_shape(weights)) if axes is None else axes
+        along = unit_axes(shape_of(weights)) if axes is None else axes
         measured = _measured(ratio.lift(leaf), along, formula)
         norms = _parameter_norms(measured, weights)
         E = measured.E
@@ -212,24 +218,37 @@ def _parameters(x: Any, params: Any, leaves: list[Leaf | None]) -> list[Array]:
         weights = p.weights if isinstance(p, Table) else p
         if find_backend(weights) is not B or not B.is_array(weights) or B.dtype(weights) not in FLOATS:
             raise TypeError(f"params: got {describe(p)}; accepted is a Table or a dense float array of {B.name}")
-        if not same_shape(B.shape(weights), _shape(leaf.accepted)):
-            raise ValueError(
-                f"params: got shape {B.shape(weights)} for a gradient of {_shape(leaf.accepted)}; accepted is its shape"
-            )
+        shape = shape_of(leaf.accepted)
+        if not same_shape(B.shape(weights), shape):
+            raise ValueError(f"params: got shape {B.shape(weights)} for a gradient of {shape}; accepted is its shape")
         found.append(weights)
     return found
 
 
 # ---------------------------------------------------------------------- units
 class Units(NamedTuple):
-    """The permutation and shapes that turn an array into a matrix (units, elements) and back."""
+    """The parts of an array that each norm along some axes covers."""
 
     shape: Shape  # of the array; None for an unknown number of rows
-    order: tuple[int, ...]  # of the axes: first those that are kept
-    matrix: tuple[int | None, int | None]
+    axes: tuple[int, ...]  # the reduced ones, ascending
+
+    @property
+    def sizes(self) -> Shape:
+        """The shape in which one number per unit broadcasts with the array."""
+        return tuple(1 if k in self.axes else n for k, n in enumerate(self.shape))
+
+    @property
+    def matrix(self) -> tuple[int | None, int | None]:
+        """The number of units, and the number of elements of each."""
+        return _product(self.sizes), _product([self.shape[k] for k in self.axes])
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The axes, first those that are kept."""
+        return (*(k for k in range(len(self.shape)) if k not in self.axes), *self.axes)
 
     def of(self, B: Backend, x: Array) -> Array:
-        """Return x as the matrix."""
+        """Return x as a matrix (units, elements)."""
         return B.reshape(self._permuted(B, x, self.order), self.matrix)
 
     def back(self, B: Backend, x: Array) -> Array:
@@ -264,9 +283,7 @@ def units_of(shape: Sequence[int | None], axes: Sequence[int]) -> Units:
     """Return the units of an array of that shape if norms reduce these axes."""
     if None in shape[1:]:
         raise ValueError(f"axes: got an array of shape {tuple(shape)} under a trace; accepted is a known shape of rows")
-    kept, reduced = ([k for k in range(len(shape)) if (k in axes) is gone] for gone in (False, True))
-    number, size = (_product([shape[k] for k in group]) for group in (kept, reduced))
-    return Units(tuple(shape), (*kept, *reduced), (number, size))
+    return Units(tuple(shape), tuple(axes))
 
 
 def _product(sizes: Sequence[int | None]) -> int | None:
@@ -276,16 +293,14 @@ def _product(sizes: Sequence[int | None]) -> int | None:
 
 # ---------------------------------------------------------------------- norms along axes
 def clip_units(leaf: Any, axes: Any, limit: Limit, formula: ClipFormula, nonfinite: str) -> Any:
-    """Clip an adopted leaf as `islices.clip_by_norm` does along some axes."""
+    """Clip an accepted leaf as `islices.clip_by_norm` does along some axes."""
     return _clipped(_measured(leaf, axes, formula), limit, formula, nonfinite)
 
 
 def clip_rows(leaf: Any, limit: Limit, nonfinite: str) -> Any:
-    """Clip an adopted leaf as `islices.clip_by_row_norm` does: scale slices by the norm of their row."""
+    """Clip an accepted leaf as `islices.clip_by_row_norm` does: scale slices by the norm of their row."""
     check_float(*parts(leaf))
-    shape = _shape(leaf)
-    if not shape:
-        raise ValueError("x: got a 0-d array; accepted is shape (rows, *row_shape)")
+    shape = shape_with_rows(leaf)
     sparse = isinstance(leaf, IndexedSlices)
     if sparse and not modes.is_traced(leaf.backend, leaf.values, leaf.indices):
         leaf = without_padding(leaf)
@@ -296,9 +311,8 @@ def clip_rows(leaf: Any, limit: Limit, nonfinite: str) -> Any:
         sums, place = modes.run(_row_sums, B, (sums, leaf.indices), rows=shape[0])
         keys = leaf.indices, place
     E, norms = array_row_norms(B, sums)
-    number = B.shape(values)[0]
-    units = Units((number, *shape[1:]), tuple(range(len(shape))), (number, size_of(shape[1:])))
-    measured = Measured(leaf, units, (), E, norms, norm_dtype([leaf]), keys=keys)
+    units = Units((*B.shape(values)[:1], *shape[1:]), tuple(range(1, len(shape))))
+    measured = Measured(leaf, units, E, norms, norm_dtype([leaf]), keys=keys)
     return _clipped(measured, limit, ISLICES, nonfinite)
 
 
@@ -317,7 +331,6 @@ class Measured(NamedTuple):
 
     leaf: Any  # coalesced, unless the formula applies to stored values
     units: Units  # of its values
-    axes: tuple[int, ...]
     E: Backend
     norms: Array  # float64 array of E, one for each unit
     dtype: str  # of clause 8
@@ -328,13 +341,13 @@ class Measured(NamedTuple):
 
 def _measured(leaf: Any, axes: Any, formula: ClipFormula) -> Measured:
     check_float(*parts(leaf))
-    along = check_axes(axes, len(_shape(leaf)), "axes")
+    along = check_axes(axes, len(shape_of(leaf)), "axes")
     if isinstance(leaf, IndexedSlices):
-        leaf = without_padding(leaf) if formula.raw else coalesce(leaf)
+        leaf = without_padding(leaf) if formula.raw else coalesce_slices(leaf)
     B, values = parts(leaf)
     units = units_of(B.shape(values), along)
     E, norms = _unit_norms(B, derivatives.constant(B, values), units)
-    return Measured(leaf, units, along, E, norms, norm_dtype([leaf]))
+    return Measured(leaf, units, E, norms, norm_dtype([leaf]))
 
 
 def _unit_norms(B: Backend, values: Array, units: Units) -> tuple[Backend, Array]:
@@ -345,7 +358,7 @@ def _unit_norms(B: Backend, values: Array, units: Units) -> tuple[Backend, Array
     B, values = on_host(B, values)
     with B.scope():
         matrix = units.of(B, values if B is modes.HOST else B.widen(values))
-    return exact_norms([(B, matrix)], 2.0)
+    return exact_norms([Matrix(B, matrix)], 2.0)
 
 
 def _parameter_norms(measured: Measured, weights: Array) -> Array:
@@ -353,12 +366,12 @@ def _parameter_norms(measured: Measured, weights: Array) -> Array:
     leaf, E = measured.leaf, measured.E
     B, values = parts(leaf)
     weights = derivatives.constant(B, weights)
-    if isinstance(leaf, IndexedSlices) and 0 not in measured.axes:
+    if isinstance(leaf, IndexedSlices) and 0 not in measured.units.axes:
         with B.scope():
             weights = B.read_rows(weights, leaf.indices)
         units = measured.units
     else:
-        units = units_of(B.shape(weights), measured.axes)
+        units = units_of(B.shape(weights), measured.units.axes)
     own, norms = _unit_norms(B, weights, units)
     if own is E:
         return norms
@@ -368,43 +381,26 @@ def _parameter_norms(measured: Measured, weights: Array) -> Array:
 
 def _clipped(measured: Measured, limit: Limit, formula: ClipFormula, nonfinite: str) -> Any:
     """Return the leaf with each unit clipped to the limit."""
-    E, norms = measured.E, measured.norms
-    B, values = parts(measured.leaf)
-    wide = wide_dtype(B.dtype(values))
+    leaf, E, norms = measured.leaf, measured.E, measured.norms
+    B, values = parts(leaf)
     with E.scope():
         refuse_nonfinite(E, norms, nonfinite)
         if 0 in B.shape(values):
-            return measured.leaf
+            return leaf
         known = norms if formula.wide else E.astype(norms, measured.dtype)
         most = limit.of(E, E.dtype(known))  # a number, or an array of E
         most = most if measured.share is None else E.round_product(measured.share, most)
         if formula.wide and E is modes.HOST and np.isfinite(norms).all() and (norms <= most).all():
-            return measured.leaf
+            return leaf
         steps = formula.steps(E, known, most)
-        arrays = [E.astype(c, wide) for _, c in steps if not isinstance(c, float)]
         finite = E.isfinite(norms) if nonfinite == "zero" else None
-        if finite is not None:
-            arrays.append(E.astype(E.where(finite, 1.0, E.zeros_like(known)), wide))
-    if E is modes.HOST:
-        with B.scope():
-            arrays = [B.asarray(a, values) for a in arrays]
-    rounded = [(name, round_scalar(B, values, c, name) if isinstance(c, float) else None) for name, c in steps]
-    requested = derivatives.requests(B, values)
-    known_values = derivatives.constant(B, values) if requested else values
-    clipped = modes.run(
-        _scale_units,
-        B,
-        (known_values, *arrays, *measured.keys[1:]),
-        units=measured.units,
-        steps=rounded,
-        zero=finite is not None,
-        placed=bool(measured.keys),
-    )
-    if requested:
+    sizes = measured.units.sizes
+    clipped = scale_units(B, derivatives.constant(B, values), E, steps, finite, sizes, measured.keys[1:])
+    if derivatives.requests(B, values):
         with E.scope():
             over = formula.decided(E, known, most, finite, measured.dtype)
         clipped = _attached(measured, clipped, limit, over, formula.slack)
-    return measured.leaf.replace(values=clipped) if isinstance(measured.leaf, IndexedSlices) else clipped
+    return with_values(leaf, clipped)
 
 
 def _attached(measured: Measured, clipped: Array, limit: Limit, over: Array, slack: float) -> Array:
@@ -426,7 +422,7 @@ def _attached(measured: Measured, clipped: Array, limit: Limit, over: Array, sla
         if E is modes.HOST:
             multiple, over = B.asarray(multiple, values), B.asarray(over, values)
         matrix, scaled = (units.of(B, B.widen(x)) for x in (values, clipped))
-        layout = Layout("rows", bool(measured.keys), _shape(measured.leaf)[0])
+        layout = Layout(True, bool(measured.keys), shape_of(measured.leaf)[0])
         member = Member(layout, matrix, measured.keys)
         attached = derivatives.attach_norms(B, rounded_norms(B, E, whole, dtype, values), [member])
         limits = multiple * limit.as_array(B, attached)
@@ -434,27 +430,49 @@ def _attached(measured: Measured, clipped: Array, limit: Limit, over: Array, sla
         return B.astype(units.back(B, out), B.dtype(values))
 
 
+def scale_units(
+    B: Backend, values: Array, E: Backend, steps: Steps, finite: Any, sizes: Shape, place: tuple[Array, ...] = ()
+) -> Array:
+    """Multiply and divide values by arrays of E, (k,), with one number per unit. Return zeros where finite is False.
+
+    The numbers get the shape ``sizes``, which broadcasts with values. place, if given, has the unit of each row.
+    """
+    wide = wide_dtype(B.dtype(values))
+    with E.scope():
+        arrays = [E.astype(c, wide) for _, c in steps if not isinstance(c, float)]
+        if finite is not None:
+            arrays.append(E.astype(finite, wide))
+    if E is modes.HOST:
+        with B.scope():
+            arrays = [B.asarray(a, values) for a in arrays]
+    rounded = [(name, round_scalar(B, values, c, name) if isinstance(c, float) else None) for name, c in steps]
+    return modes.run(
+        _scale_units,
+        B,
+        (values, *arrays, *place),
+        sizes=sizes,
+        steps=rounded,
+        zero=finite is not None,
+        placed=bool(place),
+    )
+
+
 def _scale_units(
     B: Backend,
     values: Array,
     *arrays: Array,
-    units: Units,
+    sizes: Shape,
     steps: list[tuple[str, float | None]],
     zero: bool,
     placed: bool,
 ) -> Array:
     if placed:
         arrays = tuple(B.take(a, arrays[-1]) for a in arrays[:-1])
-    numbers = iter([B.reshape(a, (B.shape(a)[0], 1)) for a in arrays])
-    out = units.of(B, B.widen(values))
+    numbers = iter([B.reshape(a, sizes) for a in arrays])
+    out = B.widen(values)
     for name, c in steps:
         number = next(numbers) if c is None else c
         out = B.round_product(out, number) if name == "mul" else B.div(out, number)
     if zero:
         out = B.where(B.less_equal(next(numbers), 0.0), B.zeros_like(out), out)
-    return B.astype(units.back(B, out), B.dtype(values))
-
-
-def _shape(leaf: Any) -> Shape:
-    """Return the shape of the dense array."""
-    return leaf.dense_shape if isinstance(leaf, IndexedSlices) else find_backend(leaf).shape(leaf)  # type: ignore[union-attr]
+    return B.astype(out, B.dtype(values))

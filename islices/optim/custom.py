@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from inspect import Parameter
 from typing import Any, Literal
@@ -13,7 +13,7 @@ import numpy as np
 from islices.core.arguments import check_flag, check_name, is_real
 from islices.core.registry import describe, get_backend
 from islices.optim.factory import ROWS
-from islices.optim.formulas import Formula, State, parameters_of
+from islices.optim.formulas import Formula, Rule, State, parameters_of
 from islices.optim.hyperparameters import FINITE, Accepted, Scheduled, check_hyper
 from islices.optim.numbers import Numbers
 from islices.optim.operators import bind
@@ -33,7 +33,7 @@ class NamedNumbers(Numbers):
 
 
 def custom(
-    update: Callable[..., Any],
+    update: Rule,
     lr: Scheduled,
     *,
     state: Mapping[str, float] | None = None,
@@ -98,10 +98,11 @@ def custom(
     state, row_state = dict(state or {}), dict(row_state or {})
     if both := state.keys() & row_state.keys():
         raise ValueError(f"row_state: got {sorted(both)[0]!r}, which is in state; accepted are other names")
+    specs = []
     for name, initial in {**state, **row_state}.items():
         if not is_real(initial):
             raise TypeError(f"state: got {describe(initial)} for {name!r}; accepted is the number that it begins with")
-    specs = [State(name, float(x), name in row_state) for name, x in {**state, **row_state}.items()]
+        specs.append(State(name, float(initial), name in row_state))
     h = {"lr": lr, **hyper}
     limits = {**dict.fromkeys(hyper, ANY), "lr": FINITE}
     check_hyper(h, dict.fromkeys(h), (), limits)
@@ -134,7 +135,7 @@ def custom(
     )
 
 
-def _check_results(update: Callable[..., Any], parameters: Iterable[str], specs: Sequence[State]) -> None:
+def _check_results(update: Rule, parameters: Iterable[str], specs: Sequence[State]) -> None:
     """Run a rule on NumPy arrays of one row; raise TypeError or ValueError if its results do not fit."""
     elements, number = np.array([[0.5, 0.25]]), np.array([[0.5]])
     shapes = {"w": elements.shape, **{x.name: (number if x.per_row else elements).shape for x in specs}}

@@ -41,14 +41,11 @@ def make(
     its public function."""
     record = RECORDS[name]
     preset = lookup_formula(record.presets, semantics, name)
-    unknown = [k for k, v in given.items() if v is not None and k not in preset.defaults]
-    if unknown:
-        names = ", ".join(preset.defaults)
-        raise ValueError(
-            f"{unknown[0]}: got {show(given[unknown[0]])}; {name} with semantics={semantics!r} has {names}"
-        )
-    hyper = {k: v if (v := given.get(k)) is not None else default for k, default in preset.defaults.items()}
-    hyper = {k: _plain(v) for k, v in hyper.items()}
+    owner = f"{name} with semantics={semantics!r}"
+    for k, v in given.items():
+        if v is not None and k not in preset.defaults:
+            raise ValueError(f"{k}: got {show(v)}; {owner} has {', '.join(preset.defaults)}")
+    hyper = {k: _plain(v if (v := given.get(k)) is not None else default) for k, default in preset.defaults.items()}
     check_hyper(hyper, preset.defaults, record.fixed, record.limits)
     maximize = check_flag(maximize, "maximize")
     check_name(duplicates, DUPLICATES, "duplicates")
@@ -59,14 +56,12 @@ def make(
     if rows is None and "touched" not in formula.rows:
         chosen["rows"] = "all"
         formula = preset.formula(chosen)
-    owner = f"{name} with semantics={semantics!r}"
     if formula.raw != (duplicates == "raw"):
         raise ValueError(f"duplicates: got {duplicates!r}; {owner} has {'raw' if formula.raw else 'sum'!r} only")
     if chosen["rows"] not in formula.rows:
         raise ValueError(f"rows: got {rows!r}; {owner} has {', '.join(map(repr, formula.rows))}")
     formula = replace(formula, maximize=maximize, limits=record.limits)
-    options = {"semantics": semantics, "maximize": formula.maximize, "duplicates": duplicates}
-    remake = partial(make, name, **given, **options, rows=rows)
+    remake = partial(make, name, **given, rows=rows, semantics=semantics, maximize=maximize, duplicates=duplicates)
     return Optimizer(
         name, hyper, formula, rows=chosen["rows"], semantics=semantics, requested=rows, frozen=frozen, remake=remake
     )

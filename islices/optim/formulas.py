@@ -9,12 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from islices.optim.hyperparameters import Accepted
+    from islices.optim.hyperparameters import Limits
     from islices.optim.numbers import Numbers
 
+#: A function of `islices.optim.rules`' kind.
+Rule: TypeAlias = Callable[..., Any]
 #: The numbers of each decay that runs before the rule; they follow the rule's numbers.
 DECAYS: Mapping[str, tuple[str, ...]] = {
     "": (),
@@ -67,7 +69,7 @@ class Formula:
         The rule's optional parameters that are neither an array nor a number in this formula.
     """
 
-    rule: Callable[..., Any]
+    rule: Rule
     numbers: type[Numbers]
     state: tuple[State, ...] = ()
     squares: str = ""
@@ -75,7 +77,7 @@ class Formula:
     rows: tuple[str, ...] = ("touched", "all")
     raw: bool = False
     maximize: bool = False
-    limits: Mapping[str, Accepted] = field(default_factory=dict)
+    limits: Limits = field(default_factory=dict)
     options: tuple[str, ...] = ()
 
     names: tuple[str, ...] = field(init=False)
@@ -101,6 +103,6 @@ class Formula:
 
 
 @cache
-def parameters_of(rule: Callable[..., Any]) -> Mapping[str, Any]:
+def parameters_of(rule: Rule) -> Mapping[str, Any]:
     """Return the defaults of a rule's parameters by name."""
     return {name: x.default for name, x in signature(rule).parameters.items()}

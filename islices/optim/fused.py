@@ -28,7 +28,7 @@ from islices.norms.limits import Limit
 from islices.norms.norm import Leaf, total_norm
 from islices.optim.formulas import Formula
 from islices.optim.operators import is_elementwise
-from islices.optim.row_steps import Request, count_step, row_blocks, write_pieces
+from islices.optim.row_steps import Request, Stepped, count_step, row_blocks, write_pieces
 
 #: (order, ids, starts): see `islices.kernels.operations.Groups`
 Groups: TypeAlias = tuple[Host, Host, Host]
@@ -36,13 +36,13 @@ Groups: TypeAlias = tuple[Host, Host, Host]
 MOST_STATES = 3
 
 
-def fused_steps(requests: Sequence[Request]) -> list[tuple[Any, dict[str, Array]] | None]:
+def fused_steps(requests: Sequence[Request]) -> list[Stepped | None]:
     """Take several steps at once, which must not share memory. Return each table and state, or None for a step that
     no kernel takes.
 
     A step without a kernel has changed nothing.
     """
-    done: list[tuple[Any, dict[str, Array]] | None] = [None] * len(requests)
+    done: list[Stepped | None] = [None] * len(requests)
     begun: list[tuple[int, HostPlan]] = []
     for k, request in enumerate(requests):
         if not _expressible(request.formula):
@@ -133,7 +133,7 @@ def _tasks(x: HostPlan, named: Groups | None, some: Host | None) -> list[Any]:
     return tasks
 
 
-def _finished(x: HostPlan, some: Host | None) -> tuple[Any, dict[str, Array]]:
+def _finished(x: HostPlan, some: Host | None) -> Stepped:
     """Return the table and the state, after rounding the master into the table and counting the step."""
     request, weights, state = x.request, x.arrays[""], dict(x.results)
     if x.target is not weights:
@@ -162,7 +162,7 @@ def _expressible(formula: Formula) -> bool:
     return known and is_elementwise(formula.rule) and has_source(formula.rule)
 
 
-def traced_step(request: Request) -> tuple[Any, dict[str, Array]] | None:
+def traced_step(request: Request) -> Stepped | None:
     """Return the table and the state after a step on the gradient's rows, or None if no kernel can be called."""
     B, s, arrays = request.at.B, request.grad, request.at.arrays
     if "master" in arrays or not isinstance(s, IndexedSlices):
@@ -170,11 +170,6 @@ def traced_step(request: Request) -> tuple[Any, dict[str, Array]] | None:
     if request.frozen is not None:
         s = drop_ordered(s, request.frozen)
     shape, numbers = s.dense_shape, request.numbers
-    with B.scope():
-        indices = s.indices
-        if request.apply is not None:  # a row that is nowhere is not written
-            nowhere = B.asarray(np.full(1, shape[0], B.dtype(indices)), indices)
-            indices = B.where(B.equal(request.apply, 1), indices, nowhere)
 
     def otherwise(slots: Slots, numbers: Array, *tables: Array) -> Sequence[Array]:
         state = dict(zip(["step", *names], [arrays["step"], *tables[1:]], strict=True))
@@ -184,7 +179,7 @@ def traced_step(request: Request) -> tuple[Any, dict[str, Array]] | None:
         return write_pieces(B, tables, rows, donate=True)
 
     names = request.names[1:]
-    slots = slots_of(s)._replace(indices=indices)
+    slots = slots_of(s)._replace(indices=request.where_taken(s.indices))
     with B.scope():
         tables = B.traced_step(request.formula, slots, numbers, request.tables, otherwise)
         if tables is None:
@@ -204,11 +199,9 @@ def clip_requests(requests: Sequence[Request], limit: Limit, formula: ClipFormul
         later = deferred(request.grad) if isinstance(request.grad, IndexedSlices) else request.grad
         leaves.append(Leaf(later, later))
     total = total_norm(grads, raw=formula.raw)
-    clipped = clip_leaves(grads, leaves, total, limit, formula, "propagate")
-    return [_on(request, grad) for request, grad in zip(requests, clipped, strict=True)], total.given
-
-
-def _on(request: Request, grad: Any) -> Request:
-    """Return the step with another gradient. Views of slices whose values are computed on reading stay valid."""
-    known = grad is request.grad or (isinstance(grad, IndexedSlices) and slots_in(grad) is not None)
-    return request._replace(grad=grad, look=request.look if known else None)
+    steps = []
+    for request, grad in zip(requests, clip_leaves(grads, leaves, total, limit, formula, "propagate"), strict=True):
+        # views of slices whose values are computed on reading stay valid
+        known = grad is request.grad or (isinstance(grad, IndexedSlices) and slots_in(grad) is not None)
+        steps.append(request._replace(grad=grad, look=request.look if known else None))
+    return steps, total.given

@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping
 from types import FunctionType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from islices.backend import FLOATS, INTEGERS, Array, Backend
 from islices.core import modes
@@ -24,6 +24,8 @@ from islices.core.shapes import size_of
 Hyper = Mapping[str, Any]
 #: A number, an array of one, or a function of the number of steps taken before that returns either.
 Scheduled = float | Array | Callable[[Any], Any]
+#: The argument for one: None means the default of the semantics.
+Setting: TypeAlias = Scheduled | None
 
 
 class Accepted(NamedTuple):
@@ -33,10 +35,13 @@ class Accepted(NamedTuple):
     holds: Callable[[float], bool]
 
 
+#: Hyperparameter -> its accepted values, where they differ from the common ones.
+Limits: TypeAlias = Mapping[str, Accepted]
+
 FINITE = Accepted("a finite number >= 0", lambda x: 0 <= x < math.inf)
 BELOW_ONE = Accepted("0 <= value < 1", lambda x: 0 <= x < 1)
 #: Limits of hyperparameters that are others', and may change by the step.
-LIMITS: Mapping[str, Accepted] = {"beta1": BELOW_ONE, "beta2": BELOW_ONE, "rho": BELOW_ONE}
+LIMITS: Limits = {"beta1": BELOW_ONE, "beta2": BELOW_ONE, "rho": BELOW_ONE}
 
 
 class Schedule(ABC):
@@ -64,7 +69,7 @@ def refuse_scheduled(h: Hyper, owner: str, *names: str) -> None:
 
 
 # ---------------------------------------------------------------------- when an optimizer is made
-def check_hyper(h: Hyper, defaults: Hyper, fixed: Container[str], limits: Mapping[str, Accepted]) -> None:
+def check_hyper(h: Hyper, defaults: Hyper, fixed: Container[str], limits: Limits) -> None:
     """Check hyperparameters: raise TypeError for a wrong type, ValueError for a value out of range."""
     for name, value in h.items():
         if isinstance(defaults[name], bool):
@@ -83,9 +88,7 @@ def _is_number(value: Any, *, fixed: bool) -> bool:
     if is_real(value) or fixed:
         return is_real(value)
     backend = _array_backend(value)
-    if backend is None:
-        return callable(value)
-    return _is_one(backend, value)
+    return callable(value) if backend is None else _is_one(backend, value)
 
 
 def _is_one(backend: Backend, x: Array) -> bool:
@@ -93,7 +96,7 @@ def _is_one(backend: Backend, x: Array) -> bool:
     return backend.dtype(x) in (*FLOATS, *INTEGERS) and size_of(backend.shape(x)) == 1
 
 
-def check_range(name: str, value: Any, limits: Mapping[str, Accepted]) -> float:
+def check_range(name: str, value: Any, limits: Limits) -> float:
     """Return a number as a float; raise ValueError if it is outside the optimizer's limits."""
     limit, number = limits.get(name) or LIMITS.get(name, FINITE), as_float(value)
     if not limit.holds(number):
@@ -102,7 +105,7 @@ def check_range(name: str, value: Any, limits: Mapping[str, Accepted]) -> float:
 
 
 # ---------------------------------------------------------------------- at a step
-def at_step(E: Backend, name: str, value: Scheduled, count: Array, limits: Mapping[str, Accepted]) -> Any:
+def at_step(E: Backend, name: str, value: Scheduled, count: Array, limits: Limits) -> Any:
     """Return a hyperparameter after count steps. It is a Python number if E is the host, else a number or an array of
     one number.
 
@@ -122,8 +125,7 @@ def at_step(E: Backend, name: str, value: Scheduled, count: Array, limits: Mappi
     if modes.is_traced(backend, value):
         raise TypeError(f"{name}: got a traced array for a state that is not; accepted is a step count traced with it")
     with backend.scope():
-        narrow = backend.dtype(value) == "bfloat16"  # whose bits NumPy would see
-        number = backend.to_numpy(backend.astype(value, "float32") if narrow else value).item()
+        number = backend.to_numpy(backend.widen(value)).item()  # of bfloat16 NumPy would see the bits
     return check_range(name, number, limits)
 
 
@@ -133,14 +135,11 @@ def _array_backend(value: Any) -> Backend | None:
     return backend if backend is not None and backend.is_array(value) else None
 
 
-def known_hyper(h: Hyper, count: Array, limits: Mapping[str, Accepted]) -> dict[str, Any]:
+def known_hyper(h: Hyper, count: Array, limits: Limits) -> dict[str, Any]:
     """Return all hyperparameters as numbers and flags after a known count of steps, checked against limits."""
     known = {}
     for name, value in h.items():
-        if type(value) not in (float, bool):
-            if isinstance(value, Schedule):
-                value = value(int(count[0]))
-            elif not is_real(value):
-                value = at_step(modes.HOST, name, value, count, limits)
+        if type(value) not in (float, bool) and not is_real(value):
+            value = at_step(modes.HOST, name, value, count, limits)
         known[name] = value
     return known

@@ -113,7 +113,11 @@ def _check_state(
             raise TypeError(f"state[{name!r}]: got {found}; accepted for a table of {dtype} is {wanted}")
         if B.shape(x) != shape:
             raise ValueError(f"state[{name!r}]: got shape {B.shape(x)}; accepted is {shape}")
-        if changes_in_place(B, x, name) != in_place:  # one of the two would change, and the other be returned
+        try:
+            changes = B.in_place(x)
+        except ValueError as error:
+            raise ValueError(str(error).replace("table:", f"state[{name!r}]:", 1)) from None
+        if changes != in_place:  # one of the two would change, and the other be returned
             raise TypeError(
                 f"state[{name!r}]: got {type(x).__name__} for a table that is a {type(weights).__name__}; accepted are "
                 "both in place or neither (tf.Variable(x, trainable=False)). A tf.function gives back variables as "
@@ -121,14 +125,6 @@ def _check_state(
             )
         arrays[name] = x
     return arrays
-
-
-def changes_in_place(B: Backend, x: Array, name: str) -> bool:
-    """Return True if an array of a state changes in place; raise ValueError if it cannot be written."""
-    try:
-        return B.in_place(x)
-    except ValueError as error:
-        raise ValueError(str(error).replace("table:", f"state[{name!r}]:", 1)) from None
 
 
 def accept_gradient(B: Backend, dtype: str, shape: tuple[int, ...], grad: Any) -> tuple[IndexedSlices | Array, Look]:
@@ -157,8 +153,7 @@ def accept_gradient(B: Backend, dtype: str, shape: tuple[int, ...], grad: Any) -
         if known is None or leaf.dense_shape[0] is None:
             check_indices(B, leaf.indices, shape[0], look=look)
     if leaf.dense_shape[0] is None:
-        flags = {"coalesced": leaf.coalesced, "padded": leaf.padded}
-        leaf = IndexedSlices._trusted(B, leaf.values, leaf.indices, shape, **flags)
+        leaf = IndexedSlices._trusted(B, leaf.values, leaf.indices, shape, coalesced=leaf.coalesced, padded=leaf.padded)
     return leaf, look
 
 

@@ -45,10 +45,12 @@ class Numbers:
     """
 
     one, zero, half, two = 1.0, 0.0, 0.5, 2.0
+    narrow_dtype = ""  # the type of `narrow`; "" is the type in which the rule computes
 
-    def __init__(self, E: Backend, count: Array, lr: Array, h: Hyper, wide: str) -> None:
-        self.E, self._count, self.exact_lr, self.h, self.wide = E, count, lr, h, wide
+    def __init__(self, E: Backend, count: Array, h: Hyper, wide: str) -> None:
+        self.E, self._count, self.h, self.wide = E, count, h, wide
         self.counted = False  # True once anything has read the count
+        self.exact_lr = self.array_of(h["lr"])
 
     def value(self, name: str) -> Any:
         """Return a number by its name."""
@@ -60,9 +62,6 @@ class Numbers:
         return self.h[name]
 
     # ------------------------------------------------------------------ numbers of several rules
-    def lr(self) -> Any:
-        return self.hyper("lr")
-
     def mu(self) -> Any:
         return self.hyper("momentum")
 
@@ -78,15 +77,22 @@ class Numbers:
     def gain_rho(self) -> Any:
         return self.complement("rho")
 
-    def penalty(self) -> Any:
-        return self.hyper("weight_decay")
-
     def keep(self) -> Any:
         """Return 1 - lr * weight_decay."""
         return self.number(1.0) - self.E.round_product(self.exact_lr, self.array_of(self.h["weight_decay"]))
 
     def decay_rate(self) -> Any:
-        return self.lr()
+        return self.value("lr")
+
+    def correction(self, beta: str) -> Any:
+        """Return the bias correction 1 - beta^t."""
+        return self.number(1.0) - self.power(self.h[beta])
+
+    def correction1(self) -> Any:
+        return self.correction("beta1")
+
+    def correction2(self) -> Any:
+        return self.correction("beta2")
 
     # ------------------------------------------------------------------ arithmetic
 
@@ -106,7 +112,7 @@ class Numbers:
 
     def number(self, x: float, dtype: str = "float64") -> Array:
         """Return x as an array of E."""
-        return np.array((x,), dtype) if self.E is modes.HOST else self.E.asarray(np.full(1, x, dtype), self.count)
+        return np.array((x,), dtype) if self.E is modes.HOST else self.array(np.full(1, x, dtype))
 
     def array_of(self, x: Any) -> Array:
         """Return a number as an array of E, and an array unchanged."""
@@ -123,8 +129,8 @@ class Numbers:
         return single(x) if is_real(x) else self.E.astype(self.E.astype(x, "float32"), "float64")
 
     def narrow(self, x: Any) -> Array:
-        """Return x in the type in which the rule computes."""
-        return self.E.astype(self.array_of(x), self.wide)
+        """Return x in the type in which the semantics forms its numbers."""
+        return self.E.astype(self.array_of(x), self.narrow_dtype or self.wide)
 
     def power(self, base: Any) -> Array:
         """Return base^t as the product, by halves, of base^(2^k) over the binary digits k of t (SPEC clause 16).
@@ -177,7 +183,9 @@ def _repeated_squares(base: float) -> tuple[float, ...]:
 def power_of(base: float, t: int) -> float:
     """Return base^t as `Numbers.power` computes it, for t of at least 1; without factors that are 1 in every half."""
     size = 1 << (t.bit_length() - 1).bit_length()  # the power of two from which on t has no digits
-    factors = [x if t >> k & 1 else 1.0 for k, x in enumerate(_repeated_squares(base)[:size])]
+    factors: list[float] = []
+    for k, x in enumerate(_repeated_squares(base)[:size]):
+        factors.append(x if t >> k & 1 else 1.0)
     while size > 1:
         size //= 2
         factors = list(map(operator.mul, factors[:size], factors[size:]))
@@ -211,26 +219,19 @@ def step_numbers(B: Backend, formula: Formula, hyper: Hyper, step: Array, wide: 
     """Return the numbers in `Formula.names` at this step as one array of the wide type. It is a NumPy array if the
     step is known.
 
-    count is a view of step, the number of completed steps, or None if it is traced.
+    count is a view of step, the number of completed steps, or None if it is traced. The last numbers are cached: many
+    parameters of one model take a step with the same numbers, and some rules have the same numbers at every step.
     """
     if count is None:
         return _traced_numbers(B, formula, hyper, step, wide)
-    if not 0 <= count[0] < LAST_STEP:
-        raise ValueError(f"state['step']: got {count[0]}; accepted is 0 <= step < {LAST_STEP}")
-    return _known_numbers(formula, tuple(known_hyper(hyper, count, formula.limits).items()), int(count[0]), wide)
-
-
-def _known_numbers(formula: Formula, hyper: tuple[tuple[str, Any], ...], count: int, wide: str) -> Array:
-    """Return the numbers at a known count, from a cache of the last ones.
-
-    Many parameters of one model take a step with the same numbers, and some rules have the same numbers at every step.
-    """
-    last = _last_numbers(formula, hyper, wide)
-    known = last.get(None, last.get(count))
+    taken = int(count[0])
+    if not 0 <= taken < LAST_STEP:
+        raise ValueError(f"state['step']: got {taken}; accepted is 0 <= step < {LAST_STEP}")
+    h = known_hyper(hyper, count, formula.limits)
+    last = _last_numbers(formula, tuple(h.items()), wide)
+    known = last.get(None, last.get(taken))
     if known is None:
-        h, found = dict(hyper), []
-        lr = h["lr"] if type(h["lr"]) is float else as_float(h["lr"])
-        numbers = formula.numbers(modes.HOST, np.array((count,), np.int32), np.array((lr,)), h, wide)
+        numbers, found = formula.numbers(modes.HOST, np.array((taken,), np.int32), h, wide), []
         with quiet():
             for name in formula.names:
                 x = numbers.value(name)
@@ -239,13 +240,13 @@ def _known_numbers(formula: Formula, hyper: tuple[tuple[str, Any], ...], count: 
             known = np.array(found, wide)
         if len(last) >= COUNTS:
             last.clear()
-        last[count if numbers.counted else None] = known
+        last[taken if numbers.counted else None] = known
     return known
 
 
 @lru_cache(maxsize=64)
 def _last_numbers(formula: Formula, hyper: tuple[tuple[str, Any], ...], wide: str) -> dict[int | None, Array]:
-    """Return the cache of `_known_numbers`: {count, or None for any count: the numbers}."""
+    """Return the cache of `step_numbers`: {count, or None for any count: the numbers}."""
     return {}
 
 
@@ -254,7 +255,6 @@ def _traced_numbers(B: Backend, formula: Formula, hyper: Hyper, step: Array, wid
     at = {n: x if isinstance(x, known) else at_step(B, n, x, step, formula.limits) for n, x in hyper.items()}
     with B.scope():
         h = {name: x if isinstance(x, known) else B.astype(B.reshape(x, (1,)), "float64") for name, x in at.items()}
-        lr = B.asarray(np.array((as_float(h["lr"]),)), step) if is_real(h["lr"]) else h["lr"]
-        numbers = formula.numbers(B, step, lr, h, wide)
+        numbers = formula.numbers(B, step, h, wide)
         columns = [B.astype(numbers.array_of(numbers.value(name)), "float64") for name in formula.names]
         return B.astype(B.concat(columns), wide)

@@ -15,6 +15,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from islices.optim.formulas import Rule
+
 __all__ = [
     "absolute",
     "bind",
@@ -99,9 +101,7 @@ def row_mean(x: Any) -> Any:
     _unbound(x)
 
 
-def bind(
-    rule: Callable[..., Any], operators: Mapping[str, Any], wrap: Callable[[Any], Any] = lambda x: x
-) -> Callable[..., Any]:
+def bind(rule: Rule, operators: Mapping[str, Any], wrap: Callable[[Any], Any] = lambda x: x) -> Rule:
     """Return the rule's code with other operators. Also bind, and optionally wrap, the functions that it calls."""
     if not isinstance(rule, FunctionType) or rule.__closure__:
         raise TypeError(f"rule: got {rule!r}; accepted is a plain function without a closure")

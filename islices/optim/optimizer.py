@@ -34,7 +34,7 @@ from islices.optim.inputs import (
     state_shapes,
 )
 from islices.optim.numbers import step_numbers
-from islices.optim.row_steps import Request, rows_step
+from islices.optim.row_steps import Request, Stepped, rows_step
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -89,15 +89,18 @@ class Optimizer:
         frozen: Any,
         remake: Callable[..., Optimizer],
     ) -> None:
-        kept = {
-            "_requested": requested,
-            "_formula": formula,
-            "_remake": remake,
-            "_warned": set[str](),
-            "_frozen": frozen_rows(frozen),
-        }
-        shown = {"name": name, "hyper": MappingProxyType(dict(hyper)), "rows": rows, "semantics": semantics}
-        vars(self).update(shown, maximize=formula.maximize, **kept)
+        vars(self).update(
+            name=name,
+            hyper=MappingProxyType(dict(hyper)),
+            rows=rows,
+            semantics=semantics,
+            maximize=formula.maximize,
+            _formula=formula,
+            _requested=requested,
+            _remake=remake,
+            _warned=set(),
+            _frozen=frozen_rows(frozen),
+        )
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"{name}: an Optimizer does not change; accepted is a new one, optim.{self.name}(...)")
@@ -284,7 +287,7 @@ def step_tables(optimizer: Optimizer, table: Any, grad: Any, state: Any, donate:
     return rebuild(table, iter([t for t, _ in after])), rebuild(table, iter([s for _, s in after]))
 
 
-def take_steps(requests: Sequence[Request]) -> list[tuple[Any, dict[str, Array]]]:
+def take_steps(requests: Sequence[Request]) -> list[Stepped]:
     """Take steps that share no memory, by kernels together or by the primitives; return the tables and the states."""
     taken = []
     for request in requests:
@@ -314,13 +317,13 @@ def check_requests(requests: Sequence[Request], names: Sequence[str] = ()) -> No
         parts.append((B, request.at.weights, True, where + "table"))
         for name, x in request.at.arrays.items():
             parts.append((B, x, True, f"{where}state[{name!r}]"))
-        look = native_look(grad) if isinstance(grad, IndexedSlices) else None
+        sparse = isinstance(grad, IndexedSlices)
+        look = native_look(grad) if sparse else None
         if look is not None and look.views is not None:  # there need not be an array of its indices
-            parts.append((B, grad.values, False, where + "grad"))
-            parts.append((modes.HOST, look.views[1], False, where + "grad"))
-            continue
-        for x in arrays_of(grad) if isinstance(grad, IndexedSlices) else (grad,):
-            parts.append((B, x, False, where + "grad"))
+            read = [(B, grad.values), (modes.HOST, look.views[1])]
+        else:
+            read = [(B, x) for x in (arrays_of(grad) if sparse else (grad,))]
+        parts += [(of, x, False, where + "grad") for of, x in read]
     if parts:
         check_apart(parts)
 

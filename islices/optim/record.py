@@ -13,7 +13,7 @@ from typing import Any
 
 from islices.core.arguments import show
 from islices.optim.formulas import Formula, State
-from islices.optim.hyperparameters import Accepted, Hyper
+from islices.optim.hyperparameters import Hyper, Limits
 
 #: optimizer -> its record
 RECORDS: dict[str, Record] = {}
@@ -90,7 +90,7 @@ class Record:
     added: tuple[str, ...] = ()
     recomputed: Mapping[str, Callable[[Hyper, int], float]] = field(default_factory=dict)
     fixed: tuple[str, ...] = ("initial_accumulator",)
-    limits: Mapping[str, Accepted] = field(default_factory=dict)
+    limits: Limits = field(default_factory=dict)
     additive: bool = True
 
     def __post_init__(self) -> None:
@@ -192,6 +192,15 @@ def carried(x: Any, name: str, record: Record, source: str | None, target: str, 
     if not lr:
         raise ValueError(f"learning rate: got {lr}; accepted is one above 0: {name!r} holds steps on one side")
     return x * (left / lr if left else kept * lr)
+
+
+def check_names(given: Iterable[str], needed: Iterable[str], others: Iterable[str], place: str) -> None:
+    """Raise ValueError for the names of a state's arrays if one is lacking, or is neither needed nor one of others."""
+    unknown = next((name for name in given if name not in (*needed, *others)), None)
+    lacking = next((name for name in needed if name not in given), None)
+    if unknown is not None or lacking is not None:
+        came = f"the array {show(unknown)}" if unknown is not None else f"no {lacking!r}"
+        raise ValueError(f"{place}: got {came}; accepted are {_shown(dict.fromkeys(('step', *needed)))}")
 
 
 def _shown(names: Iterable[str]) -> str:

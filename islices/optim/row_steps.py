@@ -8,9 +8,9 @@ SPEC clause 16.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from islices.core.shapes import size_of
 from islices.core.slices import IndexedSlices
 from islices.norms.exact import row_sums
 from islices.optim import rules
-from islices.optim.formulas import Formula
+from islices.optim.formulas import DECAYS, Formula, Rule
 from islices.optim.inputs import Tables
 from islices.optim.operators import bind
 
@@ -35,6 +35,8 @@ PIECE = 1 << 14
 
 #: (row numbers, or None for whole tables; the new rows of each table)
 Pieces = Iterator[tuple[Array | None, list[Array]]]
+#: A table and its state after a step.
+Stepped: TypeAlias = tuple[Any, dict[str, Array]]
 
 
 class Request(NamedTuple):
@@ -80,30 +82,34 @@ class Request(NamedTuple):
 
     def some_rows(self) -> Pieces:
         """Yield the new rows that the slices contain."""
-        B, s = self.at.B, self.grad
-        if self.frozen is not None:
-            s = drop_ordered(s, self.frozen)
-        ids, gradient = _summed(s, self.formula)
+        B = self.at.B
+        ids, gradient = self._gradient()
+        ids = self.where_taken(ids)
         with B.scope():
-            if self.apply is not None:  # rows out of range are not written
-                nowhere = B.asarray(np.full(1, s.dense_shape[0], B.dtype(ids)), ids)
-                ids = B.where(B.equal(self.apply, 1), ids, nowhere)
             old = [B.stop_gradient(B.read_rows(x, ids)) for x in self.tables]
-            gradient = [B.stop_gradient(x) for x in gradient]
         yield ids, self._changed(gradient, old)
+
+    def where_taken(self, ids: Array) -> Array:
+        """Return row numbers that are out of range, and so not written, if the step is not taken."""
+        if self.apply is None:
+            return ids
+        B = self.at.B
+        with B.scope():
+            nowhere = B.asarray(np.full(1, self.at.shape[0], B.dtype(ids)), ids)
+            return B.where(B.equal(self.apply, 1), ids, nowhere)
 
     def whole_tables(self) -> Pieces:
         """Yield all rows at once, for arrays that do not change in place and for traced code."""
-        B, shape = self.at.B, self.at.B.shape(self.tables[0])
+        B, shape = self.at.B, self.at.shape
         if isinstance(self.grad, IndexedSlices):
-            check_memory(repr(self.grad), shape, B.dtype(self.tables[0]), 'rows="touched"')  # type: ignore[arg-type]
+            check_memory(repr(self.grad), shape, B.dtype(self.tables[0]), 'rows="touched"')
         ids, gradient = self._gradient()
         if ids is not None:
             gradient = [modes.run("scatter_rows", B, (x, ids), shape=shape) for x in gradient]
         old = [B.stop_gradient(x) for x in self.tables]
         new = self._changed(gradient, old)
         if self.frozen is not None:
-            stays = np.zeros(shape[0], np.int32)  # type: ignore[arg-type]
+            stays = np.zeros(shape[0], np.int32)
             stays[self.frozen] = 1
             with B.scope():
                 mask = B.asarray(stays, old[0])
@@ -115,33 +121,29 @@ class Request(NamedTuple):
 
     def blocks(self) -> Pieces:
         """Yield all rows in blocks, without allocating a table-sized array."""
-        B, shape = self.at.B, self.at.B.shape(self.tables[0])
+        B, like, shape = self.at.B, self.tables[0], self.at.shape
         ids, gradient = self._gradient()
         named = None if ids is None else B.to_numpy(ids)
-        for block in row_blocks(shape, self.frozen):  # type: ignore[arg-type]
+        for block in row_blocks(shape, self.frozen):
+            taken, at = block, None
+            if named is not None:  # the block's part of the sums, and the places of their rows in the block
+                taken = np.arange(*np.searchsorted(named, (block[0], block[-1] + 1)))
+                at = np.searchsorted(block, named[taken])
             with B.scope():
-                places = B.asarray(block, self.tables[0])
+                places, found = B.asarray(block, like), B.asarray(taken, like)
                 old = [B.stop_gradient(B.read_rows(x, places)) for x in self.tables]
-                part = [B.take(x, places) for x in gradient] if named is None else []
-            if named is not None:
-                part = self._block_of(gradient, named, block, (len(block), *shape[1:]))
+                part = [B.take(x, found) for x in gradient]
+                into = None if at is None else B.asarray(at, like)
+            if into is not None:
+                part = [modes.run("scatter_rows", B, (x, into), shape=(len(block), *shape[1:])) for x in part]
             yield places, self._changed(part, old)
 
-    def _block_of(self, gradient: Sequence[Array], named: Host, block: Host, shape: Any) -> list[Array]:
-        """Return the dense rows of a block of ascending row numbers, given the sums of the rows in named."""
-        B = self.at.B
-        found = np.flatnonzero(np.isin(named, block)) if self.frozen is not None else _between(named, block)
-        with B.scope():
-            at = B.asarray(np.searchsorted(block, named[found]), self.tables[0])
-            some = B.asarray(found, self.tables[0])
-            part = [B.take(x, some) for x in gradient]
-        return [modes.run("scatter_rows", B, (x, at), shape=shape) for x in part]
-
     def _gradient(self) -> tuple[Array | None, list[Array]]:
-        """Return (ids, sums) of slices, or (None, whole arrays) of a dense gradient."""
+        """Return (ids, sums) of slices without frozen rows, or (None, whole arrays) of a dense gradient."""
         B = self.at.B
         if isinstance(self.grad, IndexedSlices):
-            ids, gradient = _summed(self.grad, self.formula)
+            s = self.grad if self.frozen is None else drop_ordered(self.grad, self.frozen)
+            ids, gradient = _summed(s, self.formula)
             return ids, [B.stop_gradient(x) for x in gradient]
         dense = B.stop_gradient(self.grad)
         return None, [dense, modes.run(_square, B, (dense,))] if self.formula.raw else [dense]
@@ -162,7 +164,7 @@ def row_blocks(shape: tuple[int, ...], frozen: Host | None) -> Iterator[Host]:
 
 
 # ---------------------------------------------------------------------- what is written
-def rows_step(request: Request) -> tuple[Any, dict[str, Array]]:
+def rows_step(request: Request) -> Stepped:
     """Take a step by the primitives: write its pieces, count the step, and return the table and the state."""
     B, arrays, names, pieces = request.at.B, request.at.arrays, request.names, request.pieces()
     if "master" in arrays:
@@ -212,12 +214,6 @@ def _sum_raw(B: Backend, values: Array, indices: Array, *, rows: int | None, loo
     return ids, B.segment_sum(wide, place, count), B.segment_sum(B.round_product(wide, wide), place, count)
 
 
-def _between(named: Host, block: Host) -> Host:
-    """Return the positions of the ascending numbers that lie in a block without gaps."""
-    first, last = np.searchsorted(named, (block[0], block[-1] + 1))
-    return np.arange(first, last)
-
-
 def _square(B: Backend, x: Array) -> Array:
     wide = B.widen(x)
     return B.round_product(wide, wide)
@@ -248,7 +244,7 @@ def _rule(
     B: Backend, formula: Formula, numbers: Array, g: Array, q: Array | None, w: Array, state: Sequence[Array]
 ) -> tuple[Array, ...]:
     dtype, given = B.dtype(w), _named(B, formula, numbers, w)
-    ahead = [given.pop(name) for name in formula.names[len(formula.ahead()) :]]
+    ahead = [given.pop(name) for name in DECAYS[formula.decay]]
     g, w = B.widen(g), B.widen(w)
     if formula.maximize:
         g = -g
@@ -277,7 +273,7 @@ def _named(B: Backend, formula: Formula, numbers: Array, w: Array) -> dict[str, 
 
 
 @lru_cache(maxsize=256)
-def array_rule(rule: Callable[..., Any], B: Backend) -> Callable[..., Any]:
+def array_rule(rule: Rule, B: Backend) -> Rule:
     """Return the rule on arrays of a backend."""
     return bind(rule, array_operators(B))
 

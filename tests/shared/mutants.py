@@ -72,8 +72,8 @@ MUTANTS = [
     Mutant(
         "tensorflow-isin-lower-bound",  # blatant
         "backends/tensorflow/row_segments.py",
-        "after = tf.raw_ops.UpperBound(",
-        "after = tf.raw_ops.LowerBound(",
+        "searchsorted(ascending, indices, right=True)",
+        "searchsorted(ascending, indices, right=False)",
         "tensorflow",
         "The wrong side of the search: no index is ever found among several rows, so keep_rows and drop_rows of row numbers "
         "in mode framework and in graphs keep the wrong ones.",
@@ -142,7 +142,7 @@ MUTANTS = [
     Mutant(
         "jax-select-keeps-values",  # medium, traced
         "backends/jax/__init__.py",
-        "            return jnp.where(column, values, constant(0, values.dtype)), jnp.where(keep, indices, sentinel)\n",
+        "            return kept, jnp.where(keep, indices, sentinel)\n",
         "            return values, jnp.where(keep, indices, sentinel)\n",
         "jax",
         "In jit the slots that are moved to the sentinel keep their values: drop_rows, padding_idx, and raw norms with an "
@@ -187,9 +187,9 @@ MUTANTS = [
     Mutant(
         "numpy-bfloat16-bits-come-back",  # medium
         "backends/numpy/__init__.py",
-        "    def from_host(self, array: np.ndarray, like: Array) -> Array:\n"
+        "    def from_host(self, array: Host, like: Array) -> Array:\n"
         "        return array.view(_bfloat16()) if array.dtype == np.uint16 else array\n",
-        "    def from_host(self, array: np.ndarray, like: Array) -> Array:\n        return array\n",
+        "    def from_host(self, array: Host, like: Array) -> Array:\n        return array\n",
         "numpy",
         "Results of bfloat16 come back as their uint16 bits: any computed bfloat16 result, no other dtype.",
     ),
@@ -326,7 +326,7 @@ MUTANTS = [
     Mutant(
         "scatter-update-first-wins",  # medium
         "islices/core/scatter.py",
-        '        last = B.segment_max(B.astype(B.arange(values), "int32"), place, B.shape(rows)[0])\n',
+        '        last = B.segment_max(B.astype(B.arange(values), "int32"), place, count)\n',
         '        last = -B.segment_max(-B.astype(B.arange(values), "int32"), place, B.shape(rows)[0])\n',
         "torch",
         "scatter_update keeps the first slice of a row, not the last: duplicates in mode framework and in traced code (the "
@@ -388,8 +388,8 @@ MUTANTS = [
     Mutant(
         "per-sample-row-0-of-the-sample-before",  # medium
         "islices/embedding/per_sample.py",
-        'sample = B.astype(B.searchsorted(starts, ids, right=True), "int32")',
-        'sample = B.astype(B.searchsorted(starts, ids, right=False), "int32")',
+        "place = B.astype(B.searchsorted(starts, keys, right=True), B.dtype(keys))",
+        "place = B.astype(B.searchsorted(starts, keys, right=False), B.dtype(keys))",
         "numpy",
         "Samples mix at their boundary: the slice of row 0 counts for the sample before (the first one's for the last), "
         "per-sample norms and clips of several samples that name row 0 beside others.",
@@ -459,7 +459,7 @@ OF_TESTS = [
     Mutant(
         "torch-sparse-momentum-stays-sparse",
         "backends/torch/optim/states.py",
-        "x.detach().to_dense() if isinstance(x, torch.Tensor) and x.layout is torch.sparse_coo else x",
+        "x.detach().to_dense() if isinstance(x, Tensor) and x.layout is torch.sparse_coo else x",
         "x.detach() if isinstance(x, torch.Tensor) else x",
         "tests/backends/torch/test_optim_state.py",
         "The momentum of torch's SGD is sparse after a first sparse gradient: another front cannot start from it.",

@@ -12,7 +12,7 @@ import numpy as np
 
 import islices
 from islices import IndexedSlices
-from islices.porting.compare.step import explain_step
+from islices.porting.compare.steps.explain import explain_step
 from islices.porting.compare.steps.side import TableStep
 
 try:

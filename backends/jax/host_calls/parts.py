@@ -95,7 +95,7 @@ def sums(dtype: str, index: str = "") -> str:
     """Return the name for sums of rows of a dtype, or, without a dtype of indices, for sums of bags."""
     fold, stored, index_type, bags = (
         fold_kernel(dtype),
-        np.dtype(FORMATS[dtype].stored),
+        FORMATS[dtype].stored,
         np.dtype(index or I64),
         not index,
     )
@@ -130,7 +130,7 @@ def sums(dtype: str, index: str = "") -> str:
 def step(formula: Formula, table: str, gradient: str, *, scaled: bool) -> str:
     """Return the name for an optimizer's steps. If scaled, the last number is a factor of the values."""
     form, change = FORMATS[table], step_kernel(formula, table, gradient, scaled=scaled)
-    wide, stored, stored_values = np.dtype(form.wide), np.dtype(form.stored), np.dtype(FORMATS[gradient].stored)
+    wide, stored, stored_values = form.wide, form.stored, FORMATS[gradient].stored
     some, two, three = (len(formula.state) > k for k in range(3))
 
     def held(frame):
@@ -168,7 +168,7 @@ def bins(dtype: str, ord: int, *, rows: bool, exact: bool) -> str:
     kernel: Any = squares.rows_kernel if rows else squares.dense_kernel
     measure, stored, (count, _) = (
         kernel(dtype, ord, exact=exact),
-        np.dtype(FORMATS[dtype].stored),
+        FORMATS[dtype].stored,
         bins_shape(dtype, exact=exact),
     )
 

@@ -21,8 +21,6 @@ from islices.backends.jax import precision
 from islices.core import modes
 from islices.core.locks import load_module
 
-__all__ = ["Operation", "kernels_run", "parts", "run", "varying"]
-
 
 class Operation:
     """The static facts of an operation on arrays and `Slots`. The class is a frozen dataclass, because JAX compares

@@ -21,8 +21,6 @@ from islices.backends.jax.host_calls.primitive import Operation, kernels_run, pa
 from islices.backends.jax.host_views import Tracer
 from islices.optim.formulas import Formula
 
-__all__ = ["norm", "read_bags", "step", "sum_rows"]
-
 #: Number of elements that is worth a second thread, and the minimum of a part.
 SHARED, LEAST = 1 << 19, 1 << 16
 
@@ -156,7 +154,7 @@ class _Bags(Operation):
 
 # ---------------------------------------------------------------------- norms
 def norm(leaves: Sequence[Slots], ord: int, otherwise: Callable[..., Array]) -> Array | None:
-    """See `Backend.traced_norm`; without factors."""
+    """See `Backend.traced_norm`."""
     leaves = [x for x in leaves if x.values.size and (x.indices is None or x.indices.size)]
     if not leaves or not _takes(*leaves):
         return None

@@ -19,22 +19,9 @@ from islices.core import modes
 from islices.core.registry import describe, get_backend
 from islices.core.rows import coalesce, to_dense
 from islices.core.slices import IndexedSlices
+from islices.core.slots import without_sentinels
 from islices.embedding.table import Table
 from islices.optim.optimizer import Optimizer
-
-__all__ = [
-    "NamedRows",
-    "add_to_rows",
-    "check_transformation",
-    "checked",
-    "is_leaf",
-    "leaves_of",
-    "map_slices",
-    "named_rows",
-    "on_named_rows",
-    "step_rows",
-    "weights_of",
-]
 
 
 # ---------------------------------------------------------------------- trees
@@ -119,18 +106,13 @@ class NamedRows:
                 "accepted by on_rows is a transformation that treats each element by itself"
             )
         if s.padded:
-            values, _ = modes.run(_without_sentinels, self.B, (values, s.indices), rows=s.dense_shape[0])
+            values = modes.run(without_sentinels, self.B, (values, s.indices), rows=s.dense_shape[0])
         return IndexedSlices._trusted(self.B, values, s.indices, s.dense_shape, coalesced=s.coalesced, padded=s.padded)
 
 
 def named_rows(s: IndexedSlices) -> NamedRows:
     """Return the distinct rows of slices, which only include sentinels in traced code."""
     return NamedRows(coalesce(s))
-
-
-def _without_sentinels(B: Backend, values: Array, indices: Array, *, rows: int) -> tuple[Array, Array]:
-    mask = B.in_range(indices, rows)
-    return B.where(B.as_column(mask, values), values, B.zeros_like(values)), indices
 
 
 def add_to_rows(weights: Array, update: IndexedSlices) -> Array:
@@ -161,7 +143,8 @@ def on_named_rows(inner: Any, updates: Any, state: Any, params: Any, extra: Mapp
     """
     rows = map_slices(named_rows, updates)
     some = jax.tree.map(lambda x: x.slices.values if isinstance(x, NamedRows) else x, rows)
-    weights = None if params is None else jax.tree.map(_read, rows, weights_of(params), is_leaf=_is_none)
+    # None is the gradient of a leaf that is not differentiated, such as an Equinox module's function
+    weights = None if params is None else jax.tree.map(_read, rows, weights_of(params), is_leaf=lambda x: x is None)
     try:
         parts = optax.tree_map_params(inner, _part, state, rows, is_leaf=_is_masked)
     except (AssertionError, AttributeError, TypeError) as error:
@@ -185,11 +168,6 @@ def _part(x: Any, rows: Any) -> Any:
     if not isinstance(rows, NamedRows) or _is_masked(x) or not jnp.ndim(x):
         return x
     return _Part(rows.holding(x, "state"), rows)
-
-
-def _is_none(x: Any) -> bool:
-    """Return True for the gradient of a leaf that is not differentiated, such as an Equinox module's function."""
-    return x is None
 
 
 def _is_masked(x: Any) -> bool:

@@ -13,13 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import DictKey, GetAttrKey, SequenceKey, tree_flatten_with_path, tree_unflatten
 
+from islices.backend import Host
 from islices.backends.jax.optax.named_rows import weights_of
 from islices.core.arguments import show
 from islices.core.conversion import convert
 from islices.core.registry import describe
-from islices.optim.record import RECORDS, Record, carried
-
-__all__ = ["path_name", "start_from", "state_of"]
+from islices.optim.record import RECORDS, Record, carried, check_names
 
 #: The class of an optax state -> its fields -> the names of `islices.optim`'s records; other classes have none.
 FIELDS: Mapping[str, Mapping[str, str]] = {
@@ -198,19 +197,14 @@ def _count(states: Mapping[str, Mapping[str, Any]]) -> int | None:
 
 def _check(given: Mapping[str, Any], held: Mapping[str, Any], place: str) -> None:
     """Check the names and shapes of a parameter's arrays against those of the state."""
-    accepted = ", ".join(map(repr, ("step", *sorted(held))))
-    wrong = next((key for key in given if key not in held and key != "step"), None)
-    lacking = next((key for key in held if key not in given), None)
-    if wrong is not None or lacking is not None:
-        came = f"the array {show(wrong)}" if wrong is not None else f"no {lacking!r}"
-        raise ValueError(f"{place}: got {came}; accepted are {accepted}")
+    check_names(given, sorted(held), ["step"], place)
     for key, kept in held.items():
         x, wanted = _host(given[key]), jnp.shape(kept)
         if x.shape != wanted and (x.shape, wanted) != ((), (1,)):
             raise ValueError(f"{place}[{key!r}]: got shape {x.shape}; accepted for the parameter is {wanted}")
 
 
-def _host(x: Any) -> np.ndarray[Any, Any]:
+def _host(x: Any) -> Host:
     if isinstance(x, (int, float, np.generic)):
         return np.asarray(x)
     return np.asarray(convert(x, "numpy"))

@@ -17,8 +17,6 @@ from islices.core.registry import get_backend
 from islices.core.rows import to_dense
 from islices.core.slices import IndexedSlices
 
-__all__ = ["check_rows"]
-
 #: The size of each row's gradient in the first steps, and of its weights. Later gradients name some of these rows.
 GRADIENTS = np.array([3e4, 1e-3, 1e2, 1.0, 2e3, 50.0, 0.1, 0.0])
 WEIGHTS = np.array([1e3, 1.0, 1e2, 10.0, 0.1, 1e3, 1.0, 0.0])

@@ -16,8 +16,6 @@ from islices.backends.jax.recorder import JaxRecorder
 from islices.core.registry import describe
 from islices.porting.trajectory.descriptions import as_description
 
-__all__ = ["recorded"]
-
 
 def recorded(tx: Any, recorder: JaxRecorder, *, clip: Any = None) -> Transformation:
     """Return a transformation that steps as tx does and records each update; the training loop does not change.

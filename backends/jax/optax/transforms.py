@@ -33,16 +33,6 @@ from islices.optim.hyperparameters import is_on
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import RECORDS
 
-__all__ = [
-    "OPTIMIZER",
-    "Transformation",
-    "adaptive_grad_clip",
-    "clip_by_block_rms",
-    "clip_by_global_norm",
-    "from_optim",
-    "on_rows",
-]
-
 ROWS = ("touched", "all")
 #: The states that keep gradients for a later step.
 WAITING = (optax.MultiStepsState, optax.ApplyEvery)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from islices.backends.torch.optim import checkpoints
 from islices.backends.torch.optim.hyperparameters import (
@@ -32,8 +33,6 @@ from islices.optim.factory import Rows
 from islices.optim.fused import clip_requests
 from islices.optim.optimizer import check_requests, take_steps
 from islices.optim.row_steps import Request
-
-__all__ = ["Options", "RowOptimizer"]
 
 
 class Options(TypedDict, total=False):
@@ -119,7 +118,7 @@ class RowOptimizer(torch.optim.Optimizer):
     #: the function of islices.optim
     rule: ClassVar[str]
     max_norm: float | None = None
-    total_norm: torch.Tensor | None = None
+    total_norm: Tensor | None = None
 
     def __init__(
         self,
@@ -219,7 +218,7 @@ class RowOptimizer(torch.optim.Optimizer):
         """Return the limit and formula that clip before each step, or None. Raise an error if they are invalid."""
         if self.max_norm is None:
             return None
-        given = self.max_norm.detach() if isinstance(self.max_norm, torch.Tensor) else self.max_norm
+        given = self.max_norm.detach() if isinstance(self.max_norm, Tensor) else self.max_norm
         return limit_of(given), lookup_formula(BY_GLOBAL_NORM, semantics, "max_norm")
 
     def _clipped(self, requests: list[Request]) -> list[Request]:
@@ -237,7 +236,7 @@ class RowOptimizer(torch.optim.Optimizer):
 
     def _writes(
         self, number: int, group: dict[str, Any], factor: float | None
-    ) -> Iterator[tuple[str, torch.Tensor, Request, Mapping[str, torch.Tensor]]]:
+    ) -> Iterator[tuple[str, Tensor, Request, Mapping[str, Tensor]]]:
         """Yield (place, parameter, step, new arrays of its state), checked, for the parameters that have gradients.
 
         The steps are those on gradients times factor.
@@ -276,17 +275,17 @@ class RowOptimizer(torch.optim.Optimizer):
                     made.rate.set(group["lr"])
                 return made
         rate, frozen = Rate(group["lr"], self.rule), group["frozen"]
-        seen = frozen.clone() if isinstance(frozen, torch.Tensor) else copy.copy(frozen)
+        seen = frozen.clone() if isinstance(frozen, Tensor) else copy.copy(frozen)
         made = Made(*made_from(self.rule, group, rate), rate, known := known_values(self.rule, group), seen)
         if all(_is_constant(x) for name, x in known.items() if name != "frozen"):
             self._made[number] = made
         return made
 
     def _prepared(
-        self, p: torch.Tensor, grad: Any, optimizer: Optimizer, *, master: bool
-    ) -> tuple[Request, Mapping[str, torch.Tensor]]:
+        self, p: Tensor, grad: Any, optimizer: Optimizer, *, master: bool
+    ) -> tuple[Request, Mapping[str, Tensor]]:
         """Return the checked step of one parameter, and the arrays that are new in its state."""
-        table: torch.Tensor = p
+        table: Tensor = p
         if p.ndim == 0:  # a table of one row
             table, grad = p.detach().reshape(1), grad.reshape(1)
         held = self.state.get(p, {})
@@ -328,7 +327,7 @@ class RowOptimizer(torch.optim.Optimizer):
         if not isinstance(state_dict, dict):
             raise TypeError(f"state_dict: got {describe(state_dict)}; accepted is what state_dict() returned")
         # not by torch, which would round to the parameters' type
-        held: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
+        held: dict[Tensor, dict[str, Tensor]] = {}
         # the first runs after the user's hooks, the second before them
         handles = [
             self.register_load_state_dict_pre_hook(lambda _, given: checkpoints.checked(self, given, held)),
@@ -348,7 +347,7 @@ class RowOptimizer(torch.optim.Optimizer):
         super().__setstate__(state)
 
 
-def _scaled(grad: torch.Tensor, factor: float | None) -> torch.Tensor:
+def _scaled(grad: Tensor, factor: float | None) -> Tensor:
     """Return a gradient times a factor; a float16 gradient is converted to float32 first, which avoids underflow."""
     if factor is None:
         return grad
@@ -361,4 +360,4 @@ def _is_constant(x: Any) -> bool:
 
 
 def _equal(frozen: Any, seen: Any) -> bool:
-    return torch.equal(frozen, seen) if isinstance(frozen, torch.Tensor) else bool(np.array_equal(frozen, seen))
+    return torch.equal(frozen, seen) if isinstance(frozen, Tensor) else bool(np.array_equal(frozen, seen))

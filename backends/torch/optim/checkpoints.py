@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from islices.backends.torch.adapter import backend
 from islices.backends.torch.optim.hyperparameters import (
-    Rate,
     check_decoupled,
     complete,
     in_islices,
@@ -33,7 +33,6 @@ from islices.optim.record import RECORDS, terms_of
 if TYPE_CHECKING:
     from islices.backends.torch.optim.base import RowOptimizer
 
-__all__ = ["as_stored", "checked", "held_array", "opened", "saved", "step_count"]
 
 #: Options that torch's groups have and the groups here lack.
 OF_TORCH = ("capturable", "decoupled_weight_decay", "differentiable", "foreach", "fused")
@@ -41,8 +40,8 @@ OF_TORCH = ("capturable", "decoupled_weight_decay", "differentiable", "foreach",
 
 # ---------------------------------------------------------------------- at a step
 def opened(
-    optimizer: Optimizer, table: torch.Tensor, held: Mapping[str, torch.Tensor], *, master: bool
-) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    optimizer: Optimizer, table: Tensor, held: Mapping[str, Tensor], *, master: bool
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return the state for islices.optim, and its new arrays. At the first step all arrays are new."""
     names, state, names_there = ["step"], {}, RECORDS[optimizer.name].stored
     for spec in optimizer._formula.state:
@@ -62,7 +61,7 @@ def opened(
     return {**state, **new}, new
 
 
-def as_stored(rule: str, state: Mapping[str, torch.Tensor], p: torch.Tensor) -> dict[str, torch.Tensor]:
+def as_stored(rule: str, state: Mapping[str, Tensor], p: Tensor) -> dict[str, Tensor]:
     """Return a state by torch's names, with the parameter's number of dimensions."""
     flat = p.ndim == 0
     return {
@@ -88,7 +87,7 @@ def saved(rule: str, state_dict: dict[str, Any]) -> dict[str, Any]:
     return {**state_dict, "state": state}
 
 
-def checked(optimizer: RowOptimizer, state_dict: dict[str, Any], held: dict[torch.Tensor, Any]) -> dict[str, Any]:
+def checked(optimizer: RowOptimizer, state_dict: dict[str, Any], held: dict[Tensor, Any]) -> dict[str, Any]:
     """Return a state_dict with whole groups, and put copies of the parameters' states into held.
 
     Raise TypeError or ValueError for an invalid one.
@@ -110,7 +109,7 @@ def checked(optimizer: RowOptimizer, state_dict: dict[str, Any], held: dict[torc
         place = f"state_dict: param_groups[{number}]"
         with located(place):
             whole = _whole_group(optimizer, old, group)
-            sparse, _ = made_from(optimizer.rule, whole, Rate(whole["lr"], optimizer.rule))
+            sparse, _ = made_from(optimizer.rule, whole)
             if "semantics" not in old:
                 _refuse_other_terms(optimizer.rule, whole["semantics"], [state.get(key, {}) for key in old["params"]])
             if not any(key in state for key in old["params"]):
@@ -158,15 +157,15 @@ def _refuse_other_terms(rule: str, semantics: str, states: list[Mapping[str, Any
             )
 
 
-def _checked_state(optimizer: RowOptimizer, made: Optimizer, held: Any, p: torch.Tensor) -> dict[str, torch.Tensor]:
+def _checked_state(optimizer: RowOptimizer, made: Optimizer, held: Any, p: Tensor) -> dict[str, Tensor]:
     """Return a copy of a parameter's state. The next step initializes missing arrays."""
     if not isinstance(held, Mapping):
         raise TypeError(f"got a state that is {describe(held)}; accepted is a dict of Tensors")
     held = {name: x for name, x in held.items() if x is not None}
     own = {spec.name: spec for spec in made._formula.state}
-    added, named = RECORDS[optimizer.rule].added, RECORDS[optimizer.rule].stored
-    recomputed = RECORDS[optimizer.rule].recomputed
-    accepted = {named.get(name, name) for name in ("step", *own, *added, *recomputed, "master")}
+    record = RECORDS[optimizer.rule]
+    added, named = record.added, record.stored
+    accepted = {named.get(name, name) for name in ("step", *own, *added, *record.recomputed, "master")}
     counted = ("step",) if optimizer.rule != "sgd" else ()  # torch's SGD does not count
     needed = {named.get(name, name) for name in (*counted, *own) if name not in added}
     if held and not needed <= set(held) <= accepted:
@@ -185,9 +184,9 @@ def _checked_state(optimizer: RowOptimizer, made: Optimizer, held: Any, p: torch
     return state
 
 
-def step_count(step: Any) -> torch.Tensor:
+def step_count(step: Any) -> Tensor:
     """Return a step count in the form that islices keeps."""
-    number = step.item() if isinstance(step, torch.Tensor) and step.numel() == 1 else step
+    number = step.item() if isinstance(step, Tensor) and step.numel() == 1 else step
     number = int(number) if isinstance(number, float) and number.is_integer() else number  # torch counts in float32
     whole = whole_number(number)
     if whole is None or not 0 <= whole < LAST_STEP:
@@ -195,9 +194,9 @@ def step_count(step: Any) -> torch.Tensor:
     return torch.tensor([whole], dtype=torch.int32)
 
 
-def held_array(x: Any, p: torch.Tensor, spec: State, stored: str) -> torch.Tensor:
+def held_array(x: Any, p: Tensor, spec: State, stored: str) -> Tensor:
     """Return a copy of a state's array in the form that islices keeps for a parameter."""
-    if not isinstance(x, torch.Tensor) or not x.is_floating_point():
+    if not isinstance(x, Tensor) or not x.is_floating_point():
         raise TypeError(f"{stored}: got {describe(x)}; accepted is a Tensor of floats")
     kind, shape = backend.dtype(p), tuple(p.shape[:1] if spec.per_row else p.shape)
     wide = wide_dtype(kind)

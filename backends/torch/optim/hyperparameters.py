@@ -20,19 +20,6 @@ from islices.optim.factory import make
 from islices.optim.hyperparameters import Schedule, check_range
 from islices.optim.record import RECORDS
 
-__all__ = [
-    "OPTIONS",
-    "Rate",
-    "check_decoupled",
-    "check_group",
-    "complete",
-    "defaults_of",
-    "known_values",
-    "located",
-    "made_from",
-    "torch_names",
-]
-
 Group = Mapping[str, Any]
 
 #: The options of a group, in addition to hyperparameters.
@@ -130,7 +117,7 @@ def check_group(rule: str, group: Group) -> None:
     check_flag(group["master"], "master")
     if group["lr"] is None:
         raise TypeError(f"lr: got none; {rule} with semantics={group['semantics']!r} has no default")
-    made_from(rule, group, Rate(group["lr"], rule))
+    made_from(rule, group)
 
 
 def check_decoupled(rule: str, requested: bool | None, hint: str = "") -> None:
@@ -150,10 +137,10 @@ def known_values(rule: str, group: Group) -> dict[str, Any]:
     return {name: group[name] for name in (*torch_names(rule), *OPTIONS) if name != "lr"}
 
 
-def made_from(rule: str, group: Group, rate: Rate) -> tuple[Optimizer, Optimizer]:
+def made_from(rule: str, group: Group, rate: Rate | None = None) -> tuple[Optimizer, Optimizer]:
     """Return the optimizers for sparse and for dense gradients. They are the same unless the semantics has a dense
     formula."""
-    given = {**in_islices(rule, group), "lr": rate}
+    given = {**in_islices(rule, group), "lr": rate or Rate(group["lr"], rule)}
     options = {name: group[name] for name in ("semantics", "maximize", "frozen", "duplicates")}
     try:
         sparse = make(rule, **given, rows=group["rows"], **options)

@@ -12,24 +12,24 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from islices.backend import Host
 from islices.backends.torch.adapter import backend
 from islices.backends.torch.optim.base import RowOptimizer
 from islices.backends.torch.optim.checkpoints import held_array, step_count
-from islices.backends.torch.optim.hyperparameters import Rate, located, made_from
+from islices.backends.torch.optim.hyperparameters import located, made_from
 from islices.core.arguments import show
 from islices.core.conversion import convert
 from islices.core.linear import wide_dtype
 from islices.core.registry import describe
 from islices.optim.formulas import State
-from islices.optim.record import RECORDS, Record, carried
-
-__all__ = ["describe_optimizer", "start_from", "state_of"]
+from islices.optim.record import RECORDS, Record, carried, check_names
 
 #: torch's class -> the record of the same formula.
 CLASSES = {**{record.title: record for record in RECORDS.values()}, "SparseAdam": RECORDS["adam"]}
 #: the types of arrays in states
-ARRAYS = (torch.Tensor, int, float)
+ARRAYS = (Tensor, int, float)
 
 
 def record_of(optimizer: Any) -> Record | None:
@@ -42,22 +42,12 @@ def record_of(optimizer: Any) -> Record | None:
     return None
 
 
-def _named(model: Any) -> dict[str, torch.Tensor]:
+def _named(model: Any) -> dict[str, Tensor]:
     if isinstance(model, torch.nn.Module):
         return dict(model.named_parameters())
-    if isinstance(model, Mapping) and all(isinstance(p, torch.Tensor) for p in model.values()):
+    if isinstance(model, Mapping) and all(isinstance(p, Tensor) for p in model.values()):
         return dict(model)
     raise TypeError(f"model: got {describe(model)}; accepted is a torch.nn.Module, or a dict of names to parameters")
-
-
-def _checked(optimizer: Any) -> Record:
-    record = record_of(optimizer)
-    if record is None:
-        raise TypeError(
-            f"optimizer: got {describe(optimizer)}; accepted are {', '.join(sorted(CLASSES))} of torch.optim and of "
-            "islices.backends.torch.optim"
-        )
-    return record
 
 
 # ---------------------------------------------------------------------- reading
@@ -111,13 +101,13 @@ def _state_array(name: str, x: Any) -> Any:
     if name == "step":
         return torch.as_tensor(x).detach().to("cpu", torch.int32).reshape(1)
     # momentum of sparse gradients is sparse in torch's SGD
-    return x.detach().to_dense() if isinstance(x, torch.Tensor) and x.layout is torch.sparse_coo else x
+    return x.detach().to_dense() if isinstance(x, Tensor) and x.layout is torch.sparse_coo else x
 
 
 def describe_optimizer(
-    optimizer: Any, model: Any, gradients: Mapping[str, torch.Tensor] | None = None
+    optimizer: Any, named: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
 ) -> dict[str, dict[str, Any]]:
-    """Describe the optimizer of each parameter in the terms of `islices.optim`.
+    """Describe the optimizer of each of the named parameters in the terms of `islices.optim`.
 
     The description of a class that islices.optim lacks is its name. A parameter whose formula islices.optim lacks is
     left out.
@@ -126,15 +116,11 @@ def describe_optimizer(
     kind = type(optimizer)
     if record is None and not kind.__module__.startswith("torch.optim"):
         return {}
-    names = {id(p): name for name, p in _named(model).items()}
+    names = {id(p): name for name, p in named.items()}
     found = {}
     for group in optimizer.param_groups:
-        for p in group["params"]:
-            name = names.get(id(p))
-            if name is None:
-                continue
-            gradient = p.grad if gradients is None else gradients.get(name)
-            sparse = gradient is not None and gradient.layout is torch.sparse_coo
+        for name in [names[id(p)] for p in group["params"] if id(p) in names]:
+            sparse = name in gradients and gradients[name].layout is torch.sparse_coo
             other = {"class": f"torch.optim.{kind.__name__}"}
             statement = other if record is None else _described(record, optimizer, group, sparse)
             if statement is not None:
@@ -156,7 +142,7 @@ def _described(record: Record, optimizer: Any, group: Mapping[str, Any], sparse:
         name, bracket, place = theirs.partition("[")
         x = group.get(name)
         x = x[int(place[:-1])] if bracket and isinstance(x, (tuple, list)) else x
-        x = x.item() if isinstance(x, torch.Tensor) and x.numel() == 1 else x
+        x = x.item() if isinstance(x, Tensor) and x.numel() == 1 else x
         if x is None or x is False:
             continue
         if not isinstance(x, (bool, int, float)):
@@ -216,7 +202,13 @@ def start_from(optimizer: Any, model: Any, states: Any, *, semantics: str | None
     >>> sorted(optimizer.state[layer.weight]), float(optimizer.state[layer.weight]["step"])
     (['exp_avg', 'exp_avg_sq', 'step'], 3.0)
     """
-    record, named = _checked(optimizer), _named(model)
+    record = record_of(optimizer)
+    if record is None:
+        raise TypeError(
+            f"optimizer: got {describe(optimizer)}; accepted are {', '.join(sorted(CLASSES))} of torch.optim and of "
+            "islices.backends.torch.optim"
+        )
+    named = _named(model)
     if not isinstance(states, Mapping):
         raise TypeError(f"states: got {describe(states)}; accepted is a dict of parameters' names to dicts of arrays")
     groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
@@ -235,7 +227,7 @@ def _state(
     optimizer: Any,
     record: Record,
     group: Mapping[str, Any],
-    p: torch.Tensor,
+    p: Tensor,
     arrays: Any,
     place: str,
     semantics: str | None,
@@ -245,18 +237,13 @@ def _state(
     given = {key: _host(x, f"{place}[{key!r}]") for key, x in arrays.items()}
     own, hyper = isinstance(optimizer, RowOptimizer), dict[str, Any]()
     if own:
-        made, _ = made_from(optimizer.rule, group, Rate(group["lr"], optimizer.rule))
+        made, _ = made_from(optimizer.rule, group)
         target, specs = made.semantics, made._formula.state
     else:
         statement = _described(record, optimizer, group, False) or {}
         hyper = {k: x for k, x in statement.items() if k not in ("name", "semantics", "rows", "maximize")}
         target, specs = "torch", RECORDS[statement.get("name", record.name)].states(hyper, "torch", rows="all")
-    wanted = [spec.name for spec in specs]
-    unknown = next((key for key in given if key not in ("step", "master", *wanted)), None)
-    lacking = next((key for key in ("step", *wanted) if key not in given), None)
-    if unknown is not None or lacking is not None:
-        came = f"the array {show(unknown)}" if unknown is not None else f"no {lacking!r}"
-        raise ValueError(f"{place}: got {came}; accepted are {', '.join(map(repr, ('step', *wanted)))}")
+    check_names(given, ["step", *(spec.name for spec in specs)], ["master"], place)
     state: dict[str, Any] = {}
     with located(place):
         count = step_count(given["step"].item() if given["step"].size == 1 else given["step"])
@@ -275,7 +262,7 @@ def _state(
     return state
 
 
-def _host(x: Any, place: str) -> np.ndarray[Any, Any]:
+def _host(x: Any, place: str) -> Host:
     if isinstance(x, (int, float, np.generic)):
         return np.asarray(x)
     with located(place):

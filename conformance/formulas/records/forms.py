@@ -1,14 +1,19 @@
-"""Options of the rules that most formulas share.
+"""Options of the rules that most formulas share, and makers of formulas.
 
-May import: the standard library.
+May import: `islices.conformance.formulas.formula`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+from islices.conformance.formulas.formula import Formula, Gradients
+
 Form = dict[str, Any]
-BETAS: Form = {"beta1": 0.9, "beta2": 0.999}
+#: options of Adam and its relatives
+RATES: Form = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
 #: Kingma and Ba 2015, algorithm 1
 ADAM: Form = {"epsilon": "corrected", "correction": "both", "decay": "coupled", "amsgrad": False, "maximum": "raw"}
 MOMENTS: Form = {"m": 0.0, "v": 0.0}
@@ -22,3 +27,35 @@ RMSPROP: Form = {
     "epsilon": "outside", "buffer": "gradients", "decay": "coupled", "centered": False, "momentum": 0.0,
     "weight_decay": 0.0,
 }  # fmt: skip
+#: what states begin with
+MOMENTUM: Form = {"momentum": 0.0}
+ACCUMULATOR: Form = {"accumulator": 0.0}
+STARTED: Form = {"accumulator": "initial_accumulator"}
+RMS: Form = {"square": 0.0, "mean": 0.0, "momentum": 0.0}
+FTRL: Form = {"z": 0.0, "n": "initial_accumulator"}
+
+NAMED = "of the rows that the gradient names, duplicates summed: "
+
+
+def documented(framework: str, source: str) -> Callable[..., Formula]:
+    """Return a maker of a framework's formulas. The source has {} for the class and {module} for its name in lower
+    case; `note` follows it."""
+
+    def make(
+        name: str, rule: Any, equation: str, form: Form, options: Form, *more: Any, note: str = "", **fields: Any
+    ) -> Formula:
+        kind = name.partition(" ")[0]
+        where = source.format(kind, module=kind.lower()) + note
+        return Formula(f"{framework}.{name}", rule, equation, where, form, options, *more, **fields)
+
+    return make
+
+
+def with_sparse(
+    dense: Formula, named: str, gradients: Gradients = "touched", note: str = ""
+) -> tuple[Formula, Formula]:
+    """Return a formula, and the same for row-sparse gradients. ``named`` says in the equation which rows move."""
+    sparse = replace(
+        dense, name=f"{dense.name} sparse", equation=named + dense.equation, source=dense.source + note, gradients=gradients,
+    )  # fmt: skip
+    return dense, sparse

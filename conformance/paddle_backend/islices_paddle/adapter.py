@@ -13,7 +13,7 @@ The adapter works around these properties of Paddle 3.3; the README lists more:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -23,10 +23,9 @@ import paddle
 from islices.backend import (
     Array,
     Backend,
-    Gradient,
+    Host,
     LayerUse,
     LookedUp,
-    NativeParts,
     Source,
     Transform,
     not_implemented,
@@ -48,9 +47,6 @@ class PaddleBackend(Backend):
     own_calls = "islices_paddle.own_calls"
 
     # ------------------------------------------------------------------ identity
-    def version(self) -> str:
-        return str(paddle.__version__)
-
     def devices(self) -> tuple[str, ...]:
         count = paddle.device.cuda.device_count() if paddle.is_compiled_with_cuda() else 0
         return ("cpu", *(f"gpu:{i}" for i in range(count)))
@@ -65,22 +61,18 @@ class PaddleBackend(Backend):
     def dtype(self, x: Array) -> str:
         return dtype_name(x.dtype)
 
-    def shape(self, x: Array) -> tuple[int | None, ...]:
-        return tuple(x.shape)
-
     def records_gradient(self, x: Array) -> bool:
         return not x.stop_gradient and paddle.is_grad_enabled()
 
-    def host_view(self, x: Array) -> np.ndarray[Any, Any] | None:
-        return view(x)
+    host_view = staticmethod(view)
 
-    def from_host(self, array: np.ndarray[Any, Any], like: Array) -> Array:
+    def from_host(self, array: Host, like: Array) -> Array:
         return share(array, like.place)
 
-    def asarray(self, array: np.ndarray[Any, Any], like: Array | None = None) -> Array:
+    def asarray(self, array: Host, like: Array | None = None) -> Array:
         return as_tensor(array, None if like is None else like.place)
 
-    def to_numpy(self, x: Array) -> np.ndarray[Any, Any]:
+    def to_numpy(self, x: Array) -> Host:
         on_host = view(x)
         return x.numpy() if on_host is None else on_host  # bfloat16 comes as uint16 either way
 
@@ -88,8 +80,7 @@ class PaddleBackend(Backend):
         return x.to(device)
 
     # ------------------------------------------------------------------ the framework's sparse form
-    def from_native(self, x: Any) -> NativeParts:
-        return selected_rows.take_apart(x)
+    from_native = staticmethod(selected_rows.take_apart)
 
     def to_native(
         self,
@@ -156,8 +147,8 @@ class PaddleBackend(Backend):
     def less_equal(self, a: Array, b: Array) -> Array:
         return paddle.less_equal(*_operands(a, b))
 
-    def isfinite(self, x: Array) -> Array:
-        return paddle.isfinite(x)
+    isfinite = staticmethod(paddle.isfinite)
+    logical_not = staticmethod(paddle.logical_not)
 
     def sqrt(self, x: Array) -> Array:
         if x.dtype == paddle.float64:
@@ -193,9 +184,6 @@ class PaddleBackend(Backend):
         if rows is None or rows > np.iinfo(self.dtype(indices)).max:
             return mask
         return mask & (indices < rows)
-
-    def logical_not(self, mask: Array) -> Array:
-        return paddle.logical_not(mask)
 
     def isin(self, indices: Array, rows: Array) -> Array:
         return paddle.isin(indices.astype("int64"), rows.astype("int64"))
@@ -258,9 +246,7 @@ class PaddleBackend(Backend):
             raise ValueError("table: got a tensor whose rows share memory; accepted is one of its own: x.clone()")
         return True
 
-    def writable(
-        self, arrays: Sequence[Array], *, donate: bool = False
-    ) -> tuple[list[np.ndarray[Any, Any]], list[Array]] | None:
+    def writable(self, arrays: Sequence[Array], *, donate: bool = False) -> tuple[list[Host], list[Array]] | None:
         views = [writable_view(x) for x in arrays]
         if any(found is None for found in views):
             return None
@@ -272,8 +258,7 @@ class PaddleBackend(Backend):
     def stop_gradient(self, x: Array) -> Array:
         return x.detach()
 
-    def custom_gradient(self, forward: Callable[..., Array], backward: Gradient) -> Callable[..., Array]:
-        return recording.custom_gradient(forward, backward)
+    custom_gradient = staticmethod(recording.custom_gradient)
 
     def differentiate(
         self, fn: Transform, variables: Sequence[Array], sources: Sequence[Source]

@@ -16,13 +16,15 @@ from islices.core.host_memory import at_address
 
 __all__ = ["as_tensor", "dtype_name", "share", "view", "writable_view"]
 
+Host = np.ndarray[Any, Any]
+
 
 @cache
 def dtype_name(dtype: Any) -> str:
     return str(dtype).removeprefix("paddle.")
 
 
-def view(x: paddle.Tensor) -> np.ndarray[Any, Any] | None:
+def view(x: paddle.Tensor) -> Host | None:
     """Return x's memory, with bfloat16 as uint16, or None if it is not CPU memory. The view is read-only, because
     Paddle does not notice writers."""
     if x.size and not x._is_initialized():
@@ -35,7 +37,7 @@ def view(x: paddle.Tensor) -> np.ndarray[Any, Any] | None:
     return np.from_dlpack(x)
 
 
-def writable_view(x: paddle.Tensor) -> np.ndarray[Any, Any] | None:
+def writable_view(x: paddle.Tensor) -> Host | None:
     """Return x's memory for writing, or None if it is not CPU memory or not in C order."""
     seen = view(x)
     if seen is None or not seen.flags.c_contiguous:
@@ -43,7 +45,7 @@ def writable_view(x: paddle.Tensor) -> np.ndarray[Any, Any] | None:
     return at_address(x, x.data_ptr(), seen.shape, seen.dtype, writable=True) if seen.size else seen.copy()
 
 
-def share(array: np.ndarray[Any, Any], place: Any = None) -> paddle.Tensor:
+def share(array: Host, place: Any = None) -> paddle.Tensor:
     """Return a tensor over a NumPy array that the caller no longer uses (uint16 means bfloat16). Copy a read-only or
     strided array."""
     if not (array.flags.writeable and array.flags.c_contiguous):
@@ -54,7 +56,7 @@ def share(array: np.ndarray[Any, Any], place: Any = None) -> paddle.Tensor:
     return out if place is None or place.is_cpu_place() else out.to(place)
 
 
-def as_tensor(array: np.ndarray[Any, Any], place: Any = None) -> paddle.Tensor:
+def as_tensor(array: Host, place: Any = None) -> paddle.Tensor:
     """Return a tensor with the values of the caller's NumPy array; raise TypeError for dtypes outside of Paddle."""
     if array.dtype.name == "bfloat16":
         array = array.view(np.uint16)

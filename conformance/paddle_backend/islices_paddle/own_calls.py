@@ -13,6 +13,8 @@ import paddle
 
 __all__ = ["block", "embedding_gradient", "invalid_gradients", "trainable", "weighted_sum"]
 
+Host = np.ndarray[Any, Any]
+
 
 def weighted_sum(rows: paddle.Tensor, weights: paddle.Tensor) -> paddle.Tensor:
     """Return sum(rows * weights), a loss whose gradient at rows is weights, to the bit."""
@@ -21,9 +23,7 @@ def weighted_sum(rows: paddle.Tensor, weights: paddle.Tensor) -> paddle.Tensor:
     return (rows * weights).sum()
 
 
-def embedding_gradient(
-    ids: np.ndarray[Any, Any], upstream: np.ndarray[Any, Any], num_rows: int, padding_idx: int
-) -> paddle.Tensor:
+def embedding_gradient(ids: Host, upstream: Host, num_rows: int, padding_idx: int) -> paddle.Tensor:
     """Return the gradient of nn.Embedding(sparse=True, padding_idx=...) under the loss sum(layer(ids) * upstream).
 
     Parameters
@@ -60,7 +60,7 @@ def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
     }
 
 
-def trainable(array: np.ndarray[Any, Any]) -> paddle.Tensor:
+def trainable(array: Host) -> paddle.Tensor:
     """Return a parameter with the values of an array."""
     return paddle.to_tensor(array)
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from islices.backend import Host
 from islices.conformance import oracle
 from islices.conformance.data import Array
 
@@ -21,9 +22,9 @@ ZEROS = np.zeros((ROWS, 2), np.float32)
 class GivenGradient(NamedTuple):
     """A gradient of a table of ROWS x 2."""
 
-    values: np.ndarray[Any, Any]
-    indices: np.ndarray[Any, Any]
-    dense: np.ndarray[Any, Any]  # duplicates summed
+    values: Host
+    indices: Host
+    dense: Host  # duplicates summed
 
 
 def given(rows: Any, indices: list[int]) -> GivenGradient:
@@ -41,13 +42,13 @@ SUBNORMAL = np.full(2, 1e-40, np.float32)
 LOPSIDED = np.concatenate([[1.0], np.full(4096, 2.0**-27)])
 
 
-def floats(n: int, seed: int = 0, dtype: str = "float32") -> np.ndarray[Any, Any]:
+def floats(n: int, seed: int = 0) -> Host:
     """Return n numbers of all sizes from 1e-3 to 1e3, none of them zero."""
     rng = np.random.default_rng(seed)
-    return np.asarray(rng.standard_normal(n) * 10.0 ** rng.uniform(-3, 3, n), dtype)
+    return np.asarray(rng.standard_normal(n) * 10.0 ** rng.uniform(-3, 3, n), np.float32)
 
 
-def left_fold(values: np.ndarray[Any, Any], ids: np.ndarray[Any, Any], rows: int = ROWS) -> np.ndarray[Any, Any]:
+def left_fold(values: Host, ids: Host, rows: int = ROWS) -> Host:
     """Return the sum by clause 3, one addition at a time."""
     out = np.zeros((rows, *values.shape[1:]), values.dtype)
     for row, value in zip(ids, values, strict=True):
@@ -60,6 +61,6 @@ VALUES, IDS = floats(1200).reshape(600, 2), np.random.default_rng(1).integers(0,
 FOLDED = left_fold(VALUES, IDS)
 
 
-def norm_of(x: np.ndarray[Any, Any]) -> float:
+def norm_of(x: Host) -> float:
     """Return the correctly rounded norm."""
     return float(oracle.norm(Array(x.dtype.name, x.shape, x.reshape(-1).tolist())).data[0])

@@ -9,6 +9,6 @@ process. A framework's operations are in `islices.conformance.own_calls`.
     rounds    interleaved rounds, medians                     limit     how fast memory moves the bytes that must move
     results   the JSON                                        report    its tables
     load      how busy others keep the cores                  formulas  the optimizers that are measured
-    ways      islices' ways to take a step                    frameworks/  what the users of each framework write
+    variants  islices' steps                            frameworks/  what the users of each framework write
     and one module a part: operations, small, updates, embedding, step
 """

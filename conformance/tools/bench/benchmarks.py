@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from islices.backend import Host
+
 AXES: dict[str, tuple[Any, ...]] = {
     "operation": ("coalesce", "clip_by_global_norm", "norm", "to_dense"),
     "slices": (64, 1_024, 8_192, 65_536, 131_072, 1_048_576),
@@ -57,7 +59,7 @@ def cross(given: Mapping[str, Sequence[Any]]) -> list[Benchmark]:
 
 
 @lru_cache(maxsize=2)
-def draw_ids(distribution: str, slices: int, rows: int) -> np.ndarray[Any, Any]:
+def draw_ids(distribution: str, slices: int, rows: int) -> Host:
     """Return the row numbers of a gradient. Those of "unique" have no order."""
     rng = np.random.default_rng(0)
     if distribution == "unique":
@@ -65,10 +67,10 @@ def draw_ids(distribution: str, slices: int, rows: int) -> np.ndarray[Any, Any]:
     return rng.integers(0, rows, slices) if distribution == "uniform" else zipf_ids(slices, rows)
 
 
-def zipf_ids(count: int, rows: int) -> np.ndarray[Any, Any]:
+def zipf_ids(count: int, rows: int) -> Host:
     """Return row numbers whose frequencies follow Zipf's law with exponent 1.1, scattered over the table."""
     rng = np.random.default_rng(0)
     cumulated = np.cumsum(np.arange(1, rows + 1, dtype=np.float64) ** -1.1)
     ranks = np.searchsorted(cumulated, rng.random(count) * cumulated[-1])
-    scattered: np.ndarray[Any, Any] = rng.permutation(rows)[ranks]
+    scattered: Host = rng.permutation(rows)[ranks]
     return scattered

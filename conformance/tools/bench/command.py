@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
 
 from islices.cli import Command, UsageError
 from islices.conformance.outputs import check_backends, check_writable, print_text, write
@@ -19,8 +18,10 @@ from islices.conformance.tools.bench import frameworks, results, small
 from islices.conformance.tools.bench.benchmarks import AXES, cross, default_cases
 from islices.conformance.tools.bench.rates import OPTIMIZERS
 from islices.conformance.tools.bench.report import markdown, tables
+from islices.conformance.tools.bench.rounds import Record
 from islices.conformance.tools.bench.step import cases_of
 from islices.core.registry import list_backends
+from islices.kernels.threads import cores
 
 PARTS = ("operations", "small", "updates", "embedding", "step")
 DEFAULT_PARTS = PARTS[:3]
@@ -35,21 +36,21 @@ parts
   small       coalesce, clip and an SGD step on 64 x 16: what a call costs
   updates     a step of sgd, adagrad, rowwise_adagrad and adam on the rows of an uncoalesced gradient, next to
               torch.optim, FBGEMM, JAX's donated scatter, and formulas by hand
-and only when asked for (NumPy has neither)
+only if --part names them (NumPy has neither)
   embedding   value_and_grad of a lookup on 1e5 and on 1e8 rows; up to 5 GB of memory
   step        whole training steps: lookup, loss, gradient, clipping, optimizer, eager and compiled, next to formulas by
               hand, the frameworks' optimizers and FBGEMM's; on torch also 26 tables; up to 12 GB of memory
 
 columns
-  way         islices as it runs by default (ISLICES_KERNELS=0: in NumPy alone); "compiled": inside tf.function,
-              jax.jit or torch.compile. All others are what the framework's users write without islices for the same
-              result: duplicates summed, rows ascending where islices sorts them. A label that ends in a remark in
-              brackets does less, and is no measure of the others.
-  ms          the median; the fastest way stands first
-  x copy      by the time of a copy of the bytes that must move (each input read once, each output written once) by as
-              many threads, measured next to each case
-  x own       how many times as fast as the fastest way without islices: above 1 is faster. The median of the ratios
-              within a round.
+  program     islices as it runs by default (with ISLICES_KERNELS=0: only NumPy); "compiled": inside tf.function,
+              jax.jit or torch.compile. The others are what the framework's users write without islices for the same
+              result: duplicates summed, rows ascending where islices sorts them. A program with a remark in brackets
+              does less than the others.
+  ms          the median; the fastest program comes first
+  x copy      the time divided by the time of a copy, by as many threads, of the bytes that must move: each input is
+              read once, each output written once. The copy is measured next to each case.
+  x other     how many times as fast as the fastest program without islices: above 1 is faster. The median of the
+              ratios within a round.
 
 examples
   islices bench                                           the default set, some minutes for five backends
@@ -65,7 +66,7 @@ exit codes: 0 measured, 2 usage, 3 something could not be measured
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
-    several: dict[str, Any] = {"action": "append"}
+    several: Record = {"action": "append"}
     add = parser.add_argument
     add("-b", "--backend", metavar="NAME", help="only this backend (may be repeated)", **several)
     add("--part", choices=PARTS, help="only this part (may be repeated)", **several)
@@ -107,10 +108,10 @@ COMMAND = Command("measure islices against each framework's own operations, as r
 
 
 # ---------------------------------------------------------------------- what is measured
-def _measured(options: argparse.Namespace) -> dict[str, Any]:
+def _measured(options: argparse.Namespace) -> Record:
     if options.json not in (None, "-"):
         check_writable("--json", options.json)
-    threads = options.threads or results.cores()
+    threads = options.threads or cores()
     run = results.new_run(threads)
     given = {"threads": threads, "repeat": options.repeat, "seconds": options.seconds}
     jobs = [job | given for job in _jobs(options)]
@@ -132,7 +133,7 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
     return run
 
 
-def _jobs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def _jobs(options: argparse.Namespace) -> Iterator[Record]:
     """Yield the measuring processes, with the expected number of records of each."""
     known = [name for name in list_backends() if importlib.util.find_spec(f"{frameworks.__name__}.{name}")]
     check_backends(options.backend, known)
@@ -157,7 +158,7 @@ def _jobs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 yield from (job | {"case": case, "records": 1} for case in cases_of(name))
 
 
-def _records(job: dict[str, Any]) -> list[dict[str, Any]]:
+def _records(job: Record) -> list[Record]:
     """Return the records of one process. Raise RuntimeError if it fails or hangs."""
     command = [sys.executable, "-m", "islices.conformance.tools.bench.measuring", json.dumps(job)]
     environment = {"TF_CPP_MIN_LOG_LEVEL": "3", "ISLICES_KERNELS": "1", **os.environ}

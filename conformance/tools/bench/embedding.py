@@ -11,15 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from islices.backend import Host
 from islices.conformance.tools.bench.benchmarks import zipf_ids
-from islices.conformance.tools.bench.rounds import Call, blocking, measure, summary
+from islices.conformance.tools.bench.rounds import Call, Record, blocking, timed
 from islices.conformance.tools.bench.variants import block_of, framework_of, index_dtype
 
 TABLE_ROWS = (10**5, 10**8)
 IDS, DIM = 16_384, 4
 
 
-def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
+def run(job: Record, emit: Callable[..., None]) -> None:
     """Measure the step on tables of both sizes."""
     name = job["backend"]
     framework, block, rng = framework_of(name), block_of(name), np.random.default_rng(1)
@@ -33,9 +34,7 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
         del variants
 
 
-def _measured(
-    subject: str, given: dict[str, Call], block: Callable[[Any], None], job: dict[str, Any]
-) -> dict[str, Any]:
+def _measured(subject: str, given: dict[str, Call], block: Callable[[Any], None], job: Record) -> Record:
     """Compare the results of the implementations, and time them."""
     variants = blocking(given, block)
     expected: list[Any] | None = None
@@ -48,7 +47,7 @@ def _measured(
             if got.shape != wanted.shape or not float(np.max(np.abs(got - wanted))) <= 1e-3 * scale:
                 raise RuntimeError(f"{subject}: {label} differs from {next(iter(variants))}")
     own = [label for label in variants if not label.startswith("islices")]
-    return summary(measure(variants, job["repeat"], seconds=job["seconds"]), own)
+    return timed(job, variants, own)
 
 
 def _summed(values: Any, indices: Any) -> tuple[Any, Any]:
@@ -60,8 +59,8 @@ def _summed(values: Any, indices: Any) -> tuple[Any, Any]:
     return distinct, sums
 
 
-def _numpy(x: Any) -> np.ndarray[Any, Any]:
+def _numpy(x: Any) -> Host:
     if hasattr(x, "asnumpy"):
         x = x.asnumpy()
-    found: np.ndarray[Any, Any] = np.asarray(x.detach() if hasattr(x, "detach") else x)
+    found: Host = np.asarray(x.detach() if hasattr(x, "detach") else x)
     return found

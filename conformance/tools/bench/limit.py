@@ -22,9 +22,9 @@ class Copying:
         self._source, self._target = np.ones(nbytes, np.uint8), np.ones(nbytes, np.uint8)  # ones: memory is there
         self._pool = ThreadPoolExecutor(threads)
 
-    def bandwidth(self, rounds: int = 6) -> float:
-        """Return the bytes read and written per second in the best of several copies."""
-        best = min(self._timed() for _ in range(rounds))
+    def bandwidth(self) -> float:
+        """Return the bytes read and written per second in the best of six copies."""
+        best = min(self._timed() for _ in range(6))
         return 2 * self._source.nbytes / best
 
     def _timed(self) -> float:
@@ -37,9 +37,9 @@ class Copying:
         here = slice(part * size, (part + 1) * size)
         np.copyto(self._target[here], self._source[here])
 
-    def limit(self, nbytes: int, measure: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
-        """Return the result of measure, and the limit for that many bytes, from copies before and after it."""
+    def beside(self, nbytes: int, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return the result of measure with the limit for that many bytes, from copies before and after it."""
         best = self.bandwidth()
         result = measure()
         best = max(best, self.bandwidth())
-        return result, {"bytes": nbytes, "bandwidth": best, "milliseconds": nbytes / best * 1e3}
+        return {**result, "limit": {"bytes": nbytes, "bandwidth": best, "milliseconds": nbytes / best * 1e3}}

@@ -16,10 +16,10 @@ import numpy as np
 
 import islices
 from islices import IndexedSlices, get_backend
-from islices.backend import Backend
+from islices.backend import Backend, Host
 from islices.conformance.tools.bench.benchmarks import Benchmark, draw_ids
 from islices.conformance.tools.bench.limit import Copying
-from islices.conformance.tools.bench.rounds import Call, blocking, does_less, measure, summary
+from islices.conformance.tools.bench.rounds import Call, Record, blocking, does_less, timed
 from islices.conformance.tools.bench.variants import index_dtype
 
 TOLERANCE = 1e-3
@@ -30,7 +30,7 @@ class Gradient(NamedTuple):
 
     v: Any
     i: Any
-    distinct: np.ndarray[Any, Any]
+    distinct: Host
     norm: float
 
     @property
@@ -65,7 +65,7 @@ def bytes_of_operation(case: Benchmark, distinct: int, index: int) -> int:
     return case.slices * (row + index) + written[case.operation]
 
 
-def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
+def run(job: Record, emit: Callable[..., None]) -> None:
     """Measure every case of the job."""
     B, copying = get_backend(job["backend"]), Copying(job["threads"])
     for case in (Benchmark(*x) for x in job["cases"]):
@@ -77,7 +77,7 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
         emit(title=f"{case.operation}, milliseconds", operation=subject, **found)
 
 
-def _measured(B: Backend, case: Benchmark, copying: Copying, job: dict[str, Any]) -> dict[str, Any]:
+def _measured(B: Backend, case: Benchmark, copying: Copying, job: Record) -> Record:
     own_calls = importlib.import_module(f"islices.conformance.own_calls.{B.name}")
     g = _gradient(B, case.slices, case.dim, case.distribution, case.rows)
     ours = blocking({"islices": _ours(case, g)}, own_calls.block)
@@ -87,12 +87,8 @@ def _measured(B: Backend, case: Benchmark, copying: Copying, job: dict[str, Any]
             raise RuntimeError(f"{B.name} {case}, {label}: off by {error:.2g}")
     calls = own_calls.timed_calls(case.operation, g.v, g.i, case.rows, g.max_norm)
     own, failed = _checked(B, case, g, blocking(calls, own_calls.block))
-
-    def rounds() -> Any:
-        return measure(ours | own, job["repeat"], seconds=job["seconds"])
-
-    times, limit = copying.limit(bytes_of_operation(case, len(g.distinct), np.dtype(B.dtype(g.i)).itemsize), rounds)
-    return {**summary(times, list(own)), "limit": limit, "remarks": failed}
+    nbytes = bytes_of_operation(case, len(g.distinct), np.dtype(B.dtype(g.i)).itemsize)
+    return {**copying.beside(nbytes, lambda: timed(job, ours | own, own)), "remarks": failed}
 
 
 def _ours(case: Benchmark, g: Gradient) -> Call:

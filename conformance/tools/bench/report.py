@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from islices.conformance.tools.bench.load import is_disturbed
+from islices.conformance.tools.bench.rounds import Record
 
-HEADS = ("backend", "what", "way", "ms", "x copy", "x own")
+HEADS = ("backend", "what", "program", "ms", "x copy", "x other")
 #: The first so many columns are words, the others numbers.
 WORDS = 3
 
@@ -19,7 +20,7 @@ class TextTable(NamedTuple):
     rows: list[list[str]]
 
 
-def tables(run: dict[str, Any]) -> list[TextTable]:
+def tables(run: Record) -> list[TextTable]:
     """Return all tables of a run. The first has no rows and describes the machine."""
     machine, disturbed = run["machine"], [r["others"] for r in run["records"] if is_disturbed(r)]
     text = (
@@ -35,7 +36,7 @@ def tables(run: dict[str, Any]) -> list[TextTable]:
     return [TextTable(text, []), *measured(run)]
 
 
-def measured(run: dict[str, Any]) -> Iterator[TextTable]:
+def measured(run: Record) -> Iterator[TextTable]:
     """Yield one table per title of the records, and the remarks."""
     found: dict[str, list[list[str]]] = {}
     remarks: dict[str, None] = {}
@@ -49,7 +50,7 @@ def measured(run: dict[str, Any]) -> Iterator[TextTable]:
         yield TextTable("\n".join(remarks), [])
 
 
-def _lines(record: dict[str, Any]) -> list[list[str]]:
+def _lines(record: Record) -> list[list[str]]:
     words = (record["backend"], record["version"].partition("+")[0], "*" if is_disturbed(record) else "")
     start, times, limit = (
         [" ".join(filter(None, words)), record["operation"]],

@@ -17,23 +17,19 @@ import json
 import os
 import platform
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 import islices
 from islices.cli import UsageError
+from islices.conformance.tools.bench.rounds import Record
+from islices.kernels.threads import cores
 
 #: The version of the JSON; readers raise for another one.
 FORM = 2
 
 
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def new_run(threads: int) -> dict[str, Any]:
+def new_run(threads: int) -> Record:
     """Return a run in which nothing has been measured yet."""
     return {
         "form": FORM,
@@ -48,7 +44,7 @@ def new_run(threads: int) -> dict[str, Any]:
     }
 
 
-def machine() -> dict[str, Any]:
+def machine() -> Record:
     """Return the facts on which a measurement depends: the system, its processor and memory, and the interpreter."""
     return {
         "system": f"{platform.system()} {platform.machine()}",
@@ -60,7 +56,7 @@ def machine() -> dict[str, Any]:
     }
 
 
-def read_run(path: str) -> dict[str, Any]:
+def read_run(path: str) -> Record:
     """Return a run that was written with --json. Raise UsageError for any other file."""
     try:
         run = json.loads(Path(path).read_text("utf-8"))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from statistics import median
 from typing import Any
 
 import numpy as np
 
 Call = Callable[[], Any]
+#: A job, a record or a part of one, as in their JSON.
+Record = dict[str, Any]
 #: {label of an implementation: its milliseconds in each round}
 Times = dict[str, list[float]]
 MOST_ROUNDS = 200
@@ -79,7 +81,7 @@ def fastest(times: Times, own: list[str]) -> list[str]:
     return list(dict.fromkeys(same[:1] + order[:1]))
 
 
-def summary(times: Times, own: list[str]) -> dict[str, Any]:
+def summary(times: Times, own: list[str]) -> Record:
     """Return medians, quartiles, the framework's fastest calls, and each call's ratio to the first of these."""
     best = fastest(times, own)
     return {
@@ -89,3 +91,8 @@ def summary(times: Times, own: list[str]) -> dict[str, Any]:
         "own": best,
         "times_as_fast": {label: ratio(times[best[0]], t) for label, t in times.items()} if best else {},
     }
+
+
+def timed(job: Record, variants: dict[str, Call], own: Iterable[str]) -> Record:
+    """Return the summary of as many rounds as the job says."""
+    return summary(measure(variants, job["repeat"], seconds=job["seconds"]), list(own))

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from islices import Table, clip_by_global_norm, get_backend, lookup, value_and_grad
+from islices.backend import Host
 from islices.conformance.tools.bench.benchmarks import zipf_ids
 from islices.conformance.tools.bench.limit import Copying
 from islices.conformance.tools.bench.rates import OPTIMIZERS, bytes_of_rows
-from islices.conformance.tools.bench.rounds import blocking, does_less, measure, summary
+from islices.conformance.tools.bench.rounds import blocking, does_less, timed
 from islices.conformance.tools.bench.variants import Ready, Way, block_of, framework_of, index_dtype, our_variant
 
 #: The loss is half the squared distance times this: a power of two, so that compilers which contract products into sums
@@ -28,11 +29,11 @@ LOSS_SCALE = 2.0**-8
 MAX_NORM = 2.0**-3
 #: Batches that are read in turn. Rows of all of them are more than the caches hold.
 BATCHES = 4
-#: By how much of itself a loss of the framework's own ways may differ from islices': they add up in another order, and
-#: add epsilon elsewhere.
+#: The relative error allowed between the losses of other programs and of islices. Other programs add up in another
+#: order, and add epsilon elsewhere.
 TOLERANCE = 1e-3
-#: The losses of islices' ways, whose gradients and tables are the same bits: the frameworks' own sums are compiled
-#: otherwise.
+#: The relative error allowed between the losses of islices' programs. Their gradients and tables have the same bits,
+#: but frameworks compile the sums of the loss differently.
 OUR_TOLERANCE = 1e-5
 #: The implementations of islices that promise the same bits.
 SAME_BITS = ("islices", "islices, compiled")
@@ -83,7 +84,7 @@ def title_of(case: Training) -> str:
     """Return the title of the table that contains a case."""
     return (
         f"whole steps: lookup, loss, gradient, optimizer; {case.model}; x copy: times a copy of the bytes that must "
-        "move; x own: times as fast as the fastest own way of the same step"
+        "move; x other: times as fast as the fastest program without islices"
     )
 
 
@@ -99,7 +100,7 @@ class Problem:
         targets = rng.standard_normal((BATCHES, model.bags, model.dim), np.float32)
         self.batches = [([x[k] for x in ids], targets[k]) for k in range(BATCHES)]
 
-    def start(self) -> list[np.ndarray[Any, Any]]:
+    def start(self) -> list[Host]:
         """Return the tables, with the same numbers in new memory at each call."""
         rng, dim = np.random.default_rng(3), self.case.model.dim
         return [rng.standard_normal((rows, dim), np.float32) * np.float32(0.1) for rows in self.case.model.rows]
@@ -107,6 +108,10 @@ class Problem:
     def feed(self, ids: Callable[[Any], Any], target: Callable[[Any], Any]) -> Iterator[Any]:
         """Return the batches again and again, as a framework's arrays."""
         return cycle([([ids(x) for x in batch], target(wanted)) for batch, wanted in self.batches])
+
+    def feed_one(self, ids: Callable[[Any], Any], target: Callable[[Any], Any]) -> Iterator[Any]:
+        """Return the batches of a single table as pairs of arrays."""
+        return ((x, wanted) for (x,), wanted in self.feed(ids, target))
 
     def nbytes(self) -> dict[str, int]:
         """Return the least bytes that a step must read and write, as the mean of the batches. Each array counts once.
@@ -181,17 +186,14 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
     compare(f"{name} {case}", variants, block)
     calls = blocking({label: variant.timed for label, variant in variants.items()}, block)
     nbytes = problem.nbytes()
-    times, limit = Copying(job["threads"]).limit(
-        sum(nbytes.values()), lambda: measure(calls, job["repeat"], seconds=job["seconds"])
-    )
+    found = Copying(job["threads"]).beside(sum(nbytes.values()), lambda: timed(job, calls, own))
     left_out = name == "torch" and not clip and not importlib.util.find_spec("fbgemm_gpu")
     emit(
         title=title_of(case),
         operation=str(case),
         bytes=nbytes,
-        limit=limit,
         remarks={"FBGEMM": "left out, not installed: pip install fbgemm-gpu-cpu==1.8.0"} if left_out else {},
-        **summary(times, list(own)),
+        **found,
     )
 
 

@@ -7,16 +7,18 @@ step from the same start. The result is compared with the formula in float64 bef
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import repeat
 from typing import Any
 
 import numpy as np
 
 from islices import IndexedSlices, get_backend
+from islices.backend import Host
 from islices.conformance.tools.bench.benchmarks import zipf_ids
 from islices.conformance.tools.bench.limit import Copying
 from islices.conformance.tools.bench.rates import OPTIMIZERS, bytes_of_rows, corrections, rule, shapes
-from islices.conformance.tools.bench.rounds import blocking, does_less, measure, summary
+from islices.conformance.tools.bench.rounds import blocking, does_less, timed
 from islices.conformance.tools.bench.variants import Way, block_of, framework_of, index_dtype, our_variant
 
 ROWS, DIM, IDS = 1_000_000, 64, 65_536
@@ -40,22 +42,17 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
         if name in ("tensorflow", "jax"):
             ours["compiled"] = _ours(framework, kind, v, i, framework.compiled)
         own = {label: ready() for label, ready in framework.updates(kind, values, ids, ROWS).items()}
-        expected, variants = (
-            _expected(kind, values, ids),
-            blocking({k: x.timed for k, x in (ours | own).items()}, block),
-        )
+        expected = _expected(kind, values, ids)
+        variants = blocking({k: x.timed for k, x in (ours | own).items()}, block)
         for label, variant in variants.items():
             result = B.to_numpy(B.read_rows(variant()[1][0], B.asarray(distinct)))
             if not does_less(label.removesuffix(COALESCED)):
                 _check(f"{name} {kind}, {label}", result, expected)
-
-        def rounds(variants: dict[str, Callable[[], Any]] = variants) -> Any:
-            return measure(variants, job["repeat"], seconds=job["seconds"])  # slow ones too: people use them
-
         nbytes = IDS * (4 * DIM + ids.itemsize) + sum(bytes_of_rows(kind, len(distinct), DIM).values())
-        times, limit = copying.limit(nbytes, rounds)
-        emit(title=title, operation=kind, limit=limit, **summary(times, list(own)))
-        del variants, ours, own, rounds
+        # slow ones too: people use them
+        found = copying.beside(nbytes, partial(timed, job, variants, own))
+        emit(title=title, operation=kind, **found)
+        del variants, ours, own, found
 
 
 def _ours(framework: Any, kind: str, v: Any, i: Any, compiled: Any = None) -> Way:
@@ -72,14 +69,14 @@ def _ours(framework: Any, kind: str, v: Any, i: Any, compiled: Any = None) -> Wa
     return our_variant(compiled(step, table, state) if compiled else step, table, state, repeat((v, i)))
 
 
-def _expected(kind: str, values: Any, ids: Any) -> np.ndarray[Any, Any]:
+def _expected(kind: str, values: Any, ids: Any) -> Host:
     """Return the changed rows after one step from zeros, in float64."""
     distinct, place = np.unique(ids, return_inverse=True)
     g = np.zeros((len(distinct), DIM))
     np.add.at(g, place.reshape(-1), values)
     state = [np.zeros(shape) for shape in shapes(kind, *g.shape)]
     new = rule(kind, np.sqrt, lambda x: x.mean(1, keepdims=True), g, np.zeros_like(g), *state, *corrections(kind, 1))
-    found: np.ndarray[Any, Any] = new[0]
+    found: Host = new[0]
     return found
 
 

@@ -61,6 +61,11 @@ def lacking(step: Step, *names: str) -> Step:
     return plain
 
 
+def clip_of(clip: Callable[[Any, float], Any]) -> Step:
+    """Return the step of a function of (gradient, max_norm)."""
+    return lambda w, g, state, t, *, max_norm: clip(g, max_norm)
+
+
 def betas(options: dict[str, Any]) -> dict[str, Any]:
     """Return beta1 and beta2 as a pair."""
     rest = {k: v for k, v in options.items() if k not in ("beta1", "beta2")}

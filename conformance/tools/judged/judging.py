@@ -46,9 +46,10 @@ def judged(entry: Judged) -> dict[str, Any]:
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="judge a library's entries; JSON lines")
-    parser.add_argument("library", help="a module of islices.conformance.tools.judged.libraries")
-    parser.add_argument("--skip", type=int, default=0, metavar="N", help="leave out the first N entries")
-    parser.add_argument("--formula", action="append", metavar="NAME", help="only the entries of this one")
+    add = parser.add_argument
+    add("library", help="a module of islices.conformance.tools.judged.libraries")
+    add("--skip", type=int, default=0, metavar="N", help="leave out the first N entries")
+    add("--formula", action="append", metavar="NAME", help="only the entries of this one")
     options = parser.parse_args(arguments)
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")  # what libraries print goes to the error output
     os.dup2(2, 1)

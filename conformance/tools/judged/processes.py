@@ -10,7 +10,7 @@ import os
 import pkgutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +45,18 @@ def environment(python: str) -> dict[str, str]:
 def run_library(name: str, pythons: Sequence[str], variables: dict[str, str], formulas: Sequence[str] = ()) -> Line:
     """Return {module, library, version, entries}, or {module, missing} if no environment has it. No formulas means
     all."""
+    found = _first(pythons, lambda python: _judged(name, python, {**environment(python), **variables}, formulas))
+    return {"module": name, **found}
+
+
+def _first(pythons: Sequence[str], run: Callable[[str], Line]) -> Line:
+    """Return the result of the first environment that lacks nothing, else of the last one."""
     found: Line = {}
     for python in pythons:
-        found = _judged(name, python, {**environment(python), **variables}, formulas)
+        found = run(python)
         if "missing" not in found:
             break
-    return {"module": name, **found}
+    return found
 
 
 def _judged(name: str, python: str, variables: dict[str, str], formulas: Sequence[str]) -> Line:
@@ -84,12 +90,8 @@ def _program(python: str) -> str:
 # ---------------------------------------------------------------------- a finding
 def run_finding(script: Path, pythons: Sequence[str]) -> Line:
     """Return {output} of a script in the first environment that has its imports, or {missing}."""
-    found: Line = {}
-    for python in pythons:
-        found = _printed([_program(python), str(script.absolute())], environment(python))
-        if "missing" not in found:
-            break
-    return found
+    script = script.absolute()
+    return _first(pythons, lambda python: _printed([_program(python), str(script)], environment(python)))
 
 
 def _printed(command: Sequence[str], variables: dict[str, str]) -> Line:

@@ -8,7 +8,7 @@ from typing import Any
 from islices.norms.clip_formulas import Semantics
 from islices.optim.factory import Duplicates, Rows, make
 from islices.optim.formulas import Formula, State
-from islices.optim.hyperparameters import Hyper, Scheduled, decays, is_on
+from islices.optim.hyperparameters import Hyper, Setting, decays, is_on
 from islices.optim.numbers import Keras, Numbers, Singles, single
 from islices.optim.operators import div, less_equal, mul, sqrt, where
 from islices.optim.optimizer import Optimizer
@@ -16,18 +16,18 @@ from islices.optim.record import ALL, TOUCHED, Preset, Record, raw
 
 
 # ---------------------------------------------------------------------- rules
-def adagrad_rule(g, q, w, accumulator, lr, eps, penalty=None, inside=False, early=False):
+def adagrad_rule(g, q, w, accumulator, lr, eps, weight_decay=None, inside=False, early=False):
     """Apply Adagrad (Duchi et al. 2011), or row-wise Adagrad if q is the mean over the row.
 
-    inside: eps is added under the root. early: the learning rate multiplies before the division. penalty: weight
-    decay is added to the quotient.
+    inside: eps is added under the root. early: the learning rate multiplies before the division.
+    weight_decay: that times the weight is added to the quotient.
     """
     accumulator = accumulator + q
     root = sqrt(accumulator + eps) if inside else sqrt(accumulator) + eps
     if early:
         step = div(mul(lr, g), root)
-    elif penalty is not None:
-        step = mul(div(g, root) + mul(w, penalty), lr)
+    elif weight_decay is not None:
+        step = mul(div(g, root) + mul(w, weight_decay), lr)
     else:
         step = mul(lr, div(g, root))
     return w - step, accumulator
@@ -72,33 +72,25 @@ def _islices(h: Hyper) -> Formula:
     return Formula(adagrad_rule, Falling, SUMS, "element", decays(h))
 
 
-def _rowwise_islices(h: Hyper) -> Formula:
-    return Formula(adagrad_rule, Numbers, ROW_SUMS, "row", decays(h))
-
-
 def _torch(h: Hyper) -> Formula:
     own = _islices(h)
     if is_on(h["weight_decay"]):  # a sparse gradient raises in torch
-        own = replace(own, rows=("all",))
+        own = replace(own, rows=ALL)
     return own if h["rows"] == "touched" else replace(own, options=("early",))
 
 
 def _keras(h: Hyper) -> Formula:
     state = (State("accumulator", single(h["initial_accumulator"])),)
     decay = decays(h, "shrunk")
-    rows = ("all",) if decay else ("touched", "all")
+    rows = ALL if decay else ("touched", "all")
     return Formula(adagrad_rule, Keras, state, "element", decay, rows, raw(h), options=("inside", "early"))
-
-
-def _tensorflow(h: Hyper) -> Formula:
-    return Formula(tensorflow_adagrad, Singles, (State("accumulator", "initial_accumulator"),), "element")
 
 
 def _mxnet(h: Hyper) -> Formula:
     state = (State("accumulator"),)
     if is_on(h["weight_decay"]):
         # MXNet's sparse kernel has no weight decay; its dense form is Python over arrays, with numbers in float64
-        return Formula(adagrad_rule, Numbers, state, "element", rows=("all",), options=("inside", "penalty"))
+        return Formula(adagrad_rule, Numbers, state, "element", rows=ALL, options=("inside", "weight_decay"))
     return Formula(adagrad_rule, Singles, state, "element", options=("inside",))
 
 
@@ -107,44 +99,45 @@ def _rowwise_mxnet(h: Hyper) -> Formula:
     return Formula(adagrad_rule, Singles, state, "row", options=("inside", "early"))
 
 
-def _optax(h: Hyper) -> Formula:
-    return Formula(optax_adagrad, Numbers, (State("accumulator", "initial_accumulator"),), "element", rows=ALL)
-
-
-def _fbgemm(h: Hyper) -> Formula:
-    return Formula(adagrad_rule, Numbers, (State("accumulator"),), "element", rows=TOUCHED, options=("early",))
-
-
 def _rowwise_fbgemm(h: Hyper) -> Formula:
     """Return FBGEMM's formula. Its WeightDecayMode.L2 is ``(1 - f weight_decay) w - f g`` with the row's factor f."""
     return Formula(fbgemm_rowwise_adagrad, Numbers, (State("accumulator", per_row=True),), "row", decays(h), TOUCHED)
 
 
 # ---------------------------------------------------------------------- the record
+DEFAULTS: Hyper = {"eps": 1e-10, "initial_accumulator": 0.0, "lr_decay": 0.0, "weight_decay": 0.0}
 ADAGRAD = Record(
     "adagrad",
     "Adagrad",
     ("lr", "lr_decay", "weight_decay", "initial_accumulator", "eps"),
     {
-        "islices": Preset(
-            {"lr": None, "eps": 1e-10, "initial_accumulator": 0.0, "lr_decay": 0.0, "weight_decay": 0.0}, _islices
+        "islices": Preset({"lr": None, **DEFAULTS}, _islices),
+        "fbgemm": Preset(
+            {"lr": 0.01, "eps": 1e-8},
+            lambda h: Formula(
+                adagrad_rule, Numbers, (State("accumulator"),), "element", rows=TOUCHED, options=("early",)
+            ),
+            "EmbOptimType.EXACT_ADAGRAD",
         ),
-        "fbgemm": Preset({"lr": 0.01, "eps": 1e-8}, _fbgemm, "EmbOptimType.EXACT_ADAGRAD"),
         "keras": Preset(
             {"lr": 1e-3, "eps": 1e-7, "initial_accumulator": 0.1, "weight_decay": 0.0},
             _keras,
             "keras.optimizers.Adagrad",
         ),
         "mxnet": Preset({"lr": 0.01, "eps": 1e-7, "weight_decay": 0.0}, _mxnet, "mx.optimizer.AdaGrad", {"eps": "eps"}),
-        "optax": Preset({"lr": None, "eps": 1e-7, "initial_accumulator": 0.1}, _optax, "optax.adagrad"),
+        "optax": Preset(
+            {"lr": None, "eps": 1e-7, "initial_accumulator": 0.1},
+            lambda h: Formula(
+                optax_adagrad, Numbers, (State("accumulator", "initial_accumulator"),), "element", rows=ALL
+            ),
+            "optax.adagrad",
+        ),
         "tensorflow": Preset(
-            {"lr": None, "initial_accumulator": 0.1}, _tensorflow, "tf.compat.v1.train.AdagradOptimizer"
+            {"lr": None, "initial_accumulator": 0.1},
+            lambda h: Formula(tensorflow_adagrad, Singles, (State("accumulator", "initial_accumulator"),), "element"),
+            "tf.compat.v1.train.AdagradOptimizer",
         ),
-        "torch": Preset(
-            {"lr": 1e-2, "eps": 1e-10, "initial_accumulator": 0.0, "lr_decay": 0.0, "weight_decay": 0.0},
-            _torch,
-            "torch.optim.Adagrad",
-        ),
+        "torch": Preset({"lr": 1e-2, **DEFAULTS}, _torch, "torch.optim.Adagrad"),
     },
     stored={"accumulator": "sum"},
 )
@@ -153,7 +146,10 @@ ROWWISE_ADAGRAD = Record(
     "RowwiseAdagrad",
     ("lr", "weight_decay", "initial_accumulator", "eps"),
     {
-        "islices": Preset({"lr": None, "eps": 1e-8, "initial_accumulator": 0.0, "weight_decay": 0.0}, _rowwise_islices),
+        "islices": Preset(
+            {"lr": None, "eps": 1e-8, "initial_accumulator": 0.0, "weight_decay": 0.0},
+            lambda h: Formula(adagrad_rule, Numbers, ROW_SUMS, "row", decays(h)),
+        ),
         "fbgemm": Preset(
             {"lr": 0.01, "eps": 1e-8, "weight_decay": 0.0}, _rowwise_fbgemm, "EmbOptimType.EXACT_ROWWISE_ADAGRAD"
         ),
@@ -164,12 +160,12 @@ ROWWISE_ADAGRAD = Record(
 
 
 def adagrad(
-    lr: Scheduled | None = None,
+    lr: Setting = None,
     *,
-    eps: Scheduled | None = None,
+    eps: Setting = None,
     initial_accumulator: float | None = None,
-    lr_decay: Scheduled | None = None,
-    weight_decay: Scheduled | None = None,
+    lr_decay: Setting = None,
+    weight_decay: Setting = None,
     rows: Rows = None,
     semantics: Semantics = "islices",
     maximize: bool = False,
@@ -233,11 +229,11 @@ def adagrad(
 
 
 def rowwise_adagrad(
-    lr: Scheduled | None = None,
+    lr: Setting = None,
     *,
-    eps: Scheduled | None = None,
+    eps: Setting = None,
     initial_accumulator: float | None = None,
-    weight_decay: Scheduled | None = None,
+    weight_decay: Setting = None,
     rows: Rows = None,
     semantics: Semantics = "islices",
     maximize: bool = False,

@@ -13,7 +13,7 @@ from islices.core import modes
 from islices.norms.clip_formulas import Semantics
 from islices.optim.factory import Duplicates, Rows, make
 from islices.optim.formulas import Formula, State
-from islices.optim.hyperparameters import Hyper, Scheduled, decays, is_on, refuse_scheduled
+from islices.optim.hyperparameters import Hyper, Setting, decays, is_on, refuse_scheduled
 from islices.optim.numbers import Keras, Numbers, Singles, single
 from islices.optim.operators import div, maximum, mul, sqrt
 from islices.optim.optimizer import Optimizer
@@ -21,18 +21,20 @@ from islices.optim.record import ALL, Preset, Record, raw
 from islices.optim.rules import gradient_mean, square_mean
 
 BETAS: Hyper = {"beta1": 0.9, "beta2": 0.999}
+#: Defaults of most semantics that have all of these hyperparameters.
+DEFAULTS: Hyper = {**BETAS, "eps": 1e-8, "weight_decay": 0.0, "amsgrad": False}
 
 
 # ---------------------------------------------------------------------- the rule
 def adam_rule(
     g, w, m, v, gain1, gain2, rate, eps, q=None, v_max=None, beta1=None, beta2=None, half=None, one=None, root=None,
-    correction1=None, correction2=None, penalty=None, early=False,
+    correction1=None, correction2=None, weight_decay=None, early=False,
 ):  # fmt: skip
     """Apply Adam (Kingma and Ba 2015, algorithm 1). gain1 and gain2 are 1 - beta; the formula defines the means.
 
     rate contains the learning rate. Without root and the corrections it also contains the bias correction. v_max is
     for amsgrad (Reddi et al. 2018): the root is that of the largest mean square so far. early: the rate multiplies
-    before the division. penalty: the weight times penalty is added to the direction, before the learning rate
+    before the division. weight_decay: that times the weight is added to the direction, before the learning rate
     multiplies.
     """
     m = gradient_mean(m, g, gain1, beta1, half, one)
@@ -45,7 +47,7 @@ def adam_rule(
         step = div(mul(rate, m), spread)
     else:
         step = div(m if correction1 is None else div(m, correction1), spread)
-        step = mul(rate, step if penalty is None else step + mul(penalty, w))
+        step = mul(rate, step if weight_decay is None else step + mul(weight_decay, w))
     return w - step, m, v, v_max
 
 
@@ -53,54 +55,50 @@ def adam_rule(
 class IslicesAdam(Numbers):
     def rate(self):
         """Return lr / (1 - beta1^t)."""
-        return self.E.div(self.exact_lr, self.number(1.0) - self.power(self.h["beta1"]))
+        return self.E.div(self.exact_lr, self.correction1())
 
     def root(self):
         """Return sqrt(1 - beta2^t)."""
-        return self.E.sqrt(self.number(1.0) - self.power(self.h["beta2"]))
+        return self.E.sqrt(self.correction2())
 
 
-class TorchSparse(Numbers):
-    def rate(self):
-        """Return lr * sqrt(1 - beta2^t) / (1 - beta1^t): eps is added to the uncorrected root."""
-        E, one = self.E, self.number(1.0)
-        rate = E.round_product(self.exact_lr, E.sqrt(one - self.library_power(self.h["beta2"])))
-        return E.div(rate, one - self.library_power(self.h["beta1"]))
-
-
-class TorchAdam(Numbers):
-    def rate(self):
-        return self.E.div(self.exact_lr, self.number(1.0) - self.library_power(self.h["beta1"]))
+class TorchAdam(IslicesAdam):
+    def correction(self, beta: str) -> Any:
+        return self.number(1.0) - self.library_power(self.h[beta])
 
     def root(self):
-        rest = self.number(1.0) - self.library_power(self.h["beta2"])
+        rest = self.correction2()
         return self.number(float(rest[0]) ** 0.5) if self.E is modes.HOST else self.E.sqrt(rest)
 
 
-class KerasAdam(Keras):
-    def rest(self, name: str) -> Any:
-        """Return 1 - beta^t in the table's type. TensorFlow's float32 pow mostly equals the rounded float64 pow."""
-        return self.narrow(self.one) - self.narrow(self.library_power(self.single(name)))
+class TorchSparse(TorchAdam):
+    def rate(self):
+        """Return lr * sqrt(1 - beta2^t) / (1 - beta1^t): eps is added to the uncorrected root."""
+        E = self.E
+        return E.div(E.round_product(self.exact_lr, E.sqrt(self.correction2())), self.correction1())
 
-    def correction1(self):
-        return self.rest("beta1")
+
+class KerasAdam(Keras):
+    def correction(self, beta: str) -> Any:
+        """Return 1 - beta^t in the table's type. TensorFlow's float32 pow mostly equals the rounded float64 pow."""
+        return self.narrow(self.one) - self.narrow(self.library_power(self.single(beta)))
 
     def rate(self):
         """Return lr sqrt(1 - beta2^t) / (1 - beta1^t) in the table's type."""
         E = self.E
-        return E.div(E.round_product(self.narrow(self.lr()), E.sqrt(self.rest("beta2"))), self.rest("beta1"))
+        return E.div(E.round_product(self.narrow(self.lr()), E.sqrt(self.correction2())), self.correction1())
 
 
 class TensorFlowAdam(KerasAdam, Singles):
-    def rest(self, name: str) -> Any:
-        return self.narrow(self.one) - self.narrow(_tensorflow_power(self, self.h[name]))
+    def correction(self, beta: str) -> Any:
+        return self.narrow(self.one) - self.narrow(_tensorflow_power(self, self.h[beta]))
 
 
 class MXNet(Singles):
     def rate(self):
         """Return lr sqrt(1 - beta2^t) / (1 - beta1^t), formed in float64 by Python and rounded once."""
-        E, one, h = self.E, self.number(1.0), self.h
-        correction = E.div(E.sqrt(one - self.power(h["beta2"])), one - self.power(h["beta1"]))
+        E = self.E
+        correction = E.div(E.sqrt(self.correction2()), self.correction1())
         return E.astype(E.round_product(self.exact_lr, correction), "float32")
 
 
@@ -116,12 +114,6 @@ class OptaxAdam(Numbers):
         """
         power = self.E.astype(self.power(self.single(beta)), "float32")
         return self.number(1.0, "float32") - power
-
-    def correction1(self):
-        return self.correction("beta1")
-
-    def correction2(self):
-        return self.correction("beta2")
 
 
 @lru_cache(maxsize=64)
@@ -153,10 +145,6 @@ def _islices(h: Hyper) -> Formula:
     return Formula(adam_rule, IslicesAdam, adam_state(h), "element", decays(h), options=("root",))
 
 
-def _adamw_islices(h: Hyper) -> Formula:
-    return replace(_islices(h), decay=decays(h, "decoupled"))
-
-
 def _torch_dense(h: Hyper) -> Formula:
     options = ("beta2", "half", "one", "root", "early")
     return Formula(adam_rule, TorchAdam, adam_state(h), decay=decays(h), rows=ALL, options=options)
@@ -168,10 +156,6 @@ def _torch(h: Hyper) -> Formula:
     if h["rows"] == "all":
         return replace(_torch_dense(h), rows=("touched", "all"))
     return Formula(adam_rule, TorchSparse, adam_state(h), "element")
-
-
-def _adamw_torch(h: Hyper) -> Formula:
-    return replace(_torch_dense(h), decay=decays(h, "decoupled"))
 
 
 def _keras(h: Hyper) -> Formula:
@@ -199,7 +183,7 @@ def _optax(h: Hyper) -> Formula:
 
 def _adamw_optax(h: Hyper) -> Formula:
     own = _optax({**h, "amsgrad": False})  # optax has no amsgrad with decoupled weight decay
-    return replace(own, options=(*own.options, "penalty")) if is_on(h["weight_decay"]) else own
+    return replace(own, options=(*own.options, "weight_decay")) if is_on(h["weight_decay"]) else own
 
 
 # ---------------------------------------------------------------------- the record
@@ -210,10 +194,8 @@ ADAM = Record(
     "Adam",
     ARGUMENTS,
     {
-        "islices": Preset({"lr": None, **BETAS, "eps": 1e-8, "weight_decay": 0.0, "amsgrad": False}, _islices),
-        "keras": Preset(
-            {"lr": 1e-3, **BETAS, "eps": 1e-7, "weight_decay": 0.0, "amsgrad": False}, _keras, "keras.optimizers.Adam"
-        ),
+        "islices": Preset({"lr": None, **DEFAULTS}, _islices),
+        "keras": Preset({"lr": 1e-3, **DEFAULTS, "eps": 1e-7}, _keras, "keras.optimizers.Adam"),
         "mxnet": Preset({"lr": 0.001, **BETAS, "eps": 1e-8, "weight_decay": 0.0}, _mxnet, "mx.optimizer.Adam"),
         "optax": Preset(
             {"lr": None, **BETAS, "eps": 1e-8, "amsgrad": False},
@@ -226,11 +208,7 @@ ADAM = Record(
             _tensorflow,
             "tf.contrib.opt.LazyAdamOptimizer, tf.compat.v1.train.AdamOptimizer",
         ),
-        "torch": Preset(
-            {"lr": 1e-3, **BETAS, "eps": 1e-8, "weight_decay": 0.0, "amsgrad": False},
-            _torch,
-            "torch.optim.SparseAdam, torch.optim.Adam",
-        ),
+        "torch": Preset({"lr": 1e-3, **DEFAULTS}, _torch, "torch.optim.SparseAdam, torch.optim.Adam"),
     },
     decoupled=False,
     stored=STORED,
@@ -241,14 +219,15 @@ ADAMW = Record(
     "AdamW",
     ARGUMENTS,
     {
-        "islices": Preset({"lr": None, **BETAS, "eps": 1e-8, "weight_decay": 1e-2, "amsgrad": False}, _adamw_islices),
-        "keras": Preset(
-            {"lr": 1e-3, **BETAS, "eps": 1e-7, "weight_decay": 4e-3, "amsgrad": False}, _keras, "keras.optimizers.AdamW"
+        "islices": Preset(
+            {"lr": None, **DEFAULTS, "weight_decay": 1e-2},
+            lambda h: replace(_islices(h), decay=decays(h, "decoupled")),
         ),
+        "keras": Preset({"lr": 1e-3, **DEFAULTS, "eps": 1e-7, "weight_decay": 4e-3}, _keras, "keras.optimizers.AdamW"),
         "optax": Preset({"lr": None, **BETAS, "eps": 1e-8, "weight_decay": 1e-4}, _adamw_optax, "optax.adamw"),
         "torch": Preset(
-            {"lr": 1e-3, **BETAS, "eps": 1e-8, "weight_decay": 1e-2, "amsgrad": False},
-            _adamw_torch,
+            {"lr": 1e-3, **DEFAULTS, "weight_decay": 1e-2},
+            lambda h: replace(_torch_dense(h), decay=decays(h, "decoupled")),
             "torch.optim.AdamW",
         ),
     },
@@ -260,12 +239,12 @@ ADAMW = Record(
 
 
 def adam(
-    lr: Scheduled | None = None,
+    lr: Setting = None,
     *,
-    beta1: Scheduled | None = None,
-    beta2: Scheduled | None = None,
-    eps: Scheduled | None = None,
-    weight_decay: Scheduled | None = None,
+    beta1: Setting = None,
+    beta2: Setting = None,
+    eps: Setting = None,
+    weight_decay: Setting = None,
     amsgrad: bool | None = None,
     rows: Rows = None,
     semantics: Semantics = "islices",
@@ -332,12 +311,12 @@ def adam(
 
 
 def adamw(
-    lr: Scheduled | None = None,
+    lr: Setting = None,
     *,
-    beta1: Scheduled | None = None,
-    beta2: Scheduled | None = None,
-    eps: Scheduled | None = None,
-    weight_decay: Scheduled | None = None,
+    beta1: Setting = None,
+    beta2: Setting = None,
+    eps: Setting = None,
+    weight_decay: Setting = None,
     amsgrad: bool | None = None,
     rows: Rows = None,
     semantics: Semantics = "islices",

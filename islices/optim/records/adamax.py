@@ -7,7 +7,7 @@ from typing import Any
 from islices.norms.clip_formulas import Semantics
 from islices.optim.factory import Duplicates, Rows, make
 from islices.optim.formulas import Formula, State
-from islices.optim.hyperparameters import Hyper, Scheduled, decays
+from islices.optim.hyperparameters import Hyper, Setting, decays
 from islices.optim.operators import absolute, div, maximum, mul
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import ALL, Preset, Record
@@ -41,44 +41,46 @@ class KerasMax(KerasAdam):
 STATE = (State("m"), State("u", positive=True))
 
 
-def _islices(h: Hyper) -> Formula:
-    return Formula(adamax_rule, IslicesAdam, STATE, decay=decays(h))
-
-
-def _torch(h: Hyper) -> Formula:
-    return Formula(adamax_rule, TorchAdam, STATE, "", decays(h), ALL, options=("half", "one", "inside", "early"))
-
-
-def _keras(h: Hyper) -> Formula:
-    return Formula(adamax_rule, KerasMax, STATE, "", "shrunk", ALL, options=("correction1", "early"))
-
-
-def _optax(h: Hyper) -> Formula:
-    return Formula(adamax_rule, OptaxAdam, STATE, rows=ALL, options=("beta1", "correction1", "inside"))
-
-
 # ---------------------------------------------------------------------- the record
+DEFAULTS: Hyper = {**BETAS, "eps": 1e-8, "weight_decay": 0.0}
 ADAMAX = Record(
     "adamax",
     "Adamax",
     ("lr", "beta1", "beta2", "eps", "weight_decay"),
     {
-        "islices": Preset({"lr": None, **BETAS, "eps": 1e-8, "weight_decay": 0.0}, _islices),
-        "keras": Preset({"lr": 1e-3, **BETAS, "eps": 1e-7, "weight_decay": 0.0}, _keras, "keras.optimizers.Adamax"),
-        "optax": Preset({"lr": None, **BETAS, "eps": 1e-8}, _optax, "optax.adamax"),
-        "torch": Preset({"lr": 2e-3, **BETAS, "eps": 1e-8, "weight_decay": 0.0}, _torch, "torch.optim.Adamax"),
+        "islices": Preset(
+            {"lr": None, **DEFAULTS},
+            lambda h: Formula(adamax_rule, IslicesAdam, STATE, decay=decays(h)),
+        ),
+        "keras": Preset(
+            {"lr": 1e-3, **DEFAULTS, "eps": 1e-7},
+            lambda h: Formula(adamax_rule, KerasMax, STATE, "", "shrunk", ALL, options=("correction1", "early")),
+            "keras.optimizers.Adamax",
+        ),
+        "optax": Preset(
+            {"lr": None, **BETAS, "eps": 1e-8},
+            lambda h: Formula(adamax_rule, OptaxAdam, STATE, rows=ALL, options=("beta1", "correction1", "inside")),
+            "optax.adamax",
+        ),
+        "torch": Preset(
+            {"lr": 2e-3, **DEFAULTS},
+            lambda h: Formula(
+                adamax_rule, TorchAdam, STATE, "", decays(h), ALL, options=("half", "one", "inside", "early")
+            ),
+            "torch.optim.Adamax",
+        ),
     },
     stored={"m": "exp_avg", "u": "exp_inf"},
 )
 
 
 def adamax(
-    lr: Scheduled | None = None,
+    lr: Setting = None,
     *,
-    beta1: Scheduled | None = None,
-    beta2: Scheduled | None = None,
-    eps: Scheduled | None = None,
-    weight_decay: Scheduled | None = None,
+    beta1: Setting = None,
+    beta2: Setting = None,
+    eps: Setting = None,
+    weight_decay: Setting = None,
     rows: Rows = None,
     semantics: Semantics = "islices",
     maximize: bool = False,

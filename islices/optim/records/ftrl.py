@@ -8,11 +8,11 @@ from typing import Any
 from islices.norms.clip_formulas import Semantics
 from islices.optim.factory import Duplicates, Rows, make
 from islices.optim.formulas import Formula, State
-from islices.optim.hyperparameters import Accepted, Hyper, Scheduled
+from islices.optim.hyperparameters import Accepted, Hyper, Setting
 from islices.optim.numbers import Keras, Numbers, Singles, single
 from islices.optim.operators import absolute, div, less_equal, maximum, minimum, mul, power, sqrt, where
 from islices.optim.optimizer import Optimizer
-from islices.optim.record import Preset, Record, raw
+from islices.optim.record import ALL, Preset, Record, raw
 
 
 # ---------------------------------------------------------------------- rules
@@ -78,9 +78,7 @@ class KerasFtrl(IslicesFtrl, Keras):
 
 
 class TensorFlowFtrl(KerasFtrl, Singles):
-    def narrow(self, x):
-        """Return x as float32, in which TensorFlow forms the penalty."""
-        return self.E.astype(self.array_of(x), "float32")
+    narrow_dtype = "float32"
 
 
 def _kind(h: Hyper) -> tuple[str, ...]:
@@ -96,16 +94,12 @@ def _islices(h: Hyper) -> Formula:
 def _keras(h: Hyper) -> Formula:
     state = (State("z"), State("n", single(h["initial_accumulator"])))
     options = (*_kind(h), "everywhere")
-    return Formula(tensorflow_ftrl, KerasFtrl, state, "element", rows=("all",), raw=raw(h), options=options)
+    return Formula(tensorflow_ftrl, KerasFtrl, state, "element", rows=ALL, raw=raw(h), options=options)
 
 
 def _tensorflow(h: Hyper) -> Formula:
     state = (State("z"), State("n", "initial_accumulator"))
     return Formula(tensorflow_ftrl, TensorFlowFtrl, state, "element", options=_kind(h))
-
-
-def _mxnet(h: Hyper) -> Formula:
-    return Formula(mxnet_ftrl, Singles, (State("z"), State("n")), "element")
 
 
 # ---------------------------------------------------------------------- the record
@@ -134,7 +128,10 @@ FTRL = Record(
         "islices": Preset({"lr": None, **DEFAULTS}, _islices),
         "keras": Preset({"lr": 1e-3, **DEFAULTS}, _keras, "keras.optimizers.Ftrl", STRENGTHS, within=300.0),
         "mxnet": Preset(
-            {"lr": 0.1, "l1": 0.01, "l2": 0.0, "beta": 1.0}, _mxnet, "mx.optimizer.Ftrl", {"l1": "lamda1", "l2": "wd"}
+            {"lr": 0.1, "l1": 0.01, "l2": 0.0, "beta": 1.0},
+            lambda h: Formula(mxnet_ftrl, Singles, (State("z"), State("n")), "element"),
+            "mx.optimizer.Ftrl",
+            {"l1": "lamda1", "l2": "wd"},
         ),
         "tensorflow": Preset({"lr": None, **DEFAULTS}, _tensorflow, "tf.compat.v1.train.FtrlOptimizer", STRENGTHS),
     },
@@ -148,12 +145,12 @@ FTRL = Record(
 
 
 def ftrl(
-    lr: Scheduled | None = None,
+    lr: Setting = None,
     *,
-    l1: Scheduled | None = None,
-    l2: Scheduled | None = None,
-    beta: Scheduled | None = None,
-    l2_shrinkage: Scheduled | None = None,
+    l1: Setting = None,
+    l2: Setting = None,
+    beta: Setting = None,
+    l2_shrinkage: Setting = None,
     lr_power: float | None = None,
     initial_accumulator: float | None = None,
     rows: Rows = None,

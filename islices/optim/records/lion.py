@@ -7,7 +7,7 @@ from typing import Any
 from islices.norms.clip_formulas import Semantics
 from islices.optim.factory import Duplicates, Rows, make
 from islices.optim.formulas import Formula, State
-from islices.optim.hyperparameters import Hyper, Scheduled, decays
+from islices.optim.hyperparameters import Hyper, Setting, decays
 from islices.optim.numbers import Numbers, Singles
 from islices.optim.operators import mul, sign
 from islices.optim.optimizer import Optimizer
@@ -15,24 +15,12 @@ from islices.optim.record import ALL, Preset, Record
 from islices.optim.rules import running
 
 
-def lion_rule(g, w, m, gain1, gain2, lr, one, zero, beta1=None, beta2=None, penalty=None):
-    """Apply Lion (Chen et al. 2023). gain1 and gain2 are 1 - beta; the weight times penalty is added to the sign."""
+def lion_rule(g, w, m, gain1, gain2, lr, one, zero, beta1=None, beta2=None, weight_decay=None):
+    """Apply Lion (Chen et al. 2023). gain1 and gain2 are 1 - beta; weight_decay w is added to the sign."""
     step = sign(running(m, g, gain1, beta1), zero, one)
-    if penalty is not None:
-        step = step + mul(penalty, w)
+    if weight_decay is not None:
+        step = step + mul(weight_decay, w)
     return w - mul(lr, step), running(m, g, gain2, beta2)
-
-
-def _islices(h: Hyper) -> Formula:
-    return Formula(lion_rule, Numbers, (State("m"),), decay=decays(h, "decoupled"))
-
-
-def _keras(h: Hyper) -> Formula:
-    return Formula(lion_rule, Singles, (State("m"),), "", "shrunk", ALL, options=("beta1", "beta2"))
-
-
-def _optax(h: Hyper) -> Formula:
-    return Formula(lion_rule, Numbers, (State("m"),), rows=ALL, options=("beta1", "beta2", "penalty"))
 
 
 # ---------------------------------------------------------------------- the record
@@ -42,20 +30,33 @@ LION = Record(
     "Lion",
     ("lr", "beta1", "beta2", "weight_decay"),
     {
-        "islices": Preset({"lr": None, **BETAS, "weight_decay": 0.0}, _islices),
-        "keras": Preset({"lr": 1e-3, **BETAS, "weight_decay": 0.0}, _keras, "keras.optimizers.Lion", within=0.0),
-        "optax": Preset({"lr": None, **BETAS, "weight_decay": 1e-3}, _optax, "optax.lion", within=0.0),
+        "islices": Preset(
+            {"lr": None, **BETAS, "weight_decay": 0.0},
+            lambda h: Formula(lion_rule, Numbers, (State("m"),), decay=decays(h, "decoupled")),
+        ),
+        "keras": Preset(
+            {"lr": 1e-3, **BETAS, "weight_decay": 0.0},
+            lambda h: Formula(lion_rule, Singles, (State("m"),), "", "shrunk", ALL, options=("beta1", "beta2")),
+            "keras.optimizers.Lion",
+            within=0.0,
+        ),
+        "optax": Preset(
+            {"lr": None, **BETAS, "weight_decay": 1e-3},
+            lambda h: Formula(lion_rule, Numbers, (State("m"),), rows=ALL, options=("beta1", "beta2", "weight_decay")),
+            "optax.lion",
+            within=0.0,
+        ),
     },
     stored={"m": "exp_avg"},
 )
 
 
 def lion(
-    lr: Scheduled | None = None,
+    lr: Setting = None,
     *,
-    beta1: Scheduled | None = None,
-    beta2: Scheduled | None = None,
-    weight_decay: Scheduled | None = None,
+    beta1: Setting = None,
+    beta2: Setting = None,
+    weight_decay: Setting = None,
     rows: Rows = None,
     semantics: Semantics = "islices",
     maximize: bool = False,

@@ -12,7 +12,7 @@ from islices.core import modes
 from islices.norms.clip_formulas import Semantics
 from islices.optim.factory import Duplicates, Rows, make
 from islices.optim.formulas import Formula, State
-from islices.optim.hyperparameters import Accepted, Hyper, Scheduled, decays, refuse_scheduled
+from islices.optim.hyperparameters import Accepted, Hyper, Setting, decays, refuse_scheduled
 from islices.optim.numbers import Numbers, power_of, single
 from islices.optim.operators import div, mul, sqrt
 from islices.optim.optimizer import Optimizer
@@ -131,7 +131,7 @@ def _torch_products(beta1: float, momentum_decay: float, count: int) -> Host:
     return products
 
 
-class TorchNadam(IslicesNadam):
+class TorchNadam(IslicesNadam, adam.TorchAdam):
     def momenta(self) -> tuple[Array, Array, Array]:
         """Return mu_t, mu_(t+1) and torch's mu_1 ... mu_t.
 
@@ -143,9 +143,6 @@ class TorchNadam(IslicesNadam):
         t, beta1, psi = float(self.t[0]), self.h["beta1"], self.h["momentum_decay"]
         mu, after = (self.number(beta1 * (1.0 - 0.5 * 0.96 ** (k * psi))) for k in (t, t + 1.0))
         return mu, after, self.number(_mu_product(self.h, int(t)))
-
-    def correction2(self):
-        return self.number(1.0) - self.library_power(self.h["beta2"])
 
 
 class KerasNadam(adam.KerasAdam):
@@ -174,9 +171,6 @@ class KerasNadam(adam.KerasAdam):
         _, after, product = self.momenta()
         return self.narrow(self.one) - self.E.round_product(product, after)
 
-    def correction2(self):
-        return self.rest("beta2")
-
 
 class OptaxNadam(adam.OptaxAdam):
     def head(self):
@@ -191,7 +185,7 @@ class OptaxNadam(adam.OptaxAdam):
     def after1(self):
         """Return the correction of the next step."""
         count = self.count + self.array(np.ones(1, np.int32))
-        return OptaxNadam(self.E, count, self.exact_lr, self.h, self.wide).correction1()
+        return OptaxNadam(self.E, count, self.h, self.wide).correction1()
 
 
 # ---------------------------------------------------------------------- formulas
@@ -199,19 +193,11 @@ def _decay(h: Hyper) -> str:
     return decays(h, "decoupled" if h["decoupled_weight_decay"] else "coupled")
 
 
-def _islices(h: Hyper) -> Formula:
-    return Formula(islices_nadam, IslicesNadam, STATE, "element", _decay(h), options=("root",))
-
-
 def _torch(h: Hyper) -> Formula:
     # mu_product contains beta1 of every step so far
     refuse_scheduled(h, 'nadam with semantics="torch"', "beta1")
     options = ("beta2", "half", "one", "correction2", "apart")
     return Formula(islices_nadam, TorchNadam, STATE, "", _decay(h), ALL, options=options)
-
-
-def _keras(h: Hyper) -> Formula:
-    return Formula(keras_nadam, KerasNadam, STATE, "element", "shrunk", ALL, raw(h))
 
 
 def _optax(h: Hyper) -> Formula:
@@ -226,8 +212,15 @@ NADAM = Record(
     "NAdam",
     ("lr", "beta1", "beta2", "eps", "weight_decay", "momentum_decay", "decoupled_weight_decay"),
     {
-        "islices": Preset({"lr": None, **adam.BETAS, "eps": 1e-8, **SCHEDULE}, _islices),
-        "keras": Preset({"lr": 1e-3, **adam.BETAS, "eps": 1e-7, "weight_decay": 0.0}, _keras, "keras.optimizers.Nadam"),
+        "islices": Preset(
+            {"lr": None, **adam.BETAS, "eps": 1e-8, **SCHEDULE},
+            lambda h: Formula(islices_nadam, IslicesNadam, STATE, "element", _decay(h), options=("root",)),
+        ),
+        "keras": Preset(
+            {"lr": 1e-3, **adam.BETAS, "eps": 1e-7, "weight_decay": 0.0},
+            lambda h: Formula(keras_nadam, KerasNadam, STATE, "element", "shrunk", ALL, raw(h)),
+            "keras.optimizers.Nadam",
+        ),
         "optax": Preset({"lr": None, **adam.BETAS, "eps": 1e-8}, _optax, "optax.nadam"),
         "torch": Preset({"lr": 2e-3, **adam.BETAS, "eps": 1e-8, **SCHEDULE}, _torch, "torch.optim.NAdam"),
     },
@@ -239,12 +232,12 @@ NADAM = Record(
 
 
 def nadam(
-    lr: Scheduled | None = None,
+    lr: Setting = None,
     *,
-    beta1: Scheduled | None = None,
-    beta2: Scheduled | None = None,
-    eps: Scheduled | None = None,
-    weight_decay: Scheduled | None = None,
+    beta1: Setting = None,
+    beta2: Setting = None,
+    eps: Setting = None,
+    weight_decay: Setting = None,
     momentum_decay: float | None = None,
     decoupled_weight_decay: bool | None = None,
     rows: Rows = None,

@@ -9,7 +9,7 @@ from islices.core.arguments import show
 from islices.norms.clip_formulas import Semantics
 from islices.optim.factory import Duplicates, Rows, make
 from islices.optim.formulas import Formula, State
-from islices.optim.hyperparameters import Hyper, Scheduled, decays, is_on, refuse_scheduled
+from islices.optim.hyperparameters import Hyper, Setting, decays, is_on, refuse_scheduled
 from islices.optim.numbers import Keras, Numbers, Singles
 from islices.optim.operators import div, maximum, mul, sqrt
 from islices.optim.optimizer import Optimizer
@@ -56,33 +56,24 @@ def tensorflow_rmsprop(g, q, w, mean_square, momentum, rho, gain_rho, mu, lr, ep
 
 
 # ---------------------------------------------------------------------- formulas
-def _islices(h: Hyper) -> Formula:
-    state, options = [State("mean_square", positive=True)], ["rho"]
-    if h["centered"]:
-        state.append(State("mean"))
-        options.append("zero")
-    if is_on(h["momentum"]):
-        state.append(State("momentum"))
-        options.append("mu")
-    return Formula(rmsprop_rule, Numbers, tuple(state), "element", decays(h), options=tuple(options))
-
-
-def _without_zero(own: Formula, *options: str) -> tuple[str, ...]:
-    """Return the given options without "zero", so that a variance that rounds below zero gives NaN."""
-    return (*(x for x in own.options if x != "zero"), *options)
+def _plain(h: Hyper, *options: str) -> Formula:
+    """Return the formula with further options of the rule. Without "zero", a variance that rounds below zero gives
+    NaN."""
+    moving = is_on(h["momentum"])
+    state = (
+        State("mean_square", positive=True), *[State("mean")] * h["centered"], *[State("momentum")] * moving
+    )  # fmt: skip
+    return Formula(rmsprop_rule, Numbers, state, "element", decays(h), options=("rho", *["mu"] * moving, *options))
 
 
 def _torch(h: Hyper) -> Formula:
-    own = _islices(h)
     lerped = ("half", "one") if h["centered"] else ()
     early = () if is_on(h["momentum"]) else ("early",)
-    return replace(own, squares="", rows=ALL, options=_without_zero(own, *lerped, *early))
+    return replace(_plain(h, *lerped, *early), squares="", rows=ALL)
 
 
 def _keras(h: Hyper) -> Formula:
-    own = _islices(h)
-    options = _without_zero(own, "inside", "early")
-    return replace(own, numbers=Keras, decay="shrunk", rows=ALL, raw=raw(h), options=options)
+    return replace(_plain(h, "inside", "early"), numbers=Keras, decay="shrunk", rows=ALL, raw=raw(h))
 
 
 def _tensorflow(h: Hyper) -> Formula:
@@ -111,28 +102,27 @@ def _mxnet(h: Hyper) -> Formula:
 
 
 def _optax(h: Hyper) -> Formula:
-    own = _islices({**h, "weight_decay": 0.0})
     up = ("up",) if is_on(h["momentum"]) else ()
-    return replace(own, rows=ALL, options=_without_zero(own, "one", "inside", "reciprocal", *up))
+    return replace(_plain({**h, "weight_decay": 0.0}, "one", "inside", "reciprocal", *up), rows=ALL)
 
 
 # ---------------------------------------------------------------------- the record
+#: Defaults of most semantics that have all of these hyperparameters.
+DEFAULTS: Hyper = {"rho": 0.9, "eps": 1e-8, "momentum": 0.0, "centered": False, "weight_decay": 0.0}
 RMSPROP = Record(
     "rmsprop",
     "RMSprop",
     ("lr", "rho", "eps", "weight_decay", "momentum", "centered"),
     {
-        "islices": Preset(
-            {"lr": None, "rho": 0.9, "eps": 1e-8, "momentum": 0.0, "centered": False, "weight_decay": 0.0}, _islices
-        ),
+        "islices": Preset({"lr": None, **DEFAULTS}, lambda h: _plain(h, *["zero"] * h["centered"])),
         "keras": Preset(
-            {"lr": 1e-3, "rho": 0.9, "eps": 1e-7, "momentum": 0.0, "centered": False, "weight_decay": 0.0},
+            {"lr": 1e-3, **DEFAULTS, "eps": 1e-7},
             _keras,
             "keras.optimizers.RMSprop",
             terms={"momentum": 1.0},
         ),
         "mxnet": Preset(
-            {"lr": 0.001, "rho": 0.9, "eps": 1e-8, "momentum": GAMMA2, "centered": False, "weight_decay": 0.0},
+            {"lr": 0.001, **DEFAULTS, "momentum": GAMMA2},
             _mxnet,
             "mx.optimizer.RMSProp",
             {"rho": "gamma1", "momentum": "gamma2"},
@@ -150,11 +140,7 @@ RMSPROP = Record(
             "tf.compat.v1.train.RMSPropOptimizer",
             terms={"momentum": 1.0},
         ),
-        "torch": Preset(
-            {"lr": 1e-2, "rho": 0.99, "eps": 1e-8, "momentum": 0.0, "centered": False, "weight_decay": 0.0},
-            _torch,
-            "torch.optim.RMSprop",
-        ),
+        "torch": Preset({"lr": 1e-2, **DEFAULTS, "rho": 0.99}, _torch, "torch.optim.RMSprop"),
     },
     stored={"mean_square": "square_avg", "mean": "grad_avg", "momentum": "momentum_buffer"},
     added=("momentum", "mean"),
@@ -162,13 +148,13 @@ RMSPROP = Record(
 
 
 def rmsprop(
-    lr: Scheduled | None = None,
+    lr: Setting = None,
     *,
-    rho: Scheduled | None = None,
-    eps: Scheduled | None = None,
-    momentum: Scheduled | None = None,
+    rho: Setting = None,
+    eps: Setting = None,
+    momentum: Setting = None,
     centered: bool | None = None,
-    weight_decay: Scheduled | None = None,
+    weight_decay: Setting = None,
     rows: Rows = None,
     semantics: Semantics = "islices",
     maximize: bool = False,

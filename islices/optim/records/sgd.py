@@ -9,7 +9,7 @@ from islices.core.arguments import is_real
 from islices.norms.clip_formulas import Semantics
 from islices.optim.factory import Duplicates, Rows, make
 from islices.optim.formulas import Formula, State
-from islices.optim.hyperparameters import Hyper, Scheduled, decays, is_on
+from islices.optim.hyperparameters import Hyper, Setting, decays, is_on
 from islices.optim.numbers import Numbers, Singles
 from islices.optim.operators import mul
 from islices.optim.optimizer import Optimizer
@@ -31,10 +31,10 @@ def sgd_rule(g, w, lr, momentum=None, mu=None, gain=None, nesterov=False):
     return w - mul(lr, step), momentum
 
 
-def inner_sgd(g, w, momentum, mu, lr, penalty=None, nesterov=False):
-    """Apply momentum with a buffer that contains the learning rate and points downwards. penalty adds weight decay."""
+def inner_sgd(g, w, momentum, mu, lr, weight_decay=None, nesterov=False):
+    """Apply momentum with a buffer that contains the learning rate and points downwards."""
     old = mul(mu, momentum)
-    momentum = (old if penalty is None else old - mul(mul(lr, penalty), w)) - mul(lr, g)
+    momentum = (old if weight_decay is None else old - mul(mul(lr, weight_decay), w)) - mul(lr, g)
     return w + (mul(mu, momentum) - mul(lr, g) if nesterov else momentum), momentum
 
 
@@ -55,14 +55,12 @@ class TorchSgd(Numbers):
 class Shrinking(Singles):
     def keep(self):
         """Return 1 - lr wd, formed in the table's dtype."""
-        decay = self.E.round_product(self.narrow(self.lr()), self.narrow(self.hyper("weight_decay")))
+        decay = self.E.round_product(self.narrow(self.hyper("lr")), self.narrow(self.hyper("weight_decay")))
         return self.narrow(self.one) - decay
 
 
 class Shrunk(Shrinking):
-    def narrow(self, x):
-        """Return x as float32, in which the standard update forms its factor even for a float64 table."""
-        return self.E.astype(self.array_of(x), "float32")
+    narrow_dtype = "float32"  # the standard update forms its factor in float32 even for a float64 table
 
 
 BUFFER = (State("momentum"),)
@@ -84,9 +82,9 @@ def _torch(h: Hyper) -> Formula:
         )
     own = _islices(h)
     if not is_on(mu):  # a sparse gradient with weight decay raises in torch
-        return replace(own, rows=("all",)) if is_on(h["weight_decay"]) else own
+        return replace(own, rows=ALL) if is_on(h["weight_decay"]) else own
     # torch keeps the sum of all sparse gradients, and steps by it every time
-    return replace(own, numbers=TorchSgd if is_on(dampening) else Numbers, rows=("all",))
+    return replace(own, numbers=TorchSgd if is_on(dampening) else Numbers, rows=ALL)
 
 
 def _keras(h: Hyper) -> Formula:
@@ -95,9 +93,9 @@ def _keras(h: Hyper) -> Formula:
         if is_real(mu) and mu > 1:
             raise ValueError(f'momentum: got {mu}; accepted with semantics="keras" is 0 <= value <= 1')
         options = ("nesterov",) if h["nesterov"] else ()
-        return Formula(inner_sgd, Singles, BUFFER, "", "shrunk", ("all",), raw(h), options=options)
+        return Formula(inner_sgd, Singles, BUFFER, "", "shrunk", ALL, raw(h), options=options)
     decay = decays(h, "shrunk")
-    return Formula(sgd_rule, Singles, decay=decay, rows=("all",) if decay else ("touched", "all"), raw=raw(h))
+    return Formula(sgd_rule, Singles, decay=decay, rows=ALL if decay else ("touched", "all"), raw=raw(h))
 
 
 def _tensorflow(h: Hyper) -> Formula:
@@ -110,30 +108,21 @@ def _tensorflow(h: Hyper) -> Formula:
 
 def _mxnet(h: Hyper) -> Formula:
     if is_on(h["momentum"]):
-        return Formula(inner_sgd, Singles, BUFFER, options=("penalty",))
+        return Formula(inner_sgd, Singles, BUFFER, options=("weight_decay",))
     numbers = Shrinking if h["rows"] == "touched" else Shrunk
     return Formula(sgd_rule, numbers, decay=decays(h, "decoupled"))
 
 
-def _optax(h: Hyper) -> Formula:
-    return replace(_islices({"dampening": 0.0, **h, "weight_decay": 0.0}), rows=ALL)
-
-
-def _fbgemm(h: Hyper) -> Formula:
-    return Formula(sgd_rule, Numbers, rows=TOUCHED)
-
-
 # ---------------------------------------------------------------------- the record
+DEFAULTS: Hyper = {"momentum": 0.0, "dampening": 0.0, "nesterov": False, "weight_decay": 0.0}
 #: Gradient descent.
 SGD = Record(
     "sgd",
     "SGD",
     ("lr", "momentum", "dampening", "weight_decay", "nesterov"),
     {
-        "islices": Preset(
-            {"lr": None, "momentum": 0.0, "dampening": 0.0, "nesterov": False, "weight_decay": 0.0}, _islices
-        ),
-        "fbgemm": Preset({"lr": 0.01}, _fbgemm, "EmbOptimType.EXACT_SGD"),
+        "islices": Preset({"lr": None, **DEFAULTS}, _islices),
+        "fbgemm": Preset({"lr": 0.01}, lambda h: Formula(sgd_rule, Numbers, rows=TOUCHED), "EmbOptimType.EXACT_SGD"),
         "keras": Preset(
             {"lr": 1e-2, "momentum": 0.0, "nesterov": False, "weight_decay": 0.0},
             _keras,
@@ -143,17 +132,17 @@ SGD = Record(
         "mxnet": Preset(
             {"lr": 0.01, "momentum": 0.0, "weight_decay": 0.0}, _mxnet, "mx.optimizer.SGD", terms={"momentum": -1.0}
         ),
-        "optax": Preset({"lr": None, "momentum": 0.0, "nesterov": False}, _optax, "optax.sgd"),
+        "optax": Preset(
+            {"lr": None, "momentum": 0.0, "nesterov": False},
+            lambda h: replace(_islices({"dampening": 0.0, **h, "weight_decay": 0.0}), rows=ALL),
+            "optax.sgd",
+        ),
         "tensorflow": Preset(
             {"lr": None, "momentum": 0.0, "nesterov": False},
             _tensorflow,
             "tf.compat.v1.train.GradientDescentOptimizer, tf.compat.v1.train.MomentumOptimizer",
         ),
-        "torch": Preset(
-            {"lr": 1e-3, "momentum": 0.0, "dampening": 0.0, "nesterov": False, "weight_decay": 0.0},
-            _torch,
-            "torch.optim.SGD",
-        ),
+        "torch": Preset({"lr": 1e-3, **DEFAULTS}, _torch, "torch.optim.SGD"),
     },
     stored={"momentum": "momentum_buffer"},
     added=("momentum",),
@@ -161,12 +150,12 @@ SGD = Record(
 
 
 def sgd(
-    lr: Scheduled | None = None,
+    lr: Setting = None,
     *,
-    momentum: Scheduled | None = None,
-    dampening: Scheduled | None = None,
+    momentum: Setting = None,
+    dampening: Setting = None,
     nesterov: bool | None = None,
-    weight_decay: Scheduled | None = None,
+    weight_decay: Setting = None,
     rows: Rows = None,
     semantics: Semantics = "islices",
     maximize: bool = False,

@@ -14,14 +14,9 @@ from islices.porting.compare.comparison import Comparison, TwoSides
 from islices.porting.compare.rows import Rows
 from islices.porting.compare.stored import Stored
 
-#: {framework, or "" for any other: (the line if only the first side has the cause, the line if only the second has
-#: it)}, formatted with a cause's details.
-Lines: TypeAlias = Mapping[str, tuple[str, str]]
-
-
-def both_directions(line: str) -> Lines:
-    """Return the lines of a cause that the same line fixes on either side."""
-    return {"": (line, line)}
+#: (the line if only the first side has the cause, the line if only the second has it), formatted with a cause's
+#: details; or the same line for both.
+Lines: TypeAlias = str | tuple[str, str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +41,7 @@ class Change:
 class Factor:
     """The factor a / b of each tensor that a cause predicts.
 
-    text uses {a} and {b} for the sides. cost: the bits read from the data. fitted: the ratios come from the elements
-    themselves. Such a factor is reported only if nothing else explains the difference.
+    text uses {a} and {b} for the sides. cost: the bits read from the data.
     """
 
     ratios: Sequence[float]
@@ -55,7 +49,6 @@ class Factor:
     details: dict[str, Any] = field(default_factory=dict)
     tolerance: float = 0.0
     cost: float = 0.0
-    fitted: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,20 +78,21 @@ class Cause:
     exact: Literal["always", "maybe", "never"] = "maybe"
     #: A factor may act as well.
     scales: bool = True
+    #: Its factor comes from the elements themselves, so it is reported only if nothing else explains the difference.
+    fitted: bool = False
     #: The more general causes that are not reported if this one explains.
     subsumes: tuple[str, ...] = ()
-    #: The line that fixes the cause, or a function from its details to the line.
-    fix: Lines | Callable[[Mapping[str, Any]], Lines] | None = None
+    #: The line that fixes the cause, or a function from its details and the framework to the line.
+    fix: Lines | Callable[[Mapping[str, Any], str], Lines] = ""
     #: True if the side in its details is the one with the cause, False if the one without.
     side_does: bool = False
 
     def line(self, details: Mapping[str, Any], framework: str) -> str:
         """Return the line that fixes the cause on the second side, in a framework; "" if there is none."""
-        lines = self.fix(details) if callable(self.fix) else self.fix
-        if not lines:
-            return ""
+        lines = self.fix(details, framework) if callable(self.fix) else self.fix
         lacks = details.get("side", "a") == ("a" if self.side_does else "b")
+        line = lines if isinstance(lines, str) else lines[not lacks]
         try:
-            return lines.get(framework, lines[""])[not lacks].format_map(details)
+            return line.format_map(details)
         except KeyError:  # the details do not contain the line's values
             return ""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from islices.core.locks import lazy_property
 from islices.porting.compare.evidence import Paired, agrees, fitted, paired
-from islices.porting.compare.rows import Held, Norm, Rows, sample_rows
-from islices.porting.compare.stored import BLOCK, Array, contained
+from islices.porting.compare.rows import Rows, rows_at, sample_rows
+from islices.porting.compare.stored import BLOCK, Array, Stored, contained
 
 if TYPE_CHECKING:
     from islices.porting.compare.cause import Cause, Change
@@ -35,15 +36,67 @@ class Context:
 
 
 @dataclass(frozen=True, eq=False)
-class TwoSides:
-    """One tensor on both sides, its raw gradient and table."""
+class Whole:
+    """One tensor on both sides, its raw gradient, table and padding row."""
 
     name: str
-    a: Rows
-    b: Rows
-    raw: Rows | None = None
+    a: Stored
+    b: Stored
+    raw: Stored | None = None
     table: Array | None = None
     padding: int | None = None
+
+    @classmethod
+    def of(
+        cls, x: Stored, y: Stored, context: Context, raw: Stored | None = None, table: Stored | None = None
+    ) -> Whole:
+        """Return a tensor. table: the table that a regularizer may add."""
+        padding, count = context.padding_idx, x.shape[0] if x.shape else None
+        if padding is not None and padding < 0 and count is not None:
+            padding += count
+        values = None
+        if table is not None and not table.sparse and table.row_shape == x.row_shape:
+            values = table.values
+        return cls(x.name, x.without_zeros, y.without_zeros, raw and raw.without_zeros, values, padding)
+
+    @property
+    def size(self) -> int:
+        """Return the number of elements of the larger side."""
+        return max(self.a.values.size, self.b.values.size)
+
+    def rows(self, chosen: Callable[[Array], Any]) -> TwoSides:
+        """Return some rows. chosen: row numbers -> their mask or slice."""
+        a, b = (rows_at(x, chosen(x.ids)) for x in (self.a, self.b))
+        return TwoSides(self, a, b, None if self.raw is None else rows_at(self.raw, chosen(self.raw.ids)))
+
+    def sample(self, elements: int) -> TwoSides:
+        """Return the rows on which causes are tried."""
+        some = sample_rows(self.a, self.b, elements)
+        return self.rows(lambda ids: contained(ids, some))
+
+    def blocks(self) -> Iterator[TwoSides]:
+        """Yield every row, block by block."""
+        rows = max(1, BLOCK // max(1, math.prod(self.a.row_shape), math.prod(self.b.row_shape)))
+        for ends in pairwise([0, *np.union1d(self.a.ids[rows::rows], self.b.ids[rows::rows]), END]):
+            yield self.rows(partial(_between, ends))
+
+
+def _between(ends: tuple[int, int], ids: Array) -> slice:
+    return slice(*np.searchsorted(ids, ends))
+
+
+@dataclass(frozen=True, eq=False)
+class TwoSides:
+    """Some rows of one tensor on both sides and of its raw gradient."""
+
+    whole: Whole
+    a: Rows
+    b: Rows
+    raw: Rows | None
+
+    @property
+    def name(self) -> str:
+        return self.whole.name
 
     def side(self, which: int) -> Rows:
         """Return a for 0, b for 1."""
@@ -57,169 +110,132 @@ class TwoSides:
     @property
     def same(self) -> bool:
         """Return True if nothing is left to explain."""
-        a, b = self.a, self.b
-        return (a.dtype, a.shape) == (b.dtype, b.shape) and a.meets(b) and np.array_equal(a.values, b.values, True)
+        a, b, whole = self.a, self.b, self.whole
+        alike = a.dtype == b.dtype and whole.a.shape == whole.b.shape and a.meets(b)
+        return alike and np.array_equal(a.values, b.values, True)
+
+
+class Norm(NamedTuple):
+    """The norm of a whole tensor, and the norm of its unsummed slots, or None if they are unknown."""
+
+    rows: float = 0.0
+    slots: float | None = None
+
+    def joined(self, x: Stored | Rows | None) -> Norm:
+        """Return the norm with more rows."""
+        if x is None:
+            return self
+        slots = None if x.slot_norm is None else math.hypot(self.slots or 0.0, x.slot_norm)
+        return Norm(math.hypot(self.rows, x.norm), slots)
 
 
 class Done(NamedTuple):
-    """A change that was made, and the tensors that it changed."""
+    """A change that was made, the tensors that it changed, and the comparison before it."""
 
     cause: Cause
     which: int
     change: Change
     tensors: frozenset[int]
-
-    @property
-    def key(self) -> tuple[str, int]:
-        return self.cause.name, self.which
-
-
-@dataclass(frozen=True, eq=False)
-class Tensors:
-    """All tensors of both sides and of the gradient before clipping."""
-
-    a: tuple[Held, ...]
-    b: tuple[Held, ...]
-    raw: tuple[Held | None, ...] = ()
-    tables: Sequence[Array | None] = ()
-
-    @property
-    def large(self) -> bool:
-        """Return True if causes are tried on some rows first."""
-        return sum(max(x.size, y.size) for x, y in zip(self.a, self.b, strict=True)) > LARGE
-
-    def side(self, which: int) -> tuple[Held, ...]:
-        """Return a for 0, b for 1."""
-        return self.b if which else self.a
-
-    @property
-    def sides(self) -> tuple[Sequence[Held | None], ...]:
-        """Return a, b and the raw gradient."""
-        return self.a, self.b, self.raw or (None,) * len(self.a)
-
-    def compared(self, context: Context) -> Comparison:
-        """Return the comparison of all rows, or of a sample if there are many."""
-        share = SAMPLE // max(1, len(self.a))
-        pairs = []
-        for t, (x, y) in enumerate(zip(self.a, self.b, strict=True)):
-            ids = sample_rows(x, y, max(share, SAMPLE // 16)) if self.large and max(x.size, y.size) > share else None
-            pairs.append(self._pair(t, context, ids))
-        return Comparison(tuple(pairs), context, self)
-
-    def blocks(self, t: int, context: Context) -> Iterator[TwoSides]:
-        """Yield every row of a tensor, block by block."""
-        x, y = self.a[t], self.b[t]
-        rows = max(1, BLOCK // max(1, math.prod(x.stored.row_shape), math.prod(y.stored.row_shape)))
-        for first, last in pairwise([0, *np.union1d(x.ids[rows::rows], y.ids[rows::rows]).tolist(), END]):
-            yield self._pair(t, context, (first, last))
-
-    def _pair(self, t: int, context: Context, which: Array | tuple[int, int] | None) -> TwoSides:
-        def rows(x: Held) -> Rows:
-            if which is None:
-                return x.at(slice(None))
-            if isinstance(which, tuple):
-                return x.at(slice(*np.searchsorted(x.ids, which).tolist()))
-            return x.at(np.flatnonzero(contained(x.ids, which)))
-
-        x, padding = self.a[t], context.padding_idx
-        raw = self.raw[t] if self.raw else None
-        count = x.stored.shape[0] if x.stored.shape else None
-        if padding is not None and padding < 0 and count is not None:
-            padding += count
-        table = self.tables[t] if self.tables else None
-        return TwoSides(x.stored.name, rows(x), rows(self.b[t]), None if raw is None else rows(raw), table, padding)
+    before: Comparison
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """All tensors on both sides, with all rows or a sample, after the changes of chain.
 
-    slack: the allowance for two models' arithmetic in addition to rounding. past: the comparisons before each change.
+    slack: the allowance for two models' arithmetic in addition to rounding. ratios: factors of b's tensors, if not 1,
+    known within a relative tolerance.
     """
 
     pairs: tuple[TwoSides, ...]
     context: Context
-    source: Tensors
+    source: tuple[Whole, ...]
     slack: float = 0.0
     chain: tuple[Done, ...] = ()
-    past: tuple[Comparison, ...] = ()
+    ratios: Sequence[float] = ()
+    tolerance: float = 0.0
+
+    @classmethod
+    def of(cls, source: tuple[Whole, ...], context: Context) -> Comparison:
+        """Return the comparison of all rows, or of a sample if there are many."""
+        share = SAMPLE // max(1, len(source))
+        pairs = [
+            whole.sample(max(share, SAMPLE // 16)) if _is_large(source) and whole.size > share
+            else whole.rows(lambda ids: slice(None)) for whole in source
+        ]  # fmt: skip
+        return cls(tuple(pairs), context, source)
 
     @property
     def original(self) -> Comparison:
         """Return the comparison before any change."""
-        return self.past[0] if self.past else self
+        return self.chain[0].before if self.chain else self
 
     @property
     def eps(self) -> float:
         """Return the largest eps of all types."""
-        return max((max(p.a.eps, p.b.eps) for p in self.pairs), default=0.0)
+        return max((x.eps for p in self.pairs for x in (p.a, p.b)), default=0.0)
 
     def after(self, cause: Cause, which: int, change: Change) -> Comparison | None:
         """Return the comparison with a side changed; None if that changes nothing."""
+        now = self
         if change.moved:
-            held = tuple(old if x is None else Held(x) for x, old in zip(change.moved, self.source.a, strict=True))
-            done = Done(cause, 0, change, frozenset(t for t, x in enumerate(change.moved) if x is not None))
-            return replace(replace(self.source, a=held).compared(self.context), chain=(done,), past=(self,))
-        pairs, tensors = list(self.pairs), set()
-        for t, pair in enumerate(pairs):
-            if change.everywhere or not pair.same:
-                pairs[t] = pair.changed(which, change)
-                tensors |= {t} if pairs[t] is not pair else set()
-        done = Done(cause, which, change, frozenset(tensors))
-        past, chain = (*self.past, self), (*self.chain, done)
-        return replace(self, pairs=tuple(pairs), chain=chain, past=past) if tensors else None
+            moved = {t: replace(self.source[t], a=x) for t, x in enumerate(change.moved) if x is not None}
+            now = Comparison.of(tuple(moved.get(t, whole) for t, whole in enumerate(self.source)), self.context)
+            tensors = set(moved)
+        else:
+            differ = (t for t, pair in enumerate(self.pairs) if change.everywhere or not pair.same)
+            changed = {t: self.pairs[t].changed(which, change) for t in differ}
+            tensors = {t for t, pair in changed.items() if pair is not self.pairs[t]}
+            now = replace(self, pairs=tuple(changed.get(t, pair) for t, pair in enumerate(self.pairs)))
+        done = Done(cause, which, change, frozenset(tensors), self)
+        return replace(now, chain=(*self.chain, done)) if tensors else None
+
+    def sides(self, which: int) -> Iterator[tuple[Rows, Rows, TwoSides]]:
+        """Yield (rows of a side, rows of the other side, the tensor)."""
+        yield from ((pair.side(which), pair.side(1 - which), pair) for pair in self.pairs)
 
     def blocks(self) -> Iterator[tuple[int, TwoSides]]:
         """Yield every row of each tensor, block by block, with all changes made."""
-        if not self.source.large:
+        if not _is_large(self.source):
             yield from enumerate(self.pairs)
             return
-        for t in range(len(self.pairs)):
-            for pair in self.source.blocks(t, self.context):
-                for _, which, change, tensors in self.chain:
-                    pair = pair.changed(which, change) if t in tensors else pair
+        for t, whole in enumerate(self.source):
+            for pair in whole.blocks():
+                for done in self.chain:
+                    pair = pair.changed(done.which, done.change) if t in done.tensors else pair
                 yield t, pair
 
     @lazy_property
-    def norms(self) -> tuple[list[Norm], list[Norm], list[Norm]]:
+    def norms(self) -> tuple[list[Norm], ...]:
         """Return the norms of each tensor of a, of b and of the raw gradient."""
-        found = [[Norm() if x is None or self.chain else x.norms for x in side] for side in self.source.sides]
-        if not self.chain:
-            return found[0], found[1], found[2]
-        for t, pair in self.blocks():
-            for of, rows in zip(found, (pair.a, pair.b, pair.raw), strict=True):
-                of[t] = of[t].joined(rows)
-        return found[0], found[1], found[2]
-
-    @property
-    def has_raw(self) -> bool:
-        """Return True if the raw gradient is known in full."""
-        return bool(self.pairs) and all(p.raw is not None for p in self.pairs)
+        found = tuple([Norm()] * len(self.pairs) for _ in range(3))
+        for t, x in self.blocks() if self.chain else enumerate(self.source):
+            for norms, side in zip(found, (x.a, x.b, x.raw), strict=True):
+                norms[t] = norms[t].joined(side)
+        return found
 
     # ------------------------------------------------------------------ the sides agree
     @lazy_property
     def elements(self) -> list[Paired | None]:
         """The paired elements of each tensor."""
-        return [paired(p.a, p.b, self.slack) for p in self.pairs]
+        return [self._paired(t, pair) for t, pair in enumerate(self.pairs)]
 
-    def agree(self, *, exact: bool, ratios: Sequence[float] = (), tolerance: float = 0.0) -> bool:
-        """Return True if both sides agree in every row, to the bit or within the bound.
+    def _paired(self, t: int, pair: TwoSides, top: float | None = None) -> Paired | None:
+        b = pair.b.scaled(self.ratios[t]) if self.ratios else pair.b
+        return paired(pair.a, b, self.slack, top)
 
-        With ratios, each tensor of a must be this multiple of b's within a relative tolerance.
-        """
-
-        def near(t: int, p: Paired | None) -> bool:
-            factor = ratios[t] if ratios else 1.0
-            return p is not None and agrees(p, exact=exact, factor=factor, tolerance=tolerance)
-
-        if not all(near(t, p) for t, p in enumerate(self.elements)):
-            return False
-        return not self.source.large or all(near(t, p) for t, p in self._all_elements())
-
-    def _all_elements(self) -> Iterator[tuple[int, Paired | None]]:
+    def _all_elements(self) -> Iterator[Paired | None]:
         for t, pair in self.blocks():
             seen = self.elements[t]
-            yield t, paired(pair.a, pair.b, self.slack, seen.tops if seen else None)
+            yield self._paired(t, pair, seen.top if seen else None)
+
+    def agree(self, *, exact: bool) -> bool:
+        """Return True if both sides agree in every row, to the bit or within the bound."""
+
+        def near(p: Paired | None) -> bool:
+            return p is not None and agrees(p, exact=exact, tolerance=self.tolerance)
+
+        return all(map(near, self.elements)) and (not _is_large(self.source) or all(map(near, self._all_elements())))
 
     @lazy_property
     def fits(self) -> list[float]:
@@ -229,9 +245,13 @@ class Comparison:
     def distance(self) -> float:
         """Return the largest |a - b| of an element, divided by the largest |value| of its tensor."""
         found = [0.0]
-        for _, p in self._all_elements():
-            top = max(p.tops) if p else 0.0
-            if p is not None and top > 0:
+        for p in self._all_elements():
+            if p is not None and p.top > 0:
                 with np.errstate(invalid="ignore"):
-                    found.append(float(np.nan_to_num(np.abs(p.x - p.y)).max(initial=0.0)) / top)
+                    found.append(float(np.nan_to_num(np.abs(p.x - p.y)).max(initial=0.0)) / p.top)
         return max(found)
+
+
+def _is_large(source: Sequence[Whole]) -> bool:
+    """Return True if causes are tried on some rows first."""
+    return sum(whole.size for whole in source) > LARGE

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from islices.core.arguments import is_real, show, whole_number
 from islices.core.host import quiet
 from islices.core.registry import describe
 from islices.norms.limits import check_max_norm
-from islices.porting.compare.comparison import Context
+from islices.porting.compare.comparison import Comparison, Context, Whole
 from islices.porting.compare.explanation import Explanation, name_sides
 from islices.porting.compare.measure import TensorDifference, measure
 from islices.porting.compare.pairing import Both, leaves_beside, read_both
-from islices.porting.compare.picture import draw
-from islices.porting.compare.show import report
-from islices.porting.compare.why import side_by_side, why
+from islices.porting.compare.search import Explained, explain
+from islices.porting.compare.show import draw, report
 from islices.porting.reports import Reported
-
-#: (explanations, True if the sides are within rounding, their distance if it is within the slack for two models)
-Explained: TypeAlias = tuple[Sequence[Explanation], bool, float | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,30 +137,30 @@ def diff(
     >>> found.equal, [cause.names for cause in found.causes]
     (False, [('padding',)])
     """
-    numbers = {"padding_idx": padding_idx, "batch_size": batch_size, "tokens": tokens}
-    for argument, value in numbers.items():
-        _check_count(argument, value)
-    called, limit = side_names(names), None if max_norm is None else check_max_norm(max_norm)
-    context = Context(limit, *(None if n is None else int(n) for n in numbers.values()))
-    both = read_both(a, b, pair)
-    raw, held = (leaves_beside(tree, both.pairs, name) for tree, name in ((before, "before"), (tables, "tables")))
+    counts = {"padding_idx": padding_idx, "batch_size": batch_size, "tokens": tokens}
+    limit = None if max_norm is None else check_max_norm(max_norm)
+    context = Context(limit, *(_check_count(value, argument) for argument, value in counts.items()))
+    called, both = side_names(names), read_both(a, b, pair)
+    raw, held = (leaves_beside(tree, both, name) for tree, name in ((before, "before"), (tables, "tables")))
 
-    def explain(chosen: Sequence[int]) -> Explained:
-        leaves = (None if x is None else [x[k] for k in chosen] for x in (raw, held))
-        return why(side_by_side([both.stored[k] for k in chosen], context, *leaves))
+    def explained(chosen: Sequence[int]) -> Explained:
+        source = (Whole.of(*both.stored[k], context, raw[k], held[k]) for k in chosen)
+        return explain(Comparison.of(tuple(source), context))
 
-    return compared(both, called, explain)
+    return compared(both, called, explained)
 
 
-def compared(both: Both, called: tuple[str, str], explain: Callable[[Sequence[int]], Explained]) -> Difference:
-    """Measure all tensors, then call explain with the positions of those to explain. called has the sides' names."""
+def compared(both: Both, called: tuple[str, str], explained: Callable[[Sequence[int]], Explained]) -> Difference:
+    """Measure all tensors, then explain those at some positions by a function. called has the sides' names."""
     tensors = tuple(measure(x, y) for x, y in both.stored)
     tensors = tuple(replace(t, notes=tuple(name_sides(note, called) for note in t.notes)) for t in tensors)
     equal = all(t.equal for t in tensors) and not both.only_a and not both.only_b
+    chosen = [k for k, t in enumerate(tensors) if not (t.equal and t.whole)]
     found: Explained = (), False, None
-    if not all(t.equal or t.shapes_alone for t in tensors):
+    beyond = any(x.beyond_float64 for k in chosen for x in both.stored[k])
+    if not beyond and not all(t.equal or t.shapes_alone for t in tensors):
         with quiet():
-            found = explain([k for k, t in enumerate(tensors) if not (t.equal and t.whole)])
+            found = explained(chosen)
     causes = tuple(
         replace(e, causes=tuple(replace(c, text=name_sides(c.text, called)) for c in e.causes)) for e in found[0]
     )
@@ -180,10 +176,12 @@ def side_names(names: Any) -> tuple[str, str]:
     return names[0], names[1]
 
 
-def _check_count(argument: str, value: Any) -> None:
+def _check_count(value: Any, argument: str) -> int | None:
     if value is None:
-        return
-    if not is_real(value) or whole_number(value) is None:
+        return None
+    number = whole_number(value) if is_real(value) else None
+    if number is None:
         raise TypeError(f"{argument}: got {describe(value)}; accepted is an int or None")
-    if argument != "padding_idx" and value < 1:
+    if argument != "padding_idx" and number < 1:
         raise ValueError(f"{argument}: got {show(value)}; accepted is an int >= 1")
+    return number

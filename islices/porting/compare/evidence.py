@@ -5,7 +5,7 @@ a sum of m terms (m - 1 additions). On either side, a term may pass a reciprocal
 factor of clipping and a cast. These round at most 8 times, by half an eps of the sum of |terms| each. On both sides
 together that is less than (m + 8) eps sum |terms|, to first order. If no side's slots are known, m is 1, and the
 largest |value| of the row replaces the sum of |terms|. Then elements that are small because of cancellation prove
-nothing. Integers do not round: their bound is 0.
+nothing. Integers do not round: their bound is 0. An infinity agrees only with itself.
 
 **Slack.** Two models may compute their layers in different orders or by different functions. Then the rows get
 different gradients before any sum. This difference is relative to the terms of a tensor's elements, not to each
@@ -21,14 +21,13 @@ before the change, there is no evidence for any cause.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
 
 import numpy as np
 
 from islices.porting.compare.rows import PRECISION, Rows
-from islices.porting.compare.stored import Array, dot, placed
+from islices.porting.compare.stored import Array, dot, matrix
 
 #: Bits of evidence below which nothing counts as a cause.
 ENOUGH = 40.0
@@ -36,6 +35,8 @@ ENOUGH = 40.0
 SIZES = 6.0
 #: Roundings in addition to the additions of a row's slots.
 ROUNDINGS = 8
+#: Bits of a number that no short decimal says.
+FREE = 24.0
 #: The number of elements to check first.
 FEW = 256
 #: Slacks to try in order, in eps of the narrower type, but no more than `MOST_SLACK`. Models of three layers in two
@@ -46,124 +47,92 @@ SLACKS, MOST_SLACK = (8, 256), 2.0**-4
 # ---------------------------------------------------------------------- corresponding elements
 @dataclass(frozen=True, eq=False)
 class Paired:
-    """The flat, corresponding elements of two sides, and their `bounds`."""
+    """The flat, corresponding elements of two sides.
+
+    bound: how far apart rounding and the slack may bring the elements. top: the largest |value| of both tensors.
+    """
 
     x: Array
     y: Array
-    x_terms: Array
-    y_terms: Array
-    k: Array  # roundings of each element
+    bound: Array
     ids: Array  # of the rows
     eps: float
     precision: int
-    slack: float
-    tops: tuple[float, float]  # of each side's tensor
+    top: float
 
     def at(self, places: Array) -> Paired:
         """Return the elements that a mask or places select."""
-        return replace(self, **{n: getattr(self, n)[places] for n in ("x", "y", "x_terms", "y_terms", "k")})
+        return replace(self, x=self.x[places], y=self.y[places], bound=self.bound[places])
 
 
-def paired(x: Rows, y: Rows, slack: float = 0.0, tops: tuple[float, float] | None = None) -> Paired | None:
+def paired(x: Rows, y: Rows, slack: float = 0.0, top: float | None = None) -> Paired | None:
     """Pair the elements. Return None if the rows' shapes differ, or the rows of two sparse sides.
 
-    tops: the largest |value| of each side, if these rows may not contain it.
+    top: the largest |value| of both sides, if these rows may not contain it.
     """
-    if x.values.shape[1:] != y.values.shape[1:]:
+    if x.row_shape != y.row_shape:
         return None
     if not x.meets(y):
         if x.sparse and y.sparse:
             return None
         ids = np.union1d(x.ids, y.ids)
-        x, y = (replace(z, ids=ids, values=onto(ids, z, z.values), terms=onto(ids, z, z.terms),
-                        counts=onto(ids, z, z.counts, 1)) for z in (x, y))  # fmt: skip
-    counts = [np.ones(len(z.ids), np.int64) if z.counts is None else z.counts for z in (x, y)]
-    k = np.repeat(np.maximum(*counts) + float(ROUNDINGS), x.flat.shape[1])
-    known = x.terms is not None or y.terms is not None
-    return Paired(
-        x.values.reshape(-1), y.values.reshape(-1), _terms(x, known), _terms(y, known), k, x.ids, max(x.eps, y.eps),
-        min(PRECISION[x.dtype], PRECISION[y.dtype]), slack, tops or (_top(x.values), _top(y.values)),
-    )  # fmt: skip
-
-
-def _top(values: Array) -> float:
-    """Return the largest finite |value|."""
-    sizes = np.abs(values)
-    return float(sizes.max(initial=0.0, where=np.isfinite(sizes)))
-
-
-def _terms(x: Rows, known: bool) -> Array:
-    """Return the sum of |terms| of each element. If known, one side has terms, so |values| suffice for the other."""
-    if x.terms is not None or known:
-        return np.abs(x.values if x.terms is None else x.terms).reshape(-1)
-    return np.repeat(np.abs(x.flat).max(axis=1, initial=0.0), x.flat.shape[1])
-
-
-def onto(ids: Array, x: Rows, part: Array | None, fill: float = 0.0) -> Any:
-    """Return x's values for the rows ids. Rows that x does not have get the fill value."""
-    return None if part is None else placed(x.ids, part, ids, fill)
-
-
-def bounds(p: Paired, factor: float = 1.0) -> Array:
-    """Return the distance of x and factor * y that rounding and the slack allow."""
+        x, y = x.onto(ids), y.onto(ids)
+    sizes = np.maximum(np.abs(x.flat), np.abs(y.flat))
+    sizes[~np.isfinite(sizes)] = 0.0
+    if top is None:
+        top = float(sizes.max(initial=0.0))
+    known = x.known or y.known
+    terms = matrix(np.maximum(x.terms, y.terms)) if known else sizes.max(axis=1, keepdims=True, initial=0.0)
+    eps = max(x.eps, y.eps)
     with np.errstate(over="ignore", invalid="ignore"):
-        result: Array = p.k * p.eps * np.maximum(p.x_terms, p.y_terms * abs(factor))
-    if p.slack:
-        result += p.slack * max(p.tops[0], abs(factor) * p.tops[1])
-    return result
+        bound = (np.maximum(x.counts, y.counts) + ROUNDINGS)[:, None] * eps * terms + slack * top
+    u, v, bound = (z.reshape(-1) for z in (x.values, y.values, np.broadcast_to(bound, sizes.shape)))
+    return Paired(u, v, bound, x.ids, eps, min(PRECISION[x.dtype], PRECISION[y.dtype]), top)
 
 
 # ---------------------------------------------------------------------- agreement
-def agrees(p: Paired, *, exact: bool, factor: float = 1.0, tolerance: float = 0.0) -> bool:
-    """Return whether x is factor * y, to the bit or within the bound. Compare some elements first.
+def agrees(p: Paired, *, exact: bool, tolerance: float = 0.0) -> bool:
+    """Return whether x is y, to the bit or within the bound. Compare some elements first.
 
-    tolerance: the relative tolerance of the factor.
+    tolerance: the relative tolerance of y.
     """
     n = len(p.x)
-    if n > 4 * FEW:
-        few = p.at(np.linspace(0, n - 1, FEW).astype(np.int64))
-        if not agrees(few, exact=exact, factor=factor, tolerance=tolerance):
-            return False
+    if n > 4 * FEW and not agrees(p.at(np.linspace(0, n - 1, FEW).astype(np.int64)), exact=exact, tolerance=tolerance):
+        return False
     with np.errstate(invalid="ignore", over="ignore"):
-        y = p.y if factor == 1.0 else factor * p.y
-        same = p.x == y
+        same = (p.x == p.y) | ((p.x != p.x) & (p.y != p.y))
         if not exact:
-            same |= np.abs(p.x - y) <= bounds(p, factor) + (tolerance * np.abs(y) if tolerance else 0.0)
-    same |= (p.x != p.x) & (p.y != p.y)
+            away = np.abs(p.x - p.y)
+            same |= (away <= p.bound + tolerance * np.abs(p.y)) & (away < np.inf)
     return bool(same.all())
 
 
-class Evidence(NamedTuple):
-    """Bits of evidence, and the number of distinct elements that gave them."""
+def evidence(p: Paired, was: Array, *, exact: bool) -> Array:
+    """Return the bits of evidence that x is y, if elements had the distances `was` (flat, >= 0) before.
 
-    bits: float
-    elements: int
-
-    @classmethod
-    def all(cls, found: Iterable[Evidence], cost: float) -> Evidence:
-        """Return the evidence of several tensors together, minus the cost of numbers from the data."""
-        bits, elements = zip((0.0, 0), *found, strict=True)
-        return cls(sum(bits) - cost, sum(elements))
-
-    @property
-    def enough(self) -> bool:
-        """Return True if the evidence suffices for a cause."""
-        return self.bits >= ENOUGH and self.elements >= 2
-
-
-def evidence(p: Paired, was: Array, *, exact: bool, factor: float = 1.0) -> Evidence:
-    """Return the evidence that x is factor * y, if elements had the distances `was` (flat, >= 0) before."""
+    There is one number for each distinct element with evidence.
+    """
     counted = np.flatnonzero((was > 0) & np.isfinite(p.y) & np.isfinite(p.x))
-    q, was = p.at(counted), was[counted]
-    if not len(was):
-        return Evidence(0.0, 0)
-    finest = 0.25 * q.eps * np.abs(q.x) if q.eps else np.full(len(was), 0.5)  # half the spacing, or less
-    limit = finest if exact else np.maximum(bounds(q, factor), finest)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        bits = np.clip(np.nan_to_num(np.log2(was / limit), posinf=q.precision), 0.0, q.precision)
-    bits = np.minimum(bits, _digits(q.x))
-    bits = bits[np.unique(q.x + 1j * was, return_index=True)[1]]
-    return Evidence(float(bits.sum()), int((bits > 0).sum()))
+    p, was = p.at(counted), was[counted]
+    limit = 0.25 * p.eps * np.abs(p.x) if p.eps else np.full(len(was), 0.5)  # half the spacing, or less
+    return bits_of(p.x, was, limit if exact else np.maximum(p.bound, limit), p.precision)
+
+
+def bits_of(x: Array, was: Array, limit: Array, precision: int) -> Array:
+    """Return the bits of evidence that distances `was` from x are now within the limit, if there are any."""
+    with np.errstate(all="ignore"):
+        bits = np.clip(np.nan_to_num(np.log2(was / limit), posinf=precision), 0.0, precision)
+    bits = np.minimum(bits, _digits(x))[np.unique(x + 1j * was, return_index=True)[1]]
+    some: Array = bits[bits > 0]
+    return some
+
+
+def enough(found: Iterable[Array], cost: float, elements: int = 2) -> float | None:
+    """Return the bits of several tensors together, minus the cost of numbers from the data; None if they do not
+    suffice for a cause."""
+    bits = np.concatenate([np.zeros(0), *found])
+    total = float(bits.sum()) - cost
+    return total if total >= ENOUGH and len(bits) >= elements else None
 
 
 def _digits(x: Array) -> Array:
@@ -176,7 +145,7 @@ def _digits(x: Array) -> Array:
     return np.where(x == 0, np.inf, 53.0 - np.log2(np.maximum(lowest, 1)) + SIZES)
 
 
-# ---------------------------------------------------------------------- a constant factor
+# ---------------------------------------------------------------------- numbers from the data
 def fitted(pairs: Iterable[Paired | None]) -> float:
     """Return the factor c for which x is c * y, by least squares; 0 where zeros leave it open."""
     square = product = 0.0
@@ -187,3 +156,13 @@ def fitted(pairs: Iterable[Paired | None]) -> float:
                 x, y = (np.where(finite, z, 0.0) for z in (p.x, p.y))
                 square, product = square + dot(y, y), product + dot(x, y)
     return product / square if square else 0.0
+
+
+def as_written(x: float, fits: Callable[[float], bool], most: int = 4) -> tuple[float, float]:
+    """Return x with as few decimal digits as possible, and their cost. fits tests whether a shorter number is good
+    enough."""
+    for digits in range(1, most + 1):
+        short = float(f"{x:.{digits - 1}e}")
+        if fits(short):
+            return short, 4.0 + 4 * digits
+    return x, FREE

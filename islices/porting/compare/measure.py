@@ -9,12 +9,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from islices.backend import FLOATS
-from islices.porting.compare.stored import Array, Stored, apart, blocks, contained, nonzero_rows, rows_differ, wide
+from islices.core.conversion import nonzero_rows
+from islices.porting.compare.stored import (
+    Array,
+    Stored,
+    apart,
+    blocks,
+    common_rows,
+    contained,
+    row_tops,
+    rows_differ,
+    wide,
+)  # fmt: skip
 
 #: Rows of each kind, and elements of each row, that a report shows.
 SHOWN, WIDTH = 10, 6
@@ -106,15 +117,6 @@ class TensorDifference:
         return self.same_rows and not self.equal and self.dtypes[0] == self.dtypes[1]
 
 
-def _alone(a: Stored, b: Stored) -> tuple[Array, Array]:
-    """Return the positions of rows that only a has and that only b has. Against a dense side, zeros do not count."""
-    only_a, only_b = np.flatnonzero(~contained(a.ids, b.ids)), np.flatnonzero(~contained(b.ids, a.ids))
-    if a.sparse != b.sparse:
-        only_a = only_a[nonzero_rows(a.values[only_a])]
-        only_b = only_b[nonzero_rows(b.values[only_b])]
-    return only_a, only_b
-
-
 def measure(a: Stored, b: Stored) -> TensorDifference:
     """Compare one tensor."""
     head: dict[str, Any] = {
@@ -124,45 +126,37 @@ def measure(a: Stored, b: Stored) -> TensorDifference:
     }  # fmt: skip
     if a.row_shape != b.row_shape:
         return TensorDifference(equal=False, comparable=False, **head)
-    only_a, only_b = _alone(a, b)
-    x, y, ids = a.values, b.values, a.ids
-    if not np.array_equal(ids, b.ids):  # no copies where every row has its partner
-        x, y, ids = x[contained(ids, b.ids)], y[contained(b.ids, ids)], ids[contained(ids, b.ids)]
-    parts = list(blocks(len(x), a.row_shape))
-    found = [_block(x[part], y[part], ids[part]) for part in parts]
-    differing = np.concatenate([part.start + block.differing for part, block in zip(parts, found, strict=True)])
-    equal = not (len(differing) or len(only_a) or len(only_b))
+    ids, x, y = common_rows(a, b)
+    differing = np.flatnonzero(rows_differ(x, y))
+    parts = [differing[part] for part in blocks(len(differing), a.row_shape)]
+    worst = np.concatenate([row_tops(apart(wide(x[part]), wide(y[part]))) for part in parts])
+    samples: dict[str, Any] = {"differing": _sample(ids[differing], x[differing[:SHOWN]], y[differing[:SHOWN]])}
+    gaps = {"both": (ids[differing], worst)}
+    for kind, s, other in (("only_a", a, b), ("only_b", b, a)):
+        only = np.flatnonzero(~contained(s.ids, other.ids))
+        if a.sparse != b.sparse:  # compared with a dense side, zeros do not count
+            only = only[nonzero_rows(s.values[only])]
+        samples[kind] = _sample(s.ids[only], s.values[only[:SHOWN]])
+        gaps[kind] = s.ids[only], row_tops(np.abs(wide(s.values[only])))
+    same_rows = not any(sample.count for sample in samples.values())
     return TensorDifference(
-        equal=equal and a.dtype == b.dtype and same_shape(a.shape, b.shape),
+        equal=same_rows and a.dtype == b.dtype and same_shape(a.shape, b.shape),
         comparable=True,
         rows=len(ids),
         elements=len(x) * math.prod(a.row_shape),
-        largest=max((b.largest for b in found if b.largest), key=lambda place: place.size, default=None),
-        only_a=_sample(a.ids[only_a], a.values[only_a[:SHOWN]]),
-        only_b=_sample(b.ids[only_b], b.values[only_b[:SHOWN]]),
-        differing=_sample(ids[differing], x[differing[:SHOWN]], y[differing[:SHOWN]]),
-        row_gaps={
-            "both": (ids[differing], np.concatenate([block.worst for block in found])),
-            "only_a": (a.ids[only_a], _row_tops(np.abs(wide(a.values[only_a])))),
-            "only_b": (b.ids[only_b], _row_tops(np.abs(wide(b.values[only_b])))),
-        },
+        largest=_place(differing[worst.argmax()], ids, x, y) if len(worst) else None,
+        row_gaps=gaps,
+        **samples,
         **head,
     )
 
 
-class _Block(NamedTuple):
-    """The differing rows of a block, and their largest differences."""
-
-    differing: Array
-    worst: Array
-    largest: Place | None
-
-
-def _block(x: Array, y: Array, ids: Array) -> _Block:
-    differing = np.flatnonzero(rows_differ(x, y))
-    u, v, ids = wide(x[differing]), wide(y[differing]), ids[differing]
-    gaps = apart(u, v)
-    return _Block(differing, _row_tops(gaps), _place(gaps, ids, u, v))
+def _place(k: int, ids: Array, x: Array, y: Array) -> Place:
+    """Return the place of the largest difference in the kth row of two arrays."""
+    u, v = wide(x[k : k + 1]), wide(y[k : k + 1])
+    sizes = apart(u, v)
+    at = np.unravel_index(int(sizes.argmax()), sizes.shape)
+    return Place(int(ids[k]), tuple(map(int, at[1:])), float(u[at]), float(v[at]), float(sizes[at]))
 
 
 def _kind(x: Stored) -> str:
@@ -187,22 +181,9 @@ def same_shape(a: tuple[int | None, ...], b: tuple[int | None, ...]) -> bool:
     return a == b or (len(a) == len(b) and a[1:] == b[1:] and None in (a[0], b[0]))
 
 
-def _place(sizes: Array, rows: Array, x: Array, y: Array) -> Place | None:
-    if not sizes.size:
-        return None
-    at = np.unravel_index(int(sizes.argmax()), sizes.shape)
-    here = tuple(int(k) for k in at)
-    return Place(int(rows[here[0]]), here[1:], float(x[here]), float(y[here]), float(sizes[here]))
-
-
 def _sample(rows: Array, *values: Array) -> RowSample:
     first = [
         (int(row), tuple(tuple(wide(v[k]).reshape(-1)[:WIDTH].tolist()) for v in values))
         for k, row in enumerate(rows[:SHOWN])
     ]
     return RowSample(len(rows), tuple(first))
-
-
-def _row_tops(sizes: Array) -> Array:
-    tops: Array = sizes.reshape(len(sizes), math.prod(sizes.shape[1:])).max(axis=1, initial=0.0)
-    return tops

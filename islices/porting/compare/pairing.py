@@ -2,40 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from islices.core.arguments import show
 from islices.core.registry import describe
 from islices.core.trees import named_leaves
 from islices.porting.compare.stored import Stored, read
 
-#: Names in a and in b.
-Pairs: TypeAlias = Sequence[tuple[str, str]]
-
 
 class Both(NamedTuple):
     """The paired tensors of two trees, and the tensors that only one tree has."""
 
-    pairs: list[tuple[str, str]]
     stored: list[tuple[Stored, Stored]]
-    only_a: tuple[str, ...]
-    only_b: tuple[str, ...]
-    notes: tuple[str, ...]
+    only_a: tuple[str, ...] = ()
+    only_b: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def read_both(a: Any, b: Any, pair: Mapping[str, str] | None = None) -> Both:
     """Read two trees and pair their tensors, by name, by `pair`, or by position. Skip leaves that are None."""
     left, right = ({n: x for n, x in named_leaves(t, s).items() if x is not None} for t, s in ((a, "a"), (b, "b")))
-    pairs = list(pair_names(left, right, pair).items())
-    notes: tuple[str, ...] = ()
-    if not pairs and len(left) == len(right) and left and not pair:
-        pairs = list(zip(left, right, strict=True))
-        if any(p and q for p, q in pairs):
+    names, notes = pair_names(left, right, pair), tuple[str, ...]()
+    if not names and len(left) == len(right) and not pair:
+        names = dict(zip(left, right, strict=True))
+        if any(p and q for p, q in names.items()):
             notes = ("no name is common to both sides: tensors are paired by their position",)
-    stored = [(read(left[p], p, f"a[{p!r}]"), read(right[q], q, f"b[{q!r}]")) for p, q in pairs]
-    only_a, only_b = (tuple(n for n in s if all(n != pq[k] for pq in pairs)) for k, s in enumerate((left, right)))
-    return Both(pairs, stored, only_a, only_b, notes)
+    stored = [(read(left[p], p, f"a[{p!r}]"), read(right[q], q, f"b[{q!r}]")) for p, q in names.items()]
+    only_a, only_b = (tuple(n for n in s if n not in paired) for s, paired in ((left, names), (right, names.values())))
+    return Both(stored, only_a, only_b, notes)
 
 
 def pair_names(left: Mapping[str, Any], right: Mapping[str, Any], pair: Any) -> dict[str, str]:
@@ -56,12 +51,11 @@ def pair_names(left: Mapping[str, Any], right: Mapping[str, Any], pair: Any) -> 
     return {p: q for p, q in names.items() if q in right}
 
 
-def leaves_beside(tree: Any, pairs: Pairs, argument: str) -> list[Stored | None] | None:
+def leaves_beside(tree: Any, both: Both, argument: str) -> list[Stored | None]:
     """Return the leaf of a third tree with a's name of each pair, else with b's name, else the only leaf."""
-    if tree is None:
-        return None
-    leaves = named_leaves(tree, argument)
-    found = [next((leaves[n] for n in names if n in leaves), None) for names in pairs]
+    pairs = [(x.name, y.name) for x, y in both.stored]
+    leaves = {} if tree is None else named_leaves(tree, argument)
+    found = [leaves.get(p, leaves.get(q)) for p, q in pairs]
     if len(leaves) == len(pairs) == 1:
         found = list(leaves.values())
     elif leaves and pairs and all(x is None for x in found):

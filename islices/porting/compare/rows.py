@@ -1,4 +1,4 @@
-"""Define `Rows`, some float64 rows of a tensor, which causes transform, and `Held`, the tensor that provides them.
+"""Define `Rows`, some float64 rows of a tensor, which causes transform, and choose some rows of large tensors.
 
 May import: `numpy`, the core below `islices.porting.compare.comparison`.
 """
@@ -8,13 +8,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from islices.backend import FLOATS
-from islices.core.locks import lazy_property
-from islices.porting.compare.stored import Array, Stored, blocks, contained, nonzero_rows, norm_of, rows_differ, wide
+from islices.porting.compare.stored import (
+    Array,
+    Stored,
+    blocks,
+    common_rows,
+    contained,
+    matrix,
+    norm_of,
+    placed,
+    row_tops,
+    rows_differ,
+    wide,
+)  # fmt: skip
 
 #: Bits of each type's significand; of integers as many as float64 holds.
 PRECISION = {
@@ -34,142 +45,108 @@ def eps_of(dtype: str) -> float:
 class Rows:
     """Some rows, or all, of one tensor of one side, without the zero rows of a dense tensor.
 
-    terms is the sum of |slots| of each element, None if the slots are unknown. slot_ids and slots are the slots, if
-    they contain more than values. size: the number of elements of the whole tensor.
+    terms is the sum of |slots| of each element, and counts the number of each row's slots. known: False if the tensor
+    came coalesced, so that terms are |values|. slots are (row numbers, ascending, and values), if values are sums of
+    them.
     """
 
     ids: Array  # (k,) int64, ascending
     values: Array  # (k, *row_shape) float64
-    shape: tuple[int | None, ...]
     dtype: str
     sparse: bool
-    size: int
-    terms: Array | None = None
-    counts: Array | None = None  # (k,)
-    slot_ids: Array | None = None
-    slots: Array | None = None
+    terms: Array  # (k, *row_shape)
+    counts: Array  # (k,)
+    known: bool = False
+    slots: tuple[Array, Array] | None = None
 
     @property
     def eps(self) -> float:
         return eps_of(self.dtype)
 
     @property
+    def row_shape(self) -> tuple[int, ...]:
+        return tuple(self.values.shape[1:])
+
+    @property
     def flat(self) -> Array:
         """Return the values as a matrix with one line per row."""
-        return self.values.reshape(len(self.ids), math.prod(self.values.shape[1:]))
+        return matrix(self.values)
+
+    @property
+    def norm(self) -> float:
+        return norm_of(self.values)
+
+    @property
+    def slot_norm(self) -> float | None:
+        """Return the norm of the unsummed slots; None if they are unknown."""
+        return None if self.slots is None else norm_of(self.slots[1])
 
     def meets(self, other: Rows) -> bool:
         """Return whether both have the same rows of the same shape."""
         return self.values.shape == other.values.shape and np.array_equal(self.ids, other.ids)
 
-    def having(self, values: Array, terms: Array | None = None, **more: Any) -> Rows:
-        """Return the rows with other values and without slots."""
-        return replace(self, values=values, terms=terms, slot_ids=None, slots=None, **more)
+    def having(self, values: Array, **more: Any) -> Rows:
+        """Return the rows with other values, whose slots are unknown."""
+        unknown = {"terms": np.abs(values), "counts": np.ones(len(values), np.int64), "known": False, "slots": None}
+        return replace(self, values=values, **{**unknown, **more})
+
+    def scaled(self, factor: float) -> Rows:
+        """Return the rows times a factor."""
+        return replace(self, values=self.values * factor, terms=self.terms * abs(factor))
+
+    def onto(self, ids: Array) -> Rows:
+        """Return the values of other rows. Rows that are not there have zeros."""
+        values, terms, counts = (placed(self.ids, part, ids) for part in (self.values, self.terms, self.counts))
+        return replace(self, ids=ids, values=values, terms=terms, counts=counts)
 
     def select(self, keep: Array) -> Rows:
         """Return the rows where keep, a boolean mask, is True."""
-        terms, counts = (None if x is None else x[keep] for x in (self.terms, self.counts))
-        kept = replace(self, ids=self.ids[keep], values=self.values[keep], terms=terms, counts=counts)
-        if self.slots is None or self.slot_ids is None:
+        kept = self.onto(self.ids[keep])
+        if self.slots is None:
             return kept
-        there = contained(self.slot_ids, kept.ids)
-        return replace(kept, slot_ids=self.slot_ids[there], slots=self.slots[there])
+        ids, values = self.slots
+        there = contained(ids, kept.ids)
+        return replace(kept, slots=(ids[there], values[there]))
 
 
-class Norm(NamedTuple):
-    """The norm of a whole tensor, and the norm of its unsummed slots, or None if they are unknown."""
-
-    rows: float = 0.0
-    slots: float | None = None
-
-    def joined(self, x: Rows | None) -> Norm:
-        """Return the norm with more rows."""
-        if x is None:
-            return self
-        slots = None if x.slots is None else math.hypot(self.slots or 0.0, norm_of([x.slots]))
-        return Norm(math.hypot(self.rows, norm_of([x.values])), slots)
-
-
-class Held:
-    """A tensor as it was read, which returns any of its rows by `at`."""
-
-    def __init__(self, x: Stored) -> None:
-        self.stored = x
-        self._places = np.arange(len(x.ids)) if x.sparse else np.flatnonzero(nonzero_rows(x.values))
-        self.ids = x.ids[self._places]
-
-    @property
-    def size(self) -> int:
-        """Return the number of elements in the rows that count."""
-        return len(self.ids) * math.prod(self.stored.row_shape)
-
-    def values_at(self, places: Any) -> Array:
-        """Return the values of the rows at places of ids."""
-        return wide(self.stored.values[self._places[places]])
-
-    def at_rows(self, ids: Array) -> Array:
-        """Return the places of ids, which it has, in the stored values."""
-        return self._places[np.searchsorted(self.ids, ids)]
-
-    def at(self, places: Any) -> Rows:
-        """Return the rows at places of ids."""
-        x, ids = self.stored, self.ids[places]
-        rows = Rows(ids, self.values_at(places), x.shape, x.dtype, x.sparse, self.size)
-        if x.sparse and x.has_duplicates:
-            order, starts = self._by_row
-            first, counts = starts[:-1][places], np.diff(starts)[places]
-            begin = np.cumsum(counts) - counts
-            some = order[np.repeat(first - begin, counts) + np.arange(counts.sum())]
-            slots = x.slots[some]
-            terms = np.add.reduceat(np.abs(wide(slots)), begin, axis=0) if len(begin) else np.zeros(rows.values.shape)
-            return replace(rows, terms=terms, counts=counts, slot_ids=x.slot_ids[some], slots=slots)
+def rows_at(x: Stored, places: Any) -> Rows:
+    """Return the rows of a tensor at a mask, slice or places of its ids."""
+    ids, values = x.ids[places], wide(x.values[places])
+    rows = Rows(ids, values, x.dtype, x.sparse, np.abs(values), np.ones(len(ids), np.int64))
+    if not x.has_duplicates:
         return rows
-
-    @lazy_property
-    def _by_row(self) -> tuple[Array, Array]:
-        """Return the slots in the order of their rows, and the start of each row's slots."""
-        order = np.argsort(self.stored.slot_ids, kind="stable")
-        return order, np.append(0, np.cumsum(self.stored.counts))
-
-    @lazy_property
-    def norms(self) -> Norm:
-        """Return the norms of all rows and of all slots."""
-        x = self.stored
-        return Norm(x.norm, norm_of([x.slots]) if x.sparse and x.has_duplicates else None)
-
-    @property
-    def repeated(self) -> Array:
-        """Return the rows that have several slots."""
-        x = self.stored
-        return x.ids[x.counts > 1] if x.sparse and x.has_duplicates else x.ids[:0]
+    order, starts = x.by_row
+    first, counts = starts[:-1][places], x.counts[places]
+    begin = np.cumsum(counts) - counts
+    some = order[np.repeat(first - begin, counts) + np.arange(counts.sum())]
+    slots = x.slots[some]
+    terms = np.add.reduceat(np.abs(wide(slots)), begin, axis=0) if len(begin) else rows.terms
+    return replace(rows, terms=terms, counts=counts, known=True, slots=(x.slot_ids[some], slots))
 
 
 # ---------------------------------------------------------------------- some rows of large tensors
-def sample_rows(x: Held, y: Held, elements: int) -> Array:
+def sample_rows(x: Stored, y: Stored, elements: int) -> Array:
     """Return the numbers of the rows on which causes are tried.
 
     Some rows are evenly spaced. Others belong to one side only, have several slots or the largest values, or differ.
     """
-    width = max(1, math.prod(x.stored.row_shape), math.prod(y.stored.row_shape))
+    width = max(1, math.prod(x.row_shape), math.prod(y.row_shape))
     rows = max(LEAST, elements // width)
     few = max(4, rows // 16)
     some = [spread(x.ids if len(x.ids) >= len(y.ids) else y.ids, rows // 4)]
     for s, other in ((x, y), (y, x)):
         some += [spread(ids, few) for ids in (s.ids[~contained(s.ids, other.ids)], s.repeated)]
         some.append(s.ids[_largest(np.concatenate(list(_tops(s))), few)])
-    if x.stored.row_shape == y.stored.row_shape:
-        ids = x.ids[contained(x.ids, y.ids)]
-        parts = [ids[part] for part in blocks(len(ids), x.stored.row_shape)]
-        differ = [rows_differ(*(s.stored.values[s.at_rows(part)] for s in (x, y))) for part in parts]
-        some.append(spread(ids[np.concatenate(differ)], rows // 8))
+    if x.row_shape == y.row_shape:
+        ids, *values = common_rows(x, y)
+        some.append(spread(ids[rows_differ(*values)], rows // 8))
     return np.unique(np.concatenate(some))
 
 
-def _tops(s: Held) -> Iterator[Array]:
+def _tops(s: Stored) -> Iterator[Array]:
     """Yield the largest |value| of each row, block by block."""
-    for part in blocks(len(s.ids), s.stored.row_shape):
-        flat = np.abs(s.values_at(part).reshape(part.stop - part.start, math.prod(s.stored.row_shape)))
-        yield np.nan_to_num(flat, nan=math.inf, posinf=math.inf).max(axis=1, initial=0.0)
+    for part in blocks(len(s.ids), s.row_shape):
+        yield row_tops(np.nan_to_num(np.abs(wide(s.values[part])), nan=math.inf, posinf=math.inf))
 
 
 def spread(x: Array, n: int) -> Array:

@@ -3,171 +3,154 @@
 A candidate is a comparison in which a cause has changed one side. It holds if both sides are then equal, to the bit or
 within the bound, with enough evidence for each change. A single cause is preferred to two. If several explain the
 difference, all are reported, the most specific first, without those that another subsumes. Tensors are explained
-together.
+together. If no cause explains the difference, the search runs again with slack for the models' arithmetic, smallest
+slack first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import permutations
+from typing import TypeAlias
 
 import numpy as np
 
-from islices.porting.compare.cause import Factor
+from islices.porting.compare.cause import Cause, Factor
 from islices.porting.compare.causes import CAUSES
 from islices.porting.compare.comparison import Comparison
-from islices.porting.compare.evidence import Evidence, Paired, evidence, onto
+from islices.porting.compare.evidence import MOST_SLACK, SLACKS, Paired, enough, evidence
 from islices.porting.compare.explanation import Explanation, Finding
 from islices.porting.compare.stored import Array
 
 #: A factor drawn at random must be this unlikely to lie as near to one of the named candidates.
 CHANCE = 1 / 32
+#: (explanations, True if the sides are within rounding, their distance if it is within the slack for two models)
+Explained: TypeAlias = tuple[Sequence[Explanation], bool, float | None]
 
 
-def explain(both: Comparison, singles: Sequence[Comparison]) -> tuple[Explanation, ...]:
-    """Return the explanations, the most specific first; none if no known cause makes the sides equal.
+def explain(both: Comparison) -> Explained:
+    """Return the explanations, the most specific first; none if no known cause makes the sides equal."""
+    singles = list(_changes(both))
+    for slack in sorted({0.0, *(min(k * both.eps, MOST_SLACK) for k in SLACKS)}):
+        now, loose = replace(both, slack=slack), [replace(c, slack=slack) for c in singles]
+        near = now.agree(exact=False)  # then only equal bits explain
+        if slack and near:
+            return (), False, now.distance()
+        found = _held([(now, loose)], exactly=near) or _held(((c, _changes(c)) for c in loose), exactly=near)
+        if found or near:
+            return _without_subsumed(found), near, None
+    return (), False, None
 
-    singles: the results of `candidates` for both, with any slack.
+
+def _changes(now: Comparison) -> Iterator[Comparison]:
+    """Yield the comparisons after each further change of one side.
+
+    A change of values on both sides would cancel out; rows may be dropped from both.
     """
-    if not both.pairs:
-        return ()
-    near = both.agree(exact=False)  # then an inexact candidate explains nothing
-    singles = [replace(c, slack=both.slack) if both.slack else c for c in singles]
-    found: list[Explanation] = []
-    exact: set[tuple[str, int]] = set()  # an exact cause is not reported again with other numbers
-    for c in singles:
-        key = c.chain[-1].key
-        if e := _held(c, exactly=near or key in exact):
-            found.append(e)
-            exact |= {key} if e.exact else set()
-    if not near:
-        named, estimated = _factors(both)
-        found = found + named or estimated
-    found = found or _pairs(singles, exactly=near)
-    fewest = min((len(e.causes) for e in found), default=0)
-    return _without_subsumed([e for e in found if (e.exact or not near) and len(e.causes) == fewest])
+    for cause in CAUSES.values():
+        for which in (0,) if cause.symmetric else (1, 0):
+            used = any(d.cause is cause and (d.which == which or not cause.drops) for d in now.chain)
+            changes = () if used or cause.propose is None else cause.propose(now, which)
+            yield from filter(None, (now.after(cause, which, change) for change in changes))
 
 
-def _pairs(singles: Sequence[Comparison], *, exactly: bool) -> list[Explanation]:
+def _held(tried: Iterable[tuple[Comparison, Iterable[Comparison]]], *, exactly: bool) -> list[Explanation]:
+    """Return the explanations by comparisons and their further changes, or by factors after them.
+
+    A factor that was fitted to the elements is only reported if nothing else explains the difference.
+    """
     found: list[Explanation] = []
     seen: set[frozenset[tuple[str, int]]] = set()
-    constants: list[Explanation] = []
-    for c in singles:
-        first = c.chain[-1]
-        if not exactly and first.cause.scales:
-            named, estimated = _factors(c)
-            found += named
-            constants += estimated
-        # a change of values on both sides cancels out; rows may be dropped from both
-        used = {first.key} if first.cause.drops else {(first.cause.name, 0), (first.cause.name, 1)}
-        for second in _changes(c, used):
-            keys = frozenset((first.key, second.chain[-1].key))
-            if keys not in seen and (e := _held(second, exactly=exactly)):
+    for now, changes in tried:
+        for c in changes:
+            keys = frozenset((d.cause.name, d.which) for d in c.chain)
+            if keys not in seen and (e := _by_changes(c, exactly=exactly)):
                 seen.add(keys)
                 found.append(e)
-    return found or constants
-
-
-# ---------------------------------------------------------------------- candidates
-def candidates(both: Comparison) -> list[Comparison]:
-    """Return the comparisons after each single change of one side."""
-    return list(_changes(both, set()))
-
-
-def _changes(both: Comparison, used: set[tuple[str, int]]) -> Iterator[Comparison]:
-    for cause in CAUSES.values():
-        if cause.propose is not None:
-            for which in (0,) if cause.symmetric else (1, 0):
-                changes = () if (cause.name, which) in used else cause.propose(both, which)
-                yield from filter(None, (both.after(cause, which, change) for change in changes))
+        if not exactly and all(d.cause.scales for d in now.chain):
+            found += _by_factors(now)
+    return [e for e in found if not CAUSES[e.names[-1]].fitted] or found
 
 
 # ---------------------------------------------------------------------- tests
-def _held(now: Comparison, *, exactly: bool) -> Explanation | None:
+def _by_changes(now: Comparison, *, exactly: bool) -> Explanation | None:
     """Return the explanation by the changes made, if both sides are equal and each change has enough evidence."""
     kinds = {d.cause.exact for d in now.chain}
-    modes = [] if "never" in kinds else [True]
-    modes += [] if exactly or "always" in kinds else [False]
-    for exact in modes:
-        if now.agree(exact=exact):
+    for exact in (True, False):
+        allowed = "never" not in kinds if exact else not exactly and "always" not in kinds
+        if allowed and now.agree(exact=exact):
             least = _least(now, exact=exact)
-            slack = 0.0 if exact else now.slack
-            return None if least is None else Explanation(_described_as(now), exact, round(least, 1), slack)
+            return None if least is None else _explanation(now, (), exact, least)
     return None
 
 
 def _least(now: Comparison, *, exact: bool) -> float | None:
     """Return the evidence of the weakest change, or None if it is not enough."""
-    found = []
-    for k, d in enumerate(now.chain):
-        pairs = ((t, p) for t, p in enumerate(now.elements) if p is not None)
-        each = (evidence(p, _was(now, k, t, p), exact=exact) for t, p in pairs)
-        found.append(Evidence.all(each, d.change.cost))
-    return min(e.bits for e in found) if all(e.enough for e in found) else None
+    pairs, least = [(t, p) for t, p in enumerate(now.elements) if p is not None], math.inf
+    for k, done in enumerate(now.chain):
+        bits = enough((evidence(p, _was(now, k, t, p), exact=exact) for t, p in pairs), done.change.cost)
+        if bits is None:
+            return None
+        least = min(least, bits)
+    return least
 
 
-def _described_as(now: Comparison) -> tuple[Finding, ...]:
-    """Return the changes made in words: {x} and {y} become {a} and {b}."""
+def _explanation(now: Comparison, more: tuple[Finding, ...], exact: bool, bits: float) -> Explanation:
+    """Return the changes made in words, where {x} and {y} become {a} and {b}, and more findings."""
     found = []
-    for cause, which, change, tensors in now.chain:
+    for cause, which, change, tensors, _ in now.chain:
         x, y = "ab"[which], "ba"[which]
         text = change.text.replace("{x}", f"{{{x}}}").replace("{y}", f"{{{y}}}")
         names = [now.pairs[t].name for t in sorted(tensors)]
         found.append(Finding(cause.name, text, {"side": x, **change.details, "tensors": names}))
-    return tuple(found)
+    return Explanation((*found, *more), exact, round(bits, 1), 0.0 if exact else now.slack)
 
 
 def _was(now: Comparison, k: int, t: int, p: Paired) -> Array:
     """Return, for each paired element, the size of the kth change there, or of the agreement."""
-    cause, which, _, tensors = now.chain[k]
-    final = now.pairs[t].side(which)
-    here: Array = np.abs(final.values)  # the evidence is the agreement of all other elements
-    if not (cause.drops or cause.narrows or now.chain[k].change.moved):
-        if t not in tensors:
-            return np.zeros(p.x.shape)
-        old, new = (c.pairs[t].side(which) for c in (*now.past, now)[k : k + 2])
-        with np.errstate(invalid="ignore"):
-            here = np.abs(onto(final.ids, new, new.values) - onto(final.ids, old, old.values))
-    flat: Array = onto(p.ids, final, here).reshape(-1)
-    return flat
+    cause, which, change, *_ = now.chain[k]
+    if cause.drops or cause.narrows or change.moved:  # the evidence is the agreement of all other elements
+        final: Array = np.abs(now.pairs[t].side(which).onto(p.ids).values).reshape(-1)
+        return final
+    around = (*(done.before for done in now.chain), now)[k : k + 2]
+    old, new = (c.pairs[t].side(which).onto(p.ids).values for c in around)
+    with np.errstate(invalid="ignore"):
+        changed: Array = np.abs(new - old).reshape(-1)
+    return changed
 
 
 # ---------------------------------------------------------------------- factors
-def _factors(now: Comparison) -> tuple[list[Explanation], list[Explanation]]:
-    """Return the explanations by a factor after the changes made: known factors, and those fitted to the elements."""
-    found: tuple[list[Explanation], list[Explanation]] = [], []
+def _by_factors(now: Comparison) -> Iterator[Explanation]:
+    """Yield the explanations by a factor after the changes made: for each cause and side the first that holds."""
     for cause in CAUSES.values() if None not in now.elements else ():
+        sides = set()
         for f in cause.foretell(now) if cause.foretell else ():
-            e = _by_factor(now, Finding(cause.name, f.text, f.details), f)
-            if e and not any(_says_the_same(e, other) for other in found[f.fitted]):
-                found[f.fitted].append(e)
-    return found
+            side = f.details.get("side")
+            if side not in sides and (e := _by_factor(now, cause, f)):
+                sides.add(side)
+                yield e
 
 
-def _says_the_same(e: Explanation, other: Explanation) -> bool:
-    """Return whether two changes would give one name twice, for the same side or with the same meaning."""
-    one, two = e.causes[-1], other.causes[-1]
-    return one.name == two.name and one.details.get("side") == two.details.get("side")
-
-
-def _by_factor(now: Comparison, finding: Finding, f: Factor) -> Explanation | None:
+def _by_factor(now: Comparison, cause: Cause, f: Factor) -> Explanation | None:
     """Return the explanation by the changes made and a factor, if it fits every row and each part has enough
     evidence."""
     for ratio, fit in zip(f.ratios, now.fits, strict=True):
-        if not ratio > 0 or (fit and not f.fitted and 2**f.cost * 2 * abs(ratio / fit - 1.0) > CHANCE):
+        if not ratio > 0 or (fit and not cause.fitted and 2**f.cost * 2 * abs(ratio / fit - 1.0) > CHANCE):
             return None
-    if not now.agree(exact=False, ratios=f.ratios, tolerance=f.tolerance):
+    multiplied = replace(now, ratios=f.ratios, tolerance=f.tolerance)
+    if not multiplied.agree(exact=False):
         return None
     each = []
-    for ratio, p in zip(f.ratios, now.elements, strict=True):
+    for ratio, p in zip(f.ratios, multiplied.elements, strict=True):
         if p is not None and abs(ratio - 1.0) > f.tolerance:
-            each.append(evidence(p, np.abs(p.x) * min(abs(ratio - 1.0), 1.0), exact=False, factor=ratio))
-    total = Evidence.all(each, f.cost)
-    least = _least(now, exact=False) if now.chain else total.bits
-    if not total.enough or total.elements < 2 + f.fitted or least is None:
+            each.append(evidence(p, np.abs(p.x) * min(abs(ratio - 1.0), 1.0), exact=False))
+    bits = enough(each, f.cost, 2 + cause.fitted)
+    least = _least(now, exact=False) if now.chain else bits
+    if bits is None or least is None:
         return None
-    return Explanation((*_described_as(now), finding), False, round(min(least, total.bits), 1), now.slack)
+    return _explanation(now, (Finding(cause.name, f.text, f.details),), False, min(least, bits))
 
 
 # ---------------------------------------------------------------------- which to name
@@ -182,7 +165,7 @@ def _without_subsumed(found: Sequence[Explanation]) -> tuple[Explanation, ...]:
 
 def _subsumes(specific: Explanation, e: Explanation) -> bool:
     """Return True if e only states a more general version of another explanation."""
-    if len(specific.causes) != len(e.causes) or specific is e:
+    if specific is e:
         return False
     for order in permutations(specific.names):
         less = [g in CAUSES[s].subsumes for s, g in zip(order, e.names, strict=True)]

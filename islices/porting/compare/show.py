@@ -1,13 +1,16 @@
-"""The text report of a Difference."""
+"""The text report of a Difference, and a picture of its rows. The picture needs matplotlib (extra `plot`)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from islices.porting.compare.causes import CAUSES
 from islices.porting.compare.measure import SHOWN, Place, RowSample, TensorDifference
 from islices.porting.compare.steps.fix import step_line
-from islices.porting.reports import columns
+from islices.porting.reports import columns, new_figure
 
 if TYPE_CHECKING:
     from islices.porting.compare.difference import Difference
@@ -16,6 +19,14 @@ if TYPE_CHECKING:
 IN_LINE = 4
 #: The number of tensors in a report that is not verbose.
 TENSORS = 2
+#: Kind of row -> colour, marker and label; {} is the side's name.
+STYLES = {
+    "only_a": ("#d55e00", "^", "only in {}: |value|"),
+    "only_b": ("#009e73", "v", "only in {}: |value|"),
+    "both": ("#0072b2", "o", "in both, different: |difference|"),
+}
+#: Tensors that are drawn.
+PANELS = 12
 
 
 def report(found: Difference, *, verbose: bool = False) -> str:
@@ -43,14 +54,12 @@ def _verdict(found: Difference) -> str:
     a, b = found.names
     same = sum(t.equal for t in found.tensors)
     count = f"{same} of {len(found.tensors)} {'tensor' if len(found.tensors) == 1 else 'tensors'} the same to the bit"
-    if found.equal:
-        return f"{a} and {b} are equal: {count}"
-    return f"{a} and {b} differ: {count}"
+    return f"{a} and {b} {'are equal' if found.equal else 'differ'}: {count}"
 
 
 def _tensor(t: TensorDifference, names: tuple[str, str], verbose: bool) -> list[str]:
     title = (t.name if t.name == t.name_b or not t.name_b else f"{t.name} / {t.name_b}") or "the tensor"
-    lines = [title + f"  {'same bits' if t.equal else 'differs'}"]
+    lines = [f"{title}  {'same bits' if t.equal else 'differs'}"]
     rows: list[tuple[str, ...]] = [("", "dtype", "shape", "stored rows", "norm", "")]
     for k, name in enumerate(names):
         shape = "x".join("?" if n is None else f"{n}" for n in t.shapes[k]) or "()"
@@ -60,13 +69,12 @@ def _tensor(t: TensorDifference, names: tuple[str, str], verbose: bool) -> list[
         return lines + [f"  note: {note}" for note in t.notes]
     if not t.comparable:
         return [*lines, f"  rows have different shapes, {t.shapes[0][1:]} and {t.shapes[1][1:]}: nothing to compare"]
-    counts = [
-        f"{t.rows:,} in both, {t.differing.count:,} of them differ", f"{t.only_a.count:,} only in {names[0]}",
-        f"{t.only_b.count:,} only in {names[1]}",
-    ]  # fmt: skip
-    lines.append("  rows: " + ", ".join(counts))
+    lines.append(
+        f"  rows: {t.rows:,} in both, {t.differing.count:,} of them differ, {t.only_a.count:,} only in {names[0]}, "
+        f"{t.only_b.count:,} only in {names[1]}"
+    )
     if t.largest is not None:
-        lines.append(f"  largest difference: {_place(t.largest, names)}")
+        lines.append(_place(t.largest, names))
     lines += [f"  note: {note}" for note in t.notes]
     if not verbose:
         return lines
@@ -77,7 +85,8 @@ def _tensor(t: TensorDifference, names: tuple[str, str], verbose: bool) -> list[
 
 def _place(place: Place, names: tuple[str, str]) -> str:
     where = f"row {place.row}" + (f", element {', '.join(map(str, place.position))}" if place.position else "")
-    return f"{place.size:.3g} at {where}: {names[0]} {_number(place.a)}, {names[1]} {_number(place.b)}"
+    sides = f"{names[0]} {_number(place.a)}, {names[1]} {_number(place.b)}"
+    return f"  largest difference: {place.size:.3g} at {where}: {sides}"
 
 
 def _rows(title: str, sample: RowSample, names: tuple[str, ...]) -> list[str]:
@@ -106,9 +115,7 @@ def _why(found: Difference) -> list[str]:
         how = "to the bit" if e.exact else "within rounding"
         if e.slack:
             how = f"up to {e.slack:.1e} of a tensor's largest value, left to the models' own arithmetic"
-        for j, cause in enumerate(e.causes):
-            lead = f"  {k}. " if j == 0 else "     and "
-            lines.append(lead + cause.text + (f"  ({how})" if j == len(e.causes) - 1 else ""))
+        lines.append(f"  {k}. " + "\n     and ".join(cause.text for cause in e.causes) + f"  ({how})")
     return lines
 
 
@@ -151,3 +158,36 @@ def _without_cause(found: Difference) -> list[str]:
         f"  no known cause, and no two of them together, makes {what} equal",
         "  (effects of random numbers are not found: compare without dropout, with one seed and the same samples)",
     ]
+
+
+# ---------------------------------------------------------------------- the picture
+def draw(found: Difference) -> Any:
+    """Return the picture, with a panel for each of the first twelve tensors that differ."""
+    shown = [t for t in found.tensors if not t.equal][:PANELS]
+    figure = new_figure(9.0, 1.6 + 3.2 * max(1, len(shown)))
+    axes = figure.subplots(max(1, len(shown)), 1, squeeze=False)[:, 0]
+    for ax, t in zip(axes, shown, strict=False):
+        _panel(ax, t, found.names)
+    a, b = found.names
+    title = f"{a} and {b} are equal" if found.equal else f"Rows that differ between {a} and {b}"
+    causes = "; ".join(c.text for e in found.causes[:1] for c in e.causes)
+    figure.suptitle("\n".join([title, *textwrap.wrap(causes, 100)]), fontsize=11)
+    return figure
+
+
+def _panel(ax: Any, t: TensorDifference, names: tuple[str, str]) -> None:
+    """Draw the largest number of each differing row. The axis cannot show zeros and numbers that are not finite."""
+    shape = "x".join("?" if n is None else f"{n:,}" for n in t.shapes[0])
+    ax.set_title(f"{t.name or 'the tensor'}  ({t.dtypes[0]}, {shape})", fontsize=10, loc="left")
+    for kind, (colour, marker, label) in STYLES.items():
+        rows, gaps = t.row_gaps.get(kind, (np.zeros(0), np.zeros(0)))
+        drawn = np.isfinite(gaps) & (gaps > 0)
+        if len(rows):
+            label = f"{label.format(names[kind == 'only_b'])} ({len(rows):,} rows)"
+            ax.plot(rows[drawn], gaps[drawn], marker, color=colour, markersize=3, alpha=0.85, label=label)
+    ax.set_yscale("log")
+    ax.set_xlabel("row")
+    ax.set_ylabel("largest in the row")
+    ax.grid(color="#dddddd", linewidth=0.6)
+    if ax.get_legend_handles_labels()[0]:
+        ax.legend(fontsize=8, frameon=False)

@@ -6,22 +6,21 @@ A sparse leaf costs its stored rows and needs no table-sized array; a dense leaf
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from islices.core.conversion import accept, without_padding
-from islices.core.host import bfloat16_to_float32, native_order
+from islices.core.conversion import accept, nonzero_rows, without_padding
+from islices.core.host import bfloat16_to_float32, group, native_order
 from islices.core.locks import lazy_property
 from islices.core.modes import HOST
 from islices.core.registry import find_backend
 from islices.core.rows import coalesce
-from islices.core.slices import IndexedSlices
+from islices.core.slices import IndexedSlices, parts
 from islices.embedding.table import Table
-from islices.norms.exact import exact_norms
-from islices.norms.norm import parts
+from islices.norms.exact import Matrix, exact_norms
 
 Array = np.ndarray[Any, Any]
 #: The number of elements in a block, which keeps temporary arrays small.
@@ -58,11 +57,20 @@ class Stored:
         return len(self.slot_ids) > len(self.ids)
 
     @lazy_property
+    def by_row(self) -> tuple[Array, Array]:
+        """Return the slots in the order of their rows, the start of each row's slots, and the end."""
+        order, _, starts = group(self.slot_ids)
+        return order, starts
+
+    @lazy_property
     def counts(self) -> Array:
         """Return the number of slots of each row, (k,)."""
-        if not self.has_duplicates:
-            return np.ones(len(self.ids), np.int64)
-        return np.bincount(np.searchsorted(self.ids, self.slot_ids), minlength=len(self.ids))
+        return np.diff(self.by_row[1]) if self.has_duplicates else np.ones(len(self.ids), np.int64)
+
+    @property
+    def repeated(self) -> Array:
+        """Return the numbers of the rows that have several slots."""
+        return self.ids[self.counts > 1]
 
     @lazy_property
     def beyond_float64(self) -> bool:
@@ -74,7 +82,20 @@ class Stored:
     @lazy_property
     def norm(self) -> float:
         """Return the norm of the gradient with summed duplicates (SPEC clause 7)."""
-        return norm_of([self.values])
+        return norm_of(self.values)
+
+    @lazy_property
+    def slot_norm(self) -> float | None:
+        """Return the norm of the unsummed slots; None without duplicates."""
+        return norm_of(self.slots) if self.has_duplicates else None
+
+    @lazy_property
+    def without_zeros(self) -> Stored:
+        """Return the tensor without the zero rows of a dense one."""
+        if self.sparse or (some := nonzero_rows(self.values)).all():
+            return self
+        ids, values = self.ids[some], self.values[some]
+        return replace(self, ids=ids, values=values, slot_ids=ids, slots=values)
 
 
 def read(x: Any, name: str, argument: str) -> Stored:
@@ -119,6 +140,11 @@ def wide(x: Array) -> Array:
     return x.astype(np.float64, copy=False)
 
 
+def matrix(x: Array) -> Array:
+    """Return an array with one line per row."""
+    return x.reshape(len(x), math.prod(x.shape[1:]))
+
+
 def bits_equal(a: Array, b: Array) -> Array:
     """Return, by element, whether arrays of one type and shape are equal. NaN equals NaN, and -0 equals +0 (SPEC,
     same bits)."""
@@ -135,7 +161,7 @@ def rows_differ(x: Array, y: Array) -> Array:
     out = np.zeros(len(x), bool)
     for part in blocks(len(x), x.shape[1:]):
         p, q = (x[part], y[part]) if x.dtype == y.dtype else (wide(x[part]), wide(y[part]))
-        out[part] = ~bits_equal(p, q).reshape(len(p), math.prod(p.shape[1:])).all(axis=1)
+        out[part] = ~matrix(bits_equal(p, q)).all(axis=1)
     return out
 
 
@@ -150,11 +176,10 @@ def apart(x: Array, y: Array) -> Array:
     return out
 
 
-def nonzero_rows(values: Array) -> Array:
-    """Return a mask (k,) of the rows that hold anything but zeros; NaN counts."""
-    x = values & 0x7FFF if values.dtype == np.uint16 else values
-    found: Array = (x != 0).reshape(len(x), math.prod(x.shape[1:])).any(axis=1)
-    return found
+def row_tops(sizes: Array) -> Array:
+    """Return the largest number of each row, (k,)."""
+    tops: Array = matrix(sizes).max(axis=1, initial=0.0)
+    return tops
 
 
 def dot(x: Array, y: Array) -> float:
@@ -165,13 +190,11 @@ def dot(x: Array, y: Array) -> float:
     return float(np.einsum("i,i->", x, y))
 
 
-def norm_of(arrays: Sequence[Array]) -> float:
-    """Return the 2-norm of all arrays as one vector, by the sums of clause 7, before its last rounding."""
-    floats = [x if x.dtype == np.uint16 or x.dtype.kind == "f" else wide(x) for x in arrays]
-    if not floats:
-        return 0.0
+def norm_of(x: Array) -> float:
+    """Return the 2-norm of all elements, by the sums of clause 7, before its last rounding."""
+    x = x if x.dtype == np.uint16 or x.dtype.kind == "f" else wide(x)
     with HOST.scope():
-        _, norms = exact_norms([(HOST, x.reshape(1, x.size)) for x in floats], 2.0)
+        _, norms = exact_norms([Matrix(HOST, x.reshape(1, x.size))], 2.0)
     return float(norms[0])
 
 
@@ -183,6 +206,14 @@ def contained(ids: Array, others: Array) -> Array:
     place[place == len(others)] = 0
     found: Array = others[place] == ids
     return found
+
+
+def common_rows(a: Stored, b: Stored) -> tuple[Array, Array, Array]:
+    """Return (row numbers, values of a, values of b) of the rows that both have, without copies if they have all."""
+    if np.array_equal(a.ids, b.ids):
+        return a.ids, a.values, b.values
+    in_b = contained(a.ids, b.ids)
+    return a.ids[in_b], a.values[in_b], b.values[contained(b.ids, a.ids)]
 
 
 def placed(ids: Array, part: Array, rows: Array, fill: float = 0.0) -> Array:

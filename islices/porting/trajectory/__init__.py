@@ -9,7 +9,7 @@ movements       the step itself, element by element
 verdict         one step: the first position that rounding does not explain
 trainings       `parity`: step after step until there is one; `Parity`, its result
 explaining      `islices.diff` at the position where they part
-parity_report   its report and JSON; curves: its picture
+parity_report   its report and its picture
 
 May import: this folder.
 """

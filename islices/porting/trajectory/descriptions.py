@@ -25,12 +25,12 @@ def as_description(x: Any) -> dict[str, Any]:
         return dict(x)
     if not isinstance(x, Optimizer):
         raise TypeError(f"optimizer: got {describe(x)}; accepted is one of islices.optim, or its description")
-    numbers = {name: value for name, value in x.hyper.items() if value is not None}
-    wrong = next((name for name, value in numbers.items() if not isinstance(value, bool) and not is_real(value)), None)
-    if wrong is not None:
-        raise TypeError(f"optimizer: got {wrong}={describe(numbers[wrong])}; a description holds numbers")
-    plain = {name: value if isinstance(value, bool) else float(value) for name, value in numbers.items()}
-    description: dict[str, Any] = {"name": x.name, "semantics": x.semantics, "rows": x.rows, **plain}
+    description: dict[str, Any] = {"name": x.name, "semantics": x.semantics, "rows": x.rows}
+    for name, value in x.hyper.items():
+        if isinstance(value, bool) or is_real(value):
+            description[name] = value if isinstance(value, bool) else float(value)
+        elif value is not None:
+            raise TypeError(f"optimizer: got {name}={describe(value)}; a description holds numbers")
     if x._formula.raw:
         description["duplicates"] = "raw"
     if x.maximize:

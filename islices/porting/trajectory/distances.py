@@ -1,6 +1,6 @@
 """Distances between two sides at one position, tensor by tensor.
 
-May import: `numpy`, the core below `islices.files`, `islices.porting.compare.rows`,
+May import: `numpy`, the core below `islices.files`, `islices.porting.compare.measure`, `islices.porting.compare.rows`,
 `islices.porting.compare.stored`, `islices.porting.trajectory.positions`.
 """
 
@@ -8,48 +8,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from islices.core.dtypes import dtype_name
-from islices.porting.compare.rows import Held
+from islices.porting.compare.measure import same_shape
 from islices.porting.compare.rows import eps_of as eps_of_type
-from islices.porting.compare.stored import Stored, apart, bits_equal, blocks, dot, nonzero_rows, placed, read, wide
+from islices.porting.compare.rows import rows_at
+from islices.porting.compare.stored import Array, apart, bits_equal, blocks, dot, placed, read, wide
 from islices.porting.trajectory.positions import Leaf, Leaves
-
-Array = np.ndarray[Any, Any]
 
 
 def beside(x: Leaf, y: Leaf) -> Iterator[tuple[Array, Array, Array]] | None:
     """Return blocks of (row numbers, rows of x, the same rows of y) in float64; None if the shapes differ.
 
-    Duplicates are summed. Slices have zeros in rows that only the other side stores.
+    Duplicates are summed. Rows that only one side stores are zeros on the other; rows of zeros may be left out.
     """
-    a, b = read(x, "", "a"), read(y, "", "b")
-    if a.row_shape != b.row_shape or (len(a.shape) != len(b.shape)):
+    a, b = (read(leaf, "", "").without_zeros for leaf in (x, y))
+    if not same_shape(a.shape, b.shape):
         return None
-    if a.shape[:1] != b.shape[:1] and None not in (*a.shape[:1], *b.shape[:1]):
-        return None
-    return _blocks(a, b)
+    every = a.ids if np.array_equal(a.ids, b.ids) else np.union1d(a.ids, b.ids)
+    parts = (every[part] for part in blocks(len(every), a.row_shape))
+    return ((ids, wide(placed(a.ids, a.values, ids)), wide(placed(b.ids, b.values, ids))) for ids in parts)
 
 
-def _blocks(a: Stored, b: Stored) -> Iterator[tuple[Array, Array, Array]]:
-    """Yield at least one block."""
-    if not a.sparse and not b.sparse:
-        for part in blocks(len(a.ids), a.row_shape):
-            yield a.ids[part], wide(a.values[part]), wide(b.values[part])
-        return
-    one, other = (s.ids if s.sparse else s.ids[nonzero_rows(s.values)] for s in (a, b))
-    every = one if np.array_equal(one, other) else np.union1d(one, other)
-    for part in blocks(len(every), a.row_shape):
-        ids = every[part]
-        yield ids, wide(placed(a.ids, a.values, ids)), wide(placed(b.ids, b.values, ids))
+def values_of(x: Leaf) -> Array:
+    """Return the elements of a leaf."""
+    return x if isinstance(x, np.ndarray) else x.values
 
 
 def eps_of(x: Leaf) -> float:
     """Return the spacing of a leaf's type at 1; 0 for whole numbers."""
-    return eps_of_type(dtype_name((x if isinstance(x, np.ndarray) else x.values).dtype))
+    return eps_of_type(dtype_name(values_of(x).dtype))
 
 
 def same_values(x: Leaf, y: Leaf) -> bool:
@@ -86,8 +76,8 @@ def summed(x: Leaf) -> tuple[Array, Array] | None:
     """
     if isinstance(x, np.ndarray) or x.coalesced:
         return None
-    rows = Held(read(x, "", "")).at(slice(None))
-    if rows.terms is None or rows.counts is None:
+    rows = rows_at(read(x, "", ""), slice(None))
+    if not rows.known:
         return None
     counts = rows.counts.reshape(-1, *[1] * (rows.values.ndim - 1))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -95,21 +85,18 @@ def summed(x: Leaf) -> tuple[Array, Array] | None:
     return rows.ids, np.minimum(np.nan_to_num(found, nan=0.0, posinf=1.0), 1.0)
 
 
-def distances(a: Leaves, b: Leaves) -> dict[str, tuple[float, float, float]]:
+def distances(pair: tuple[Leaves, Leaves]) -> dict[str, tuple[float, float, float]]:
     """Return (norm of the difference, norm of the larger side, eps) of each tensor that both sides have."""
-    found = {}
-    for name in a:
-        if name not in b:
-            continue
+    found, (a, b) = {}, pair
+    for name in filter(b.__contains__, a):
         pairs = beside(a[name], b[name])
         if pairs is None:
             found[name] = (math.inf, 0.0, 0.0)
             continue
-        away = one = other = 0.0
+        sizes = [0.0, 0.0, 0.0]
         for _, x, y in pairs:
-            away = math.hypot(away, _norm(apart(x, y)))
-            one, other = math.hypot(one, _finite_norm(x)), math.hypot(other, _finite_norm(y))
-        found[name] = (away, max(one, other), max(eps_of(a[name]), eps_of(b[name])))
+            sizes = list(map(math.hypot, sizes, (_norm(apart(x, y)), _finite_norm(x), _finite_norm(y))))
+        found[name] = (sizes[0], max(sizes[1:]), max(eps_of(a[name]), eps_of(b[name])))
     return found
 
 

@@ -20,11 +20,11 @@ import numpy as np
 from islices.core.slices import IndexedSlices
 from islices.core.trees import named_leaves
 from islices.files import load, read_metadata, save
-from islices.porting.trajectory.positions import AFTER, BEFORE, POSITIONS, Leaf, Leaves, Step
+from islices.porting.trajectory.positions import BEFORE, POSITIONS, Leaf, Leaves, Step
 
 FILE = re.compile(r"step-(\d+)\.safetensors")
 #: Positions that go on from step to step.
-LASTING = (*BEFORE, *AFTER)
+LASTING = (*BEFORE, *BEFORE.values())
 
 
 def is_folder(x: Any) -> bool:

@@ -5,7 +5,7 @@ table. The inputs of the two steps, gradients and states, have a relative distan
 has 2 r times the largest movement. An element whose gradient has cancelled has an r near 1. Adagrad and Adam take
 full steps in the direction of rounding there, so such elements are not judged.
 
-`Past` holds the contribution of earlier steps; `advance` makes the next one.
+`Past` holds the contribution of earlier steps.
 
 May import: `numpy`, the core below `islices.files`, `islices.porting.compare`, this folder.
 """
@@ -13,21 +13,21 @@ May import: `numpy`, the core below `islices.files`, `islices.porting.compare`, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from islices.porting.compare.evidence import MOST_SLACK
 from islices.porting.compare.steps.recipe import corrected_digits
-from islices.porting.compare.stored import apart, blocks, placed, rows_differ, wide
+from islices.porting.compare.steps.side import TableStep
+from islices.porting.compare.stored import Array, apart, blocks, placed, rows_differ, wide
 from islices.porting.trajectory.distances import beside, eps_of, gap, relative, summed
-from islices.porting.trajectory.positions import Step, described, rows_named
+from islices.porting.trajectory.positions import Steps
 
-Array = np.ndarray[Any, Any]
-Steps = tuple[Step, Step]
 Pair = tuple[Array, Array]
+#: Row numbers -> the relative distance of the inputs of each element's step.
+Inputs = Callable[[Array], Array]
 #: eps of a movement by which two computations of one step's formula may differ.
 ROUNDINGS = 64.0
 #: The decay of most running means of squares.
@@ -87,113 +87,126 @@ class MovingRows:
         return MovingRows(ids, by(self.at(ids), other.at(ids)))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Past:
     """The steps so far.
 
     Attributes
     ----------
-    last : (Step, Step) or None
+    last : Steps or None
         The last step of both sides.
     count : int
         The number of steps.
     reach : dict of str to float
         The largest movement of each table.
-    relative : dict of str to Rows
+    relative : dict of str to MovingRows
         The relative distance of each table's gradients. For a table without states it covers all steps so far.
     """
 
     last: Steps | None = None
     count: int = 0
-    reach: Mapping[str, float] = field(default_factory=dict)
-    relative: Mapping[str, MovingRows] = field(default_factory=dict)
+    reach: dict[str, float] = field(default_factory=dict)
+    relative: dict[str, MovingRows] = field(default_factory=dict)
+
+    def add(self, now: Steps) -> None:
+        """Add a step."""
+        for name, x, y in _tables(now):
+            self.reach[name] = max(self.reach.get(name, 0.0), gap(x.before, x.after), gap(y.before, y.after))
+            here = _gradients_apart(x, y)
+            kept = None if _common_states(x, y) else self.relative.get(name)
+            self.relative[name] = here if kept is None else here.joined(kept, np.maximum)
+        self.last, self.count = now, self.count + 1
 
 
-def advance(past: Past, a: Step, b: Step) -> Past:
-    """Return the past that includes a step."""
-    reach, distance = dict(past.reach), dict(past.relative)
-    for t in _tables(a, b):
-        reach[t.name] = max(reach.get(t.name, 0.0), gap(t.w, t.w_after), gap(t.v, t.v_after))
-        here = _gradients_apart(a, b, t)
-        kept = None if _common_states(a, b, t.name) else past.relative.get(t.name)
-        distance[t.name] = here if kept is None else here.joined(kept, np.maximum)
-    return Past((a, b), past.count + 1, reach, distance)
+def _tables(now: Steps) -> Iterator[tuple[str, TableStep, TableStep]]:
+    """Yield the steps of the tables that both sides have before and after."""
+    for name in now.a.get("tables"):
+        sides = [s.table(name) for s in now]
+        arrays = [x for s in sides for x in (s.before, s.after) if isinstance(x, np.ndarray)]
+        if len(arrays) == 4 and len({x.shape for x in arrays}) == 1:
+            x, y = (replace(s, before=np.atleast_1d(s.before), after=np.atleast_1d(s.after)) for s in sides)
+            yield name, x, y
 
 
-class _Table(NamedTuple):
-    """A table of both sides before a step and after it."""
-
-    name: str
-    w: Array
-    v: Array
-    w_after: Array
-    v_after: Array
-
-
-def _tables(a: Step, b: Step) -> Iterator[_Table]:
-    sides = [s.get(position) for position in ("tables", "tables_after") for s in (a, b)]
-    for name in sides[0]:
-        arrays = [np.atleast_1d(x) for side in sides if isinstance(x := side.get(name), np.ndarray)]
-        if len(arrays) == len(sides) and len({x.shape for x in arrays}) == 1:
-            yield _Table(name, *arrays)
-
-
-def _gradients_apart(a: Step, b: Step, t: _Table) -> MovingRows:
+def _gradients_apart(x: TableStep, y: TableStep) -> MovingRows:
     """Return the relative distances of a table's gradients, including different orders of summing duplicates."""
-    none = MovingRows(np.zeros(0, np.int64), np.zeros((0, *t.w.shape[1:])))
-    gradients = [x for s in (a, b) if (x := rows_named(s).get(t.name)) is not None]
-    pairs = beside(*gradients) if len(gradients) == 2 else None
-    parts = [(ids, relative(x, y)) for ids, x, y in pairs or ()]
-    found = MovingRows(*(np.concatenate(x) for x in zip(*parts, strict=True))) if parts else none
+    found = none = MovingRows(np.zeros(0, np.int64), np.zeros((0, *x.before.shape[1:])))
+    gradients = [s.gradient for s in (x, y) if s.gradient is not None]
+    if parts := [(ids, relative(p, q)) for ids, p, q in (len(gradients) == 2 and beside(*gradients)) or ()]:
+        found = MovingRows(*(np.concatenate(z) for z in zip(*parts, strict=True)))
     order = none
-    for x in gradients:
-        duplicates = summed(x)
-        if duplicates is not None:
+    for gradient in gradients:
+        if duplicates := summed(gradient):
             order = order.joined(MovingRows(*duplicates), np.maximum)
     found = found.joined(order, np.add) if len(order.ids) else found
     some = np.flatnonzero(found.values.reshape(len(found.ids), -1).any(axis=1))
     return MovingRows(found.ids[some], found.values[some].astype(np.float32))
 
 
+def _common_states(x: TableStep, y: TableStep) -> list[Pair]:
+    return [(x.state[key], y.state[key]) for key in x.state if key in y.state and key != "step"]
+
+
 # ---------------------------------------------------------------------- one step
-def movements(a: Step, b: Step, past: Past) -> Iterator[tuple[str, Found]]:
+def movements(now: Steps, past: Past) -> Iterator[tuple[str, Found]]:
     """Judge the tables after a step, then the states; past includes the step."""
-    if any(position not in s.trees for s in (a, b) for position in ("tables", "tables_after")):
+    if any(position not in s.trees for s in now for position in ("tables", "tables_after")):
         return
-    tables = list(_tables(a, b))
-    yield "step", furthest(_judge_table(a, b, t, past) for t in tables)
-    states = [found for t in tables for found in _judge_states(a, b, t, past)]
+    known = all(s.applied for s in now)
+    steps, states = [], list[Found]()
+    for name, x, y in _tables(now):
+        r = _inputs_apart(x, y, past.relative[name]) if known else None
+        steps.append(_judge_table(name, x, y, now.a.number, past, r))
+        states += _judge_states(name, x, y, past.count, r)
+    yield "step", furthest(steps)
     if states:
         yield "state", furthest(states)
 
 
-def _judge_table(a: Step, b: Step, t: _Table, past: Past) -> Found:
-    reach, eps = past.reach[t.name], max(map(eps_of, t[1:]))
-    of_reach = (ROUNDINGS + past.count + _scalars(a, b, t.name)) * eps * reach
+def _inputs_apart(x: TableStep, y: TableStep, gradients: MovingRows) -> Inputs:
+    """Return the relative distance of the inputs of each element's step, which are gradients and states."""
+    n, size = len(x.before), x.before.size
+    states = [(p.reshape(n, -1), q.reshape(n, -1)) for p, q in _common_states(x, y) if p.size == q.size in (n, size)]
 
-    known = rows_named(a) and rows_named(b)
-    r = _relative(a, b, t, past) if known else lambda rows: MOST_SLACK / 2  # the inputs of the step are unknown
-    return _furthest_element(t.name, t[1:3], t[3:], lambda rows, size: 2 * eps * size + of_reach + 2 * reach * r(rows))
+    def of_rows(rows: Array) -> Array:
+        out = gradients.at(rows).reshape(len(rows), -1)
+        for p, q in states:
+            out = np.maximum(out, relative(wide(p[rows]), wide(q[rows])))
+        return out.reshape(len(rows), *x.before.shape[1:])
+
+    return of_rows
 
 
-def _judge_states(a: Step, b: Step, t: _Table, past: Past) -> Iterator[Found]:
-    after, before = ([s.array_state(position, t.name) for s in (a, b)] for position in ("state_after", "state"))
-    r = _relative(a, b, t, past) if rows_named(a) and rows_named(b) else None
-    semantics = [described(s, t.name, "semantics") for s in (a, b)]
-    for key in after[0].keys() & after[1].keys():
-        label, arrays = f"{t.name}.{key}", [side[key] for side in after]
+def _judge_table(name: str, x: TableStep, y: TableStep, steps: int, past: Past, r: Inputs | None) -> Found:
+    reach, before, after = past.reach[name], (x.before, y.before), (x.after, y.after)
+    eps, scalars = max(map(eps_of, (*before, *after))), 0.0
+    if any("v" in s.state_after for s in (x, y)):  # the roundings that a running mean of squares adds
+        known = [beta2 for s in (x, y) if isinstance(beta2 := s.optimizer.get("beta2"), float)]
+        scalars = corrected_digits(max(known, default=BETA2), steps)
+    of_reach = (ROUNDINGS + past.count + scalars) * eps * reach
+
+    def allowed(rows: Array, size: Array) -> Array:
+        inputs = MOST_SLACK / 2 if r is None else r(rows)
+        return 2 * eps * size + of_reach + 2 * reach * inputs
+
+    return _furthest_element(name, before, after, allowed)
+
+
+def _judge_states(name: str, x: TableStep, y: TableStep, count: int, r: Inputs | None) -> Iterator[Found]:
+    n, semantics = len(x.before), [s.optimizer.get("semantics") for s in (x, y)]
+    for key in filter(y.state_after.__contains__, x.state_after):
+        p, q = x.state_after[key], y.state_after[key]
         if key == "step":
-            yield Found(float(abs(arrays[0].max() - arrays[1].max())), 0.0, label)
-        elif key != "momentum" or (semantics[0] == semantics[1] is not None):
-            n = len(t.w)
-            if r is None or arrays[0].size != arrays[1].size or arrays[0].size not in (n, t.w.size):
-                continue
-            x, y = (side.reshape(n, -1) for side in arrays)
-            w, v = (np.zeros_like(x) if key not in side else side[key].reshape(n, -1) for side in before)
-            yield _state(label, (w, v), (x, y), past.count, r)
+            yield Found(float(abs(p.max() - q.max())), 0.0, f"{name}.{key}")
+        elif key == "momentum" and not semantics[0] == semantics[1] is not None:
+            continue
+        elif r is not None and p.size == q.size and p.size in (n, x.before.size):
+            p, q = p.reshape(n, -1), q.reshape(n, -1)
+            w, v = (s.state[key].reshape(n, -1) if key in s.state else np.zeros_like(p) for s in (x, y))
+            yield _judge_state(f"{name}.{key}", (w, v), (p, q), count, r)
 
 
-def _state(label: str, before: Pair, after: Pair, count: int, r: Callable[[Array], Array]) -> Found:
+def _judge_state(label: str, before: Pair, after: Pair, count: int, r: Inputs) -> Found:
     eps = max(map(eps_of, after))
     moved = max(map(gap, before, after))
     top = max(float(np.abs(wide(x)).max(initial=0.0)) for x in after)
@@ -209,52 +222,14 @@ def _state(label: str, before: Pair, after: Pair, count: int, r: Callable[[Array
 def _furthest_element(name: str, before: Pair, after: Pair, allowed: Callable[[Array, Array], Array]) -> Found:
     """Compare the movements of both sides. The allowance includes their distance before the step."""
     found = Found(0.0, 0.0, name)
-    for rows, w, v, p, q in _moved_rows(before, after):
+    moved = np.flatnonzero(rows_differ(before[0], after[0]) | rows_differ(before[1], after[1]))
+    for part in blocks(len(moved), before[0].shape[1:]) if len(moved) else ():
+        w, v, p, q = (wide(x[moved[part]]) for x in (*before, *after))
         away = apart(p - w, q - v)
         size: Array = np.maximum.reduce([np.abs(x) for x in (w, v, p, q)])
-        may = allowed(rows, size) + np.abs(w - v)
+        may = allowed(moved[part], size) + np.abs(w - v)
         with np.errstate(invalid="ignore", divide="ignore"):
             share = np.where(away > 0, away / may, 0.0)
         at = int(np.argmax(np.nan_to_num(share, nan=np.inf)))
         found = furthest([found, Found(float(away.flat[at]), float(may.flat[at]), name)])
     return found
-
-
-def _moved_rows(before: Pair, after: Pair) -> Iterator[tuple[Array, Array, Array, Array, Array]]:
-    """Yield blocks of the rows that moved on either side, with both sides' values before and after in float64."""
-    rows = np.flatnonzero(rows_differ(before[0], after[0]) | rows_differ(before[1], after[1]))
-    for part in blocks(len(rows), before[0].shape[1:]):
-        if len(at := rows[part]):
-            w, v, p, q = (wide(x[at]) for x in (*before, *after))
-            yield at, w, v, p, q
-
-
-def _relative(a: Step, b: Step, t: _Table, past: Past) -> Callable[[Array], Array]:
-    """Return a function of row numbers that gives the relative distance of the inputs of each element's step."""
-    n = len(t.w)
-    states = [
-        (x.reshape(n, -1), y.reshape(n, -1)) for x, y in _common_states(a, b, t.name)
-        if x.size == y.size and x.size in (n, t.w.size)
-    ]  # fmt: skip
-
-    def of_rows(rows: Array) -> Array:
-        out = past.relative[t.name].at(rows).reshape(len(rows), -1)
-        for x, y in states:
-            out = np.maximum(out, relative(wide(x[rows]), wide(y[rows])))
-        return out.reshape(len(rows), *t.w.shape[1:])
-
-    return of_rows
-
-
-def _scalars(a: Step, b: Step, name: str) -> float:
-    """Return the number of roundings that a running mean of squares adds to a step."""
-    if not any("v" in s.array_state("state_after", name) for s in (a, b)):
-        return 0.0
-    known = [x for s in (a, b) if isinstance(x := described(s, name, "beta2"), float)]
-    return corrected_digits(max(known, default=BETA2), min(a.number, b.number))
-
-
-# ---------------------------------------------------------------------- arrays
-def _common_states(a: Step, b: Step, name: str) -> list[tuple[Array, Array]]:
-    x, y = (s.array_state("state", name) for s in (a, b))
-    return [(x[key], y[key]) for key in x if key in y and key != "step"]

@@ -1,13 +1,14 @@
 """Steps of a training for comparison, as trees of host arrays by position, which no later step overwrites.
 
-May import: `numpy`, the core below `islices.files`, `islices.porting.trajectory.descriptions`.
+May import: `numpy`, the core below `islices.files`, `islices.porting.compare.steps.side`,
+`islices.porting.trajectory.descriptions`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from islices.core.registry import describe, find_backend
 from islices.core.slices import IndexedSlices
 from islices.core.trees import named_leaves
 from islices.embedding.table import Table
+from islices.porting.compare.steps.side import TableStep
 from islices.porting.trajectory.descriptions import optimizers_of
 
 Leaf = np.ndarray[Any, Any] | IndexedSlices
@@ -28,7 +30,6 @@ POSITIONS = (
 )  # fmt: skip
 #: {a position after a step: the same position before the next step}
 BEFORE = {"tables_after": "tables", "state_after": "state"}
-AFTER = {before: after for after, before in BEFORE.items()}
 #: The entries of a step other than positions.
 BESIDE = ("step", "optimizer")
 
@@ -50,21 +51,33 @@ class Step:
         """Return the leaves at a position; none if the step does not have the position."""
         return self.trees.get(position, {})
 
-    def array_state(self, position: str, tensor: str) -> dict[str, Any]:
-        """Return the arrays of a tensor's state, by the records' names. position: "state" or "state_after"."""
-        start = f"{tensor}."
-        return {key[len(start) :]: x for key, x in self.get(position).items() if key.startswith(start)}
+    @property
+    def applied(self) -> Leaves:
+        """Return the gradients that the step applies: clipped ones replace raw ones."""
+        return {**self.get("gradients"), **self.get("clipped")}
+
+    def table(self, name: str) -> TableStep:
+        """Return the step of one table; None for parts that are not recorded."""
+        start = f"{name}."
+        state, after = (
+            {key.removeprefix(start): x for key, x in self.get(position).items() if key.startswith(start)}
+            for position in ("state", "state_after")
+        )
+        optimizer = self.optimizers.get(name, self.optimizers.get("", {}))
+        before, moved = (self.get(position).get(name) for position in ("tables", "tables_after"))
+        return TableStep(before, moved, self.applied.get(name), state, after, optimizer)
 
 
-def common(a: Step, b: Step, position: str) -> tuple[Leaves, Leaves]:
-    """Return the leaves at a position with names that both steps have."""
-    x, y = a.get(position), b.get(position)
-    return {name: leaf for name, leaf in x.items() if name in y}, {name: y[name] for name in x if name in y}
+class Steps(NamedTuple):
+    """One step of both sides, with a's names."""
 
+    a: Step
+    b: Step
 
-def described(s: Step, name: str, key: str) -> Any:
-    """Return one entry of the description of a tensor's optimizer; None if there is none."""
-    return s.optimizers.get(name, s.optimizers.get("", {})).get(key)
+    def common(self, position: str) -> tuple[Leaves, Leaves]:
+        """Return the leaves at a position with names that both sides have."""
+        x, y = self.a.get(position), self.b.get(position)
+        return {name: leaf for name, leaf in x.items() if name in y}, {name: y[name] for name in x if name in y}
 
 
 def _as_host(x: Any, argument: str) -> Leaf:
@@ -119,8 +132,3 @@ def read_step(given: Any, argument: str, number: int) -> Step:
         if given.get(position) is not None
     }
     return Step(number, trees, optimizers_of(given.get("optimizer"), argument))
-
-
-def rows_named(step: Step) -> Leaves:
-    """Return the gradients that a step applies: clipped ones replace raw ones."""
-    return {**step.get("gradients"), **step.get("clipped")}

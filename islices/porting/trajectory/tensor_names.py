@@ -8,7 +8,7 @@ May import: `numpy`, the core, `islices.porting.compare`, this folder.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -50,8 +50,9 @@ class Pairing:
         for name, x in leaves.items():
             tensor, rest = _split(name, self.names) if nested else (name, "")
             new = self.names.get(tensor, tensor)
-            flip = new in self.transposed and isinstance(x, np.ndarray) and x.ndim == 2
-            out[new + rest] = np.ascontiguousarray(x.T) if flip and isinstance(x, np.ndarray) else x
+            if new in self.transposed and isinstance(x, np.ndarray) and x.ndim == 2:
+                x = np.ascontiguousarray(x.T)
+            out[new + rest] = x
         return out
 
 
@@ -65,16 +66,20 @@ def _split(name: str, tensors: Mapping[str, str]) -> tuple[str, str]:
 def _beside(leaves: Leaves, others: Leaves) -> Leaves:
     """Pair leaves of batches, outputs and losses by name. Without a common name, pair them by shape and then
     position."""
-    if set(leaves) & set(others) or not others:
-        return {name: _shaped(x, others.get(name)) for name, x in leaves.items()}
-    free, out = dict(others), {}
-    for name, x in leaves.items():
-        match = next((k for k, y in free.items() if _long(y) == _long(x)), None)
-        if match is None:
-            out[name] = x
-        else:
-            out[match] = _shaped(x, free.pop(match))
-    return out
+    alike = {} if set(leaves) & set(others) else _matched(others, leaves, lambda x, y: _long(x) == _long(y))
+    names = {name: alike.get(name, name) for name in leaves}
+    return {new: _shaped(leaves[name], others.get(new)) for name, new in names.items()}
+
+
+def _matched(left: Leaves, right: Leaves, *rules: Callable[[Leaf, Leaf], bool]) -> dict[str, str]:
+    """Return {a name in right: the first unused name in left that fits it by the first rule with a match}."""
+    free, names = dict(left), {}
+    for q, y in right.items():
+        match = next((p for fits in rules for p, x in free.items() if fits(x, y)), None)
+        if match is not None:
+            del free[match]
+            names[q] = match
+    return names
 
 
 def _long(x: Leaf) -> tuple[Any, ...]:
@@ -122,16 +127,10 @@ def _tensors(step: Step) -> Leaves:
 
 def _by_shape(left: Leaves, right: Leaves) -> dict[str, str]:
     """Pair two sides without a common name in their order if the shapes agree, else by shape and order."""
-    free, names = dict(left), {}
-    for q, y in right.items():
-        shape = shape_of(y)
-        match = next((p for p, x in free.items() if shape_of(x) == shape), None)
-        if match is None:
-            match = next((p for p, x in free.items() if len(shape) == 2 and shape_of(x) == shape[::-1]), None)
-        if match is not None:
-            del free[match]
-            names[q] = match
-    return names
+    return _matched(
+        left, right, lambda x, y: shape_of(x) == shape_of(y),
+        lambda x, y: len(shape_of(y)) == 2 and shape_of(x) == shape_of(y)[::-1],
+    )  # fmt: skip
 
 
 def _is_transposed(x: Leaf, y: Leaf) -> bool:

@@ -16,13 +16,12 @@ from islices.core.registry import describe
 from islices.porting.compare.difference import Difference, diff, side_names
 from islices.porting.compare.explanation import name_sides
 from islices.porting.reports import Reported
-from islices.porting.trajectory.curves import draw
 from islices.porting.trajectory.descriptions import optimizers_of, other_class
 from islices.porting.trajectory.explaining import Known, explain
 from islices.porting.trajectory.folder import is_folder, read_folder
 from islices.porting.trajectory.movements import Past
-from islices.porting.trajectory.parity_report import report
-from islices.porting.trajectory.positions import AFTER, BEFORE, Step, read_step
+from islices.porting.trajectory.parity_report import draw, report
+from islices.porting.trajectory.positions import BEFORE, Step, Steps, read_step
 from islices.porting.trajectory.tensor_names import Pairing, settle_names
 from islices.porting.trajectory.verdict import ORDER, Verdict, judge
 
@@ -192,12 +191,12 @@ def parity(
         if pairing is None:
             pairing = settle_names(x, y, pair)
             notes |= _description_of(pairing, called, x, y)
-        y = pairing.renamed(y, x)
-        verdict, past = judge(x, y, past, ignored, notes)
+        now = Steps(x, pairing.renamed(y, x))
+        verdict = judge(now, past, ignored, notes)
         verdicts.append(verdict)
         if verdict.stop is not None:
             found = verdict.positions[verdict.stop]
-            why = explain(verdict.stop, found.tensor, x, y, known)
+            why = explain(verdict.stop, found.tensor, now, known)
             stop = Stop(x.number, verdict.stop, found.tensor, found.apart, found.allowed, *why)
             break
     if pairing is None:
@@ -234,12 +233,11 @@ def _linked(steps: Iterable[Step]) -> Iterator[Step]:
     for step in steps:
         if held is not None:
             if step.number == held.number + 1:
-                for before, after in AFTER.items():
-                    if after not in held.trees and before in step.trees and before in held.trees:
-                        held.trees[after] = step.trees[before]
                 for after, before in BEFORE.items():
                     if before not in step.trees and after in held.trees:
                         step.trees[before] = held.trees[after]
+                    elif after not in held.trees and before in step.trees and before in held.trees:
+                        held.trees[after] = step.trees[before]
             yield held
         held = step
     if held is not None:
@@ -251,13 +249,11 @@ def _together(a: Iterator[Step], b: Iterator[Step], notes: dict[str, str]) -> It
     skipped = 0
     x, y = next(a, None), next(b, None)
     while x is not None and y is not None:
-        if x.number == y.number:
+        one, other = x.number, y.number
+        if one == other:
             yield x, y
-            x, y = next(a, None), next(b, None)
-        elif x.number < y.number:
-            skipped, x = skipped + 1, next(a, None)
-        else:
-            skipped, y = skipped + 1, next(b, None)
+        skipped += one != other
+        x, y = next(a, None) if one <= other else x, next(b, None) if other <= one else y
     if skipped:
         notes["skipped"] = f"{skipped} step{'s' * (skipped > 1)} that one side alone has left out"
     if x is not None or y is not None:

@@ -16,7 +16,7 @@ May import: `numpy`, the core below `islices.files`, `islices.porting.compare`, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -24,8 +24,8 @@ import numpy as np
 from islices.core.slices import IndexedSlices
 from islices.porting.compare.evidence import MOST_SLACK
 from islices.porting.trajectory.distances import distances, eps_of, gap, same_values
-from islices.porting.trajectory.movements import Found, Past, advance, furthest, movements
-from islices.porting.trajectory.positions import Leaves, Step, common, rows_named
+from islices.porting.trajectory.movements import Found, Past, furthest, movements
+from islices.porting.trajectory.positions import POSITIONS, Leaves, Step, Steps
 
 #: The positions as they are judged, in the order of a training.
 ORDER = ("batch", "start", "between", "outputs", "loss", "gradients", "clipped", "step", "state")
@@ -68,80 +68,82 @@ class Verdict:
     stop: str | None = None
 
 
-def judge(a: Step, b: Step, past: Past, ignored: frozenset[str], notes: dict[str, str]) -> tuple[Verdict, Past]:
-    """Judge a step in which b has a's names. Return the verdict and the next step's past, and add to the notes."""
-    now = advance(past, a, b)
-    verdict = Verdict(a.number, {}, _gap(a, b), _drift(a, b), (_loss(a), _loss(b)), _same_bits(a, b))
-    for position, found in _positions(a, b, verdict.drift, past, now, notes):
+def judge(now: Steps, past: Past, ignored: frozenset[str], notes: dict[str, str]) -> Verdict:
+    """Judge a step in which b has a's names; add it to the past, and remarks to the notes."""
+    pairs = (now.common(position) for position in now.a.trees)
+    same = all(same_values(x, q[name]) for p, q in pairs for name, x in p.items())
+    verdict = Verdict(now.a.number, {}, _gap(now), _drift(now), (_loss(now.a), _loss(now.b)), same)
+    for position, found in _positions(now, verdict.drift, past, notes):
         if position in ignored:
             continue
         verdict.positions[position] = found
         if found.judged and not found.share <= 1:
             verdict.stop = position
             break
-    return verdict, now
+    return verdict
 
 
-def _positions(
-    a: Step, b: Step, drift: float, past: Past, now: Past, notes: dict[str, str]
-) -> Iterator[tuple[str, Found]]:
-    batch = common(a, b, "batch")
-    if batch[0]:
-        yield "batch", _near(batch, 0.0)
-    starts = [pair for position in ("tables", "state") if (pair := common(a, b, position))[0]]
+def _positions(now: Steps, drift: float, past: Past, notes: dict[str, str]) -> Iterator[tuple[str, Found]]:
+    pairs = {position: now.common(position) for position in POSITIONS}
+    if pairs["batch"][0]:
+        yield "batch", _near(pairs["batch"], 0.0)
+    starts = [pairs[position] for position in ("tables", "state") if pairs[position][0]]
     if past.last is None and starts:
         yield "start", furthest(_near(pair, 1.0) for pair in starts)
-    if past.last is not None and a.number == past.last[0].number + 1:
-        found = _between((a, b), past.last, notes)
-        if found is not None:
-            yield "between", found
+    if past.last is not None and (found := _between(now, past.last, notes)):
+        yield "between", found
     for position in ("outputs", "loss", "gradients"):
-        pair = common(a, b, position)
-        if pair[0]:
-            yield position, _by_norm(*pair, drift, _coarsest(a, b) if position == "loss" else 0.0)
-    clipped = rows_named(a), rows_named(b)
-    if ("clipped" in a.trees or "clipped" in b.trees) and all(clipped):
-        yield "clipped", _clipped(*common(a, b, "gradients"), *clipped, drift)
-    yield from movements(a, b, now)
+        if pairs[position][0]:
+            yield position, _by_norm(pairs[position], drift, _coarsest(now) if position == "loss" else 0.0)
+    if any("clipped" in s.trees for s in now) and all(s.applied for s in now):
+        yield "clipped", _clipped(pairs["gradients"], (now.a.applied, now.b.applied), drift)
+    past.add(now)
+    yield from movements(now, past)
 
 
 # ---------------------------------------------------------------------- single positions
 def _near(pair: tuple[Leaves, Leaves], factor: float) -> Found:
     """Compare each distance with the norm times the narrower type's eps times a factor."""
-    return furthest(Found(apart, factor * eps * size, name) for name, (apart, size, eps) in distances(*pair).items())
+    return furthest(Found(apart, factor * eps * size, name) for name, (apart, size, eps) in distances(pair).items())
 
 
-def _between(now: tuple[Step, Step], last: tuple[Step, Step], notes: dict[str, str]) -> Found | None:
+def _between(now: Steps, last: Steps, notes: dict[str, str]) -> Found | None:
     """Judge the tables that a side changed between two steps, by their distance at the end of the first. Return None
     if none changed."""
+    if now.a.number != last.a.number + 1:
+        return None
     changed: list[str] = []
-    for side, then, here in zip("ab", last, now, strict=True):
-        before, after = here.get("tables"), then.get("tables_after")
+    for side, then, step in zip("ab", last, now, strict=True):
+        before, after = step.get("tables"), then.get("tables_after")
         some = [n for n, x in before.items() if n in after and x is not after[n] and not same_values(x, after[n])]
         if some:
-            text = f"{{{side}}} changes tables between steps: {some[0]!r} before step {here.number}"
+            text = f"{{{side}}} changes tables between steps: {some[0]!r} before step {step.number}"
             notes.setdefault(f"{side} changes", text)
             changed += some
-    left, pair = common(*last, "tables_after"), common(*now, "tables")
-    both = [name for name in changed if name in left[0] and name in pair[0]]
+    pairs = last.common("tables_after"), now.common("tables")
+    both = [name for name in changed if all(name in pair[0] for pair in pairs)]
     if not both:
         return None
-    old_a, old_b, new_a, new_b = ({name: side[name] for name in both} for side in (*left, *pair))
-    drift = max(apart / (size or 1.0) for apart, size, _ in distances(old_a, old_b).values())
-    return _by_norm(new_a, new_b, drift)
+    ended, begun = (({name: x[name] for name in both}, {name: y[name] for name in both}) for x, y in pairs)
+    return _by_norm(begun, max(apart / (size or 1.0) for apart, size, _ in distances(ended).values()))
 
 
-def _drift(a: Step, b: Step) -> float:
+def _drift(now: Steps) -> float:
     """Return the relative distance of the tables before a step, over the rows in its gradients."""
-    away = size = 0.0
-    for name, x, y in _tables(*common(a, b, "tables")):
-        g, h = rows_named(a).get(name), rows_named(b).get(name)
-        if isinstance(g, IndexedSlices) and isinstance(h, IndexedSlices):
-            rows = np.union1d(g.indices, h.indices)
-            x, y = x[rows], y[rows]
-        ((apart, norm, _),) = distances({name: x}, {name: y}).values()
-        away, size = math.hypot(away, apart), math.hypot(size, norm)
+    before: tuple[Leaves, Leaves] = {}, {}
+    for name, *tables in _tables(*now.common("tables")):
+        applied = [s.applied.get(name) for s in now]
+        ids = [g.indices for g in applied if isinstance(g, IndexedSlices)]
+        for side, x in zip(before, tables, strict=True):
+            side[name] = x[np.union1d(*ids)] if len(ids) == 2 else x
+    away, size = _together(distances(before))
     return away / size if size else 0.0 if not away else math.inf
+
+
+def _together(found: Mapping[str, tuple[float, float, float]]) -> tuple[float, float]:
+    """Return the distance and the norm of all tensors together."""
+    apart, size = (math.hypot(*(x[k] for x in found.values())) for k in (0, 1))
+    return apart, size
 
 
 def _tables(a: Leaves, b: Leaves) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
@@ -152,20 +154,20 @@ def _tables(a: Leaves, b: Leaves) -> Iterator[tuple[str, np.ndarray, np.ndarray]
             yield name, np.atleast_1d(x), np.atleast_1d(y)
 
 
-def _gap(a: Step, b: Step) -> float:
-    return max((gap(x, y) for _, x, y in _tables(*common(a, b, "tables_after"))), default=math.nan)
+def _gap(now: Steps) -> float:
+    return max((gap(x, y) for _, x, y in _tables(*now.common("tables_after"))), default=math.nan)
 
 
-def _coarsest(a: Step, b: Step) -> float:
+def _coarsest(now: Steps) -> float:
     """Return the largest eps of a step's arrays, because a float32 loss may arrive as a Python float."""
     positions = ("outputs", "gradients", "tables")
-    return max((eps_of(x) for s in (a, b) for p in positions for x in s.get(p).values()), default=0.0)
+    return max((eps_of(x) for s in now for p in positions for x in s.get(p).values()), default=0.0)
 
 
-def _by_norm(a: Leaves, b: Leaves, drift: float, least: float = 0.0) -> Found:
+def _by_norm(pair: tuple[Leaves, Leaves], drift: float, least: float = 0.0) -> Found:
     """Judge values that are computed from tables that have drifted apart."""
-    known = {name: (apart, size, max(eps, least)) for name, (apart, size, eps) in distances(a, b).items()}
-    total = math.hypot(*(size for _, size, _ in known.values()))
+    known = {name: (apart, size, max(eps, least)) for name, (apart, size, eps) in distances(pair).items()}
+    total = _together(known)[1]
     found = furthest(
         Found(
             apart / (size or 1.0),
@@ -177,24 +179,17 @@ def _by_norm(a: Leaves, b: Leaves, drift: float, least: float = 0.0) -> Found:
     return replace(found, judged=GROWTH * drift <= MOST_SLACK or not math.isfinite(found.apart))
 
 
-def _clipped(raw_a: Leaves, raw_b: Leaves, a: Leaves, b: Leaves, drift: float) -> Found:
+def _clipped(raw: tuple[Leaves, Leaves], clipped: tuple[Leaves, Leaves], drift: float) -> Found:
     """Judge clipped gradients. All tensors together must be no further apart than the raw ones."""
-    before, after = distances(raw_a, raw_b), distances(a, b)
+    before, after = distances(raw), distances(clipped)
     if not before or not after:
-        return _by_norm(a, b, drift)
-    away, apart = (math.hypot(*(x[0] for x in found.values())) for found in (before, after))
-    size = math.hypot(*(x[1] for x in after.values())) or 1.0
+        return _by_norm(clipped, drift)
+    away, (apart, size) = _together(before)[0], _together(after)
+    size = size or 1.0
     eps = max(x[2] for x in after.values())
     return Found(apart / size, away / size + ARITHMETIC / 4 * eps, max(after, key=lambda name: after[name][0]))
 
 
-def _same_bits(a: Step, b: Step) -> bool:
-    pairs = (common(a, b, position) for position in a.trees)
-    return all(same_values(x, q[name]) for p, q in pairs for name, x in p.items())
-
-
 def _loss(s: Step) -> float:
-    for x in s.get("loss").values():
-        if isinstance(x, np.ndarray) and x.size == 1:
-            return float(x.reshape(()))
-    return math.nan
+    numbers = (x for x in s.get("loss").values() if isinstance(x, np.ndarray) and x.size == 1)
+    return next((float(x.reshape(())) for x in numbers), math.nan)

@@ -93,7 +93,9 @@ MISTAKEN: dict[str, tuple[str, Any, str, str]] = {
     "cuts that are all the same": (
         "splitters", lambda samples, counts, parts: np.zeros(parts - 1, np.int64), "", "ranks/layout/many",
     ),
-    "indices cut to 32 bits": ("NARROW", 2**63, "ranks/rows/2**40", "ranks/rows/2**31"),
+    "indices cut to 32 bits": (
+        "narrow", lambda rows, dtype: np.dtype(np.int32), "ranks/rows/2**40", "ranks/rows/2**31",
+    ),
 }  # fmt: skip
 
 

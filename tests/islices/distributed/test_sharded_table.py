@@ -403,6 +403,7 @@ DAMAGE = {
         lambda f: _header(f, num_rows=10**15, files=[[shard_of(f).name, 0, 10**15, "00"]]),
         "its 1000000000000000 rows are not all there",
     ),
+    "very wide rows": (lambda f: _header(f, row_shape=[2**62] * 20), "its 4 rows are not all there"),
     "another path": (lambda f: _header(f, files=[["../" + shard_of(f).name, 0, 4, ""]]), "got files "),
     "other state": (lambda f: _header(f, state={"m": ["float32", False]}), "does not hold the arrays"),
     **{

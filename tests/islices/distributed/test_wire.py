@@ -39,7 +39,7 @@ def test_arrays_come_back_from_their_bytes(seed: int) -> None:
     forms = [(x.shape, x.dtype) for x in arrays]
     data = pack(arrays)
     assert data.dtype == np.uint8
-    assert len(data) == size_of(forms) == sum(-(-x.nbytes // 8) * 8 for x in arrays)
+    assert len(data) == size_of(forms) == sum(-(-x.nbytes // 8) * 8 for x in arrays[:-1]) + arrays[-1].nbytes
     shifted = np.concatenate([np.zeros(3, np.uint8), data])[3:]
     for got in (unpack(data, forms), unpack(shifted, forms)):
         for x, back in zip(arrays, got, strict=True):
@@ -135,13 +135,18 @@ def test_a_rank_that_does_not_come_breaks_the_group() -> None:
 
 def test_what_was_received_is_let_go_before_it_is_summed() -> None:
     """Check that received arrays, as large as the sums, are freed first, and that indices travel in narrow types."""
-    like = exchange.HostLeaf(np.ones((1, 2), np.float32), np.array([7], np.int32), None)
-    received = [like.arrays(), like.arrays()]
-    assert exchange.fold_sparse(like, received).values.tolist() == [[2.0, 2.0]]
+    values, ids = np.ones((1, 2), np.float32), np.array([7], np.int32)
+    like = exchange.sparse_leaf(values, ids, None)
+    received = [list(like.columns), list(like.columns)]
+    assert exchange.fold_sparse(like, received).columns[1].tolist() == [[2.0, 2.0]]
     assert received == []
-    assert [like._replace(rows=rows).travelling for rows in (None, 2**31)] == [np.int32] * 2
-    wide = like._replace(indices=np.array([7]))
-    assert [wide._replace(rows=rows).travelling for rows in (None, 2**31 + 1, 9)] == [np.int64, np.int64, np.int32]
+
+    def travelling(ids: Any, rows: int | None) -> Any:
+        return exchange.sparse_leaf(values, ids, rows).columns[0].dtype
+
+    assert [travelling(ids, rows) for rows in (None, 2**31)] == [np.int32] * 2
+    wide = ids.astype(np.int64)
+    assert [travelling(wide, rows) for rows in (None, 2**31 + 1, 9)] == [np.int64, np.int64, np.int32]
 
 
 # ---------------------------------------------------------------------- where ranges are cut

@@ -34,7 +34,6 @@ ADD, COALESCE, LOOKUP = (
 )
 GRAD, NORM = "islices.value_and_grad(loss)", "islices.norm(gradient)"
 SGD, ADAGRAD = "islices.optim.sgd(lr)", "islices.optim.adagrad(lr)"
-SIGNALLING, MARKED = (np.array([bits], np.uint32).view(np.float32) for bits in (0x7F801234, 0xFFC01234))
 
 
 def native(g: GivenGradient) -> sparse.BCOO:
@@ -72,10 +71,6 @@ def grown() -> bool:
     table = jnp.zeros((1 << 20, 8))
     gradient = jax.grad(lambda table: jnp.sum(table[np.array([3, 1, 3])]))
     return peak_growth(lambda: jax.block_until_ready(gradient(table)))[1] > table.nbytes // 2
-
-
-def bits(x: Any) -> str:
-    return hex(np.asarray(x).view(np.uint32)[0])
 
 
 # fmt: off

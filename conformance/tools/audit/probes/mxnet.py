@@ -7,14 +7,11 @@ import os
 
 os.environ["OMP_NUM_THREADS"] = "4"  # read as MXNet is imported: on one thread no backward pass can race
 
-import importlib
-import importlib.util
 from typing import Any
 
 import numpy as np
 
 from islices.backends.mxnet.ndarrays import mx as mx  # MXNet, imported on a NumPy that it does not know
-from islices.conformance.operations import UnsupportedError
 from islices.conformance.own_calls.mxnet import invalid_gradients
 from islices.conformance.tools.audit.probe import REFUSED, CorruptionError, Probe
 from islices.conformance.tools.audit.probe_inputs import (
@@ -43,10 +40,10 @@ CONVERT, LOOKUP, GRAD = (
 SGD = "islices.optim.sgd(lr)"
 
 
-def row_sparse(values: Any, ids: Any, dtype: str = "float32", shape: tuple[int, ...] = (ROWS, 2)) -> Any:
+def row_sparse(values: Any, ids: Any) -> Any:
     """Build an array of the given rows and row numbers, which MXNet does not check."""
-    parts = nd.array(np.asarray(values), dtype=dtype), nd.array(np.asarray(ids), dtype="int64")
-    return nd.sparse.row_sparse_array(parts, shape=shape, dtype=dtype)
+    parts = nd.array(np.asarray(values), dtype="float32"), nd.array(np.asarray(ids), dtype="int64")
+    return nd.sparse.row_sparse_array(parts, shape=(ROWS, 2), dtype="float32")
 
 
 def native(g: GivenGradient) -> Any:
@@ -65,8 +62,8 @@ X, NEGATIVE = native(DUPLICATES), row_sparse([[1, 1]], [-1])
 IDS = array([1, 2, 1], "int64")
 
 
-def clipped(values: Any, bound: float, dtype: str = "float32", ids: Any = UNIQUE.indices) -> Any:
-    x = row_sparse(values, ids, dtype)
+def clipped(values: Any, bound: float, ids: Any = UNIQUE.indices) -> Any:
+    x = row_sparse(values, ids)
     mx.gluon.utils.clip_global_norm([x], bound)
     return dense(x)
 
@@ -81,19 +78,11 @@ def written_read_only() -> Any:
     return x
 
 
-def bfloat16() -> Any:
-    if importlib.util.find_spec("ml_dtypes") is None:
-        raise UnsupportedError("ml_dtypes is not installed")
-    importlib.import_module("ml_dtypes")
-    return nd.cast(array([1, 2], "float32").astype("bfloat16"), "float32").asnumpy()
-
-
 # ---------------------------------------------------------------------- lookups
-def trained(ids: Any, sparse: bool = True, dtype: str = "float32", request: str = "write", rows: int = ROWS) -> Any:
+def trained(ids: Any) -> Any:
     """Return the gradient of the sum of the rows that a layer reads."""
-    layer = mx.gluon.nn.Embedding(rows, 2, sparse_grad=sparse, dtype=dtype)
+    layer = mx.gluon.nn.Embedding(ROWS, 2)
     layer.initialize(mx.init.One())
-    layer.weight.grad_req = request
     with mx.autograd.record():
         total = layer(ids).sum()
     total.backward()
@@ -106,14 +95,9 @@ def far_row() -> Any:
     return nd.Embedding(nd.array([2**24 + 1]), table, input_dim=2**24 + 2, output_dim=1).asnumpy()
 
 
-def table_grad(dtype: str = "float32", **options: Any) -> Any:
-    table = nd.ones((ROWS, 2), dtype=dtype)
-    table.attach_grad(**options)
-    return table
-
-
 def backward(lookup: Any, values: Any, ids: Any) -> Any:
-    table = table_grad(str(values.dtype))
+    table = nd.ones((ROWS, 2), dtype=str(values.dtype))
+    table.attach_grad()
     with mx.autograd.record():
         read = lookup(table, array(ids))
     read.backward(array(values))
@@ -170,7 +154,7 @@ PROBES = [
           "1e20 to 2: the norm afterwards", lambda: np.linalg.norm(clipped([[1e20, 0], [0, 0]], 2.0)), 2),
     # ------------------------------------------------------------------ lookups and autograd
     Probe("gluon.nn.Embedding with an id out of range", "2", "it reads, and trains, the nearest row", LOOKUP,
-          f"id {ROWS}: its gradient", lambda: trained(array([ROWS], "int64"), sparse=False), ZEROS),
+          f"id {ROWS}: its gradient", lambda: trained(array([ROWS], "int64")), ZEROS),
     Probe("mx.nd.take, mx.nd.Embedding, table[ids]", "2", "ids out of range are clamped or wrapped in silence", LOOKUP,
           f"take, id {ROWS}", lambda: nd.take(nd.array(WEIGHTS), array([ROWS], "int64")).asnumpy(), REFUSED),
     Probe("gluon.nn.Embedding with ids of mx.nd.array", "2", "mx.nd.array makes them float32, and rows beyond 2**24 are read from a neighbour",

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 
 from islices.conformance.tools.audit.probe import REFUSED, Probe
-from islices.conformance.tools.audit.probe_inputs import CANCELLING, UNIQUE, WEIGHTS, GivenGradient
+from islices.conformance.tools.audit.probe_inputs import CANCELLING, UNIQUE, WEIGHTS
 from islices.conformance.tools.audit.probes.jax import native
 
 GLOBAL, SGD, ADAM = "islices.clip_by_global_norm(tree, max_norm)", "islices.optim.sgd(lr)", "islices.optim.adam(lr)"
@@ -22,8 +22,8 @@ def updated(transformation: Any, x: Any, table: Any = None) -> Any:
     return transformation.update(x, transformation.init(table), table)[0]
 
 
-def indices(transformation: Any, g: GivenGradient = UNIQUE, table: Any = None) -> Any:
-    return updated(transformation, native(g), table).indices[:, 0]
+def indices(transformation: Any, table: Any = None) -> Any:
+    return updated(transformation, native(UNIQUE), table).indices[:, 0]
 
 
 def norm_clipped(values: list[float], bound: float = 2.0) -> Any:

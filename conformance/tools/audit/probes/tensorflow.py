@@ -3,7 +3,6 @@ memory."""
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from typing import Any
 
@@ -94,17 +93,6 @@ def half_written() -> str:
     except tf.errors.OpError:
         return "untouched" if np.array_equal(variable, WEIGHTS) else "partly written"
     return "no error"
-
-
-def owner() -> str:
-    """Describe where the code of this function is written."""
-    return "as written" if sys._getframe().f_code.co_filename == __file__ else "rewritten"
-
-
-def rewritten() -> str:
-    found = []
-    tf.function(lambda: found.append(owner()))()
-    return found[0]
 
 
 def at_address(remainder: int) -> np.ndarray[Any, Any]:

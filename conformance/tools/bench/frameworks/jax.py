@@ -87,16 +87,14 @@ def _loss(rows: Any, place: Any, target: Any) -> Any:
 def steps(problem: Problem) -> dict[str, Ready]:
     case = problem.case
 
-    def feed(ids: Callable[[Any], Any]) -> Iterator[Any]:
-        return ((ids, target) for (ids,), target in problem.feed(ids, jnp.asarray))
-
     def clipped(rows: Any, place: Any, target: Any) -> Any:
         loss, g = jax.value_and_grad(_loss)(rows, place, target)
         return loss, g * jnp.minimum(MAX_NORM / jnp.linalg.norm(g), 1.0) if case.clip else g
 
     def by_hand(on_host: bool) -> Way:
         ids = np.asarray if on_host else jnp.asarray
-        return _by_hand(case.optimizer, jnp.array(problem.start()[0]), feed(ids), clipped, on_host=on_host)
+        feed = problem.feed_one(ids, jnp.asarray)
+        return _by_hand(case.optimizer, jnp.array(problem.start()[0]), feed, clipped, on_host=on_host)
 
     def by_optax() -> Way:
         import optax
@@ -110,7 +108,8 @@ def steps(problem: Problem) -> dict[str, Ready]:
             return optax.apply_updates(table, updates), state, loss
 
         start = jnp.array(problem.start()[0])
-        return our_variant(compiled(step, None, None), start, tx.init(start), feed(jnp.asarray))
+        feed = problem.feed_one(jnp.asarray, jnp.asarray)
+        return our_variant(compiled(step, None, None), start, tx.init(start), feed)
 
     variants: dict[str, Ready] = {
         "np.unique, jit donated, formula on rows": lambda: by_hand(True),

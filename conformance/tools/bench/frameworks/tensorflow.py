@@ -89,9 +89,6 @@ def _taped(table: Any, ids: Any, target: Any) -> Any:
 def steps(problem: Problem) -> dict[str, Ready]:
     case = problem.case
 
-    def feed() -> Iterator[Any]:
-        return ((ids, target) for (ids,), target in problem.feed(tf.constant, tf.constant))
-
     def gradient(table: Any, ids: Any, target: Any) -> Any:
         loss, slices = _taped(table, ids, target)
         distinct, g = _unique(slices.values, slices.indices)
@@ -100,10 +97,11 @@ def steps(problem: Problem) -> dict[str, Ready]:
         return loss, distinct, g
 
     def by_hand(graph: bool) -> Way:
-        return _by_hand(case.optimizer, tf.constant(problem.start()[0]), feed(), gradient, graph=graph)
+        feed = problem.feed_one(tf.constant, tf.constant)
+        return _by_hand(case.optimizer, tf.constant(problem.start()[0]), feed, gradient, graph=graph)
 
     def by_keras() -> Way:
-        table, batches = keras.Variable(problem.start()[0]), feed()
+        table, batches = keras.Variable(problem.start()[0]), problem.feed_one(tf.constant, tf.constant)
         norm = MAX_NORM if case.clip else None
         adam = keras.optimizers.Adam(RATE, BETA1, BETA2, epsilon=EPS, global_clipnorm=norm)
         adam.build([table])

@@ -10,7 +10,7 @@ import numpy as np
 import islices
 from islices.conformance.formulas.judge import Step
 from islices.conformance.formulas.records import FORMULAS
-from islices.conformance.tools.judged.entry import Judged, formulas, renamed
+from islices.conformance.tools.judged.entry import Judged, clip_of, formulas, renamed
 
 islices.get_backend("mxnet")  # imports MXNet as it has to be beside NumPy 2
 import mxnet as mx  # noqa: E402
@@ -48,7 +48,7 @@ def mxnet_step(name: str, sparse: bool, **chosen: Any) -> Step:
     return step
 
 
-def clip(w: Any, g: Any, state: Any, t: int, *, max_norm: float) -> Any:
+def clip(g: Any, max_norm: float) -> Any:
     found = mx.nd.array(g)
     mx.gluon.utils.clip_global_norm([found], max_norm)
     return found.asnumpy()
@@ -66,4 +66,4 @@ def entries() -> Iterator[Judged]:
         given = formula.partition(" ")[2].replace("sparse", "row_sparse")
         module = "mx.optimizer.contrib" if name == "GroupAdaGrad" else "mx.optimizer"
         yield Judged(f"{module}.{name}{given and ', '}{given}", formula, step_of(formula, name))
-    yield Judged("mx.gluon.utils.clip_global_norm", "mxnet.clip_global_norm", clip)
+    yield Judged("mx.gluon.utils.clip_global_norm", "mxnet.clip_global_norm", clip_of(clip))

@@ -11,7 +11,7 @@ import numpy as np
 import optax
 
 from islices.conformance.formulas.judge import Step
-from islices.conformance.tools.judged.entry import Judged, formulas, renamed
+from islices.conformance.tools.judged.entry import Judged, clip_of, formulas, renamed
 
 LIBRARY = "optax"
 NAMES = {
@@ -40,7 +40,7 @@ def optax_step(name: str, compiled: Callable[[Any], Any] = VARIANTS["eager"]) ->
     return step
 
 
-def clip(w: Any, g: Any, state: Any, t: int, *, max_norm: float) -> Any:
+def clip(g: Any, max_norm: float) -> Any:
     made = optax.clip_by_global_norm(max_norm)
     return made.update(g, made.init(g))[0]
 
@@ -49,4 +49,4 @@ def entries() -> Iterator[Judged]:
     for formula, name in formulas("optax"):
         for variant, compiled in VARIANTS.items():
             yield Judged(f"optax.{name}", formula, optax_step(name, compiled), variant)
-    yield Judged("optax.clip_by_global_norm", "optax.clip_by_global_norm", clip, "eager")
+    yield Judged("optax.clip_by_global_norm", "optax.clip_by_global_norm", clip_of(clip), "eager")

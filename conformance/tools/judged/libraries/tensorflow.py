@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from islices.conformance.formulas.judge import Step
-from islices.conformance.tools.judged.entry import Judged, formulas, renamed
+from islices.conformance.tools.judged.entry import Judged, clip_of, formulas, renamed
 
 LIBRARY = "tensorflow"
 NAMES = {
@@ -43,7 +43,7 @@ def tensorflow_step(name: str) -> Step:
     return step
 
 
-def clip(w: Any, g: Any, state: Any, t: int, *, max_norm: float) -> Any:
+def clip(g: Any, max_norm: float) -> Any:
     return tf.clip_by_global_norm([tf.constant(g)], max_norm)[0][0]
 
 
@@ -52,4 +52,4 @@ def entries() -> Iterator[Judged]:
         if "Lazy" not in name:  # of TensorFlow Addons, which runs with no TensorFlow of today
             sparse = ", tf.IndexedSlices" if formula.endswith(" sparse") else ""
             yield Judged(f"tf.compat.v1.train.{name}Optimizer{sparse}", formula, tensorflow_step(f"{name}Optimizer"))
-    yield Judged("tf.clip_by_global_norm", "tensorflow.clip_by_global_norm", clip)
+    yield Judged("tf.clip_by_global_norm", "tensorflow.clip_by_global_norm", clip_of(clip))

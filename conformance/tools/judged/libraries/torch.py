@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,16 +15,18 @@ from islices.conformance.tools.judged.entry import Judged, betas, formulas, rena
 LIBRARY = "torch"
 #: islices' name of an option -> torch's
 NAMES = {"rho": "alpha", "initial_accumulator": "initial_accumulator_value"}
+MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq"}
+AMSGRAD = {**MOMENTS, "v_max": "max_exp_avg_sq"}
 STATES = {
-    "Adam": {"m": "exp_avg", "v": "exp_avg_sq", "v_max": "max_exp_avg_sq"},
-    "AdamW": {"m": "exp_avg", "v": "exp_avg_sq", "v_max": "max_exp_avg_sq"},
-    "SparseAdam": {"m": "exp_avg", "v": "exp_avg_sq"},
+    "Adam": AMSGRAD,
+    "AdamW": AMSGRAD,
+    "SparseAdam": MOMENTS,
     "SGD": {"momentum": "momentum_buffer"},
     "Adagrad": {"accumulator": "sum"},
     "RMSprop": {"square": "square_avg", "mean": "grad_avg", "momentum": "momentum_buffer"},
     "Adadelta": {"square": "square_avg", "delta": "acc_delta"},
-    "NAdam": {"m": "exp_avg", "v": "exp_avg_sq"},
-    "RAdam": {"m": "exp_avg", "v": "exp_avg_sq"},
+    "NAdam": MOMENTS,
+    "RAdam": MOMENTS,
     "Adamax": {"m": "exp_avg", "u": "exp_inf"},
 }
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -87,13 +90,6 @@ def renorm(w: Any, g: Any, state: Any, t: int, *, max_norm: float) -> Any:
     return table
 
 
-def clip_with(**chosen: Any) -> Step:
-    def step(w: Any, g: Any, state: Any, t: int, *, max_norm: float) -> Any:
-        return clip(w, g, state, t, max_norm=max_norm, **chosen)
-
-    return step
-
-
 def entries() -> Iterator[Judged]:
     for formula, name in formulas("torch"):
         call = f"torch.optim.{name}"
@@ -107,6 +103,6 @@ def entries() -> Iterator[Judged]:
                 yield Judged(call, formula, torch_step(name, **chosen), variant)
         if name in COMPILED:
             yield Judged(call, formula, torch_step(name, compiled=True, foreach=False), "torch.compile")
-    yield Judged("torch.nn.utils.clip_grad_norm_", "torch.clip_grad_norm_", clip_with(foreach=False), "single")
-    yield Judged("torch.nn.utils.clip_grad_norm_", "torch.clip_grad_norm_", clip_with(foreach=True), "foreach")
+    yield Judged("torch.nn.utils.clip_grad_norm_", "torch.clip_grad_norm_", partial(clip, foreach=False), "single")
+    yield Judged("torch.nn.utils.clip_grad_norm_", "torch.clip_grad_norm_", partial(clip, foreach=True), "foreach")
     yield Judged("torch.nn.functional.embedding(max_norm=...)", "torch.embedding_renorm_", renorm, "single")

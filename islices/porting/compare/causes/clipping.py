@@ -10,35 +10,28 @@ log2(n) + 16 halves of an eps. This is the tolerance of every factor that contai
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from itertools import permutations
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import permutations, product
 from typing import Any, NamedTuple
 
 from islices.norms.clip_formulas import BY_GLOBAL_NORM
-from islices.porting.compare.cause import Cause, Factor, Lines, both_directions
+from islices.porting.compare.cause import Cause, Factor, Lines
 from islices.porting.compare.comparison import Comparison
 
 #: The cost of a factor from one tensor's norms: the norms agree on the limit as well.
 COST = 6.0
-#: All tensors clipped by their common norm, each tensor by its norm, and all with unsummed duplicates.
-TOGETHER: Lines = {
-    "": ("grads, _ = islices.clip_by_global_norm(grads, {max_norm:.6g})",
-         "take `islices.clip_by_global_norm(grads, {max_norm:.6g})` out"),
-    "jax": ("optimizer = optax.chain(optax.clip_by_global_norm({max_norm:.6g}), optimizer)",
-            "take `optax.clip_by_global_norm({max_norm:.6g})` out"),
-}  # fmt: skip
-EACH: Lines = {
-    "": ("grads = islices.clip_by_norm(grads, {max_norm:.6g})",
-         "take `islices.clip_by_norm(grads, {max_norm:.6g})` out"),
-}  # fmt: skip
-UNSUMMED: Lines = {
-    "": ("grads, _ = islices.clip_by_global_norm(grads, {max_norm:.6g}, semantics='tensorflow')", TOGETHER[""][0]),
-}
+#: Clipping of all tensors by their common norm, also by optax, and of each tensor by its norm.
+CLIP, EACH = "islices.clip_by_global_norm(grads, {max_norm:.6g})", "islices.clip_by_norm(grads, {max_norm:.6g})"
+TOGETHER, ALONE = (f"grads, _ = {CLIP}", f"take `{CLIP}` out"), (f"grads = {EACH}", f"take `{EACH}` out")
+OPTAX = (
+    "optimizer = optax.chain(optax.clip_by_global_norm({max_norm:.6g}), optimizer)",
+    "take `optax.clip_by_global_norm({max_norm:.6g})` out",
+)
 
 
 # ---------------------------------------------------------------------- norms
 class Norms(NamedTuple):
-    """The norm of all tensors of a side, the norm of their slots (None if unknown), and the norm of each tensor."""
+    """The norms of a side: of all tensors, of their slots (None if it is unknown), and of each tensor."""
 
     true: float
     raw: float | None
@@ -47,29 +40,63 @@ class Norms(NamedTuple):
 
 def _norms(both: Comparison) -> tuple[Norms, Norms]:
     """Return the norms of a and b. Multiples of one gradient have the same ratio of raw to true norm."""
-    holders = [side for side in both.norms if any(n.slots is not None for n in side)]
+    whole = [math.hypot(*(n.rows for n in side)) for side in both.norms]
+    slots = [math.hypot(*(n.rows if n.slots is None else n.slots for n in side)) for side in both.norms]
+    known = [k for k, side in enumerate(both.norms) if any(n.slots is not None for n in side)]
     out = []
-    for side in both.norms[:2]:
-        each = [n.rows for n in side]
-        true, raw = math.hypot(*each), None
-        holder = side if side in holders else next(iter(holders), None)
+    for k in (0, 1):
+        raw, holder = None, k if k in known else next(iter(known), None)
         if holder is not None:
-            total = math.hypot(*(n.rows for n in holder))
-            slots = math.hypot(*(n.rows if n.slots is None else n.slots for n in holder))
-            raw = true * (slots / total if total else 1.0)
-        out.append(Norms(true, raw, each))
+            raw = whole[k] * (slots[holder] / whole[holder] if whole[holder] else 1.0)
+        out.append(Norms(whole[k], raw, [n.rows for n in both.norms[k]]))
     return out[0], out[1]
 
 
-def _norm_before(both: Comparison) -> float | None:
-    """Return the norm of the raw gradient, if all of it is known."""
-    return math.hypot(*(n.rows for n in both.norms[2])) if both.has_raw else None
+class Clipping:
+    """The facts about clipping: the norms of both sides before any change, and the norms that the changes leave.
 
+    tolerance: of a factor that contains a norm, relatively. before: the norm of the raw gradient; None if it is not
+    known in full.
+    """
 
-def _tolerance(now: Comparison) -> float:
-    """Return the relative tolerance of a factor that contains a norm."""
-    n = sum(p.a.size for p in now.original.pairs) + 2
-    return now.original.eps * (4 * math.log2(n) + 16) / 2 + now.slack
+    def __init__(self, now: Comparison) -> None:
+        first = now.original
+        elements = sum(whole.a.values.size for whole in first.source) + 2
+        self.tolerance = first.eps * (4 * math.log2(elements) + 16) / 2 + now.slack
+        self.norms, self.left, self.given = _norms(first), _norms(now), now.context.max_norm
+        self.raw = [None if pair.raw is None else n.rows for pair, n in zip(now.pairs, first.norms[2], strict=True)]
+        self.before = None if None in self.raw else math.hypot(*filter(None, self.raw))
+
+    def is_limit(self, norm: float) -> bool:
+        """Return True if a norm may be the given limit, or if no limit is given."""
+        given = self.given
+        return 0 < norm < math.inf and (given is None or _near(norm, given, self.tolerance + _added(given)))
+
+    def factor(self, a: float | None, b: float | None) -> float | None:
+        """Return a / b if clipping brought these norms of the two sides to one limit; None if a norm is unknown."""
+        left = [side.true for side in self.left]
+        if a is None or b is None or not all(0 < n < math.inf for n in (a, b, *left)):
+            return None
+        return (b / left[1]) / (a / left[0])
+
+    def otherwise(self) -> Iterator[tuple[int, list[float], float, float, float]]:
+        """Yield (side, norms of its tensors, limit, its tolerance, its text) where the other side clips all tensors by
+        their common norm to the limit."""
+        for side in (1, 0):
+            limit = self.norms[1 - side].true
+            near = self.tolerance + _added(limit)
+            if self.is_limit(limit) and self.ratios:
+                yield side, self.norms[side].each, limit, near, _round_number(limit, near) or limit
+
+    @property
+    def ratios(self) -> list[float]:
+        """Return a / b of each tensor from the norms; none for one tensor, or where a norm is zero."""
+        a, b = (side.each for side in self.left)
+        return [x / y for x, y in zip(a, b, strict=True)] if len(a) > 1 and all(0 < n < math.inf for n in a + b) else []
+
+    def unlike(self, ratios: Sequence[float]) -> bool:
+        """Return True if ratios are further apart than norms explain."""
+        return max(ratios) > min(ratios) * (1 + 8 * self.tolerance)
 
 
 def _added(norm: float) -> float:
@@ -79,12 +106,6 @@ def _added(norm: float) -> float:
 
 def _near(x: float, y: float, tolerance: float) -> bool:
     return abs(x - y) <= tolerance * abs(y)
-
-
-def _is_limit(now: Comparison, norm: float) -> bool:
-    """Return True if a norm may be the given limit, or if no limit is given."""
-    given = now.context.max_norm
-    return 0 < norm < math.inf and (given is None or _near(norm, given, _tolerance(now) + _added(given)))
 
 
 def _round_number(x: float, tolerance: float) -> float | None:
@@ -99,26 +120,79 @@ def _round_number(x: float, tolerance: float) -> float | None:
 
 
 # ---------------------------------------------------------------------- both are clipped to one limit
-def _by_norms(now: Comparison, kinds: tuple[str, str]) -> tuple[float, float] | None:
-    """Return (a / b, the limit) if norms of these kinds are known and explain the clipping of the rest."""
-    norms, left = _norms(now.original), [n.true for n in _norms(now)]
-    known = [getattr(side, kind) for side, kind in zip(norms, kinds, strict=True)]
-    if None in known or not all(0 < n < math.inf for n in (*left, *known)):
-        return None
-    return (known[1] / left[1]) / (known[0] / left[0]), known[0]
-
-
 def clipped_after(now: Comparison) -> Iterator[Factor]:
     """Yield the factor between two sides that are clipped to the same limit, after the changes so far."""
-    for kind in ("true", "raw") if now.chain else ():
-        found = _by_norms(now, (kind, kind))
-        if found and _is_limit(now, found[1]):
-            ratio, limit = found
-            text = f"clip: both were clipped after that, to the same norm {limit:.6g}"
-            yield Factor([ratio] * len(now.pairs), text, {"limit": limit}, _tolerance(now), 1.0)
+    c = Clipping(now)
+    for a, b in ((n.true for n in c.norms), (n.raw for n in c.norms)) if now.chain else ():
+        if (ratio := c.factor(a, b)) and a and c.is_limit(a):
+            text = f"clip: both were clipped after that, to the same norm {a:.6g}"
+            yield Factor([ratio] * len(now.pairs), text, {"limit": a}, c.tolerance, 1.0)
 
 
 CLIP_AFTER = Cause("clip_after", 220, foretell=clipped_after)
+
+
+def unsummed(now: Comparison) -> Iterator[Factor]:
+    """Yield factors for a side that computes the clipping norm before it sums duplicates."""
+    c = Clipping(now)
+    (true_a, raw_a, _), (true_b, raw_b, _) = c.norms
+    for side, a, b in (("b", true_a, raw_b), ("a", raw_a, true_b)):
+        if ratio := c.factor(a, b):
+            text = f"duplicates: {{{side}}} has not summed duplicates before it took the norm for clipping"
+            yield Factor([ratio] * len(now.pairs), text, {"side": side, "max_norm": a}, c.tolerance, 1.0)
+
+
+DUPLICATES = Cause(
+    "duplicates", 210, foretell=unsummed, subsumes=("clipped",), side_does=True,
+    fix=(f"grads, _ = {CLIP[:-1]}, semantics='tensorflow')", TOGETHER[0]),
+)  # fmt: skip
+
+
+def per_tensor(now: Comparison) -> Iterator[Factor]:
+    """Yield factors for a side that clips all tensors by their common norm, and one that clips each by its norm."""
+    c = Clipping(now)
+    for side, own, limit, near, stated in c.otherwise():
+        if _near(max(own), limit, near) and c.unlike(c.ratios):
+            x, y = "ab"[side], "ba"[side]
+            text = (
+                f"clipping by tensor: {{{x}}} clips each tensor by its own norm, {{{y}}} all by their common norm, to "
+                f"{stated:.6g}"
+            )
+            details = {"side": x, "norm": "each tensor", "max_norm": stated}
+            yield Factor(c.ratios, text, details, c.tolerance, COST)
+
+
+PER_TENSOR = Cause(
+    "per_tensor", 222, foretell=per_tensor, subsumes=("clipped",), side_does=True, fix=(ALONE[0], TOGETHER[0])
+)
+
+
+def left_out(now: Comparison) -> Iterator[Factor]:
+    """Yield factors for a side that leaves one tensor out of its clip."""
+    c = Clipping(now)
+    for side, own, limit, near, stated in c.otherwise():
+        for t, pair in enumerate(now.pairs):
+            others, norms = ([*x[:t], *x[t + 1 :]] for x in (c.ratios, own))
+            if not _near(math.hypot(*norms), limit, near) or c.unlike(others) or not c.unlike([c.ratios[t], others[0]]):
+                continue
+            raw = c.raw[t]
+            if raw is not None and not now.chain and not _near(own[t], raw, c.tolerance):
+                continue  # it is not as it was before clipping
+            text = (
+                f"left out of the norm: {{{'ab'[side]}}} clips to {stated:.6g} without counting "
+                f"{pair.name or 'this tensor'}, and does not clip it"
+            )
+            details = {"side": "ab"[side], "tensor": pair.name, "max_norm": stated}
+            yield Factor(c.ratios, text, details, c.tolerance, COST)
+
+
+LEFT_OUT = Cause(
+    "left_out", 224, foretell=left_out, subsumes=("clipped",), side_does=True,
+    fix=(
+        "grads = {{**islices.clip_by_global_norm({{n: g for n, g in grads.items() if n != {tensor!r}}}, "
+        "{max_norm:.6g})[0], {tensor!r}: grads[{tensor!r}]}}", TOGETHER[0],
+    ),
+)  # fmt: skip
 
 
 # ---------------------------------------------------------------------- one is clipped
@@ -127,130 +201,46 @@ def clipped(now: Comparison) -> Iterator[Factor]:
 
     The limit is the given one, a round number, or any number if the other side is the raw gradient.
     """
-    given, exact = now.context.max_norm, _tolerance(now)
-    for both in (now.original, now) if now.chain else (now,):
-        norms, before = _norms(both), _norm_before(both)
-        for bound in (1, 0):
-            tight, loose = norms[bound], norms[1 - bound]
-            if before is not None and now.chain:
-                loose = loose._replace(true=before)  # before another cause
-            elif before is not None and not _near(loose.true, before, exact):
-                continue  # the other side is not the gradient before clipping
-            sizes = [("", tight.true, loose.true, tight.true)]
-            if tight.raw is not None and loose.raw is not None and tight.raw != tight.true:
-                sizes.append((", without summing duplicates", tight.raw, loose.raw, tight.raw))
-            if len(tight.each) > 1:
-                sizes.append((", each tensor by its own norm", max(tight.each), max(loose.each), min(tight.each)))
-            for kind, size, whole, least in sizes:
-                tolerance = exact + max(_added(whole), _added(least))
-                limit = given or _round_number(size, tolerance)
-                if limit is None and before is not None and not now.chain:
-                    limit = float(f"{size:.6g}")
-                if limit is None or not 0 < limit < whole or not _near(size, limit, tolerance):
-                    continue
-                alone = kind.endswith("own norm")
-                ratios = [max(1.0, n / limit) if alone else whole / size for n in loose.each]
-                text = (
-                    f"clipped: {{{'ab'[bound]}}} is clipped to the norm {limit:.6g}{kind}; {{{'ba'[bound]}}} is not "
-                    f"(norm {whole:.6g})"
-                )
-                details = {"side": "ab"[bound], "max_norm": limit} | ({"norm": "each tensor"} if alone else {})
-                ratios = ratios if bound else [1 / r for r in ratios]
-                yield Factor(ratios, text, details, tolerance, 0.0 if given else 8.0)
-
-
-CLIPPED = Cause(
-    "clipped", 240, foretell=clipped, side_does=True,
-    fix=lambda details: EACH if "norm" in details else TOGETHER,
-)  # fmt: skip
-
-
-# ---------------------------------------------------------------------- duplicates
-def unsummed(now: Comparison) -> Iterator[Factor]:
-    """Yield factors for a side that computes the clipping norm before it sums duplicates."""
-    for side, kinds in (("b", ("true", "raw")), ("a", ("raw", "true"))):
-        if found := _by_norms(now, kinds):
-            text = f"duplicates: {{{side}}} has not summed duplicates before it took the norm for clipping"
-            details = {"side": side, "max_norm": found[1]}
-            yield Factor([found[0]] * len(now.pairs), text, details, _tolerance(now), 1.0)
-
-
-DUPLICATES = Cause(
-    "duplicates", 210, foretell=unsummed,
-    subsumes=("clipped",), side_does=True, fix=UNSUMMED,
-)  # fmt: skip
-
-
-# ---------------------------------------------------------------------- norms of other sets of tensors
-def _ratios(now: Comparison) -> list[float]:
-    """Return a / b of each tensor from the norms, except where a norm is zero."""
-    pairs = list(zip(*(n.each for n in _norms(now)), strict=True))
-    return [x / y for x, y in pairs] if all(0 < x < math.inf and 0 < y < math.inf for x, y in pairs) else []
-
-
-def per_tensor(now: Comparison) -> Iterator[Factor]:
-    """Yield factors for a side that clips all tensors by their common norm, and one that clips each by its norm."""
-    tolerance, norms, ratios = _tolerance(now), _norms(now.original), _ratios(now)
-    for each in (1, 0):
-        whole, largest = norms[1 - each].true, max(norms[each].each)
-        if len(ratios) < 2 or not _is_limit(now, whole) or not _near(largest, whole, tolerance + _added(whole)):
-            continue
-        if max(ratios) <= min(ratios) * (1 + 8 * tolerance):
-            continue
-        limit = _round_number(whole, tolerance + _added(whole)) or whole
-        text = (
-            f"clipping by tensor: {{{'ab'[each]}}} clips each tensor by its own norm, {{{'ba'[each]}}} all by their "
-            f"common norm, to {limit:.6g}"
-        )
-        yield Factor(ratios, text, {"side": "ab"[each], "norm": "each tensor", "max_norm": limit}, tolerance, COST)
-
-
-PER_TENSOR = Cause(
-    "per_tensor", 222, foretell=per_tensor,
-    subsumes=("clipped",), side_does=True, fix={"": (EACH[""][0], TOGETHER[""][0])},
-)  # fmt: skip
-
-
-def left_out(now: Comparison) -> Iterator[Factor]:
-    """Yield factors for a side that leaves one tensor out of its clip."""
-    tolerance, norms, ratios = _tolerance(now), _norms(now.original), _ratios(now)
-    for side in (1, 0):
-        limit, own = norms[1 - side].true, norms[side].each
-        near = tolerance + _added(limit)
-        statement = _round_number(limit, near) or limit
-        for k, pair in enumerate(now.pairs if len(ratios) > 1 and _is_limit(now, limit) else ()):
-            others = [r for t, r in enumerate(ratios) if t != k]
-            if not _near(math.hypot(*(n for t, n in enumerate(own) if t != k)), limit, near):
+    c = Clipping(now)
+    for norms, bound in product((c.norms, c.left) if now.chain else (c.norms,), (1, 0)):
+        tight, loose = norms[bound], norms[1 - bound]
+        before = loose.true if c.before is None else c.before
+        if not now.chain and not _near(loose.true, before, c.tolerance):
+            continue  # the other side is not the gradient before clipping
+        # in words, norms of both sides, and the smallest norm that a formula adds an epsilon to
+        kinds = [("", tight.true, before if now.chain else loose.true, tight.true)]
+        if tight.raw is not None and loose.raw is not None and tight.raw != tight.true:
+            kinds.append((", without summing duplicates", tight.raw, loose.raw, tight.raw))
+        if len(tight.each) > 1:
+            kinds.append((", each tensor by its own norm", max(tight.each), max(loose.each), min(tight.each)))
+        for kind, size, whole, least in kinds:
+            tolerance = c.tolerance + max(_added(whole), _added(least))
+            limit = c.given or _round_number(size, tolerance)
+            if limit is None and c.before is not None and not now.chain:
+                limit = float(f"{size:.6g}")
+            if limit is None or not 0 < limit < whole or not _near(size, limit, tolerance):
                 continue
-            if max(others) > min(others) * (1 + 8 * tolerance):
-                continue
-            raw = now.original.norms[2][k].rows if pair.raw is not None else own[k]
-            if _near(ratios[k], others[0], 8 * tolerance) or (not now.chain and not _near(own[k], raw, tolerance)):
-                continue  # it is not as it was before clipping
-            text = (
-                f"left out of the norm: {{{'ab'[side]}}} clips to {statement:.6g} without counting "
-                f"{pair.name or 'this tensor'}, and does not clip it"
-            )
-            yield Factor(
-                ratios, text, {"side": "ab"[side], "tensor": pair.name, "max_norm": statement}, tolerance, COST
-            )
+            alone = kind.endswith("own norm")
+            ratios = [max(1.0, n / limit) if alone else whole / size for n in loose.each]
+            x, y = "ab"[bound], "ba"[bound]
+            text = f"clipped: {{{x}}} is clipped to the norm {limit:.6g}{kind}; {{{y}}} is not (norm {whole:.6g})"
+            details = {"side": x, "max_norm": limit} | ({"norm": "each tensor"} if alone else {})
+            ratios = ratios if bound else [1 / r for r in ratios]
+            yield Factor(ratios, text, details, tolerance, 0.0 if c.given else 8.0)
 
 
-#: One tensor is left as it is.
-ALONE: Lines = {
-    "": ("grads = {{**islices.clip_by_global_norm({{n: g for n, g in grads.items() if n != {tensor!r}}}, "
-         "{max_norm:.6g})[0], {tensor!r}: grads[{tensor!r}]}}", TOGETHER[""][0]),
-}  # fmt: skip
-LEFT_OUT = Cause(
-    "left_out", 224, foretell=left_out,
-    subsumes=("clipped",), side_does=True, fix=ALONE,
-)  # fmt: skip
+def _unclip(details: Mapping[str, Any], framework: str) -> Lines:
+    return ALONE if "norm" in details else OPTAX if framework == "jax" else TOGETHER
+
+
+CLIPPED = Cause("clipped", 240, foretell=clipped, side_does=True, fix=_unclip)
 
 
 # ---------------------------------------------------------------------- the epsilon of a formula
 def epsilon(now: Comparison) -> Iterator[Factor]:
     """Predict a / b by each pair of formulas, given the norm before clipping."""
-    norm = _norm_before(now.original)
+    c = Clipping(now)
+    norm = c.before
     if not norm:
         return
     known: dict[float, list[str]] = {}  # epsilon -> the formulas that add it to the norm
@@ -261,17 +251,16 @@ def epsilon(now: Comparison) -> Iterator[Factor]:
         a, b = ((f" + {e:g}" if e else "") + f" ({', '.join(known[e])})" for e in (p, q))
         details: dict[str, Any] = {
             "epsilon": [p, q], "semantics": [known[p], known[q]], "norm": norm,
-            "max_norm": _norms(now.original)[0].true * (norm + p) / norm,
+            "max_norm": c.norms[0].true * (norm + p) / norm,
         }  # fmt: skip
         text = f"epsilon of the clip formula: {{a}} divides by the norm{a}, {{b}} by the norm{b}"
         # sums of squares have equal errors on both sides, so only the roundings of two factors remain
         yield Factor([(norm + q) / (norm + p)] * len(now.pairs), text, details, 2 * now.eps, math.log2(len(pairs)))
 
 
-def _fix_epsilon(details: Mapping[str, Any]) -> Lines:
+def _fix_epsilon(details: Mapping[str, Any], framework: str) -> str:
     """Return the clip by the first side's formula."""
-    formula = details["semantics"][0][0]
-    return both_directions(f"grads, _ = islices.clip_by_global_norm(grads, {{max_norm:.6g}}, semantics={formula!r})")
+    return f"grads, _ = {CLIP[:-1]}, semantics={details['semantics'][0][0]!r})"
 
 
 EPSILON = Cause("epsilon", 250, foretell=epsilon, fix=_fix_epsilon)

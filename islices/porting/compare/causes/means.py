@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
-from islices.porting.compare.cause import Cause, Factor, Lines, both_directions
+from islices.core.conversion import nonzero_rows
+from islices.porting.compare.cause import Cause, Factor
 from islices.porting.compare.comparison import Comparison
 from islices.porting.compare.evidence import fitted
 from islices.porting.compare.rows import PRECISION
-from islices.porting.compare.stored import nonzero_rows
+from islices.porting.compare.stored import Stored
 
 
 def mean(now: Comparison) -> Iterator[Factor]:
     """Yield quotients of the possible divisors of a loss."""
     counts = {1: ["nothing"], **_counts(now)}
-    pairs = [(p, q) for p in counts for q in counts if p != q]
+    pairs = list(permutations(counts, 2))
     for p, q in pairs:  # a is divided by p, b by q
         text = "mean against sum: " + " and ".join((_divided("a", p, counts[p]), _divided("b", q, counts[q])))
         details = {"divided_by": [p, q], "names": [counts[p], counts[q]]}
@@ -36,24 +39,24 @@ def _counts(both: Comparison) -> dict[int, list[str]]:
 
     note(both.context.batch_size, "batch size")
     note(both.context.tokens, "tokens")
-    source = both.source
-    for side in (source.a, source.b, source.raw):
-        for x, pair in zip(side, both.pairs, strict=False):
-            if x is not None and x.stored.sparse:
-                ids, p = x.stored.slot_ids, pair.padding
+    for side in ("a", "b", "raw"):
+        for whole in both.source:
+            x: Stored | None = getattr(whole, side)
+            if x is not None and x.sparse:
+                ids, p = x.slot_ids, whole.padding
                 padding = 0 if p is None else int((ids == p).sum())
                 note(len(ids), "tokens: slots stored" if p is None or padding else "non-padding tokens: slots stored")
                 if padding:
                     note(len(ids) - padding, "non-padding tokens: slots of other rows")
-                kept = int(nonzero_rows(x.stored.slots).sum())
+                kept = int(nonzero_rows(x.slots).sum())
                 if kept != len(ids):
                     note(kept, "non-padding tokens: slots that are not zeros")
     return found
 
 
-def _divided_alike(details: Mapping[str, Any]) -> Lines:
-    wanted, own = details["divided_by"]
-    return both_directions("loss = loss" + f" * {own}" * (own > 1) + f" / {wanted}" * (wanted > 1))
+def _divided_alike(details: Mapping[str, Any], framework: str) -> str:
+    wanted, own = map(int, details["divided_by"])
+    return "loss = loss" + f" * {own}" * (own > 1) + f" / {wanted}" * (wanted > 1)
 
 
 MEAN = Cause("mean", 230, foretell=mean, fix=_divided_alike)
@@ -67,7 +70,7 @@ def constant(now: Comparison) -> Iterator[Factor]:
     text = f"a constant factor: {{a}} is {{b}} times {c:.9g}"
     whole = round(max(c, 1 / c))
     exact = whole if c > 1 else 1 / whole
-    if whole > 1 and now.agree(exact=False, ratios=[exact] * len(now.pairs)):
+    if whole > 1 and replace(now, ratios=[exact] * len(now.pairs)).agree(exact=False):
         half = "the half of a squared loss, or " if whole == 2 else ""
         text = (
             f"a constant factor: {'{a} is {b}' if c > 1 else '{b} is {a}'} times {whole:,}, a whole number ({half}a "
@@ -75,14 +78,14 @@ def constant(now: Comparison) -> Iterator[Factor]:
         )
         c = exact
     cost = max(PRECISION["float32"], *(p.precision for p in now.elements if p is not None))
-    yield Factor([c] * len(now.pairs), text, {"factor": c}, cost=cost, fitted=True)
+    yield Factor([c] * len(now.pairs), text, {"factor": c}, cost=cost)
 
 
-def _times(details: Mapping[str, Any]) -> Lines:
+def _times(details: Mapping[str, Any], framework: str) -> str:
     """Return the line with the factor, written as a division if its reciprocal is a whole number."""
     c = details["factor"]
     whole = round(1 / c)
-    return both_directions(f"loss = loss / {whole}" if whole > 1 and 1 / whole == c else f"loss = loss * {c:.9g}")
+    return f"loss = loss / {whole}" if whole > 1 and 1 / whole == c else f"loss = loss * {c:.9g}"
 
 
-FACTOR = Cause("factor", 260, foretell=constant, fix=_times)
+FACTOR = Cause("factor", 260, foretell=constant, fitted=True, fix=_times)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from islices.porting.compare.cause import Cause, Change, Lines
 from islices.porting.compare.comparison import Comparison, TwoSides
-from islices.porting.compare.digits import FREE, as_written
-from islices.porting.compare.evidence import onto
+from islices.porting.compare.evidence import FREE, as_written
 from islices.porting.compare.rows import PRECISION, Rows
 from islices.porting.compare.stored import Array, wide
 
@@ -23,49 +23,53 @@ def regularizer(both: Comparison, which: int) -> Iterator[Change]:
     """Yield changes that add a penalty's gradient to one side, which may be scaled too."""
     strengths: dict[str, float] = {}
     cost = 0.0
-    for pair in both.pairs:
-        x, y = pair.side(which), pair.side(1 - which)
-        found = None if pair.same else _table(x, y, pair)
+    for x, y, pair in both.sides(which):
+        found = None if pair.same else _onto_table(x, y, pair)
         if found is not None:
-            u, v = (onto(found[0], z, z.values).reshape(-1) for z in (x, y))
-            strength, bits = _fitted(u, v, found[1].reshape(-1), max(x.eps, y.eps))
+            x, y, table = found
+            strength, bits = _fitted(x.values.ravel(), y.values.ravel(), table.ravel(), max(x.eps, y.eps))
             if strength > 0:
                 strengths[pair.name] = strength
                 # a long number, or a number that few elements decide, uses up the evidence of one element
-                decided = bits == FREE or np.count_nonzero(found[1]) < FEW
+                decided = bits == FREE or np.count_nonzero(table) < FEW
                 cost += max(bits, PRECISION[y.dtype]) if decided else bits
     if not strengths:
         return
 
     def add(x: Rows, y: Rows, pair: TwoSides) -> Rows | None:
-        found = _table(x, y, pair) if pair.name in strengths else None
-        return _penalised(x, found[0], strengths[pair.name] * found[1], y.sparse) if found else None
+        found = _onto_table(x, y, pair) if pair.name in strengths else None
+        if found is None:
+            return None
+        x, y, table = found
+        table = strengths[pair.name] * table
+        return replace(
+            x, values=x.values + table, terms=x.terms + np.abs(table), counts=x.counts + 1, known=True,
+            sparse=y.sparse, slots=None,
+        )  # fmt: skip
 
     shown = ", ".join(sorted({f"{s:.6g}" for s in strengths.values()}))
     text = f"regularizer: {{y}} adds {shown} times the table to its gradient (l2), {{x}} does not"
     yield Change(add, text, {"strengths": strengths}, cost)
 
 
-def _penalties(details: Mapping[str, Any]) -> Lines:
+def _penalties(details: Mapping[str, Any], framework: str) -> Lines:
     """Return the loss terms, one for each strength, and name their tables if there are several."""
     of: dict[float, list[str]] = {}
     for name, strength in details["strengths"].items():
         of.setdefault(strength, []).append(name)
     terms = [f"{s / 2:.6g} * (table ** 2).sum()" + f" of {', '.join(names)}" * (len(of) > 1) for s, names in of.items()]
-    return {"": (
-        "; ".join(f"loss = loss + {term}" for term in terms), "; ".join(f"take `{term}` off the loss" for term in terms)
-    )}  # fmt: skip
+    return "; ".join(f"loss = loss + {t}" for t in terms), "; ".join(f"take `{t}` off the loss" for t in terms)
 
 
 REGULARIZER = Cause("regularizer", 35, propose=regularizer, exact="never", fix=_penalties)
 
 
-def _table(x: Rows, y: Rows, pair: TwoSides) -> tuple[Array, Array] | None:
-    """Return the rows of both sides and the same rows of the table."""
+def _onto_table(x: Rows, y: Rows, pair: TwoSides) -> tuple[Rows, Rows, Array] | None:
+    """Return the rows that either side has, of both sides and of the table."""
     ids = np.union1d(x.ids, y.ids)
-    if pair.table is None or x.values.shape[1:] != y.values.shape[1:] or not len(ids) or ids[-1] >= len(pair.table):
+    if pair.whole.table is None or x.row_shape != y.row_shape or not len(ids) or ids[-1] >= len(pair.whole.table):
         return None
-    return ids, wide(pair.table[ids])
+    return x.onto(ids), y.onto(ids), wide(pair.whole.table[ids])
 
 
 def _fitted(x: Array, y: Array, p: Array, eps: float) -> tuple[float, float]:
@@ -80,9 +84,3 @@ def _fitted(x: Array, y: Array, p: Array, eps: float) -> tuple[float, float]:
     strength = float(slope / alpha)
     error = math.sqrt(float(left @ left) / max(1, len(p) - 2) / float(p @ p)) / alpha
     return as_written(strength, lambda short: abs(short - strength) <= max(4 * error, 4 * eps * strength))
-
-
-def _penalised(x: Rows, ids: Array, added: Array, sparse: bool) -> Rows:
-    counts = onto(ids, x, np.ones(len(x.ids), np.int64) if x.counts is None else x.counts) + 1
-    terms = onto(ids, x, np.abs(x.values) if x.terms is None else x.terms) + np.abs(added)
-    return x.having(onto(ids, x, x.values) + added, terms, ids=ids, counts=counts, sparse=sparse)

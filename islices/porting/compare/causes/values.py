@@ -1,15 +1,17 @@
-"""Causes that change the values of rows by types, signs or 16-bit rounding."""
+"""Causes that change the values of rows by types, signs, 16-bit rounding, or bounds on values and rows."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from islices.core.host import bfloat16_bits
-from islices.porting.compare.cause import Cause, Change, both_directions
+from islices.porting.compare.cause import Cause, Change
 from islices.porting.compare.comparison import Comparison, TwoSides
+from islices.porting.compare.evidence import as_written
 from islices.porting.compare.rows import PRECISION, Rows
 from islices.porting.compare.stored import Array, wide
 
@@ -17,6 +19,8 @@ from islices.porting.compare.stored import Array, wide
 HALVES: dict[str, Callable[[Array], Array]] = {"float16": lambda x: x.astype(np.float16), "bfloat16": bfloat16_bits}
 #: The number of slots to check for 16-bit values.
 SAMPLED = 8192
+#: Limits nearer to one another than this, relatively, are one: 16 bits round all elements by so much.
+CLOSE = 2.0**-8
 
 
 # ---------------------------------------------------------------------- types and signs
@@ -35,13 +39,13 @@ DTYPE = Cause(
 
 def rounded(both: Comparison, which: int) -> Iterator[Change]:
     """Propose that one side is the other, rounded to a narrower type."""
-    for type_ in sorted({y.dtype for p in both.pairs if _narrower(p.side(which), y := p.side(1 - which))}):
+    types = sorted({y.dtype for x, y, _ in both.sides(which) if _narrower(x, y)})
 
-        def change(x: Rows, y: Rows, pair: TwoSides) -> Rows | None:
-            return replace(x, values=_round_to(x.values, y.dtype), dtype=y.dtype) if _narrower(x, y) else None
+    def change(x: Rows, y: Rows, pair: TwoSides) -> Rows | None:
+        return replace(x, values=_round_to(x.values, y.dtype), dtype=y.dtype) if _narrower(x, y) else None
 
-        yield Change(change, f"{{y}} is {{x}} rounded to {type_}", {"dtype": type_})
-        return  # all tensors at once
+    for dtype in types[:1]:
+        yield Change(change, f"{{y}} is {{x}} rounded to {dtype}", {"dtype": dtype})
 
 
 def _narrower(x: Rows, y: Rows) -> bool:
@@ -65,7 +69,7 @@ def sign(both: Comparison, which: int) -> Iterator[Change]:
     yield Change(lambda x, y, pair: replace(x, values=-x.values), text, everywhere=True)
 
 
-SIGN = Cause("sign", 20, propose=sign, symmetric=True, fix=both_directions("loss = -loss"))
+SIGN = Cause("sign", 20, propose=sign, symmetric=True, fix="loss = -loss")
 
 
 # ---------------------------------------------------------------------- 16 bits
@@ -73,8 +77,7 @@ def autocast(both: Comparison, which: int) -> Iterator[Change]:
     """Find slots of the other side that hold 16-bit numbers in a wider type."""
     for dtype in HALVES:
         tops: dict[str, float] = {}  # of each tensor
-        for pair in both.pairs:
-            x, y = pair.side(which), pair.side(1 - which)
+        for x, y, pair in both.sides(which):
             known = x.dtype != "float32" or not _representable(y, dtype) or _representable(x, dtype)
             # float16 holds bfloat16's eight bits too
             if not known and not (dtype == "float16" and _representable(y, "bfloat16")):
@@ -83,7 +86,7 @@ def autocast(both: Comparison, which: int) -> Iterator[Change]:
         def widen(x: Rows, y: Rows, pair: TwoSides, dtype: str = dtype, tops: dict[str, float] = tops) -> Rows | None:
             if pair.name not in tops or (y.values.any() and not _representable(y, dtype)):
                 return None
-            return x.having(x.values, np.full(x.values.shape, tops[pair.name]), dtype=dtype, counts=None)
+            return x.having(x.values, terms=np.full(x.values.shape, tops[pair.name]), known=True, dtype=dtype)
 
         text = (
             f"computed in 16 bits: all that {{y}}'s gradient is summed of are numbers of {dtype}, as mixed "
@@ -94,13 +97,74 @@ def autocast(both: Comparison, which: int) -> Iterator[Change]:
 
 AUTOCAST = Cause(
     "autocast", 140, propose=autocast, narrows=True, exact="never",
-    fix={"": ("compute the layers in {dtype}", "compute the layers in float32")},
+    fix=("compute the layers in {dtype}", "compute the layers in float32"),
 )  # fmt: skip
 
 
 def _representable(y: Rows, dtype: str) -> bool:
     """Return whether slots have as few bits as a type's significand, for any exponents."""
-    some = (y.values if y.slots is None else wide(y.slots)).reshape(-1)[:SAMPLED]
+    some = (y.values if y.slots is None else wide(y.slots[1])).reshape(-1)[:SAMPLED]
     mantissa, exponent = np.frexp(some)
     bits = PRECISION[dtype]
     return bool(some.any()) and bool((np.ldexp(np.rint(np.ldexp(mantissa, bits)), exponent - bits) == some).all())
+
+
+# ---------------------------------------------------------------------- bounds
+def _bounded(name: str, rank: int, bounded: str, sizes: Callable[[Rows], Array], fix: str) -> Cause:
+    """Return the cause that bounds some sizes on one side, if several of them reach the limit."""
+
+    def propose(both: Comparison, which: int) -> Iterator[Change]:
+        for limit, bits in _limits(both, which, sizes):
+
+            def clip(x: Rows, y: Rows, pair: TwoSides, limit: float = limit) -> Rows | None:
+                own = sizes(x)
+                factor = np.minimum(1.0, limit / np.maximum(own, 1e-300))
+                over = (own > limit * (1 + 1e-6)).any()
+                return replace(x, values=x.values * factor, terms=x.terms * factor, slots=None) if over else None
+
+            text = f"{name.split('_')[0]}s clipped: {{y}} bounds {bounded} by {limit:.6g}, {{x}} does not"
+            yield Change(clip, text, {"limit": limit}, bits)
+
+    return Cause(name, rank, propose=propose, exact="never", fix=(f"grads = {fix}", f"take `{fix}` out"))
+
+
+def _limits(both: Comparison, which: int, sizes: Callable[[Rows], Array]) -> Iterator[tuple[float, float]]:
+    """Yield (limit, bits): the largest size that at least three of the other side's elements or rows reach.
+
+    The first limit is in the other side's units. The second is in this side's units, because each tensor may also be
+    a multiple; the sizes below the limit give the factor. All tensors must agree.
+    """
+    plain, scaled = [], []
+    for x, y, _ in both.sides(which):
+        theirs = sizes(y)
+        top = float(theirs.max(initial=0.0))
+        below = theirs < top * (1 - 1e-5)
+        if not 0 < top < math.inf or below.size - below.sum() < 3:
+            continue
+        plain.append(top)
+        if x.meets(y):
+            own = sizes(x)
+            below &= (own > 0) & (theirs > 0)
+            if below.any():
+                scaled.append(top / float(np.median(theirs[below] / own[below])))
+    if plain:  # the tensors of the other side reach a limit in its units
+        yield _short(max(plain))
+    if scaled and max(scaled) <= min(scaled) * (1 + 1e-5) and abs(scaled[0] / max(plain) - 1) > CLOSE:
+        yield _short(scaled[0])
+
+
+def _short(x: float) -> tuple[float, float]:
+    return as_written(x, lambda short: abs(short - x) <= 1e-6 * x, 3)
+
+
+def _row_norms(x: Rows) -> Array:
+    with np.errstate(over="ignore", invalid="ignore"):
+        norms: Array = np.sqrt((x.flat * x.flat).sum(axis=1))
+    return np.nan_to_num(norms, posinf=0.0).reshape(-1, *[1] * (x.values.ndim - 1))
+
+
+VALUE_CLIP = _bounded(
+    "value_clip", 130, "each element", lambda x: np.abs(x.values),
+    "islices.clip_by_value(grads, -{limit:.6g}, {limit:.6g})",
+)  # fmt: skip
+ROW_CLIP = _bounded("row_clip", 132, "the norm of each row", _row_norms, "islices.clip_by_row_norm(grads, {limit:.6g})")

@@ -6,22 +6,25 @@ gives epsilon and the initial accumulator. All other numbers are the semantics' 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-import islices.optim  # noqa: F401  # its records
 from islices.core.arguments import is_real
 from islices.optim.record import RECORDS
-from islices.porting.compare.steps.fit import rated, rounded_rate
-from islices.porting.compare.steps.recipe import NO_DECAY, Recipe
-from islices.porting.compare.steps.side import Side
+from islices.porting.compare.evidence import FREE, as_written
+from islices.porting.compare.steps.recipe import NO_DECAY, Recipe, holds, quick_bound, stepped
+from islices.porting.compare.steps.side import Elements, Side
 
 #: Elements that a formula is tried on first.
 FEW = 96
+#: Elements that may be further off by cancellation while numbers are still being looked for.
+OUTLIERS = 0.25
 #: The stock optimizers, and bits that speak against those that fewer people use.
 PRIOR = {"sgd": 0.0, "adam": 0.0, "adagrad": 1.0}
 #: Bits against a number that is not the default, and against each word that contradicts the description.
@@ -33,23 +36,31 @@ CONSTANTS = {"eps": (1e-10, 1e-8, 1e-7, 1e-6, 1e-5), "initial_accumulator": (0.0
 
 def recipes(side: Side) -> list[Recipe]:
     """Return the recipes that reproduce a sample of a side's elements. A description with all numbers gives one."""
-    e, steps, given = side.elements, side.steps, side.optimizer
+    e, given = side.sample, side.optimizer
     if not e.eps or np.array_equal(e.w, e.after) or given.get("class"):
         return []
-    described = next(filter(side.confirms, _described(**given)), None)
+    described = next(filter(partial(confirms, side), _described(**given)), None)
     if described:
         return [described]
-    words = {**given, "name": given.get("name", "").removesuffix("w")}  # AdamW is Adam with a decay of another kind
+    said = {**given, "optimizer": given.get("name", "").removesuffix("w")}  # AdamW is Adam with another decay
     order = np.argsort(np.abs(e.g), kind="stable")
     few = e.at(np.unique(order[np.linspace(0, len(order) - 1, FEW).astype(np.int64)]))
     found = []
     for recipe in _formulas(side):
-        if rated(recipe, few, steps) and (made := rated(recipe, e, steps)) and (made := rounded_rate(made, e, steps)):
-            wrong = sum(words.get(word, "") not in ("", getattr(made, word)) for word in ("name", "semantics", "rows"))
+        if _rated(recipe, few) and (made := _rated(recipe, e)) and (made := _rounded_rate(made, e)):
+            wrong = sum(said.get(word, "") not in ("", made[word]) for word in ("optimizer", "semantics", "rows"))
             found.append(replace(made, bits=made.bits + UNSAID * wrong))
     return found
 
 
+def confirms(side: Side, recipe: Recipe) -> bool:
+    """Return whether a recipe makes the whole table; each is tried once, since that reads all of it."""
+    if recipe not in side.confirmed:
+        side.confirmed[recipe] = all(holds(recipe, e) for e in side.blocks())
+    return side.confirmed[recipe]
+
+
+# ---------------------------------------------------------------------- formulas
 def _described(name: str = "", semantics: str = "", rows: str = "", **given: Any) -> Sequence[Recipe]:
     """Return the recipes of a complete description, with either kind of decay, and of duplicates, if it names none."""
     preset = RECORDS[name].presets.get(semantics) if name in RECORDS else None
@@ -59,21 +70,24 @@ def _described(name: str = "", semantics: str = "", rows: str = "", **given: Any
     duplicates = [str(given.pop("duplicates"))] if "duplicates" in given else ["sum", "raw"]
     if not all(isinstance(x, bool) or is_real(x) for x in given.values()):
         return ()
-    hyper = {k: v for k, v in {**preset.defaults, **given}.items() if k not in NO_DECAY}
     decay = given.get("weight_decay")
     kinds = [""] if not decay else ["decoupled"] if name == "adamw" else ["coupled", "decoupled"]
+    plain = _recipe(name.removesuffix("w"), semantics, rows, {**preset.defaults, **given}, up=up)
     if decay:
-        hyper["weight_decay"] = float(decay)
-    made = (
-        Recipe(name.removesuffix("w"), semantics, rows, squared, hyper, decay=kind, up=up)
-        for squared, kind in product(duplicates, kinds)
-    )
-    return [recipe for recipe in made if _exists(recipe)]
+        plain = plain.having(weight_decay=float(decay))
+    made = (plain.having(duplicates=squared, decay=kind) for squared, kind in product(duplicates, kinds))
+    return list(filter(_exists, made))
+
+
+def _recipe(name: str, semantics: str, rows: str, hyper: dict[str, Any], **more: Any) -> Recipe:
+    """Return a recipe without decay."""
+    words = {"optimizer": name, "semantics": semantics, "rows": rows, "duplicates": "sum", "decay": "", "up": False}
+    return Recipe({**words, **more, **{k: v for k, v in hyper.items() if k not in NO_DECAY}})
 
 
 def _formulas(side: Side) -> Iterator[Recipe]:
     """Yield the stock formulas that may have made a side's step, with all numbers except the learning rate."""
-    e, kept = side.elements, side.kept
+    e, kept = side.sample, side.kept
     moved = ("all",) if (e.after != e.w)[~e.named].any() else ("touched", "all")
     duplicates = ("sum", "raw") if (e.counts > 1).any() else ("sum",)
     x = e.state.get("accumulator")
@@ -84,8 +98,8 @@ def _formulas(side: Side) -> Iterator[Recipe]:
         if preset is None or (nesterov and not (name == "sgd" and momentum)):
             continue
         flags = {"momentum": momentum, "amsgrad": "v_max" in kept, "nesterov": nesterov, "lr": 1.0}
-        hyper = {k: flags.get(k, v) for k, v in preset.defaults.items() if k not in NO_DECAY}
-        plain = Recipe(name, semantics, rows, squared, hyper, bits=PRIOR[name])
+        hyper = {k: flags.get(k, v) for k, v in preset.defaults.items()}
+        plain = replace(_recipe(name, semantics, rows, hyper, duplicates=squared), bits=PRIOR[name])
         if _exists(plain) and ({spec.name for spec in plain.formula.state} == kept or (not kept and not side.steps)):
             yield from _with_constants(plain, begins)
 
@@ -93,7 +107,7 @@ def _formulas(side: Side) -> Iterator[Recipe]:
 def _exists(r: Recipe) -> bool:
     """Return whether a semantics has the formula."""
     try:
-        return r.rows in r.formula.rows and r.formula.raw == (r.duplicates == "raw")
+        return r["rows"] in r.formula.rows and r.formula.raw == (r["duplicates"] == "raw")
     except ValueError:
         return False
 
@@ -103,12 +117,38 @@ def _with_constants(plain: Recipe, begins: float | None) -> Iterator[Recipe]:
 
     begins: the initial accumulator, if the state before a first step shows it.
     """
-    names = [name for name in CONSTANTS if plain.hyper.get(name) is not None]
-    if begins is not None and "initial_accumulator" in names:
-        plain = plain.having(initial_accumulator=begins)
-        names.remove("initial_accumulator")
+    values = {name: dict.fromkeys((plain[name], *x)) for name, x in CONSTANTS.items() if plain[name] is not None}
+    if begins is not None and "initial_accumulator" in values:
+        plain, values["initial_accumulator"] = plain.having(initial_accumulator=begins), {begins: None}
     elif begins:  # this formula begins with 0
         return
-    for values in product(*(dict.fromkeys((plain.hyper[name], *CONSTANTS[name])) for name in names)):
-        made = plain.having(**dict(zip(names, values, strict=True)))
-        yield replace(made, bits=plain.bits + UNUSUAL * sum(made.hyper[n] != plain.hyper[n] for n in names))
+    for numbers in product(*values.values()):
+        made = plain.having(**dict(zip(values, numbers, strict=True)))
+        yield replace(made, bits=plain.bits + UNUSUAL * sum(made[name] != plain[name] for name in values))
+
+
+# ---------------------------------------------------------------------- the learning rate
+def _rated(recipe: Recipe, e: Elements) -> Recipe | None:
+    """Return the recipe with the learning rate that fits best; None if no positive one comes near.
+
+    A step is affine in its learning rate, except for ftrl's.
+    """
+    still, moved = (stepped(recipe.having(lr=lr), e) for lr in (0.0, 1.0))
+    direction, target = moved - still, e.after - still
+    scale = quick_bound(e, e.after) + 16 * e.eps * np.abs(e.after - e.w)
+    if not (np.isfinite(direction) & np.isfinite(target)).all() or not direction.any():
+        return None
+    digits = np.abs(direction) / scale
+    clear = (digits >= np.quantile(digits, 0.75)) & (direction != 0)  # elements that rounding leaves most digits of
+    lr = float(np.median(target[clear] / direction[clear]))
+    if not 0 < lr < math.inf or (np.abs(target - lr * direction) > scale).mean() > OUTLIERS:
+        return None
+    return recipe.having(lr=lr)
+
+
+def _rounded_rate(recipe: Recipe, e: Elements) -> Recipe | None:
+    """Return the recipe with the shortest learning rate that fits, with the cost of its digits, or None if none
+    holds."""
+    lr, cost = as_written(recipe["lr"], lambda short: holds(recipe.having(lr=short), e))
+    found = replace(recipe.having(lr=lr), bits=recipe.bits + cost)
+    return found if cost < FREE or holds(found, e) else None

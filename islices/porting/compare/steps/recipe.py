@@ -6,99 +6,87 @@ The formulas are those of `islices.optim`. They run in float64, with the numbers
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+import islices.optim  # noqa: F401  # its records
 from islices.core import modes
+from islices.core.locks import lazy_property
 from islices.optim.formulas import Formula
 from islices.optim.numbers import step_numbers
 from islices.optim.record import RECORDS
 from islices.optim.row_steps import array_rule
-from islices.porting.compare.steps.elements import Elements
+from islices.porting.compare.steps.side import Elements
 from islices.porting.compare.stored import Array
 
 #: Decay runs before the rule here: frameworks with decay within the rule differ only by rounding.
 NO_DECAY = {"weight_decay": 0.0, "lr_decay": 0.0}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Recipe:
     """The formula of an optimizer under a semantics, and its numbers.
 
-    rows: the rows that a sparse gradient moves. duplicates: "sum", or "raw" (squares of each). decay: "", "coupled" or
-    "decoupled", by ``hyper["weight_decay"]``. up: True if the step follows the gradient upwards. bits: the cost of the
-    numbers that come from the data.
+    settings has hyperparameters, "optimizer" and "semantics". "rows" are those that a sparse gradient moves.
+    "duplicates" is "sum", or "raw" (squares of each). "decay" is "", "coupled" or "decoupled", by "weight_decay". "up"
+    is True if the step follows the gradient upwards. bits: the cost of the numbers that come from the data.
     """
 
-    name: str
-    semantics: str
-    rows: str
-    duplicates: str
-    hyper: Mapping[str, Any] = field(hash=False)
-    decay: str = ""
-    up: bool = False
-    bits: float = field(default=0.0, compare=False)
+    settings: Mapping[str, Any]
+    bits: float = 0.0
 
-    def having(self, **numbers: Any) -> Recipe:
-        """Return the recipe with other hyperparameters."""
-        return replace(self, hyper={**self.hyper, **numbers})
+    def __getitem__(self, name: str) -> Any:
+        """Return a setting; None if the formula does not have it."""
+        return self.settings.get(name)
 
-    @property
+    def having(self, **settings: Any) -> Recipe:
+        """Return the recipe with other settings."""
+        return replace(self, settings={**self.settings, **settings})
+
+    @lazy_property
     def formula(self) -> Formula:
-        options = ((k, v) for k, v in self.hyper.items() if isinstance(v, bool) or k in ("momentum", "dampening"))
-        return _formula(self.name, self.semantics, self.rows, self.duplicates, tuple(options))
+        """Return the formula without decay; raise ValueError if the semantics does not have it."""
+        preset = RECORDS[self["optimizer"]].presets[self["semantics"]]
+        return replace(preset.formula({**preset.defaults, **self.settings, **NO_DECAY}), decay="")
 
 
-@lru_cache(maxsize=4096)
-def _formula(name: str, semantics: str, rows: str, duplicates: str, options: tuple[tuple[str, Any], ...]) -> Formula:
-    """Return the formula without decay; options choose it: flags, and the numbers that may be zero."""
-    preset = RECORDS[name].presets[semantics]
-    chosen = {**preset.defaults, "lr": 1.0, **NO_DECAY, **dict(options), "rows": rows, "duplicates": duplicates}
-    return replace(preset.formula(chosen), decay="")
-
-
-def _initial(recipe: Recipe, spec: Any, like: Array) -> Array:
-    value = recipe.hyper.get("initial_accumulator", spec.initial) if spec.name in ("accumulator", "n") else spec.initial
-    return np.full(like.shape, value if isinstance(value, (int, float)) else recipe.hyper.get(value, 0.0))
-
-
-def stepped(recipe: Recipe, e: Elements, steps: int) -> Array:
+def stepped(recipe: Recipe, e: Elements) -> Array:
     """Return the table after the step."""
     formula = recipe.formula
-    hyper = {**recipe.hyper, **NO_DECAY}
+    hyper = {name: x for name, x in recipe.settings.items() if not isinstance(x, str)} | NO_DECAY
     wide = "float32" if e.precision <= 24 else "float64"
-    taken = np.array([steps], np.int32)
+    taken = np.array([e.steps], np.int32)
     numbers = step_numbers(modes.HOST, formula, hyper, taken, wide, taken).astype(np.float64)
     given: dict[str, Any] = {name: numbers[k : k + 1] for k, name in enumerate(formula.names)}
-    g, w = -e.g if recipe.up else e.g, e.w
-    if recipe.decay == "coupled":
-        g = g + recipe.hyper["weight_decay"] * w
-    elif recipe.decay == "decoupled":
-        w = (1.0 - hyper["lr"] * recipe.hyper["weight_decay"]) * w
+    g, w = -e.g if recipe["up"] else e.g, e.w
+    if recipe["decay"] == "coupled":
+        g = g + recipe["weight_decay"] * w
+    elif recipe["decay"] == "decoupled":
+        w = (1.0 - recipe["lr"] * recipe["weight_decay"]) * w
     if formula.squares:
         given["q"] = e.raw if formula.raw else g * g
     for spec in formula.state:
-        x = e.state.get(spec.name)
-        given[spec.name] = _initial(recipe, spec, e.w) if x is None else x
+        begins = recipe["initial_accumulator"] if spec.name in ("accumulator", "n") else None
+        if begins is None:
+            begins = recipe[spec.initial] or 0.0 if isinstance(spec.initial, str) else spec.initial
+        given[spec.name] = e.state.get(spec.name, np.full(w.shape, begins))
     with np.errstate(all="ignore"):
         new: Array = array_rule(formula.rule, modes.HOST)(g=g, w=w, **given, **formula.constants)[0]
-    return np.where(e.named, new, e.w) if recipe.rows == "touched" and not e.named.all() else new
+    return np.where(e.named, new, e.w) if recipe["rows"] == "touched" and not e.named.all() else new
 
 
-def bound(recipe: Recipe, e: Elements, steps: int, after: Array) -> Array:
+def bound(recipe: Recipe, e: Elements, after: Array) -> Array:
     """Return, for each element, the distance from `stepped` that rounding may cause in a framework's step.
 
     The table is rounded once, or twice with decay. Each quotient, root or product of the step loses an eps, at most
     sixteen in all. Earlier roundings, in sums of duplicates and in running means, propagate through the rule; the
     bound includes their effect. SPEC clause 22.
     """
-    slack = quick_bound(e, after)
-    beta2 = recipe.hyper.get("beta2")
+    slack, beta2 = quick_bound(e, after), recipe["beta2"]
     if beta2 is not None and any(spec.name == "v" for spec in recipe.formula.state):
-        slack = slack + corrected_digits(float(beta2), steps + 1) * e.eps * np.abs(after - e.w)
+        slack = slack + corrected_digits(float(beta2), e.steps + 1) * e.eps * np.abs(after - e.w)
     size = 2 * e.eps * (e.counts + 1) * e.terms
     moved = [e._replace(g=e.g + size), e._replace(g=e.g - size)]
     for spec in recipe.formula.state:
@@ -108,7 +96,7 @@ def bound(recipe: Recipe, e: Elements, steps: int, after: Array) -> Array:
             moved += [e._replace(state={**e.state, spec.name: x + d}) for d in (size, -size)]
     with np.errstate(all="ignore"):
         for other in moved:
-            slack = slack + np.nan_to_num(np.abs(stepped(recipe, other, steps) - after), nan=0.0, posinf=0.0)
+            slack = slack + np.nan_to_num(np.abs(stepped(recipe, other) - after), nan=0.0, posinf=0.0)
     return slack
 
 
@@ -125,3 +113,18 @@ def quick_bound(e: Elements, after: Array) -> Array:
     tiny = 2.0**-149 if e.precision <= 24 else 5e-324
     result: Array = e.eps * (np.abs(e.w) + np.abs(e.after) + 16 * np.abs(after - e.w)) + tiny
     return result
+
+
+def holds(recipe: Recipe, e: Elements) -> bool:
+    """Return whether the recipe reproduces the table within the bound on rounding."""
+    after = stepped(recipe, e)
+    with np.errstate(invalid="ignore"):
+        near = (after == e.after) | (np.abs(after - e.after) <= quick_bound(e, after))
+    near |= np.isnan(after) & np.isnan(e.after)
+    if near.all():
+        return True
+    if (~near).mean() > 0.9 and len(near) > 64:
+        return False
+    far = e.at(~near)  # the full bound, which propagates earlier roundings through the rule, costs more
+    made = stepped(recipe, far)
+    return bool((np.abs(made - far.after) <= bound(recipe, far, made)).all())

@@ -1,19 +1,24 @@
-"""A side of a comparison of two steps: its inputs, its results, and the described optimizer."""
+"""A side of a comparison of two steps: its inputs, its results, and the described optimizer.
+
+Optimizers' rules are elementwise, so their inputs and results are flat float64 arrays here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from islices.backend import FLOATS
-from islices.porting.compare.rows import Held
-from islices.porting.compare.steps.elements import Elements, Taken, all_elements, sample
-from islices.porting.compare.steps.fit import holds
-from islices.porting.compare.steps.recipe import Recipe, bound, stepped
-from islices.porting.compare.stored import Array, read
+from islices.core.locks import lazy_property
+from islices.porting.compare.rows import PRECISION, eps_of, rows_at, spread
+from islices.porting.compare.stored import Array, Stored, blocks, contained, read, wide
+
+#: Elements of a sample.
+FEW = 3000
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,18 +34,51 @@ class TableStep:
     before: Any
     after: Any
     gradient: Any
-    state: Mapping[str, Any] | None = None
-    state_after: Mapping[str, Any] | None = None
-    optimizer: Mapping[str, Any] | None = None
+    state: Mapping[str, Any] = field(default_factory=dict)
+    state_after: Mapping[str, Any] = field(default_factory=dict)
+    optimizer: Mapping[str, Any] = field(default_factory=dict)
 
 
+class Elements(NamedTuple):
+    """Elements of a table before and after a step, of the gradient g, and of the state before.
+
+    terms: the sum of |slots| of g. raw: the sum of their squares. counts: how many slots each has. named: True in the
+    rows of the gradient. steps: the number of earlier steps.
+    """
+
+    w: Array
+    after: Array
+    g: Array
+    terms: Array
+    raw: Array
+    counts: Array
+    named: Array
+    state: Mapping[str, Array]
+    steps: int
+    eps: float
+    precision: int
+
+    def at(self, places: Array) -> Elements:
+        """Return the elements that a mask or places select."""
+        some: dict[str, Any] = {name: x[places] for name, x in self._asdict().items() if isinstance(x, np.ndarray)}
+        return self._replace(**some, state={name: x[places] for name, x in self.state.items()})
+
+
+@dataclass(frozen=True, eq=False)
 class Side:
-    """The step of a table, with the number of earlier steps, the names of the state's arrays, and the description."""
+    """The step of a table, the number of earlier steps, the names of the state's arrays, and the description.
 
-    def __init__(self, taken: Taken, steps: int, kept: set[str], optimizer: Mapping[str, Any] | None) -> None:
-        self.taken, self.steps, self.kept, self.optimizer = taken, steps, kept, optimizer or {}
-        self.elements: Elements = sample(taken)
-        self._confirmed: dict[Recipe, bool] = {}
+    confirmed: the recipes that were tried on the whole table, and whether each makes it.
+    """
+
+    before: Stored
+    after: Stored
+    grad: Stored
+    state: Mapping[str, Array]
+    steps: int
+    kept: set[str]
+    optimizer: Mapping[str, Any]
+    confirmed: dict[Any, bool] = field(default_factory=dict)
 
     @classmethod
     def of(cls, given: TableStep) -> Side | None:
@@ -54,25 +92,46 @@ class Side:
         if (len(grad.ids) and grad.ids[-1] >= len(x.values)) or any(len(s) != len(x.values) for s in arrays.values()):
             return None
         kept = set(arrays or _read_state(given.state_after, "state_after")[0])
-        return cls(Taken(before, x, Held(grad), arrays), steps, kept, given.optimizer)
+        return cls(before, x, grad.without_zeros, arrays, steps, kept, given.optimizer)
 
-    def stepped(self, recipe: Recipe) -> Array:
-        """Return the sample's table after a recipe's step."""
-        return stepped(recipe, self.elements, self.steps)
+    @lazy_property
+    def sample(self) -> Elements:
+        """Return some rows: those with duplicates, others that the gradient names, and others."""
+        rows = max(8, FEW // max(1, math.prod(self.before.row_shape)))
+        every = np.arange(len(self.before.values))
+        if len(every) <= rows:
+            return self._elements(every)
+        others = spread(every, 64 * rows)
+        others = others[~contained(others, self.grad.ids)]
+        some = (spread(self.grad.repeated, rows // 3), spread(self.grad.ids, rows * 3 // 4), spread(others, rows // 4))
+        return self._elements(np.unique(np.concatenate(some)))
 
-    def bound(self, recipe: Recipe, made: Array) -> Array:
-        """Return the distance that rounding may cause between a framework's step and the recipe's for the sample."""
-        return bound(recipe, self.elements, self.steps, made)
+    def blocks(self) -> Iterator[Elements]:
+        """Yield all rows, block by block."""
+        for part in blocks(len(self.before.values), self.before.row_shape):
+            yield self._elements(np.arange(part.start, part.stop))
 
-    def confirms(self, recipe: Recipe) -> bool:
-        """Return whether a recipe makes the whole table; each is tried once, since that reads all of it."""
-        if recipe not in self._confirmed:
-            self._confirmed[recipe] = all(holds(recipe, e, self.steps) for e in all_elements(self.taken))
-        return self._confirmed[recipe]
+    def _elements(self, rows: Array) -> Elements:
+        named = rows_at(self.grad, contained(self.grad.ids, rows))
+        g, width = named.onto(rows), math.prod(self.before.row_shape)
+        raw = g.values * g.values
+        if named.slots is not None:
+            raw[:] = 0.0
+            np.add.at(raw, np.searchsorted(rows, named.slots[0]), wide(named.slots[1]) ** 2)
+        state = {  # as large as the table, or one number per row
+            name: np.broadcast_to(wide(x[rows]).reshape(len(rows), -1), (len(rows), width)).ravel()
+            for name, x in self.state.items()
+        }
+        w, after = (wide(x.values[rows]).ravel() for x in (self.before, self.after))
+        counts, there = (np.repeat(x, width) for x in (np.maximum(g.counts, 1), contained(rows, named.ids)))
+        return Elements(
+            w, after, g.values.ravel(), g.terms.ravel(), raw.ravel(), counts, there, state, self.steps,
+            eps_of(self.after.dtype), PRECISION[self.after.dtype],
+        )  # fmt: skip
 
 
-def _read_state(state: Mapping[str, Any] | None, argument: str) -> tuple[dict[str, Array], int]:
+def _read_state(state: Mapping[str, Any], argument: str) -> tuple[dict[str, Array], int]:
     """Return the arrays of a table's state by name, and the number of steps taken."""
-    leaves = {name: x for name, x in (state or {}).items() if name not in ("step", "master") and x is not None}
+    leaves = {name: x for name, x in state.items() if name not in ("step", "master") and x is not None}
     arrays = {name: read(x, name, f"{argument}[{name!r}]").values for name, x in leaves.items()}
-    return arrays, int(np.asarray((state or {}).get("step", 0)).reshape(-1)[0])
+    return arrays, int(np.asarray(state.get("step", 0)).reshape(-1)[0])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from typing import Any
 
 from islices.porting.compare.steps.recipe import Recipe
@@ -21,8 +20,7 @@ class Trait:
     """One property of a recipe that affects its step.
 
     name: the cause's name, which programs read. of: a recipe -> its value. take: (recipe, other) -> the recipe with the
-    other's value. says: (a, b, value of a, value of b) -> the sentence. weight: the cost that makes the search prefer
-    other explanations.
+    other's value. says: (a, b) -> the sentence. weight: the cost that makes the search prefer other explanations.
     """
 
     name: str
@@ -41,46 +39,39 @@ class Trait:
         return bool(x != y)
 
 
-def _number(name: str, cause: str = "", title: str = "") -> Trait:
-    """Return the trait of a hyperparameter, which is a number or a flag."""
-
-    def take(r: Recipe, other: Recipe) -> Recipe:
-        return r if of(r) is None or of(other) is None else r.having(**{name: of(other)})
+def _setting(
+    key: str, cause: str = "", title: str = "", words: Mapping[Any, str] | None = None, weight: float = 1.0
+) -> Trait:
+    """Return the trait of one setting: a number, a flag, or one of some words."""
 
     def of(r: Recipe) -> Any:
-        value = r.hyper.get(name)
-        return value if value is None or isinstance(value, bool) else float(value)
-
-    def says(a: Recipe, b: Recipe) -> str:
-        x, y = (str(v) if isinstance(v, bool) else f"{v:.6g}" for v in (of(a), of(b)))
-        return f"{title or name}: {{a}} {x}, {{b}} {y}"
-
-    return Trait(cause or name, of, take, says)
-
-
-def _choice(field: str, cause: str, title: str, texts: Mapping[Any, str], weight: float = 1.0) -> Trait:
-    def says(a: Recipe, b: Recipe) -> str:
-        return f"{title}: {{a}} {texts[getattr(a, field)]}, {{b}} {texts[getattr(b, field)]}"
+        value = r[key]
+        return value if value is None or isinstance(value, (bool, str)) else float(value)
 
     def take(r: Recipe, other: Recipe) -> Recipe:
-        return replace(r, **{field: getattr(other, field)})
+        return r if of(r) is None or of(other) is None else r.having(**{key: of(other)})
 
-    return Trait(cause, attrgetter(field), take, says, weight)
+    def says(a: Recipe, b: Recipe) -> str:
+        x, y = (words[v] if words else str(v) if isinstance(v, bool) else f"{v:.6g}" for v in (of(a), of(b)))
+        return f"{title or key}: {{a}} {x}, {{b}} {y}"
+
+    return Trait(cause or key, of, take, says, weight)
 
 
-def _optimizer(r: Recipe, other: Recipe) -> Recipe:
+def _take_optimizer(r: Recipe, other: Recipe) -> Recipe:
     """Return r with the other recipe's formula and numbers. Settings that do not belong to a formula stay."""
-    taken = replace(other, rows=r.rows if r.rows in other.formula.rows else other.rows, decay=r.decay, up=r.up)
-    return taken.having(weight_decay=_decay(r)) if r.decay else taken
+    rows = r["rows"] if r["rows"] in other.formula.rows else other["rows"]
+    taken = other.having(rows=rows, decay=r["decay"], up=r["up"])
+    return taken.having(weight_decay=_decay(r)) if r["decay"] else taken
 
 
 def _say_rate(a: Recipe, b: Recipe) -> str:
-    x, y = a.hyper["lr"], b.hyper["lr"]
+    x, y = a["lr"], b["lr"]
     return f"learning rate: {{a}} steps by {x:.6g}, {{b}} by {y:.6g} ({x / y:.6g} to 1)"
 
 
 def _decay(r: Recipe) -> float:
-    return float(r.hyper.get("weight_decay", 0.0))
+    return float(r["weight_decay"] or 0.0)
 
 
 def _say_decay(a: Recipe, b: Recipe) -> str:
@@ -88,40 +79,33 @@ def _say_decay(a: Recipe, b: Recipe) -> str:
         "": "has none", "coupled": "adds {0:.6g} times the table to the gradient (coupled: l2)",
         "decoupled": "takes {0:.6g} times the learning rate off the table (decoupled: AdamW)",
     }  # fmt: skip
-    parts = (texts[x.decay].format(_decay(x)) for x in (a, b))
-    return "weight decay: " + ", ".join(f"{{{side}}} {text}" for side, text in zip("ab", parts, strict=True))
-
-
-def _take_decay(r: Recipe, other: Recipe) -> Recipe:
-    return replace(r.having(weight_decay=_decay(other)), decay=other.decay)
+    x, y = (texts[r["decay"]].format(_decay(r)) for r in (a, b))
+    return f"weight decay: {{a}} {x}, {{b}} {y}"
 
 
 def _say_formula(a: Recipe, b: Recipe) -> str:
-    places = [_epsilon_place(r) for r in (a, b)]
-    if a.name == "adam" and places[0] != places[1]:
-        return f"place of epsilon in {a.name}: {{a}} adds it {places[0]}, {{b}} {places[1]}"
-    return f"formula of {a.name}: {{a}} computes as {a.semantics} does, {{b}} as {b.semantics}"
+    name, (x, y) = a["optimizer"], map(_epsilon_place, (a, b))
+    if name == "adam" and x != y:
+        return f"place of epsilon in {name}: {{a}} adds it {x}, {{b}} {y}"
+    return f"formula of {name}: {{a}} computes as {a['semantics']} does, {{b}} as {b['semantics']}"
 
 
 def _epsilon_place(r: Recipe) -> str:
     """Return the place where Adam adds epsilon, in words."""
-    early = r.semantics in ("keras", "tensorflow", "mxnet") or (r.semantics == "torch" and r.rows == "touched")
+    semantics = r["semantics"]
+    early = semantics in ("keras", "tensorflow", "mxnet") or (semantics == "torch" and r["rows"] == "touched")
     return "to the root before its bias is corrected" if early else "to the corrected root"
 
 
 def _begins(r: Recipe) -> float | None:
     """Return the initial value of sums of squares; None for optimizers without them."""
-    if r.name not in ("adagrad", "ftrl"):
-        return None
-    return float(r.hyper.get("initial_accumulator", 0.0))
+    return float(r["initial_accumulator"] or 0.0) if r["optimizer"] in ("adagrad", "ftrl") else None
 
 
 def _take_formula(r: Recipe, other: Recipe) -> Recipe:
-    known = other.hyper
-    hyper = {**known, **{k: v for k, v in r.hyper.items() if k in known or k == "weight_decay"}}
-    if "initial_accumulator" in known and "initial_accumulator" not in r.hyper:  # of formulas that always begin with 0
-        hyper["initial_accumulator"] = _begins(r) or 0.0
-    return replace(r, semantics=other.semantics, hyper=hyper)
+    ours = {"initial_accumulator": 0.0, **r.settings}  # of formulas that always begin with 0
+    kept = {k: v for k, v in ours.items() if k in other.settings or k == "weight_decay"}
+    return replace(r, settings={**other.settings, **kept, "semantics": other["semantics"]})
 
 
 ROWS = {"touched": "moves the rows that its gradient names alone", "all": "moves every row"}
@@ -129,20 +113,22 @@ DUPLICATES = {"sum": "sums duplicates before it squares them", "raw": "squares d
 #: The plainest first.
 TRAITS: tuple[Trait, ...] = (
     Trait(
-        "optimizer", attrgetter("name"), _optimizer,
-        lambda a, b: f"optimizer: {{a}} steps as {a.name} does, {{b}} as {b.name}", 3.0,
+        "optimizer", lambda r: r["optimizer"], _take_optimizer,
+        lambda a, b: f"optimizer: {{a}} steps as {a['optimizer']} does, {{b}} as {b['optimizer']}", 3.0,
     ),
-    _choice("up", "sign", "sign", {True: "follows its gradient upwards", False: "follows it down"}, 2.0),
-    replace(_number("lr", "learning_rate"), says=_say_rate),
-    _choice("rows", "lazy_step", "lazy against dense step", ROWS, 0.5),
-    _choice("duplicates", "step_duplicates", "duplicates in the step", DUPLICATES),
-    _number("eps", "step_epsilon", "epsilon of the step"),
-    Trait("formula", attrgetter("semantics"), _take_formula, _say_formula, 0.25),
+    _setting("up", "sign", "sign", {True: "follows its gradient upwards", False: "follows it down"}, 2.0),
+    replace(_setting("lr", "learning_rate"), says=_say_rate),
+    _setting("rows", "lazy_step", "lazy against dense step", ROWS, 0.5),
+    _setting("duplicates", "step_duplicates", "duplicates in the step", DUPLICATES),
+    _setting("eps", "step_epsilon", "epsilon of the step"),
+    Trait("formula", lambda r: r["semantics"], _take_formula, _say_formula, 0.25),
     Trait(
-        "initial_accumulator", _begins,
-        lambda r, other: r.having(initial_accumulator=_begins(other) or 0.0),
+        "initial_accumulator", _begins, lambda r, other: r.having(initial_accumulator=_begins(other) or 0.0),
         lambda a, b: f"initial accumulator: {{a}} begins with {_begins(a):.6g}, {{b}} with {_begins(b):.6g}",
     ),
-    Trait("weight_decay", lambda r: (r.decay, round(_decay(r), 12)) if r.decay else ("", 0.0), _take_decay, _say_decay),
-    *map(_number, ("momentum", "nesterov", "beta1", "beta2", "rho", "amsgrad", "centered")),
+    Trait(
+        "weight_decay", lambda r: (r["decay"], round(_decay(r), 12)) if r["decay"] else ("", 0.0),
+        lambda r, other: r.having(weight_decay=_decay(other), decay=other["decay"]), _say_decay,
+    ),
+    *map(_setting, ("momentum", "nesterov", "beta1", "beta2", "rho", "amsgrad", "centered")),
 )  # fmt: skip

@@ -171,6 +171,18 @@ def test_bad_input_is_refused_by_name(label: str, call: dict[str, Any], error: t
 
 
 # ---------------------------------------------------------------------- causes
+@pytest.mark.parametrize("masked", [False, True], ids=["dropped", "zeros"])
+def test_a_padding_row_that_is_dropped_or_zero_counts_in_no_norm(masked: bool) -> None:
+    """Check that the unsummed slots of the padding row do not count in the norm of the side that keeps none."""
+    r = np.random.default_rng(0)
+    raw = slices(r.standard_normal((60, 4)), np.r_[0, 0, r.integers(0, 12, 58)], 20)
+    values = raw.values * (np.asarray(raw.indices) != 0)[:, None]
+    kept = raw.replace(values=values) if masked else islices.drop_padding(raw, 0)
+    (clipped,), _ = islices.clip_by_global_norm([kept], 2.0, semantics="tensorflow")
+    found = islices.diff(raw, clipped, padding_idx=0)
+    assert [e.names for e in found.causes] == [("padding", "clipped")], str(found)
+
+
 def test_every_cause_is_in_the_docs_and_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(islices.__file__).parents[1] / "docs" / "diff.md").read_text("utf-8")
     documented = {name for line in page.splitlines() if line[:3] == "| `" for name in line.split("|")[1].split("`")}

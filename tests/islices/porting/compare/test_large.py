@@ -75,12 +75,12 @@ def test_one_row_that_is_not_looked_at_first_is_enough_to_name_nothing(in_parts:
     r = np.random.default_rng(1)
     v = r.standard_normal((ROWS, WIDTH)).astype(f4)
     in_parts()
-    a, b = (rows.Held(read(x, "", "x")) for x in (v, v / f4(8)))
+    a, b = (read(x, "", "x") for x in (v, v / f4(8)))
     seen = rows.sample_rows(a, b, comparison.SAMPLE)
     assert len(seen) < ROWS // 2
     row = int(np.setdiff1d(np.arange(ROWS), seen)[3])
     other = v / f4(8)
     other[row, 1] *= f4(1.01)
     assert [e.names for e in islices.diff(v, v / f4(8), batch_size=8).causes] == [("mean",)]
-    assert row not in rows.sample_rows(a, rows.Held(read(other, "", "x")), comparison.SAMPLE)
+    assert row not in rows.sample_rows(a, read(other, "", "x"), comparison.SAMPLE)
     assert islices.diff(v, other, batch_size=8).causes == ()

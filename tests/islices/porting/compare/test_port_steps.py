@@ -12,7 +12,7 @@ from ported import STEPS, Batch, summed, torch_step
 
 import islices
 from islices.backends.torch import state_of
-from islices.porting.compare.step import explain_step
+from islices.porting.compare.steps.explain import explain_step
 from islices.porting.compare.steps.side import TableStep
 
 
@@ -40,10 +40,10 @@ def test_an_optimizer_that_keeps_nothing_beside_one_that_does() -> None:
             parameter.grad = torch.tensor(g)
             state = copy.deepcopy(state_of(sgd, {"u": parameter})) if k else {}
             sgd.step()
-        return TableStep(table, parameter.detach(), g, state.get("u"))
+        return TableStep(table, parameter.detach(), g, state.get("u", {}))
 
     plain, heavy = second(0.0), second(0.9)
-    assert plain.state is None
+    assert not plain.state
     found = explain_step(plain, heavy)
     assert [e.names for e in found.causes] == [("momentum",)], str(found)
 
@@ -83,7 +83,7 @@ def test_a_state_on_one_side_does_not_hide_what_its_sums_began_with() -> None:
     d = Batch(2)
     table, g = d.tables["u"], summed(d)["u"]
     sides = []
-    for semantics, state in (("mxnet", None), ("optax", {"accumulator": np.full_like(table, 0.1)})):
+    for semantics, state in (("mxnet", {}), ("optax", {"accumulator": np.full_like(table, 0.1)})):
         adagrad = islices.optim.adagrad(0.1, semantics=semantics, rows="all")  # type: ignore[arg-type]
         after, _ = adagrad.step(table.copy(), g, adagrad.init(table))
         sides.append(TableStep(table, after, g, state, optimizer={"semantics": semantics}))

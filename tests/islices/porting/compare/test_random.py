@@ -49,6 +49,17 @@ def test_a_factor_in_few_bits_is_not_given_a_name_it_may_not_have() -> None:
         assert [e.names for e in found.causes] == [("factor",)], str(found)
 
 
+def test_an_infinity_is_near_nothing_else() -> None:
+    """Check that an infinity on one side is no rounding, and that the rest of its row may round."""
+    a = np.random.default_rng(0).standard_normal((20, 4)).astype("f4")
+    b, c = a.copy(), np.nextafter(a, np.float32(9))
+    a[3, 1] = c[3, 1] = np.inf
+    for x, y in ((a, b), (b, a), (a, b / np.float32(8)), (b, a / np.float32(8))):
+        found = islices.diff(x, y, batch_size=8)
+        assert (found.rounding, found.causes) == (False, ()), str(found)
+    assert islices.diff(a, c).rounding
+
+
 def test_one_element_is_never_enough() -> None:
     """Check that one element is never enough, since a float64 may equal minus or half another by chance."""
     a = IndexedSlices(np.array([[0.123456789012345]]), np.array([3]), (5, 1))
