@@ -71,10 +71,10 @@ def updates(kind: str, values: Any, ids: Any, rows: int) -> dict[str, Ready]:
     if kind == "sgd":
         return {"jit donated .at[].add": add}
     return {
-        "jit donated unique(size) + segment_sum, formula on rows": lambda: _by_hand(
+        "jit donated unique(size) + segment_sum, optimizer by hand": lambda: _by_hand(
             kind, zeros(shape), repeat((i, v)), summed, on_host=False
         ),
-        "np.unique + jit donated segment_sum, formula on rows": lambda: _by_hand(
+        "np.unique + jit donated segment_sum, optimizer by hand": lambda: _by_hand(
             kind, zeros(shape), repeat((ids, v)), summed, on_host=True
         ),
     }
@@ -112,8 +112,8 @@ def steps(problem: Problem) -> dict[str, Ready]:
         return our_variant(compiled(step, None, None), start, tx.init(start), feed)
 
     variants: dict[str, Ready] = {
-        "np.unique, jit donated, formula on rows": lambda: by_hand(True),
-        "jit donated, unique(size) inside, formula on rows": lambda: by_hand(False),
+        "np.unique, jit donated, optimizer by hand": lambda: by_hand(True),
+        "jit donated, unique(size) inside, optimizer by hand": lambda: by_hand(False),
     }
     if case.optimizer == "adam" and importlib.util.find_spec("optax"):
         variants["optax.adam, jit donated (all rows move)"] = by_optax

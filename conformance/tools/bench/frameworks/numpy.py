@@ -37,7 +37,7 @@ def updates(kind: str, values: Any, ids: Any, rows: int) -> dict[str, Ready]:
 
         return Way(step, lambda: arrays[:1])
 
-    variants: dict[str, Ready] = {"unique + add.at, formula on rows": by_hand}
+    variants: dict[str, Ready] = {"unique + add.at, optimizer by hand": by_hand}
     return variants | {"add.at": add_at} if kind == "sgd" else variants
 
 

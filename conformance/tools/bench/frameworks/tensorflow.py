@@ -76,7 +76,7 @@ def updates(kind: str, values: Any, ids: Any, rows: int) -> dict[str, Ready]:
 
     if kind == "sgd":
         return {"Variable.scatter_add": scatter}
-    return {"tf.function of unique + unsorted_segment_sum, formula on rows": by_hand}
+    return {"tf.function of unique + unsorted_segment_sum, optimizer by hand": by_hand}
 
 
 def _taped(table: Any, ids: Any, target: Any) -> Any:
@@ -115,8 +115,8 @@ def steps(problem: Problem) -> dict[str, Ready]:
         return Way(lambda: run(*next(batches)), lambda: [table.value])
 
     variants: dict[str, Ready] = {
-        "tf.function of GradientTape, unique, formula on rows": lambda: by_hand(True),
-        "GradientTape, unique, formula on rows": lambda: by_hand(False),
+        "tf.function of GradientTape, unique, optimizer by hand": lambda: by_hand(True),
+        "GradientTape, unique, optimizer by hand": lambda: by_hand(False),
     }
     if case.optimizer == "adam":
         variants["tf.function of keras Adam (duplicates not summed, all rows move)"] = by_keras

@@ -117,7 +117,7 @@ def updates(kind: str, values: Any, ids: Any, rows: int) -> dict[str, Ready]:
         return Way(step, lambda: arrays[:1])
 
     variants: dict[str, Ready] = {f"optim.{THEIRS[kind].__name__}": optimizer} if kind in THEIRS else {}
-    label, ready = ("index_add_", index_add) if kind == "sgd" else ("unique + index_add_, formula on rows", by_hand)
+    label, ready = ("index_add_", index_add) if kind == "sgd" else ("unique + index_add_, optimizer by hand", by_hand)
     return variants | {label: ready}
 
 
@@ -241,12 +241,12 @@ def steps(problem: Problem) -> dict[str, Ready]:
 
         return Way(call, lambda: tables)
 
-    variants: dict[str, Ready] = {"backward, coalesce(), formula on rows": lambda: _backward(problem, on_coalesced)}
+    variants: dict[str, Ready] = {"backward, coalesce(), optimizer by hand": lambda: _backward(problem, on_coalesced)}
     if kind in THEIRS:
         clip = _clip_coalesced if case.clip else None
         variants[f"torch.optim.{THEIRS[kind].__name__}"] = _by_class(problem, THEIRS[kind], clip)
     if len(model.rows) == 1:
-        variants["sort ids, embedding_bag of upstream, formula on rows"] = of_upstream
+        variants["sort ids, embedding_bag of the upstream gradient, optimizer by hand"] = of_upstream
     if _has_fbgemm(kind) and not case.clip:  # the step is within the backward pass: nothing can be clipped between
         variants["FBGEMM, fused step"] = fbgemm
     return variants
