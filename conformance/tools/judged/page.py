@@ -31,7 +31,7 @@ def summary(run: Line) -> Iterable[str]:
     machine = run["machine"]
     yield (
         f"{run['date']}, {machine['cores']} cores, {machine['memory'] / 2**30:.0f} GB "
-        f"({machine['processor']}), Python {machine['python']}, islices {run['islices']}; repeat by `make judged`."
+        f"({machine['processor']}), Python {machine['python']}, islices {run['islices']}; repeat with `make judged`."
     )
     lines = ["| library | grade 1 | grade 2 | outside |", "|---|---:|---:|---:|"]
     for found in _merged(run):
