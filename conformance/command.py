@@ -34,30 +34,43 @@ USUAL = {"quick": ("standard", "cuda"), "full": ("standard", "kernels off", "rea
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "examples:\n"
-        "  islices conform                     every installed backend, the quick profile\n"
-        "  islices conform -b torch -k clip    one backend, the cases whose id holds 'clip'\n"
-        "  islices conform --clause 7 --group norms    the cases of a clause of the spec, of a group\n"
-        "  islices conform --profile full --variant all    every case under every setting: most of an hour\n"
-        "  islices conform --python ../new/bin/python     another environment's frameworks beside these\n"
-        "  islices conform --command 'node adapter.js'    a program in any language, over standard input and output\n"
+        "  islices conform  every installed backend, the quick profile\n"
+        "  islices conform -b torch -k clip  one backend, the cases whose id contains 'clip'\n"
+        "  islices conform --clause 7 --group norms  the cases of one clause of the specification, in one group\n"
+        "  islices conform --profile full --variant all  every case in every variant: most of an hour\n"
+        "  islices conform --python ../new/bin/python  also the frameworks of another environment\n"
+        "  islices conform --command 'node adapter.js'  a program in any language, over standard input and output\n"
         "  islices conform --json r.jsonl && islices report r.jsonl -o r.html\n\n"
-        "profiles: quick, the cases that catch most faults in little time; full, all of them.\n"
-        "  -k, --clause and --group choose among a profile's cases.\n"
-        "variants: standard; kernels off; read-only (NumPy arrays that cannot be written to); cuda; x64 (JAX);\n"
-        "  ranks (2 processes over torch.distributed, JAX, TensorFlow or MPI; 4 with --profile full).\n"
-        "  Without --variant: standard and cuda, with --profile full all but x64; on other interpreters standard.\n"
-        "adapters: a --command runs alone, or beside the backends that -b names. A result passes to the bit, or\n"
-        "  counts as ≈ within a bound of the spec (sums in another order, fused multiply-adds), which is no fail. A\n"
-        "  call in which it ends, is late or answers no value is a harness error; it is started anew, up to 10 times.\n"
-        "the matrix has a row a group of clauses; marks: ✓ passes, ✗ fails, d declared deviations, u unsupported,\n"
-        "  ! harness errors, each but ✓ with a count\n"
-        "exit codes: 0 conform, 1 fails, or a backend is not finished, 2 usage,\n"
-        "  3 harness error (a backend crashed or hung, the suite broke)"
+        "profiles:\n"
+        "  quick  the cases that find most faults in little time\n"
+        "  full   all cases. -k, --clause and --group choose among the cases of a profile.\n\n"
+        "variants:\n"
+        "  standard       eager and compiled code, on CPUs\n"
+        "  'kernels off'  without compiled kernels\n"
+        "  read-only      NumPy arrays that cannot be written to\n"
+        "  cuda           on a GPU\n"
+        "  x64            JAX with 64-bit types\n"
+        "  ranks          2 processes over torch.distributed, JAX, TensorFlow or MPI; 4 with --profile full\n"
+        "Without --variant, conform runs standard and cuda; with --profile full it runs all but x64; with --python "
+        "only standard.\n\n"
+        "adapters:\n"
+        "A --command runs alone, or together with the backends that -b names. A result passes if its bits are equal. "
+        "It counts as ≈ if it is within a bound of the specification (sums in another order, fused multiply-adds), "
+        "which is not a failure. A call is a harness error if the program exits, exceeds --time-limit, or answers with "
+        "something that is not a value. Then the program starts again, up to 10 times.\n\n"
+        "marks in the matrix, with the number of cases except for ✓:\n"
+        "  ✓  pass\n"
+        "  ✗  fail\n"
+        "  d  declared deviation\n"
+        "  u  unsupported\n"
+        "  !  harness error\n\n"
+        "exit codes: 0 all cases conform, 1 failures or an unfinished backend, 2 usage error, 3 harness error (a "
+        "backend or the suite crashed or hung)"
     )
     add = parser.add_argument
     add("-b", "--backend", action="append", metavar="NAME", help="only this backend (may be repeated)")
     add("-k", metavar="EXPR", default="", help="only cases whose id matches pytest's -k expression")
-    add("--clause", action="append", default=[], metavar="N", help="only this clause of the spec")
+    add("--clause", action="append", default=[], metavar="N", help="only this clause of the specification")
     add("--group", action="append", default=[], metavar="NAME", help="only this group of cases")
     add("--profile", choices=PROFILES, default="quick", help="quick (default) or full")
     add("--variant", action="append", metavar="NAME", help="only this variant, or all (may be repeated)")
@@ -67,9 +80,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add(
         "--command", action="append", default=[], metavar="LINE", dest="command_line",
-        help="an adapter in any language, which speaks the line protocol of docs/protocol.md (may be repeated)",
+        help="an adapter in any language that speaks the line protocol of docs/protocol.md (may be repeated)",
     )  # fmt: skip
-    add("--time-limit", type=float, default=10.0, metavar="SECONDS", help="an adapter's for a call (default 10)")
+    add(
+        "--time-limit",
+        type=float,
+        default=10.0,
+        metavar="SECONDS",
+        help="how long a call of an adapter may take (default 10)",
+    )
     add("--json", metavar="PATH", help="write the results as JSON lines to PATH (- for stdout)")
 
 

@@ -32,10 +32,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "  islices new-backend cupy                              writes islices-cupy/\n"
         "  islices new-backend mlx --module mlx.core --into adapters/mlx\n\n"
         "then: pip install -e islices-cupy && islices conform -b cupy\n"
-        "exit codes: 0 written, 2 usage (a bad name, or files that are there already: nothing is overwritten)"
+        "exit codes: 0 written, 2 usage error (a bad name, or files that exist: nothing is overwritten)"
     )
     add = parser.add_argument
-    add("name", metavar="NAME", help="of the framework; the adapter's package is islices_NAME")
+    add("name", metavar="NAME", help="the framework's name; the adapter's package is islices_NAME")
     add("--module", metavar="MODULE", help="the module whose import means that the framework is in use (default: NAME)")
     add("--into", metavar="FOLDER", help="where to write (default: islices-NAME)")
 

@@ -14,6 +14,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import signal
 import sys
 import textwrap
@@ -152,19 +153,35 @@ def _terminated(number: int, frame: object) -> NoReturn:
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """A formatter that wraps the lines of a description or epilogue to the terminal, except indented ones."""
+    """A formatter that wraps each line of a description or epilogue to the terminal.
+
+    The further lines of an indented item begin in its second column, which two spaces precede. A line of the text that
+    begins there belongs to the item above.
+    """
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return "\n".join(x if x.startswith(" ") else textwrap.fill(x, width) for x in text.splitlines())
+        items: list[tuple[str, int]] = []  # a line, and the column where its further lines begin
+        for line in text.splitlines():
+            start = len(line) - len(line.lstrip())
+            if start and items and start == items[-1][1]:
+                items[-1] = f"{items[-1][0]} {line.strip()}", start
+                continue
+            second = re.match(r" +\S+(?: \S+)* {2,}", line)
+            wide = second is not None and second.end() <= width // 2
+            items.append((line, second.end() if second and wide else start + 4 if start else 0))
+        return "\n".join(
+            textwrap.fill(line, width, subsequent_indent=" " * column, break_long_words=False, break_on_hyphens=False)
+            for line, column in items
+        )
 
 
 def _parser(command: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="islices",
         formatter_class=_HelpFormatter,
-        description="Row-sparse gradients of NumPy, TensorFlow, PyTorch, JAX and MXNet: one meaning, one API.",
-        epilog="exit codes: 0 fine, 1 failures or differences found, 2 usage, 3 internal error\n"
-        "more: islices COMMAND --help",
+        description="Work with the row-sparse gradients of NumPy, TensorFlow, PyTorch, JAX and MXNet by one API.",
+        epilog="exit codes: 0 success, 1 failures or differences found, 2 usage error, 3 internal error\n"
+        "For more: islices COMMAND --help",
     )
     parser.add_argument("--version", action="version", version=f"islices {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -264,7 +281,9 @@ def _describe_backend(name: str) -> dict[str, Any]:
 
 #: the commands that are always there
 OWN = {
-    "backends": Command("what is installed: versions, devices, execution modes", backends_arguments, backends),
+    "backends": Command(
+        "list the installed frameworks: versions, devices, execution modes", backends_arguments, backends
+    ),
 }
 
 

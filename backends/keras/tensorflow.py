@@ -100,8 +100,8 @@ def check_step() -> None:
     """Raise ValueError if XLA compiles the step."""
     if compiled_by_xla():
         raise ValueError(
-            "jit_compile: got True; accepted by Stepped is False, since shapes are fixed in XLA. A model that Keras saved "
-            "on JAX has True: set model.jit_compile = False after loading it"
+            "jit_compile: got True; accepted by Stepped is False, since shapes are fixed in XLA. A model that Keras "
+            "saved on JAX has True: set model.jit_compile = False after loading it"
         )
 
 

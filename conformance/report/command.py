@@ -38,23 +38,25 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "examples:\n"
-        "  islices conform --json run.jsonl            a report; every form below is made from it\n"
-        "  islices report run.jsonl                    the matrix, here\n"
-        "  islices report run.jsonl -o matrix.html     one page whose cells open; also .md, .txt\n"
+        "  islices conform --json run.jsonl            write a report, which the next lines show\n"
+        "  islices report run.jsonl                    the matrix in the terminal\n"
+        "  islices report run.jsonl -o matrix.html     one page with details in each cell; also .md, .txt\n"
         "  islices report linux.jsonl mac.jsonl -o all.md\n"
         "  islices report merge linux.jsonl mac.jsonl -o all.jsonl\n"
         "  islices report diff main.jsonl branch.jsonl\n\n"
-        "only reports of the same vectors and spec are shown together or compared; a file named merge or diff is\n"
-        "./merge or ./diff, and - is standard input or output\n"
-        "diff: pass > bound > deviation > unsupported > fail > harness error; any step right is a regression, as\n"
-        "are new cases that fail and runs that break; cases that vanished are listed apart, and count as much\n"
-        "exit codes: 0 done (diff: no regressions), 1 diff: regressions or vanished cases, 2 usage, not a report"
+        "report combines and compares only reports of the same vectors and specification. Write a file named merge or "
+        "diff as ./merge or ./diff; - is standard input or output.\n\n"
+        "diff orders outcomes: pass > bound > deviation > unsupported > fail > harness error. A regression is a case "
+        "with a worse outcome, a new case that fails, or a run that ends early. Cases that vanished have a list of "
+        "their names, and count like regressions.\n\n"
+        "exit codes: 0 done (diff: no regressions), 1 diff: regressions or vanished cases, 2 usage error, or a file "
+        "that is not a report"
     )
     add = parser.add_argument
     add("words", nargs="+", metavar="FILE", help="reports (JSON lines), or an action before them")
     add("--format", choices=FORMATS, help="default: by the extension of the output, else terminal")
     add("-o", "--output", metavar="PATH", help="write to PATH (default: stdout)")
-    add("--replace", action="store_true", help="a column that comes again takes the earlier one's place")
+    add("--replace", action="store_true", help="a repeated column replaces the earlier one")
     add("--common", action="store_true", help="diff: only the columns and cases that both have")
     add("--json", action="store_true", help="diff: one JSON object on stdout")
 

@@ -20,15 +20,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "examples:\n"
         "  islices diff torch.safetensors keras.safetensors\n"
-        "  islices diff a.safetensors b.safetensors --before raw.safetensors --max-norm 1.0\n"
-        "      what both were clipped from\n"
+        "  islices diff a.safetensors b.safetensors --before unclipped.safetensors --max-norm 1.0\n"
         "  islices diff a.safetensors b.safetensors --pair weight=embeddings\n"
         "  islices diff a.safetensors b.safetensors --json | python -m json.tool\n\n"
-        "files: .safetensors, written by islices.save, or by others, whose tensors are dense. Options come from the "
-        "files' metadata if you leave them out: islices.save(..., metadata={'padding_idx': '0'}).\n"
-        f"causes that are tried, also in pairs (docs/diff.md): {', '.join(CAUSES)}. Causes seen on too few elements "
-        "are not reported.\n"
-        "exit codes: 0 equal, 1 different, 2 usage, or a file that cannot be read"
+        "Files are .safetensors, written by islices.save or by other programs, whose tensors are dense. Options that "
+        "you leave out come from the metadata of the files: islices.save(..., metadata={'padding_idx': '0'}).\n\n"
+        f"diff tries these causes, alone and in pairs (docs/diff.md explains each): {', '.join(CAUSES)}. It does not "
+        "report causes that too few elements show.\n\n"
+        "exit codes: 0 equal, 1 different, 2 usage error, or a file that cannot be read"
     )
     add = parser.add_argument
     add("a", metavar="A", help="a file of gradients or tables")

@@ -33,13 +33,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "  islices judge --formula torch.AdamW kernel.py:step\n"
         "  islices judge --formula fbgemm.EXACT_ROWWISE_ADAGRAD package/adagrad.py:step --json\n"
         "  islices judge --formula torch.Adam --command ./adapter\n"
-        '  islices judge --command "node adapter.js"        (every formula that it has)\n'
+        '  islices judge --command "node adapter.js"  every formula that the program has\n'
         "  islices judge --list\n\n"
-        "The function: step(weights, grad, state, t, **options) over NumPy arrays; it returns the new weights, or\n"
-        "(weights, state), or None if it has changed them in place (docs/judge.md). The command: a program that\n"
-        "answers formula_step in JSON lines (docs/protocol.md).\n"
-        "exit codes: 0 within the bound, 1 outside, 2 usage, 3 the function raised or gave what is no weights, or the\n"
-        "command broke"
+        "FUNCTION is step(weights, grad, state, t, **options) over NumPy arrays. It returns the new weights, or "
+        "(weights, state), or None if it has changed them in place (docs/judge.md). COMMAND is a program that answers "
+        "formula_step in JSON lines (docs/protocol.md).\n\n"
+        "exit codes: 0 within the bound, 1 outside, 2 usage error, 3 the function raised, its result is not weights, "
+        "or the program failed"
     )
     add = parser.add_argument
     add("step", nargs="?", metavar="FILE:FUNCTION", help="a Python file and a function in it")
@@ -204,4 +204,4 @@ def _function(given: str) -> Callable[..., Any]:
     return step
 
 
-COMMAND = Command("hold an optimizer's step against the formula that a framework documents", arguments, run)
+COMMAND = Command("check an optimizer's step against the formula that a framework documents", arguments, run)

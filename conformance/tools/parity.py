@@ -15,18 +15,17 @@ from islices.porting.trajectory.folder import step_files
 from islices.porting.trajectory.verdict import ORDER
 
 EPILOG = """\
-Each folder holds the steps of a training, as islices.Recorder and the Recorders for torch, Keras, JAX and Gluon write
-them, on this machine or another. The comparison ends at the first step that rounding does not explain, names the first
-position in it that differs (batch, start, between, outputs, loss, gradients, clipped, step, state), and says why,
-as `islices diff` does (docs/parity.md).
+Each folder holds the steps of a training, written by islices.Recorder or the Recorders for torch, Keras, JAX and
+Gluon. parity stops at the first step that rounding does not explain. It names the first position that differs in this
+step (batch, start, between, outputs, loss, gradients, clipped, step, state) and the cause (docs/parity.md).
 
 examples
   islices parity keras/ torch/
   islices parity keras/ torch/ --pair embedding/embeddings=emb.weight --plot curves.png --json run.json
 
-Options come from the recordings' metadata if you leave them out.
+Options that you leave out come from the metadata of the recordings.
 
-exit codes: 0 within what rounding explains, 1 beyond it, 2 usage
+exit codes: 0 rounding explains all differences, 1 it does not, 2 usage error
 """
 
 
@@ -39,7 +38,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--json", metavar="FILE", nargs="?", const="-", help="write everything to FILE (stdout, which then has no text)"
     )
     add("--plot", metavar="FILE.png", help="draw losses and gaps (needs matplotlib)")
-    add("--ignore", action="append", default=[], choices=ORDER, help="do not judge this position (may be repeated)")
+    add(
+        "--ignore",
+        action="append",
+        default=[],
+        choices=ORDER,
+        metavar="POSITION",
+        help="do not judge this position (may be repeated)",
+    )
 
 
 def compare(options: argparse.Namespace) -> int:

@@ -21,10 +21,13 @@ examples
 outcomes
   agrees     the function gives the specification's answer
   differs    it gives another answer
-  raises     it refuses input that the specification gives a meaning to, or breaks
-  corrupts   it wrote to memory that it was not given, ended its process, or hung
+  raises     it raises on input that has a result in the specification
+  corrupts   it wrote to memory of others, ended its process, or hung
 
-exit codes: 0 done, whatever was found; 2 usage; 3 a probe itself is broken
+A probe is one call of a function and the result that the specification demands; its claim is the sentence about this
+result in the report, and its clause a number in the specification.
+
+exit codes: 0 done, whatever was found; 2 usage error; 3 a probe failed by itself
 """
 
 
@@ -63,4 +66,6 @@ def audit(options: argparse.Namespace) -> int:
     return 3 if any(f["outcome"] == "broken" for f in findings) else 0
 
 
-COMMAND = Command("which functions of your frameworks give wrong answers, and what to use instead", arguments, audit)
+COMMAND = Command(
+    "find functions of your frameworks that give wrong answers, and what to use instead", arguments, audit
+)

@@ -32,7 +32,7 @@ PATIENCE = 3600
 EPILOG = """\
 parts
   operations  coalesce, clip_by_global_norm, norm and to_dense, from a framework's arrays of values and indices
-              (validated) to a result that is computed
+              to a computed result; the input is validated
   small       coalesce, clip and an SGD step on 64 x 16: what a call costs
   updates     a step of sgd, adagrad, rowwise_adagrad and adam on the rows of an uncoalesced gradient, next to
               torch.optim, FBGEMM, JAX's donated scatter, and formulas by hand
@@ -54,13 +54,13 @@ columns
 
 examples
   islices bench                                           the default set, some minutes for five backends
-  islices bench -b torch --json run.json                  one backend; figures for later
+  islices bench -b torch --json run.json                  one backend, written to a file
   islices bench --part operations --operation coalesce --slices 1024 --slices 65536 --dim 64
   islices bench --part updates --threads 1                on one core
   islices bench --part step -b torch --repeat 15          whole steps on torch, some minutes
   islices bench --read run.json                           the tables of an earlier run again
 
-exit codes: 0 measured, 2 usage, 3 something could not be measured
+exit codes: 0 measured, 2 usage error, 3 something could not be measured
 """
 
 
@@ -70,14 +70,23 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("-b", "--backend", metavar="NAME", help="only this backend (may be repeated)", **several)
     add("--part", choices=PARTS, help="only this part (may be repeated)", **several)
-    add("--operation", choices=AXES["operation"], help="only this operation (may be repeated, as the next three)",
+    add("--operation", choices=AXES["operation"], help="only this operation (may be repeated, like the next three)",
         **several)  # fmt: skip
     add("--slices", type=_positive, metavar="N", help="stored rows of the gradient", **several)
     add("--dim", type=_positive, metavar="D", help="elements of a row", **several)
     add("--distribution", choices=AXES["distribution"], help="how ids are drawn (zipf: exponent 1.1)", **several)
-    add("--repeat", type=_positive, default=5, metavar="N", help="rounds of each case, at least (%(default)s)")
-    add("--seconds", type=float, default=0.5, metavar="S", help="rounds go on until so long (%(default)s)")
-    add("--threads", type=_positive, metavar="N", help="of islices; the frameworks get as many cores (all)")
+    add(
+        "--repeat", type=_positive, default=5, metavar="N", help="the least number of rounds of each case (%(default)s)"
+    )
+    add(
+        "--seconds", type=float, default=0.5, metavar="S", help="the least number of seconds of each case (%(default)s)"
+    )
+    add(
+        "--threads",
+        type=_positive,
+        metavar="N",
+        help="the number of threads of islices, and of cores of the frameworks (all)",
+    )
     add("--json", metavar="PATH", help="write the run to PATH (- for stdout)")
     add("--read", metavar="RUN.json", help="measure nothing: show an earlier run")
 
@@ -104,7 +113,9 @@ def bench(options: argparse.Namespace) -> int:
     return 3 if run["failures"] else 0
 
 
-COMMAND = Command("measure islices against each framework's own operations, as ratios in one run", arguments, bench)
+COMMAND = Command(
+    "compare the speed of islices with each framework's operations, as ratios in one run", arguments, bench
+)
 
 
 # ---------------------------------------------------------------------- what is measured
