@@ -103,7 +103,11 @@ def shape_of(x: Leaf) -> tuple[Any, ...]:
 def settle_names(a: Step, b: Step, pair: Mapping[str, str] | None) -> Pairing:
     """Pair the tensors of two sides' first steps. Raise ValueError if a name does not exist, or if nothing matches."""
     left, right = _tensors(a), _tensors(b)
-    names = {q: p for p, q in pair_names(left, right, pair).items()} or _by_shape(left, right)
+    names = {q: p for p, q in pair_names(left, right, pair).items()}
+    if not set(left) & set(right):
+        known = set(names.values())
+        free = {p: x for p, x in left.items() if p not in known}, {q: y for q, y in right.items() if q not in names}
+        names |= _by_shape(*free)
     if not names:
         one, other = (", ".join(map(repr, side)) or "none" for side in (left, right))
         raise ValueError(

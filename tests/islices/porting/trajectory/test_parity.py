@@ -240,6 +240,8 @@ def test_names_and_layouts() -> None:
     assert found.equal
     assert found.pairs == other
     assert islices.parity(training(), renamed(training(), other)).pairs == other, "by shape, in order"
+    found = islices.parity(training(), renamed(training(), other), pair={"item": "i/embeddings"})
+    assert found.pairs == other, "one by the argument, the other by shape"
     rule = optim.adam(0.02, rows="all")
     found = islices.parity(training(rule), renamed(training(rule), {}, flip="item"))
     assert found.equal
