@@ -1,4 +1,4 @@
-"""Test that a framework's operation that lacks memory raises MemoryError, as the host does."""
+"""Test that an operation of a framework raises MemoryError if memory is short, like the operation on the host."""
 
 from __future__ import annotations
 
