@@ -1,4 +1,4 @@
-"""Make the tests of a checkout test this checkout, or an installation built from it, and no other checkout."""
+"""Make sure that tests import islices from this checkout, or from an installation that was built from it."""
 
 import os
 from pathlib import Path
