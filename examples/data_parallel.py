@@ -2,8 +2,8 @@
 
     torchrun --nproc-per-node 4 examples/data_parallel.py   # or one process: python examples/data_parallel.py
 
-Ranks send only rows that some rank has used, and send each row once. After every step, all ranks have tables with the
-same bits.
+Each rank sends only rows that some rank has used, and sends each row once. After every step, all ranks have tables with
+the same bits.
 """
 
 from __future__ import annotations

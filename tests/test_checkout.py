@@ -114,7 +114,7 @@ def test_what_the_checkout_lacks_is_not_taken_from_elsewhere(clones: tuple[Path,
 
 
 def test_an_installed_islices_is_left_alone(clones: tuple[Path, Path, Path], tmp_path: Path) -> None:
-    """Check that an islices in one folder, as in a wheel, works within a zip file."""
+    """Check that an islices whose packages are in one folder, as in a wheel, works from a zip file."""
     installed, _, python = clones
     with zipfile.ZipFile(tmp_path / "whole.zip", "w") as archive:
         for part in ("islices", "backends", "conformance"):

@@ -100,7 +100,7 @@ def package_of(name: str) -> str:
 
 
 def constants(name: str) -> dict[str, str]:
-    """Return a dict from each name that the module assigns a string to the string."""
+    """Return a dict from names to strings, with an entry for each constant string that the module assigns to a name."""
     return {
         target.id: node.value.value
         for node in tree(name).body
@@ -161,7 +161,7 @@ def top(name: str) -> str:
 
 
 def is_outside(name: str) -> bool:
-    """Return True if a module is neither of Python nor of NumPy nor of islices."""
+    """Return True if a module belongs neither to Python nor to NumPy or islices."""
     return top(name) not in (sys.stdlib_module_names | {"islices", "numpy"})
 
 

@@ -1,4 +1,4 @@
-"""Test that type checkers accept the right calls, and reject the wrong ones, in tests/typing_consumer.py."""
+"""Test that type checkers accept the right calls in tests/typing_consumer.py, and reject the wrong ones."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Set the order of the pages, their descriptions and their search terms.
 
-The side bar has the pages in the order of `page_order` in conf.py, with each page's title. A toctree directive in
-docs/index.md would show as a block of code on GitHub.
+The side bar lists the titles of the pages in the order of `page_order` in conf.py. A toctree directive in docs/index.md
+would show as a block of code on GitHub.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SearchTerms(SphinxTransform):
 
 
 def describe(app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
-    """Add the first paragraph of a page to its HTML head as the description."""
+    """Add the first paragraph of a page as its description to the HTML head."""
     first = doctree.next_node(nodes.paragraph) if doctree is not None else None
     if first is not None:
         text = " ".join(first.astext().split())

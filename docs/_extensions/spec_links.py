@@ -1,4 +1,4 @@
-"""Add links to text that has none: from "SPEC clause 16" to the clause, and from a folder to its README."""
+"""Add links that the text of a page omits: from "SPEC clause 16" to the clause, and from a folder to its README."""
 
 from __future__ import annotations
 

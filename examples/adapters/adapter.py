@@ -74,8 +74,8 @@ def norm(x, ord=None):
 
 
 def optimizer_steps(name, hyper, table, grads, steps=None, **options):
-    """Take steps of sgd (SPEC clause 16). The learning rate is rounded to the table's type, and so is each
-    operation."""
+    """Take steps of sgd (SPEC clause 16). The learning rate and the result of each operation are rounded to the table's
+    type."""
     if name != "sgd" or hyper["dict"].keys() != {"lr"} or options not in ({}, {"rows": "touched"}):
         raise UnsupportedError("other optimizers and options")
     w, lr = array(table).copy(), number(hyper["dict"]["lr"])

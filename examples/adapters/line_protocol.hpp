@@ -1,4 +1,4 @@
-// The line protocol of `islices conform --command`, for adapters in C++17: JSON lines in both directions (docs/protocol.md).
+// The line protocol of `islices conform --command`, for adapters in C++17: JSON lines both ways (docs/protocol.md).
 #pragma once
 #include <cstdint>
 #include <cstring>

@@ -31,7 +31,7 @@ def case_of(id: str) -> Case:
 
 
 def moved(x: Any, by: float) -> Any:
-    """Return a result in which each float changes by the relative amount of `by` times eps."""
+    """Return a copy of a result in which each float has changed by the relative amount `by` * eps."""
     if isinstance(x, Array):
         if x.dtype not in EPS:
             return x

@@ -81,7 +81,7 @@ def test_backends_conform_over_ranks(tmp_path: Path) -> None:
 @pytest.mark.outside
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="processes are looked up in /proc")
 def test_the_command_ends_its_processes_with_it(tmp_path: Path) -> None:
-    """Check that SIGTERM, as schedulers and make send it, ends the processes of the command."""
+    """Check that a command that gets SIGTERM, as schedulers and make send it, also ends its processes."""
     command = [sys.executable, "-m", "islices", "conform", "-b", "numpy", "--profile", "full"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
         found, limit = list[Path](), time.monotonic() + 120

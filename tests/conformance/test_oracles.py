@@ -107,7 +107,7 @@ def test_the_schema_describes_the_file(file: Any, validator: Any) -> None:
 
 
 def _shortened(x: Any) -> Any:
-    """Return the form of a case: each array has at most one element of each type."""
+    """Return a short copy of a case, in which each array has at most one element of each type."""
     if isinstance(x, list):
         return [_shortened(v) for v in x]
     if not isinstance(x, dict):

@@ -1,5 +1,5 @@
-"""Test the selection of cases by the quick profile, and that the command selects cases before it imports a framework or
-starts a process."""
+"""Test the selection of cases by the quick profile. The command selects cases before it imports a framework or starts a
+process."""
 
 from __future__ import annotations
 

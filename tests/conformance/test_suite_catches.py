@@ -154,7 +154,7 @@ def test_a_declaration_is_checked(fields: dict[str, str], words: str) -> None:
 
 # ---------------------------------------------------------------------- the backend itself
 def _framework() -> Any:
-    """Return the module loopback. Its folder is not put on sys.path, because this process would then find the adapter
+    """Import the module loopback without putting its folder on sys.path, where this process would find the adapter
     too."""
     spec = importlib.util.spec_from_file_location("loopback", LOOPBACK / "loopback.py")
     assert spec is not None

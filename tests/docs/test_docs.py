@@ -76,7 +76,7 @@ def public_objects(module: ModuleType) -> dict[str, Any]:
 
 # ---------------------------------------------------------------------- docstrings
 def raises(function: Any) -> bool:
-    """Return True if the function's code has a raise statement or calls a function check_...."""
+    """Return True if the function's code has a raise statement, or calls a function whose name begins with check_."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
     called = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
     checks = any(isinstance(f, ast.Name) and f.id.startswith("check_") for f in called)
@@ -155,7 +155,7 @@ def test_docstrings(name: str) -> None:
 
 # ---------------------------------------------------------------------- the pages
 def make_docs(out: Path) -> list[str]:
-    """Return the command of the target docs in the Makefile, with this interpreter and with the folder `out`."""
+    """Return the command of the Makefile's target docs. It uses this interpreter, and writes to the folder `out`."""
     recipe = re.search(r"^docs:.*\n\t(.*-m sphinx .*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
     assert recipe, "the target docs does not begin with Sphinx"
     line = recipe[1].replace("$(BIN)/python", sys.executable).replace("$(ARGS)", "")
@@ -239,7 +239,7 @@ def test_links_within_the_pages_lead_somewhere(pages: Path) -> None:
 # ---------------------------------------------------------------------- statements about the project
 @pytest.mark.parametrize("name", PUBLIC)
 def test_stability_lists_the_public_names(name: str) -> None:
-    """Check that the frozen list in docs/stability.md has the names of the modules' ``__all__``."""
+    """Check that the frozen list in docs/stability.md equals the lists ``__all__`` of the modules."""
     listed = re.search(
         rf"^{re.escape(name)}: ((?:.+\n)(?:  .+\n)*)", (ROOT / "docs/stability.md").read_text("utf-8"), re.M
     )
@@ -249,7 +249,7 @@ def test_stability_lists_the_public_names(name: str) -> None:
 
 
 def test_stability_names_the_supported_versions() -> None:
-    """Check that docs/stability.md has the versions of pyproject.toml."""
+    """Check that the versions in docs/stability.md equal those in pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     text = (ROOT / "docs/stability.md").read_text("utf-8")
     lowest = {re.match(r"([\w-]+?)(?:-cpu)?>=([\d.]+)", line) for line in project["dependencies"]}

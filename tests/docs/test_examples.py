@@ -174,8 +174,8 @@ class RWSAdagrad(torch.optim.Optimizer):
 
 @pytest.mark.outside
 def test_dlrm(tmp_path: Path) -> None:
-    """Check that a program with the interface of the public one has equal losses with its optimizer and with the
-    optimizer of islices."""
+    """Check a program like the public one: its losses with its optimizer equal its losses with the optimizer of
+    islices."""
     pytest.importorskip("torch")
     (tmp_path / "optim").mkdir()
     (tmp_path / "optim" / "rwsadagrad.py").write_text(ROWWISE)
@@ -195,7 +195,7 @@ def test_dlrm(tmp_path: Path) -> None:
 
 
 def launched(name: str, *launcher: str) -> str:
-    """Return the output of the example under a launcher of ranks."""
+    """Run an example under a launcher of ranks, and return what the example prints."""
     command = [sys.executable, *launcher, str(FOLDER / f"{name}.py")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

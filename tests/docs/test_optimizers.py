@@ -105,8 +105,8 @@ SHARED = {"rows": None, "semantics": "islices", "maximize": False, "frozen": Non
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_functions_share_options_and_docstrings(name: str) -> None:
-    """Check the common text in the docstrings of islices/optim/records/. Each docstring has the whole text, for help()
-    and editors."""
+    """Check that each docstring in islices/optim/records/ has the common text in full, which help() and editors
+    show."""
     function = getattr(optim, name)
     options = {x.name: x.default for x in inspect.signature(function).parameters.values()}
     assert options == dict.fromkeys(RECORDS[name].arguments) | SHARED

@@ -170,7 +170,7 @@ OTHERS = {
 
 @pytest.fixture
 def others(tmp_path: Path) -> Path:
-    """Install commands of another distribution, only one of which is valid, and metadata of an older islices."""
+    """Install commands of another distribution (only one is valid), and metadata of an older islices."""
     lines = ["[islices.commands]"]
     for name, (text, _) in OTHERS.items():
         (tmp_path / f"others_{name}.py").write_text(text)

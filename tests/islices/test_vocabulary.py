@@ -37,7 +37,7 @@ def host(x: Any) -> np.ndarray[Any, Any]:
 
 
 def by_rows(old: np.ndarray[Any, Any], old_ids: list[int], new: Any) -> np.ndarray[Any, Any]:
-    """Return the renumbered rows, one row after the other; `new` has the rows without an old row."""
+    """Renumber row by row, and return the result. The iterable `new` has values for rows that have no old row."""
     rows = iter(new)
     out = [old[row] if row >= 0 else next(rows) for row in old_ids]
     return np.array(out, old.dtype).reshape(len(old_ids), *old.shape[1:])
@@ -105,7 +105,7 @@ def test_rows_keep_their_bits(framework: str, dtype: str, mapping: str) -> None:
     ids=["adam", "adagrad", "rowwise_adagrad"],
 )
 def test_a_step_of_the_renumbered_table_is_the_renumbered_step(framework: str, optimizer: Any, dtype: str) -> None:
-    """Check a step on a renumbered table: kept rows get the bits of a step on the old table, new rows those of a new
+    """Check a step on a renumbered table: kept rows equal a step on the old table, and new rows equal a step on a new
     table."""
     B = islices.get_backend(framework)
     made = partial(cast, framework, dtype=dtype)

@@ -65,8 +65,8 @@ ROUNDING = re.compile(r"^( +[a-z]+) +(?:same|\S+ +\S+ %  +\d+)$|\d(?:\.\d+)?e-(?
 
 
 def prints(expected: str, printed: str) -> bool:
-    """Return True if the printed text is the expected one. "..." matches any text, and texts that depend on rounding
-    match each other."""
+    """Return True if the printed text matches the expected text. "..." matches any text, and texts that depend on
+    rounding match each other."""
     wanted, came = (
         ROUNDING.sub(
             lambda m: f"{m[1]} within" if m[1] else "tiny", re.sub(r"[ \t]+$", "", x.strip(), flags=re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Realistic faults, each of which is one edit: a conformance profile must show 47 of them, and tests must catch twenty.
+"""Realistic faults of one edit each: a conformance profile must show 47 of them, and tests must catch twenty.
 
 `old` occurs exactly once in `file` (relative to the repository's root). `why` describes the maintainer's mistake, and
 the input that shows it.

@@ -137,7 +137,7 @@ CHANGES: dict[str, Change] = {
 
 
 def compared(d: Batch, names: tuple[str, ...]) -> Any:
-    """Compare the gradients with changed ones, and pass `diff` all that is known about both sides."""
+    """Run `diff` on the gradients and on changed ones, with all options that describe either side."""
     changes = [CHANGES[n] for n in names]
     ours: Tree = d.raw
     theirs = summed(d)

@@ -1,6 +1,6 @@
-"""Check docstrings and pages for plain English: `make lint` runs it.
+"""Check docstrings and pages for plain English. `make lint` runs this program.
 
-Print each area's figures, and exit with 1 if one is above its ceiling.
+The program prints the figures of each area, and exits with 1 if a figure is above its ceiling.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def faults_of(sentence: str) -> Counter[str]:
 
 
 def measure(name: str, text: str, identifiers: set[str]) -> tuple[str, Counter[str]]:
-    """Return a file's area, and the counts of its docstrings or of the page. Add the file's dialect identifiers to
+    """Return a file's area, and the counts of its docstrings or of its text. Add the file's dialect identifiers to
     `identifiers`."""
     theirs = 0 if name.endswith("prose.py") else len(re.findall(r"\bKeras'(?!s|\w)", text))
     counts: Counter[str] = Counter({"Keras'": theirs})

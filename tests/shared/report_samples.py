@@ -1,4 +1,4 @@
-"""Sample reports for tests: one of a real run on NumPy, and handmade reports, one of which is hostile."""
+"""Sample reports for tests: a report of a real run on NumPy, and handmade reports, including a hostile one."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def install(source: Path, target: Path, scratch: Path) -> Path:
 
 
 def replaced(text: str, edits: list[tuple[str, str]]) -> str:
-    """Return the text after the edits (old, new). Each old text must occur once."""
+    """Return the text after replacing each pair (old, new) of `edits`. Each old text must occur once."""
     for old, new in edits:
         assert text.count(old) == 1, f"{text.count(old)} times: {old}"
         text = text.replace(old, new)

@@ -64,7 +64,7 @@ def _fixed(v: float) -> int:
 
 
 def _rounded(number: int, bits: int) -> tuple[int, int]:
-    """Round an integer to nearest, ties to even, and return (a number of so many bits, the exponent of 2)."""
+    """Round an integer to `bits` bits, ties to even, and return (the rounded mantissa, the exponent of 2)."""
     shift = max(0, number.bit_length() - bits)
     rest, half = number & ((1 << shift) - 1), 1 << shift >> 1
     number >>= shift

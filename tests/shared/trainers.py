@@ -1,8 +1,7 @@
 """Run trainers that clip gradients in their code, with the recipes of docs/trainers.md: ``python trainers.py
 lightning|accelerate``.
 
-The program prints two norms for each of a few batches: the norm that the recipe clips, and the norm of the gradient in
-the step.
+For each batch, the program prints the norm that the recipe clips, and the norm of the gradient in the step.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Make pairs whose difference has no cause that `islices.diff` knows: random pairs and misleading pairs.
 
-A seed determines all of a pair: kind, types, rows, values and metadata of the tensors.
+A seed determines a whole pair: the kinds, types, rows, values and metadata of the tensors.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ class Near:
         self.noise = (1 + 1e-3 * r.standard_normal(self.shape)).astype(self.dtype)
 
     def compared(self, other: Array, **more: Any) -> Any:
-        """Compare the gradient with another one, which is dense or has its rows in a different order, and return the
-        report."""
+        """Run `diff` on the gradient and another one, which is dense or has its rows in a different order, and return
+        the report."""
         ids = self.r.permutation(self.rows)
         one = IndexedSlices(self.g, np.arange(self.rows), self.shape)
         b = other.astype(self.dtype)
@@ -142,7 +142,7 @@ def nearly_rounded(d: Near) -> Any:
 
 
 def nearly_rounded_at_random(d: Near) -> Any:
-    """Compare with values that are within a spacing of float16, but are no float16 numbers."""
+    """Run `diff` on the gradient and on values within a spacing of float16 that are no float16 numbers."""
     return d.compared(d.g * (1 + 2.0**-10 * (d.r.random(d.shape) - 0.5)))
 
 
@@ -164,7 +164,7 @@ def factor_of_each_row(d: Near) -> Any:
 
 
 def dropped_out(d: Near) -> Any:
-    """Compare with the gradient after dropout: random elements are zero, and the others are larger."""
+    """Run `diff` on the gradient before and after dropout, which makes random elements zero and the others larger."""
     return d.compared(d.g * (d.r.random(d.shape) < 0.9) / 0.9, batch_size=10)
 
 
@@ -191,14 +191,14 @@ def nearly_shifted(d: Near) -> Any:
 
 
 def clipped_by_no_norm(d: Near) -> Any:
-    """Compare three tensors with themselves, scaled by three factors that are unrelated to any norm."""
+    """Run `diff` on three tensors before and after scaling by three factors that are unrelated to any norm."""
     tree = {n: d.r.standard_normal(d.shape).astype(d.dtype) for n in "uvw"}
     other = {n: x * float(d.r.uniform(0.1, 0.9)) for n, x in tree.items()}
     return islices.diff(tree, {n: x.astype(d.dtype) for n, x in other.items()}, before=tree, max_norm=0.5)
 
 
 def another_batch(d: Near) -> Any:
-    """Compare slices with the same slices after a third of the values was replaced."""
+    """Run `diff` on slices before and after a third of the values is replaced."""
     slots, fresh = d.slots(), d.r.standard_normal(d.shape).astype(d.dtype)
     values = np.concatenate([slots.values[: -d.rows], fresh])
     return islices.diff(slots, IndexedSlices(values, slots.indices, d.shape), tokens=len(values))

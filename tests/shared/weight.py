@@ -20,7 +20,7 @@ LAYOUT = {
 
 
 def docstring_lines(source: str) -> set[int]:
-    """Return the first line numbers of statements that consist of a string."""
+    """Return the line numbers at which statements begin that consist of a string."""
     return {
         node.lineno
         for node in ast.walk(ast.parse(source))

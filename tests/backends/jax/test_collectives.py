@@ -24,7 +24,8 @@ AXIS = "data"
 
 
 def stacked(counts):
-    """Return (values, indices) of all ranks, each of shape (4, n, ...): many duplicates, padded by the sentinel."""
+    """Return (values, indices), each of shape (4, n, ...), one part per rank. Indices repeat, and the sentinel pads
+    each part."""
     r = np.random.default_rng(3)
     n = max(counts)
     values, indices = r.standard_normal((4, n, WIDTH)).astype("float32"), r.integers(0, ROWS, (4, n)).astype("int32")
@@ -59,8 +60,8 @@ def on_four_ranks(group, folder):
 
 
 def move_bytes(group):
-    """Check that ranks get the bytes that the others sent, for parts of similar lengths (one exchange) and of very
-    different lengths (several rounds)."""
+    """Check the received bytes for parts of similar lengths, which need one exchange, and of very different lengths,
+    which need several rounds."""
     me, R = group.rank, group.size
     r = np.random.default_rng(5)
     ring = r.integers(0, 3, (R, R))
@@ -122,8 +123,8 @@ def late(group):
 
 
 def raise_later(group):
-    """Raise the error of a collective with the seconds until it. Rank 0 waits until the others have their errors,
-    because the end of rank 0 ends them all."""
+    """Raise the error of a collective, with the seconds until the error. Rank 0 waits for the other ranks' errors,
+    because its end ends all ranks."""
     from islices.distributed import RankError
 
     started = time.monotonic()
@@ -231,7 +232,7 @@ def refused():
 
 
 def train():
-    """Compare data-parallel steps of a table and a dense layer with steps on one device that reduces all ranks'
+    """Compare data-parallel steps of a table and a dense layer with steps on one device, which reduces all ranks'
     gradients."""
     from jax.sharding import PartitionSpec as P
 

@@ -51,8 +51,8 @@ def check(
     tolerance: float = 1e-5,
     wraps: Any = EVERY,
 ) -> Any:
-    """Check value_and_grad against jax.value_and_grad, eager and jitted, and return the first gradients. The loss must
-    have the same bits."""
+    """Check the loss and the gradients of value_and_grad against jax.value_and_grad, eager and jitted, and return the
+    first gradients."""
     results = []
     for wrap in wraps:
         value, want = wrap(jax.value_and_grad(loss))(params, *args)

@@ -52,8 +52,8 @@ def bags(table: Any, ids: Any) -> Any:
 
 
 def train(table: Any, state: Any, ids: Any) -> Any:
-    """Take a step on the clipped gradient of bags. The gradient stores a row per bag, a position per slot and a
-    factor."""
+    """Take a step on the clipped gradient of bags. The gradient stores one row per bag, and for each slot the position
+    of its row."""
     value, grad = islices.value_and_grad(bags)(table, ids)
     grad, norm = islices.clip_by_global_norm(grad, 0.1)
     table, state = OPTIMIZER.step(table, grad, state)
@@ -215,7 +215,7 @@ def test_a_step_that_is_not_taken_leaves_a_table_that_is_not_donated() -> None:
 
 
 def test_steps_under_vmap() -> None:
-    """Check that a step count which all mapped calls share divides as in a single call."""
+    """Check a step count that all mapped calls share: divisions by it have the bits of a single call."""
     tables = jnp.asarray(RNG.normal(size=(2, ROWS, 3)), np.float32)
     states = {**jax.vmap(OPTIMIZER.init)(tables), "step": jnp.full(1, 2, np.int32)}
     axes = {key: None if key == "step" else 0 for key in states}

@@ -202,7 +202,7 @@ def test_nothing_of_a_tables_size_is_in_the_program() -> None:
 
 
 def test_segment_sum_mapped_with_constant_segments() -> None:
-    """Check that XLA does not use one array both for the zeros of the sums and for the segments (`scatters.fold`)."""
+    """Check that XLA does not use the same array for the zeros of the sums and for the segments (`scatters.fold`)."""
 
     def sums(x: Any) -> Any:
         with B.scope():

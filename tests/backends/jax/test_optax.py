@@ -101,7 +101,7 @@ MADE: dict[str, Callable[[], Any]] = {
 
 
 def lazily(theirs: Any, grads: Any) -> tuple[Any, Any]:
-    """Run optax on touched rows: by hand, read the rows from each leaf of the table's shape, and write the rows
+    """Run optax on touched rows only. Rows are read by hand from each leaf that has the table's shape, and written
     back."""
     params, state = START, theirs.init(START)
     for grad in grads:
@@ -124,8 +124,8 @@ def lazily(theirs: Any, grads: Any) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("make", MADE.values(), ids=MADE)
 def test_rows_have_the_bits_of_optax(make: Any) -> None:
-    """Compare weights and state with optax: all rows, touched rows when gradients touch every row, and touched rows
-    when gradients touch few."""
+    """Compare weights and state with optax in three cases: all rows, gradients that touch every row, and gradients that
+    touch few rows."""
     few, every = ([gradient(seed, 5, every_row=named) for seed in range(3)] for named in (False, True))
     assert_same(train(front.on_rows(make(), rows="all"), START, few), stock(make(), few))
     assert_same(train(front.on_rows(make()), START, every), stock(make(), every))

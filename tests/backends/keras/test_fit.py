@@ -136,7 +136,8 @@ def subclassed(table: Any) -> Any:
 
 
 def test_one_call_on_a_model_somebody_else_wrote() -> None:
-    """Check that a compiled, unbuilt model trains after `row_sparse` with the rows and bits of the functional model."""
+    """Check that an unbuilt model that is compiled, and then row_sparse, trains the same rows to the same bits as the
+    functional model."""
     expected = weights(fitted(made(), front.Stepped(optim.adam(RATE)), epochs=1))
     model = subclassed(Taken())
     kind = type(model)

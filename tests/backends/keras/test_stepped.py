@@ -108,7 +108,7 @@ def test_what_waits_for_a_step_is_its_rows() -> None:
 
 
 def test_sixteen_bits_are_added_up_in_thirty_two() -> None:
-    """Check the sum 2048 + 1 + 1, which float16 arithmetic rounds to 2048."""
+    """Check that float32 accumulates the sum 2048 + 1 + 1, which float16 arithmetic rounds to 2048."""
     table = keras.Variable(tf.zeros((2, 1)), dtype="float16")
     optimizer = front.Stepped(optim.sgd(1.0), gradient_accumulation_steps=3)
     for value in (2048.0, 1.0, 1.0):
@@ -144,8 +144,7 @@ def test_weights_that_their_gradients_overwrite_are_left_to_keras() -> None:
 
 
 def test_kerass_own_course_around_the_rule() -> None:
-    """Compare steps with Keras's Adam, with all its options, on dense gradients; islices.optim uses Keras's
-    semantics."""
+    """Compare steps with Keras semantics with steps of Keras's Adam, with all its options, on dense gradients."""
     averages = {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 2}
     options = {"gradient_accumulation_steps": 2, "weight_decay": 0.05, "loss_scale_factor": 4.0, **averages}
     rule, results = optim.adam(RATE, rows="all", semantics="keras"), []

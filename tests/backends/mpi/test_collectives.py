@@ -1,4 +1,4 @@
-"""Test MPI as an engine. Four real processes under mpiexec start once and make every check in turn; the tests of faults
+"""Test MPI as an engine. Four real processes under mpiexec start once and run every check in turn; tests of faults
 follow."""
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def check_numpy(group: Group) -> None:
 
 
 def check_late(group: Group) -> None:
-    """Check the error when rank 1 comes after the timeout. MPI has no timeouts, so later calls on the group must
+    """Check the error when rank 1 comes after the timeout. MPI has no timeouts, so that later calls on the group must
     raise."""
     copy = communicator().Dup()
     within = get_group(copy, timeout=0.5)
@@ -167,7 +167,7 @@ def test_on_four_processes(name: str, ranks: Ranks) -> None:
 
 
 def test_processes_end(ranks: Ranks) -> None:
-    """Check that all processes exit, although a check abandoned messages."""
+    """Check that all processes exit, although a check has abandoned messages."""
     assert [finished.returncode for finished in ranks.ranks] == [0] * SIZE
 
 

@@ -24,7 +24,7 @@ ROWS, WIDTH = 23, 3
 
 # ---------------------------------------------------------------------- the ranks' data, and the expected results
 def slices_of(rank, dtype="float32"):
-    """Return (values, indices) of one rank: many duplicates on the first, none on the second."""
+    """Return (values, indices) of one rank. The first rank has many duplicates, and the second has no slices."""
     n = 0 if rank else 40
     r = np.random.default_rng(n)
     values = r.standard_normal((n, WIDTH)) * 10.0 ** r.integers(-3, 3, (n, 1))
@@ -111,7 +111,8 @@ def errors_on_every_rank(group):
 
 
 def replicas_reduce(strategy, dtype, op, *, traced):
-    """Compare `all_reduce` within strategy.run of two replicas with a fold. The second replica has no slices."""
+    """Compare `all_reduce` of two replicas, within strategy.run, with a fold in NumPy. The second replica has no
+    slices."""
     import tensorflow as tf
 
     from islices.distributed import all_reduce

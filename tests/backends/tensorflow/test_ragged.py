@@ -1,7 +1,7 @@
 """Test ragged ids in TensorFlow's formats against the lookups of tf.nn: values and gradients.
 
-Results without rounding (whole numbers, sums) are bit-equal. Others are within n * eps * sum of |terms| (SPEC clause
-19).
+Results without rounding (whole numbers, sums) have equal bits. Other results are within n * eps * sum of |terms| (SPEC
+clause 19).
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def test_a_sparse_tensor_is_looked_up_as_safe_embedding_lookup_sparse_does(combi
 
 
 def test_places_may_come_in_any_order() -> None:
-    """Check members whose rows are in any order, for which tf.nn.embedding_lookup_sparse raises. Rows keep the order of
-    their members."""
+    """Check ids whose places are in any order. tf.nn.embedding_lookup_sparse raises for such ids; islices keeps the
+    order of the ids in each row."""
     table, order = tf.Variable(WEIGHTS), [5, 2, 0, 4, 1, 3]
     mixed = sparse([IDS[k] for k in order], places=[PLACES[k] for k in order])
     for combiner, kind in itertools.product(("sum", "mean", "max"), ("host", "framework")):

@@ -1,5 +1,5 @@
-"""Test the argument `max_norm` of the optimizers for torch: a step has the bits of `clip_grad_norm_` and a step, and
-leaves gradients unchanged."""
+"""Test the argument `max_norm` of the optimizers for torch. A step has the bits of `clip_grad_norm_` and a plain step,
+and leaves gradients unchanged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def parameters(dtype: str = "float32") -> list[Any]:
 
 
 def give_gradients(params: list[Any], seed: int, slots: int = 30) -> None:
-    """Set the parameters' gradients: sparse ones with duplicates and with large values that cancel, and dense ones."""
+    """Set the parameters' gradients: dense ones, and sparse ones with duplicates and with large values that cancel."""
     generator = torch.Generator().manual_seed(seed)
     for p in params[:2]:
         ids = torch.randint(0, len(p), (1, slots), generator=generator)
@@ -50,8 +50,8 @@ def assert_same(got: list[Any], expected: list[Any], subject: Any) -> None:
     ],
 )
 def test_same_bits_as_clipping_first(semantics: str, dtype: str, kernels: bool) -> None:
-    """Check that a step with `max_norm` has the bits of a clip followed by a step, also for gradients that are not
-    finite. Semantics "optax" divides before it multiplies."""
+    """Check that a step with `max_norm` has the bits of a clip and a plain step, also for gradients that are not
+    finite."""
     for options in ({}, {"rows": "all", "frozen": [1, 5], "maximize": True}):
         for limit in (0.5, 0.0, float("inf")):
             got, expected = parameters(dtype), parameters(dtype)

@@ -1,7 +1,7 @@
-"""Test torch.distributed (gloo) as an engine: four real processes, started once, make every check in turn.
+"""Test torch.distributed (gloo) as an engine: four real processes start once and run every check in turn.
 
-A check is a function of the ranks' group that all of them call. Checks that break a group come last, on separate
-groups. The check that kills a process comes at the very end.
+A check is a function that all ranks call with their group. Checks that break a group come last, on separate groups. The
+check that kills a process comes at the very end.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ def check_two_groups(group: Group) -> None:
 
 
 def check_one_group_each(group: Group) -> None:
-    """Check that `get_group` returns the same Group for a process group to all callers, so that the Group stays broken
-    after an error."""
+    """Check that `get_group` returns the same Group to all callers, so that a broken Group stays broken for all."""
     assert get_group("torch") is group
     assert get_group(dist.group.WORLD) is group
 

@@ -35,7 +35,7 @@ def weights(dtype: str = "float32", seed: int = 0) -> torch.Tensor:
 
 
 def slices(dtype: str = "float32", ids: str = "int64", *, n: int = 6, **flags: Any) -> IndexedSlices:
-    """Return slices with duplicates, some of which cancel."""
+    """Return slices with duplicates. Some of the duplicates cancel."""
     values = weights(dtype)[:n].clone()
     values[2] = -values[1]
     return IndexedSlices(values, torch.tensor([4, 1, 1, 0, 4, 4][:n], dtype=getattr(torch, ids)), (ROWS, DIM), **flags)
@@ -120,8 +120,8 @@ def test_leaves_without_a_gradient_stay_none() -> None:
 
 
 def test_trees_aux_and_constants() -> None:
-    """Check two tables, one of which has no lookup, a variable in a dict, leaves that `fn` returns unchanged, and
-    constant rows."""
+    """Check two tables (one has no lookup), a variable in a dict, leaves that `fn` returns unchanged, and constant
+    rows."""
 
     def loss(tables: Any, extra: Any, ids: torch.Tensor) -> Any:
         rows = islices.lookup(tables[0], ids)
@@ -143,8 +143,7 @@ def test_trees_aux_and_constants() -> None:
 
 
 def calls(s: IndexedSlices) -> Any:
-    """Return the results of clips that change values and of clips that do not, of a preset, of a clip by rows, and of a
-    check for NaN."""
+    """Return the results of several clips, of which some change no value, of a preset, and of a check for NaN."""
     dense, tree = islices.to_dense(s), {"a": [s], "b": s.values}
     clipped = [islices.clip_by_norm(s, limit) for limit in (0.5, 1e4)]
     presets = islices.clip_by_global_norm(tree, 0.5, semantics="torch"), islices.clip_by_value(s, -0.5, 0.5)

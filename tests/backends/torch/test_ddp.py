@@ -1,4 +1,4 @@
-"""Test `register_ddp_hook` with DistributedDataParallel: three real processes (gloo) start once and make every check.
+"""Test `register_ddp_hook` with DistributedDataParallel: three real processes (gloo) start once and run every check.
 
 A sparse gradient must have the bits of `all_reduce` with op "mean" on the ranks' gradients. Dense gradients must have
 the bits of DDP without a hook, or of `all_reduce`.

@@ -130,7 +130,7 @@ def test_a_model_fed_by_workers() -> None:
     ],
 )
 def test_schedulers_reach_the_steps(name: str, hyper: dict[str, Any], schedule: Callable[[Any], Any]) -> None:
-    """Check that schedulers set the same numbers as on torch's optimizers, and that steps use these numbers."""
+    """Check that schedulers set the same numbers as they do on torch's optimizers, and that steps use these numbers."""
     model, twin = Model(), Model()
     optimizer = getattr(optim, name)(model.parameters(), **hyper)
     theirs = getattr(torch.optim, name)([torch.nn.Parameter(torch.ones(1))], **hyper)

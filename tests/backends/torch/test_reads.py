@@ -1,4 +1,5 @@
-"""Test `value_and_grad(fn, sparse=)` of plain tensors. Gradients equal torch's; reads of rows give sparse ones."""
+"""Test `value_and_grad(fn, sparse=)` of plain tensors. Gradients equal those of torch, and are sparse where `fn` reads
+rows."""
 
 from __future__ import annotations
 

@@ -34,7 +34,8 @@ class Tied(nn.Module):
 
 
 class Bags(Tied):
-    """A model with one product per sample, fewer than the width. Norms use the triangular factor."""
+    """A model with one product per sample. Products are fewer than the width, so that norms use the triangular
+    factor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,8 +84,8 @@ def test_norms_clips_and_sums_are_those_of_one_backward_pass_a_sample(make: Any)
 
 
 def test_one_norm_over_the_tied_weight_and_all_others() -> None:
-    """Check DP-SGD's norm over the tied weight, which is captured, and the other parameters, whose gradients come from
-    torch.func."""
+    """Check DP-SGD's norm over all parameters: the tied weight is captured, and torch.func computes the other
+    gradients."""
     model = Tied()
     with islices.capture(model) as captured:
         loss_of(model(IDS), TARGETS).backward()

@@ -41,7 +41,8 @@ def test_the_python_adapter(capsys: pytest.CaptureFixture[str]) -> None:
 
 # ---------------------------------------------------------------------- messages and results
 def edited(tmp_path: Path, old: str, new: str) -> str:
-    """Return a command that runs the Python example after replacing `old`, which occurs once, by `new`."""
+    """Copy the Python example with `old`, which occurs once, replaced by `new`, and return the command that runs the
+    copy."""
     text = (FOLDER / "adapter.py").read_text("utf-8")
     assert text.count(old) == 1
     program = tmp_path / "edited.py"

@@ -66,8 +66,8 @@ def test_what_may_overflow_or_be_nan_is_not_judged(made: Any) -> None:
 
 
 def test_decay_as_a_factor_needs_its_rounding() -> None:
-    """Check that the error of (1 - c) w - s with rounded steps exceeds the bound of w - c w - s, but not the bound of
-    the rule `shrunk`."""
+    """Check that the rounding errors of (1 - c) w - s exceed the bound of w - c w - s, but not the bound of
+    `shrunk`."""
     rate, decay, w, s = (
         single(float.fromhex(x)) for x in ("0x1.99999ap-3", "0x1.47ae14p-7", "0x1.009e32p+0", "0x1.07afe6p-12")
     )

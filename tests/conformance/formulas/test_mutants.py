@@ -37,7 +37,7 @@ def _alone(got: Got, name: str) -> Got:
 
 
 def _score(trajectory: Trajectory, wrong: Formula) -> tuple[float, float] | None:
-    """Return the highest score of the weights in each grade, or None if the mistake changes nothing."""
+    """Return the highest scores of the weights, one per grade, or None if the mistake changes nothing."""
     got = wrong_steps(wrong, trajectory)
     if not differs(got, wrong_steps(trajectory.formula, trajectory)):
         return None

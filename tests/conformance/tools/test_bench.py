@@ -57,8 +57,8 @@ def test_a_run_as_json_and_as_tables(tmp_path: Path) -> None:
 
 @pytest.mark.outside
 def test_a_process_that_fails_is_a_harness_error(tmp_path: Path) -> None:
-    """Check that bench measures the second framework if the first one fails at its import, and that the exit code shows
-    the failure."""
+    """Check that bench reports a framework that fails at its import by the exit code, and measures the other
+    framework."""
     (tmp_path / "jax").mkdir()
     (tmp_path / "jax" / "__init__.py").write_text("raise ImportError('jaxlib is missing')\n")
     names = ("-b", "jax", "-b", "numpy", "--part", "operations", "--operation", "norm")

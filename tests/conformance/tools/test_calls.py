@@ -1,4 +1,4 @@
-"""Test that small calls run few Python functions, because these functions are most of a small call's time."""
+"""Test that small calls run few Python functions, because running these functions takes most of a small call's time."""
 
 from __future__ import annotations
 

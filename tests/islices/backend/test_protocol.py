@@ -35,7 +35,7 @@ def test_a_backend_is_its_parts_and_each_method_stands_in_one() -> None:
 
 
 class Bare(Backend):
-    """A backend with only the methods of stage 1, over NumPy's memory."""
+    """A backend over NumPy's memory that has only the methods of stage 1 of docs/adapter_author.md."""
 
     name = module = "bare"
     capture = not_implemented("bare has no layers")

@@ -46,7 +46,7 @@ def dense_of(s: IndexedSlices) -> np.ndarray:
 
 
 def bits(x: Any) -> Any:
-    """Return a value that two arguments share if their bits are equal; -0 counts as +0."""
+    """Return a value that is equal for arguments with equal bits; -0 counts as +0."""
     if isinstance(x, IndexedSlices):
         return (bits(x.values), bits(x.indices), x.dense_shape, x.coalesced, x.padded)
     if isinstance(x, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Test that an operation of a framework raises MemoryError if memory is short, like the operation on the host."""
+"""Test that an operation of a framework without enough memory raises MemoryError, as the operation on the host does."""
 
 from __future__ import annotations
 

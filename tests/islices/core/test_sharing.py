@@ -22,7 +22,7 @@ HOST = islices.get_backend("numpy")
 
 
 def table_of(name: str) -> Any:
-    """Return a table, which can change in place if the framework has such arrays."""
+    """Return a table. It can change in place if the framework has such arrays."""
     x = islices.convert(START.copy(), name)
     if name == "tensorflow":
         import tensorflow as tf
@@ -143,7 +143,7 @@ def test_scatters_of_a_tables_own_rows(name: str) -> None:
 
 
 def test_random_views_of_one_buffer() -> None:
-    """Compare the check of each pair of views with np.shares_memory."""
+    """Check for each pair of random views that islices and np.shares_memory agree."""
     rng = np.random.default_rng(0)
     buffer = np.zeros(64, np.float32)
 

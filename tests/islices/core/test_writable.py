@@ -128,7 +128,8 @@ UPDATES = {
 
 
 def _gradient_after(name: str, update: Any, slices: Any) -> Any:
-    """Return the gradient of sum(w * w) at ones. The call `update` changes w after the loss and before the gradient."""
+    """Return the gradient of sum(w * w) at ones. The function `update` changes w between the loss and the backward
+    pass."""
     B = islices.get_backend(name)
     ones = B.asarray(np.ones((3, 1), np.float32))
     if name == "torch":

@@ -44,8 +44,8 @@ def scope_of(group: Group) -> Any:
 
 # ---------------------------------------------------------------------- one engine, and another framework's arrays
 def another_framework(group: Group, other: str) -> list[float]:
-    """Check that a call with other arrays, or with none, uses the engine that has started. The engine of the arrays'
-    framework has not started."""
+    """Check that a call uses the engine that has started, even if its arrays belong to another engine, or if it has no
+    arrays."""
     C = islices.get_backend(other)
     with scope_of(group):
         assert ShardedTable.from_full(C.asarray(np.ones((4, 1), np.float32))).group is group
@@ -130,8 +130,8 @@ ALL_REDUCE = "import numpy as np; from islices.distributed import all_reduce; "
     ],
 )
 def test_a_launched_process_with_nothing_starts_mpi(call: str) -> None:
-    """Check a launched process whose tree has no arrays: it uses MPI, as processes with NumPy arrays do, so that all
-    ranks meet."""
+    """Check a launched process whose tree has no arrays: the process uses MPI, like processes with NumPy arrays, so
+    that all ranks meet."""
     launcher = _mpiexec()
     assert launcher is not None
     code = f"import os; rank = int(os.environ['PMI_RANK']); {ALL_REDUCE} print({call})"
@@ -140,7 +140,8 @@ def test_a_launched_process_with_nothing_starts_mpi(call: str) -> None:
 
 @pytest.mark.skipif(bool(absent("mpi")), reason=absent("mpi") or "there is MPI")
 def test_launched_by_mpi_connected_by_torch() -> None:
-    """Check torch's ranks started by mpiexec. MPI is then not a started engine, because no module imports it."""
+    """Check torch's ranks under mpiexec. No module imports MPI, so that islices does not count MPI as a started
+    engine."""
     pytest.importorskip("torch")
     launcher = _mpiexec()
     assert launcher is not None

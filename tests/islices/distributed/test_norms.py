@@ -1,5 +1,5 @@
-"""Test global_norm and clip_by_global_norm over ranks. Results have the bits of exact arithmetic, and of one process
-that has all leaves. SPEC clause 25.
+"""Test global_norm and clip_by_global_norm over ranks. Results equal exact arithmetic, and one process that has all
+leaves, to the bit (SPEC clause 25).
 
 Ranks are threads. Leaf k of a gradient is on rank k % size, and a replicated leaf is on each rank.
 """
@@ -48,7 +48,7 @@ class Replicated:
 
 
 def gradients() -> dict[str, list[Any]]:
-    """Return a dict from a name to the leaves of a gradient, in order."""
+    """Return a dict from names to gradients; a gradient is a list of leaves."""
     table = [slices(normal(k, (6, 3)), np.random.default_rng(k).integers(0, 8, 6).tolist()) for k in range(5)]
     return {
         "tables": list(table),

@@ -60,8 +60,8 @@ def runs_here(engine: str, backend: str) -> None:
 @pytest.mark.outside
 @pytest.mark.parametrize("engine", ["mpi", "torch"])
 def test_cases_on_four_processes(engine: str) -> None:
-    """Run every fifth case on four processes; the step of five alternates the strategies. `islices conform` runs all
-    cases on every engine with two processes."""
+    """Run every fifth case on four processes; these cases have different strategies. `islices conform` runs all cases
+    on every engine with two processes."""
     backend = "numpy" if engine == "mpi" else engine
     runs_here(engine, backend)
     keywords = {"backend": backend, "ids": IDS[::5]}
@@ -100,7 +100,7 @@ MISTAKEN: dict[str, tuple[str, Any, str, str]] = {
 
 @pytest.mark.parametrize("name", MISTAKEN)
 def test_a_mistake_in_all_reduce_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that the cases catch each mistake, except "cuts that are all the same": the ends of ranges only divide the
+    """Check that cases catch each mistake except "cuts that are all the same", which is harmless: cuts only divide the
     work."""
     place, instead, caught, unharmed = MISTAKEN[name]
     monkeypatch.setattr(exchange, place, instead)

@@ -48,7 +48,7 @@ def parts_of(table: ShardedTable, state: dict[str, Any]) -> dict[str, Host]:
 
 # ---------------------------------------------------------------------- steps
 class Decay:
-    """A schedule whose repr contains its address in memory, which differs between ranks."""
+    """A schedule whose repr contains its address in memory, which differs from rank to rank."""
 
     def __init__(self, start: float) -> None:
         self.start = start
@@ -129,7 +129,7 @@ def test_processes_step_as_one(engine: str) -> None:
 
 
 def like(framework: str, full: Host) -> Any:
-    """Return `full` as an array like those that models of the framework use for tables."""
+    """Return the table `full` as an array of the kind that models of the framework use."""
     x = islices.get_backend(framework).asarray(full.copy())
     if framework == "torch":
         import torch
@@ -144,8 +144,8 @@ def like(framework: str, full: Host) -> Any:
 
 @pytest.mark.parametrize("framework", ["torch", "tensorflow", "jax", "mxnet"])
 def test_a_framework_trains_as_numpy_in_one_process(framework: str, tmp_path: Path) -> None:
-    """Check that two ranks train with the framework's gradients, and with a checkpoint in between, as NumPy trains in
-    one process."""
+    """Check that two ranks with a framework's gradients and a checkpoint in between end with the bits of one NumPy
+    process."""
     if framework not in islices.list_backends():
         pytest.skip(f"{framework} is not installed")
     B, full, optimizer = islices.get_backend(framework), start_of("schedule"), optim.adam(0.25)
@@ -253,7 +253,8 @@ def test_options_of_lookups_hold_on_fetched_rows() -> None:
 
 # ---------------------------------------------------------------------- errors
 def errors(group: Group, folder: str) -> dict[str, tuple[str, str]]:
-    """Return (class, message) of this rank's error in each case; one rank or all ranks have a wrong argument."""
+    """Return (class, message) of this rank's error in each case. Either one rank has a wrong argument, or the arguments
+    differ on all ranks."""
     full = np.arange(20, dtype=np.float32).reshape(10, 2)
     table, twin = ShardedTable.from_full(full, group), ShardedTable.from_full(full, group)
     rank, last = group.rank, group.rank == group.size - 1

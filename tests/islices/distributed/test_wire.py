@@ -205,8 +205,8 @@ def modelled(ranks: int, each: Sequence[Any], dim: int) -> dict[str, Cost]:
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_modelled_bytes_are_those_that_move(ranks: int) -> None:
-    """Check that the model has the bytes that ranks receive, apart from the headers of `agree`, padding to 8 bytes, and
-    the samples and counts of ranges."""
+    """Check that ranks receive the modelled bytes, apart from the headers of `agree`, padding, and the samples and
+    counts of ranges."""
     r, rows, dim = np.random.default_rng(ranks), 9000, 8
     each = [np.unique(r.integers(0, rows, 2000)) for _ in range(ranks)]
     found = modelled(ranks, each, dim)

@@ -26,7 +26,7 @@ class Framework:
         self.sum = importlib.import_module(f"islices.conformance.own_calls.{name}").weighted_sum
 
     def losses(self, x: Any) -> Any:
-        """Return the sums of all x[b]."""
+        """Return one loss per sample: the sum of x[b] for each b."""
         if self.name == "tensorflow":
             return importlib.import_module("tensorflow").reduce_sum(x, list(range(1, len(x.shape))))
         return x.sum(tuple(range(1, len(x.shape))))
@@ -110,7 +110,7 @@ def test_argnums_and_aux(fw: Framework) -> None:
 
 
 def test_array_gradients_of_lookups_are_the_frameworks_own(fw: Framework) -> None:
-    """Check that a looked-up array gets a dense gradient, in which padding and masked slots count nothing."""
+    """Check that a looked-up array gets a dense gradient, to which padding and masked slots add nothing."""
 
     def loss(w: Any) -> Any:
         mask = np.array([[True, True, False], [True, True, True]])

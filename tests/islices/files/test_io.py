@@ -76,7 +76,7 @@ ROWS = {
 
 
 def slices(framework: str, dtype: str) -> dict[str, islices.IndexedSlices]:
-    """Return slices with int32 and int64 indices, with each kind of indices, known and unknown rows, and rows of 0 to 2
+    """Return slices of each kind in ROWS, with int32 and int64 indices, known and unknown rows, and rows of 0 to 2
     dimensions."""
     backend = islices.get_backend(framework)
     made = {}

@@ -102,7 +102,7 @@ def as_inlined(x: Any) -> FunctionType | None:
 
 
 def names_called(function: FunctionType, monkeypatch: pytest.MonkeyPatch) -> tuple[FunctionType, set[str]]:
-    """Expand the function, and return the expanded function and the names that it still calls."""
+    """Expand a function, and return the result and the names that the result still calls."""
     trees: list[ast.AST] = []
     real = ast.fix_missing_locations
     monkeypatch.setattr(ast, "fix_missing_locations", lambda tree: trees.append(tree) or real(tree))

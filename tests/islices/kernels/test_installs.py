@@ -76,8 +76,8 @@ def test_kernels_are_kept_on_disk(tmp_path: Path) -> None:
 
 @pytest.mark.outside
 def test_a_changed_source_is_compiled_again(copy: Path) -> None:
-    """Check that a change of a source compiles all code again that contains the source. Older compiled code is not
-    used."""
+    """Check that a change of a source file recompiles all kernels that use the file, although older compiled kernels
+    exist."""
     assert run(PYTHONPATH=str(copy))[0] == "kernels"
     folding = copy / "islices" / "kernels" / "folding.py"
     folding.write_text(folding.read_text() + "\n# changed\n")

@@ -116,7 +116,7 @@ def threads() -> Iterator[None]:
 
 
 def shared(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """Let `count` threads share the work of a call, however small."""
+    """Make `count` threads share the work of even the smallest call."""
     monkeypatch.setattr(operations, "SHARED", 4)
     islices.config.set_num_threads(count)
 

@@ -156,8 +156,8 @@ def test_a_table_that_the_kernels_cannot_write_into(op: str) -> None:
 
 
 def test_bad_indices_that_nobody_checked() -> None:
-    """Check bad indices that no one has validated. Kernels give the same outcome as NumPy, IndexError for tables, and
-    never crash."""
+    """Check bad indices that no one has validated. With and without kernels, the outcome is the same: IndexError for
+    tables, and never a crash."""
     code = """
         import itertools
         import numpy as np

@@ -1,4 +1,4 @@
-"""Compare norms with exact arithmetic, with compiled kernels and with NumPy. SPEC clause 7."""
+"""Compare norms, computed by compiled kernels and by NumPy, with exact arithmetic (SPEC clause 7)."""
 
 from __future__ import annotations
 

@@ -142,8 +142,8 @@ def test_many_callers_while_the_number_of_threads_changes() -> None:
 
 
 def test_a_thread_that_cannot_be_started_costs_speed_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check kernels if the system refuses new threads while the pool is busy. The caller waits for parts that the pool
-    starts later."""
+    """Check kernels if the system starts no more threads while the pool is busy. The caller waits for parts that the
+    pool starts later."""
     islices.config.set_num_threads(3)
     held, ended, may_go = Event(), [], Event()
 

@@ -1,5 +1,5 @@
-"""Test that a process without memory for a compiled kernel raises and changes nothing, instead of being ended by
-LLVM."""
+"""Test that a process raises and changes nothing if memory for a compiled kernel is missing. LLVM would end the
+process."""
 
 from __future__ import annotations
 

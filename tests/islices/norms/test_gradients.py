@@ -1,4 +1,4 @@
-"""Test gradients through norms and clips with each framework's tape, per sample and of second order.
+"""Test gradients of norms and clips with each framework's tape, including per-sample and second-order gradients.
 
 The suite tests every norm and clip with value_and_grad. The data here are whole numbers, so that formulas in float64
 are exact.
@@ -61,7 +61,7 @@ def test_clips_of_samples_are_refused(framework: str) -> None:
 
 
 def own_formulas(framework: str) -> dict[str, Callable[[Any], Any]]:
-    """Return semantics -> the framework's clip to norm 0.5, or the formula of the clip if the clip has no gradient."""
+    """Return a dict from semantics to the framework's clip to norm 0.5, or to a formula if the clip has no gradient."""
     if framework == "torch":
         import torch
 

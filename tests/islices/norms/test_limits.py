@@ -1,4 +1,5 @@
-"""Test limits that are arrays: under a tape, traced and invalid, and in functions that the suite does not test."""
+"""Test limits that are arrays: under a tape, when traced, when invalid, and in functions that the suite does not
+test."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ TABLE = [Row(semantics, label, **how) for semantics, labels, how in GROUPS for l
 
 # ---------------------------------------------------------------------- the frameworks' optimizers
 def class_of(semantics: str, name: str, place: int = 0) -> Any:
-    """Return a class or function of the framework for the record; the last one is for dense gradients."""
+    """Return one of the record's classes or functions in the framework; the last one is for dense gradients."""
     root, *path = RECORDS[name].presets[semantics].source.split(", ")[place].split(".")
     if root == "EmbOptimType":
         module = pytest.importorskip("fbgemm_gpu.split_table_batched_embeddings_ops_training")
@@ -314,7 +314,7 @@ def test_bits_of_torch_where_it_rounds_once() -> None:
 
 
 def rounded_once() -> tuple[bool, dict[str, float]]:
-    """Return (True if torch contracts, the differences when torch uses NumPy's root)."""
+    """Return (contracts, differences): True if torch uses FMA, and the differences from torch with NumPy's root."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 

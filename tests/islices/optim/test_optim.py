@@ -1,4 +1,4 @@
-"""Test properties of optimizers: in place or not, atomic, checkpoints, accumulation, schedules, frozen rows."""
+"""Test properties of optimizers: steps in place, atomic steps, checkpoints, accumulation, schedules, frozen rows."""
 
 from __future__ import annotations
 
@@ -166,8 +166,8 @@ def test_inference_tensors_are_found_before_anything_is_written() -> None:
 
 
 def test_a_tensor_beside_a_variable_is_refused() -> None:
-    """Check that a tensor as state of a variable raises: in a tf.function, the table would change while the state would
-    not."""
+    """Check that a variable with a tensor as state raises: in a tf.function, the table would change while the state
+    would not."""
     pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
     optimizer, table = optim.adam(0.1), tensorflow_variable(START)
     state = islices.convert(optimizer.init(START.copy()), "tensorflow")

@@ -30,7 +30,7 @@ Make = Callable[[Any], optim.Optimizer]
 
 
 def by_step(step: Any) -> Any:
-    """Return 1/2, 3/4, 7/8 ... for steps 0, 1, 2 ..., which are exact in every type and mode."""
+    """Return 1/2, 3/4, 7/8 ... for steps 0, 1, 2 .... These numbers are exact in every type and mode."""
     return (0.5, 0.75, 0.875)[step] if isinstance(step, int) else 1 - 0.5 ** (step + 1.0)
 
 
@@ -43,7 +43,7 @@ def steps(optimizer: optim.Optimizer, table: Any = None) -> dict[str, Any]:
 
 
 def remade(make: Make) -> dict[str, Any]:
-    """Return table and state after steps of a new optimizer per step, which has the step's number as a constant."""
+    """Return table and state after steps that each use a new optimizer, with the step's number as a constant."""
     table = TABLE.copy()
     state = make(0.5).init(table)
     for k, grad in enumerate(GRADS):

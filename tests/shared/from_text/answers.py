@@ -1,4 +1,4 @@
-"""Answer a case of the golden vectors, both as JSON."""
+"""Answer a case of the golden vectors; case and answer are JSON."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def _fold(terms: Any) -> Any:
 
 
 def _divisor(combiner: str, w: Any, count: int, kind: Any) -> Any:
-    """Return the divisor of the sum of one bag, or None if the combiner divides by nothing."""
+    """Return the divisor of the sum of one bag, or None if the combiner has no divisor."""
     if combiner == "sum":
         return None
     if w is None:
@@ -155,7 +155,7 @@ def _divisor(combiner: str, w: Any, count: int, kind: Any) -> Any:
 
 
 def _bag(combiner: str, x: Any, w: Any) -> tuple[Any, Any]:
-    """Return (result of one bag, not rounded to 16 bits, divisor of the bag)."""
+    """Return (result, divisor) of one bag. The result is not rounded to 16 bits."""
     kind = x.dtype.type
     if not len(x):
         return np.zeros(x.shape[1:], x.dtype), kind(0)

@@ -39,7 +39,7 @@ def _float(x: Fraction) -> float:
 
 
 def _root(s: Fraction) -> float:
-    """Return the square root of s with 53 significant bits, even if s is no float64."""
+    """Return the square root of s with 53 significant bits, even if s is beyond the range of float64."""
     if not s:
         return 0.0
     half = (s.numerator.bit_length() - s.denominator.bit_length()) // 2
@@ -99,7 +99,7 @@ def top_k_rows(x: Any, k: int) -> Any:
 
 # ---------------------------------------------------------------------- clauses 9 and 10
 def number(limit: Any) -> float:
-    """Return a limit as a number; the limit may be a number or a 0-d array."""
+    """Convert a limit, which may be a 0-d array, to a number."""
     return float(np.ravel(limit.x)[0]) if isinstance(limit, Array) else limit
 
 

@@ -25,7 +25,7 @@ LEAST = 1e-290
 
 
 def powers(beta: float, t: int) -> float:
-    """Return beta^t as a product of 32 factors, multiplied by repeated halving."""
+    """Return beta^t: multiply the first half of 32 factors by the second half until one factor is left."""
     factors = []
     for k in range(32):
         factors.append(beta if t >> k & 1 else 1.0)
@@ -59,7 +59,7 @@ def root_of(n: Any, p: float, digits: int) -> Any:
 
 
 class Step:
-    """The numbers of one step, rounded to the wide type when read."""
+    """The numbers of one step; reading a number rounds it to the wide type."""
 
     def __init__(self, name: str, hyper: dict[str, Any], t: int, kind: Any) -> None:
         self.name, self.t, self.kind = name, t, kind
@@ -83,7 +83,8 @@ class Step:
 
 
 def state_names(s: Step) -> dict[str, str]:
-    """Return the names of the state's arrays, each with "0" or "initial" (initial_accumulator) as its initial value."""
+    """Return a dict from the names of the state's arrays to "0" or "initial" (initial_accumulator), the initial
+    value."""
     some, name = s.some, s.name
     if name == "sgd":
         return {"momentum": "0"} if some("momentum") else {}

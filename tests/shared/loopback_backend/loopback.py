@@ -53,7 +53,8 @@ class LoopbackArray(Opaque):
         return box(-unbox(self))
 
     def __truediv__(self, other: object) -> Any:
-        """Let an operand of another library divide, as a framework's arrays do; otherwise raise."""
+        """Leave division to an operand of another library, as arrays of a framework do; raise for all other
+        operands."""
         if isinstance(other, (LoopbackArray, int, float)):
             raise TouchedError("division of loopback arrays: it is the adapter's")
         return NotImplemented
@@ -91,8 +92,8 @@ Opaque.__array_ufunc__ = None  # type: ignore[attr-defined]  # NumPy's operators
 
 
 def _operand(x: LoopbackArray, other: object) -> Any:
-    """Return the second operand of an operation as NumPy sees it: an array of the same dtype, or a Python number with
-    this dtype."""
+    """Return the content of an operation's second operand: an array of the same dtype, or a Python number in this
+    dtype."""
     inside = unbox(x)
     if type(other) in (int, float):
         return np.asarray(other, inside.dtype)

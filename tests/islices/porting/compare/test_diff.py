@@ -173,8 +173,8 @@ def test_bad_input_is_refused_by_name(label: str, call: dict[str, Any], error: t
 # ---------------------------------------------------------------------- causes
 @pytest.mark.parametrize("masked", [False, True], ids=["dropped", "zeros"])
 def test_a_padding_row_that_is_dropped_or_zero_counts_in_no_norm(masked: bool) -> None:
-    """Check a cause with padding and a clip: the unsummed slots of the padding row do not count in the norm of the side
-    without them."""
+    """Check that `diff` explains padding and a clip together. The side without the padding row did not count its slots
+    in the norm."""
     r = np.random.default_rng(0)
     raw = slices(r.standard_normal((60, 4)), np.r_[0, 0, r.integers(0, 12, 58)], 20)
     values = raw.values * (np.asarray(raw.indices) != 0)[:, None]
@@ -194,8 +194,8 @@ def test_every_cause_is_in_the_docs_and_in_the_help(capsys: pytest.CaptureFixtur
 
 
 def test_a_cause_is_its_record_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that `diff` finds a new cause by its record: alone, together with a factor, and before causes that it
-    subsumes."""
+    """Check that `diff` finds a new cause from its record: without other causes, with a factor, and before causes that
+    it subsumes."""
 
     def propose(both: Comparison, which: int) -> Iterator[Change]:
         text = "mirrored: columns of {x} are those of {y} from the last to the first"

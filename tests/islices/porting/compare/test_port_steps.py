@@ -1,4 +1,4 @@
-"""Test steps that differ between two frameworks. Reports name one cause, two causes, and causes after many steps."""
+"""Test steps that differ between two frameworks. Reports name one cause or two, also after many steps."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def test_what_makes_a_step_another_is_named(name: str) -> None:
 
 
 def test_an_optimizer_that_keeps_nothing_beside_one_that_does() -> None:
-    """Compare plain SGD with momentum: the state is an empty dict for SGD, and has an array per table after two steps
-    with momentum."""
+    """Compare plain SGD, whose state is an empty dict, with momentum, whose state has an array per table after two
+    steps."""
     d = Batch(2)
     table, g = d.tables["u"], summed(d)["u"]
 
@@ -66,8 +66,8 @@ DESCRIBED = {
 
 @pytest.mark.parametrize("name", DESCRIBED)
 def test_what_is_described_in_full_is_what_steps(name: str) -> None:
-    """Check that descriptions of the optimizers decide the causes. Steps alone cannot, because the first steps may be
-    equal."""
+    """Check that descriptions of the optimizers decide the causes, because the first steps of different optimizers may
+    be equal."""
     make, description, names = DESCRIBED[name]
     d = Batch(2)
     g = summed(d)
@@ -80,8 +80,7 @@ def test_what_is_described_in_full_is_what_steps(name: str) -> None:
 
 
 def test_a_state_on_one_side_does_not_hide_what_its_sums_began_with() -> None:
-    """Check that the report names the initial accumulator. MXNet creates Adagrad's state in the first step, optax
-    before it."""
+    """Check that the report names the initial accumulator, although MXNet creates Adagrad's state later than optax."""
     d = Batch(2)
     table, g = d.tables["u"], summed(d)["u"]
     sides = []

@@ -19,7 +19,7 @@ def causes(names: tuple[str, ...]) -> set[str]:
 
 
 def reported(found: Any) -> list[set[str]]:
-    """Return one set of causes per explanation."""
+    """Return the names of the causes in each explanation, as one set per explanation."""
     return [set(e.names) for e in found.causes]
 
 
@@ -62,8 +62,8 @@ def test_a_table_whose_rows_are_renormed_is_said_to_be_bounded(by: str) -> None:
 
 
 def test_where_two_causes_leave_the_same_bits_both_are_told() -> None:
-    """Check that the report has both explanations: "u" is clipped by its norm; "v" was not clipped, or separately and
-    is below the limit."""
+    """Check that the report has both explanations: "v" was left out of the clip, or each tensor was clipped by its
+    norm."""
     d = Batch(1)
     g = summed(d)
     g = {"u": g["u"], "v": g["v"] * np.float32(0.2)}

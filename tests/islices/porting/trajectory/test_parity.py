@@ -1,5 +1,4 @@
-"""Test `islices.parity`: equal trainings are equal, rounding is not a fault, and parity finds each fault where it
-begins."""
+"""Test `islices.parity`: equal trainings are equal, rounding is no fault, and parity finds where each fault begins."""
 
 from __future__ import annotations
 
@@ -30,7 +29,8 @@ def training(
     max_norm: float = 0.05,
     keep: tuple[str, ...] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Train two tables whose rows are multiplied, with a squared error, one global norm and an optimizer of islices.
+    """Train two tables whose looked-up rows are multiplied, with a squared error, a clip by the global norm and an
+    optimizer of islices.
 
     Frameworks sum in different types: `sums` is the type here. The function `fault` may change each position of a step.
     """
@@ -186,8 +186,8 @@ def test_what_one_side_does_to_tables_between_steps() -> None:
 
 
 def test_a_tensor_of_one_element_does_not_hide_the_cause() -> None:
-    """Check that parity names the cause although a bias of one element, which is too small to prove it, differs
-    most."""
+    """Check that parity names the cause, although the tensor with the largest difference is a bias of one element,
+    which proves none."""
 
     def steps(rate: float) -> Iterator[dict[str, Any]]:
         r = np.random.default_rng(0)
@@ -204,7 +204,7 @@ def test_a_tensor_of_one_element_does_not_hide_the_cause() -> None:
 
 
 def test_a_state_is_not_explained_as_a_gradient() -> None:
-    """Check that parity names no cause of gradients, such as a clip, for a state that a changed beta2 scales."""
+    """Check that parity does not explain a state by causes of gradients, such as a clip, if beta2 has changed."""
     keras = {"semantics": "keras", "lr": 1e-9}
     found = islices.parity(training(optim.adam(**keras)), training(optim.adam(beta2=0.99, **keras)))
     assert found.stop is not None

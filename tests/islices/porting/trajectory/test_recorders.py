@@ -1,4 +1,4 @@
-"""Test recorders in the frameworks' loops, and states that one framework's optimizer takes over from another's."""
+"""Test recorders in the frameworks' loops, and the transfer of states between optimizers of different frameworks."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_optax_goes_on_from_named_arrays(name: str) -> None:
 
 @pytest.mark.parametrize("semantics", ["torch", "keras"])
 def test_momentum_goes_on_in_terms_of_the_other(semantics: str) -> None:
-    """Check that torch and optax continue a training with momentum of another framework as that framework would."""
+    """Check that torch and optax continue a training with another framework's momentum on the same trajectory."""
     torch, optax, jnp = pytest.importorskip("torch"), pytest.importorskip("optax"), pytest.importorskip("jax.numpy")
     from islices.backends.jax.optax import start_from as start_optax
     from islices.backends.torch import optim as torch_rows
