@@ -39,7 +39,7 @@ class BuildPacked(build_py):
 
 
 class DatedSdist(sdist):
-    """An sdist step that fixes the date, owner and order in the archive, which setuptools would take from the build."""
+    """An sdist step that fixes the date, owner and order in the archive. setuptools would record those of the build."""
 
     def make_archive(self, base_name, format, root_dir=None, base_dir=None, **owner):
         date = os.environ.get("SOURCE_DATE_EPOCH")

@@ -4,7 +4,7 @@
 
 This command runs dlrm/dlrm_s_pytorch.py with the arguments after the folder. Optimizers of islices replace the
 program's sgd, adagrad and rwsadagrad, and `--optimizer=adam` is new. With `--by=torch` before these arguments, the
-program keeps its optimizers (adam is torch's SparseAdam for tables, and Adam for other parameters).
+program keeps its optimizers (adam then means torch's SparseAdam for tables, and Adam for other parameters).
 """
 
 import importlib

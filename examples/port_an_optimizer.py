@@ -2,7 +2,7 @@
 
 Keras's Adam updates every row, adds epsilon in a different place than torch, and corrects the bias in float32.
 semantics="keras" has this arithmetic on any framework. The program takes ten steps of keras.optimizers.Adam, then ten
-of islices on torch from Keras's weights and state. It compares the result with twenty steps of Keras. torch's Adam
+of islices on torch from Keras's weights and state. The result is compared with twenty steps of Keras. torch's Adam
 diverges from the same state, because gradients are small.
 """
 

@@ -262,8 +262,7 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 
 # ---------------------------------------------------------------------- imports within functions
 def test_what_is_imported_within_functions_needs_a_framework_or_says_why() -> None:
-    """Check that functions import only a framework, an extra, a module that imports such a module at its head, or a
-    module in LATE."""
+    """Check imports in functions: frameworks, extras, modules that import either at their head, and modules in LATE."""
     late = {
         (name, i.target): f"{name}:{i.line}"
         for name in MODULES
@@ -280,7 +279,7 @@ ITEM = re.compile(r"the standard library|the core|the core below `(?P<above>[\w.
 
 
 def statement(name: str) -> list[str] | None:
-    """Return the items of the line "May import" in a module's docstring, or None if there is no such line."""
+    """Return the items of the line "May import" in a module's docstring, or None if the docstring lacks the line."""
     text = " ".join((ast.get_docstring(tree(name)) or "").split())
     lines = SAYS.findall(text)
     assert len(lines) == len(re.findall(r"\b[Mm](?:ay|ust not) import\b", text)) <= 1, f"{name}: not the form: {text}"

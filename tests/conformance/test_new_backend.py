@@ -1,7 +1,8 @@
 """Test `islices new-backend`: its files, its errors, and the suite's report on an incomplete adapter.
 
-The framework is the sample's, and the sample's adapter is not installed here. The test follows docs/adapter_author.md.
-The test runs the page's shell lines one by one, and puts the methods of the page's Python block into the skeleton.
+The test uses the framework of the sample backend, without the adapter of the sample backend. The test follows
+docs/adapter_author.md. The test runs the page's shell lines one by one, and puts the methods of the page's Python block
+into the skeleton.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def assert_shown(counterexample: Counterexample | None, folder: Path) -> None:
 
 @pytest.fixture
 def wrong_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the segment_sum of torch's adapter by one that keeps only the last contribution."""
+    """Replace the segment_sum of torch's adapter by a function that returns only the last contribution to each sum."""
     adapter = pytest.importorskip("islices.backends.torch.adapter").TorchBackend
     monkeypatch.setattr(adapter, "segment_sum", adapter.segment_sum)  # restored at the end of the test
     exec(LAST_WINS, {})

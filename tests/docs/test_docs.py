@@ -155,7 +155,8 @@ def test_docstrings(name: str) -> None:
 
 # ---------------------------------------------------------------------- the pages
 def make_docs(out: Path) -> list[str]:
-    """Return the command of the Makefile's target docs. It uses this interpreter, and writes to the folder `out`."""
+    """Return the command of the Makefile's target docs. The command uses this interpreter, and writes to the folder
+    `out`."""
     recipe = re.search(r"^docs:.*\n\t(.*-m sphinx .*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
     assert recipe, "the target docs does not begin with Sphinx"
     line = recipe[1].replace("$(BIN)/python", sys.executable).replace("$(ARGS)", "")

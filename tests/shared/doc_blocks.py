@@ -129,7 +129,8 @@ def serve() -> None:
 
 
 def _in_child(code: str, folder: str, files: list[Path]) -> int:
-    """Run the code in a forked process, and return the exit code, which is negative if a signal ended the process."""
+    """Run the code in a forked process, and return the exit code. The code is negative if a signal ended the
+    process."""
     sys.stdout.flush()
     sys.stderr.flush()
     with warnings.catch_warnings():

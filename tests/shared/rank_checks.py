@@ -47,8 +47,8 @@ def exchanges(group: Group, lengths: Sequence[Sequence[int]]) -> None:
 
 
 def folded(parts: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
-    """Return (indices, sums) of all parts, summed by left folds in the given order. Folds start at -0.0, which keeps
-    all bits."""
+    """Return (indices, sums) of all parts, summed by left folds in the given order. Folds start at -0.0, because adding
+    -0.0 changes no bits."""
     ids = np.concatenate([ids for ids, _ in parts])
     values = np.concatenate([values for _, values in parts])
     distinct, places = np.unique(ids, return_inverse=True)

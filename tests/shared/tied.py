@@ -34,7 +34,7 @@ def exact_norm(x: Host, ord: int) -> float:
 
 
 def tied(rng: np.random.Generator, dtype: str, ord: int, width: int) -> Host:
-    """Return an array of `width` numbers: random ones, and numbers that move the sum to or near a midpoint."""
+    """Return an array of `width` numbers: random numbers, and numbers that bring the sum to a midpoint or near it."""
     bits, least = FORMS[dtype]
     x = (np.abs(rng.standard_normal(int(rng.integers(1, width // 2)))) + 0.05).astype(dtype)
     if dtype == "float64" and rng.integers(3) == 0:  # equal numbers next to a power of two

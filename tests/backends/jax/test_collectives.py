@@ -232,7 +232,7 @@ def refused():
 
 
 def train():
-    """Compare data-parallel steps of a table and a dense layer with steps on one device, which reduces all ranks'
+    """Compare data-parallel steps of a table and a dense layer with steps on one device that has all ranks'
     gradients."""
     from jax.sharding import PartitionSpec as P
 

@@ -1,7 +1,7 @@
 """Test models that train by rows on the present backend of Keras. test_each_backend.py runs this module on all three
 backends.
 
-The reference is a Keras layer that multiplies one-hot ids by its table, so that its gradient is an array.
+The reference is a Keras layer that multiplies one-hot ids by its table, so that the table's gradient is an array.
 `islices.parity` compares recorded steps (SPEC clause 23). Recording makes steps eager. test_each_backend.py shows that
 compiled steps have the same bits for models without rounding.
 """
@@ -98,7 +98,8 @@ def test_fit_follows_kerass_own_optimizer_on_arrays(name: str, options: dict[str
 
 
 def test_rows_that_no_batch_names_keep_their_bits() -> None:
-    """Check that rows outside all batches keep their bits. The last batch is smaller than the others."""
+    """Check that steps do not change the bits of rows that no batch contains. The last batch is smaller than the
+    others."""
     optimizer = front.Stepped(optim.adamw(RATE, weight_decay=0.1), global_clipnorm=0.5, gradient_accumulation_steps=2)
     still = (weights(made())[0] == weights(fitted(made(), optimizer, batch=12))[0]).all(1)
     assert np.flatnonzero(still).tolist() == sorted({*range(ROWS)} - {*IDS.ravel().tolist()})
@@ -136,8 +137,8 @@ def subclassed(table: Any) -> Any:
 
 
 def test_one_call_on_a_model_somebody_else_wrote() -> None:
-    """Check that an unbuilt model that is compiled, and then row_sparse, trains the same rows to the same bits as the
-    functional model."""
+    """Check an unbuilt model, compiled before row_sparse: fit changes the same rows as in the functional model, to the
+    same bits."""
     expected = weights(fitted(made(), front.Stepped(optim.adam(RATE)), epochs=1))
     model = subclassed(Taken())
     kind = type(model)

@@ -22,7 +22,8 @@ def parameters(dtype: str = "float32") -> list[Any]:
 
 
 def give_gradients(params: list[Any], seed: int, slots: int = 30) -> None:
-    """Set the parameters' gradients: dense ones, and sparse ones with duplicates and with large values that cancel."""
+    """Set the parameters' gradients. Some are dense, and some are sparse with duplicates and with large values that
+    cancel."""
     generator = torch.Generator().manual_seed(seed)
     for p in params[:2]:
         ids = torch.randint(0, len(p), (1, slots), generator=generator)

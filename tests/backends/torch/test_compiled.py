@@ -143,7 +143,7 @@ def test_trees_aux_and_constants() -> None:
 
 
 def calls(s: IndexedSlices) -> Any:
-    """Return the results of several clips, of which some change no value, of a preset, and of a check for NaN."""
+    """Return the results of several clips, a preset, and a check for NaN. Some of the clips change no value."""
     dense, tree = islices.to_dense(s), {"a": [s], "b": s.values}
     clipped = [islices.clip_by_norm(s, limit) for limit in (0.5, 1e4)]
     presets = islices.clip_by_global_norm(tree, 0.5, semantics="torch"), islices.clip_by_value(s, -0.5, 0.5)
@@ -238,8 +238,8 @@ def test_gradients_that_pass_through_calls_break_the_graph(fn: Callable[..., Any
 
 # ---------------------------------------------------------------------- compilation in another thread
 def test_while_another_thread_compiles() -> None:
-    """Check calls while another thread compiles. torch.compiler.is_compiling() is then True in all threads, which once
-    left a gradient unclipped."""
+    """Check calls while another thread compiles. torch.compiler.is_compiling() is then True in all threads; once, a
+    gradient therefore stayed unclipped."""
     optimizer = optim.adam(0.1)
     step = training_step(optimizer, combiner="sum")
     fn = graph(step)

@@ -20,7 +20,8 @@ WORDS = 200
 
 
 class Reviews(Dataset):  # type: ignore[type-arg]
-    """Texts of 1 to 9 words padded by 0, with a label that says whether good words outweigh bad ones."""
+    """A dataset of texts: 1 to 9 words (0 is the padding), a weight per word, and a label that is 1 if good words
+    outweigh bad ones."""
 
     def __len__(self) -> int:
         return 160
@@ -253,8 +254,8 @@ def test_hooks_and_closures() -> None:
 
 
 def test_parameters_on_other_memory() -> None:
-    """Check parameters that are not contiguous, empty, or of one element; the steps use another path with the same
-    bits."""
+    """Check parameters that are not contiguous, empty, or of one element; steps on such parameters run other code with
+    the same bits."""
     generator = torch.Generator().manual_seed(0)
     shapes = {
         "transposed": torch.randn(4, 3, generator=generator).t(),

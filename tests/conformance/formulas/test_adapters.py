@@ -41,8 +41,7 @@ def test_the_python_adapter(capsys: pytest.CaptureFixture[str]) -> None:
 
 # ---------------------------------------------------------------------- messages and results
 def edited(tmp_path: Path, old: str, new: str) -> str:
-    """Copy the Python example with `old`, which occurs once, replaced by `new`, and return the command that runs the
-    copy."""
+    """Copy the Python example, replace its only `old` by `new`, and return the command that runs the copy."""
     text = (FOLDER / "adapter.py").read_text("utf-8")
     assert text.count(old) == 1
     program = tmp_path / "edited.py"

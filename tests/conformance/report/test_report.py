@@ -1,4 +1,4 @@
-"""Test that reports are read, shown in four forms, and merged, and that islices trusts no text in a report."""
+"""Test reading reports, their four output formats, and merging; islices must not trust any text in a report."""
 
 from __future__ import annotations
 

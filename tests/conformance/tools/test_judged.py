@@ -87,7 +87,7 @@ def test_an_entry_that_ends_the_process_is_told_and_the_others_are_judged(tmp_pa
 
 # ---------------------------------------------------------------------- findings
 def needs(script: Path) -> list[str]:
-    """Return the imports of a script that are missing in this environment."""
+    """Return the modules that a script imports and this environment lacks."""
     names = [
         x.module if isinstance(x, ast.ImportFrom) else x.names[0].name
         for x in ast.walk(ast.parse(script.read_text("utf-8")))

@@ -232,7 +232,7 @@ def test_a_lazy_property_holds_no_lock() -> None:
 
 
 def test_no_module_has_locks_of_its_own() -> None:
-    """Check that modules only use `islices.core.locks.Lock`. The exceptions in the list are locks of a single
+    """Check that modules use only `islices.core.locks.Lock` as locks. The exceptions in the list are locks of a single
     object."""
     allowed = {
         ("islices/core/locks.py", "RLock"),

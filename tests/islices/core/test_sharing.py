@@ -22,7 +22,7 @@ HOST = islices.get_backend("numpy")
 
 
 def table_of(name: str) -> Any:
-    """Return a table. It can change in place if the framework has such arrays."""
+    """Return a table. The table can change in place if the framework has such arrays."""
     x = islices.convert(START.copy(), name)
     if name == "tensorflow":
         import tensorflow as tf
@@ -89,7 +89,8 @@ def buffers() -> list[tuple[str, Callable[[np.ndarray], Any]]]:
 
 @pytest.mark.parametrize(("name", "of"), buffers())
 def test_parts_of_one_buffer(name: str, of: Callable[[np.ndarray], Any]) -> None:
-    """Check adjacent parts of a flat buffer and interleaved columns of a matrix, which share no element."""
+    """Check tables that share a buffer but no element: adjacent parts of a flat buffer, and interleaved columns of a
+    matrix."""
     optimizer, n = optim.sgd(0.5), ROWS * WIDTH
     flat = of(np.zeros(3 * n, np.float32))
     wide = of(np.zeros((ROWS, 2 * WIDTH), np.float32))

@@ -24,8 +24,7 @@ LARGE = (100_000, 64)
 
 
 def kinds(B: Backend) -> list[str]:
-    """Return the kinds of the framework's arrays: those that change in place, and others, which are copied or
-    donated."""
+    """Return the kinds of the framework's arrays. One kind changes in place, and others are copied or donated."""
     return {"tensorflow": ["variable", "tensor"], "jax": ["array", "donated"]}.get(B.name, ["array"])
 
 

@@ -1,5 +1,5 @@
-"""Test global_norm and clip_by_global_norm over ranks. Results equal exact arithmetic, and one process that has all
-leaves, to the bit (SPEC clause 25).
+"""Test global_norm and clip_by_global_norm over ranks. Results have the bits of exact arithmetic, and of one process
+that has all leaves (SPEC clause 25).
 
 Ranks are threads. Leaf k of a gradient is on rank k % size, and a replicated leaf is on each rank.
 """
@@ -74,8 +74,8 @@ def whole(name: str) -> list[Any]:
 
 
 def on_rank(leaves: list[Any], rank: int, size: int) -> tuple[dict[str, Any], Any]:
-    """Return the arguments `tree` and `replicated` for one rank. The tree has two dicts of numbered leaves, and the
-    second dict is replicated."""
+    """Return the arguments `tree` and `replicated` of a clip on one rank. The tree has two dicts of numbered leaves,
+    and the second dict is replicated."""
     tree: dict[str, Any] = {"own": {}, "every": {}}
     for k, leaf in enumerate(leaves):
         if isinstance(leaf, Replicated):

@@ -48,7 +48,7 @@ def parts_of(table: ShardedTable, state: dict[str, Any]) -> dict[str, Host]:
 
 # ---------------------------------------------------------------------- steps
 class Decay:
-    """A schedule whose repr contains its address in memory, which differs from rank to rank."""
+    """A schedule whose repr contains an address in memory, so that the repr differs from rank to rank."""
 
     def __init__(self, start: float) -> None:
         self.start = start

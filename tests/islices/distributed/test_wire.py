@@ -1,7 +1,7 @@
 """Test the parts of all_reduce: the layout of bytes, the ranks' agreement, samples of ids, and the choice of a
 strategy.
 
-Ranks are threads of this process, and their group moves the same bytes as any other group.
+Ranks are threads of this process, and their group sends the same bytes as any other group.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ def test_a_rank_that_does_not_come_breaks_the_group() -> None:
 
 
 def test_what_was_received_is_let_go_before_it_is_summed() -> None:
-    """Check that all_reduce frees the received arrays, which are as large as the sums, before it sums. Indices are sent
-    in narrow types."""
+    """Check that all_reduce frees each received array, which may be as large as the sums, before it sums. Indices are
+    sent in narrow types."""
     like = exchange.HostLeaf(np.ones((1, 2), np.float32), np.array([7], np.int32), None)
     received = [like.arrays(), like.arrays()]
     assert exchange.fold_sparse(like, received).values.tolist() == [[2.0, 2.0]]

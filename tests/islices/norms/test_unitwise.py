@@ -1,6 +1,6 @@
 """Test clips along axes, by root mean squares and by parameter norms, against optax's functions, and their gradients.
 
-The golden vectors test the bits.
+The golden vectors test the bits of the clips.
 """
 
 from __future__ import annotations

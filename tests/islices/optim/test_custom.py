@@ -1,4 +1,4 @@
-"""Test optimizers that a user makes from a rule: they have the parts, bits and errors of built-in optimizers."""
+"""Test that optimizers made from a user's rule have the parts, bits and errors of built-in optimizers."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def through_a_file() -> Any:
 
 
 def compared() -> Any:
-    """Check that `diff` reports a difference between trees of such arrays, and return a tree."""
+    """Check that `diff` reports a difference between two trees of loopback arrays, and return such a tree."""
     found = islices.diff(tree(), islices.scale(tree(), 0.5))
     assert not found.equal
     assert str(found)

@@ -19,7 +19,7 @@ class TouchedError(Exception):
 
 
 class Opaque:
-    """The base class of this framework's arrays and sparse gradients. It hides all attributes."""
+    """The base class of this framework's arrays and sparse gradients. The class hides all attributes."""
 
     __slots__ = ("__weakref__", "_inside")
 

@@ -57,7 +57,8 @@ class Data:
 
 
 def by_torch(d: Data, reduce: Callable[[Any], Any] = torch.sum, **options: Any) -> Any:
-    """Return the gradient of torch.nn.Embedding, which is sparse unless `options` change that."""
+    """Return the gradient of torch.nn.Embedding. The gradient is sparse unless `options` have another value of
+    `sparse`."""
     layer = torch.nn.Embedding(ROWS, DIM, **{"sparse": True, **options})
     out = layer(torch.from_numpy(d.ids))
     reduce((out * torch.from_numpy(d.weights)).sum(-1)).backward()
@@ -184,7 +185,7 @@ def a_mask_and_a_mean_over_the_batch(r: np.random.Generator) -> Any:
 # ---------------------------------------------------------------------- models with different arithmetic
 def classifier(d: Data, by: str, reduction: str = "mean", padding_idx: int | None = None) -> dict[str, Any]:
     """Return the gradients of a classifier: tanh(embedding + positions), mean, linear layer, cross entropy. The
-    framework computes both passes."""
+    framework computes the forward and the backward pass."""
     positions, labels = d.start[:LENGTH], np.arange(BATCH) % 5
     if by == "torch":
         table, place, head = (torch.from_numpy(x.copy()).requires_grad_() for x in (d.start, positions, d.dense))

@@ -108,7 +108,7 @@ def test_the_verbose_report_shows_ten_rows_and_says_how_many_there_are() -> None
 
 
 def test_cost_follows_the_stored_rows() -> None:
-    """Check the cost for a table of 1e9 rows, which would need 16 GB as a dense array."""
+    """Check the cost of `diff` for sparse gradients of a table with 1e9 rows; a dense gradient would need 16 GB."""
     r = np.random.default_rng(0)
     ids = np.sort(r.choice(10**9, 50_000, replace=False))
     a, b = (slices(r.standard_normal((50_000, 4)), ids, 10**9) for _ in range(2))
@@ -173,8 +173,8 @@ def test_bad_input_is_refused_by_name(label: str, call: dict[str, Any], error: t
 # ---------------------------------------------------------------------- causes
 @pytest.mark.parametrize("masked", [False, True], ids=["dropped", "zeros"])
 def test_a_padding_row_that_is_dropped_or_zero_counts_in_no_norm(masked: bool) -> None:
-    """Check that `diff` explains padding and a clip together. The side without the padding row did not count its slots
-    in the norm."""
+    """Check that `diff` explains padding and a clip together. The side without the padding row did not count the slots
+    of this row in the norm."""
     r = np.random.default_rng(0)
     raw = slices(r.standard_normal((60, 4)), np.r_[0, 0, r.integers(0, 12, 58)], 20)
     values = raw.values * (np.asarray(raw.indices) != 0)[:, None]

@@ -36,7 +36,7 @@ def slices(values: Any, ids: Any, rows: int = ROWS) -> IndexedSlices:
 
 
 def made() -> dict[str, Any]:
-    """Return a dict from names of causes to (a, b, options). The causes turn one side into the other."""
+    """Return a dict from names of causes to (a, b, options). Applying the causes to one side gives the other side."""
     r = np.random.default_rng(0)
     v = r.standard_normal((ROWS, WIDTH)).astype(f4)
     ids = r.integers(0, ROWS, ROWS)

@@ -1,4 +1,4 @@
-"""Test steps that differ between two frameworks. Reports name one cause or two, also after many steps."""
+"""Test steps that differ between two frameworks. Reports must name the one or two causes, also after many steps."""
 
 from __future__ import annotations
 

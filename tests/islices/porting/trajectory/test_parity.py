@@ -186,8 +186,8 @@ def test_what_one_side_does_to_tables_between_steps() -> None:
 
 
 def test_a_tensor_of_one_element_does_not_hide_the_cause() -> None:
-    """Check that parity names the cause, although the tensor with the largest difference is a bias of one element,
-    which proves none."""
+    """Check that parity names the cause, although the tensor with the largest difference, a bias of one element, proves
+    no cause."""
 
     def steps(rate: float) -> Iterator[dict[str, Any]]:
         r = np.random.default_rng(0)
