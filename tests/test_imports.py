@@ -54,7 +54,7 @@ FRAMEWORKS = {
 }
 #: folder of backends/ -> other folders that it imports from: Keras's backends, and the former folder of Keras's module
 BESIDE = {"keras": ("jax", "tensorflow", "torch"), "tensorflow": ("keras",)}
-#: (module, its import in a function), if this import needs no framework and no extra -> the reason
+#: (module, imported module), for imports in functions that need no framework and no extra -> the reason
 LATE = {
     ("islices.norms.global_norms", "islices.distributed.norms"): "importing islices stays fast: few give a group",
     ("islices.kernels.threads", "concurrent.futures"): "importing islices stays fast",

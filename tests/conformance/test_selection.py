@@ -1,4 +1,4 @@
-"""Test the selection of cases by the quick profile. The command selects cases before it imports a framework or starts a
+"""Test which cases the quick profile selects. The command selects cases before it imports a framework or starts a
 process."""
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ BODIES = {
 def plugins(tmp_path: Path) -> Path:
     """Install broken backends as plug-ins are installed: a module, and metadata with an entry point."""
     for module, body in BODIES.items():
-        # a separate array type, so that the registry asks this backend about the array
+        # a separate array type, so that the registry finds this backend for the array
         text = PLUGIN.format(name="Broken", module=module, body=body) + ARRAY_TYPE
         (tmp_path / f"{module}.py").write_text(text)
         info = tmp_path / f"{module}-1.0.dist-info"

@@ -84,7 +84,9 @@ class Blocks:
 
     def run(self, code: str, folder: Path) -> dict[str, Any]:
         """Run the code in a folder, as ``python -c`` does, and return its exit code and output."""
-        if not frameworks_of(code) or not hasattr(os, "fork"):  # as fast as the server, and without its imports
+        if not frameworks_of(code) or not hasattr(
+            os, "fork"
+        ):  # as fast as the server, without the imports of the server
             done = subprocess.run(
                 [sys.executable, "-c", code], cwd=folder, text=True, capture_output=True, check=False, timeout=TIMEOUT
             )
@@ -129,7 +131,7 @@ def serve() -> None:
 
 
 def _in_child(code: str, folder: str, files: list[Path]) -> int:
-    """Run the code in a forked process, and return the exit code. The code is negative if a signal ended the
+    """Run the code in a forked process, and return the exit code. The exit code is negative if a signal ended the
     process."""
     sys.stdout.flush()
     sys.stderr.flush()

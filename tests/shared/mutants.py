@@ -16,7 +16,7 @@ class Mutant(NamedTuple):
     file: str
     old: str
     new: str
-    #: The cheapest backend whose conformance run can show it.
+    #: The cheapest backend whose conformance run can show the fault.
     shown_by: str
     why: str
 

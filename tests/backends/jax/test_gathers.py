@@ -377,7 +377,7 @@ def test_per_sample_is_the_gradient_of_each_sample() -> None:
 
 
 # ---------------------------------------------------------------------- random programs
-#: wide rows: XLA compiles a loop over less than 1024 bytes as one function, whose sums it may vectorize differently
+#: wide rows: XLA compiles a loop over less than 1024 bytes as one function, and may vectorize sums differently
 LARGE = {
     "table": jnp.asarray(RNG.normal(size=(ROWS, 64)), jnp.float32),
     "second": jnp.asarray(RNG.normal(size=(7, 64)), jnp.float32),

@@ -61,7 +61,7 @@ def test_gradients_per_sample_are_those_of_vmap(name: str) -> None:
 
     def found(table: Any, ids: Any, targets: Any) -> Any:
         value, g = value_and_grad(loss, per_sample=True)(table, ids, targets)
-        measured = (g.norms(), g.clip(limit).sum()) if name == "twice" else ()  # it takes long to compile
+        measured = (g.norms(), g.clip(limit).sum()) if name == "twice" else ()  # both together compile slowly
         return value, g, g.to_dense(), measured
 
     value, g, dense, measured = jax.jit(found)(Table(W), IDS, TARGETS)

@@ -182,7 +182,7 @@ def test_stale_gradients_are_counted_only_where_they_are_used() -> None:
     with pytest.raises(UserWarning, match="has not been updated"):
         t.step(1)
     assert used.weight.grad().asnumpy().ravel().tolist() == [0.0, 2.0, 0.0], "nothing has been clipped"
-    backward()  # the step has marked the gradient as used
+    backward()  # the failed step has marked the gradient as used
     t.step(1, ignore_stale_grad=True)
     assert used.weight.data().asnumpy().ravel().tolist() == [1.0, 0.5, 1.0]
     assert unused.weight.data().asnumpy().ravel().tolist() == [1.0]

@@ -16,8 +16,8 @@ from islices import IndexedSlices, Table, optim
 from islices.backends.torch.adapter import backend
 
 ROWS, DIM = 9, 3
-#: Runs Dynamo's graphs operation by operation, after autograd and functionalization. So the user's arithmetic keeps its
-#: bits, which no compiler promises.
+#: This backend runs Dynamo's graphs operation by operation, after autograd and functionalization. Compiled backends may
+#: change bits, but this one may not.
 BACKEND = "aot_eager"
 
 

@@ -262,7 +262,7 @@ def test_markdown_keeps_hostile_text_in_code(hostile: list[Run]) -> None:
     assert len({line.count("|") for line in table}) == 1
 
 
-# ---------------------------------------------------------------------- HTML as text (test_page.py opens it)
+# ---------------------------------------------------------------------- HTML as text
 def test_the_page_holds_the_cases_and_no_markup_of_theirs(hostile: list[Run]) -> None:
     page = html_page(hostile)
     assert page.count("<script") == 2

@@ -187,7 +187,7 @@ def test_a_broken_plugin_fails_when_selected_and_disturbs_nobody(label: str, sit
         + f"assert 'brokenfw' in islices.list_backends()\nwords = {words!r}\n"
         + f"text = error({kind}, islices.get_backend, 'brokenfw')\n"
         + "assert all(word in text for word in words), text\n"
-        + "import brokenfw, goodfw\n"  # now the registry asks this plug-in about unknown types
+        + "import brokenfw, goodfw\n"  # now the registry uses this plug-in for unknown types
         + "text = error(TypeError, islices.get_backend, brokenfw.ToyArray(np.ones(2)))\n"
         + "assert 'no backend knows' in text and 'failed to load' in text and \"'brokenfw'\" in text, text\n"
         + "text = error(TypeError, islices.coalesce, brokenfw.ToyArray(np.ones(2)))\n"

@@ -189,7 +189,7 @@ def test_halves_are_widened_and_rounded_as_numpy_does(dtype: str) -> None:
     assert np.array_equal(np.signbit(got), np.signbit(wide)), "zeros keep their sign"
 
     ordered = np.sort(wide[np.isfinite(wide)])
-    # float64 has every midpoint; the largest number has one as if there were a next number
+    # float64 contains every midpoint; the largest 16-bit number has a midpoint as if there were a next number
     ends = np.array([ordered[-1] * 2.0 - ordered[-2], -(ordered[-1] * 2.0 - ordered[-2])])
     steps = np.unique(np.concatenate([ordered.astype(np.float64), ends]))
     midpoints = ((steps[1:] + steps[:-1]) / 2).astype(np.float32)

@@ -174,7 +174,7 @@ def test_mxnet_clip_global_norm() -> None:
         norms = norm.asnumpy().reshape(()), np.float32(their_norm).reshape(())
         return [(islices.to_dense(a).asnumpy(), theirs[0].asnumpy()), (b.asnumpy(), theirs[1].asnumpy()), norms]
 
-    assert largest(pairs, "mxnet.gluon.utils.clip_global_norm") <= 4  # measured: 2, its norm included
+    assert largest(pairs, "mxnet.gluon.utils.clip_global_norm") <= 4  # measured: 2, including the norm
 
 
 # ---------------------------------------------------------------------- optax

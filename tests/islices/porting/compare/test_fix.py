@@ -1,4 +1,5 @@
-"""Test that the line in a report fixes the second side, so that `islices.diff` finds no difference."""
+"""Test the line "fix:" of reports: code of this line changes the second side so that `islices.diff` finds no
+difference."""
 
 from __future__ import annotations
 

@@ -204,7 +204,8 @@ def test_a_tensor_of_one_element_does_not_hide_the_cause() -> None:
 
 
 def test_a_state_is_not_explained_as_a_gradient() -> None:
-    """Check that parity does not explain a state by causes of gradients, such as a clip, if beta2 has changed."""
+    """Check that parity does not explain a difference of states, which beta2 causes, by a clip or another cause of
+    gradients."""
     keras = {"semantics": "keras", "lr": 1e-9}
     found = islices.parity(training(optim.adam(**keras)), training(optim.adam(beta2=0.99, **keras)))
     assert found.stop is not None
