@@ -174,7 +174,7 @@ class RWSAdagrad(torch.optim.Optimizer):
 
 @pytest.mark.outside
 def test_dlrm(tmp_path: Path) -> None:
-    """Check a program like the public one: its losses with its optimizer equal its losses with the optimizer of
+    """Check that a program like the public one has the same losses with its optimizer and with the optimizer of
     islices."""
     pytest.importorskip("torch")
     (tmp_path / "optim").mkdir()

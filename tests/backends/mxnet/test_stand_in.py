@@ -48,8 +48,8 @@ def run(code: str, *flags: str, path: Path | None = None) -> subprocess.Complete
 
 @pytest.fixture
 def toy(tmp_path: Path) -> Path:
-    """Write a toy package mxnet that reads names which NumPy has removed, both at import and later, and a module that
-    the package imports."""
+    """Write a toy package mxnet and a module that the package imports. The package reads names which NumPy has removed,
+    at import and later."""
     (tmp_path / "bystander.py").write_text("import numpy\n")
     package = tmp_path / "mxnet"
     package.mkdir()

@@ -1,4 +1,5 @@
-"""Test clips along axes, by root mean squares and by parameter norms, against optax's functions, and their gradients.
+"""Compare clips along axes, by root mean squares and by parameter norms with optax's functions, and test the clips'
+gradients.
 
 The golden vectors test the bits of the clips.
 """
